@@ -1,0 +1,52 @@
+# Two commands matter to a newcomer: `make demo` and `make test`. A bare `make` lists the rest.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+READY  := $(VENV)/.ready
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test proof lint types contracts ci bench lock clean
+
+help: ## List what make can do
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+
+$(READY): requirements/dev.txt pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Earmark needs Python 3.11 or newer; this is " + sys.version.split()[0] + ". Name another with: make PYTHON=python3.12")'
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "Installing into $(VENV) (pinned, hash-checked) ..."
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --requirement requirements/dev.txt
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps --editable .
+	@touch $(READY)
+
+setup: $(READY) ## Make .venv with everything in it
+
+demo: $(READY) ## Run the demo: a seeded theatre on SQLite, with its page
+	@$(BIN)/earmark demo $(ARGS)
+
+test: $(READY) ## Run the tests, on real PostgreSQL and Valkey that they start themselves
+	@$(BIN)/pytest $(ARGS)
+
+proof: $(READY) ## Run the long proofs too
+	@EARMARK_PROOF=1 $(BIN)/pytest $(ARGS)
+
+lint: $(READY) ## Check style and formatting
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+
+types: $(READY) ## Check types
+	@$(BIN)/mypy
+
+contracts: $(READY) ## Check that imports flow one way
+	@$(BIN)/lint-imports
+
+ci: ## Everything CI runs
+	@bash .ci/run
+
+bench: $(READY) ## Measure hold and confirm on this machine
+	@$(BIN)/earmark bench $(ARGS)
+
+lock: $(READY) ## Pin dependencies again: names, versions and hashes
+	@$(PYTHON) -m uv pip compile --quiet --universal --generate-hashes --no-header --no-annotate --no-emit-index-url --python-version 3.11 --extra postgres --extra redis --extra server --extra servers --group dev --output-file requirements/dev.txt pyproject.toml
+
+clean: ## Remove what make and the tools made
+	@rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis dist build

@@ -1,0 +1,1 @@
+"""The law: what a booking is and how it may move. Pure; facts in, decisions out."""

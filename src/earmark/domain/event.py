@@ -1,0 +1,34 @@
+"""An event: what is sold into, and the rules it is sold by."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+import msgspec
+
+from earmark.domain.ids import EventId
+from earmark.errors import SaleClosed
+
+
+class Event(msgspec.Struct, frozen=True, kw_only=True):
+    """A concert, a cinema show, a flight on a date, a product drop."""
+
+    id: EventId
+    name: str
+    currency: str
+    live: bool
+    created_at: datetime
+    starts_at: datetime | None = None
+    sale_opens_at: datetime | None = None
+    sale_closes_at: datetime | None = None
+    hold_ttl_seconds: int | None = None
+    per_buyer_max: int | None = None
+    version: int = 1
+
+
+def check_on_sale(event: Event, *, now: datetime) -> None:
+    """Refuse a hold outside the sale window, which is half-open: from its opening, until its close."""
+    too_early = event.sale_opens_at is not None and now < event.sale_opens_at
+    too_late = event.sale_closes_at is not None and now >= event.sale_closes_at
+    if too_early or too_late:
+        raise SaleClosed(opens_at=event.sale_opens_at, closes_at=event.sale_closes_at, transient=too_early)

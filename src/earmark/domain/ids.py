@@ -1,0 +1,34 @@
+"""Names for the things that are easily confused when they are all strings."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, NewType
+from uuid import UUID
+
+EventId = NewType("EventId", str)
+SeatId = NewType("SeatId", str)
+PoolId = NewType("PoolId", str)
+Buyer = NewType("Buyer", str)
+BookingId = NewType("BookingId", UUID)
+EntryId = NewType("EntryId", UUID)
+
+
+class SeatRef(NamedTuple):
+    """One seat of one event. Sorts in the order in which seats are locked."""
+
+    event_id: EventId
+    seat_id: SeatId
+
+
+class PoolRef(NamedTuple):
+    """One pool of one event. Sorts in the order in which pools are locked."""
+
+    event_id: EventId
+    pool_id: PoolId
+
+
+class TotalRef(NamedTuple):
+    """One buyer's total at one event. Sorts in the order in which totals are locked."""
+
+    event_id: EventId
+    buyer: Buyer

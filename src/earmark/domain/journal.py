@@ -1,0 +1,43 @@
+"""The journal: one row per change, that is audit entry, outbox row and idempotency record in one."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, NamedTuple
+
+import msgspec
+
+from earmark.domain.ids import BookingId, EntryId, EventId
+
+
+class Key(NamedTuple):
+    """An idempotency key, in the scope of the caller who chose it."""
+
+    caller: str
+    key: str
+
+
+class Memory(msgspec.Struct, frozen=True, kw_only=True):
+    """What a key remembers: which request it was, and the answer to give again, byte for byte."""
+
+    request_hash: bytes
+    status: int
+    body: bytes
+
+
+class Entry(msgspec.Struct, frozen=True, kw_only=True):
+    """One thing that happened."""
+
+    id: EntryId
+    event_id: EventId
+    verb: str
+    at: datetime
+    actor: str
+    facts: dict[str, Any]
+    booking_id: BookingId | None = None
+    version: int = 1
+    before: str | None = None
+    after: str | None = None
+    reason: str | None = None
+    key: Key | None = None
+    memory: Memory | None = None

@@ -1,0 +1,35 @@
+"""Policies: how long a hold may live and how much a claim may name."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+import msgspec
+
+from earmark.errors import InvalidRequest
+
+TTL_SECONDS_MIN = 1
+TTL_SECONDS_MAX = 3600
+
+
+class Policy(msgspec.Struct, frozen=True, kw_only=True):
+    """The limits that hold for every event, until a setting says otherwise."""
+
+    ttl_seconds_default: int = 600
+    life_seconds_max: int = 1800
+    claim_items_max: int = 100
+    pool_units_max: int = 1_000
+
+
+def ttl_seconds(policy: Policy, *, asked: int | None, of_event: int | None) -> int:
+    """How long a new hold lives: as asked, else as the event says, else the default; within the longest life."""
+    chosen = next((ttl for ttl in (asked, of_event) if ttl is not None), policy.ttl_seconds_default)
+    if not TTL_SECONDS_MIN <= chosen <= TTL_SECONDS_MAX:
+        raise InvalidRequest.at("ttl_seconds", f"must be from {TTL_SECONDS_MIN} to {TTL_SECONDS_MAX} seconds")
+    return min(chosen, policy.life_seconds_max)
+
+
+def extended_until(policy: Policy, *, created_at: datetime, expires_at: datetime, seconds: int) -> datetime:
+    """When the hold would end if extended: later, never sooner, and never past its longest life."""
+    cap = created_at + timedelta(seconds=policy.life_seconds_max)
+    return max(expires_at, min(expires_at + timedelta(seconds=seconds), cap))

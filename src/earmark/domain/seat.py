@@ -1,0 +1,83 @@
+"""A seat: a named unit of an event. Its state is derived from the booking it points to."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from enum import StrEnum
+
+import msgspec
+
+from earmark.domain.ids import BookingId, Buyer, EventId, SeatId, SeatRef
+from earmark.domain.machine import LIVE, State
+
+
+class Seat(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known about a seat whoever sits there."""
+
+    event_id: EventId
+    id: SeatId
+    price: int
+    row: str | None = None
+    number: int | None = None
+    section: str | None = None
+    category: str | None = None
+    x: float | None = None
+    y: float | None = None
+    blocked: bool = False
+
+    @property
+    def ref(self) -> SeatRef:
+        """Where this seat stands in the order of locks."""
+        return SeatRef(self.event_id, self.id)
+
+
+class Verdict(StrEnum):
+    """What an unlocked look at a seat says about taking it."""
+
+    FREE = "free"
+    LAPSED = "lapsed"
+    TAKEN = "taken"
+    BLOCKED = "blocked"
+
+
+class SeatSeen(msgspec.Struct, frozen=True, kw_only=True):
+    """A seat and its owner as one snapshot showed them: the ground on which a hold compares and locks."""
+
+    ref: SeatRef
+    price: int
+    blocked: bool
+    pointer: BookingId | None
+    fence: int
+    owner_state: State | None = None
+    owner_expires_at: datetime | None = None
+    owner_buyer: Buyer | None = None
+
+
+def verdict(seen: SeatSeen, *, now: datetime) -> Verdict:
+    """Free when it points to no booking, to an ended one, or to a hold whose time is over (lapsed)."""
+    if seen.blocked:
+        return Verdict.BLOCKED
+    if seen.pointer is None or seen.owner_state not in LIVE:
+        return Verdict.FREE
+    assert seen.owner_expires_at is not None
+    if seen.owner_state is State.HELD and now >= seen.owner_expires_at:
+        return Verdict.LAPSED
+    return Verdict.TAKEN
+
+
+class SeatState(StrEnum):
+    """What a seat map shows."""
+
+    AVAILABLE = "available"
+    HELD = "held"
+    BOOKED = "booked"
+    BLOCKED = "blocked"
+
+
+def shown_state(*, blocked: bool, owner_state: State | None, due: bool) -> SeatState:
+    """The map's word for a seat, by its owner. A paying booking still only holds it."""
+    if owner_state is State.CONFIRMED:
+        return SeatState.BOOKED
+    if owner_state is State.PAYING or (owner_state is State.HELD and not due):
+        return SeatState.HELD
+    return SeatState.BLOCKED if blocked else SeatState.AVAILABLE

@@ -1,0 +1,1 @@
+"""The verbs: one file and one public function each, written against the ports."""

@@ -1,0 +1,256 @@
+"""What the verbs need from the world: a clock, ids, and a store that can do one transaction well.
+
+A verb orders the steps; a store only takes them. The steps of a `Transaction` stand here in the one order
+in which every verb takes them, so that no two transactions can wait for each other:
+
+    begin (idempotency keys) → lock_event → lock_bookings → take_payments
+        → lock_totals → lock_pools → lock_seats → write
+
+Each lock step locks in key order. Nothing is judged in the step that waited: a verb judges the rows that the step
+returns. Stores with one writer (SQLite, memory) have nothing to lock and only read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+import msgspec
+
+from earmark.domain.booking import Booking
+from earmark.domain.event import Event
+from earmark.domain.ids import BookingId, Buyer, EntryId, EventId, PoolRef, SeatId, SeatRef, TotalRef
+from earmark.domain.journal import Entry, Key, Memory
+from earmark.domain.machine import State
+from earmark.domain.pool import Pool, PoolDelta
+from earmark.domain.seat import Seat, SeatSeen
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Collection
+
+T = TypeVar("T")
+
+
+class Clock(Protocol):
+    """Time for what lives in this process; a database with a clock of its own takes only the offset."""
+
+    offset: timedelta
+
+    def now(self) -> datetime:
+        """This moment, in aware UTC."""
+        ...
+
+
+class Ids(Protocol):
+    """New identities, which sort by the time they were made."""
+
+    def booking_id(self) -> BookingId:
+        """For a new booking."""
+        ...
+
+    def entry_id(self) -> EntryId:
+        """For a new journal entry."""
+        ...
+
+
+class Opening(msgspec.Struct, frozen=True, kw_only=True):
+    """How a transaction begins: its one moment, and what its keys remember."""
+
+    now: datetime
+    busy: frozenset[Key] = frozenset()
+    """Keys that another transaction is deciding at this moment: come again."""
+    remembered: dict[Key, Memory] = {}
+
+
+class SeatChange(msgspec.Struct, frozen=True, kw_only=True):
+    """What an operator changes about a seat; None leaves it as it is."""
+
+    ref: SeatRef
+    blocked: bool | None = None
+    price: int | None = None
+
+
+class PoolChange(msgspec.Struct, frozen=True, kw_only=True):
+    """What an operator changes about a pool; None leaves it as it is."""
+
+    ref: PoolRef
+    capacity: int | None = None
+    price: int | None = None
+
+
+class Changes(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything one transaction writes. The store writes it in the order of these fields."""
+
+    expired: Sequence[Booking] = ()
+    """Due holds that end here. First of all, for the schema refuses a seat whose owner still lives."""
+    moved: Sequence[Booking] = ()
+    """Bookings as they now are; each was locked by this transaction."""
+    totals: Mapping[TotalRef, int] = {}
+    """What to add to buyers' totals. A total that this transaction made and leaves at zero is not kept."""
+    pools: Mapping[PoolRef, PoolDelta] = {}
+    opened: Sequence[Booking] = ()
+    """New bookings, version 1."""
+    seats: Mapping[SeatRef, BookingId] = {}
+    """Seats that now point to a booking."""
+    cleared: Mapping[SeatRef, BookingId] = {}
+    """Seats that point to this booking and shall point to none."""
+    event: Event | None = None
+    """The event as it now is (an existing one, locked by this transaction)."""
+    seat_changes: Sequence[SeatChange] = ()
+    pool_changes: Sequence[PoolChange] = ()
+    entries: Sequence[Entry] = ()
+
+
+class Transaction(Protocol):
+    """One transaction, from its first read to the writes; the store commits it when the work returns."""
+
+    async def begin(self, keys: Sequence[Key]) -> Opening:
+        """The transaction's moment, and its idempotency keys: claimed until the end, busy, or remembered."""
+        ...
+
+    async def read_events(self, ids: Collection[EventId]) -> dict[EventId, Event]:
+        """The events there are, unlocked."""
+        ...
+
+    async def read_seats(self, refs: Collection[SeatRef]) -> dict[SeatRef, SeatSeen]:
+        """The seats there are, each with its owner, in one snapshot and unlocked."""
+        ...
+
+    async def insert_event(self, event: Event, *, seats: Sequence[Seat], pools: Sequence[Pool]) -> bool:
+        """A new event with all it sells; False when the id is taken."""
+        ...
+
+    async def lock_event(self, event_id: EventId) -> Event | None:
+        """The event, for an operator's change."""
+        ...
+
+    async def lock_bookings(self, ids: Collection[BookingId]) -> dict[BookingId, Booking]:
+        """The bookings there are, each as it is once nobody else is changing it."""
+        ...
+
+    async def lock_due(
+        self,
+        *,
+        limit: int,
+        event_id: EventId | None = None,
+        buyer: Buyer | None = None,
+        pool: PoolRef | None = None,
+    ) -> list[Booking]:
+        """Holds whose time is over, the longest due first, passing over those that somebody else is changing."""
+        ...
+
+    async def take_payments(self, uses: Mapping[str, BookingId]) -> frozenset[str]:
+        """Tie outside payments to bookings; the ones that were still free to tie."""
+        ...
+
+    async def lock_totals(self, refs: Collection[TotalRef]) -> dict[TotalRef, int]:
+        """What these buyers have of these events; zero where there was nothing yet."""
+        ...
+
+    async def lock_pools(self, refs: Collection[PoolRef]) -> dict[PoolRef, Pool]:
+        """The pools there are."""
+        ...
+
+    async def lock_seats(self, seen: Collection[SeatSeen]) -> frozenset[SeatRef]:
+        """Those seats whose pointer, fence and block are still as seen. The others have moved: decide again."""
+        ...
+
+    async def write(self, changes: Changes) -> None:
+        """Everything at once. After a verb has decided, this must succeed."""
+        ...
+
+
+class SeatOnMap(msgspec.Struct, frozen=True, kw_only=True):
+    """A seat and its owner, for showing."""
+
+    seat: Seat
+    fence: int = 0
+    owner_id: BookingId | None = None
+    owner_state: State | None = None
+    owner_expires_at: datetime | None = None
+    owner_buyer: Buyer | None = None
+
+
+class SeatMap(msgspec.Struct, frozen=True, kw_only=True):
+    """An event's seats and pools at one moment. For showing: nothing is ever decided by it."""
+
+    now: datetime
+    seats: Sequence[SeatOnMap]
+    pools: Sequence[Pool]
+
+
+class BookingFilter(msgspec.Struct, frozen=True, kw_only=True):
+    """Which bookings to list, oldest first, after the one that the last page ended with."""
+
+    live: bool
+    limit: int
+    after: BookingId | None = None
+    buyer: Buyer | None = None
+    event_id: EventId | None = None
+    state: State | None = None
+
+
+class Flaw(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that must never be: a promise broken, and the row that shows it."""
+
+    promise: str
+    rule: str
+    row: str
+
+
+class Store(Protocol):
+    """The truth."""
+
+    async def transact(self, work: Callable[[Transaction], Awaitable[T]], *, within: float) -> T:
+        """Run the work in one transaction, at most `within` seconds, and commit it.
+
+        The work awaits nothing but its transaction and may be run again from its start after a deadlock or
+        a serialization failure. Raises `StoreUnavailable` when nothing was kept, and `OutcomeUnknown` when
+        the commit was sent and its answer lost: then `has_entry` tells.
+        """
+        ...
+
+    async def has_entry(self, entry_id: EntryId) -> bool:
+        """Whether the journal has this entry: how the outcome of a lost commit is looked up."""
+        ...
+
+    async def read_event(self, event_id: EventId) -> Event | None:
+        """One event."""
+        ...
+
+    async def list_events(self, *, live: bool, after: EventId | None, limit: int) -> list[Event]:
+        """Events by id."""
+        ...
+
+    async def read_map(self, event_id: EventId, *, seat_id: SeatId | None = None) -> SeatMap:
+        """The seats (or just one) and the pools of an event."""
+        ...
+
+    async def read_booking(self, booking_id: BookingId) -> tuple[datetime, Booking | None]:
+        """One booking, and the moment it was read at."""
+        ...
+
+    async def list_bookings(self, wanted: BookingFilter) -> tuple[datetime, list[Booking]]:
+        """Bookings by id, which is by age; with `state=expired` also the holds whose time is over."""
+        ...
+
+    async def read_history(self, booking_id: BookingId) -> list[Entry]:
+        """All that happened to a booking, in order."""
+        ...
+
+    async def seconds_to_next_due(self) -> float | None:
+        """How long until the next hold is due (zero or less: now); None when nothing is held."""
+        ...
+
+    async def find_flaws(self, *, limit: int) -> list[Flaw]:
+        """The rows that break a promise, by plain queries over the tables. Empty is right."""
+        ...
+
+    async def check(self) -> None:
+        """Raise unless the database answers and its schema is the one this program was written for."""
+        ...
+
+    async def close(self) -> None:
+        """Let go of connections, files and threads."""
+        ...

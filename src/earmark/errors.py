@@ -1,0 +1,245 @@
+"""The three ways Earmark fails, in one file.
+
+A `Refusal` is the rules saying no: nothing was changed, and `transient` tells whether the same
+request may succeed later. An `Outage` is a dependency that stayed silent: nothing was decided, or
+the outcome is not known yet. A bug of ours is an `assert`.
+
+Errors carry facts; the door (`earmark.api`) turns them into sentences for buyers and engineers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from datetime import datetime
+
+
+class EarmarkError(Exception):
+    """Anything Earmark raises on purpose."""
+
+    code: ClassVar[str] = "error"
+    transient: bool = False
+
+    def __str__(self) -> str:
+        said = (type(self).__doc__ or self.code).partition("\n")[0]
+        facts = ", ".join(f"{name}={value!r}" for name, value in self.facts().items())
+        return f"{said} ({facts})" if facts else said
+
+    def facts(self) -> dict[str, Any]:
+        """What is known about this failure, by name; absent facts are left out."""
+        names = [name for name in getattr(self, "__dataclass_fields__", {}) if name != "transient"]
+        return {name: value for name in names if (value := getattr(self, name)) is not None}
+
+
+class Refusal(EarmarkError):
+    """The rules say no, and nothing was changed."""
+
+
+class Outage(EarmarkError):
+    """A dependency did not answer in time."""
+
+    code = "unavailable"
+    transient = True
+
+
+@dataclass(kw_only=True, eq=False)
+class EventUnknown(Refusal):
+    """There is no such event."""
+
+    code = "event_unknown"
+    event_id: str
+
+
+@dataclass(kw_only=True, eq=False)
+class EventExists(Refusal):
+    """An event with this id exists already."""
+
+    code = "event_exists"
+    event_id: str
+
+
+@dataclass(kw_only=True, eq=False)
+class SeatUnknown(Refusal):
+    """The event has no such seats."""
+
+    code = "seat_unknown"
+    seats: Sequence[str]
+
+
+@dataclass(kw_only=True, eq=False)
+class PoolUnknown(Refusal):
+    """The event has no such pools."""
+
+    code = "pool_unknown"
+    pools: Sequence[str]
+
+
+@dataclass(kw_only=True, eq=False)
+class BookingUnknown(Refusal):
+    """There is no such booking, or it is somebody else's."""
+
+    code = "booking_unknown"
+    booking_id: str
+
+
+@dataclass(kw_only=True, eq=False)
+class SeatsTaken(Refusal):
+    """Seats in the claim are not free, so nothing was held."""
+
+    code = "seats_taken"
+    seats: Sequence[str]
+    why: str | None = None
+    yours: Mapping[str, str] | None = None
+    transient: bool = False
+
+
+@dataclass(kw_only=True, eq=False)
+class PoolExhausted(Refusal):
+    """The pool has fewer units left than were asked for."""
+
+    code = "pool_exhausted"
+    pool: str
+    asked: int
+    available: int
+
+
+@dataclass(kw_only=True, eq=False)
+class CapacityInUse(Refusal):
+    """The new capacity is below what is held and sold already."""
+
+    code = "capacity_in_use"
+    pool: str
+    capacity: int
+    in_use: int
+
+
+@dataclass(kw_only=True, eq=False)
+class LimitExceeded(Refusal):
+    """The buyer would have more of this event than one buyer may."""
+
+    code = "limit_exceeded"
+    limit: int
+    have: int
+    asked: int
+
+
+@dataclass(kw_only=True, eq=False)
+class SaleClosed(Refusal):
+    """The event is not on sale now."""
+
+    code = "sale_closed"
+    opens_at: datetime | None = None
+    closes_at: datetime | None = None
+    transient: bool = False
+
+
+@dataclass(kw_only=True, eq=False)
+class ExtensionRefused(Refusal):
+    """The hold has reached its longest life."""
+
+    code = "extension_refused"
+    expires_at: datetime
+
+
+@dataclass(kw_only=True, eq=False)
+class BookingExpired(Refusal):
+    """The hold ran out before this request was decided."""
+
+    code = "booking_expired"
+    expires_at: datetime
+
+
+@dataclass(kw_only=True, eq=False)
+class BookingResolved(Refusal):
+    """The booking is resolved, and this verb cannot change how."""
+
+    code = "booking_resolved"
+    state: str
+
+
+@dataclass(kw_only=True, eq=False)
+class BookingNotConfirmed(Refusal):
+    """Only a confirmed booking can be cancelled or refunded."""
+
+    code = "booking_not_confirmed"
+    state: str
+
+
+@dataclass(kw_only=True, eq=False)
+class PaymentInProgress(Refusal):
+    """A payment for this booking is under way."""
+
+    code = "payment_in_progress"
+    transient: bool = True
+
+
+@dataclass(kw_only=True, eq=False)
+class PaymentUsed(Refusal):
+    """This payment has confirmed another booking."""
+
+    code = "payment_used"
+    payment_id: str
+
+
+@dataclass(kw_only=True, eq=False)
+class IdempotencyInProgress(Refusal):
+    """The first request with this key is still being decided."""
+
+    code = "idempotency_in_progress"
+    transient: bool = True
+
+
+@dataclass(kw_only=True, eq=False)
+class IdempotencyMismatch(Refusal):
+    """This key was used for a different request."""
+
+    code = "idempotency_mismatch"
+
+
+@dataclass(kw_only=True, eq=False)
+class InvalidRequest(Refusal):
+    """The request does not make sense as it stands."""
+
+    code = "invalid_request"
+    errors: Sequence[Mapping[str, str]]
+
+    @classmethod
+    def at(cls, path: str, message: str) -> InvalidRequest:
+        """One thing wrong, at one place."""
+        return cls(errors=({"path": path, "message": message},))
+
+
+@dataclass(kw_only=True, eq=False)
+class Overloaded(Outage):
+    """More requests wait than can be answered in time; this one was not begun."""
+
+    code = "overloaded"
+
+
+@dataclass(kw_only=True, eq=False)
+class OutcomeUnknown(Outage):
+    """The store did not say whether the change was kept."""
+
+    code = "outcome_unknown"
+
+
+@dataclass(kw_only=True, eq=False)
+class StoreUnavailable(Outage):
+    """The database cannot be reached."""
+
+    code = "unavailable"
+    because: str
+
+
+@dataclass(kw_only=True, eq=False)
+class SetupError(EarmarkError):
+    """Earmark cannot start as it is set up."""
+
+    code = "setup"
+    problem: str
+
+    def __str__(self) -> str:
+        return self.problem

@@ -1,0 +1,191 @@
+"""Rows to values and values to columns."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from earmark.domain.booking import Booking, Lines
+from earmark.domain.event import Event
+from earmark.domain.ids import SeatRef
+from earmark.domain.journal import Entry, Key, Memory
+from earmark.domain.machine import State
+from earmark.domain.pool import Pool
+from earmark.domain.seat import Seat, SeatSeen
+from earmark.engine.ports import SeatOnMap
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+Row = Any  # asyncpg gives records, which know their columns by name
+_lines = msgspec.json.Decoder(Lines)
+_encoder = msgspec.json.Encoder()
+
+
+def to_json(value: object) -> str:
+    """For a jsonb column."""
+    return _encoder.encode(value).decode()
+
+
+def columns(rows: Iterable[Sequence[object]], *, width: int) -> list[list[Any]]:
+    """Rows turned into one array per column, as `unnest` wants them."""
+    turned: list[list[Any]] = [list(column) for column in zip(*rows, strict=True)]
+    return turned or [[] for _ in range(width)]
+
+
+def event(row: Row) -> Event:
+    """A row of `events`."""
+    return Event(**dict(row))
+
+
+def booking(row: Row) -> Booking:
+    """A row of `bookings`."""
+    fields = dict(row)
+    fields["state"] = State(fields["state"])
+    fields["lines"] = _lines.decode(fields["lines"])
+    return Booking(**fields)
+
+
+def pool(row: Row) -> Pool:
+    """A row of `pools`."""
+    return Pool(**dict(row))
+
+
+def seat_seen(row: Row) -> SeatSeen:
+    """A seat with its owner, as the claim's snapshot shows it."""
+    return SeatSeen(
+        ref=SeatRef(row["event_id"], row["id"]),
+        price=row["price"],
+        blocked=row["blocked"],
+        pointer=row["booking_id"],
+        fence=row["fence"],
+        owner_state=State(row["state"]) if row["state"] else None,
+        owner_expires_at=row["expires_at"],
+        owner_buyer=row["buyer"],
+    )
+
+
+def seat_on_map(row: Row) -> SeatOnMap:
+    """A seat with its owner, as the map shows it."""
+    return SeatOnMap(
+        seat=Seat(
+            event_id=row["event_id"],
+            id=row["id"],
+            price=row["price"],
+            row=row["row_name"],
+            number=row["number"],
+            section=row["section"],
+            category=row["category"],
+            x=row["x"],
+            y=row["y"],
+            blocked=row["blocked"],
+        ),
+        fence=row["fence"],
+        owner_id=row["booking_id"],
+        owner_state=State(row["state"]) if row["state"] else None,
+        owner_expires_at=row["expires_at"],
+        owner_buyer=row["buyer"],
+    )
+
+
+def entry(row: Row) -> Entry:
+    """A row of `journal`."""
+    return Entry(
+        id=row["id"],
+        event_id=row["event_id"],
+        booking_id=row["booking_id"],
+        version=row["version"],
+        verb=row["verb"],
+        before=row["before"],
+        after=row["after"],
+        actor=row["actor"],
+        reason=row["reason"],
+        at=row["at"],
+        facts=msgspec.json.decode(row["facts"]),
+    )
+
+
+def memory(row: Row) -> tuple[Key, Memory]:
+    """What an idempotency key remembers."""
+    remembered = Memory(request_hash=row["request_hash"], status=row["answer_status"], body=row["answer_body"])
+    return Key(row["caller"], row["key"]), remembered
+
+
+def moved_columns(bookings: Sequence[Booking]) -> list[list[Any]]:
+    """For `update_bookings`."""
+    rows = (
+        (
+            b.id,
+            b.state.value,
+            to_json(b.lines),
+            b.total,
+            b.expires_at,
+            b.paying_until,
+            b.confirmed_at,
+            b.ended_at,
+            b.payment_id,
+            b.payment_method,
+            b.version,
+        )
+        for b in bookings
+    )
+    return columns(rows, width=11)
+
+
+def opened_columns(bookings: Sequence[Booking]) -> list[list[Any]]:
+    """For `insert_bookings`."""
+    rows = (
+        (
+            b.id,
+            b.event_id,
+            b.buyer,
+            b.live,
+            b.state.value,
+            to_json(b.lines),
+            b.total,
+            b.currency,
+            b.created_at,
+            b.expires_at,
+        )
+        for b in bookings
+    )
+    return columns(rows, width=10)
+
+
+def entry_columns(entries: Sequence[Entry]) -> list[list[Any]]:
+    """For `insert_entries`."""
+    rows = (
+        (
+            e.id,
+            e.event_id,
+            e.booking_id,
+            e.version,
+            e.verb,
+            e.before,
+            e.after,
+            e.actor,
+            e.reason,
+            e.at,
+            to_json(e.facts),
+            *(e.key or (None, None)),
+            *((e.memory.request_hash, e.memory.status, e.memory.body) if e.memory else (None, None, None)),
+        )
+        for e in entries
+    )
+    return columns(rows, width=16)
+
+
+def seat_columns(seats: Sequence[Seat]) -> list[list[Any]]:
+    """For `insert_seats`."""
+    rows = (
+        (s.id, s.price, s.blocked, position, s.row, s.number, s.section, s.category, s.x, s.y)
+        for position, s in enumerate(seats)
+    )
+    return columns(rows, width=10)
+
+
+def delta_columns(deltas: Mapping[Any, Any]) -> list[list[Any]]:
+    """For `add_pools`: the refs, and what is added to each."""
+    rows = ((*ref, delta.held, delta.sold) for ref, delta in sorted(deltas.items()))
+    return columns(rows, width=4)

@@ -1,0 +1,237 @@
+"""The PostgreSQL store: a pool of connections, short transactions, plain reads."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+from uuid import UUID
+
+import asyncpg
+import stamina
+
+from earmark.engine.ports import BookingFilter, Flaw, SeatMap, Transaction
+from earmark.errors import OutcomeUnknown, SetupError, StoreUnavailable
+from earmark.store import queries
+from earmark.store.migrations import check_current
+from earmark.store.postgres import rows
+from earmark.store.postgres.migrate import read_applied
+from earmark.store.postgres.transaction import PostgresTransaction
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from datetime import datetime
+
+    from earmark.domain.booking import Booking
+    from earmark.domain.event import Event
+    from earmark.domain.ids import BookingId, EntryId, EventId, SeatId
+    from earmark.domain.journal import Entry
+    from earmark.engine.ports import Clock
+
+T = TypeVar("T")
+
+RETRIED = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError)
+SILENT = (OSError, TimeoutError, asyncpg.PostgresConnectionError, asyncpg.InterfaceError, asyncpg.CannotConnectNowError)
+READ_SECONDS = 10.0
+FIRST = UUID(int=0)
+
+SETTINGS = {
+    "application_name": "earmark",
+    "default_transaction_isolation": "read committed",
+    # Array statements were planned anew at each call; the generic plan is the right one for all of them.
+    "plan_cache_mode": "force_generic_plan",
+    "jit": "off",
+    # A paused client frees its row locks, and nobody waits for one for ever.
+    "idle_in_transaction_session_timeout": "10s",
+    "lock_timeout": "5s",
+}
+
+
+class PostgresStore:
+    """The truth, in PostgreSQL 15 or newer."""
+
+    def __init__(self, pool: Any, *, clock: Clock, pgbouncer: bool) -> None:
+        self._pool = pool
+        self._clock = clock
+        self._pgbouncer = pgbouncer
+        self._sql = queries.sql("postgres")
+
+    @classmethod
+    async def connect(cls, url: str, *, clock: Clock, connections_max: int = 10) -> PostgresStore:
+        """Open a pool. `?pgbouncer=true` in the URL keeps to what a pooler in transaction mode allows."""
+        dsn, pgbouncer = _split(url)
+        behind: dict[str, Any] = {"statement_cache_size": 0} if pgbouncer else {"server_settings": SETTINGS}
+        try:
+            pool = await asyncpg.create_pool(
+                dsn, min_size=1, max_size=connections_max, reset=_reset, command_timeout=30, timeout=10, **behind
+            )
+        except SILENT as silence:
+            raise StoreUnavailable(because=_reason(silence)) from silence
+        except (asyncpg.PostgresError, ValueError) as refused:
+            raise SetupError(problem=f"PostgreSQL refused the connection: {refused}") from refused
+        return cls(pool, clock=clock, pgbouncer=pgbouncer)
+
+    async def transact(self, work: Callable[[Transaction], Awaitable[T]], *, within: float) -> T:
+        """Deadlocks cannot happen between our own verbs; hand-written SQL may still meet one, so retry."""
+        async for attempt in stamina.retry_context(
+            on=RETRIED, attempts=4, timeout=within, wait_initial=0.01, wait_max=0.1, wait_jitter=0.05
+        ):
+            with attempt:
+                return await self._once(work, within=within)
+        raise AssertionError("the last attempt returns or raises")
+
+    async def _once(self, work: Callable[[Transaction], Awaitable[T]], *, within: float) -> T:
+        committing = False
+        try:
+            async with asyncio.timeout(within), self._pool.acquire() as connection:
+                scope = connection.transaction(isolation="read_committed")
+                await scope.start()
+                try:
+                    if self._pgbouncer:
+                        await connection.execute(_SET_LOCAL)
+                    transaction = PostgresTransaction(connection, offset=self._clock.offset, sql=self._sql)
+                    result = await work(transaction)
+                except BaseException:
+                    await _rollback(scope)
+                    raise
+                if not transaction.wrote:
+                    await scope.rollback()
+                    return result
+                committing = True
+                await scope.commit()
+                return result
+        except SILENT as silence:
+            if committing:
+                raise OutcomeUnknown from silence
+            raise StoreUnavailable(because=_reason(silence)) from silence
+        except (asyncpg.LockNotAvailableError, asyncpg.QueryCanceledError, asyncpg.AdminShutdownError) as stopped:
+            raise StoreUnavailable(because=str(stopped)) from stopped
+
+    async def has_entry(self, entry_id: EntryId) -> bool:
+        """By primary key."""
+        return bool((await self._read("has_entry", entry_id))[0][0])
+
+    async def read_event(self, event_id: EventId) -> Event | None:
+        """By primary key."""
+        found = await self._read("read_events", [event_id])
+        return rows.event(found[0]) if found else None
+
+    async def list_events(self, *, live: bool, after: EventId | None, limit: int) -> list[Event]:
+        """By id."""
+        return [rows.event(row) for row in await self._read("list_events", live, after or "", limit)]
+
+    async def read_map(self, event_id: EventId, *, seat_id: SeatId | None = None) -> SeatMap:
+        """Seats and pools; for showing only, so two statements may be a moment apart."""
+        seats = await self._read("read_map", event_id, seat_id)
+        now = await self._now()
+        pools = await self._read("read_pools", event_id, now)
+        return SeatMap(now=now, seats=[rows.seat_on_map(row) for row in seats], pools=[rows.pool(row) for row in pools])
+
+    async def read_booking(self, booking_id: BookingId) -> tuple[datetime, Booking | None]:
+        """By primary key."""
+        found = await self._read("read_booking", booking_id)
+        return await self._now(), rows.booking(found[0]) if found else None
+
+    async def list_bookings(self, wanted: BookingFilter) -> tuple[datetime, list[Booking]]:
+        """By id, which is by age."""
+        now = await self._now()
+        found = await self._read(
+            "list_bookings",
+            wanted.live,
+            wanted.after or FIRST,
+            wanted.buyer,
+            wanted.event_id,
+            wanted.state.value if wanted.state else None,
+            now,
+            wanted.limit,
+        )
+        return now, [rows.booking(row) for row in found]
+
+    async def read_history(self, booking_id: BookingId) -> list[Entry]:
+        """By version."""
+        return [rows.entry(row) for row in await self._read("read_history", booking_id)]
+
+    async def seconds_to_next_due(self) -> float | None:
+        """By the sweeper's index."""
+        seconds: float | None = (await self._read("seconds_to_next_due", self._clock.offset))[0][0]
+        return seconds
+
+    async def find_flaws(self, *, limit: int) -> list[Flaw]:
+        """Every query of `verify.sql`, in one snapshot, so that running traffic does not look like a flaw."""
+        flaws: list[Flaw] = []
+        try:
+            async with (
+                self._pool.acquire() as connection,
+                connection.transaction(isolation="repeatable_read", readonly=True),
+            ):
+                for query in queries.load("postgres", "verify.sql").values():
+                    promise, _, rule = query.why.partition(": ")
+                    found = await connection.fetch(query.sql, limit, timeout=600)
+                    flaws += [Flaw(promise=promise, rule=rule, row=row["row"]) for row in found]
+        except SILENT as silence:
+            raise StoreUnavailable(because=_reason(silence)) from silence
+        return flaws
+
+    async def check(self) -> None:
+        """Schema, version and isolation: what every promise stands on."""
+        try:
+            async with self._pool.acquire() as connection:
+                applied = await read_applied(connection)
+                version = int(await connection.fetchval("SHOW server_version_num"))
+                async with connection.transaction(isolation="read_committed"):
+                    isolation = await connection.fetchval("SHOW transaction_isolation")
+        except SILENT as silence:
+            raise StoreUnavailable(because=_reason(silence)) from silence
+        check_current("postgres", applied)
+        if version < OLDEST:
+            raise SetupError(problem=f"Earmark needs PostgreSQL 15 or newer; this is {version // 10000}.")
+        assert isolation == "read committed", isolation
+
+    async def close(self) -> None:
+        """At most a second for running statements, then the connections are cut."""
+        try:
+            await asyncio.wait_for(self._pool.close(), timeout=1)
+        except TimeoutError:
+            self._pool.terminate()
+
+    async def _now(self) -> datetime:
+        now: datetime = (await self._read("begin", self._clock.offset))[0][0]
+        return now
+
+    async def _read(self, name: str, *arguments: object) -> list[Any]:
+        try:
+            async with asyncio.timeout(READ_SECONDS):
+                found: list[Any] = await self._pool.fetch(self._sql[name], *arguments)
+                return found
+        except SILENT as silence:
+            raise StoreUnavailable(because=_reason(silence)) from silence
+
+
+OLDEST = 15_00_00
+_SET_LOCAL = "; ".join(
+    f"SET LOCAL {name} = '{value}'" for name, value in SETTINGS.items() if name != "application_name"
+)
+
+
+async def _reset(connection: Any) -> None:
+    """Every statement of ours leaves the session as it found it: nothing to reset, and no round trip for it."""
+
+
+async def _rollback(scope: Any) -> None:
+    """The connection may be the very thing that broke; then there is nothing left to roll back."""
+    try:
+        await scope.rollback()
+    except (*SILENT, asyncpg.PostgresError):
+        return
+
+
+def _split(url: str) -> tuple[str, bool]:
+    parts = urlsplit(url)
+    asked = parse_qsl(parts.query)
+    pgbouncer = any(name == "pgbouncer" and value == "true" for name, value in asked)
+    rest = urlencode([(name, value) for name, value in asked if name != "pgbouncer"], safe="/")
+    return urlunsplit(parts._replace(query=rest)), pgbouncer
+
+
+def _reason(silence: BaseException) -> str:
+    return str(silence) or type(silence).__name__

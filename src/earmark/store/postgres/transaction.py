@@ -1,0 +1,180 @@
+"""One PostgreSQL transaction, step by step: the port's steps as the named queries."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING, Any
+
+from earmark.domain.ids import BookingId, Buyer, EventId, PoolRef, SeatRef, TotalRef
+from earmark.engine.ports import Changes, Opening
+from earmark.store import queries
+from earmark.store.postgres import rows
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+    from datetime import datetime, timedelta
+
+    from earmark.domain.booking import Booking
+    from earmark.domain.event import Event
+    from earmark.domain.journal import Key
+    from earmark.domain.pool import Pool
+    from earmark.domain.seat import Seat, SeatSeen
+
+Connection = Any  # asyncpg ships no types
+
+
+class PostgresTransaction:
+    """READ COMMITTED, with row locks taken in the order of the port."""
+
+    def __init__(self, connection: Connection, *, offset: timedelta, sql: Mapping[str, str] | None = None) -> None:
+        self._connection = connection
+        self._offset = offset
+        self._sql = sql or queries.sql("postgres")
+        self._totals_made: list[TotalRef] = []
+        self._now: datetime | None = None
+        self.wrote = False
+
+    async def begin(self, keys: Sequence[Key]) -> Opening:
+        """One round trip for the moment and the claims, one more for what the keys remember."""
+        if not keys:
+            self._now = await self._connection.fetchval(self._sql["begin"], self._offset)
+            return Opening(now=self._now)
+        distinct = sorted(set(keys))
+        claims = await self._fetch("claim_keys", self._offset, [_advisory(key) for key in distinct])
+        self._now = claims[0]["now"]
+        busy = frozenset(distinct[claim["n"] - 1] for claim in claims if not claim["claimed"])
+        mine = [key for key in distinct if key not in busy]
+        found = await self._fetch("read_memories", *rows.columns(mine, width=2)) if mine else []
+        return Opening(now=self._now, busy=busy, remembered=dict(map(rows.memory, found)))
+
+    async def read_events(self, ids: Collection[EventId]) -> dict[EventId, Event]:
+        """Unlocked."""
+        return {row["id"]: rows.event(row) for row in await self._fetch("read_events", sorted(ids))}
+
+    async def read_seats(self, refs: Collection[SeatRef]) -> dict[SeatRef, SeatSeen]:
+        """The one unlocked read of seats and owners."""
+        if not refs:
+            return {}
+        found = await self._fetch("read_seats", *rows.columns(sorted(refs), width=2))
+        return {seen.ref: seen for seen in map(rows.seat_seen, found)}
+
+    async def insert_event(self, event: Event, *, seats: Sequence[Seat], pools: Sequence[Pool]) -> bool:
+        """Everything or, when the id is taken, nothing."""
+        e = event
+        window = (e.starts_at, e.sale_opens_at, e.sale_closes_at)
+        head = (e.id, e.name, e.currency, e.live, e.created_at)
+        if not await self._fetch("insert_event", *head, *window, e.hold_ttl_seconds, e.per_buyer_max):
+            return False
+        self.wrote = True
+        await self._fetch("insert_seats", e.id, *rows.seat_columns(seats))
+        numbered = ((pool.id, pool.capacity, pool.price, position) for position, pool in enumerate(pools))
+        await self._fetch("insert_pools", e.id, *rows.columns(numbered, width=4))
+        return True
+
+    async def lock_event(self, event_id: EventId) -> Event | None:
+        """For an operator's change."""
+        found = await self._fetch("lock_event", event_id)
+        return rows.event(found[0]) if found else None
+
+    async def lock_bookings(self, ids: Collection[BookingId]) -> dict[BookingId, Booking]:
+        """Sorted by the query."""
+        if not ids:
+            return {}
+        found = await self._fetch("lock_bookings", list(ids))
+        return {booking.id: booking for booking in map(rows.booking, found)}
+
+    async def lock_due(
+        self,
+        *,
+        limit: int,
+        event_id: EventId | None = None,
+        buyer: Buyer | None = None,
+        pool: PoolRef | None = None,
+    ) -> list[Booking]:
+        """The sweeper's query, or its narrower kin."""
+        if pool is not None:
+            found = await self._fetch("lock_due_of_pool", self._now, limit, pool.event_id, pool.pool_id)
+        elif buyer is not None:
+            found = await self._fetch("lock_due_of_buyer", self._now, limit, event_id, buyer)
+        else:
+            found = await self._fetch("lock_due", self._now, limit)
+        return [rows.booking(row) for row in found]
+
+    async def take_payments(self, uses: Mapping[str, BookingId]) -> frozenset[str]:
+        """Waits for a twin that is taking the same payment, and then knows."""
+        if not uses:
+            return frozenset()
+        won = await self._fetch("take_payments", *rows.columns(sorted(uses.items()), width=2))
+        return frozenset(row["payment_id"] for row in won)
+
+    async def lock_totals(self, refs: Collection[TotalRef]) -> dict[TotalRef, int]:
+        """Made where there was none, then locked, each in order; what is not used is dropped again by `write`."""
+        if not refs:
+            return {}
+        wanted = rows.columns(sorted(refs), width=2)
+        self._totals_made += [TotalRef(*row) for row in await self._fetch("make_totals", *wanted)]
+        return {TotalRef(*row[:2]): row["units"] for row in await self._fetch("lock_totals", *wanted)}
+
+    async def lock_pools(self, refs: Collection[PoolRef]) -> dict[PoolRef, Pool]:
+        """Sorted by the query."""
+        if not refs:
+            return {}
+        found = await self._fetch("lock_pools", *rows.columns(sorted(refs), width=2))
+        return {pool.ref: pool for pool in map(rows.pool, found)}
+
+    async def lock_seats(self, seen: Collection[SeatSeen]) -> frozenset[SeatRef]:
+        """Compare and lock."""
+        if not seen:
+            return frozenset()
+        ordered = sorted(seen, key=lambda seat: seat.ref)
+        wanted = rows.columns(((*seat.ref, seat.pointer, seat.fence, seat.blocked) for seat in ordered), width=5)
+        return frozenset(SeatRef(*row) for row in await self._fetch("lock_seats", *wanted))
+
+    async def write(self, changes: Changes) -> None:
+        """Each kind of row in a statement of its own: in one, they would run in no defined order."""
+        self.wrote = True
+        c = changes
+        if c.expired:
+            await self._fetch("update_bookings", *rows.moved_columns(c.expired))
+        if c.moved:
+            await self._fetch("update_bookings", *rows.moved_columns(c.moved))
+        if c.totals:
+            added = ((*ref, units) for ref, units in sorted(c.totals.items()))
+            await self._fetch("add_totals", *rows.columns(added, width=3))
+        if unused := [ref for ref in self._totals_made if not c.totals.get(ref)]:
+            await self._fetch("drop_empty_totals", *rows.columns(unused, width=2))
+        if c.pools:
+            await self._fetch("add_pools", *rows.delta_columns(c.pools))
+        if c.opened:
+            await self._fetch("insert_bookings", *rows.opened_columns(c.opened))
+        if c.seats:
+            await self._fetch("point_seats", *_pointers(c.seats))
+        if c.cleared:
+            await self._fetch("clear_seats", *_pointers(c.cleared))
+        await self._write_offer(c)
+        await self._fetch("insert_entries", *rows.entry_columns(c.entries))
+
+    async def _write_offer(self, c: Changes) -> None:
+        if e := c.event:
+            window = (e.starts_at, e.sale_opens_at, e.sale_closes_at)
+            await self._fetch("update_event", e.id, e.name, *window, e.hold_ttl_seconds, e.per_buyer_max, e.version)
+        if c.seat_changes:
+            changed = ((*change.ref, change.blocked, change.price) for change in c.seat_changes)
+            await self._fetch("change_seats", *rows.columns(changed, width=4))
+        if c.pool_changes:
+            sized = ((*change.ref, change.capacity, change.price) for change in c.pool_changes)
+            await self._fetch("change_pools", *rows.columns(sized, width=4))
+
+    async def _fetch(self, name: str, *arguments: object) -> list[Any]:
+        found: list[Any] = await self._connection.fetch(self._sql[name], *arguments)
+        return found
+
+
+def _pointers(seats: Mapping[SeatRef, BookingId]) -> list[list[Any]]:
+    return rows.columns(((*ref, booking_id) for ref, booking_id in sorted(seats.items())), width=3)
+
+
+def _advisory(key: Key) -> int:
+    """A 64-bit name for a key. Two keys that share one only wait for each other."""
+    digest = hashlib.sha256(f"{key.caller}\0{key.key}".encode()).digest()
+    return int.from_bytes(digest[:8], "big", signed=True)

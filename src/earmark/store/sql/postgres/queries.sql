@@ -1,0 +1,241 @@
+-- name: begin
+-- A transaction's one moment. The offset is zero in production; tests move time with it.
+SELECT statement_timestamp() + $1::interval AS now;
+
+-- name: claim_keys
+-- Claim idempotency keys until the transaction ends, without waiting: a twin that is being decided is busy.
+SELECT statement_timestamp() + $1::interval AS now, k.n::integer AS n, pg_try_advisory_xact_lock(k.hash) AS claimed
+  FROM unnest($2::bigint[]) WITH ORDINALITY AS k (hash, n);
+
+-- name: read_memories
+-- What claimed keys remember. A second statement, so that it sees what the claim had to miss.
+SELECT j.caller, j.key, j.request_hash, j.answer_status, j.answer_body
+  FROM unnest($1::text[], $2::text[]) AS k (caller, key)
+  JOIN journal j ON j.caller = k.caller AND j.key = k.key;
+
+-- name: read_events
+-- The rules a claim is judged by.
+SELECT * FROM events WHERE id = ANY ($1::text[]) LIMIT 1000;
+
+-- name: read_seats
+-- Seats and their owners in ONE snapshot: bookings read on their own could be older than the pointers.
+SELECT s.event_id, s.id, s.price, s.blocked, s.booking_id, s.fence,
+       b.state, b.expires_at, b.buyer
+  FROM unnest($1::text[], $2::text[]) AS r (event_id, id)
+  JOIN seats s ON s.event_id = r.event_id AND s.id = r.id
+  LEFT JOIN bookings b ON b.id = s.booking_id;
+
+-- name: insert_event
+-- No row back means the id is taken.
+INSERT INTO events (id, name, currency, live, created_at, starts_at, sale_opens_at, sale_closes_at,
+                    hold_ttl_seconds, per_buyer_max, version)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, 1)
+ON CONFLICT DO NOTHING
+RETURNING id;
+
+-- name: insert_seats
+-- A house of seats, in one statement.
+INSERT INTO seats (event_id, id, price, blocked, position, row_name, number, section, category, x, y)
+SELECT $1, s.id, s.price, s.blocked, s.position, s.row_name, s.number, s.section, s.category, s.x, s.y
+  FROM unnest($2::text[], $3::bigint[], $4::boolean[], $5::integer[], $6::text[], $7::integer[], $8::text[], $9::text[],
+              $10::double precision[], $11::double precision[])
+       AS s (id, price, blocked, position, row_name, number, section, category, x, y);
+
+-- name: insert_pools
+-- The counted things of an event.
+INSERT INTO pools (event_id, id, capacity, price, position)
+SELECT $1, p.id, p.capacity, p.price, p.position
+  FROM unnest($2::text[], $3::integer[], $4::bigint[], $5::integer[]) AS p (id, capacity, price, position);
+
+-- name: lock_event
+-- Operators change an event one after the other.
+SELECT * FROM events WHERE id = $1 FOR NO KEY UPDATE;
+
+-- name: lock_bookings
+-- By key alone and in key order; the rows that come back are judged by the verb, never by this statement.
+SELECT * FROM bookings WHERE id = ANY ($1::uuid[]) ORDER BY id FOR NO KEY UPDATE;
+
+-- name: lock_due
+-- The guard stands in the query that locks: a subselect would flip a booking that was confirmed meanwhile.
+SELECT * FROM bookings
+ WHERE state = 'held' AND expires_at <= $1
+ ORDER BY expires_at LIMIT $2 FOR NO KEY UPDATE SKIP LOCKED;
+
+-- name: lock_due_of_buyer
+-- Before a buyer is told that the limit is reached: what has lapsed does not count.
+SELECT * FROM bookings
+ WHERE state = 'held' AND expires_at <= $1 AND event_id = $3 AND buyer = $4
+ ORDER BY expires_at LIMIT $2 FOR NO KEY UPDATE SKIP LOCKED;
+
+-- name: lock_due_of_pool
+-- Before a pool is called exhausted: what has lapsed is free.
+SELECT * FROM bookings
+ WHERE state = 'held' AND expires_at <= $1 AND event_id = $3
+   AND lines -> 'pools' @> jsonb_build_array(jsonb_build_object('id', $4::text))
+ ORDER BY expires_at LIMIT $2 FOR NO KEY UPDATE SKIP LOCKED;
+
+-- name: take_payments
+-- One outside payment, one booking: who does not come back was too late.
+INSERT INTO outside_payments (payment_id, booking_id)
+SELECT p.payment_id, p.booking_id FROM unnest($1::text[], $2::uuid[]) AS p (payment_id, booking_id)
+ ORDER BY p.payment_id
+ON CONFLICT DO NOTHING
+RETURNING payment_id;
+
+-- name: make_totals
+-- First holds have no total to lock yet. Sorted: a twin waits here, and cannot wait crosswise.
+INSERT INTO buyer_totals (event_id, buyer, units)
+SELECT t.event_id, t.buyer, 0 FROM unnest($1::text[], $2::text[]) AS t (event_id, buyer)
+ ORDER BY t.event_id, t.buyer
+ON CONFLICT DO NOTHING
+RETURNING event_id, buyer;
+
+-- name: lock_totals
+-- In key order, after the bookings and before the pools.
+SELECT t.event_id, t.buyer, t.units
+  FROM buyer_totals t JOIN unnest($1::text[], $2::text[]) AS r (event_id, buyer)
+    ON t.event_id = r.event_id AND t.buyer = r.buyer
+ ORDER BY t.event_id, t.buyer FOR NO KEY UPDATE OF t;
+
+-- name: lock_pools
+-- In key order, after the totals and before the seats.
+SELECT p.event_id, p.id, p.capacity, p.held, p.sold, p.price
+  FROM pools p JOIN unnest($1::text[], $2::text[]) AS r (event_id, id)
+    ON p.event_id = r.event_id AND p.id = r.id
+ ORDER BY p.event_id, p.id FOR NO KEY UPDATE OF p;
+
+-- name: lock_seats
+-- Compare and lock: only the seat's own columns are compared, for those alone are read again after a wait.
+-- A seat that does not come back has moved since it was seen.
+SELECT s.event_id, s.id
+  FROM seats s JOIN unnest($1::text[], $2::text[], $3::uuid[], $4::integer[], $5::boolean[])
+       AS r (event_id, id, pointer, fence, blocked) ON s.event_id = r.event_id AND s.id = r.id
+ WHERE s.booking_id IS NOT DISTINCT FROM r.pointer AND s.fence = r.fence AND s.blocked = r.blocked
+ ORDER BY s.event_id, s.id FOR NO KEY UPDATE OF s;
+
+-- name: update_bookings
+-- Bookings that this transaction has locked, as the law has moved them. The version says that nobody else did.
+UPDATE bookings b
+   SET state = m.state, lines = m.lines::jsonb, total = m.total, expires_at = m.expires_at, paying_until = m.paying_until,
+       confirmed_at = m.confirmed_at, ended_at = m.ended_at, payment_id = m.payment_id,
+       payment_method = m.payment_method, version = m.version
+  FROM unnest($1::uuid[], $2::text[], $3::text[], $4::bigint[], $5::timestamptz[], $6::timestamptz[], $7::timestamptz[],
+              $8::timestamptz[], $9::text[], $10::text[], $11::integer[])
+       AS m (id, state, lines, total, expires_at, paying_until, confirmed_at, ended_at, payment_id, payment_method, version)
+ WHERE b.id = m.id AND b.version < m.version;
+
+-- name: add_totals
+-- The totals were locked in order before.
+UPDATE buyer_totals t SET units = t.units + d.units
+  FROM unnest($1::text[], $2::text[], $3::integer[]) AS d (event_id, buyer, units)
+ WHERE t.event_id = d.event_id AND t.buyer = d.buyer;
+
+-- name: drop_empty_totals
+-- A refused first hold leaves no trace: totals that this very transaction made and nothing was added to.
+DELETE FROM buyer_totals t USING unnest($1::text[], $2::text[]) AS d (event_id, buyer)
+ WHERE t.event_id = d.event_id AND t.buyer = d.buyer AND t.units = 0;
+
+-- name: add_pools
+-- One change per pool and transaction, however many bookings it serves.
+UPDATE pools p SET held = p.held + d.held, sold = p.sold + d.sold
+  FROM unnest($1::text[], $2::text[], $3::integer[], $4::integer[]) AS d (event_id, id, held, sold)
+ WHERE p.event_id = d.event_id AND p.id = d.id;
+
+-- name: insert_bookings
+-- New holds.
+INSERT INTO bookings (id, event_id, buyer, live, state, lines, total, currency, created_at, expires_at, version)
+SELECT b.id, b.event_id, b.buyer, b.live, b.state, b.lines::jsonb, b.total, b.currency, b.created_at, b.expires_at, 1
+  FROM unnest($1::uuid[], $2::text[], $3::text[], $4::boolean[], $5::text[], $6::text[], $7::bigint[], $8::text[],
+              $9::timestamptz[], $10::timestamptz[])
+       AS b (id, event_id, buyer, live, state, lines, total, currency, created_at, expires_at);
+
+-- name: point_seats
+-- Seats that were compared and locked now belong to their new booking.
+UPDATE seats s SET booking_id = p.booking_id
+  FROM unnest($1::text[], $2::text[], $3::uuid[]) AS p (event_id, id, booking_id)
+ WHERE s.event_id = p.event_id AND s.id = p.id;
+
+-- name: clear_seats
+-- Seats that a booking gives back while it stays sold: the pointer must go, for its owner lives on.
+UPDATE seats s SET booking_id = NULL
+  FROM (SELECT s2.event_id, s2.id FROM seats s2
+          JOIN unnest($1::text[], $2::text[], $3::uuid[]) AS p (event_id, id, booking_id)
+            ON s2.event_id = p.event_id AND s2.id = p.id AND s2.booking_id = p.booking_id
+         ORDER BY s2.event_id, s2.id FOR NO KEY UPDATE OF s2) AS c
+ WHERE s.event_id = c.event_id AND s.id = c.id;
+
+-- name: update_event
+-- An operator's change; the row was locked before.
+UPDATE events
+   SET name = $2, starts_at = $3, sale_opens_at = $4, sale_closes_at = $5, hold_ttl_seconds = $6, per_buyer_max = $7,
+       version = $8
+ WHERE id = $1;
+
+-- name: change_seats
+-- Block, unblock, price anew.
+UPDATE seats s SET blocked = coalesce(c.blocked, s.blocked), price = coalesce(c.price, s.price)
+  FROM unnest($1::text[], $2::text[], $3::boolean[], $4::bigint[]) AS c (event_id, id, blocked, price)
+ WHERE s.event_id = c.event_id AND s.id = c.id;
+
+-- name: change_pools
+-- More or fewer units, another price.
+UPDATE pools p SET capacity = coalesce(c.capacity, p.capacity), price = coalesce(c.price, p.price)
+  FROM unnest($1::text[], $2::text[], $3::integer[], $4::bigint[]) AS c (event_id, id, capacity, price)
+ WHERE p.event_id = c.event_id AND p.id = c.id;
+
+-- name: insert_entries
+-- The story, in the transaction that makes it true.
+INSERT INTO journal (id, event_id, booking_id, version, verb, before, after, actor, reason, at, facts,
+                     caller, key, request_hash, answer_status, answer_body)
+SELECT e.id, e.event_id, e.booking_id, e.version, e.verb, e.before, e.after, e.actor, e.reason, e.at, e.facts::jsonb,
+       e.caller, e.key, e.request_hash, e.answer_status, e.answer_body
+  FROM unnest($1::uuid[], $2::text[], $3::uuid[], $4::integer[], $5::text[], $6::text[], $7::text[], $8::text[], $9::text[],
+              $10::timestamptz[], $11::text[], $12::text[], $13::text[], $14::bytea[], $15::integer[], $16::bytea[])
+       AS e (id, event_id, booking_id, version, verb, before, after, actor, reason, at, facts,
+             caller, key, request_hash, answer_status, answer_body);
+
+-- name: has_entry
+-- Did a commit whose answer was lost take place?
+SELECT EXISTS (SELECT 1 FROM journal WHERE id = $1);
+
+-- name: list_events
+-- A page of events, by id.
+SELECT * FROM events WHERE live = $1 AND id > $2 ORDER BY id LIMIT $3;
+
+-- name: read_map
+-- The seats of a house with their owners, in the order in which they were laid out.
+SELECT s.*, b.state, b.expires_at, b.buyer
+  FROM seats s LEFT JOIN bookings b ON b.id = s.booking_id
+ WHERE s.event_id = $1 AND ($2::text IS NULL OR s.id = $2)
+ ORDER BY s.position, s.id LIMIT 200000;
+
+-- name: read_pools
+-- The pools of an event, less what lapsed holds still count (they are free to whoever asks).
+SELECT p.event_id, p.id, p.capacity, p.sold, p.price,
+       p.held - coalesce((SELECT sum((line ->> 'units')::integer)
+                            FROM bookings b, jsonb_array_elements(b.lines -> 'pools') line
+                           WHERE b.state = 'held' AND b.expires_at <= $2 AND b.event_id = p.event_id
+                             AND line ->> 'id' = p.id), 0)::integer AS held
+  FROM pools p WHERE p.event_id = $1 ORDER BY p.position, p.id LIMIT 10000;
+
+-- name: read_booking
+-- One booking.
+SELECT * FROM bookings WHERE id = $1;
+
+-- name: list_bookings
+-- A page of bookings, oldest first. A hold whose time is over is listed as expired, swept or not.
+SELECT * FROM bookings
+ WHERE live = $1 AND id > $2
+   AND ($3::text IS NULL OR buyer = $3)
+   AND ($4::text IS NULL OR event_id = $4)
+   AND ($5::text IS NULL OR (CASE WHEN state = 'held' AND expires_at <= $6 THEN 'expired' ELSE state END) = $5)
+ ORDER BY id LIMIT $7;
+
+-- name: read_history
+-- All that happened to a booking.
+SELECT * FROM journal WHERE booking_id = $1 ORDER BY version LIMIT 10000;
+
+-- name: seconds_to_next_due
+-- When the sweeper should wake.
+SELECT extract(epoch FROM min(expires_at) - (statement_timestamp() + $1::interval))::double precision
+  FROM bookings WHERE state = 'held';

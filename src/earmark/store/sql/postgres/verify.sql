@@ -1,0 +1,90 @@
+-- Each query names a promise and a rule, and returns the rows that break it. No row is right.
+
+-- name: seat_of_one_live_booking
+-- P1: no two live bookings list the same seat
+SELECT format('seat %s of %s: bookings %s', seat, event_id, string_agg(id::text, ', ' ORDER BY id)) AS row
+  FROM (SELECT b.event_id, b.id, line ->> 'id' AS seat
+          FROM bookings b, jsonb_array_elements(b.lines -> 'seats') line
+         WHERE b.state IN ('held', 'paying', 'confirmed')) AS claims
+ GROUP BY event_id, seat HAVING count(*) > 1 LIMIT $1;
+
+-- name: live_booking_owns_its_seats
+-- P1: every seat of a live booking points to it
+SELECT format('booking %s is %s and lists seat %s, which points to %s', b.id, b.state, line ->> 'id',
+              coalesce(s.booking_id::text, 'no booking')) AS row
+  FROM bookings b CROSS JOIN jsonb_array_elements(b.lines -> 'seats') line
+  LEFT JOIN seats s ON s.event_id = b.event_id AND s.id = line ->> 'id'
+ WHERE b.state IN ('held', 'paying', 'confirmed') AND s.booking_id IS DISTINCT FROM b.id LIMIT $1;
+
+-- name: owner_lists_its_seats
+-- P1: a seat points only to a booking of its event that lists it
+SELECT format('seat %s of %s points to booking %s, which does not list it', s.id, s.event_id, s.booking_id) AS row
+  FROM seats s JOIN bookings b ON b.id = s.booking_id
+ WHERE b.state IN ('held', 'paying', 'confirmed')
+   AND (b.event_id <> s.event_id OR NOT b.lines -> 'seats' @> jsonb_build_array(jsonb_build_object('id', s.id)))
+ LIMIT $1;
+
+-- name: blocked_seat_is_nobodys
+-- P1: a blocked seat has no live owner
+SELECT format('seat %s of %s is blocked and belongs to booking %s', s.id, s.event_id, s.booking_id) AS row
+  FROM seats s JOIN bookings b ON b.id = s.booking_id
+ WHERE s.blocked AND b.state IN ('held', 'paying', 'confirmed') LIMIT $1;
+
+-- name: pool_within_capacity
+-- P1: a pool never sells more than it has
+SELECT format('pool %s of %s: capacity %s, held %s, sold %s', id, event_id, capacity, held, sold) AS row
+  FROM pools WHERE held < 0 OR sold < 0 OR held + sold > capacity LIMIT $1;
+
+-- name: pool_counts_its_bookings
+-- P1: a pool's counts are the sum of its live bookings
+SELECT format('pool %s of %s: held %s and sold %s, but its bookings say %s and %s', p.id, p.event_id, p.held, p.sold,
+              coalesce(c.held, 0), coalesce(c.sold, 0)) AS row
+  FROM pools p
+  LEFT JOIN (SELECT b.event_id, line ->> 'id' AS id,
+                    sum((line ->> 'units')::integer) FILTER (WHERE b.state IN ('held', 'paying')) AS held,
+                    sum((line ->> 'units')::integer) FILTER (WHERE b.state = 'confirmed') AS sold
+               FROM bookings b, jsonb_array_elements(b.lines -> 'pools') line
+              WHERE b.state IN ('held', 'paying', 'confirmed') GROUP BY 1, 2) AS c
+    ON c.event_id = p.event_id AND c.id = p.id
+ WHERE (p.held, p.sold) IS DISTINCT FROM (coalesce(c.held, 0), coalesce(c.sold, 0)) LIMIT $1;
+
+-- name: total_counts_its_bookings
+-- P1: a buyer's total is the sum of the buyer's live bookings
+SELECT format('buyer %s at %s: total %s, but the bookings say %s', coalesce(t.buyer, c.buyer),
+              coalesce(t.event_id, c.event_id), coalesce(t.units, 0), coalesce(c.units, 0)) AS row
+  FROM buyer_totals t
+  FULL JOIN (SELECT b.event_id, b.buyer,
+                    sum(jsonb_array_length(b.lines -> 'seats')
+                        + coalesce((SELECT sum((line ->> 'units')::integer)
+                                      FROM jsonb_array_elements(b.lines -> 'pools') line), 0))::integer AS units
+               FROM bookings b WHERE b.state IN ('held', 'paying', 'confirmed') GROUP BY 1, 2) AS c
+    ON c.event_id = t.event_id AND c.buyer = t.buyer
+ WHERE coalesce(t.units, 0) <> coalesce(c.units, 0) LIMIT $1;
+
+-- name: journal_has_no_gap
+-- P2: a booking's journal counts its versions without a gap
+SELECT format('booking %s is at version %s with %s entries up to %s', b.id, b.version, count(j.id),
+              coalesce(max(j.version), 0)) AS row
+  FROM bookings b LEFT JOIN journal j ON j.booking_id = b.id
+ GROUP BY b.id HAVING count(j.id) <> b.version OR coalesce(max(j.version), 0) <> b.version LIMIT $1;
+
+-- name: journal_ends_where_the_booking_stands
+-- P2: the last entry of a booking says the state it is in
+SELECT format('booking %s is %s, but its journal ends with %s', b.id, b.state, j.after) AS row
+  FROM bookings b JOIN journal j ON j.booking_id = b.id AND j.version = b.version
+ WHERE j.after IS DISTINCT FROM b.state LIMIT $1;
+
+-- name: booking_resolves_once
+-- P2: a booking resolves at most once, but for expired bookings that late money brought back
+SELECT format('booking %s resolved as %s', booking_id, string_agg(after, ', then ' ORDER BY version)) AS row
+  FROM journal
+ WHERE booking_id IS NOT NULL AND before IS DISTINCT FROM after
+   AND after IN ('confirmed', 'released', 'expired', 'failed')
+ GROUP BY booking_id
+HAVING count(*) > 1 AND string_agg(after, ', then ' ORDER BY version) <> 'expired, then confirmed' LIMIT $1;
+
+-- name: journal_follows_the_moves
+-- P2: every entry begins in the state in which the one before it ended
+SELECT format('booking %s: version %s ended %s, version %s began %s', j.booking_id, p.version, p.after, j.version, j.before) AS row
+  FROM journal j JOIN journal p ON p.booking_id = j.booking_id AND p.version = j.version - 1
+ WHERE j.before IS DISTINCT FROM p.after LIMIT $1;
