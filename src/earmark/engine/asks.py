@@ -1,0 +1,172 @@
+"""What callers ask of the verbs, and what they are told.
+
+An ask carries the ids of whatever it may create, made before the first attempt, so that a lost commit can be
+looked up instead of being tried again blindly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from earmark.domain.event import Event
+from earmark.domain.ids import BookingId, Buyer, EntryId, EventId, PoolId, SeatId
+from earmark.domain.journal import Key, Memory
+from earmark.domain.pool import Pool
+from earmark.domain.seat import Seat
+from earmark.errors import Refusal
+
+if TYPE_CHECKING:
+    from earmark.domain.booking import Booking
+
+
+class Actor(msgspec.Struct, frozen=True, kw_only=True):
+    """Who asks."""
+
+    name: str
+    """As the journal remembers them."""
+    live: bool
+    """Whether they deal in live events or in test events: each sees only its kind."""
+    buyer: Buyer | None = None
+    """The one buyer they speak for; None for a shop that acts for any."""
+
+    def may_see(self, booking: Booking) -> bool:
+        """Another buyer's booking does not exist for them."""
+        return booking.live == self.live and self.buyer in {None, booking.buyer}
+
+
+class Memo(msgspec.Struct, frozen=True, kw_only=True):
+    """An idempotency key and how to word the answer that it shall remember."""
+
+    key: Key
+    request_hash: bytes
+    render: Callable[[Any, datetime], tuple[int, bytes]]
+    """From what was decided, and when, to the status and the bytes that a repeat gets again."""
+
+    def remember(self, decided: object, now: datetime) -> Memory:
+        """The answer, word for word."""
+        status, body = self.render(decided, now)
+        return Memory(request_hash=self.request_hash, status=status, body=body)
+
+
+class Ask(msgspec.Struct, frozen=True, kw_only=True):
+    """What all asks have in common."""
+
+    actor: Actor
+    entry_id: EntryId
+    memo: Memo | None = None
+
+
+class Hold(Ask, frozen=True, kw_only=True):
+    """These seats and units, all or nothing. The claim was checked for doubles at the door."""
+
+    booking_id: BookingId
+    event_id: EventId
+    buyer: Buyer
+    seats: tuple[SeatId, ...] = ()
+    pools: Mapping[PoolId, int] = {}
+    ttl_seconds: int | None = None
+
+    @property
+    def units(self) -> int:
+        """How much it counts towards the buyer's limit."""
+        return len(self.seats) + sum(self.pools.values())
+
+
+class BookingAsk(Ask, frozen=True, kw_only=True):
+    """Something about one booking."""
+
+    booking_id: BookingId
+
+
+class Extend(BookingAsk, frozen=True, kw_only=True):
+    """More time."""
+
+    seconds: int
+
+
+class Confirm(BookingAsk, frozen=True, kw_only=True):
+    """The money was taken elsewhere."""
+
+    payment_id: str
+    payment_method: str | None = None
+
+
+class Release(BookingAsk, frozen=True, kw_only=True):
+    """Let go of a hold."""
+
+
+class Cancel(BookingAsk, frozen=True, kw_only=True):
+    """Undo a sale, or some lines of it."""
+
+    seats: frozenset[SeatId] = frozenset()
+    pools: Mapping[PoolId, int] = {}
+    reason: str | None = None
+
+
+class Create(Ask, frozen=True, kw_only=True):
+    """A new event and what it sells."""
+
+    event: Event
+    seats: tuple[Seat, ...] = ()
+    pools: tuple[Pool, ...] = ()
+
+
+class SeatPatch(msgspec.Struct, frozen=True, kw_only=True):
+    """What to change about one seat."""
+
+    id: SeatId
+    blocked: bool | None = None
+    price: int | None = None
+
+
+class PoolPatch(msgspec.Struct, frozen=True, kw_only=True):
+    """What to change about one pool."""
+
+    id: PoolId
+    capacity: int | None = None
+    price: int | None = None
+
+
+class Change(Ask, frozen=True, kw_only=True):
+    """An operator's change to an event."""
+
+    event_id: EventId
+    fields: Mapping[str, Any] = {}
+    """The event's own fields, by name, with their new values."""
+    seats: tuple[SeatPatch, ...] = ()
+    pools: tuple[PoolPatch, ...] = ()
+
+
+class Decided(msgspec.Struct, frozen=True, kw_only=True):
+    """A verb's answer: the booking (or event) as it now is, at the moment that decided."""
+
+    value: Any
+    now: datetime
+    moved: bool = True
+    """False when the verb found its work done already and wrote nothing."""
+    memory: Memory | None = None
+
+
+class Replayed(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer that this key got the first time."""
+
+    memory: Memory
+
+
+class Again(msgspec.Struct, frozen=True, kw_only=True):
+    """Not decided: something moved underneath, or a twin is being decided. The next batch looks anew."""
+
+    refusal: Refusal
+    """What to answer when there is no next time."""
+    rounds_max: int
+    delay_seconds: float = 0.0
+    relief: object = None
+    """A pool or a total that is full of lapsed holds, perhaps: expire some, then decide."""
+
+
+Answer = Decided | Replayed
+Outcome = Decided | Replayed | Again | Refusal

@@ -1,0 +1,168 @@
+"""Group commit: requests that come while a transaction commits travel together in the next one.
+
+There is no timer. A lone request goes at once; under load, batches grow by themselves, up to a cap that keeps them
+from marching in step. Within a batch the order of arrival decides. One failing request never fails the others: a
+batch that breaks is split and run again, until the one that breaks is alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from earmark.engine.asks import Again, Answer, Ask, Outcome
+from earmark.errors import EarmarkError, Outage, OutcomeUnknown, Overloaded
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
+A = TypeVar("A", bound=Ask)
+
+
+class Ticket(Generic[A]):
+    """One request's place in the line."""
+
+    __slots__ = ("answer", "ask", "in_flight", "refusal", "relieved", "rounds")
+
+    def __init__(self, ask: A, answer: asyncio.Future[Answer]) -> None:
+        self.ask = ask
+        self.answer = answer
+        self.in_flight = False
+        self.rounds = 0
+        self.relieved: set[object] = set()
+        self.refusal: EarmarkError = Overloaded()
+        """What to say if its time is over while it still waits."""
+
+
+class Batcher(Generic[A]):
+    """A line of requests for one verb, and a few lanes that carry batches of them to the store."""
+
+    def __init__(
+        self,
+        run: Callable[[Sequence[A]], Awaitable[list[Outcome]]],
+        *,
+        relieve: Callable[[object], Awaitable[None]],
+        lanes: int = 2,
+        size_max: int = 100,
+        waiting_max: int = 5000,
+    ) -> None:
+        self._run = run
+        self._relieve = relieve
+        self._lanes = lanes
+        self._size_max = size_max
+        self._waiting_max = waiting_max
+        self._line: deque[Ticket[A]] = deque()
+        self._running: set[asyncio.Task[None]] = set()
+        self._later: set[asyncio.TimerHandle] = set()
+
+    async def submit(self, ask: A, *, within: float) -> Answer:
+        """Stand in line, and return the answer once its transaction is certain."""
+        if len(self._line) >= self._waiting_max:
+            raise Overloaded
+        ticket = Ticket(ask, asyncio.get_running_loop().create_future())
+        self._enter(ticket)
+        try:
+            async with asyncio.timeout(within):
+                return await ticket.answer
+        except TimeoutError:
+            raise (OutcomeUnknown() if ticket.in_flight else ticket.refusal) from None
+
+    async def close(self) -> None:
+        """Finish what was accepted."""
+        for handle in self._later:
+            handle.cancel()
+        while self._running:
+            await asyncio.wait(self._running)
+
+    def _enter(self, ticket: Ticket[A], *, first: bool = False) -> None:
+        if ticket.answer.done():
+            return
+        (self._line.appendleft if first else self._line.append)(ticket)
+        if len(self._running) < self._lanes:
+            self._running.add(asyncio.get_running_loop().create_task(self._drive()))
+
+    async def _drive(self) -> None:
+        """One lane: batch after batch until the line is empty."""
+        lane = asyncio.current_task()
+        assert lane is not None
+        try:
+            while batch := self._gather():
+                await self._carry(batch)
+        finally:
+            # At once, and not by a callback: a request that came in between would find a lane that never comes.
+            self._running.discard(lane)
+
+    def _gather(self) -> list[Ticket[A]]:
+        batch: list[Ticket[A]] = []
+        while self._line and len(batch) < self._size_max:
+            ticket = self._line.popleft()
+            if not ticket.answer.done():
+                ticket.in_flight = True
+                batch.append(ticket)
+        return batch
+
+    async def _carry(self, batch: list[Ticket[A]]) -> None:
+        try:
+            outcomes = await self._run([ticket.ask for ticket in batch])
+        except Outage as outage:
+            for ticket in batch:
+                _fail(ticket, outage)
+            return
+        except Exception as broken:  # noqa: BLE001 (whatever broke must reach its own caller, and nobody else)
+            await self._split(batch, broken)
+            return
+        again = [
+            (ticket, outcome) for ticket, outcome in zip(batch, outcomes, strict=True) if self._settle(ticket, outcome)
+        ]
+        await self._retry(again)
+
+    async def _split(self, batch: list[Ticket[A]], broken: Exception) -> None:
+        if len(batch) == 1:
+            _fail(batch[0], broken)
+            return
+        middle = len(batch) // 2
+        await self._carry(batch[:middle])
+        await self._carry(batch[middle:])
+
+    def _settle(self, ticket: Ticket[A], outcome: Outcome) -> bool:
+        """Answer the ticket; True when it shall be decided again instead."""
+        ticket.in_flight = False
+        if isinstance(outcome, Again):
+            ticket.rounds += 1
+            ticket.refusal = outcome.refusal
+            if ticket.rounds < outcome.rounds_max and outcome.relief not in ticket.relieved:
+                return True
+            outcome = outcome.refusal
+        if isinstance(outcome, EarmarkError):
+            _fail(ticket, outcome)
+        elif not ticket.answer.done():
+            ticket.answer.set_result(outcome)
+        return False
+
+    async def _retry(self, again: Sequence[tuple[Ticket[A], Outcome]]) -> None:
+        """Those that moved go first in the next batch; those that were starved go there once room was made."""
+        reliefs = {outcome.relief for _, outcome in again if isinstance(outcome, Again) and outcome.relief is not None}
+        for relief in reliefs:
+            await self._relieve(relief)
+        for ticket, outcome in reversed(again):
+            assert isinstance(outcome, Again)
+            if outcome.relief is not None:
+                ticket.relieved.add(outcome.relief)
+            if outcome.delay_seconds:
+                self._enter_later(ticket, seconds=outcome.delay_seconds)
+            else:
+                self._enter(ticket, first=True)
+
+    def _enter_later(self, ticket: Ticket[A], *, seconds: float) -> None:
+        def enter() -> None:
+            self._later.discard(handle)
+            self._enter(ticket)
+
+        handle = asyncio.get_running_loop().call_later(seconds, enter)
+        self._later.add(handle)
+
+
+def _fail(ticket: Ticket[A], error: Exception) -> None:
+    if not ticket.answer.done():
+        ticket.answer.set_exception(error)

@@ -1,0 +1,191 @@
+"""The engine: the verbs over one store, each with its line of requests.
+
+    engine = Engine(store, ids=ids)
+    answer = await engine.hold(ask)
+
+Every call returns an `Answer` or raises a `Refusal` or an `Outage`. What was answered is committed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
+
+from earmark.domain.ids import PoolRef, TotalRef
+from earmark.domain.policy import Policy
+from earmark.engine.asks import (
+    Again,
+    Answer,
+    Ask,
+    Cancel,
+    Change,
+    Confirm,
+    Create,
+    Decided,
+    Extend,
+    Hold,
+    Outcome,
+    Release,
+)
+from earmark.engine.batch import Batcher
+from earmark.engine.cancel import cancel
+from earmark.engine.change import change
+from earmark.engine.confirm import confirm
+from earmark.engine.create import create
+from earmark.engine.expire import expire
+from earmark.engine.extend import extend
+from earmark.engine.hold import hold
+from earmark.engine.release import release
+from earmark.errors import EarmarkError, Outage, OutcomeUnknown
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
+    from earmark.domain.booking import Booking
+    from earmark.engine.ports import Ids, Store, Transaction
+
+A = TypeVar("A", bound=Ask)
+
+RELIEF_LIMIT = 50
+LOOKUPS_MAX = 5
+LOOKUP_SECONDS = 0.2
+
+
+class Engine:
+    """One engine per process and store."""
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        ids: Ids,
+        policy: Policy | None = None,
+        request_seconds_max: float = 15.0,
+        transaction_seconds_max: float = 10.0,
+        lanes: int = 2,
+        batch_size_max: int = 100,
+    ) -> None:
+        self.store = store
+        self.ids = ids
+        self.policy = policy or Policy()
+        self._request_seconds_max = request_seconds_max
+        self._transaction_seconds_max = transaction_seconds_max
+        line = partial(_line, self, lanes=lanes, size_max=batch_size_max)
+        self._holds: Batcher[Hold] = line(partial(hold, policy=self.policy, ids=ids))
+        self._extends: Batcher[Extend] = line(partial(extend, policy=self.policy, ids=ids))
+        self._confirms: Batcher[Confirm] = line(partial(confirm, ids=ids))
+        self._releases: Batcher[Release] = line(partial(release, ids=ids))
+        self._cancels: Batcher[Cancel] = line(partial(cancel, ids=ids))
+
+    async def hold(self, ask: Hold) -> Answer:
+        """Set seats and units aside, all or nothing."""
+        return await self._holds.submit(ask, within=self._request_seconds_max)
+
+    async def extend(self, ask: Extend) -> Answer:
+        """Give a hold more time."""
+        return await self._extends.submit(ask, within=self._request_seconds_max)
+
+    async def confirm(self, ask: Confirm) -> Answer:
+        """Turn a hold into a sale that was paid elsewhere."""
+        return await self._confirms.submit(ask, within=self._request_seconds_max)
+
+    async def release(self, ask: Release) -> Answer:
+        """Let go of a hold."""
+        return await self._releases.submit(ask, within=self._request_seconds_max)
+
+    async def cancel(self, ask: Cancel) -> Answer:
+        """Undo a sale."""
+        return await self._cancels.submit(ask, within=self._request_seconds_max)
+
+    async def create(self, ask: Create) -> Answer:
+        """Open an event."""
+        return await self._alone(lambda transaction: create(transaction, ask, ids=self.ids))
+
+    async def change(self, ask: Change) -> Answer:
+        """Change an event."""
+        return await self._alone(lambda transaction: change(transaction, ask, ids=self.ids))
+
+    async def expire(
+        self, *, limit: int, reason: str = "swept", within: PoolRef | TotalRef | None = None
+    ) -> list[Booking]:
+        """End due holds: the sweeper's verb, and what a hold asks for before a pool is called exhausted."""
+        return await self.store.transact(
+            lambda transaction: expire(transaction, limit=limit, ids=self.ids, reason=reason, within=within),
+            within=self._transaction_seconds_max,
+        )
+
+    async def close(self) -> None:
+        """Finish what was accepted, then let go of the store."""
+        lines = (self._holds, self._extends, self._confirms, self._releases, self._cancels)
+        await asyncio.gather(*(line.close() for line in lines))
+        await self.store.close()
+
+    async def relieve(self, relief: object) -> None:
+        """Make room where lapsed holds may be in the way. Failing to is no error: the asker is then refused."""
+        assert isinstance(relief, PoolRef | TotalRef)
+        try:
+            await self.expire(limit=RELIEF_LIMIT, reason="made room", within=relief)
+        except Outage:
+            return
+
+    async def run(
+        self, verb: Callable[[Transaction, Sequence[A]], Awaitable[list[Outcome]]], batch: Sequence[A]
+    ) -> list[Outcome]:
+        """One batch, one transaction. A commit whose answer was lost is looked up, never tried again blindly."""
+        outcomes: list[Outcome] = []
+
+        async def work(transaction: Transaction) -> None:
+            outcomes[:] = await verb(transaction, batch)
+
+        try:
+            await self.store.transact(work, within=self._transaction_seconds_max)
+        except OutcomeUnknown:
+            if not await self._took_place(batch, outcomes):
+                raise
+        return outcomes
+
+    async def _took_place(self, batch: Sequence[A], outcomes: Sequence[Outcome]) -> bool:
+        """Whether a lost commit is there after all. All of a batch is, or nothing: one entry tells.
+
+        Not finding it proves nothing, for the commit may still be on its way: then the outcome stays unknown, and
+        the caller's key will tell.
+        """
+        written = [ask.entry_id for ask, outcome in zip(batch, outcomes, strict=True) if _wrote(outcome)]
+        for _ in range(LOOKUPS_MAX if written else 0):
+            try:
+                if await self.store.has_entry(written[0]):
+                    return True
+            except Outage:
+                pass
+            await asyncio.sleep(LOOKUP_SECONDS)
+        return False
+
+    async def _alone(self, verb: Callable[[Transaction], Awaitable[Outcome]]) -> Answer:
+        """A verb that is not batched: rare, and larger than a booking."""
+        rounds = 0
+        while True:
+            outcome = await self.store.transact(verb, within=self._transaction_seconds_max)
+            rounds += 1
+            if isinstance(outcome, Again) and rounds < outcome.rounds_max:
+                await asyncio.sleep(outcome.delay_seconds)
+                continue
+            if isinstance(outcome, Again):
+                raise outcome.refusal
+            if isinstance(outcome, EarmarkError):
+                raise outcome
+            return outcome
+
+
+def _wrote(outcome: Outcome) -> bool:
+    return isinstance(outcome, Decided) and outcome.moved
+
+
+def _line(
+    engine: Engine,
+    verb: Callable[[Transaction, Sequence[A]], Awaitable[list[Outcome]]],
+    *,
+    lanes: int,
+    size_max: int,
+) -> Batcher[A]:
+    return Batcher(partial(engine.run, verb), relieve=engine.relieve, lanes=lanes, size_max=size_max)

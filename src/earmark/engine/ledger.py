@@ -1,0 +1,186 @@
+"""The ledger of one transaction: what moved, and what that means for totals, pools and seats.
+
+Verbs say only "this booking was that and is now this". What a buyer's total and each pool gain or lose follows from
+the two states, by one rule for every verb: a live booking counts towards its buyer; held and paying units are held,
+confirmed units are sold. Counting by hand, verb by verb, is how counts drift.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from earmark.domain import booking as law
+from earmark.domain.journal import Entry
+from earmark.domain.machine import State, Verb
+from earmark.domain.pool import PoolDelta
+from earmark.engine.ports import Changes
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from earmark.domain.booking import Booking
+    from earmark.domain.event import Event
+    from earmark.domain.ids import BookingId, EntryId, PoolRef, SeatRef, TotalRef
+    from earmark.domain.journal import Memory
+    from earmark.engine.asks import Ask
+    from earmark.engine.ports import Ids
+
+CLOCK = "clock"
+_TOLD = (
+    "buyer",
+    "lines",
+    "total",
+    "currency",
+    "expires_at",
+    "paying_until",
+    "confirmed_at",
+    "payment_id",
+    "payment_method",
+)
+
+
+class Ledger:
+    """Moves so far, in memory; nothing is written before `changes`."""
+
+    def __init__(self, *, now: datetime, ids: Ids) -> None:
+        self.now = now
+        self._ids = ids
+        self._expired: dict[BookingId, Booking] = {}
+        self._moved: dict[BookingId, Booking] = {}
+        self._opened: dict[BookingId, Booking] = {}
+        self._cleared: dict[SeatRef, BookingId] = {}
+        self._entries: list[Entry] = []
+        self.memories: dict[EntryId, Memory] = {}
+        self.totals: dict[TotalRef, int] = {}
+        self.pools: dict[PoolRef, PoolDelta] = {}
+        self.seats: dict[SeatRef, BookingId] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._entries)
+
+    @property
+    def first_entry_id(self) -> EntryId:
+        """By which the transaction can be looked up."""
+        return self._entries[0].id
+
+    def current(self, booking: Booking) -> Booking:
+        """The booking as this transaction has moved it so far."""
+        return self._moved.get(booking.id) or self._expired.get(booking.id) or booking
+
+    def expire(self, booking: Booking, *, reason: str) -> Booking:
+        """The clock lets go of a due hold. Its seats need no write: a pointer to an ended booking is free."""
+        after = law.expire(booking, now=self.now)
+        self._expired[booking.id] = after
+        self._count(booking, after)
+        self._tell(Verb.EXPIRE, booking, after, entry_id=self._ids.entry_id(), actor=CLOCK, reason=reason)
+        return after
+
+    def open(self, booking: Booking, *, ask: Ask) -> Booking:
+        """A new hold, with its seats."""
+        self._opened[booking.id] = booking
+        self._count(None, booking)
+        self.seats |= dict.fromkeys(booking.seat_refs, booking.id)
+        self._tell(Verb.HOLD, None, booking, entry_id=ask.entry_id, actor=ask.actor.name, ask=ask)
+        return booking
+
+    def move(self, verb: Verb, before: Booking, after: Booking, *, ask: Ask, reason: str | None = None) -> Booking:
+        """A booking that a verb has moved."""
+        self._moved[before.id] = after
+        self._count(before, after)
+        if after.is_live:
+            self._cleared |= dict.fromkeys(set(before.seat_refs) - set(after.seat_refs), before.id)
+        self._tell(verb, before, after, entry_id=ask.entry_id, actor=ask.actor.name, ask=ask, reason=reason)
+        return after
+
+    def tell_of_event(self, verb: str, event: Event, *, ask: Ask, facts: dict[str, Any]) -> None:
+        """What an operator did to an event."""
+        entry = Entry(
+            id=ask.entry_id,
+            event_id=event.id,
+            version=event.version,
+            verb=verb,
+            actor=ask.actor.name,
+            at=self.now,
+            facts=facts,
+            key=ask.memo.key if ask.memo else None,
+            memory=ask.memo.remember(event, self.now) if ask.memo else None,
+        )
+        self._add(entry)
+
+    def changes(self, **offer: Any) -> Changes:
+        """Everything to write; `offer` is what an operator changed about the event."""
+        return Changes(
+            expired=list(self._expired.values()),
+            moved=list(self._moved.values()),
+            totals={ref: units for ref, units in self.totals.items() if units},
+            pools={ref: delta for ref, delta in self.pools.items() if delta != PoolDelta()},
+            opened=list(self._opened.values()),
+            seats=self.seats,
+            cleared=self._cleared,
+            entries=self._entries,
+            **offer,
+        )
+
+    def _count(self, before: Booking | None, after: Booking) -> None:
+        gained = _counted(after) - (_counted(before) if before else 0)
+        self.totals[after.total_ref] = self.totals.get(after.total_ref, 0) + gained
+        for ref, delta in _units(after, sign=1).items():
+            self.pools[ref] = self.pools.get(ref, PoolDelta()) + delta
+        for ref, delta in (_units(before, sign=-1) if before else {}).items():
+            self.pools[ref] = self.pools.get(ref, PoolDelta()) + delta
+
+    def _tell(
+        self,
+        verb: Verb,
+        before: Booking | None,
+        after: Booking,
+        *,
+        entry_id: EntryId,
+        actor: str,
+        ask: Ask | None = None,
+        reason: str | None = None,
+    ) -> None:
+        memo = ask.memo if ask else None
+        entry = Entry(
+            id=entry_id,
+            event_id=after.event_id,
+            booking_id=after.id,
+            version=after.version,
+            verb=verb.value,
+            before=before.state.value if before else None,
+            after=after.state.value,
+            actor=actor,
+            reason=reason,
+            at=self.now,
+            facts=_facts(before, after),
+            key=memo.key if memo else None,
+            memory=memo.remember(after, self.now) if memo else None,
+        )
+        self._add(entry)
+
+    def _add(self, entry: Entry) -> None:
+        self._entries.append(entry)
+        if entry.memory:
+            self.memories[entry.id] = entry.memory
+
+
+def _counted(booking: Booking) -> int:
+    return booking.lines.units if booking.is_live else 0
+
+
+def _units(booking: Booking, *, sign: int) -> dict[PoolRef, PoolDelta]:
+    if booking.state is State.CONFIRMED:
+        return booking.pool_deltas(sold=sign)
+    return booking.pool_deltas(held=sign) if booking.is_live else {}
+
+
+def _facts(before: Booking | None, after: Booking) -> dict[str, Any]:
+    """What changed, by name, as it now is."""
+    told = (
+        (name, getattr(after, name))
+        for name in _TOLD
+        if before is None or getattr(before, name) != getattr(after, name)
+    )
+    return {name: msgspec.to_builtins(value) for name, value in told if value is not None}

@@ -1,0 +1,19 @@
+"""New identities: UUIDv7, which sort by the time they were made and so keep indexes tidy."""
+
+from __future__ import annotations
+
+from uuid_utils.compat import uuid7
+
+from earmark.domain.ids import BookingId, EntryId
+
+
+class Uuid7Ids:
+    """Time-ordered and, for whoever does not know them, unguessable."""
+
+    def booking_id(self) -> BookingId:
+        """For a new booking."""
+        return BookingId(uuid7())
+
+    def entry_id(self) -> EntryId:
+        """For a new journal entry."""
+        return EntryId(uuid7())

@@ -1,0 +1,111 @@
+"""What every folder of tests shares: real servers, started once, and a fresh store for each test."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from earmark.clock import MovableClock
+from earmark.servers import Postgres, ServerUnavailable, start_postgres
+from earmark.store import postgres, sqlite
+from earmark.store.memory import MemoryStore
+from earmark.store.postgres import PostgresStore
+from earmark.store.sqlite import SqliteStore
+from earmark.uuids import Uuid7Ids
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+    from pathlib import Path
+
+    from earmark.engine.ports import Store
+
+_numbers = itertools.count(1)
+TEMPLATE = "earmark_template"
+
+
+def unavailable(reason: ServerUnavailable) -> Any:
+    """A server that cannot be had fails the tests under CI, and elsewhere skips them with one loud line."""
+    if os.environ.get("CI"):
+        pytest.fail(f"No server to test on: {reason}")
+    pytest.skip(f"NOT TESTED ON A REAL SERVER: {reason}")
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[Postgres]:
+    """One real PostgreSQL for the whole run."""
+    try:
+        server = start_postgres(settings={"fsync": "off", "max_connections": "300"})
+    except ServerUnavailable as reason:
+        unavailable(reason)
+    with server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def postgres_template(postgres_server: Postgres) -> str:
+    """A migrated database that others are cloned from."""
+    import asyncio
+
+    postgres_server.create_database(TEMPLATE)
+    asyncio.run(postgres.migrate(postgres_server.url(TEMPLATE)))
+    return TEMPLATE
+
+
+@pytest.fixture
+def postgres_url(postgres_server: Postgres, postgres_template: str) -> Iterator[str]:
+    """A migrated PostgreSQL database of the test's own."""
+    name = f"earmark_{os.getpid()}_{next(_numbers)}"
+    postgres_server.create_database(name, template=postgres_template)
+    yield postgres_server.url(name)
+    postgres_server.drop_database(name)
+
+
+@pytest.fixture
+def unguarded_postgres_url(postgres_server: Postgres) -> Iterator[str]:
+    """A PostgreSQL database without the schema's guards, for controls; still to be migrated by `without`."""
+    name = f"earmark_bare_{os.getpid()}_{next(_numbers)}"
+    postgres_server.create_database(name)
+    yield postgres_server.url(name)
+    postgres_server.drop_database(name)
+
+
+@pytest.fixture
+def clock() -> MovableClock:
+    """Time that a test can push forward."""
+    return MovableClock()
+
+
+@pytest.fixture
+def ids() -> Uuid7Ids:
+    """New identities."""
+    return Uuid7Ids()
+
+
+@pytest.fixture
+async def postgres_store(postgres_url: str, clock: MovableClock) -> AsyncIterator[PostgresStore]:
+    """PostgreSQL, migrated and empty."""
+    store = await PostgresStore.connect(postgres_url, clock=clock)
+    yield store
+    await store.close()
+
+
+@pytest.fixture
+async def sqlite_store(tmp_path: Path, clock: MovableClock) -> AsyncIterator[SqliteStore]:
+    """SQLite, migrated and empty."""
+    path = tmp_path / "earmark.sqlite3"
+    await sqlite.migrate(path)
+    store = await SqliteStore.open(path, clock=clock)
+    yield store
+    await store.close()
+
+
+@pytest.fixture(params=["memory", "sqlite", "postgres"])
+def store(request: pytest.FixtureRequest, clock: MovableClock) -> Store:
+    """Each of the stores in turn."""
+    if request.param == "memory":
+        return MemoryStore(clock=clock)
+    found: Store = request.getfixturevalue(f"{request.param}_store")
+    return found
