@@ -17,13 +17,13 @@ from earmark.engine.ports import BookingFilter, Changes, Flaw, Opening, SeatMap,
 from earmark.store.inline import drive
 
 if TYPE_CHECKING:
-    from earmark.domain.booking import Booking
-    from earmark.domain.pool import Pool
-    from earmark.domain.journal import Entry, Key, Memory
-    from earmark.domain.event import Event
     from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
     from datetime import datetime
 
+    from earmark.domain.booking import Booking
+    from earmark.domain.event import Event
+    from earmark.domain.journal import Entry, Key, Memory
+    from earmark.domain.pool import Pool
     from earmark.engine.ports import Clock, Transaction
 
 T = TypeVar("T")

@@ -1,0 +1,1 @@
+"""The door: HTTP words in, one verb call, HTTP words out."""

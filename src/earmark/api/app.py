@@ -1,0 +1,137 @@
+"""The ASGI application: the table of calls as routes, the pages, health and metrics."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from importlib import resources
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+from starlette.routing import Route
+
+from earmark import __version__
+from earmark.api import bookings, events, guests, openapi, problems, words
+from earmark.api.door import Call, House, Reply, Visit, endpoint, say
+from earmark.errors import EarmarkError
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+    from starlette.types import ASGIApp
+
+PAGES = {"/": "index.html", "/docs": "docs.html"}
+MEDIA_TYPES = {"html": "text/html", "js": "text/javascript", "css": "text/css", "svg": "image/svg+xml"}
+SECURITY_HEADERS = {
+    "Content-Security-Policy": "default-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'self'",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+}
+
+
+async def healthz(_: Visit) -> Reply:
+    """The process is alive."""
+    return say(words.HealthAnswer(status="ok", version=__version__))
+
+
+async def readyz(visit: Visit) -> Reply:
+    """The store answers, and its schema is current."""
+    await visit.engine.store.check()
+    return say(words.HealthAnswer(status="ready", version=__version__))
+
+
+async def metrics(visit: Visit) -> Reply:
+    """For Prometheus."""
+    return Reply(body=visit.house.metrics.page(), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+
+HEALTH = (
+    Call(
+        method="GET",
+        path="/healthz",
+        name="healthz",
+        summary="Say that the process is alive",
+        handler=healthz,
+        answer=words.HealthAnswer,
+        scope=None,
+        group="operations",
+    ),
+    Call(
+        method="GET",
+        path="/readyz",
+        name="readyz",
+        summary="Say that bookings can be taken",
+        handler=readyz,
+        answer=words.HealthAnswer,
+        scope=None,
+        group="operations",
+    ),
+)
+CALLS = (*events.CALLS, *bookings.CALLS, *guests.CALLS, *HEALTH)
+METRICS = Call(
+    method="GET",
+    path="/metrics",
+    name="metrics",
+    summary="Show metrics for Prometheus",
+    handler=metrics,
+    answer=None,
+    scope=None,
+    group="operations",
+)
+
+
+def create_app(house: House) -> ASGIApp:
+    """The whole service, in front of one engine."""
+    described = msgspec.json.encode(openapi.document(CALLS, version=__version__))
+
+    async def describe(_: Request) -> Response:
+        return Response(described, media_type="application/json")
+
+    routes = [Route(call.path, endpoint(call, house), methods=[call.method]) for call in (*CALLS, METRICS)]
+    routes += [Route(path, _page(file)) for path, file in PAGES.items()]
+    routes += [Route("/openapi.json", describe), Route("/web/{file}", _asset)]
+    return Starlette(routes=routes, exception_handlers={HTTPException: _stray, EarmarkError: _refused})
+
+
+def _page(file: str) -> Any:
+    async def page(_: Request) -> Response:
+        return _file(file)
+
+    return page
+
+
+async def _asset(request: Request) -> Response:
+    return _file(request.path_params["file"])
+
+
+def _file(name: str) -> Response:
+    kind = name.rpartition(".")[2]
+    found = resources.files("earmark.api") / "web" / name
+    if kind not in MEDIA_TYPES or "/" in name or not found.is_file():
+        return problems.respond(problems.NotFound())
+    return Response(
+        found.read_bytes(), media_type=MEDIA_TYPES[kind], headers={**SECURITY_HEADERS, "Cache-Control": "no-cache"}
+    )
+
+
+async def _stray(request: Request, exception: Exception) -> Response:
+    """A path or a method that nobody answers to."""
+    assert isinstance(exception, HTTPException)
+    if exception.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
+        path = request.url.path
+        allowed = sorted({method for call in (*CALLS, METRICS) if _fits(call.path, path) for method in (call.method,)})
+        return problems.respond(problems.MethodNotAllowed(allowed=allowed or ["GET"]))
+    return problems.respond(problems.NotFound())
+
+
+def _fits(template: str, path: str) -> bool:
+    wanted, given = template.split("/"), path.split("/")
+    return len(wanted) == len(given) and all(
+        part.startswith("{") or part == said for part, said in zip(wanted, given, strict=True)
+    )
+
+
+async def _refused(_: Request, exception: Exception) -> Response:
+    assert isinstance(exception, EarmarkError)
+    return problems.respond(exception)

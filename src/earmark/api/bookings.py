@@ -1,0 +1,289 @@
+"""Bookings: hold, read, list, extend, confirm, release, cancel, history."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from earmark.api import words
+from earmark.api.door import Call, Reply, Visit, reply, say
+from earmark.api.identity import Scope
+from earmark.api.paging import read_page
+from earmark.api.problems import Forbidden
+from earmark.domain.ids import BookingId, Buyer, EventId, PoolId, SeatId
+from earmark.domain.machine import State
+from earmark.engine.asks import Cancel, Confirm, Extend, Hold, Release
+from earmark.engine.ports import BookingFilter
+from earmark.errors import BookingUnknown, InvalidRequest
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from earmark.domain.booking import Booking
+
+
+async def hold(visit: Visit, body: words.HoldBody) -> Reply:
+    """Set seats and pool units aside for a few minutes, all or nothing."""
+    _check_claim(body)
+    ask = Hold(
+        **_common(visit, status=HTTPStatus.CREATED),
+        booking_id=visit.engine.ids.booking_id(),
+        event_id=EventId(body.event_id),
+        buyer=_buyer(visit, body.buyer),
+        seats=tuple(SeatId(seat) for seat in body.seats),
+        pools={PoolId(pool): units for pool, units in body.pools.items()},
+        ttl_seconds=body.ttl_seconds,
+    )
+    return reply(await visit.engine.hold(ask), _render, status=HTTPStatus.CREATED)
+
+
+async def extend(visit: Visit, body: words.ExtendBody) -> Reply:
+    """More time, within the longest life of a hold."""
+    ask = Extend(**_common(visit), booking_id=_booking_id(visit), seconds=body.seconds)
+    return reply(await visit.engine.extend(ask), _render)
+
+
+async def confirm(visit: Visit, body: words.ConfirmBody) -> Reply:
+    """The shop took the money itself: the hold becomes a sale."""
+    ask = Confirm(
+        **_common(visit),
+        booking_id=_booking_id(visit),
+        payment_id=body.payment_id,
+        payment_method=body.payment_method,
+    )
+    return reply(await visit.engine.confirm(ask), _render)
+
+
+async def release(visit: Visit, _: words.ReleaseBody) -> Reply:
+    """Let go of a hold."""
+    return reply(await visit.engine.release(Release(**_common(visit), booking_id=_booking_id(visit))), _render)
+
+
+async def cancel(visit: Visit, body: words.CancelBody) -> Reply:
+    """Undo a sale, or some lines of it."""
+    if body.refund != "none":
+        raise InvalidRequest.at("refund", "must be none: this money was taken elsewhere, so it goes back elsewhere")
+    if len(set(body.seats)) != len(body.seats):
+        raise InvalidRequest.at("seats", "names a seat twice")
+    ask = Cancel(
+        **_common(visit),
+        booking_id=_booking_id(visit),
+        seats=frozenset(SeatId(seat) for seat in body.seats),
+        pools={PoolId(pool): units for pool, units in body.pools.items()},
+        reason=body.reason,
+    )
+    return reply(await visit.engine.cancel(ask), _render)
+
+
+async def read(visit: Visit) -> Reply:
+    """One booking."""
+    now, booking = await _find(visit)
+    return say(words.booking_answer(booking, now))
+
+
+async def list_(visit: Visit) -> Reply:
+    """Bookings, oldest first: a buyer's own, or for a shop anybody's."""
+    query = visit.request.query_params
+    page = read_page(query)
+    actor = visit.principal.actor
+    if actor.buyer is not None and query.get("buyer", actor.buyer) != actor.buyer:
+        raise Forbidden
+    wanted = BookingFilter(
+        live=actor.live,
+        limit=page.limit + 1,
+        after=_after(page.after),
+        buyer=actor.buyer or _text(query.get("buyer"), "buyer", Buyer),
+        event_id=_text(query.get("event_id"), "event_id", EventId),
+        state=_state(query.get("state")),
+    )
+    now, found = await visit.engine.store.list_bookings(wanted)
+    shown = [words.booking_answer(booking, now) for booking in found[: page.limit]]
+    more = len(found) > page.limit
+    return say(words.BookingsPage(bookings=shown, next_cursor=page.cursor(shown[-1].id) if more else None))
+
+
+async def show_history(visit: Visit) -> Reply:
+    """All that happened to a booking."""
+    _, booking = await _find(visit)
+    entries = await visit.engine.store.read_history(booking.id)
+    return say(words.HistoryAnswer(entries=[words.entry_answer(entry) for entry in entries]))
+
+
+async def _find(visit: Visit) -> tuple[datetime, Booking]:
+    booking_id = _booking_id(visit)
+    now, booking = await visit.engine.store.read_booking(booking_id)
+    if booking is None or not visit.principal.actor.may_see(booking):
+        raise BookingUnknown(booking_id=str(booking_id))
+    return now, booking
+
+
+def _render(booking: Booking, now: datetime) -> Any:
+    return words.booking_answer(booking, now)
+
+
+def _common(visit: Visit, *, status: HTTPStatus = HTTPStatus.OK) -> dict[str, Any]:
+    return {
+        "actor": visit.principal.actor,
+        "entry_id": visit.engine.ids.entry_id(),
+        "memo": visit.memo(_render, status=status),
+    }
+
+
+def _booking_id(visit: Visit) -> BookingId:
+    text = visit.request.path_params["booking_id"]
+    try:
+        return BookingId(UUID(text))
+    except ValueError:
+        raise BookingUnknown(booking_id=text[:64]) from None
+
+
+def _buyer(visit: Visit, named: str | None) -> Buyer:
+    """A token speaks for its own buyer; a shop says for whom it asks."""
+    own = visit.principal.actor.buyer
+    if own is not None:
+        if named not in {None, own}:
+            raise Forbidden
+        return own
+    if named is None:
+        raise InvalidRequest.at("buyer", "is required: say who this is held for")
+    return Buyer(named)
+
+
+def _check_claim(body: words.HoldBody) -> None:
+    if not body.seats and not body.pools:
+        raise InvalidRequest.at("seats", "a hold names seats, pools, or both")
+    if len(body.seats) + len(body.pools) > words.CLAIM_ITEMS_MAX:
+        raise InvalidRequest.at("seats", f"a hold names at most {words.CLAIM_ITEMS_MAX} seats and pools")
+    if doubles := sorted({seat for seat in body.seats if body.seats.count(seat) > 1}):
+        raise InvalidRequest.at("seats", f"names {', '.join(doubles)} twice")
+
+
+def _after(text: str | None) -> BookingId | None:
+    try:
+        return BookingId(UUID(text)) if text else None
+    except ValueError:
+        raise InvalidRequest.at("cursor", "is not one that this server gave out") from None
+
+
+def _text(text: str | None, path: str, kind: Any) -> Any:
+    if text is not None and "\0" in text:
+        raise InvalidRequest.at(path, "contains a control character")
+    return kind(text) if text else None
+
+
+def _state(text: str | None) -> State | None:
+    try:
+        return State(text) if text else None
+    except ValueError:
+        raise InvalidRequest.at("state", f"is one of {', '.join(State)}") from None
+
+
+_ON_BOOKING = ("booking_unknown", "booking_expired", "booking_resolved", "payment_in_progress")
+
+CALLS = (
+    Call(
+        method="POST",
+        path="/v1/bookings",
+        name="hold",
+        summary="Hold seats and pool units, all or nothing",
+        handler=hold,
+        body=words.HoldBody,
+        answer=words.BookingAnswer,
+        status=HTTPStatus.CREATED,
+        refusals=(
+            "event_unknown",
+            "seat_unknown",
+            "pool_unknown",
+            "seats_taken",
+            "pool_exhausted",
+            "limit_exceeded",
+            "sale_closed",
+        ),
+        idempotent=True,
+        example={"event_id": "concert", "buyer": "alice", "seats": ["A1", "A2"], "pools": {"GA": 1}},
+    ),
+    Call(
+        method="GET",
+        path="/v1/bookings",
+        name="list_bookings",
+        summary="List bookings, the expired ones too",
+        handler=list_,
+        answer=words.BookingsPage,
+        query=(
+            ("buyer", "whose"),
+            ("event_id", "of which event"),
+            ("state", "in which state"),
+            ("cursor", "where the last page ended"),
+            ("limit", "how many, at most 200"),
+        ),
+    ),
+    Call(
+        method="GET",
+        path="/v1/bookings/{booking_id}",
+        name="read_booking",
+        summary="Read a booking",
+        handler=read,
+        answer=words.BookingAnswer,
+        refusals=("booking_unknown",),
+    ),
+    Call(
+        method="GET",
+        path="/v1/bookings/{booking_id}/history",
+        name="show_history",
+        summary="Show all that happened to a booking",
+        handler=show_history,
+        answer=words.HistoryAnswer,
+        refusals=("booking_unknown",),
+    ),
+    Call(
+        method="POST",
+        path="/v1/bookings/{booking_id}/extend",
+        name="extend",
+        summary="Give a hold more time",
+        handler=extend,
+        body=words.ExtendBody,
+        answer=words.BookingAnswer,
+        refusals=(*_ON_BOOKING, "extension_refused"),
+        idempotent=True,
+        example={"seconds": 120},
+    ),
+    Call(
+        method="POST",
+        path="/v1/bookings/{booking_id}/confirm",
+        name="confirm",
+        summary="Confirm a hold whose money was taken elsewhere",
+        handler=confirm,
+        body=words.ConfirmBody,
+        answer=words.BookingAnswer,
+        scope=Scope.SELL,
+        refusals=(*_ON_BOOKING, "payment_used"),
+        idempotent=True,
+        example={"payment_id": "till-1-0001", "payment_method": "cash"},
+    ),
+    Call(
+        method="POST",
+        path="/v1/bookings/{booking_id}/release",
+        name="release",
+        summary="Let go of a hold",
+        handler=release,
+        body=words.ReleaseBody,
+        answer=words.BookingAnswer,
+        refusals=_ON_BOOKING,
+        idempotent=True,
+        example={},
+    ),
+    Call(
+        method="POST",
+        path="/v1/bookings/{booking_id}/cancel",
+        name="cancel",
+        summary="Undo a sale, or some lines of it",
+        handler=cancel,
+        body=words.CancelBody,
+        answer=words.BookingAnswer,
+        scope=Scope.SELL,
+        refusals=(*_ON_BOOKING, "booking_not_confirmed"),
+        idempotent=True,
+        example={"refund": "none"},
+    ),
+)

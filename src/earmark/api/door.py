@@ -1,0 +1,224 @@
+"""The door itself: every call is authenticated, bounded, decoded, timed and worded in one place.
+
+A handler sees a `Visit` and a decoded body, calls one verb, and returns a `Reply`. Refusals travel as exceptions
+and become problems here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import re
+import time
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import structlog
+from starlette.responses import Response
+
+from earmark.api import problems
+from earmark.api.identity import Identity, Principal, Scope
+from earmark.api.metrics import Metrics
+from earmark.domain.journal import Key
+from earmark.engine.asks import Answer, Memo, Replayed
+from earmark.engine.engine import Engine
+from earmark.engine.ports import Clock
+from earmark.errors import EarmarkError, InvalidRequest, Outage
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from datetime import datetime
+
+    from starlette.requests import Request
+
+
+BODY_BYTES_MAX = 64 * 1024
+BODY_SECONDS_MAX = 30.0
+COOKIE = "earmark_guest"
+KEY_HEADER = "idempotency-key"
+REPLAYED_HEADER = "Idempotency-Replayed"
+JSON = "application/json"
+
+_KEY = re.compile(r"[\x21-\x7e]{1,255}")
+_AT = re.compile(r"^(?P<message>.*?)(?: - at `(?P<path>[^`]*)`)?$", re.DOTALL)
+_encoder = msgspec.json.Encoder()
+log = structlog.get_logger("earmark")
+
+Render = Any  # a function from what was decided, and when, to the answer in the API's words
+
+
+class Reply(msgspec.Struct, kw_only=True):
+    """What goes back."""
+
+    status: HTTPStatus = HTTPStatus.OK
+    body: bytes = b""
+    media_type: str = JSON
+    headers: dict[str, str] = {}
+
+
+class Call(msgspec.Struct, frozen=True, kw_only=True):
+    """One call of the API: where it is, what it takes, what it gives, and who may make it."""
+
+    method: str
+    path: str
+    name: str
+    summary: str
+    handler: Any
+    answer: Any
+    scope: Scope | None = Scope.BUY
+    body: Any = None
+    status: HTTPStatus = HTTPStatus.OK
+    bytes_max: int = BODY_BYTES_MAX
+    refusals: tuple[str, ...] = ()
+    query: tuple[tuple[str, str], ...] = ()
+    idempotent: bool = False
+    group: str = "bookings"
+    example: Any = None
+
+
+class House(msgspec.Struct, frozen=True, kw_only=True):
+    """What the door stands in front of."""
+
+    engine: Engine
+    identity: Identity
+    metrics: Metrics
+    clock: Clock
+    guests: bool
+
+
+class Visit:
+    """One request, from somebody who has shown who they are."""
+
+    def __init__(self, request: Request, *, call: Call, house: House, principal: Principal | None, raw: bytes) -> None:
+        self.request = request
+        self.call = call
+        self.house = house
+        self.engine = house.engine
+        self._principal = principal
+        self._raw = raw
+
+    @property
+    def principal(self) -> Principal:
+        """Who asks. Only calls that need nobody have none."""
+        assert self._principal is not None
+        return self._principal
+
+    def memo(self, render: Render, *, status: HTTPStatus) -> Memo | None:
+        """The idempotency key, if the caller chose one: in their scope, for this method, path and body."""
+        text = self.request.headers.get(KEY_HEADER)
+        if text is None:
+            return None
+        if not _KEY.fullmatch(text):
+            raise InvalidRequest.at("Idempotency-Key", "must be 1 to 255 visible ASCII characters")
+        request = self.request
+        digest = hashlib.sha256(f"{request.method}\n{request.url.path}\n".encode() + self._raw).digest()
+        return Memo(
+            key=Key(self.principal.actor.name, text),
+            request_hash=digest,
+            render=lambda value, now: (int(status), _encoder.encode(render(value, now))),
+        )
+
+
+def reply(answer: Answer, render: Render, *, status: HTTPStatus = HTTPStatus.OK) -> Reply:
+    """A verb's answer: again, byte for byte, what the key remembers, else worded now."""
+    if isinstance(answer, Replayed):
+        return Reply(
+            status=HTTPStatus(answer.memory.status), body=answer.memory.body, headers={REPLAYED_HEADER: "true"}
+        )
+    if answer.memory:
+        return Reply(status=HTTPStatus(answer.memory.status), body=answer.memory.body)
+    return Reply(status=status, body=_encoder.encode(render(answer.value, answer.now)))
+
+
+def say(value: object, *, status: HTTPStatus = HTTPStatus.OK, headers: dict[str, str] | None = None) -> Reply:
+    """Plain data."""
+    return Reply(status=status, body=_encoder.encode(value), headers=headers or {})
+
+
+def endpoint(call: Call, house: House) -> Callable[[Request], Awaitable[Response]]:
+    """The call as Starlette wants it."""
+    decoder = msgspec.json.Decoder(call.body) if call.body else None
+
+    async def handle(request: Request) -> Response:
+        started = time.perf_counter()
+        try:
+            visit = await _welcome(request, call=call, house=house)
+            arguments = (_decode(decoder, visit._raw),) if decoder else ()  # noqa: SLF001 (the door made the visit)
+            answered: Reply = await call.handler(visit, *arguments)
+            response = Response(
+                answered.body, status_code=answered.status, media_type=answered.media_type, headers=answered.headers
+            )
+            outcome = "ok"
+        except EarmarkError as error:
+            response, outcome = problems.respond(error), error.code
+            if isinstance(error, Outage):
+                log.warning(call.name, outcome=outcome, **error.facts())
+        except Exception:
+            log.exception(call.name, outcome="internal")
+            response, outcome = problems.respond(problems.OurFault()), "internal"
+        seconds = time.perf_counter() - started
+        house.metrics.observe(call.name, outcome=outcome, seconds=seconds)
+        log.debug(call.name, outcome=outcome, took_ms=round(seconds * 1000, 1), **request.path_params)
+        return response
+
+    return handle
+
+
+async def _welcome(request: Request, *, call: Call, house: House) -> Visit:
+    principal = _recognise(request, house.identity, now=house.clock.now())
+    if call.scope is not None:
+        if principal is None:
+            raise problems.Unauthorized
+        if call.scope not in principal.scopes:
+            raise problems.Forbidden(needs=call.scope)
+    raw = await _read(request, bytes_max=call.bytes_max) if call.body else b""
+    return Visit(request, call=call, house=house, principal=principal, raw=raw)
+
+
+def _recognise(request: Request, identity: Identity, *, now: datetime) -> Principal | None:
+    kind, _, credential = request.headers.get("authorization", "").partition(" ")
+    if kind:
+        return identity.recognise(credential.strip(), now=now) if kind.lower() == "bearer" else None
+    cookie = request.cookies.get(COOKIE)
+    return identity.recognise(cookie, now=now) if cookie else None
+
+
+async def _read(request: Request, *, bytes_max: int) -> bytes:
+    """The body, if it is JSON and not too large. It is refused before it is read where its length says so."""
+    declared = request.headers.get("content-length", "0")
+    if declared.isdigit() and int(declared) > bytes_max:
+        raise problems.TooLarge(bytes_max=bytes_max)
+    parts: list[bytes] = []
+    size = 0
+    try:
+        async with asyncio.timeout(BODY_SECONDS_MAX):
+            async for part in request.stream():
+                size += len(part)
+                if size > bytes_max:
+                    raise problems.TooLarge(bytes_max=bytes_max)
+                parts.append(part)
+    except TimeoutError:
+        raise InvalidRequest.at("", "the body did not arrive in time") from None
+    media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if size and media_type != JSON:
+        raise problems.WrongMediaType
+    return b"".join(parts)
+
+
+def _decode(decoder: msgspec.json.Decoder[Any], raw: bytes) -> Any:
+    try:
+        return decoder.decode(raw or b"{}")
+    except msgspec.ValidationError as wrong:
+        raise InvalidRequest.at(*_place(str(wrong))) from wrong
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as broken:
+        raise InvalidRequest.at("", f"the body is not JSON: {broken}") from broken
+
+
+def _place(text: str) -> tuple[str, str]:
+    """Where and what, from msgspec's one sentence."""
+    found = _AT.match(text)
+    assert found is not None
+    path = (found["path"] or "").removeprefix("$").removeprefix(".")
+    message = found["message"]
+    return path, message[:1].lower() + message[1:]

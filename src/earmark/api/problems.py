@@ -1,0 +1,195 @@
+"""Refusals and outages as RFC 9457 problems: one shape, a stable code, a sentence for a buyer.
+
+`title` speaks to an engineer and is the error's own docstring; `detail` is what a page may show to a buyer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from starlette.responses import Response
+
+from earmark import errors
+from earmark.errors import EarmarkError, Refusal
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+MEDIA_TYPE = "application/problem+json"
+RETRY_SECONDS = "1"
+
+
+@dataclass(kw_only=True, eq=False)
+class Unauthorized(Refusal):
+    """The request shows no valid key or token."""
+
+    code = "unauthorized"
+
+
+@dataclass(kw_only=True, eq=False)
+class Forbidden(Refusal):
+    """This key or token may not do that."""
+
+    code = "forbidden"
+    needs: str | None = None
+
+
+@dataclass(kw_only=True, eq=False)
+class NotFound(Refusal):
+    """There is nothing at this address."""
+
+    code = "not_found"
+
+
+@dataclass(kw_only=True, eq=False)
+class MethodNotAllowed(Refusal):
+    """This address does not answer to that method."""
+
+    code = "method_not_allowed"
+    allowed: Sequence[str] = ()
+
+
+@dataclass(kw_only=True, eq=False)
+class TooLarge(Refusal):
+    """The body is larger than this call accepts."""
+
+    code = "body_too_large"
+    bytes_max: int
+
+
+@dataclass(kw_only=True, eq=False)
+class WrongMediaType(Refusal):
+    """Bodies are JSON, with `Content-Type: application/json`."""
+
+    code = "unsupported_media_type"
+
+
+@dataclass(kw_only=True, eq=False)
+class OurFault(errors.Outage):
+    """Something broke on our side; it was logged."""
+
+    code = "internal"
+    transient = False
+
+
+STATUS: dict[str, HTTPStatus] = {
+    "event_unknown": HTTPStatus.NOT_FOUND,
+    "seat_unknown": HTTPStatus.NOT_FOUND,
+    "pool_unknown": HTTPStatus.NOT_FOUND,
+    "booking_unknown": HTTPStatus.NOT_FOUND,
+    "not_found": HTTPStatus.NOT_FOUND,
+    "event_exists": HTTPStatus.CONFLICT,
+    "seats_taken": HTTPStatus.CONFLICT,
+    "pool_exhausted": HTTPStatus.CONFLICT,
+    "capacity_in_use": HTTPStatus.CONFLICT,
+    "limit_exceeded": HTTPStatus.CONFLICT,
+    "sale_closed": HTTPStatus.CONFLICT,
+    "extension_refused": HTTPStatus.CONFLICT,
+    "booking_resolved": HTTPStatus.CONFLICT,
+    "booking_not_confirmed": HTTPStatus.CONFLICT,
+    "payment_in_progress": HTTPStatus.CONFLICT,
+    "payment_used": HTTPStatus.CONFLICT,
+    "idempotency_in_progress": HTTPStatus.CONFLICT,
+    "booking_expired": HTTPStatus.GONE,
+    "idempotency_mismatch": HTTPStatus.UNPROCESSABLE_ENTITY,
+    "invalid_request": HTTPStatus.UNPROCESSABLE_ENTITY,
+    "unauthorized": HTTPStatus.UNAUTHORIZED,
+    "forbidden": HTTPStatus.FORBIDDEN,
+    "method_not_allowed": HTTPStatus.METHOD_NOT_ALLOWED,
+    "body_too_large": HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+    "unsupported_media_type": HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
+    "overloaded": HTTPStatus.SERVICE_UNAVAILABLE,
+    "outcome_unknown": HTTPStatus.SERVICE_UNAVAILABLE,
+    "unavailable": HTTPStatus.SERVICE_UNAVAILABLE,
+    "internal": HTTPStatus.INTERNAL_SERVER_ERROR,
+}
+
+
+def respond(error: EarmarkError) -> Response:
+    """The problem, as an answer."""
+    status = STATUS[error.code]
+    headers = {}
+    if status is HTTPStatus.SERVICE_UNAVAILABLE or error.code == "idempotency_in_progress":
+        headers["Retry-After"] = RETRY_SECONDS
+    if status is HTTPStatus.UNAUTHORIZED:
+        headers["WWW-Authenticate"] = "Bearer"
+    if isinstance(error, MethodNotAllowed):
+        headers["Allow"] = ", ".join(error.allowed)
+    return Response(msgspec.json.encode(describe(error)), status_code=status, media_type=MEDIA_TYPE, headers=headers)
+
+
+def describe(error: EarmarkError) -> dict[str, Any]:
+    """The problem, as data: RFC 9457's members, ours, and the facts."""
+    facts = error.facts()
+    return {
+        "type": f"urn:earmark:problem:{error.code}",
+        "title": (type(error).__doc__ or error.code).partition("\n")[0],
+        "status": int(STATUS[error.code]),
+        "detail": _detail(error.code, facts),
+        "code": error.code,
+        "transient": error.transient,
+        **{name: value for name, value in facts.items() if name != "because"},
+    }
+
+
+def _detail(code: str, facts: Mapping[str, Any]) -> str:
+    said = _DETAILS[code]
+    return said if isinstance(said, str) else said(facts)
+
+
+def _seats_taken(facts: Mapping[str, Any]) -> str:
+    seats = list(facts["seats"])
+    have = "has" if len(seats) == 1 else "have"
+    if facts.get("why") == "blocked":
+        return f"Sorry, {_seats(seats)} {'is' if len(seats) == 1 else 'are'} not for sale."
+    if yours := facts.get("yours"):
+        return f"You are holding {_seats(sorted(yours))} already."
+    return f"Sorry, {_seats(seats)} {have} just been taken. Please choose another seat."
+
+
+def _seats(seats: Sequence[str]) -> str:
+    shown = list(seats[:5])
+    more = f" and {len(seats) - len(shown)} more" if len(seats) > len(shown) else ""
+    return f"{'seat' if len(seats) == 1 else 'seats'} {', '.join(shown)}{more}"
+
+
+def _invalid(wrong: Mapping[str, str]) -> str:
+    return f"Please check {wrong['path'] or 'the request'}: {wrong['message']}."
+
+
+_DETAILS: dict[str, str | Callable[[Mapping[str, Any]], str]] = {
+    "seats_taken": _seats_taken,
+    "seat_unknown": lambda facts: f"This event has no {_seats(facts['seats'])}.",
+    "pool_exhausted": lambda facts: f"Only {facts['available']} left." if facts["available"] else "Sold out.",
+    "limit_exceeded": lambda facts: (
+        f"You may book at most {facts['limit']} for this event, and you have {facts['have']}."
+    ),
+    "sale_closed": "Tickets are not on sale at this moment.",
+    "booking_resolved": lambda facts: f"This booking is {facts['state']} and cannot be changed like this.",
+    "invalid_request": lambda facts: _invalid(facts["errors"][0]),
+    "event_unknown": "We could not find this event.",
+    "pool_unknown": "This event does not sell that.",
+    "booking_unknown": "We could not find this booking.",
+    "not_found": "We could not find this page.",
+    "event_exists": "This event is there already.",
+    "capacity_in_use": "More than that is held or sold already.",
+    "extension_refused": "This hold cannot be made any longer.",
+    "booking_expired": "The time for this booking has run out. Please choose again.",
+    "booking_not_confirmed": "This booking is not confirmed yet.",
+    "payment_in_progress": "Your payment is being processed. Please wait a moment.",
+    "payment_used": "This payment belongs to another booking.",
+    "idempotency_in_progress": "Your first request is still being processed. Please wait a moment.",
+    "idempotency_mismatch": "This looks like a different request. Please start again.",
+    "unauthorized": "Please sign in first.",
+    "forbidden": "You are not allowed to do this.",
+    "method_not_allowed": "This cannot be done here.",
+    "body_too_large": "That is more than we can take at once.",
+    "unsupported_media_type": "We could not read this request.",
+    "overloaded": "Very many people are booking right now. Please try again in a moment.",
+    "outcome_unknown": "We could not tell whether this went through. Please ask again before you retry.",
+    "unavailable": "We cannot take bookings at this moment. Please try again soon.",
+    "internal": "Something went wrong on our side. Please try again.",
+}

@@ -1,0 +1,153 @@
+"""Serving: one process, one event loop, with the sweeper beside the door.
+
+Stopping is polite and bounded: no new connection is taken, what was accepted is finished, and whoever only keeps a
+connection open is not waited for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+import socket
+import warnings
+from typing import TYPE_CHECKING, Any
+
+from earmark import __version__
+from earmark.api.app import create_app
+from earmark.api.door import House
+from earmark.api.identity import Identity
+from earmark.api.metrics import Metrics
+from earmark.clock import SystemClock
+from earmark.errors import SetupError
+from earmark.wiring import open_engine
+from earmark.workers import loop
+from earmark.workers.sweeper import Sweeper
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+    from earmark.config import Settings
+
+GRACE_SECONDS = 1.0
+BACKLOG = 2048
+
+
+async def serve(settings: Settings, *, ready: Callable[[str], None]) -> None:
+    """Serve until SIGINT or SIGTERM; `ready` is told the URL once the door is open."""
+    assert settings.admin_key is not None
+    _check_free(settings.host, settings.port)
+    engine = await open_engine(settings.database_url)
+    metrics = Metrics(version=__version__)
+    house = House(
+        engine=engine,
+        identity=Identity(admin_key=settings.admin_key, secret=settings.secret),
+        metrics=metrics,
+        clock=SystemClock(),
+        guests=settings.guests,
+    )
+    stop = asyncio.Event()
+    agents = [Sweeper(engine, swept=metrics.swept)] if settings.sweep else []
+    try:
+        async with _signals(stop), _door(create_app(house), settings, stop):
+            ready(f"http://{_shown(settings.host)}:{settings.port}")
+            await loop.run(agents, stop)
+            await stop.wait()
+    finally:
+        await engine.close()
+
+
+@contextlib.asynccontextmanager
+async def _signals(stop: asyncio.Event) -> AsyncIterator[None]:
+    running = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        running.add_signal_handler(number, stop.set)
+    try:
+        yield
+    finally:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            running.remove_signal_handler(number)
+
+
+@contextlib.asynccontextmanager
+async def _door(app: Any, settings: Settings, stop: asyncio.Event) -> AsyncIterator[None]:
+    server = _granian(app, settings)
+    serving = asyncio.create_task(server.serve())
+    serving.add_done_callback(lambda _: stop.set())
+    try:
+        await _open(settings, serving)
+        yield
+    finally:
+        with contextlib.suppress(Exception):
+            server.stop()
+        await asyncio.wait({serving}, timeout=GRACE_SECONDS)
+        serving.cancel()
+        with contextlib.suppress(asyncio.CancelledError, Exception):
+            await asyncio.wait_for(serving, timeout=GRACE_SECONDS)
+
+
+def _granian(app: Any, settings: Settings) -> Any:
+    """Granian inside our own loop, so that one process holds everything and one signal ends it."""
+    from granian.constants import Interfaces
+    from granian.http import HTTP1Settings
+    from granian.server.embed import Server
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return Server(
+            app,
+            address=settings.host,
+            port=settings.port,
+            interface=Interfaces.ASGINL,
+            websockets=False,
+            backlog=BACKLOG,
+            backpressure=BACKLOG,
+            http1_settings=HTTP1Settings(header_read_timeout=30_000),
+            log_enabled=False,
+        )
+
+
+async def _open(settings: Settings, serving: asyncio.Task[None]) -> None:
+    """Wait for the fact that the door answers."""
+    host = "127.0.0.1" if settings.host in {"0.0.0.0", "::"} else settings.host  # noqa: S104 (compared, not bound)
+    for _ in range(500):
+        if serving.done():
+            serving.result()
+            raise SetupError(problem="The server stopped before it was ready.")
+        try:
+            _, writer = await asyncio.open_connection(host, settings.port)
+        except OSError:
+            await asyncio.sleep(0.01)
+            continue
+        writer.close()
+        return
+    raise SetupError(problem=f"The server did not answer on {settings.host}:{settings.port} within 5 seconds.")
+
+
+def _check_free(host: str, port: int) -> None:
+    try:
+        with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind((host, port))
+    except OSError as taken:
+        problem = f"Cannot listen on {host}:{port} ({taken.strerror}). Choose another with --port."
+        raise SetupError(problem=problem) from taken
+
+
+def first_free_port(host: str, *, first: int, tries: int = 100) -> int:
+    """The first port from `first` on that nobody listens on."""
+    for port in range(first, first + tries):
+        try:
+            _check_free(host, port)
+        except SetupError:
+            continue
+        return port
+    raise SetupError(problem=f"No free port from {first} to {first + tries - 1} on {host}. Choose one with --port.")
+
+
+def _shown(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
+
+
+logging.getLogger("_granian").setLevel(logging.WARNING)

@@ -1,0 +1,195 @@
+// Every call the page makes: who is asking, one Idempotency-Key per attempt, and refusals as Problem values.
+
+const TIMEOUT_MS = 10_000;
+const RETRY_PAUSES_MS = [400, 1200];
+const KEY = "earmark.key";
+const WALK_IN = "earmark.walk-in";
+
+/** The server said no, and said why. */
+export class Problem extends Error {
+  constructor(status, body) {
+    super(body.detail || body.title || `The server answered ${status}.`);
+    this.status = status;
+    this.code = body.code ?? null;
+    this.seats = body.seats ?? [];
+  }
+}
+
+/** Nobody answered; whether the request had an effect is unknown. */
+export class Unreachable extends Error {
+  constructor() {
+    super("The server does not answer. Check your connection and try again: trying again is safe.");
+  }
+}
+
+// ---- who is asking
+
+/** The box office key of this tab, or null. */
+export const officeKey = () => sessionStorage.getItem(KEY);
+export const rememberKey = (key) => sessionStorage.setItem(KEY, key.trim());
+export const forgetKey = () => sessionStorage.removeItem(KEY);
+
+/** Takes a key from `#key=…` and wipes it from the address bar, so that it is not shared or bookmarked. */
+export function takeKeyFromAddress() {
+  const key = new URLSearchParams(location.hash.slice(1)).get("key");
+  if (!key) return;
+  rememberKey(key);
+  history.replaceState(null, "", location.pathname + location.search);
+}
+
+// Without guests the key speaks for every call, and names the buyer itself.
+let withoutGuests = false;
+export const needsKey = () => withoutGuests;
+
+/** Makes this browser a buyer, or finds the one it was. False: the server takes no guests and a key is needed. */
+export async function enter() {
+  try {
+    await becomeGuest();
+  } catch (error) {
+    if (!(error instanceof Problem) || ![401, 403, 404].includes(error.status)) throw error;
+    withoutGuests = true;
+    return officeKey() !== null;
+  }
+  return true;
+}
+
+// The cookie is out of reach of scripts; a guest who still has a good one keeps their name.
+const becomeGuest = () => request("POST", "/v1/guests", { body: {} });
+
+function walkIn() {
+  if (!sessionStorage.getItem(WALK_IN)) sessionStorage.setItem(WALK_IN, `walk-in-${uuid()}`);
+  return sessionStorage.getItem(WALK_IN);
+}
+
+// ---- the calls
+
+export async function listEvents() {
+  return (await ask("/v1/events")).body.events;
+}
+
+export async function readEvent(id) {
+  return (await ask(`/v1/events/${encodeURIComponent(id)}`)).body;
+}
+
+/** The seat map and its tag; null while nothing has changed since `tag`. */
+export async function readSeats(eventId, { tag, signal }) {
+  const headers = tag ? { "If-None-Match": tag } : {};
+  const answer = await ask(`/v1/events/${encodeURIComponent(eventId)}/seats`, { headers, signal });
+  return answer.status === 304 ? null : { tag: answer.headers.get("ETag"), ...answer.body };
+}
+
+/** This buyer's bookings of one event in one state; a hold that has lapsed but was not yet swept is none. */
+export async function listBookings(eventId, state) {
+  const query = new URLSearchParams({ event_id: eventId, state, ...(withoutGuests && { buyer: walkIn() }) });
+  const answer = await ask(`/v1/bookings?${query}`);
+  return answer.body.bookings.filter((one) => one.state === state).map((one) => withDeadline(one, answer));
+}
+
+export async function readBooking(id) {
+  const answer = await ask(path(id));
+  return withDeadline(answer.body, answer);
+}
+
+export const hold = (eventId, seats, pools) =>
+  change("/v1/bookings", { event_id: eventId, ...(withoutGuests && { buyer: walkIn() }), seats, pools });
+
+export const extend = (id, seconds) => change(`${path(id)}/extend`, { seconds });
+export const release = (id) => change(`${path(id)}/release`, {});
+
+/** For the box office alone: says that the money was taken. */
+export const confirm = (id, paymentId) =>
+  change(`${path(id)}/confirm`, { payment_id: paymentId, payment_method: "cash" }, { byKey: true });
+
+const path = (id) => `/v1/bookings/${encodeURIComponent(id)}`;
+
+// ---- how they travel
+
+/** A read; a guest whose cookie has run out becomes a new guest and asks again. */
+async function ask(url, options = {}) {
+  return again(() => request("GET", url, options));
+}
+
+// Attempts whose outcome is unknown keep their key: the same request again is the same attempt.
+const unanswered = new Map();
+
+async function change(url, body, { byKey = false } = {}) {
+  const attempt = `${url} ${JSON.stringify(body)}`;
+  const key = unanswered.get(attempt) ?? uuid();
+  unanswered.set(attempt, key);
+  const send = () => request("POST", url, { body, byKey, headers: { "Idempotency-Key": key } });
+  const answer = await insist(byKey ? send : () => again(send)).catch((error) => {
+    if (!isOpen(error)) unanswered.delete(attempt);
+    throw error;
+  });
+  unanswered.delete(attempt);
+  // A replayed answer is as old as the first one: its expires_in no longer counts.
+  if (answer.headers.has("Idempotency-Replayed")) return readBooking(answer.body.id);
+  return withDeadline(answer.body, answer);
+}
+
+async function insist(send) {
+  for (const pause of RETRY_PAUSES_MS) {
+    try {
+      return await send();
+    } catch (error) {
+      if (!isOpen(error)) throw error;
+    }
+    await new Promise((wake) => setTimeout(wake, pause));
+  }
+  return send();
+}
+
+const isOpen = (error) =>
+  error instanceof Unreachable || error.status >= 500 || error.code === "idempotency_in_progress";
+
+async function again(send) {
+  try {
+    return await send();
+  } catch (error) {
+    if (error.status !== 401 || withoutGuests) throw error;
+  }
+  await becomeGuest();
+  return send();
+}
+
+async function request(method, url, { body, headers = {}, byKey = false, signal } = {}) {
+  const sentAt = performance.now();
+  const asKey = byKey || (withoutGuests && officeKey());
+  const timeout = AbortSignal.timeout(TIMEOUT_MS);
+  const response = await fetch(url, {
+    method,
+    headers: {
+      ...headers,
+      ...(body && { "Content-Type": "application/json" }),
+      ...(asKey && { Authorization: `Bearer ${officeKey()}` }),
+    },
+    body: body && JSON.stringify(body),
+    cache: "no-store",
+    credentials: asKey ? "omit" : "same-origin", // one identity per call
+    signal: signal ? AbortSignal.any([signal, timeout]) : timeout,
+  }).catch(() => {
+    throw new Unreachable();
+  });
+  return { status: response.status, headers: response.headers, body: await content(response), sentAt };
+}
+
+async function content(response) {
+  if (response.status === 304) return null;
+  const body = await response.json().catch(() => null);
+  if (!response.ok) throw new Problem(response.status, body ?? {});
+  if (body === null) throw new Unreachable(); // cut off on its way: done, perhaps, but not heard
+  return body;
+}
+
+// Counted from the sending, so the page runs out a moment before the server does, never after.
+const withDeadline = (booking, { sentAt }) => ({ ...booking, deadline: sentAt + 1000 * (booking.expires_in ?? 0) });
+
+/** A random UUID, also where the page is not served over HTTPS. */
+export function uuid() {
+  if (crypto.randomUUID) return crypto.randomUUID();
+  const bytes = crypto.getRandomValues(new Uint8Array(16));
+  bytes[6] = (bytes[6] & 0x0f) | 0x40;
+  bytes[8] = (bytes[8] & 0x3f) | 0x80;
+  const hex = Array.from(bytes, (byte) => byte.toString(16).padStart(2, "0")).join("");
+  return hex.replace(/^(.{8})(.{4})(.{4})(.{4})/, "$1-$2-$3-$4-");
+}

@@ -1,0 +1,40 @@
+// How amounts, times and lists read to a person, in the language of their browser.
+
+/** Minor units as money: (4500, "EUR") reads €45.00, (4500, "JPY") reads ¥4,500. */
+export function money(amount, currency) {
+  const format = moneyFormat(currency);
+  return format.format(amount / 10 ** format.resolvedOptions().maximumFractionDigits);
+}
+
+const formats = new Map();
+
+function moneyFormat(currency) {
+  if (!formats.has(currency)) formats.set(currency, new Intl.NumberFormat(undefined, { style: "currency", currency }));
+  return formats.get(currency);
+}
+
+/** Seconds as a clock face: 119.2 reads 2:00, for a second that has begun is still there. */
+export function clock(seconds) {
+  const whole = Math.max(0, Math.ceil(seconds));
+  const minutes = Math.floor(whole / 60);
+  return `${minutes}:${String(whole % 60).padStart(2, "0")}`;
+}
+
+/** "A1", "A1 and A2", "A1, A2 and A3". */
+export function list(words) {
+  const all = [...words];
+  return all.length < 2 ? all.join("") : `${all.slice(0, -1).join(", ")} and ${all.at(-1)}`;
+}
+
+/** "1 seat", "2 seats". */
+export const count = (number, noun) => `${number} ${noun}${number === 1 ? "" : "s"}`;
+
+/** A moment as the buyer's own calendar says it. */
+export function moment(rfc3339) {
+  return new Intl.DateTimeFormat(undefined, { dateStyle: "full", timeStyle: "short" }).format(new Date(rfc3339));
+}
+
+/** What a booking holds, in words: "A1, A2 and 2 × GA". */
+export function claim(booking) {
+  return list([...booking.seats.map((seat) => seat.id), ...booking.pools.map((pool) => `${pool.units} × ${pool.id}`)]);
+}

@@ -1,0 +1,143 @@
+"""Commands that run: demo, serve, work."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import tempfile
+import webbrowser
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+from rich.console import Console
+
+from earmark import config, wiring
+from earmark.cli.database import Database
+from earmark.cli.logs import configure
+from earmark.errors import SetupError
+
+Host = Annotated[str | None, Parameter(help="Address to listen on.")]
+Redis = Annotated[str | None, Parameter(help="Redis URL, for locks and admission. Bookings never depend on it.")]
+Port = Annotated[int | None, Parameter(help="Port to listen on.")]
+Verbose = Annotated[bool, Parameter(negative="", help="One log line per call.")]
+
+
+def demo(
+    *,
+    host: Host = None,
+    port: Annotated[int | None, Parameter(help="Port to listen on. Else the first free one from 8080.")] = None,
+    database: Annotated[str | None, Parameter(help="Keep the demo's data here. Else it is gone at the end.")] = None,
+    redis: Redis = None,
+    open_: Annotated[bool, Parameter(name="--open", help="Open the page in a browser.")] = True,
+    verbose: Verbose = False,
+) -> None:
+    """Run a seeded theatre on SQLite, with its page: nothing else to install, nothing left behind."""
+    from earmark.api.identity import new_key
+    from earmark.api.server import first_free_port
+
+    configure(verbose=verbose)
+    with tempfile.TemporaryDirectory(prefix="earmark-demo-") as folder:
+        url = database or f"sqlite:////{Path(folder, 'demo.sqlite3').as_posix().lstrip('/')}"
+        host = host or "127.0.0.1"
+        settings = config.read(
+            os.environ,
+            host=host,
+            port=port if port is not None else first_free_port(host, first=8080),
+            database_url=url,
+            redis_url=redis,
+            guests=True,
+        )
+        if settings.admin_key is None:
+            settings = config.read(
+                os.environ,
+                host=host,
+                port=settings.port,
+                database_url=url,
+                redis_url=redis,
+                guests=True,
+                admin_key=new_key(live=False),
+            )
+        asyncio.run(_demo(settings, open_page=open_ and sys.stdout.isatty()))
+
+
+async def _demo(settings: config.Settings, *, open_page: bool) -> None:
+    from earmark.api.server import serve
+    from earmark.cli.theatre import seed
+
+    await wiring.migrate(settings.database_url)
+    event_id = await seed(settings)
+    out = Console(highlight=False, soft_wrap=True)
+
+    def ready(url: str) -> None:
+        page = f"{url}/#key={settings.admin_key}"
+        out.print(f"Earmark demo: a theatre ({event_id}), on {settings.database_url.partition(':')[0]}.")
+        out.print(f"  page  {page}")
+        out.print(f"  url   {url}")
+        out.print(f"  key   {settings.admin_key}")
+        out.print(f"  docs  {url}/docs")
+        out.print("Ctrl-C to stop.")
+        if open_page:
+            webbrowser.open(page)
+
+    await serve(settings, ready=ready)
+    out.print("Stopped.")
+
+
+def serve(
+    *,
+    host: Host = None,
+    port: Port = None,
+    database: Database = None,
+    redis: Redis = None,
+    guests: Annotated[bool | None, Parameter(help="Let anonymous buyers in (`POST /v1/guests`).")] = None,
+    sweep: Annotated[bool | None, Parameter(help="End due holds in this process too. Else run `earmark work`.")] = None,
+    verbose: Verbose = False,
+) -> None:
+    """Serve the API and the page. Needs a migrated database and EARMARK_ADMIN_KEY."""
+    configure(verbose=verbose)
+    settings = config.read(
+        os.environ, host=host, port=port, database_url=database, redis_url=redis, guests=guests, sweep=sweep
+    )
+    if settings.admin_key is None:
+        from earmark.api.identity import new_key
+
+        problem = (
+            f"Set EARMARK_ADMIN_KEY to a secret of your own, for example: export EARMARK_ADMIN_KEY={new_key(live=True)}"
+        )
+        raise SetupError(problem=problem)
+    asyncio.run(_serve(settings))
+
+
+async def _serve(settings: config.Settings) -> None:
+    from earmark.api.server import serve as run
+
+    out = Console(highlight=False, soft_wrap=True)
+    await run(settings, ready=lambda url: out.print(f"Earmark serves {url}"))
+    out.print("Stopped.")
+
+
+def work(*, database: Database = None, redis: Redis = None, verbose: Verbose = False) -> None:
+    """Run the workers beside several servers: today the sweeper, which ends holds whose time is over."""
+    configure(verbose=verbose)
+    settings = config.read(os.environ, database_url=database, redis_url=redis)
+    asyncio.run(_work(settings))
+
+
+async def _work(settings: config.Settings) -> None:
+    from earmark.workers import loop
+    from earmark.workers.sweeper import Sweeper
+
+    engine = await wiring.open_engine(settings.database_url)
+    stop = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    out = Console(highlight=False, soft_wrap=True)
+    out.print("Earmark works: sweeper.")
+    try:
+        await loop.run([Sweeper(engine)], stop)
+    finally:
+        await engine.close()
+    out.print("Stopped.")

@@ -1,0 +1,96 @@
+-- Each query names a promise and a rule, and returns the rows that break it. No row is right.
+
+-- name: seat_of_one_live_booking
+-- P1: no two live bookings list the same seat
+SELECT printf('seat %s of %s: bookings %s', seat, event_id, group_concat(id, ', ')) AS row
+  FROM (SELECT b.event_id, b.id, json_extract(line.value, '$.id') AS seat
+          FROM bookings b, json_each(b.lines, '$.seats') AS line
+         WHERE b.state IN ('held', 'paying', 'confirmed') ORDER BY b.id) AS claims
+ GROUP BY event_id, seat HAVING count(*) > 1 LIMIT ?1;
+
+-- name: live_booking_owns_its_seats
+-- P1: every seat of a live booking points to it
+SELECT printf('booking %s is %s and lists seat %s, which points to %s', b.id, b.state,
+              json_extract(line.value, '$.id'), coalesce(s.booking_id, 'no booking')) AS row
+  FROM bookings b CROSS JOIN json_each(b.lines, '$.seats') AS line
+  LEFT JOIN seats s ON s.event_id = b.event_id AND s.id = json_extract(line.value, '$.id')
+ WHERE b.state IN ('held', 'paying', 'confirmed') AND s.booking_id IS NOT b.id LIMIT ?1;
+
+-- name: owner_lists_its_seats
+-- P1: a seat points only to a booking of its event that lists it
+SELECT printf('seat %s of %s points to booking %s, which does not list it', s.id, s.event_id, s.booking_id) AS row
+  FROM seats s JOIN bookings b ON b.id = s.booking_id
+ WHERE b.state IN ('held', 'paying', 'confirmed')
+   AND (b.event_id <> s.event_id
+        OR NOT EXISTS (SELECT 1 FROM json_each(b.lines, '$.seats') AS line WHERE json_extract(line.value, '$.id') = s.id))
+ LIMIT ?1;
+
+-- name: blocked_seat_is_nobodys
+-- P1: a blocked seat has no live owner
+SELECT printf('seat %s of %s is blocked and belongs to booking %s', s.id, s.event_id, s.booking_id) AS row
+  FROM seats s JOIN bookings b ON b.id = s.booking_id
+ WHERE s.blocked AND b.state IN ('held', 'paying', 'confirmed') LIMIT ?1;
+
+-- name: pool_within_capacity
+-- P1: a pool never sells more than it has
+SELECT printf('pool %s of %s: capacity %d, held %d, sold %d', id, event_id, capacity, held, sold) AS row
+  FROM pools WHERE held < 0 OR sold < 0 OR held + sold > capacity LIMIT ?1;
+
+-- name: pool_counts_its_bookings
+-- P1: a pool's counts are the sum of its live bookings
+SELECT printf('pool %s of %s: held %d and sold %d, but its bookings say %d and %d', p.id, p.event_id, p.held, p.sold,
+              coalesce(c.held, 0), coalesce(c.sold, 0)) AS row
+  FROM pools p
+  LEFT JOIN (SELECT b.event_id, json_extract(line.value, '$.id') AS id,
+                    sum(json_extract(line.value, '$.units')) FILTER (WHERE b.state IN ('held', 'paying')) AS held,
+                    sum(json_extract(line.value, '$.units')) FILTER (WHERE b.state = 'confirmed') AS sold
+               FROM bookings b, json_each(b.lines, '$.pools') AS line
+              WHERE b.state IN ('held', 'paying', 'confirmed') GROUP BY 1, 2) AS c
+    ON c.event_id = p.event_id AND c.id = p.id
+ WHERE (p.held, p.sold) IS NOT (coalesce(c.held, 0), coalesce(c.sold, 0)) LIMIT ?1;
+
+-- name: total_counts_its_bookings
+-- P1: a buyer's total is the sum of the buyer's live bookings
+SELECT printf('buyer %s at %s: total %d, but the bookings say %d', buyer, event_id, sum(counted), sum(claimed)) AS row
+  FROM (SELECT event_id, buyer, units AS counted, 0 AS claimed FROM buyer_totals
+         UNION ALL
+        SELECT b.event_id, b.buyer, 0,
+               json_array_length(b.lines, '$.seats')
+               + coalesce((SELECT sum(json_extract(line.value, '$.units')) FROM json_each(b.lines, '$.pools') AS line), 0)
+          FROM bookings b WHERE b.state IN ('held', 'paying', 'confirmed')) AS both
+ GROUP BY event_id, buyer HAVING sum(counted) <> sum(claimed) LIMIT ?1;
+
+-- name: journal_has_no_gap
+-- P2: a booking's journal counts its versions without a gap
+SELECT printf('booking %s is at version %d with %d entries up to %d', b.id, b.version, count(j.id),
+              coalesce(max(j.version), 0)) AS row
+  FROM bookings b LEFT JOIN journal j ON j.booking_id = b.id
+ GROUP BY b.id HAVING count(j.id) <> b.version OR coalesce(max(j.version), 0) <> b.version LIMIT ?1;
+
+-- name: journal_ends_where_the_booking_stands
+-- P2: the last entry of a booking says the state it is in
+SELECT printf('booking %s is %s, but its journal ends with %s', b.id, b.state, j.after) AS row
+  FROM bookings b JOIN journal j ON j.booking_id = b.id AND j.version = b.version
+ WHERE j.after IS NOT b.state LIMIT ?1;
+
+-- name: booking_resolves_once
+-- P2: a booking resolves at most once, but for expired bookings that late money brought back
+SELECT printf('booking %s resolved as %s', booking_id, story) AS row
+  FROM (SELECT r.booking_id,
+               (SELECT group_concat(after, ', then ')
+                  FROM (SELECT j.after FROM journal j
+                         WHERE j.booking_id = r.booking_id AND j.before IS NOT j.after
+                           AND j.after IN ('confirmed', 'released', 'expired', 'failed')
+                         ORDER BY j.version)) AS story
+          FROM journal r
+         WHERE r.booking_id IS NOT NULL AND r.before IS NOT r.after
+           AND r.after IN ('confirmed', 'released', 'expired', 'failed')
+         GROUP BY r.booking_id HAVING count(*) > 1) AS resolved
+ WHERE story <> 'expired, then confirmed' LIMIT ?1;
+
+-- name: journal_follows_the_moves
+-- P2: every entry begins in the state in which the one before it ended
+SELECT printf('booking %s: version %d ended %s, version %d began %s', j.booking_id, p.version, p.after, j.version, j.before)
+       AS row
+  FROM journal j JOIN journal p ON p.booking_id = j.booking_id AND p.version = j.version - 1
+ WHERE j.before IS NOT p.after LIMIT ?1;

@@ -1,0 +1,113 @@
+"""Connections to a SQLite file: how they are opened, and what their errors mean."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+from earmark.errors import SetupError, StoreUnavailable
+
+OLDEST = (3, 35, 0)
+STATEMENTS_CACHED = 256
+BUSY_MS = 5_000
+"""How long a reader, or a migration, waits for another process."""
+
+_SCHEME = "sqlite:///"
+_SILENT = frozenset(
+    {
+        sqlite3.SQLITE_BUSY,
+        sqlite3.SQLITE_LOCKED,
+        sqlite3.SQLITE_NOMEM,
+        sqlite3.SQLITE_READONLY,
+        sqlite3.SQLITE_INTERRUPT,
+        sqlite3.SQLITE_IOERR,
+        sqlite3.SQLITE_CORRUPT,
+        sqlite3.SQLITE_FULL,
+        sqlite3.SQLITE_CANTOPEN,
+        sqlite3.SQLITE_PROTOCOL,
+        sqlite3.SQLITE_NOTADB,
+    }
+)
+
+
+def file_of(place: str | Path) -> Path:
+    """The file that a path or a URL names: `sqlite:///here.db`, or with a fourth slash from the root."""
+    named = str(place)
+    if named.startswith(_SCHEME):
+        named = named.removeprefix(_SCHEME)
+    elif named.startswith("sqlite:"):
+        raise SetupError(problem=f"{place} names no file: write sqlite:///file.db, or sqlite:////from/the/root.db")
+    if not named or ":memory:" in named:
+        raise SetupError(
+            problem="The SQLite store needs a file, which all its connections share; memory is not shared."
+        )
+    return Path(named).absolute()
+
+
+def connect(file: Path, *, mode: str) -> sqlite3.Connection:
+    """A connection as Earmark uses it. `mode` is SQLite's own: ro, rw, or rwc, which makes the file.
+
+    It may be handed from thread to thread, and is never used by two at once.
+    """
+    _check_version()
+    connection = sqlite3.connect(
+        f"{file.as_uri()}?mode={mode}",
+        uri=True,
+        isolation_level=None,
+        check_same_thread=False,
+        cached_statements=STATEMENTS_CACHED,
+        timeout=BUSY_MS / 1000,
+    )
+    connection.row_factory = sqlite3.Row
+    try:
+        # FULL: a commit is on the disk before it is acknowledged, also when the power goes.
+        connection.execute("PRAGMA synchronous = FULL")
+        connection.execute("PRAGMA foreign_keys = ON")
+        connection.execute("PRAGMA temp_store = MEMORY")
+        connection.execute("PRAGMA cache_size = -16000")
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def use_wal(connection: sqlite3.Connection) -> None:
+    """Readers see the last commit while the writer writes. The file remembers it."""
+    (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
+    if mode != "wal":
+        raise SetupError(
+            problem=f"SQLite cannot use its write-ahead log here (it says {mode}): put the file on a local disk."
+        )
+
+
+def is_silence(failure: sqlite3.Error) -> bool:
+    """Whether the file could not be reached or used, as opposed to SQL that is wrong or refused."""
+    return _code(failure) in _SILENT
+
+
+def is_busy(failure: sqlite3.Error) -> bool:
+    """Whether another process was writing."""
+    return _code(failure) == sqlite3.SQLITE_BUSY
+
+
+def is_full(failure: sqlite3.Error) -> bool:
+    """Whether the disk had no room left."""
+    return _code(failure) == sqlite3.SQLITE_FULL
+
+
+def unavailable(failure: sqlite3.Error) -> StoreUnavailable:
+    """The same failure in Earmark's words."""
+    return StoreUnavailable(because=f"SQLite: {failure}")
+
+
+def _code(failure: sqlite3.Error) -> int:
+    """The primary result code; the extended ones keep it in their lowest byte."""
+    return getattr(failure, "sqlite_errorcode", 0) & 0xFF
+
+
+def _check_version() -> None:
+    if sqlite3.sqlite_version_info < OLDEST:
+        needed = ".".join(map(str, OLDEST[:2]))
+        raise SetupError(
+            problem=f"Earmark needs SQLite {needed} or newer; this Python brings {sqlite3.sqlite_version}."
+        )

@@ -1,0 +1,161 @@
+"""One SQLite transaction, step by step: the port's steps as the named queries.
+
+The whole transaction runs in the writer's thread, and `BEGIN IMMEDIATE` has shut out every other writer before it
+starts. So no step waits: they are coroutines only because the port says so, and never suspend.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from earmark.domain.ids import BookingId, Buyer, EventId, PoolRef, SeatRef, TotalRef
+from earmark.engine.ports import Changes, Opening
+from earmark.store.sqlite import rows
+
+if TYPE_CHECKING:
+    import sqlite3
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+    from datetime import datetime
+
+    from earmark.domain.booking import Booking
+    from earmark.domain.event import Event
+    from earmark.domain.journal import Key
+    from earmark.domain.pool import Pool
+    from earmark.domain.seat import Seat, SeatSeen
+    from earmark.engine.ports import Clock
+
+
+class SqliteTransaction:
+    """The one transaction that is writing."""
+
+    def __init__(self, connection: sqlite3.Connection, *, clock: Clock, sql: Mapping[str, str]) -> None:
+        self._connection = connection
+        self._clock = clock
+        self._sql = sql
+        self._now: datetime | None = None
+        self._without_total: set[TotalRef] = set()
+        self.wrote = False
+
+    async def begin(self, keys: Sequence[Key]) -> Opening:
+        """Nobody else is deciding anything, so no key is ever busy."""
+        self._now = self._clock.now()
+        found = self._fetch_grouped("read_memories", set(keys))
+        return Opening(now=self._now, remembered=dict(map(rows.memory, found)))
+
+    async def read_events(self, ids: Collection[EventId]) -> dict[EventId, Event]:
+        """By key."""
+        return {row["id"]: rows.event(row) for row in self._fetch("read_events", rows.to_json(sorted(ids)))}
+
+    async def read_seats(self, refs: Collection[SeatRef]) -> dict[SeatRef, SeatSeen]:
+        """With their owners."""
+        return {seen.ref: seen for seen in map(rows.seat_seen, self._fetch_grouped("read_seats", refs))}
+
+    async def insert_event(self, event: Event, *, seats: Sequence[Seat], pools: Sequence[Pool]) -> bool:
+        """Everything or, when the id is taken, nothing."""
+        if self._connection.execute(self._sql["insert_event"], rows.event_columns(event)).rowcount == 0:
+            return False
+        self.wrote = True
+        house = (rows.seat_columns(seat, event_id=event.id, position=n) for n, seat in enumerate(seats))
+        self._run("insert_seats", house)
+        counted = ((event.id, pool.id, pool.capacity, pool.price, n) for n, pool in enumerate(pools))
+        self._run("insert_pools", counted)
+        return True
+
+    async def lock_event(self, event_id: EventId) -> Event | None:
+        """For an operator's change."""
+        return (await self.read_events([event_id])).get(event_id)
+
+    async def lock_bookings(self, ids: Collection[BookingId]) -> dict[BookingId, Booking]:
+        """In key order, as everywhere."""
+        found = self._fetch("lock_bookings", rows.to_json(sorted(map(str, ids)))) if ids else []
+        return {booking.id: booking for booking in map(rows.booking, found)}
+
+    async def lock_due(
+        self,
+        *,
+        limit: int,
+        event_id: EventId | None = None,
+        buyer: Buyer | None = None,
+        pool: PoolRef | None = None,
+    ) -> list[Booking]:
+        """The sweeper's query, or its narrower kin."""
+        assert self._now is not None, "a transaction begins before it judges what is due"
+        now = rows.to_moment(self._now)
+        if pool is not None:
+            found = self._fetch("lock_due_of_pool", now, limit, pool.event_id, pool.pool_id)
+        elif buyer is not None:
+            found = self._fetch("lock_due_of_buyer", now, limit, event_id, buyer)
+        else:
+            found = self._fetch("lock_due", now, limit)
+        return [rows.booking(row) for row in found]
+
+    async def take_payments(self, uses: Mapping[str, BookingId]) -> frozenset[str]:
+        """One by one, for each says for itself whether it was free."""
+        statement = self._sql["take_payments"]
+        return frozenset(
+            payment_id
+            for payment_id, booking_id in sorted(uses.items())
+            if self._connection.execute(statement, (payment_id, str(booking_id))).rowcount == 1
+        )
+
+    async def lock_totals(self, refs: Collection[TotalRef]) -> dict[TotalRef, int]:
+        """Nothing is made here; `write` makes the totals that were missing and are needed."""
+        totals = dict.fromkeys(sorted(refs), 0)
+        found = {TotalRef(event_id, buyer): n for event_id, buyer, n in self._fetch_grouped("lock_totals", refs)}
+        self._without_total |= totals.keys() - found.keys()
+        return totals | found
+
+    async def lock_pools(self, refs: Collection[PoolRef]) -> dict[PoolRef, Pool]:
+        """By key."""
+        return {pool.ref: pool for pool in map(rows.pool, self._fetch_grouped("lock_pools", refs))}
+
+    async def lock_seats(self, seen: Collection[SeatSeen]) -> frozenset[SeatRef]:
+        """Compared in one look: what was seen in an earlier transaction may have moved."""
+        expected = {
+            (*seat.ref, None if seat.pointer is None else str(seat.pointer), seat.fence, int(seat.blocked))
+            for seat in seen
+        }
+        found = self._fetch_grouped("lock_seats", [seat.ref for seat in seen])
+        return frozenset(SeatRef(row[0], row[1]) for row in found if tuple(row) in expected)
+
+    async def write(self, changes: Changes) -> None:
+        """In the order of the port: the triggers see each row after what it stands on."""
+        self.wrote = True
+        c = changes
+        self._run("update_bookings", map(rows.moved_columns, c.expired))
+        self._run("update_bookings", map(rows.moved_columns, c.moved))
+        self._write_totals(c.totals)
+        self._run("add_pools", ((*ref, delta.held, delta.sold) for ref, delta in sorted(c.pools.items())))
+        self._run("insert_bookings", map(rows.opened_columns, c.opened))
+        self._run("point_seats", _pointers(c.seats))
+        self._run("clear_seats", _pointers(c.cleared))
+        if c.event:
+            self._run("update_event", [rows.changed_event_columns(c.event)])
+        self._run("change_seats", ((*change.ref, change.blocked, change.price) for change in c.seat_changes))
+        self._run("change_pools", ((*change.ref, change.capacity, change.price) for change in c.pool_changes))
+        self._run("insert_entries", map(rows.entry_columns, c.entries))
+
+    def _write_totals(self, totals: Mapping[TotalRef, int]) -> None:
+        changed = [(ref, units) for ref, units in sorted(totals.items()) if units]
+        self._run("add_totals", ((*ref, units) for ref, units in changed if ref not in self._without_total))
+        made = [(ref, units) for ref, units in changed if ref in self._without_total]
+        self._run("make_totals", ((*ref, units) for ref, units in made))
+        self._without_total -= {ref for ref, _ in made}
+
+    def _run(self, name: str, changed: Iterable[Sequence[Any]]) -> None:
+        self._connection.executemany(self._sql[name], changed)
+
+    def _fetch(self, name: str, *arguments: object) -> list[Any]:
+        return self._connection.execute(self._sql[name], arguments).fetchall()
+
+    def _fetch_grouped(self, name: str, refs: Collection[tuple[str, str]]) -> Iterator[Any]:
+        """One statement per event (or caller), with the rest of the keys as one array."""
+        groups: dict[str, list[str]] = {}
+        for first, second in sorted(refs):
+            groups.setdefault(first, []).append(second)
+        for first, seconds in groups.items():
+            yield from self._fetch(name, first, rows.to_json(seconds))
+
+
+def _pointers(seats: Mapping[SeatRef, BookingId]) -> Iterator[tuple[str, str, str]]:
+    return ((*ref, str(booking_id)) for ref, booking_id in sorted(seats.items()))

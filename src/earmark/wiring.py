@@ -1,0 +1,91 @@
+"""The composition root: which parts, for which settings. Everything else receives its parts from here."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote, urlsplit
+
+from earmark.clock import SystemClock
+from earmark.engine.engine import Engine
+from earmark.errors import SetupError
+from earmark.uuids import Uuid7Ids
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+    from earmark.engine.ports import Clock, Store
+    from earmark.store.migrations import Migration
+
+POSTGRES = {"postgres", "postgresql"}
+
+
+async def open_engine(database_url: str, *, clock: Clock | None = None) -> Engine:
+    """An engine on a database whose schema is current."""
+    store = await open_store(database_url, clock=clock)
+    try:
+        await store.check()
+    except BaseException:
+        await store.close()
+        raise
+    return Engine(store, ids=Uuid7Ids())
+
+
+async def open_store(database_url: str, *, clock: Clock | None = None) -> Store:
+    """The store that a URL names: `postgresql://…`, `sqlite:///path` or `memory:`."""
+    clock = clock or SystemClock()
+    scheme = urlsplit(database_url).scheme
+    if scheme in POSTGRES:
+        postgres = _postgres()
+        opened: Store = await postgres.PostgresStore.connect(database_url, clock=clock)
+        return opened
+    if scheme == "sqlite":
+        from earmark.store.sqlite import SqliteStore
+
+        return await SqliteStore.open(sqlite_path(database_url), clock=clock)
+    if scheme == "memory":
+        from earmark.store.memory import MemoryStore
+
+        return MemoryStore(clock=clock)
+    raise SetupError(problem=_unknown(database_url))
+
+
+async def migrate(database_url: str, *, dry_run: bool = False, without: Collection[str] = ()) -> Sequence[Migration]:
+    """Bring a database up to date; what was applied, or with `dry_run` what would be."""
+    scheme = urlsplit(database_url).scheme
+    if scheme in POSTGRES:
+        postgres = _postgres()
+        applied: Sequence[Migration] = await postgres.migrate(database_url, dry_run=dry_run, without=without)
+        return applied
+    if scheme == "sqlite":
+        from earmark.store import sqlite
+
+        return await sqlite.migrate(sqlite_path(database_url), dry_run=dry_run, without=without)
+    if scheme == "memory":
+        return ()
+    raise SetupError(problem=_unknown(database_url))
+
+
+def sqlite_path(database_url: str) -> Path:
+    """`sqlite:///shop.sqlite3` is relative, `sqlite:////var/lib/shop.sqlite3` absolute."""
+    parts = urlsplit(database_url)
+    path = unquote(parts.path).removeprefix("/")
+    if parts.netloc or not path:
+        raise SetupError(problem=_unknown(database_url))
+    return Path(path)
+
+
+def _postgres() -> Any:
+    try:
+        from earmark.store import postgres
+    except ImportError as missing:
+        raise SetupError(problem="PostgreSQL needs an extra: pip install 'earmark[postgres]'") from missing
+    return postgres
+
+
+def _unknown(database_url: str) -> str:
+    scheme = urlsplit(database_url).scheme or database_url
+    return (
+        f"Earmark does not know the database {scheme!r}: "
+        "use postgresql://user@host/name, sqlite:///file.sqlite3 (relative) or sqlite:////path/file.sqlite3 (absolute)."
+    )

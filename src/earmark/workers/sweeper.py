@@ -1,0 +1,51 @@
+"""The sweeper: ends holds whose time is over, so that counts and lists are right even where nobody looks.
+
+Nothing depends on it. A seat whose hold ran out can be taken at once, swept or not. Any number of sweepers may run:
+each passes over the holds that another is ending.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING
+
+import structlog
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from earmark.engine.engine import Engine
+
+log = structlog.get_logger("earmark")
+
+
+class Sweeper:
+    """An agent around the verb `expire`."""
+
+    name = "sweeper"
+
+    def __init__(
+        self,
+        engine: Engine,
+        *,
+        batch_size_max: int = 200,
+        interval_seconds_max: float = 1.0,
+        swept: Callable[[int], None] = lambda _: None,
+    ) -> None:
+        self._engine = engine
+        self._batch_size_max = batch_size_max
+        self._interval_seconds_max = interval_seconds_max
+        self._swept = swept
+
+    async def act(self) -> float:
+        """One batch. At once again while there is more; else sleep until the next hold is due."""
+        expired = await self._engine.expire(limit=self._batch_size_max)
+        if expired:
+            self._swept(len(expired))
+            log.info("expire", outcome="ok", count=len(expired))
+        if len(expired) == self._batch_size_max:
+            return 0.0
+        due_in = await self._engine.store.seconds_to_next_due()
+        # A newer hold may be due sooner than any known one, so never sleep for long; jitter keeps sweepers apart.
+        longest = self._interval_seconds_max * random.uniform(0.8, 1.0)  # noqa: S311 (jitter, not a secret)
+        return min(longest, max(due_in, 0.01)) if due_in is not None else longest
