@@ -21,7 +21,8 @@ $(READY): requirements/dev.txt pyproject.toml
 setup: $(READY) ## Make .venv with everything in it
 
 demo: $(READY) ## Run the demo: a seeded theatre on SQLite, with its page
-	@$(BIN)/earmark demo $(ARGS)
+	@# On a terminal the demo gets a process group of its own, so that Ctrl-C ends it and not make, and make ends with 0.
+	@if [ -t 0 ]; then exec sh -mc '$(BIN)/earmark demo $(ARGS)'; else exec $(BIN)/earmark demo $(ARGS); fi
 
 test: $(READY) ## Run the tests, on real PostgreSQL and Valkey that they start themselves
 	@$(BIN)/pytest $(ARGS)

@@ -12,10 +12,10 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.routing import Route
 
-from earmark import __version__
 from earmark.api import bookings, events, guests, openapi, problems, words
 from earmark.api.door import Call, House, Reply, Visit, endpoint, say
 from earmark.errors import EarmarkError
+from earmark.version import __version__
 
 if TYPE_CHECKING:
     from starlette.requests import Request

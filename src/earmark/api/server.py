@@ -14,13 +14,13 @@ import socket
 import warnings
 from typing import TYPE_CHECKING, Any
 
-from earmark import __version__
 from earmark.api.app import create_app
 from earmark.api.door import House
 from earmark.api.identity import Identity
 from earmark.api.metrics import Metrics
 from earmark.clock import SystemClock
 from earmark.errors import SetupError
+from earmark.version import __version__
 from earmark.wiring import open_engine
 from earmark.workers import loop
 from earmark.workers.sweeper import Sweeper

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 from cyclopts import App
 from rich.console import Console
 
-from earmark import __version__
-from earmark.cli import database, serving
+from earmark.cli import bench, database, serving
 from earmark.errors import EarmarkError
+from earmark.version import __version__
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,6 +26,7 @@ app.command(serving.serve)
 app.command(serving.work)
 app.command(database.migrate)
 app.command(database.verify)
+app.command(bench.bench)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

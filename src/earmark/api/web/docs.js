@@ -131,7 +131,7 @@ function showBody(reference) {
   return [
     el("h4", {}, "Request body", !body.required && el("span", { class: "quiet" }, " optional")),
     prose(body.description),
-    Object.entries(body.content ?? {}).map(([type, media]) => showMedia(type, media)),
+    Object.entries(body.content ?? {}).map(([type, media]) => showMedia(type, media, { inFull: true })),
   ];
 }
 
@@ -160,13 +160,14 @@ function showHeaders(headers = {}) {
 
 // ---- bodies and schemas
 
-function showMedia(type, media) {
+/** In full: with the members of its schema, even if that has an entry of its own. */
+function showMedia(type, media, { inFull = false } = {}) {
   const schema = media.schema ?? {};
   return el(
     "div",
     { class: "media" },
     el("p", { class: "quiet small" }, el("code", {}, type), " ", typeWords(schema)),
-    schemas.nameOf(schema) ? null : showMembers(schema),
+    inFull || !schemas.nameOf(schema) ? showMembers(schema) : null,
     examplesOf(media).map(([name, value]) => el("figure", {}, name && el("figcaption", {}, name), code(value))),
   );
 }
@@ -207,8 +208,12 @@ function showSchema(name, node) {
 function showMembers(node) {
   const target = schemas.resolve(node.type === "array" ? node.items : node);
   const rows = schemas.members(target);
-  return rows.length ? memberTable(rows.map((row) => ({ ...row, description: row.node.description }))) : null;
+  const described = rows.map((row) => ({ ...row, description: describe(row.node) }));
+  return rows.length ? memberTable(described) : null;
 }
+
+// A named schema describes itself in its own entry.
+const describe = (node) => node.description ?? (schemas.nameOf(node) ? "" : schemas.meaning(node).description);
 
 function memberTable(rows) {
   const line = ({ name, isRequired, where, node, description }) =>

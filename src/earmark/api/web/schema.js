@@ -41,9 +41,18 @@ export class Schemas {
 
   /** Limits and defaults in words: "at least 1", "default 120". */
   limits(node) {
+    const target = this.meaning(node);
+    const known = Object.entries(LIMITS).filter(([word]) => (target[word] ?? null) !== null);
+    const said = (value) => (typeof value === "string" ? value : JSON.stringify(value));
+    return known.map(([word, words]) => `${words} ${said(target[word])}`);
+  }
+
+  /** The node itself, with what its only choice says when it is "that, or null". */
+  meaning(node) {
     const target = this.resolve(node);
-    const known = Object.entries(LIMITS).filter(([word]) => word in target);
-    return known.map(([word, words]) => `${words} ${JSON.stringify(target[word])}`);
+    const all = (target.anyOf ?? target.oneOf ?? []).map((one) => this.resolve(one));
+    const choices = all.filter((one) => one.type !== "null");
+    return choices.length === 1 ? { ...choices[0], ...target } : target;
   }
 
   /** The example the document gives, else one made up from the types; a schema inside itself is left out. */

@@ -129,7 +129,7 @@ WHEN OLD.booking_id IS NOT NULL AND EXISTS (
      WHERE b.id = OLD.booking_id AND b.state IN ('held', 'paying', 'confirmed')
        AND json_extract(line.value, '$.id') = OLD.id)
 BEGIN
-    SELECT RAISE(ABORT, 'earmark: the seat belongs to a live booking (seat_with_a_live_owner_stays)');
+    SELECT RAISE(ABORT, 'earmark: the seat belongs to a live booking (seat_keeps_its_live_owner)');
 END;
 
 -- Nor is a seat put in the place of another.

@@ -1,0 +1,1 @@
+"""The proof: measuring and breaking things on purpose."""

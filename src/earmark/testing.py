@@ -1,0 +1,26 @@
+"""For the tests of your own shop: an Earmark in memory, and a clock to push forward.
+
+clock = MovableClock()
+async with open_in_memory(clock=clock) as earmark:
+    booking = await earmark.hold(…, ttl_seconds=60)
+    clock.advance(61)
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from earmark.clock import MovableClock
+from earmark.library import Earmark
+
+if TYPE_CHECKING:
+    from contextlib import AbstractAsyncContextManager
+
+    from earmark.engine.ports import Clock
+
+__all__ = ["MovableClock", "open_in_memory"]
+
+
+def open_in_memory(*, clock: Clock | None = None) -> AbstractAsyncContextManager[Earmark]:
+    """The whole engine over the memory store, which passes the same conformance suite as PostgreSQL."""
+    return Earmark.open("memory:", clock=clock)
