@@ -8,8 +8,10 @@ batch that breaks is split and run again, until the one that breaks is alone.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from collections import Counter, deque
 from typing import TYPE_CHECKING, Generic, TypeVar
+
+import structlog
 
 from earmark.engine.asks import Again, Answer, Ask, Outcome
 from earmark.errors import EarmarkError, Outage, OutcomeUnknown, Overloaded
@@ -18,6 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
 A = TypeVar("A", bound=Ask)
+
+log = structlog.get_logger("earmark")
 
 
 class Ticket(Generic[A]):
@@ -29,7 +33,8 @@ class Ticket(Generic[A]):
         self.ask = ask
         self.answer = answer
         self.in_flight = False
-        self.rounds = 0
+        self.rounds: Counter[str] = Counter()
+        """How often it had to come again, by reason: waiting for a twin is not being starved."""
         self.relieved: set[object] = set()
         self.refusal: EarmarkError = Overloaded()
         """What to say if its time is over while it still waits."""
@@ -54,7 +59,8 @@ class Batcher(Generic[A]):
         self._waiting_max = waiting_max
         self._line: deque[Ticket[A]] = deque()
         self._running: set[asyncio.Task[None]] = set()
-        self._later: set[asyncio.TimerHandle] = set()
+        self._later: dict[Ticket[A], asyncio.TimerHandle] = {}
+        self._closing = False
 
     async def submit(self, ask: A, *, within: float) -> Answer:
         """Stand in line, and return the answer once its transaction is certain."""
@@ -66,12 +72,17 @@ class Batcher(Generic[A]):
             async with asyncio.timeout(within):
                 return await ticket.answer
         except TimeoutError:
+            if ticket.answer.done() and not ticket.answer.cancelled():
+                return ticket.answer.result()
             raise (OutcomeUnknown() if ticket.in_flight else ticket.refusal) from None
 
     async def close(self) -> None:
-        """Finish what was accepted."""
-        for handle in self._later:
+        """Finish what was accepted; whoever waits for a twin elsewhere is told so."""
+        self._closing = True
+        for ticket, handle in self._later.items():
             handle.cancel()
+            _fail(ticket, ticket.refusal)
+        self._later.clear()
         while self._running:
             await asyncio.wait(self._running)
 
@@ -112,9 +123,8 @@ class Batcher(Generic[A]):
         except Exception as broken:  # noqa: BLE001 (whatever broke must reach its own caller, and nobody else)
             await self._split(batch, broken)
             return
-        again = [
-            (ticket, outcome) for ticket, outcome in zip(batch, outcomes, strict=True) if self._settle(ticket, outcome)
-        ]
+        told = zip(batch, outcomes, strict=True)
+        again = [(ticket, outcome) for ticket, outcome in told if self._settle(ticket, outcome)]
         await self._retry(again)
 
     async def _split(self, batch: list[Ticket[A]], broken: Exception) -> None:
@@ -129,9 +139,10 @@ class Batcher(Generic[A]):
         """Answer the ticket; True when it shall be decided again instead."""
         ticket.in_flight = False
         if isinstance(outcome, Again):
-            ticket.rounds += 1
+            reason = outcome.refusal.code
+            ticket.rounds[reason] += 1
             ticket.refusal = outcome.refusal
-            if ticket.rounds < outcome.rounds_max and outcome.relief not in ticket.relieved:
+            if ticket.rounds[reason] < outcome.rounds_max and outcome.relief not in ticket.relieved:
                 return True
             outcome = outcome.refusal
         if isinstance(outcome, EarmarkError):
@@ -144,23 +155,29 @@ class Batcher(Generic[A]):
         """Those that moved go first in the next batch; those that were starved go there once room was made."""
         reliefs = {outcome.relief for _, outcome in again if isinstance(outcome, Again) and outcome.relief is not None}
         for relief in reliefs:
-            await self._relieve(relief)
+            await self._make_room(relief)
         for ticket, outcome in reversed(again):
             assert isinstance(outcome, Again)
             if outcome.relief is not None:
                 ticket.relieved.add(outcome.relief)
-            if outcome.delay_seconds:
+            if outcome.delay_seconds and not self._closing:
                 self._enter_later(ticket, seconds=outcome.delay_seconds)
             else:
                 self._enter(ticket, first=True)
 
+    async def _make_room(self, relief: object) -> None:
+        """A courtesy: when it fails, the starved one is refused, and the line moves on."""
+        try:
+            await self._relieve(relief)
+        except Exception as broken:  # noqa: BLE001 (whatever it is, nobody in this line asked for it)
+            log.warning("expire", outcome="failed", relief=repr(relief), because=repr(broken))
+
     def _enter_later(self, ticket: Ticket[A], *, seconds: float) -> None:
         def enter() -> None:
-            self._later.discard(handle)
+            del self._later[ticket]
             self._enter(ticket)
 
-        handle = asyncio.get_running_loop().call_later(seconds, enter)
-        self._later.add(handle)
+        self._later[ticket] = asyncio.get_running_loop().call_later(seconds, enter)
 
 
 def _fail(ticket: Ticket[A], error: Exception) -> None:

@@ -15,7 +15,7 @@ from earmark.domain.pool import PoolDelta
 from earmark.domain.seat import SeatSeen, Verdict, verdict
 from earmark.engine.asks import Again
 from earmark.engine.desk import Desk
-from earmark.engine.hold import MOVED_ROUNDS_MAX
+from earmark.engine.hold import MOVED_ROUNDS_MAX, RELIEF_ROUNDS_MAX
 from earmark.engine.ports import PoolChange, SeatChange
 from earmark.errors import CapacityInUse, EventUnknown, InvalidRequest, PoolUnknown, Refusal, SeatsTaken, SeatUnknown
 
@@ -44,7 +44,8 @@ async def _change(desk: Desk[Change], ask: Change) -> Outcome:
     seen = await _look(desk, ask)
     taken = await _expire_lapsed(desk, ask, seen)
     await desk.transaction.lock_totals(desk.ledger.totals.keys())
-    await _check_pools(desk, ask)
+    if short := await _check_pools(desk, ask):
+        return short
     unmoved = await desk.transaction.lock_seats(seen.values())
     if taken:
         raise SeatsTaken(seats=taken)
@@ -98,7 +99,8 @@ async def _expire_lapsed(desk: Desk[Change], ask: Change, seen: dict[SeatRef, Se
     return sorted({*taken, *(seat.ref.seat_id for seat in blocking if seat.pointer in alive)})
 
 
-async def _check_pools(desk: Desk[Change], ask: Change) -> None:
+async def _check_pools(desk: Desk[Change], ask: Change) -> Again | None:
+    """A pool cannot shrink below what it has given; perhaps some of that has lapsed."""
     wanted = {PoolRef(ask.event_id, pool.id): pool for pool in ask.pools}
     pools = await desk.transaction.lock_pools({*desk.ledger.pools, *wanted})
     if unknown := sorted(ref.pool_id for ref in wanted if ref not in pools):
@@ -107,4 +109,6 @@ async def _check_pools(desk: Desk[Change], ask: Change) -> None:
         given_back = desk.ledger.pools.get(ref, PoolDelta())
         in_use = pools[ref].held + pools[ref].sold + given_back.held + given_back.sold
         if asked.capacity is not None and asked.capacity < in_use:
-            raise CapacityInUse(pool=ref.pool_id, capacity=asked.capacity, in_use=in_use)
+            refusal = CapacityInUse(pool=ref.pool_id, capacity=asked.capacity, in_use=in_use)
+            return Again(refusal=refusal, rounds_max=RELIEF_ROUNDS_MAX, relief=ref)
+    return None

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from earmark.domain import booking as law
 from earmark.domain.machine import Verb
+from earmark.engine.asks import Again
 from earmark.engine.desk import Desk, decide, find, lock, lock_counts
 from earmark.errors import PaymentUsed, Refusal
 
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from earmark.domain.ids import BookingId
     from earmark.engine.asks import Confirm, Outcome
     from earmark.engine.ports import Ids, Transaction
+
+ROUNDS_MAX = 100
 
 
 async def confirm(transaction: Transaction, batch: Sequence[Confirm], *, ids: Ids) -> list[Outcome]:
@@ -39,7 +42,11 @@ async def confirm(transaction: Transaction, batch: Sequence[Confirm], *, ids: Id
 
 
 def _uses(desk: Desk[Confirm], bookings: Mapping[BookingId, Booking]) -> dict[str, BookingId]:
-    """The payments that confirms in this batch would use, the first to name one having it."""
+    """The payments that this batch would use: one for each booking, the first to be named.
+
+    A second payment for a booking, or a second booking for a payment, waits for the next batch: only when the first
+    has won or lost is it known whether there is anything left to use.
+    """
     uses: dict[str, BookingId] = {}
     for ask in desk.waiting:
         try:
@@ -47,6 +54,11 @@ def _uses(desk: Desk[Confirm], bookings: Mapping[BookingId, Booking]) -> dict[st
             after = law.confirm(booking, payment_id=ask.payment_id, payment_method=None, now=desk.now)
         except Refusal:
             continue
-        if after is not booking:
-            uses.setdefault(ask.payment_id, booking.id)
+        named = uses.get(ask.payment_id) == booking.id
+        if after is booking or named:
+            continue
+        if ask.payment_id in uses or booking.id in uses.values():
+            desk.again(ask, Again(refusal=PaymentUsed(payment_id=ask.payment_id), rounds_max=ROUNDS_MAX))
+        else:
+            uses[ask.payment_id] = booking.id
     return uses

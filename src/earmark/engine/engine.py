@@ -9,6 +9,7 @@ Every call returns an `Answer` or raises a `Refusal` or an `Outage`. What was an
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
@@ -124,10 +125,8 @@ class Engine:
     async def relieve(self, relief: object) -> None:
         """Make room where lapsed holds may be in the way. Failing to is no error: the asker is then refused."""
         assert isinstance(relief, PoolRef | TotalRef)
-        try:
+        with contextlib.suppress(Outage):
             await self.expire(limit=RELIEF_LIMIT, reason="made room", within=relief)
-        except Outage:
-            return
 
     async def run(
         self, verb: Callable[[Transaction, Sequence[A]], Awaitable[list[Outcome]]], batch: Sequence[A]
@@ -163,18 +162,21 @@ class Engine:
 
     async def _alone(self, verb: Callable[[Transaction], Awaitable[Outcome]]) -> Answer:
         """A verb that is not batched: rare, and larger than a booking."""
+        relieved: set[object] = set()
         rounds = 0
         while True:
             outcome = await self.store.transact(verb, within=self._transaction_seconds_max)
             rounds += 1
-            if isinstance(outcome, Again) and rounds < outcome.rounds_max:
-                await asyncio.sleep(outcome.delay_seconds)
-                continue
-            if isinstance(outcome, Again):
-                raise outcome.refusal
             if isinstance(outcome, EarmarkError):
                 raise outcome
-            return outcome
+            if not isinstance(outcome, Again):
+                return outcome
+            if rounds >= outcome.rounds_max or outcome.relief in relieved:
+                raise outcome.refusal
+            if outcome.relief is not None:
+                await self.relieve(outcome.relief)
+                relieved.add(outcome.relief)
+            await asyncio.sleep(outcome.delay_seconds)
 
 
 def _wrote(outcome: Outcome) -> bool:

@@ -212,7 +212,10 @@ class Store(Protocol):
         ...
 
     async def has_entry(self, entry_id: EntryId) -> bool:
-        """Whether the journal has this entry: how the outcome of a lost commit is looked up."""
+        """Whether the journal has this entry: how the outcome of a lost commit is looked up.
+
+        True is certain. False is not: the lost commit may still be on its way.
+        """
         ...
 
     async def read_event(self, event_id: EventId) -> Event | None:

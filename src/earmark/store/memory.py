@@ -64,7 +64,8 @@ class MemoryStore:
         """At once, and alone."""
         transaction = MemoryTransaction(self._tables.fork(), now=self._clock.now())
         result = drive(work, transaction)
-        self._tables = transaction.tables
+        if transaction.wrote:
+            self._tables = transaction.tables
         return result
 
     async def has_entry(self, entry_id: EntryId) -> bool:
@@ -139,6 +140,7 @@ class MemoryTransaction:
 
     def __init__(self, tables: _Tables, *, now: datetime) -> None:
         self.tables = tables
+        self.wrote = False
         self._now = now
 
     async def begin(self, keys: Sequence[Key]) -> Opening:
@@ -158,6 +160,7 @@ class MemoryTransaction:
         """All or nothing."""
         if event.id in self.tables.events:
             return False
+        self.wrote = True
         self.tables.events[event.id] = event
         self.tables.seats |= {seat.ref: _Seat(seat=seat) for seat in seats}
         self.tables.pools |= {pool.ref: pool for pool in pools}
@@ -207,22 +210,23 @@ class MemoryTransaction:
 
     async def lock_seats(self, seen: Collection[SeatSeen]) -> frozenset[SeatRef]:
         """Compared with what they are now."""
-        now = {seat.ref: self.tables.seats[seat.ref] for seat in seen}
+        now = {seat.ref: self.tables.seats.get(seat.ref) for seat in seen}
         return frozenset(
             seat.ref
             for seat in seen
-            if (seat.pointer, seat.fence, seat.blocked)
-            == (now[seat.ref].pointer, now[seat.ref].fence, now[seat.ref].seat.blocked)
+            if (row := now[seat.ref])
+            and (seat.pointer, seat.fence, seat.blocked) == (row.pointer, row.fence, row.seat.blocked)
         )
 
     async def write(self, changes: Changes) -> None:
         """The law stands here too: a write that breaks it is our bug, and nothing of it is kept."""
+        self.wrote = True
         tables = self.tables
         for booking in (*changes.expired, *changes.moved):
-            before = tables.bookings[booking.id].state
-            assert before == booking.state or (before, booking.state) in EDGES, f"{before} to {booking.state}"
-            tables.bookings[booking.id] = booking
+            self._move(booking)
         for total, units in changes.totals.items():
+            if not units:
+                continue
             tables.totals[total] = tables.totals.get(total, 0) + units
             assert tables.totals[total] >= 0, f"total of {total} below zero"
         for ref, delta in changes.pools.items():
@@ -241,6 +245,16 @@ class MemoryTransaction:
             if entry.key and entry.memory:
                 assert entry.key not in tables.memories, "a key remembers one answer"
                 tables.memories[entry.key] = entry.memory
+
+    def _move(self, booking: Booking) -> None:
+        before = self.tables.bookings[booking.id].state
+        assert before == booking.state or (before, booking.state) in EDGES, f"{before} to {booking.state}"
+        self.tables.bookings[booking.id] = booking
+        if (before, booking.state) == (State.EXPIRED, State.CONFIRMED):
+            for ref in booking.seat_refs:
+                row = self.tables.seats[ref]
+                assert row.pointer == booking.id, f"seat {ref} belongs to {row.pointer}"
+                self.tables.seats[ref] = msgspec.structs.replace(row, fence=row.fence + 1)
 
     def _point(self, ref: SeatRef, booking_id: BookingId | None) -> None:
         row = self.tables.seats[ref]

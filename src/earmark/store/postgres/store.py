@@ -32,6 +32,7 @@ T = TypeVar("T")
 
 RETRIED = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError)
 SILENT = (OSError, TimeoutError, asyncpg.PostgresConnectionError, asyncpg.InterfaceError, asyncpg.CannotConnectNowError)
+STOPPED = (asyncpg.LockNotAvailableError, asyncpg.QueryCanceledError, asyncpg.OperatorInterventionError)
 READ_SECONDS = 10.0
 FIRST = UUID(int=0)
 
@@ -100,12 +101,10 @@ class PostgresStore:
                 committing = True
                 await scope.commit()
                 return result
-        except SILENT as silence:
+        except (*SILENT, *STOPPED) as silence:
             if committing:
                 raise OutcomeUnknown from silence
             raise StoreUnavailable(because=_reason(silence)) from silence
-        except (asyncpg.LockNotAvailableError, asyncpg.QueryCanceledError, asyncpg.AdminShutdownError) as stopped:
-            raise StoreUnavailable(because=str(stopped)) from stopped
 
     async def has_entry(self, entry_id: EntryId) -> bool:
         """By primary key."""
@@ -122,7 +121,8 @@ class PostgresStore:
 
     async def read_map(self, event_id: EventId, *, seat_id: SeatId | None = None) -> SeatMap:
         """Seats and pools; for showing only, so two statements may be a moment apart."""
-        seats = await self._read("read_map", event_id, seat_id)
+        one = (event_id, seat_id)
+        seats = await (self._read("read_map", event_id) if seat_id is None else self._read("read_seat", *one))
         now = await self._now()
         pools = await self._read("read_pools", event_id, now)
         return SeatMap(now=now, seats=[rows.seat_on_map(row) for row in seats], pools=[rows.pool(row) for row in pools])
@@ -135,16 +135,14 @@ class PostgresStore:
     async def list_bookings(self, wanted: BookingFilter) -> tuple[datetime, list[Booking]]:
         """By id, which is by age."""
         now = await self._now()
-        found = await self._read(
-            "list_bookings",
-            wanted.live,
-            wanted.after or FIRST,
-            wanted.buyer,
-            wanted.event_id,
-            wanted.state.value if wanted.state else None,
-            now,
-            wanted.limit,
-        )
+        state = wanted.state.value if wanted.state else None
+        page = (wanted.live, wanted.after or FIRST, state, now, wanted.limit)
+        if wanted.buyer is not None:
+            found = await self._read("list_bookings_of_buyer", *page, wanted.buyer, wanted.event_id)
+        elif wanted.event_id is not None:
+            found = await self._read("list_bookings_of_event", *page, wanted.event_id)
+        else:
+            found = await self._read("list_bookings", *page)
         return now, [rows.booking(row) for row in found]
 
     async def read_history(self, booking_id: BookingId) -> list[Entry]:

@@ -135,35 +135,42 @@ class PostgresTransaction:
         self.wrote = True
         c = changes
         if c.expired:
-            await self._fetch("update_bookings", *rows.moved_columns(c.expired))
+            await self._write("update_bookings", rows.moved_columns(c.expired), expect=len(c.expired))
         if c.moved:
-            await self._fetch("update_bookings", *rows.moved_columns(c.moved))
+            await self._write("update_bookings", rows.moved_columns(c.moved), expect=len(c.moved))
         if c.totals:
-            added = ((*ref, units) for ref, units in sorted(c.totals.items()))
-            await self._fetch("add_totals", *rows.columns(added, width=3))
+            added = rows.columns(((*ref, units) for ref, units in sorted(c.totals.items())), width=3)
+            await self._write("add_totals", added, expect=len(c.totals))
         if unused := [ref for ref in self._totals_made if not c.totals.get(ref)]:
-            await self._fetch("drop_empty_totals", *rows.columns(unused, width=2))
+            await self._write("drop_empty_totals", rows.columns(unused, width=2), expect=len(unused))
         if c.pools:
-            await self._fetch("add_pools", *rows.delta_columns(c.pools))
+            await self._write("add_pools", rows.delta_columns(c.pools), expect=len(c.pools))
         if c.opened:
-            await self._fetch("insert_bookings", *rows.opened_columns(c.opened))
+            await self._write("insert_bookings", rows.opened_columns(c.opened), expect=len(c.opened))
         if c.seats:
-            await self._fetch("point_seats", *_pointers(c.seats))
+            await self._write("point_seats", _pointers(c.seats), expect=len(c.seats))
         if c.cleared:
-            await self._fetch("clear_seats", *_pointers(c.cleared))
+            await self._write("clear_seats", _pointers(c.cleared), expect=len(c.cleared))
         await self._write_offer(c)
-        await self._fetch("insert_entries", *rows.entry_columns(c.entries))
+        await self._write("insert_entries", rows.entry_columns(c.entries), expect=len(c.entries))
 
     async def _write_offer(self, c: Changes) -> None:
         if e := c.event:
-            window = (e.starts_at, e.sale_opens_at, e.sale_closes_at)
-            await self._fetch("update_event", e.id, e.name, *window, e.hold_ttl_seconds, e.per_buyer_max, e.version)
+            window = [e.starts_at, e.sale_opens_at, e.sale_closes_at]
+            fields = [e.id, e.name, *window, e.hold_ttl_seconds, e.per_buyer_max, e.version]
+            await self._write("update_event", fields, expect=1)
         if c.seat_changes:
-            changed = ((*change.ref, change.blocked, change.price) for change in c.seat_changes)
-            await self._fetch("change_seats", *rows.columns(changed, width=4))
+            changed = rows.columns(((*change.ref, change.blocked, change.price) for change in c.seat_changes), width=4)
+            await self._write("change_seats", changed, expect=len(c.seat_changes))
         if c.pool_changes:
-            sized = ((*change.ref, change.capacity, change.price) for change in c.pool_changes)
-            await self._fetch("change_pools", *rows.columns(sized, width=4))
+            sized = rows.columns(((*change.ref, change.capacity, change.price) for change in c.pool_changes), width=4)
+            await self._write("change_pools", sized, expect=len(c.pool_changes))
+
+    async def _write(self, name: str, arguments: Sequence[object], *, expect: int) -> None:
+        """Every row that was locked must be there to be written: one that is not is our bug, and nothing is kept."""
+        status: str = await self._connection.execute(self._sql[name], *arguments)
+        written = int(status.rpartition(" ")[2])
+        assert written == expect, f"{name} wrote {written} rows, not {expect}"
 
     async def _fetch(self, name: str, *arguments: object) -> list[Any]:
         found: list[Any] = await self._connection.fetch(self._sql[name], *arguments)

@@ -74,7 +74,7 @@ BEGIN
         RAISE EXCEPTION 'earmark: seat % of % belongs to the live booking %', OLD.id, OLD.event_id, OLD.booking_id
             USING ERRCODE = 'check_violation', CONSTRAINT = 'seat_keeps_its_live_owner';
     END IF;
-    RETURN NEW;
+    RETURN CASE TG_OP WHEN 'DELETE' THEN OLD ELSE NEW END;
 END $$;
 
 CREATE TRIGGER seat_keeps_its_live_owner BEFORE UPDATE ON seats

@@ -1,0 +1,220 @@
+"""The real demo in a process of its own, and real browsers that watch themselves.
+
+Every visitor is a browser profile of its own, so another guest. When a test ends, its visitors must have seen no
+error in the console and must have asked no other host for anything.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+import pytest
+from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Locator, Page, expect, sync_playwright
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+EARMARK = Path(sys.executable).with_name("earmark")
+THEATRE = "theatre"  # what the demo puts on
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+KEY = "ek_test_box_office_of_the_browser_tests_0123456789"
+START_SECONDS_MAX = 30.0
+LOOK_SECONDS = 0.05
+WAIT_MS_MAX = 15_000
+OURS_TO_SET = ("EARMARK_", "DATABASE_URL", "REDIS_URL", "PORT")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Demo:
+    """A running `earmark demo`: where its page is, and the key that may sell."""
+
+    url: str
+    key: str
+
+
+@dataclass(kw_only=True)
+class Visitor:
+    """One guest in a browser profile of their own. No slots: Playwright leaves a note on whom it calls back."""
+
+    context: BrowserContext
+    page: Page
+    home: str
+    complaints: list[str] = field(default_factory=list)
+    strangers: list[str] = field(default_factory=list)
+    refusals_expected: set[int] = field(default_factory=set)
+    losses_expected: bool = False
+
+    def open(self, *, event: str = THEATRE, key: str | None = None) -> None:
+        """Opens the page of an event, with the box office key or without, and waits for its seats."""
+        self.page.goto(f"{self.home}/?event={event}" + (f"#key={key}" if key else ""))
+        expect(self.page.locator("#link")).to_have_text("Live")
+        expect(self.page.locator(".seat[data-state]").first).to_be_attached()
+
+    def seat(self, name: str) -> Locator:
+        """The seat on the map."""
+        return self.page.locator(f'#map [data-seat="{name}"]')
+
+    def sees(self, name: str, state: str) -> None:
+        """Waits until the map shows the seat in this state."""
+        expect(self.seat(name)).to_have_attribute("data-state", state)
+
+    def free_seats(self, number: int) -> list[str]:
+        """Seats that nobody has, as the map shows them now."""
+        free = self.page.locator('#map [data-state="available"]')
+        names = [free.nth(index).get_attribute("data-seat") for index in range(number)]
+        return [name for name in names if name]
+
+    def select(self, *names: str) -> None:
+        """Clicks free seats, and waits until the map shows them as selected."""
+        for name in names:
+            self.seat(name).click()
+            self.sees(name, "selected")
+
+    def press(self, label: str) -> None:
+        """Presses the button that says exactly this."""
+        self.page.get_by_role("button", name=label, exact=True).click()
+
+    def hold(self, *names: str) -> Locator:
+        """Selects the seats, holds them, and is shown the card of the hold."""
+        self.select(*names)
+        self.press("Hold")
+        card = self.page.locator('.hold[data-state="held"]').first
+        expect(card).to_be_visible()
+        return card
+
+    def is_told(self, words: str | re.Pattern[str]) -> None:
+        """Waits until the page says this, for eyes and ears alike."""
+        expect(self.page.get_by_role("alert")).to_contain_text(words)
+
+    def hears(self, message: ConsoleMessage) -> None:
+        """Collects errors and warnings, but for the refusals that the test provokes on purpose."""
+        refused = re.search(r"responded with a status of (\d+)", message.text)
+        if refused and int(refused[1]) in self.refusals_expected:
+            return
+        if self.losses_expected and "net::ERR_FAILED" in message.text:
+            return
+        if message.type in {"error", "warning"}:
+            self.complaints.append(message.text)
+
+    def meets(self, url: str) -> None:
+        """Notes a request that goes to another host."""
+        if urlsplit(url).scheme in {"http", "https", "ws", "wss"} and not url.startswith(f"{self.home}/"):
+            self.strangers.append(url)
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Demo]:
+    """The seeded theatre, as `earmark demo` serves it."""
+    directory = tmp_path_factory.mktemp("demo")
+    with running_demo(directory, port=free_port()) as url:
+        yield Demo(url=url, key=KEY)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """Chromium, for as long as one module: a running one would keep other tests from starting event loops."""
+    program = next(filter(None, map(shutil.which, BROWSERS)), None)
+    if program is None:
+        refuse = pytest.fail if os.environ.get("CI") else pytest.skip
+        refuse("NO BROWSER: the page is not tested. On Debian: apt-get install chromium")
+    with sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=program)
+        yield chromium
+        chromium.close()
+
+
+@pytest.fixture
+def visit(browser: Browser, demo: Demo) -> Iterator[Callable[[], Visitor]]:
+    """Brings a new guest; at the end all of them must be free of complaints."""
+    visitors: list[Visitor] = []
+
+    def arrive() -> Visitor:
+        visitors.append(new_visitor(browser, demo.url))
+        return visitors[-1]
+
+    yield arrive
+    for visitor in visitors:
+        visitor.context.close()
+    assert [complaint for visitor in visitors for complaint in visitor.complaints] == []
+    assert [url for visitor in visitors for url in visitor.strangers] == []
+
+
+@pytest.fixture
+def visitor(visit: Callable[[], Visitor]) -> Visitor:
+    return visit()
+
+
+def new_visitor(browser: Browser, home: str) -> Visitor:
+    context = browser.new_context(locale="en-GB", viewport={"width": 1280, "height": 900})
+    context.set_default_timeout(WAIT_MS_MAX)
+    expect.set_options(timeout=WAIT_MS_MAX)
+    page = context.new_page()
+    visitor = Visitor(context=context, page=page, home=home)
+    page.on("console", visitor.hears)
+    page.on("pageerror", lambda error: visitor.complaints.append(str(error)))
+    page.on("request", lambda request: visitor.meets(request.url))
+    return visitor
+
+
+@contextmanager
+def running_demo(directory: Path, *, port: int) -> Iterator[str]:
+    """Starts the demo, waits until it says its address and answers there, and ends it."""
+    log = directory / "demo.log"
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [EARMARK, "demo", "--no-open", "--port", str(port)],
+            cwd=directory,
+            env=clean_environment(home=directory),
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+        )
+    try:
+        yield address_of(process, log=log, port=port)
+    finally:
+        process.terminate()
+        try:
+            process.wait(timeout=10)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def clean_environment(*, home: Path) -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(OURS_TO_SET)}
+    return kept | {"EARMARK_ADMIN_KEY": KEY, "HOME": str(home), "PYTHONUNBUFFERED": "1", "COLUMNS": "200"}
+
+
+def address_of(process: subprocess.Popen[bytes], *, log: Path, port: int) -> str:
+    deadline = time.monotonic() + START_SECONDS_MAX
+    while time.monotonic() < deadline:
+        said = log.read_text(errors="replace")
+        found = re.search(rf"http://[\w.]+:{port}\b", said)
+        if found and answers(port):
+            return found[0]
+        if process.poll() is not None:
+            pytest.fail(f"earmark demo ended with {process.returncode}:\n{said}")
+        time.sleep(LOOK_SECONDS)
+    pytest.fail(f"earmark demo said no address within {START_SECONDS_MAX:.0f} s:\n{log.read_text(errors='replace')}")
+
+
+def answers(port: int) -> bool:
+    with socket.socket() as connection:
+        return connection.connect_ex(("127.0.0.1", port)) == 0
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])

@@ -1,0 +1,308 @@
+"""A shop over each store in turn: short words for the verbs, and a look at everything that can be read."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from earmark.domain.event import Event
+from earmark.domain.ids import Buyer, EventId, PoolId, SeatId
+from earmark.domain.journal import Key
+from earmark.domain.machine import State
+from earmark.domain.pool import Pool
+from earmark.domain.seat import Seat, shown_state
+from earmark.engine.asks import (
+    Actor,
+    Cancel,
+    Change,
+    Confirm,
+    Create,
+    Decided,
+    Extend,
+    Hold,
+    Memo,
+    PoolPatch,
+    Release,
+    SeatPatch,
+)
+from earmark.engine.engine import Engine
+from earmark.engine.ports import BookingFilter
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+
+    from earmark.domain.booking import Booking
+    from earmark.domain.journal import Entry
+    from earmark.engine.asks import Answer
+    from earmark.engine.ports import Ids, Store
+
+SHOP = Actor(name="shop", live=True)
+SEATS = ("A1", "A2", "A3", "A4")
+
+
+class Shop:
+    """The verbs, over one store, with everything filled in that a test does not care about."""
+
+    def __init__(self, store: Store, *, ids: Ids, **knobs: Any) -> None:
+        self.store = store
+        self.ids = ids
+        self.engine = Engine(store, ids=ids, **knobs)
+
+    async def create(self, event_id: str = "concert", **rest: Any) -> Event:
+        """An event with four seats and ten units of GA, unless said otherwise."""
+        answer = await self.engine.create(self.ask_create(event_id, **rest))
+        assert isinstance(answer, Decided)
+        event: Event = answer.value
+        return event
+
+    def ask_create(
+        self,
+        event_id: str = "concert",
+        *,
+        seats: Iterable[str] = SEATS,
+        pools: Mapping[str, int] | None = None,
+        price: int = 4500,
+        live: bool = True,
+        memo: Memo | None = None,
+        **fields: Any,
+    ) -> Create:
+        """What `create` asks."""
+        event = Event(
+            id=EventId(event_id), name="Concert", currency="EUR", live=live, created_at=datetime.now(UTC), **fields
+        )
+        offered = {"GA": 10} if pools is None else pools
+        return Create(
+            actor=Actor(name="manager", live=live),
+            entry_id=self.ids.entry_id(),
+            event=event,
+            seats=tuple(Seat(event_id=event.id, id=SeatId(seat), price=price) for seat in seats),
+            pools=tuple(
+                Pool(event_id=event.id, id=PoolId(pool), capacity=units, price=2500) for pool, units in offered.items()
+            ),
+            memo=memo,
+        )
+
+    def ask_hold(
+        self,
+        buyer: str,
+        *seats: str,
+        pools: Mapping[str, int] | None = None,
+        ttl: int | None = None,
+        event_id: str = "concert",
+        actor: Actor = SHOP,
+        memo: Memo | None = None,
+    ) -> Hold:
+        """What `hold` asks."""
+        return Hold(
+            actor=actor,
+            entry_id=self.ids.entry_id(),
+            booking_id=self.ids.booking_id(),
+            event_id=EventId(event_id),
+            buyer=Buyer(buyer),
+            seats=tuple(map(SeatId, seats)),
+            pools={PoolId(pool): units for pool, units in (pools or {}).items()},
+            ttl_seconds=ttl,
+            memo=memo,
+        )
+
+    async def hold(self, buyer: str, *seats: str, **rest: Any) -> Booking:
+        """Seats, and units with `pools=`."""
+        return _booking(await self.engine.hold(self.ask_hold(buyer, *seats, **rest)))
+
+    def ask_extend(
+        self, booking: Booking, seconds: int = 60, *, actor: Actor = SHOP, memo: Memo | None = None
+    ) -> Extend:
+        """What `extend` asks."""
+        entry_id = self.ids.entry_id()
+        return Extend(actor=actor, entry_id=entry_id, booking_id=booking.id, seconds=seconds, memo=memo)
+
+    async def extend(self, booking: Booking, seconds: int = 60, *, actor: Actor = SHOP) -> Booking:
+        """More time."""
+        return _booking(await self.engine.extend(self.ask_extend(booking, seconds, actor=actor)))
+
+    def ask_confirm(
+        self, booking: Booking, payment: str | None = None, *, actor: Actor = SHOP, memo: Memo | None = None
+    ) -> Confirm:
+        """What `confirm` asks; by default with a payment of the booking's own."""
+        return Confirm(
+            actor=actor,
+            entry_id=self.ids.entry_id(),
+            booking_id=booking.id,
+            payment_id=payment or f"pay-{booking.id}",
+            payment_method="card",
+            memo=memo,
+        )
+
+    async def confirm(self, booking: Booking, payment: str | None = None, *, actor: Actor = SHOP) -> Booking:
+        """A sale."""
+        return _booking(await self.engine.confirm(self.ask_confirm(booking, payment, actor=actor)))
+
+    def ask_release(self, booking: Booking, *, actor: Actor = SHOP, memo: Memo | None = None) -> Release:
+        """What `release` asks."""
+        return Release(actor=actor, entry_id=self.ids.entry_id(), booking_id=booking.id, memo=memo)
+
+    async def release(self, booking: Booking, *, actor: Actor = SHOP) -> Booking:
+        """Let go."""
+        return _booking(await self.engine.release(self.ask_release(booking, actor=actor)))
+
+    def ask_cancel(
+        self,
+        booking: Booking,
+        *seats: str,
+        pools: Mapping[str, int] | None = None,
+        reason: str | None = None,
+        actor: Actor = SHOP,
+        memo: Memo | None = None,
+    ) -> Cancel:
+        """What `cancel` asks."""
+        return Cancel(
+            actor=actor,
+            entry_id=self.ids.entry_id(),
+            booking_id=booking.id,
+            seats=frozenset(map(SeatId, seats)),
+            pools={PoolId(pool): units for pool, units in (pools or {}).items()},
+            reason=reason,
+            memo=memo,
+        )
+
+    async def cancel(self, booking: Booking, *seats: str, **rest: Any) -> Booking:
+        """Undo a sale; with seats or units, only those."""
+        return _booking(await self.engine.cancel(self.ask_cancel(booking, *seats, **rest)))
+
+    def ask_change(
+        self,
+        event_id: str = "concert",
+        *,
+        seats: Iterable[SeatPatch] = (),
+        pools: Iterable[PoolPatch] = (),
+        live: bool = True,
+        memo: Memo | None = None,
+        **fields: Any,
+    ) -> Change:
+        """What `change` asks."""
+        return Change(
+            actor=Actor(name="manager", live=live),
+            entry_id=self.ids.entry_id(),
+            event_id=EventId(event_id),
+            fields=fields,
+            seats=tuple(seats),
+            pools=tuple(pools),
+            memo=memo,
+        )
+
+    async def change(self, event_id: str = "concert", **rest: Any) -> Event:
+        """An operator's change."""
+        answer = await self.engine.change(self.ask_change(event_id, **rest))
+        assert isinstance(answer, Decided)
+        event: Event = answer.value
+        return event
+
+    async def block(self, *seats: str, blocked: bool = True) -> Event:
+        """Take seats off sale, or put them back."""
+        return await self.change(seats=[SeatPatch(id=SeatId(seat), blocked=blocked) for seat in seats])
+
+    async def read(self, booking: Booking) -> Booking:
+        """The booking as it stands in the store."""
+        _, found = await self.store.read_booking(booking.id)
+        assert found is not None
+        return found
+
+    async def history(self, booking: Booking) -> list[Entry]:
+        """Its story."""
+        return await self.store.read_history(booking.id)
+
+    async def seats(self, event_id: str = "concert") -> dict[str, str]:
+        """What the map shows of each seat."""
+        seen = await self.store.read_map(EventId(event_id))
+        return {
+            on.seat.id: shown_state(
+                blocked=on.seat.blocked,
+                owner_state=on.owner_state,
+                due=on.owner_expires_at is not None and seen.now >= on.owner_expires_at,
+            ).value
+            for on in seen.seats
+        }
+
+    async def pool(self, pool_id: str = "GA", *, event_id: str = "concert") -> tuple[int, int, int]:
+        """Free, held and sold units, as the map shows them."""
+        seen = await self.store.read_map(EventId(event_id))
+        (pool,) = [pool for pool in seen.pools if pool.id == pool_id]
+        return pool.free, pool.held, pool.sold
+
+    async def bookings(self, **wanted: Any) -> list[Booking]:
+        """Live ones and ended ones, live events and test events unless asked for one kind."""
+        kinds = [wanted.pop("live")] if "live" in wanted else [True, False]
+        found: list[Booking] = []
+        for live in kinds:
+            found += (await self.store.list_bookings(BookingFilter(live=live, limit=1000, **wanted)))[1]
+        return found
+
+    async def picture(self) -> dict[str, Any]:
+        """Everything that can be read, but for the time of reading."""
+        events = [
+            event for live in (True, False) for event in await self.store.list_events(live=live, after=None, limit=1000)
+        ]
+        maps = {event.id: await self.store.read_map(event.id) for event in events}
+        bookings = await self.bookings()
+        return {
+            "events": events,
+            "seats": {event_id: list(seen.seats) for event_id, seen in maps.items()},
+            "pools": {event_id: list(seen.pools) for event_id, seen in maps.items()},
+            "bookings": bookings,
+            "histories": {booking.id: await self.history(booking) for booking in bookings},
+        }
+
+
+def _booking(answer: Answer) -> Booking:
+    assert isinstance(answer, Decided)
+    booking: Booking = answer.value
+    return booking
+
+
+@pytest.fixture
+def shop(store: Store, ids: Ids) -> Shop:
+    """The verbs over this test's store."""
+    return Shop(store, ids=ids)
+
+
+@pytest.fixture
+def rivals(store: Store, ids: Ids) -> list[Shop]:
+    """Three engines over one store, as three processes would be: their batches meet only in the database."""
+    return [Shop(store, ids=ids) for _ in range(3)]
+
+
+@pytest.fixture
+def memo() -> Callable[..., Memo]:
+    """Makes idempotency keys whose remembered answers tell when they were made."""
+
+    def make(key: str, *, caller: str = "shop", request: bytes = b"request") -> Memo:
+        return Memo(key=Key(caller, key), request_hash=request, render=_render)
+
+    return make
+
+
+def _render(decided: Any, now: datetime) -> tuple[int, bytes]:
+    return 201, f"{decided.id} v{decided.version} at {now.isoformat()}".encode()
+
+
+@pytest.fixture
+async def the_books_balance(store: Store) -> AsyncIterator[None]:
+    """After a test: no promise is broken, and the pools say what the bookings say."""
+    yield
+    assert await store.find_flaws(limit=10) == []
+    for live in (True, False):
+        for event in await store.list_events(live=live, after=None, limit=1000):
+            await _check_pools(store, event)
+
+
+async def _check_pools(store: Store, event: Event) -> None:
+    wanted = BookingFilter(live=event.live, event_id=event.id, limit=100_000)
+    _, bookings = await store.list_bookings(wanted)
+    seen = await store.read_map(event.id)
+    for pool in seen.pools:
+        units = [(booking, line.units) for booking in bookings for line in booking.lines.pools if line.id == pool.id]
+        waiting = {State.HELD, State.PAYING}
+        assert pool.held == sum(n for booking, n in units if booking.state in waiting and not booking.is_due(seen.now))
+        assert pool.sold == sum(n for booking, n in units if booking.state is State.CONFIRMED)

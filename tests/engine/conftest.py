@@ -1,0 +1,155 @@
+"""What the tests of the engine share: asks, and a store's answer that a test gives by hand."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+import pytest
+
+from earmark.domain.ids import EntryId
+from earmark.engine.asks import Actor, Ask, Decided
+from earmark.engine.batch import Batcher
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Sequence
+
+    from earmark.engine.asks import Outcome
+
+NOW = datetime(2030, 6, 1, 20, 0, tzinfo=UTC)
+
+
+def ask_number(number: int) -> Ask:
+    """An ask that can be told from the others."""
+    return Ask(actor=Actor(name="shop", live=True), entry_id=EntryId(UUID(int=number)))
+
+
+def number_of(ask: Ask) -> int:
+    """Which one it is."""
+    return ask.entry_id.int
+
+
+class Batch:
+    """One batch that has reached the store, and waits there for what the test decides."""
+
+    def __init__(self, asks: Sequence[Ask]) -> None:
+        self.asks = tuple(asks)
+        self.numbers = tuple(map(number_of, asks))
+        self._end: asyncio.Future[list[Outcome]] = asyncio.get_running_loop().create_future()
+
+    def commit(self, *outcomes: Outcome) -> None:
+        """The transaction is certain. Without outcomes of the test's own, each ask gets its number."""
+        decided: list[Outcome] = [Decided(value=number, now=NOW) for number in self.numbers]
+        self._end.set_result(list(outcomes) or decided)
+
+    def break_(self, error: Exception) -> None:
+        """The transaction fails."""
+        self._end.set_exception(error)
+
+    async def end(self) -> list[Outcome]:
+        """What the batcher waits for."""
+        return await self._end
+
+
+class HandStore:
+    """A `run` whose batches arrive one by one and end when the test says so."""
+
+    def __init__(self) -> None:
+        self._arrived: asyncio.Queue[Batch] = asyncio.Queue()
+        self.batches: list[Batch] = []
+        self.lanes: set[asyncio.Task[object]] = set()
+        self.reliefs: list[object] = []
+
+    async def run(self, asks: Sequence[Ask]) -> list[Outcome]:
+        """One batch, one transaction."""
+        lane = asyncio.current_task()
+        assert lane is not None
+        self.lanes.add(lane)
+        batch = Batch(asks)
+        self.batches.append(batch)
+        self._arrived.put_nowait(batch)
+        return await batch.end()
+
+    async def relieve(self, relief: object) -> None:
+        """Make room."""
+        self.reliefs.append(relief)
+
+    async def next(self) -> Batch:
+        """The next batch to arrive."""
+        return await asyncio.wait_for(self._arrived.get(), timeout=5)
+
+    @property
+    def carried(self) -> list[tuple[int, ...]]:
+        """The batches so far, by the numbers of their asks."""
+        return [batch.numbers for batch in self.batches]
+
+
+class Line:
+    """A batcher over a store by hand, and the requests that stand in it."""
+
+    def __init__(self, *, lanes: int = 1, size_max: int = 100, waiting_max: int = 5000) -> None:
+        self.store = HandStore()
+        self.batcher: Batcher[Ask] = Batcher(
+            self.store.run, relieve=self.store.relieve, lanes=lanes, size_max=size_max, waiting_max=waiting_max
+        )
+        self.requests: list[asyncio.Task[object]] = []
+
+    def submit(self, number: int, *, within: float = 60) -> asyncio.Task[object]:
+        """A request, standing in line once the loop has turned."""
+        request: asyncio.Task[object] = asyncio.create_task(self._submit(number, within=within))
+        self.requests.append(request)
+        return request
+
+    async def _submit(self, number: int, *, within: float) -> object:
+        answer = await self.batcher.submit(ask_number(number), within=within)
+        assert isinstance(answer, Decided)
+        return answer.value
+
+
+@pytest.fixture
+async def line_of() -> AsyncIterator[Callable[..., Line]]:
+    """Makes lines; what a test leaves standing in one is ended with it."""
+    lines: list[Line] = []
+
+    def make(*, lanes: int = 1, size_max: int = 100, waiting_max: int = 5000) -> Line:
+        line = Line(lanes=lanes, size_max=size_max, waiting_max=waiting_max)
+        lines.append(line)
+        return line
+
+    yield make
+    left = {task for line in lines for task in (*line.requests, *line.batcher._running, *line.store.lanes)}
+    for task in left:
+        task.cancel()
+    await asyncio.gather(*left, return_exceptions=True)
+
+
+@pytest.fixture
+async def line(line_of: Callable[..., Line]) -> Line:
+    """One lane, so that what comes while it is busy waits."""
+    return line_of()
+
+
+@pytest.fixture
+async def turn() -> Callable[[], object]:
+    """Lets everything run that can run: the loop turns until nothing new is ready."""
+
+    async def turn_until_quiet() -> None:
+        for _ in range(20):
+            await asyncio.sleep(0)
+
+    return turn_until_quiet
+
+
+@pytest.fixture
+async def jump(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+    """Moves the loop's own clock, so that a deadline passes without anybody waiting for it."""
+    loop = asyncio.get_running_loop()
+    real, ahead = loop.time, [0.0]
+    monkeypatch.setattr(loop, "time", lambda: real() + ahead[0])
+
+    def move(seconds: float) -> None:
+        ahead[0] += seconds
+
+    return move
