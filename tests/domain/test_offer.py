@@ -34,15 +34,23 @@ def event_on_sale(*, opens: datetime | None = None, closes: datetime | None = No
     )
 
 
+def is_on_sale(event: Event, *, now: datetime) -> bool:
+    try:
+        check_on_sale(event, now=now)
+    except SaleClosed:
+        return False
+    return True
+
+
 @pytest.mark.parametrize("now", [NOW, NOW + TICK, NOW + timedelta(hours=1) - TICK])
 def test_a_sale_runs_from_its_opening_until_its_close(now: datetime) -> None:
     """Half-open: the opening itself is in, the last microsecond before the close is in."""
-    check_on_sale(event_on_sale(opens=NOW, closes=NOW + timedelta(hours=1)), now=now)
+    assert is_on_sale(event_on_sale(opens=NOW, closes=NOW + timedelta(hours=1)), now=now)
 
 
 def test_a_sale_without_a_window_is_always_on() -> None:
     """Who sets no window sells at any time."""
-    check_on_sale(event_on_sale(), now=NOW)
+    assert is_on_sale(event_on_sale(), now=NOW)
 
 
 def test_a_sale_that_has_not_begun_may_begin() -> None:
@@ -145,7 +153,7 @@ def test_currencies_have_the_exponents_of_the_standard() -> None:
     assert (EXPONENTS["EUR"], EXPONENTS["JPY"], EXPONENTS["KWD"]) == (2, 0, 3)
     assert set(EXPONENTS.values()) == {0, 2, 3}
     assert is_currency("EUR")
-    assert not any(is_currency(code) for code in ("eur", "XXX", "EURO", ""))
+    assert not any(is_currency(code) for code in ("eur", "ABC", "EURO", ""))
 
 
 @given(amount=st.integers(-(10**12), 10**12), currency=st.sampled_from(sorted(EXPONENTS)))

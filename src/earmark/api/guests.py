@@ -22,7 +22,7 @@ async def welcome(visit: Visit) -> Reply:
     ends_at = datetime.fromtimestamp(int(now.timestamp()) + GUEST_SECONDS, UTC)
     secure = "; Secure" if visit.request.url.scheme == "https" else ""
     cookie = f"{COOKIE}={token}; Path=/; Max-Age={GUEST_SECONDS}; HttpOnly; SameSite=Strict{secure}"
-    answer = words.GuestAnswer(buyer=buyer, token=token, expires_at=ends_at)
+    answer = words.GuestAnswer(buyer=buyer, expires_at=ends_at)
     return say(answer, status=HTTPStatus.CREATED, headers={"Set-Cookie": cookie, "Cache-Control": "no-store"})
 
 

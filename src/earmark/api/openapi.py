@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from earmark.api import problems, words
+from earmark.api.door import COOKIE
+from earmark.api.identity import Scope
+from earmark.api.paging import LIMIT_DEFAULT, LIMIT_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -15,6 +18,10 @@ if TYPE_CHECKING:
     from earmark.api.door import Call
 
 _REF = "#/components/schemas/{name}"
+DESCRIPTION = (
+    "Errors are RFC 9457 problems with a stable `code`; `transient` says whether the same request may succeed later. "
+    "Times are RFC 3339 in UTC, money is in minor units of its currency. Unknown fields are refused."
+)
 _PATH_PARAMETER = re.compile(r"\{(\w+)\}")
 
 
@@ -33,6 +40,7 @@ def document(calls: Sequence[Call], *, version: str) -> dict[str, Any]:
             "title": "Earmark",
             "version": version,
             "summary": "Hold seats or stock for a few minutes, pay, confirm; or let go, and everything returns.",
+            "description": DESCRIPTION,
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
         "tags": [{"name": group} for group in dict.fromkeys(call.group for call in calls)],
@@ -41,6 +49,7 @@ def document(calls: Sequence[Call], *, version: str) -> dict[str, Any]:
             "schemas": components,
             "securitySchemes": {
                 "key": {"type": "http", "scheme": "bearer", "description": "an API key (ek_…) or a buyer token (et_…)"},
+                "guest": {"type": "apiKey", "in": "cookie", "name": COOKIE, "description": "from `POST /v1/guests`"},
             },
         },
     }
@@ -55,7 +64,7 @@ def _operation(call: Call, names: dict[Any, str]) -> dict[str, Any]:
         "responses": _responses(call, names),
     }
     if call.scope is not None:
-        operation["security"] = [{"key": []}]
+        operation["security"] = [{"key": []}, *([{"guest": []}] if call.scope is Scope.BUY else [])]
         operation["description"] = f"Needs the scope `{call.scope}`."
     if call.body:
         content: dict[str, Any] = {"schema": {"$ref": names[call.body]}}
@@ -70,7 +79,11 @@ def _parameters(call: Call) -> list[dict[str, Any]]:
     inside = [
         {"name": name, "in": "path", "required": True, "schema": text} for name in _PATH_PARAMETER.findall(call.path)
     ]
-    behind = [{"name": name, "in": "query", "description": why, "schema": text} for name, why in call.query]
+    limit = {"type": "integer", "minimum": 1, "maximum": LIMIT_MAX, "default": LIMIT_DEFAULT}
+    behind = [
+        {"name": name, "in": "query", "description": why, "schema": limit if name == "limit" else text}
+        for name, why in call.query
+    ]
     if not call.idempotent:
         return [*inside, *behind]
     key = {
@@ -83,7 +96,8 @@ def _parameters(call: Call) -> list[dict[str, Any]]:
 
 
 def _responses(call: Call, names: dict[Any, str]) -> dict[str, Any]:
-    answered = {"description": call.summary, "content": {"application/json": {"schema": {"$ref": names[call.answer]}}}}
+    said = (call.answer.__doc__ or call.summary).partition("\n")[0]
+    answered = {"description": said, "content": {"application/json": {"schema": {"$ref": names[call.answer]}}}}
     codes = [*call.refusals]
     if call.body:
         codes += ["invalid_request", "body_too_large", "unsupported_media_type"]
@@ -98,9 +112,9 @@ def _responses(call: Call, names: dict[Any, str]) -> dict[str, Any]:
     problem = {"schema": {"$ref": names[words.ProblemAnswer]}}
     refused = {
         str(status): {
-            "description": ", ".join(f"`{code}`" for code in said),
+            "description": ", ".join(f"`{code}`" for code in told),
             "content": {problems.MEDIA_TYPE: problem},
         }
-        for status, said in sorted(by_status.items())
+        for status, told in sorted(by_status.items())
     }
     return {str(int(call.status)): answered, **refused}

@@ -164,10 +164,10 @@ class EventAnswer(Struct, kw_only=True):
     name: str
     currency: str
     live: bool
-    created_at: datetime
-    starts_at: datetime | None
-    sale_opens_at: datetime | None
-    sale_closes_at: datetime | None
+    created_at: Moment
+    starts_at: Moment | None
+    sale_opens_at: Moment | None
+    sale_closes_at: Moment | None
     hold_ttl_seconds: int | None
     per_buyer_max: int | None
     version: int
@@ -195,14 +195,14 @@ class BookingAnswer(Struct, kw_only=True):
     event_id: str
     buyer: Buyer
     state: State
-    expires_at: datetime
+    expires_at: Moment
     expires_in: float | None
     seats: list[SeatLineAnswer]
     pools: list[PoolLineAnswer]
     total: Money
-    created_at: datetime
-    confirmed_at: datetime | None
-    ended_at: datetime | None
+    created_at: Moment
+    confirmed_at: Moment | None
+    ended_at: Moment | None
     payment_id: str | None
     payment_method: str | None
     version: int
@@ -261,7 +261,7 @@ class EntryAnswer(Struct, kw_only=True):
     after: str | None
     actor: str
     reason: str | None
-    at: datetime
+    at: Moment
     facts: dict[str, Any]
 
 
@@ -286,11 +286,10 @@ class BookingsPage(Struct, kw_only=True):
 
 
 class GuestAnswer(Struct, kw_only=True):
-    """An anonymous buyer, and the token that speaks for them."""
+    """An anonymous buyer; the token that speaks for them is in the cookie, where scripts cannot read it."""
 
     buyer: str
-    token: str
-    expires_at: datetime
+    expires_at: Moment
 
 
 class HealthAnswer(Struct, kw_only=True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from earmark import wiring
@@ -40,12 +41,14 @@ async def seed(settings: Settings) -> EventId:
 
 
 async def _create(engine: Engine, actor: Actor) -> None:
+    now = (await engine.store.read_map(THEATRE)).now
     event = Event(
         id=THEATRE,
         name="The Tempest, opening night",
         currency="EUR",
         live=actor.live,
-        created_at=(await engine.store.read_map(THEATRE)).now,
+        created_at=now,
+        starts_at=(now + timedelta(days=14)).replace(hour=19, minute=30, second=0, microsecond=0),
         per_buyer_max=8,
     )
     pools = (Pool(event_id=THEATRE, id=PoolId("standing"), capacity=40, price=1200),)

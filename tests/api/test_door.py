@@ -1,0 +1,121 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import httpx2
+import pytest
+
+from earmark.api.app import CALLS
+from earmark.api.identity import Scope
+
+if TYPE_CHECKING:
+    from earmark.clock import MovableClock
+
+
+@pytest.mark.parametrize("call", [call for call in CALLS if call.scope], ids=lambda call: call.name)
+async def test_nobody_gets_in_without_a_key(stranger: httpx2.AsyncClient, call: object) -> None:
+    """Every call that needs somebody refuses nobody, before it reads the body."""
+    path = call.path.format(event_id="concert", seat_id="A1", booking_id="b")  # type: ignore[attr-defined]
+    answer = await stranger.request(call.method, path, content=b"{not json")  # type: ignore[attr-defined]
+    assert (answer.status_code, answer.json()["code"]) == (401, "unauthorized")
+    assert answer.headers["WWW-Authenticate"] == "Bearer"
+
+
+@pytest.mark.parametrize(
+    "call", [call for call in CALLS if call.scope and call.scope is not Scope.BUY], ids=lambda call: call.name
+)
+async def test_a_guest_may_only_buy(stranger: httpx2.AsyncClient, event: str, call: object) -> None:
+    """Selling and managing need their scope."""
+    await stranger.post("/v1/guests")
+    path = call.path.format(event_id=event, seat_id="A1", booking_id="b")  # type: ignore[attr-defined]
+    answer = await stranger.request(call.method, path, json={})  # type: ignore[attr-defined]
+    assert (answer.status_code, answer.json()["code"]) == (403, "forbidden")
+
+
+async def test_a_guest_holds_for_themselves_and_nobody_else(stranger: httpx2.AsyncClient, event: str) -> None:
+    """The token says who; the body cannot say otherwise."""
+    me = (await stranger.post("/v1/guests")).json()["buyer"]
+    mine = await stranger.post("/v1/bookings", json={"event_id": event, "seats": ["A1"]})
+    assert (mine.status_code, mine.json()["buyer"]) == (201, me)
+    other = await stranger.post("/v1/bookings", json={"event_id": event, "buyer": "alice", "seats": ["A2"]})
+    assert other.status_code == 403
+    assert (await stranger.get("/v1/bookings?buyer=alice")).status_code == 403
+    assert (await stranger.post("/v1/guests")).json()["buyer"] == me
+
+
+async def test_the_guest_s_token_is_out_of_reach_of_scripts(stranger: httpx2.AsyncClient) -> None:
+    """It travels in an HttpOnly, SameSite=Strict cookie and nowhere else."""
+    answer = await stranger.post("/v1/guests")
+    cookie = answer.headers["Set-Cookie"]
+    token = cookie.partition("=")[2].partition(";")[0]
+    assert token.startswith("et_")
+    assert "HttpOnly" in cookie
+    assert "SameSite=Strict" in cookie
+    assert token not in answer.text
+
+
+async def test_a_key_of_one_kind_does_not_see_the_other(house: object, event: str, clock: MovableClock) -> None:
+    """A live key finds no test event, nor its bookings."""
+    from earmark.api.app import create_app
+    from earmark.api.door import House
+    from earmark.api.identity import Identity
+    from earmark.api.metrics import Metrics
+
+    assert isinstance(house, House)
+    key = "ek_live_0123456789abcdef"
+    live = House(
+        engine=house.engine, identity=Identity(admin_key=key), metrics=Metrics(version="x"), clock=clock, guests=False
+    )
+    transport = httpx2.ASGITransport(app=create_app(live))
+    async with httpx2.AsyncClient(
+        transport=transport, base_url="http://shop", headers={"Authorization": f"Bearer {key}"}
+    ) as other:
+        assert (await other.get(f"/v1/events/{event}")).json()["code"] == "event_unknown"
+        assert (await other.get("/v1/events")).json()["events"] == []
+        hold = await other.post("/v1/bookings", json={"event_id": event, "buyer": "alice", "seats": ["A1"]})
+        assert hold.json()["code"] == "event_unknown"
+        assert (await other.post("/v1/guests")).status_code == 404
+
+
+async def test_the_map_is_sent_once_while_nothing_changes(shop: httpx2.AsyncClient, event: str) -> None:
+    """304 for who has it already; a new version as soon as anything on it changes."""
+    first = await shop.get(f"/v1/events/{event}/seats")
+    same = await shop.get(f"/v1/events/{event}/seats", headers={"If-None-Match": first.headers["ETag"]})
+    assert (same.status_code, same.content) == (304, b"")
+    await shop.post("/v1/bookings", json={"event_id": event, "buyer": "alice", "seats": ["A1"]})
+    after = await shop.get(f"/v1/events/{event}/seats", headers={"If-None-Match": first.headers["ETag"]})
+    assert after.status_code == 200
+    assert after.json()["version"] != first.json()["version"]
+
+
+async def test_a_seat_says_why_it_is_not_available(shop: httpx2.AsyncClient, event: str, clock: MovableClock) -> None:
+    """Free, held, lapsed, sold, blocked: each in a sentence."""
+
+    async def why(seat: str) -> tuple[str, str]:
+        told = (await shop.get(f"/v1/events/{event}/seats/{seat}/explain")).json()
+        return told["state"], told["why"]
+
+    assert await why("A1") == ("available", "It is free.")
+    held = await shop.post(
+        "/v1/bookings", json={"event_id": event, "buyer": "alice", "seats": ["A1"], "ttl_seconds": 60}
+    )
+    state, sentence = await why("A1")
+    assert state == "held"
+    assert "not paid for" in sentence
+    clock.advance(61)
+    assert (await why("A1"))[0] == "available"
+    assert (await shop.get(f"/v1/bookings/{held.json()['id']}")).json()["state"] == "expired"
+    await shop.patch(f"/v1/events/{event}", json={"seats": [{"id": "A1", "blocked": True}]})
+    assert (await why("A1"))[0] == "blocked"
+    assert "last booking is expired" not in (await why("A1"))[1]
+
+
+async def test_verbs_are_counted_by_outcome(shop: httpx2.AsyncClient, event: str) -> None:
+    """An operator sees what was refused, and how long it took."""
+    body = {"event_id": event, "buyer": "alice", "seats": ["A1"]}
+    await shop.post("/v1/bookings", json=body)
+    await shop.post("/v1/bookings", json=body | {"buyer": "bob"})
+    page = (await shop.get("/metrics")).text
+    assert 'earmark_verbs_total{outcome="ok",verb="hold"} 1.0' in page
+    assert 'earmark_verbs_total{outcome="seats_taken",verb="hold"} 1.0' in page
+    assert 'earmark_verb_seconds_count{verb="hold"} 2.0' in page

@@ -1,0 +1,72 @@
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from earmark.api.app import CALLS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import httpx2
+
+
+def refs(value: Any) -> Iterator[str]:
+    if isinstance(value, dict):
+        for name, inner in value.items():
+            if name == "$ref":
+                yield inner
+            else:
+                yield from refs(inner)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from refs(inner)
+
+
+async def test_the_document_describes_every_call_and_refers_to_nothing_missing(stranger: httpx2.AsyncClient) -> None:
+    """One table makes the routes and the document, so neither knows more than the other."""
+    document = (await stranger.get("/openapi.json")).json()
+    described = {(path, method.upper()) for path, methods in document["paths"].items() for method in methods}
+    assert described == {(call.path, call.method) for call in CALLS}
+    assert document["openapi"].startswith("3.1")
+    known = {f"#/components/schemas/{name}" for name in document["components"]["schemas"]}
+    assert set(refs(document)) <= known
+
+
+async def test_moments_are_described_as_such(stranger: httpx2.AsyncClient) -> None:
+    """A client generator must know a time from a text."""
+    schemas = (await stranger.get("/openapi.json")).json()["components"]["schemas"]
+    assert schemas["BookingAnswer"]["properties"]["expires_at"]["format"] == "date-time"
+    assert schemas["EventBody"]["additionalProperties"] is False
+
+
+@pytest.mark.parametrize("call", [call for call in CALLS if call.example is not None], ids=lambda call: call.name)
+async def test_examples_are_true(shop: httpx2.AsyncClient, event: str, call: Any) -> None:
+    """What the reference shows can be sent as it stands."""
+    assert event == "concert"
+    held = await shop.post("/v1/bookings", json={"event_id": event, "buyer": "alice", "seats": ["B1"]})
+    booking_id = held.json()["id"]
+    if call.name == "cancel":
+        await shop.post(f"/v1/bookings/{booking_id}/confirm", json={"payment_id": "till-1"})
+    path = re.sub(r"\{event_id\}", event, re.sub(r"\{booking_id\}", booking_id, call.path))
+    body = {**call.example, "id": "another"} if call.name == "create" else call.example
+    answer = await shop.request(call.method, path, json=body)
+    assert answer.status_code == call.status, answer.text
+
+
+@pytest.mark.parametrize("path", ["/", "/docs", "/web/app.js", "/web/style.css", "/web/docs.js"])
+async def test_pages_need_nothing_from_outside(stranger: httpx2.AsyncClient, path: str) -> None:
+    """Our own files only, and a policy that would refuse anything else."""
+    page = await stranger.get(path)
+    assert page.status_code == 200
+    assert "default-src 'self'" in page.headers["Content-Security-Policy"]
+    assert not re.search(r"""(src|href)=["']https?://|from ["']https?://|@import""", page.text)
+
+
+@pytest.mark.parametrize("path", ["/web/../app.py", "/web/%2e%2e/app.py", "/web/app.py", "/web/.", "/web/nothing.js"])
+async def test_only_the_page_s_own_files_are_served(stranger: httpx2.AsyncClient, path: str) -> None:
+    """No way out of the folder."""
+    answer = await stranger.get(path)
+    assert (answer.status_code, answer.json()["code"]) == (404, "not_found")

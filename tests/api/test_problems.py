@@ -1,0 +1,104 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from earmark import errors
+from earmark.api import problems
+from earmark.errors import EarmarkError, Outage, Refusal
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import httpx2
+
+    from earmark.api.door import House
+
+FACTS = {
+    "event_id": "concert",
+    "booking_id": "b",
+    "seats": ("A1",),
+    "pools": ("GA",),
+    "pool": "GA",
+    "asked": 3,
+    "available": 2,
+    "capacity": 1,
+    "in_use": 2,
+    "limit": 4,
+    "have": 4,
+    "expires_at": "2030-01-01T00:00:00Z",
+    "state": "released",
+    "payment_id": "p",
+    "errors": ({"path": "seats", "message": "names A1 twice"},),
+    "because": "the cable was cut",
+    "bytes_max": 65536,
+}
+
+
+def kinds(root: type[EarmarkError]) -> Iterator[type[EarmarkError]]:
+    for kind in root.__subclasses__():
+        yield from kinds(kind)
+        if "code" in vars(kind):
+            yield kind
+
+
+ALL = sorted({*kinds(Refusal), *kinds(Outage)}, key=lambda kind: kind.code)
+
+
+def build(kind: type[EarmarkError]) -> EarmarkError:
+    needed = getattr(kind, "__dataclass_fields__", {})
+    return kind(**{name: FACTS[name] for name in needed if name in FACTS})
+
+
+@pytest.mark.parametrize("kind", ALL, ids=lambda kind: kind.__name__)
+def test_every_failure_has_one_shape(kind: type[EarmarkError]) -> None:
+    """A status, a stable code, a title for engineers and another sentence for buyers."""
+    told = problems.describe(build(kind))
+    assert {"type", "title", "status", "detail", "code", "transient"} <= told.keys()
+    assert told["code"] == kind.code
+    assert 400 <= told["status"] <= 599
+    assert told["title"] != told["detail"]
+    assert told["detail"].endswith(".")
+    assert problems.respond(build(kind)).media_type == "application/problem+json"
+
+
+def test_every_code_belongs_to_one_kind_of_failure() -> None:
+    """One word, one meaning; and no status is kept for a code that nobody raises."""
+    codes = [kind.code for kind in ALL]
+    assert len(codes) == len(set(codes))
+    assert set(codes) == set(problems.STATUS)
+
+
+def test_what_went_wrong_inside_is_not_told_outside() -> None:
+    """The reason of an outage goes to the log; a caller gets a sentence."""
+    told = problems.describe(errors.StoreUnavailable(because="password authentication failed for user earmark"))
+    assert "password" not in str(told)
+
+
+async def test_a_bug_of_ours_is_a_500_without_its_inside(
+    house: House, shop: httpx2.AsyncClient, event: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing of the code, the query or the trace reaches the caller."""
+
+    async def broken(*_: object, **__: object) -> None:
+        raise ValueError("SELECT secret FROM inside")
+
+    monkeypatch.setattr(house.engine.store, "read_map", broken)
+    answer = await shop.get(f"/v1/events/{event}/seats")
+    assert (answer.status_code, answer.json()["code"]) == (500, "internal")
+    assert "secret" not in answer.text
+
+
+async def test_an_outage_says_when_to_come_back(
+    house: House, shop: httpx2.AsyncClient, event: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """503 with Retry-After, and transient."""
+
+    async def silent(*_: object, **__: object) -> None:
+        raise errors.StoreUnavailable(because="connection refused")
+
+    monkeypatch.setattr(house.engine.store, "transact", silent)
+    answer = await shop.post("/v1/bookings", json={"event_id": event, "buyer": "alice", "seats": ["A1"]})
+    assert (answer.status_code, answer.json()["code"], answer.json()["transient"]) == (503, "unavailable", True)
+    assert answer.headers["Retry-After"]

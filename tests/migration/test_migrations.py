@@ -1,0 +1,91 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from earmark import wiring
+from earmark.errors import SetupError
+from earmark.store import migrations
+from earmark.store.migrations import Migration, check_current, pending
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+DIALECTS = ["postgres", "sqlite"]
+
+
+@pytest.fixture(params=DIALECTS)
+def empty_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """A database with nothing in it."""
+    if request.param == "sqlite":
+        return f"sqlite:////{str(tmp_path).lstrip('/')}/new.sqlite3"
+    url: str = request.getfixturevalue("unguarded_postgres_url")
+    return url
+
+
+def names(steps: object) -> list[str]:
+    return [str(step) for step in steps]  # type: ignore[attr-defined]
+
+
+async def test_a_database_is_brought_up_to_date_once(empty_url: str) -> None:
+    """All steps in order, and then none."""
+    assert names(await wiring.migrate(empty_url)) == ["0001_tables", "0002_guards"]
+    assert names(await wiring.migrate(empty_url)) == []
+    store = await wiring.open_store(empty_url)
+    await store.check()
+    assert await store.find_flaws(limit=1) == []
+    await store.close()
+
+
+async def test_a_dry_run_only_says_what_it_would_do(empty_url: str) -> None:
+    """And leaves the database as it found it."""
+    assert names(await wiring.migrate(empty_url, dry_run=True)) == ["0001_tables", "0002_guards"]
+    assert names(await wiring.migrate(empty_url)) == ["0001_tables", "0002_guards"]
+
+
+async def test_an_empty_database_is_refused_with_the_command_to_run(unguarded_postgres_url: str) -> None:
+    """A server on an old schema would fail one request at a time; it refuses to start instead."""
+    with pytest.raises(SetupError, match="earmark migrate"):
+        await wiring.open_engine(unguarded_postgres_url)
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_an_applied_file_may_never_change(dialect: str) -> None:
+    """What was applied is what the file still says, or somebody is told."""
+    with pytest.raises(SetupError, match="differs"):
+        pending(dialect, {1: "another checksum"})
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_an_older_program_refuses_a_newer_database(dialect: str) -> None:
+    """It does not know what the newer schema means."""
+    applied = {step.number: step.checksum for step in migrations.migrations(dialect)}
+    with pytest.raises(SetupError, match="newer"):
+        pending(dialect, applied | {9999: "from the future"})
+
+
+def test_a_schema_that_lacks_a_step_is_old(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tomorrow's step is missing from today's database."""
+    known = migrations.migrations("postgres")
+    tomorrow = Migration(number=3, name="tomorrow", sql="", checksum="x")
+    monkeypatch.setattr(migrations, "migrations", lambda _: (*known, tomorrow))
+    with pytest.raises(SetupError, match="0003_tomorrow"):
+        check_current("postgres", {step.number: step.checksum for step in known})
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_migrations_count_without_a_gap(dialect: str) -> None:
+    """0001, 0002, …: each number once, the same names in both dialects."""
+    known = migrations.migrations(dialect)
+    assert [step.number for step in known] == list(range(1, len(known) + 1))
+    assert [step.name for step in known] == [step.name for step in migrations.migrations("postgres")]
+
+
+@pytest.mark.parametrize(
+    "url", ["mysql://x/y", "shop.sqlite3", "sqlite://host/x", "sqlite://", "sqlite:///", "", "postgresql"]
+)
+async def test_an_unknown_database_is_named_with_what_is_known(url: str) -> None:
+    """One line that says what to write instead."""
+    with pytest.raises(SetupError, match="sqlite:///"):
+        await wiring.open_store(url)
