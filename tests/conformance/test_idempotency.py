@@ -18,10 +18,12 @@ from earmark.errors import (
     Refusal,
     SeatsTaken,
 )
+from earmark.store.memory import MemoryStore
 from earmark.store.postgres import PostgresStore
+from earmark.store.sqlite import SqliteStore
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable
+    from collections.abc import AsyncIterator, Awaitable
 
     from earmark.clock import MovableClock
     from earmark.domain.journal import Memory
@@ -231,29 +233,35 @@ async def test_strangers_in_a_batch_with_twins_are_not_disturbed(shop: Shop, mem
     assert [type(answer) for answer in answers] == [Decided, Decided, Replayed, Decided]
 
 
-async def test_twins_in_two_processes_on_one_database(
-    shop: Shop, memo: Memos, ids: Ids, clock: MovableClock, request: pytest.FixtureRequest
-) -> None:
-    """Two services with connections of their own, one PostgreSQL: a key means the same to both."""
-    if not isinstance(shop.store, PostgresStore):
-        pytest.skip("one process is all that this store knows")
-    other_store = await PostgresStore.connect(request.getfixturevalue("postgres_url"), clock=clock)
-    try:
-        other = type(shop)(other_store, ids=ids)
-        await shop.create()
-        for turn in range(5):
-            key = memo(f"k{turn}")
-            answers = await asyncio.gather(
-                *(
-                    at.engine.hold(at.ask_hold(f"buyer-{turn}", pools={"GA": 1}, memo=key))
-                    for at in (shop, other, shop, other, shop, other)
-                )
+@pytest.fixture
+async def other_shop(shop: Shop, request: pytest.FixtureRequest, clock: MovableClock, ids: Ids) -> AsyncIterator[Shop]:
+    """Another service on the same data, with connections of its own (the memory store has none to have)."""
+    if isinstance(shop.store, MemoryStore):
+        yield type(shop)(shop.store, ids=ids)
+        return
+    store: PostgresStore | SqliteStore
+    if isinstance(shop.store, PostgresStore):
+        store = await PostgresStore.connect(request.getfixturevalue("postgres_url"), clock=clock)
+    else:
+        store = await SqliteStore.open(request.getfixturevalue("tmp_path") / "earmark.sqlite3", clock=clock)
+    yield type(shop)(store, ids=ids)
+    await store.close()
+
+
+async def test_twins_in_two_services_on_one_database(shop: Shop, other_shop: Shop, memo: Memos) -> None:
+    """Two services with connections of their own, one database: a key means the same to both."""
+    await shop.create()
+    for turn in range(5):
+        key = memo(f"k{turn}")
+        answers = await asyncio.gather(
+            *(
+                at.engine.hold(at.ask_hold(f"buyer-{turn}", pools={"GA": 1}, memo=key))
+                for at in (shop, other_shop, shop, other_shop, shop, other_shop)
             )
-            assert [type(answer) for answer in answers].count(Decided) == 1
-            assert len({memory_of(answer).body for answer in answers}) == 1
-        assert await shop.pool() == (5, 5, 0)
-    finally:
-        await other_store.close()
+        )
+        assert [type(answer) for answer in answers].count(Decided) == 1
+        assert len({memory_of(answer).body for answer in answers}) == 1
+    assert await shop.pool() == (5, 5, 0)
 
 
 # events

@@ -16,7 +16,6 @@ from earmark.domain.machine import State
 from earmark.engine.asks import Actor
 from earmark.errors import (
     BookingExpired,
-    BookingNotConfirmed,
     BookingResolved,
     BookingUnknown,
     EventUnknown,

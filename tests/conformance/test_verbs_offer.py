@@ -35,7 +35,7 @@ def sized(pool: str, capacity: int) -> PoolPatch:
     return PoolPatch(id=PoolId(pool), capacity=capacity)
 
 
-# create
+# an event is made
 
 
 async def test_an_event_is_there_with_all_that_it_sells(shop: Shop) -> None:
@@ -60,7 +60,7 @@ async def test_an_id_names_one_event(shop: Shop) -> None:
     assert [pool.id for pool in seen.pools] == ["GA"]
 
 
-# change: seats
+# its seats are changed
 
 
 async def test_a_blocked_seat_is_off_the_sale_until_it_is_unblocked(shop: Shop) -> None:
@@ -138,7 +138,7 @@ async def test_a_change_names_what_it_does_not_find(shop: Shop) -> None:
     assert await shop.picture() == before
 
 
-# change: pools
+# its pools are changed
 
 
 async def test_a_pool_does_not_shrink_below_what_is_held_and_sold(shop: Shop) -> None:
@@ -168,7 +168,7 @@ async def test_a_lapsed_hold_does_not_keep_a_pool_large(shop: Shop, clock: Movab
     assert await shop.pool() == (0, 0, 0)
 
 
-# change: the event's own fields
+# its rules are changed
 
 
 async def test_a_window_may_be_moved(shop: Shop, clock: MovableClock) -> None:
@@ -213,7 +213,7 @@ async def test_new_limits_and_lives_are_for_new_holds(shop: Shop) -> None:
     assert (event.name, event.per_buyer_max, event.version) == ("Encore", 1, 2)
 
 
-# expire
+# the clock lets go
 
 
 async def test_the_sweeper_knows_when_to_wake(shop: Shop, clock: MovableClock) -> None:

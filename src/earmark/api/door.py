@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 BODY_BYTES_MAX = 64 * 1024
 BODY_SECONDS_MAX = 30.0
+DISCARDED_BYTES_MAX = 64 * 1024 * 1024
 COOKIE = "earmark_guest"
 KEY_HEADER = "idempotency-key"
 REPLAYED_HEADER = "Idempotency-Replayed"
@@ -185,21 +186,25 @@ def _recognise(request: Request, identity: Identity, *, now: datetime) -> Princi
 
 
 async def _read(request: Request, *, bytes_max: int) -> bytes:
-    """The body, if it is JSON and not too large. It is refused before it is read where its length says so."""
-    declared = request.headers.get("content-length", "0")
-    if declared.isdigit() and int(declared) > bytes_max:
-        raise problems.TooLarge(bytes_max=bytes_max)
+    """The body, if it is JSON and not too large.
+
+    What is too large is read on and thrown away, up to a bound: a sender that is cut off while it still sends would
+    see a broken connection instead of the answer.
+    """
     parts: list[bytes] = []
     size = 0
     try:
         async with asyncio.timeout(BODY_SECONDS_MAX):
             async for part in request.stream():
                 size += len(part)
-                if size > bytes_max:
-                    raise problems.TooLarge(bytes_max=bytes_max)
-                parts.append(part)
+                if size <= bytes_max:
+                    parts.append(part)
+                elif size > DISCARDED_BYTES_MAX:
+                    break
     except TimeoutError:
         raise InvalidRequest.at("", "the body did not arrive in time") from None
+    if size > bytes_max:
+        raise problems.TooLarge(bytes_max=bytes_max)
     media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if size and media_type != JSON:
         raise problems.WrongMediaType
@@ -221,4 +226,6 @@ def _place(text: str) -> tuple[str, str]:
     assert found is not None
     path = (found["path"] or "").removeprefix("$").removeprefix(".")
     message = found["message"]
+    if " matching regex " in message:
+        message = "has characters that are not allowed here"
     return path, message[:1].lower() + message[1:]

@@ -37,6 +37,7 @@ Id = Annotated[str, Meta(pattern=_ID, min_length=1, max_length=64, description="
 EventIdText = Annotated[str, Meta(pattern=r"^\w[\w.:-]*$(?!\n)", min_length=1, max_length=64)]
 Name = Annotated[str, Meta(pattern=_TEXT, min_length=1, max_length=200)]
 Who = Annotated[str, Meta(pattern=_WHO, min_length=1, max_length=128, description="the buyer, as the shop knows them")]
+Label = Annotated[str, Meta(pattern=_TEXT, min_length=1, max_length=64, description="as people call it")]
 Reference = Annotated[str, Meta(pattern=_WHO, min_length=1, max_length=255)]
 Price = Annotated[int, Meta(ge=0, le=AMOUNT_MAX, description="minor units of the event's currency")]
 Moment = Annotated[datetime, Meta(tz=True, description="RFC 3339, with a time zone")]
@@ -51,10 +52,10 @@ class SeatBody(Struct, forbid_unknown_fields=True, kw_only=True):
 
     id: Id
     price: Price
-    row: Id | None = None
+    row: Label | None = None
     number: Annotated[int, Meta(ge=0, le=1_000_000)] | None = None
-    section: Id | None = None
-    category: Id | None = None
+    section: Label | None = None
+    category: Label | None = None
     x: Annotated[float, Meta(ge=-1e6, le=1e6)] | None = None
     y: Annotated[float, Meta(ge=-1e6, le=1e6)] | None = None
     blocked: bool = False

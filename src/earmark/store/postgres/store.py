@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-RETRIED = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError)
 SILENT = (OSError, TimeoutError, asyncpg.PostgresConnectionError, asyncpg.InterfaceError, asyncpg.CannotConnectNowError)
 STOPPED = (asyncpg.LockNotAvailableError, asyncpg.QueryCanceledError, asyncpg.OperatorInterventionError)
 READ_SECONDS = 10.0
@@ -73,9 +72,9 @@ class PostgresStore:
         return cls(pool, clock=clock, pgbouncer=pgbouncer)
 
     async def transact(self, work: Callable[[Transaction], Awaitable[T]], *, within: float) -> T:
-        """Deadlocks cannot happen between our own verbs; hand-written SQL may still meet one, so retry."""
+        """Deadlocks cannot happen between our own verbs; hand-written SQL may still cause one, so retry."""
         async for attempt in stamina.retry_context(
-            on=RETRIED, attempts=4, timeout=within, wait_initial=0.01, wait_max=0.1, wait_jitter=0.05
+            on=_decided_too_early, attempts=4, timeout=within, wait_initial=0.01, wait_max=0.1, wait_jitter=0.05
         ):
             with attempt:
                 return await self._once(work, within=within)
@@ -209,6 +208,13 @@ OLDEST = 15_00_00
 _SET_LOCAL = "; ".join(
     f"SET LOCAL {name} = '{value}'" for name, value in SETTINGS.items() if name != "application_name"
 )
+
+
+def _decided_too_early(error: Exception) -> bool:
+    """Whether the work should look again: a deadlock was cut, or an operator lowered a limit since it was read."""
+    if isinstance(error, asyncpg.CheckViolationError):
+        return bool(error.constraint_name == "buyer_stays_within_limit")
+    return isinstance(error, asyncpg.DeadlockDetectedError | asyncpg.SerializationError)
 
 
 async def _reset(connection: Any) -> None:

@@ -1,0 +1,168 @@
+"""Real servers for the acceptance tests: one on SQLite, two on one PostgreSQL, started once and shared.
+
+Every test makes events of its own, so that sharing a server costs no independence. Nobody sweeps: what is promised
+about holds whose time is over must be true without a worker that writes it down.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+from contextlib import AsyncExitStack, ExitStack
+from typing import TYPE_CHECKING
+
+import pytest
+
+from earmark.servers import Postgres, ServerUnavailable, start_postgres
+
+from .support import LIVE, Caller, Service, become_guest, calling, migrate, serve, unique
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Generator, Iterator
+    from pathlib import Path
+
+LOG_LINES_SHOWN = 60
+OPEN_FILES = 4096
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """A failing test shows what the servers wrote."""
+    report = yield
+    if report.failed and call.when == "call" and item.fspath.dirpath().basename == "acceptance":
+        for service in LIVE:
+            tail = "\n".join(service.log().splitlines()[-LOG_LINES_SHOWN:])
+            report.sections.append((f"log of {service.url} on {service.database}", tail))
+    return report
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _room_for_connections() -> Iterator[None]:
+    """Crowds need more open files than some machines allow unasked; the servers started here inherit this."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = OPEN_FILES if hard == resource.RLIM_INFINITY else min(OPEN_FILES, hard)
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        wanted = soft
+    resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Postgres]:
+    try:
+        server = start_postgres(settings={"max_connections": "100"})
+    except ServerUnavailable as error:
+        if os.environ.get("CI"):
+            raise
+        pytest.skip(f"NOTHING IS ACCEPTED ON POSTGRESQL HERE: {error}")
+    with server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def new_postgres_database(postgres: Postgres) -> Iterator[Callable[[], str]]:
+    with ExitStack() as undo:
+
+        def make() -> str:
+            name = unique("earmark").replace("-", "_")
+            postgres.create_database(name)
+            undo.callback(postgres.drop_database, name)
+            return postgres.url(name)
+
+        yield make
+
+
+@pytest.fixture(scope="session")
+def new_database(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], str]:
+    """Makes an empty, migrated database of the named kind and says its URL."""
+
+    def make(kind: str) -> str:
+        if kind == "sqlite":
+            url = f"sqlite:///{tmp_path_factory.mktemp('database') / 'earmark.sqlite3'}"
+        else:
+            url = request.getfixturevalue("new_postgres_database")()
+        migrate(url)
+        return url
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def log_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("logs")
+
+
+@pytest.fixture(scope="session")
+def on_sqlite(new_database: Callable[[str], str], log_directory: Path) -> Iterator[tuple[Service, ...]]:
+    service = serve("--no-sweep", database=new_database("sqlite"), directory=log_directory)
+    yield (service,)
+    service.stop()
+
+
+@pytest.fixture(scope="session")
+def on_postgres(new_database: Callable[[str], str], log_directory: Path) -> Iterator[tuple[Service, ...]]:
+    url = new_database("postgres")
+    with ExitStack() as stack:
+        first = serve("--no-sweep", database=url, directory=log_directory)
+        stack.callback(first.stop)
+        second = serve("--no-sweep", database=url, directory=log_directory, key=first.key)
+        stack.callback(second.stop)
+        yield (first, second)
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def service(request: pytest.FixtureRequest) -> Service:
+    """One server, on each database in turn."""
+    found: tuple[Service, ...] = request.getfixturevalue(f"on_{request.param}")
+    return found[0]
+
+
+@pytest.fixture
+def services(on_postgres: tuple[Service, ...]) -> tuple[Service, ...]:
+    """Two server processes that share one PostgreSQL."""
+    return on_postgres
+
+
+@pytest.fixture(params=["sqlite", "postgres"], ids=["one-on-sqlite", "two-on-postgres"])
+def fleet(request: pytest.FixtureRequest) -> tuple[Service, ...]:
+    """All servers of a database: one process on SQLite, two on PostgreSQL."""
+    found: tuple[Service, ...] = request.getfixturevalue(f"on_{request.param}")
+    return found
+
+
+@pytest.fixture
+async def shop(service: Service) -> AsyncIterator[Caller]:
+    """The shop's own back end: it may do everything."""
+    async with calling(service) as caller:
+        yield caller
+
+
+@pytest.fixture
+async def guests(service: Service) -> AsyncIterator[list[tuple[str, Caller]]]:
+    """Two anonymous buyers, each with its name and its own token."""
+    async with AsyncExitStack() as stack:
+        found = []
+        for _ in range(2):
+            nobody = await stack.enter_async_context(calling(service, token=""))
+            buyer, token = await become_guest(nobody)
+            caller = await stack.enter_async_context(calling(service, token=token))
+            found.append((buyer, caller))
+        yield found
+
+
+@pytest.fixture
+async def tills(fleet: tuple[Service, ...]) -> AsyncIterator[list[Caller]]:
+    """The shop's back end with room for a crowd; the first till is at the first server, the last at the last."""
+    # Several small clients: one with five hundred connections spends its time looking through them.
+    async with AsyncExitStack() as stack:
+        yield [await stack.enter_async_context(calling(one, connections=100)) for _ in range(5) for one in fleet]
+
+
+@pytest.fixture
+async def two_tills(services: tuple[Service, ...]) -> AsyncIterator[list[Caller]]:
+    """The shop's back end at two servers that share one PostgreSQL."""
+    async with AsyncExitStack() as stack:
+        yield [await stack.enter_async_context(calling(one, connections=100)) for one in services]

@@ -1,0 +1,419 @@
+"""What these tests speak with: a real server in a process of its own, and a caller at its HTTP door.
+
+Nothing here knows how Earmark is built: what the tests know is what its users are told.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import itertools
+import os
+import secrets
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import time
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import httpx2
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+
+Json = dict[str, Any]
+Fact = TypeVar("Fact")
+
+EARMARK = Path(sys.executable).with_name("earmark")
+START_SECONDS_MAX = 30.0
+FACT_SECONDS_MAX = 15.0
+ANSWER_SECONDS_MAX = 60.0
+SETTINGS_OF_THIS_MACHINE = ("DATABASE_URL", "REDIS_URL", "REDIS_URLS", "PORT")
+
+# The door is plain HTTP on loopback; an empty context spares every client the reading of certificate bundles.
+NO_TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+
+LIVE: list[Service] = []
+
+
+# ---------------------------------------------------------------------------------------------- the server's process
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Service:
+    """One running `earmark serve`."""
+
+    database: str
+    key: str
+    port: int
+    log_path: Path
+    process: subprocess.Popen[bytes]
+
+    @property
+    def url(self) -> str:
+        """Where it answers."""
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def pid(self) -> int:
+        """The process that was started."""
+        return self.process.pid
+
+    def log(self) -> str:
+        """Everything it has written so far."""
+        return self.log_path.read_text(errors="replace") if self.log_path.exists() else ""
+
+    def signal(self, number: signal.Signals) -> None:
+        """Tell the started process something, as an operator would."""
+        self.process.send_signal(number)
+
+    def kill(self) -> None:
+        """The machine goes dark: the process and whatever it started, at once."""
+        if self.process.poll() is None:
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.gone(within=10.0)
+
+    def gone(self, *, within: float) -> int:
+        """Its exit code, waited for."""
+        code = self.process.wait(timeout=within)
+        if self in LIVE:
+            LIVE.remove(self)
+        return code
+
+    def stop(self) -> None:
+        """Ask, and when asking does not help, kill; nothing a test started may outlive it."""
+        if self.process.poll() is None:
+            self.process.terminate()
+            try:
+                self.process.wait(timeout=5.0)
+            except subprocess.TimeoutExpired:
+                os.killpg(self.process.pid, signal.SIGKILL)
+        self.gone(within=10.0)
+
+
+def earmark(*arguments: str, **settings: str) -> subprocess.CompletedProcess[str]:
+    """Run one command to its end."""
+    return subprocess.run(
+        [str(EARMARK), *arguments],
+        env=environment(**settings),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def migrate(database: str) -> None:
+    done = earmark("migrate", "--database", database)
+    assert done.returncode == 0, f"migrate failed: {done.stdout}{done.stderr}"
+
+
+def serve(
+    *options: str,
+    database: str,
+    directory: Path,
+    key: str | None = None,
+    port: int | None = None,
+    guests: bool = True,
+) -> Service:
+    """Start a server and wait until it says that it is ready."""
+    key = key or f"ek_test_{secrets.token_hex(16)}"
+    port = port or free_port()
+    log_path = directory / f"serve-{port}.log"
+    command = [str(EARMARK), "serve", "--host", "127.0.0.1", "--port", str(port), "--database", database, *options]
+    with log_path.open("ab") as log:
+        process = subprocess.Popen(
+            command,
+            env=environment(EARMARK_ADMIN_KEY=key, **({"EARMARK_GUESTS": "on"} if guests else {})),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+    service = Service(database=database, key=key, port=port, log_path=log_path, process=process)
+    LIVE.append(service)
+    try:
+        wait_until_ready(service)
+    except BaseException:
+        service.kill()
+        raise
+    return service
+
+
+def wait_until_ready(service: Service) -> None:
+    deadline = time.monotonic() + START_SECONDS_MAX
+    while time.monotonic() < deadline:
+        code = service.process.poll()
+        assert code is None, f"earmark serve ended with {code} before it was ready:\n{service.log()}"
+        if readiness(service.port) == 200:
+            return
+        time.sleep(0.05)
+    raise AssertionError(f"earmark serve was not ready within {START_SECONDS_MAX} s:\n{service.log()}")
+
+
+def readiness(port: int) -> int | None:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=2)
+    try:
+        connection.request("GET", "/readyz")
+        return connection.getresponse().status
+    except OSError:
+        return None
+    finally:
+        connection.close()
+
+
+def environment(**more: str) -> dict[str, str]:
+    """This machine's environment without any setting of Earmark's, plus what the test says."""
+    clean = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith("EARMARK_") and name not in SETTINGS_OF_THIS_MACHINE
+    }
+    return clean | more
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+# ---------------------------------------------------------------------------------------------- a caller at its door
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Caller:
+    """Somebody with (or without) a key, speaking to one server."""
+
+    http: httpx2.AsyncClient
+
+    async def create_event(self, **fields: Any) -> Json:
+        """A new event of its own id; fields override the defaults."""
+        body = {"id": unique("evt"), "name": "Evening show", "currency": "EUR"} | fields
+        return dict(answered(await self.http.post("/v1/events", json=body), 201))
+
+    async def theatre(self, *, rows: int = 2, seats_per_row: int = 5, price: int = 4500, **fields: Any) -> str:
+        """The id of a new event with a layout: A1…B5 unless told otherwise."""
+        layout = {"rows": rows, "seats_per_row": seats_per_row, "price": price}
+        return str((await self.create_event(layout=layout, **fields))["id"])
+
+    async def patch(self, event_id: str, **fields: Any) -> httpx2.Response:
+        """Change an event."""
+        return await self.http.patch(f"/v1/events/{event_id}", json=fields)
+
+    async def hold(
+        self,
+        event_id: str,
+        *,
+        buyer: str | None = "ann",
+        seats: Iterable[str] = (),
+        pools: Mapping[str, int] | None = None,
+        ttl_seconds: int | None = None,
+        idempotency_key: str | None = None,
+    ) -> httpx2.Response:
+        """Ask for seats and units."""
+        asked = {
+            "event_id": event_id,
+            "buyer": buyer,
+            "seats": list(seats),
+            "pools": dict(pools or {}),
+            "ttl_seconds": ttl_seconds,
+        }
+        body = {name: value for name, value in asked.items() if value not in (None, [], {})}
+        return await self.http.post("/v1/bookings", json=body, headers=keyed(idempotency_key))
+
+    async def held(self, event_id: str, **asked: Any) -> Json:
+        """The booking of a hold that must succeed."""
+        return dict(answered(await self.hold(event_id, **asked), 201))
+
+    async def sold(self, event_id: str, **asked: Any) -> Json:
+        """A booking held and confirmed."""
+        booking = await self.held(event_id, **asked)
+        return dict(answered(await self.confirm(booking["id"]), 200))
+
+    async def lapsed(self, event_id: str, **asked: Any) -> Json:
+        """A booking that was held for a second and whose second is over."""
+        booking = await self.held(event_id, **asked, ttl_seconds=1)
+        return await eventually(lambda: self.booking(booking["id"]), lambda found: found["state"] == "expired")
+
+    async def extend(
+        self, booking_id: str, *, seconds: int = 60, idempotency_key: str | None = None
+    ) -> httpx2.Response:
+        """Ask for more time."""
+        return await self.verb(booking_id, "extend", {"seconds": seconds}, idempotency_key=idempotency_key)
+
+    async def confirm(
+        self,
+        booking_id: str,
+        *,
+        payment_id: str | None = None,
+        idempotency_key: str | None = None,
+        **more: Any,
+    ) -> httpx2.Response:
+        """Sell it; the money was taken elsewhere, once per booking unless the test names a payment."""
+        body = {"payment_id": payment_id or f"pay-{booking_id}"} | more
+        return await self.verb(booking_id, "confirm", body, idempotency_key=idempotency_key)
+
+    async def release(self, booking_id: str, *, idempotency_key: str | None = None) -> httpx2.Response:
+        """Let go."""
+        return await self.verb(booking_id, "release", None, idempotency_key=idempotency_key)
+
+    async def cancel(self, booking_id: str, **fields: Any) -> httpx2.Response:
+        """Undo a sale, with no money back unless the test says so."""
+        return await self.verb(booking_id, "cancel", {"refund": "none"} | fields)
+
+    async def verb(
+        self, booking_id: str, verb: str, body: Json | None, *, idempotency_key: str | None = None
+    ) -> httpx2.Response:
+        """Any verb on a booking."""
+        return await self.http.post(f"/v1/bookings/{booking_id}/{verb}", json=body, headers=keyed(idempotency_key))
+
+    async def booking(self, booking_id: str) -> Json:
+        """The booking as it stands."""
+        return dict(answered(await self.http.get(f"/v1/bookings/{booking_id}"), 200))
+
+    async def state(self, booking_id: str) -> str:
+        """The booking's state."""
+        return str((await self.booking(booking_id))["state"])
+
+    async def history(self, booking_id: str) -> list[Json]:
+        """The booking's timeline, oldest first."""
+        found = answered(await self.http.get(f"/v1/bookings/{booking_id}/history"), 200)
+        return list(found["entries"])
+
+    async def bookings(self, **filters: str) -> list[Json]:
+        """Every booking the filters let through, page by page."""
+        return await self.pages("/v1/bookings", "bookings", filters)
+
+    async def pages(self, path: str, items: str, filters: Mapping[str, str]) -> list[Json]:
+        """A whole list, its cursor followed to the end."""
+        found: list[Json] = []
+        cursor: dict[str, str] = {}
+        for _ in range(200):
+            page = answered(await self.http.get(path, params={**filters, **cursor}), 200)
+            found += page[items]
+            if page["next_cursor"] is None:
+                return found
+            cursor = {"cursor": page["next_cursor"]}
+        raise AssertionError(f"{path} did not end within 200 pages")
+
+    async def seat_map(self, event_id: str) -> Json:
+        """The whole map."""
+        return dict(answered(await self.http.get(f"/v1/events/{event_id}/seats"), 200))
+
+    async def states(self, event_id: str) -> dict[str, str]:
+        """The state of every seat, by name."""
+        return {seat["id"]: seat["state"] for seat in (await self.seat_map(event_id))["seats"]}
+
+    async def pool(self, event_id: str, pool_id: str = "GA") -> Json:
+        """One pool of the map."""
+        pools = {pool["id"]: pool for pool in (await self.seat_map(event_id))["pools"]}
+        return dict(pools[pool_id])
+
+    async def picture(self, event_id: str) -> Json:
+        """All that is said about one event, without what time alone changes: equal pictures, nothing happened."""
+        event = answered(await self.http.get(f"/v1/events/{event_id}"), 200)
+        found = {
+            "event": event,
+            "map": await self.seat_map(event_id),
+            "bookings": await self.bookings(event_id=event_id),
+        }
+        return dict(timeless(found))
+
+
+@asynccontextmanager
+async def calling(service: Service, *, token: str | None = None, connections: int = 20) -> AsyncIterator[Caller]:
+    """A caller with the given token; an empty one sends none at all; without one it is the shop's own key."""
+    token = service.key if token is None else token
+    async with httpx2.AsyncClient(
+        base_url=service.url,
+        headers={"Authorization": f"Bearer {token}"} if token else {},
+        limits=httpx2.Limits(max_connections=connections, max_keepalive_connections=connections),
+        timeout=ANSWER_SECONDS_MAX,
+        verify=NO_TLS,
+        trust_env=False,
+    ) as http_client:
+        yield Caller(http=http_client)
+
+
+async def new_guest(service: Service) -> tuple[str, str]:
+    """The name and the token of a new anonymous buyer; the token is in the cookie."""
+    async with calling(service, token="") as nobody:
+        response = await nobody.http.post("/v1/guests")
+    name = str(answered(response, 201)["buyer"])
+    return name, response.headers["set-cookie"].split(";")[0].partition("=")[2]
+
+
+# ---------------------------------------------------------------------------------------------- what an answer must be
+
+
+def answered(response: httpx2.Response, status: int) -> Any:
+    """The answer's JSON, when it has the status that the rule asks for."""
+    assert response.status_code == status, told(response)
+    return response.json()
+
+
+def refused(response: httpx2.Response, status: int | Iterable[int], code: str | Iterable[str] | None = None) -> Json:
+    """The problem, when it is the one that the rule asks for and has the one shape that all of them share."""
+    statuses = {status} if isinstance(status, int) else set(status)
+    assert response.status_code in statuses, told(response)
+    assert response.headers["content-type"].split(";")[0] == "application/problem+json", told(response)
+    problem: Json = response.json()
+    assert problem["status"] == response.status_code, told(response)
+    assert isinstance(problem["code"], str), told(response)
+    assert problem["code"].replace("_", "").isalpha(), told(response)
+    if code is not None:
+        assert problem["code"] in ({code} if isinstance(code, str) else set(code)), told(response)
+    if problem["code"] == "invalid_request":
+        assert problem["errors"], told(response)
+        assert all({"path", "message"} <= set(error) for error in problem["errors"]), told(response)
+    for leak in ("Traceback", "asyncpg", "sqlite3", "site-packages"):
+        assert leak not in response.text, told(response)
+    return problem
+
+
+def told(response: httpx2.Response) -> str:
+    """What was asked and what came back, for a failing assertion."""
+    request = response.request
+    return f"{request.method} {request.url} answered {response.status_code}: {response.text[:2000]}"
+
+
+def timeless(value: Any) -> Any:
+    """The value without the seconds that are left, which shrink by themselves."""
+    if isinstance(value, dict):
+        return {name: timeless(inner) for name, inner in value.items() if name != "expires_in"}
+    if isinstance(value, list):
+        return [timeless(inner) for inner in value]
+    return value
+
+
+async def become_guest(nobody: Caller) -> tuple[str, str]:
+    """An anonymous buyer's name, and the token from the cookie that their browser would keep."""
+    response = await nobody.http.post("/v1/guests")
+    made = answered(response, 201)
+    return str(made["buyer"]), response.headers["set-cookie"].partition("=")[2].partition(";")[0]
+
+
+async def eventually(probe: Callable[[], Awaitable[Fact]], true: Callable[[Fact], bool]) -> Fact:
+    """Wait for a fact, within a bound."""
+    deadline = time.monotonic() + FACT_SECONDS_MAX
+    for attempt in itertools.count():
+        found = await probe()
+        if true(found):
+            return found
+        assert time.monotonic() < deadline, f"not true within {FACT_SECONDS_MAX} s ({attempt} tries): {found}"
+        await asyncio.sleep(0.05)
+    raise AssertionError
+
+
+def keyed(idempotency_key: str | None) -> dict[str, str]:
+    return {} if idempotency_key is None else {"Idempotency-Key": idempotency_key}
+
+
+def unique(prefix: str) -> str:
+    return f"{prefix}-{secrets.token_hex(6)}"

@@ -1,0 +1,179 @@
+"""Two hundred buyers want overlapping sets of fifty seats, on two servers, and change their minds."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import random
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from .support import Caller, Json, answered, eventually, refused
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from earmark.servers import Postgres
+
+BUYERS = 200
+ROUNDS = 4
+SHORT_SECONDS = 1
+# What a booking is in the end, when everything that was acknowledged is true.
+END_OF = {
+    "short": "expired",
+    "keep": "held",
+    "confirm": "confirmed",
+    "release": "released",
+    "extend and release": "released",
+    "confirm and cancel": "cancelled",
+}
+# What is done with seats that were had, in turn. Most are given back, so that they stay contended to the end.
+PLANS = ("keep", "confirm", *4 * ("extend and release", "confirm and cancel", "release"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tenure:
+    """A stretch of time in which a booking certainly had its seats, as its buyer saw it."""
+
+    booking: str
+    seats: frozenset[str]
+    since: float
+    until: float
+
+
+@dataclass(slots=True, kw_only=True)
+class Record:
+    """What all buyers saw."""
+
+    asked: dict[str, frozenset[str]] = field(default_factory=dict)
+    told: dict[str, str] = field(default_factory=dict)
+    tenures: list[Tenure] = field(default_factory=list)
+    answers: Counter[str] = field(default_factory=Counter)
+    plans: Iterator[str] = field(default_factory=lambda: itertools.cycle(PLANS))
+
+
+@dataclass(slots=True, kw_only=True)
+class Buyer:
+    """One who wants seats, gets some, and decides what to do with them; each step at any of the servers."""
+
+    name: str
+    event: str
+    names: list[str]
+    tills: list[Caller]
+    chance: random.Random
+    record: Record
+
+    async def play(self) -> None:
+        """A few claims, one after the other."""
+        for _ in range(ROUNDS):
+            await self.claim()
+
+    async def claim(self) -> None:
+        """Ask for one to four seats and, when they are had, follow a plan."""
+        short = self.chance.random() < 0.3
+        seats = self.chance.sample(self.names, self.chance.randint(1, 4))
+        ttl_seconds = SHORT_SECONDS if short else 600
+        sent = time.monotonic()
+        response = await self.till().hold(self.event, buyer=self.name, seats=seats, ttl_seconds=ttl_seconds)
+        had = time.monotonic()
+        if response.status_code == 409:
+            taken = refused(response, 409, "seats_taken")["seats"]
+            assert taken
+            assert set(taken) <= set(seats)
+            self.record.answers["refused"] += 1
+            return
+        booking = answered(response, 201)["id"]
+        self.record.asked[booking] = frozenset(seats)
+        plan = "short" if short else next(self.record.plans)
+        # Until it asked to let go, or until the shortest life the hold can have had, it was certainly the owner.
+        until = sent + SHORT_SECONDS if short else await self.follow(plan, booking)
+        if had < until:
+            self.record.tenures.append(Tenure(booking=booking, seats=frozenset(seats), since=had, until=until))
+        self.record.told[booking] = END_OF[plan]
+        self.record.answers[plan] += 1
+
+    async def follow(self, plan: str, booking: str) -> float:
+        """Carry the plan out and say when letting go began; every step succeeds, for nobody else may touch it."""
+        if plan.startswith("extend"):
+            answered(await self.till().extend(booking, seconds=60), 200)
+        if plan.startswith("confirm"):
+            answered(await self.till().confirm(booking), 200)
+        let_go_at = time.monotonic()
+        if plan.endswith("release"):
+            answered(await self.till().release(booking), 200)
+        if plan.endswith("cancel"):
+            answered(await self.till().cancel(booking), 200)
+        return let_go_at if plan.endswith(("release", "cancel")) else float("inf")
+
+    def till(self) -> Caller:
+        """Any server will do."""
+        return self.chance.choice(self.tills)
+
+
+def deadlocks(postgres: Postgres) -> int:
+    """How many this server has had to resolve, in all its databases."""
+    return int(postgres.psql("SELECT sum(deadlocks) FROM pg_stat_database"))
+
+
+def no_two_owners_at_once(tenures: list[Tenure]) -> None:
+    """Two stretches of certain ownership of one seat never overlap."""
+    by_seat: dict[str, list[Tenure]] = {}
+    for tenure in tenures:
+        for seat in tenure.seats:
+            by_seat.setdefault(seat, []).append(tenure)
+    for seat, found in by_seat.items():
+        ordered = sorted(found, key=lambda tenure: tenure.since)
+        latest = ordered[0]
+        for tenure in ordered[1:]:
+            assert tenure.since >= latest.until, f"{seat} belonged to {latest} and to {tenure}"
+            latest = max(latest, tenure, key=lambda one: one.until)
+
+
+def the_map_is_what_the_bookings_say(states: dict[str, str], bookings: list[Json], record: Record) -> None:
+    """Every live booking has exactly the seats that it asked for; no seat is in two; the rest is free."""
+    expected = dict.fromkeys(states, "available")
+    owners = Counter[str]()
+    for booking in bookings:
+        seats = {seat["id"] for seat in booking["seats"]}
+        assert seats == record.asked[booking["id"]], f"{booking['id']} has a part of what it asked for"
+        if booking["state"] in ("held", "confirmed"):
+            owners.update(seats)
+            expected |= dict.fromkeys(seats, "held" if booking["state"] == "held" else "booked")
+    assert max(owners.values()) == 1, owners
+    assert states == expected
+
+
+async def test_overlapping_claims_never_share_a_seat(postgres: Postgres, two_tills: list[Caller]) -> None:
+    """Holds, releases, sales, cancels, extensions and lapses mixed: all or nothing, one owner, no deadlock told."""
+    event = await two_tills[0].theatre(rows=5, seats_per_row=10)
+    names = sorted(await two_tills[0].states(event))
+    before = deadlocks(postgres)
+    record = Record()
+    buyers = [
+        Buyer(
+            name=f"buyer-{n}",
+            event=event,
+            names=names,
+            tills=two_tills,
+            chance=random.Random(n),  # noqa: S311 (a seed makes the crowd repeatable)
+            record=record,
+        )
+        for n in range(BUYERS)
+    ]
+    await asyncio.gather(*(buyer.play() for buyer in buyers))
+    print(f"answers: {dict(record.answers)}; deadlocks resolved inside: {deadlocks(postgres) - before}")  # noqa: T201
+
+    no_two_owners_at_once(record.tenures)
+    await eventually(
+        lambda: two_tills[0].bookings(event_id=event, state="held"),
+        lambda held: all(record.told[booking["id"]] == "held" for booking in held),
+    )
+    found = await two_tills[0].bookings(event_id=event)
+    assert {booking["id"]: booking["state"] for booking in found} == record.told
+    for till in two_tills:
+        the_map_is_what_the_bookings_say(await till.states(event), found, record)
+    # A run in which nobody collided, or nobody tried something, would prove nothing.
+    assert all(record.answers[kind] for kind in ("refused", "short", *PLANS)), record.answers
+    assert {booking["state"] for booking in found} == {"held", "confirmed", "released", "cancelled", "expired"}
