@@ -1,4 +1,4 @@
-"""The code's own shape, under test: what STYLE asks for and a reader relies on."""
+"""The code's own shape, under test: what a reader relies on."""
 
 from __future__ import annotations
 

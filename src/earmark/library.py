@@ -13,15 +13,16 @@ from __future__ import annotations
 
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 from earmark import wiring
 from earmark.domain.event import Event
 from earmark.domain.ids import BookingId, Buyer, EventId, PoolId, SeatId
-from earmark.domain.money import is_currency
+from earmark.domain.money import AMOUNT_MAX, is_currency
 from earmark.domain.pool import Pool
 from earmark.domain.seat import Seat
 from earmark.engine.asks import Actor, Cancel, Confirm, Create, Decided, Extend, Hold, Release
-from earmark.errors import BookingUnknown, InvalidRequest
+from earmark.errors import BookingUnknown, EventUnknown, InvalidRequest
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping, Sequence
@@ -67,6 +68,11 @@ class Earmark:
         """An event that sells seats (their prices by name) and pools (capacity and price by name)."""
         if not is_currency(currency):
             raise InvalidRequest.at("currency", "is not an ISO 4217 currency")
+        if not seats and not pools:
+            raise InvalidRequest.at("seats", "an event sells seats, pools, or both")
+        numbers = [*(seats or {}).values(), *(number for pool in (pools or {}).values() for number in pool)]
+        if any(not 0 <= number <= AMOUNT_MAX for number in numbers):
+            raise InvalidRequest.at("seats", f"prices and capacities are from 0 to {AMOUNT_MAX}")
         own = EventId(event_id)
         now = (await self.engine.store.read_map(own)).now
         event = Event(id=own, name=name, currency=currency, live=self._actor.live, created_at=now, **policy)
@@ -111,46 +117,72 @@ class Earmark:
         )
         return _booking(await self.engine.hold(ask))
 
-    async def extend(self, booking_id: BookingId, *, seconds: int) -> Booking:
+    async def extend(self, booking_id: BookingId | str, *, seconds: int) -> Booking:
         """More time, within the longest life of a hold."""
         return _booking(await self.engine.extend(Extend(**self._about(booking_id), seconds=seconds)))
 
-    async def confirm(self, booking_id: BookingId, *, payment_id: str, payment_method: str | None = None) -> Booking:
+    async def confirm(
+        self, booking_id: BookingId | str, *, payment_id: str, payment_method: str | None = None
+    ) -> Booking:
         """The money was taken: the hold becomes a sale."""
         ask = Confirm(**self._about(booking_id), payment_id=payment_id, payment_method=payment_method)
         return _booking(await self.engine.confirm(ask))
 
-    async def release(self, booking_id: BookingId) -> Booking:
+    async def release(self, booking_id: BookingId | str) -> Booking:
         """Let go of a hold."""
         return _booking(await self.engine.release(Release(**self._about(booking_id))))
 
-    async def cancel(self, booking_id: BookingId, *, seats: Sequence[str] = (), reason: str | None = None) -> Booking:
-        """Undo a sale, or some seats of it."""
-        gone = frozenset(SeatId(seat) for seat in seats)
-        return _booking(await self.engine.cancel(Cancel(**self._about(booking_id), seats=gone, reason=reason)))
+    async def cancel(
+        self,
+        booking_id: BookingId | str,
+        *,
+        seats: Sequence[str] = (),
+        pools: Mapping[str, int] | None = None,
+        reason: str | None = None,
+    ) -> Booking:
+        """Undo a sale, or some seats and units of it."""
+        ask = Cancel(
+            **self._about(booking_id),
+            seats=frozenset(SeatId(seat) for seat in seats),
+            pools={PoolId(pool): units for pool, units in (pools or {}).items()},
+            reason=reason,
+        )
+        return _booking(await self.engine.cancel(ask))
 
-    async def booking(self, booking_id: BookingId) -> Booking:
+    async def booking(self, booking_id: BookingId | str) -> Booking:
         """A booking as it is. A hold whose time is over may still read `held` here until somebody meets it."""
-        _, booking = await self.engine.store.read_booking(booking_id)
+        _, booking = await self.engine.store.read_booking(_id(booking_id))
         if booking is None or not self._actor.may_see(booking):
             raise BookingUnknown(booking_id=str(booking_id))
         return booking
 
-    async def history(self, booking_id: BookingId) -> list[Entry]:
+    async def history(self, booking_id: BookingId | str) -> list[Entry]:
         """All that happened to a booking."""
-        await self.booking(booking_id)
-        return await self.engine.store.read_history(booking_id)
+        return await self.engine.store.read_history((await self.booking(booking_id)).id)
 
     async def map(self, event_id: str) -> SeatMap:
         """The seats and pools of an event, for showing."""
-        return await self.engine.store.read_map(EventId(event_id))
+        event = await self.engine.store.read_event(EventId(event_id))
+        if event is None or event.live != self._actor.live:
+            raise EventUnknown(event_id=event_id)
+        return await self.engine.store.read_map(event.id)
 
     async def sweep(self, *, limit: int = 200) -> int:
         """End up to `limit` holds whose time is over. Nothing depends on it; counts and lists look tidier."""
         return len(await self.engine.expire(limit=limit))
 
-    def _about(self, booking_id: BookingId) -> dict[str, Any]:
-        return {"actor": self._actor, "entry_id": self.engine.ids.entry_id(), "booking_id": booking_id}
+    def _about(self, booking_id: BookingId | str) -> dict[str, Any]:
+        return {"actor": self._actor, "entry_id": self.engine.ids.entry_id(), "booking_id": _id(booking_id)}
+
+
+def _id(booking_id: BookingId | str) -> BookingId:
+    """A booking's id, also as the text that a page or a log carries."""
+    if not isinstance(booking_id, str):
+        return booking_id
+    try:
+        return BookingId(UUID(booking_id))
+    except ValueError:
+        raise BookingUnknown(booking_id=booking_id) from None
 
 
 def _value(answer: Answer) -> Any:

@@ -43,6 +43,7 @@ JSON = "application/json"
 
 _KEY = re.compile(r"[\x21-\x7e]{1,255}")
 _AT = re.compile(r"^(?P<message>.*?)(?: - at `(?P<path>[^`]*)`)?$", re.DOTALL)
+_FIELD = re.compile(r"Object (?:(?P<missing>missing required)|contains unknown) field `(?P<name>[^`]*)`")
 _encoder = msgspec.json.Encoder()
 log = structlog.get_logger("earmark")
 
@@ -226,6 +227,9 @@ def _place(text: str) -> tuple[str, str]:
     assert found is not None
     path = (found["path"] or "").removeprefix("$").removeprefix(".")
     message = found["message"]
-    if " matching regex " in message:
+    if field := _FIELD.match(message):
+        path = f"{path}.{field['name']}".removeprefix(".")
+        message = "is required" if field["missing"] else "is not a field of this request"
+    elif " matching regex " in message:
         message = "has characters that are not allowed here"
     return path, message[:1].lower() + message[1:]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import logging
 import signal
 import socket
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
 GRACE_SECONDS = 1.0
 BACKLOG = 2048
+TAKEN = {errno.EADDRINUSE, errno.EACCES}
 
 
 async def serve(settings: Settings, *, ready: Callable[[str], None]) -> None:
@@ -130,9 +132,10 @@ def _check_free(host: str, port: int) -> None:
         with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind((host, port))
-    except OSError as taken:
-        problem = f"Cannot listen on {host}:{port} ({taken.strerror}). Choose another with --port."
-        raise SetupError(problem=problem) from taken
+    except OSError as refused:
+        other = "--port" if refused.errno in TAKEN else "--host"
+        problem = f"Cannot listen on {host}:{port} ({refused.strerror or refused}). Choose another with {other}."
+        raise SetupError(problem=problem) from refused
 
 
 def first_free_port(host: str, *, first: int, tries: int = 100) -> int:
@@ -140,8 +143,10 @@ def first_free_port(host: str, *, first: int, tries: int = 100) -> int:
     for port in range(first, first + tries):
         try:
             _check_free(host, port)
-        except SetupError:
-            continue
+        except SetupError as refused:
+            if isinstance(refused.__cause__, OSError) and refused.__cause__.errno in TAKEN:
+                continue
+            raise
         return port
     raise SetupError(problem=f"No free port from {first} to {first + tries - 1} on {host}. Choose one with --port.")
 

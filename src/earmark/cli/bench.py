@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
+from cyclopts.validators import Number
 from rich.console import Console
 
 from earmark import wiring
@@ -17,9 +18,9 @@ from earmark.lab import bench as lab
 def bench(
     *,
     database: Annotated[str | None, Parameter(help="Where to measure. Else a new SQLite file.")] = None,
-    clients: Annotated[int, Parameter(help="How many buyers at once.")] = 200,
-    flows: Annotated[int, Parameter(help="How many bookings in all.")] = 4000,
-    seats_each: Annotated[int, Parameter(help="How many seats each booking holds.")] = 3,
+    clients: Annotated[int, Parameter(validator=Number(gte=1), help="How many buyers at once.")] = 200,
+    flows: Annotated[int, Parameter(validator=Number(gte=1), help="How many bookings in all.")] = 4000,
+    seats_each: Annotated[int, Parameter(validator=Number(gte=1, lte=100), help="How many seats each holds.")] = 3,
 ) -> int:
     """Measure hold and confirm on this machine. Counted in the database; exits with 1 when a count is off."""
     with tempfile.TemporaryDirectory(prefix="earmark-bench-") as folder:

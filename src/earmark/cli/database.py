@@ -7,6 +7,7 @@ import os
 from typing import Annotated
 
 from cyclopts import Parameter
+from cyclopts.validators import Number
 from rich.console import Console
 
 from earmark import config, wiring
@@ -35,7 +36,9 @@ def migrate(
 def verify(
     *,
     database: Database = None,
-    rows: Annotated[int, Parameter(help="How many rows to name per broken rule.")] = 20,
+    rows: Annotated[
+        int, Parameter(validator=Number(gte=1, lte=10_000), help="How many rows to name per broken rule, at most.")
+    ] = 20,
 ) -> int:
     """Check the promises on a live database: no seat sold twice, no booking resolved twice, no count that drifted.
 
@@ -56,7 +59,7 @@ async def _verify(url: str, *, rows: int) -> int:
     for flaw in flaws:
         out.print(f"[red]BROKEN[/] {flaw.promise}: {flaw.rule}\n       {flaw.row}", markup=True)
     if flaws:
-        out.print(f"{len(flaws)} rows break a promise.")
+        out.print("1 row breaks a promise." if len(flaws) == 1 else f"{len(flaws)} rows break a promise.")
         return 1
     out.print("clean: every seat has at most one live owner, every count is right, every booking resolved at most once")
     return 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from cyclopts import App
+from cyclopts import App, CycloptsError
 from rich.console import Console
 
 from earmark.cli import bench, database, serving
@@ -33,6 +33,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run a command. What Earmark refuses is one line on stderr and exit code 1; bad usage is exit code 2."""
     try:
         code = app(arguments, exit_on_error=False, print_error=True, result_action="return_value")
+    except CycloptsError:
+        sys.exit(2)
     except EarmarkError as error:
         Console(stderr=True, soft_wrap=True, highlight=False).print(f"[red]earmark:[/] {_escape(str(error))}")
         sys.exit(1)

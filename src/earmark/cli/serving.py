@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
+from cyclopts.validators import Number
 from rich.console import Console
 
 from earmark import config, wiring
@@ -20,15 +21,20 @@ from earmark.cli.logs import configure
 from earmark.errors import SetupError
 
 Host = Annotated[str | None, Parameter(help="Address to listen on.")]
-Redis = Annotated[str | None, Parameter(help="Redis URL, for locks and admission. Bookings never depend on it.")]
-Port = Annotated[int | None, Parameter(help="Port to listen on.")]
+Redis = Annotated[
+    str | None, Parameter(help="Redis URL. Accepted, and not used by this version: the database decides alone.")
+]
+IS_PORT = Number(gte=1, lte=65535)
+Port = Annotated[int | None, Parameter(validator=IS_PORT, help="Port to listen on. Else EARMARK_PORT, else 8080.")]
 Verbose = Annotated[bool, Parameter(negative="", help="One log line per call.")]
 
 
 def demo(
     *,
     host: Host = None,
-    port: Annotated[int | None, Parameter(help="Port to listen on. Else the first free one from 8080.")] = None,
+    port: Annotated[
+        int | None, Parameter(validator=IS_PORT, help="Port to listen on. Else the first free one from 8080.")
+    ] = None,
     database: Annotated[str | None, Parameter(help="Keep the demo's data here. Else it is gone at the end.")] = None,
     redis: Redis = None,
     open_: Annotated[bool, Parameter(name="--open", help="Open the page in a browser.")] = True,
@@ -108,6 +114,7 @@ def serve(
             f"Set EARMARK_ADMIN_KEY to a secret of your own, for example: export EARMARK_ADMIN_KEY={new_key(live=True)}"
         )
         raise SetupError(problem=problem)
+    _refuse_memory(settings)
     asyncio.run(_serve(settings))
 
 
@@ -115,6 +122,7 @@ async def _serve(settings: config.Settings) -> None:
     from earmark.api.server import serve as run
 
     out = Console(highlight=False, soft_wrap=True)
+    _mention_redis(settings, out)
     await run(settings, ready=lambda url: out.print(f"Earmark serves {url}"))
     out.print("Stopped.")
 
@@ -123,6 +131,7 @@ def work(*, database: Database = None, redis: Redis = None, verbose: Verbose = F
     """Run the workers beside several servers: today the sweeper, which ends holds whose time is over."""
     configure(verbose=verbose)
     settings = config.read(os.environ, database_url=database, redis_url=redis)
+    _refuse_memory(settings)
     asyncio.run(_work(settings))
 
 
@@ -135,9 +144,22 @@ async def _work(settings: config.Settings) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     out = Console(highlight=False, soft_wrap=True)
+    _mention_redis(settings, out)
     out.print("Earmark works: sweeper.")
     try:
         await loop.run([Sweeper(engine)], stop)
     finally:
         await engine.close()
     out.print("Stopped.")
+
+
+def _refuse_memory(settings: config.Settings) -> None:
+    if settings.database_url.startswith("memory:"):
+        raise SetupError(
+            problem="The memory database is for tests: it lives in one process and forgets. Use SQLite or PostgreSQL."
+        )
+
+
+def _mention_redis(settings: config.Settings, out: Console) -> None:
+    if settings.redis_url:
+        out.print("A Redis URL is set. This version does not use it: the database decides alone.")

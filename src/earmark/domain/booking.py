@@ -119,7 +119,7 @@ def confirm(booking: Booking, *, payment_id: str, payment_method: str | None, no
     if booking.state is State.CONFIRMED:
         if booking.payment_id == payment_id:
             return booking
-        raise BookingResolved(state=booking.state)
+        raise BookingResolved(state=booking.state.value)
     _check(booking, Verb.CONFIRM, now=now)
     moved = _moved(booking, Verb.CONFIRM, State.CONFIRMED)
     return msgspec.structs.replace(moved, confirmed_at=now, payment_id=payment_id, payment_method=payment_method)

@@ -90,6 +90,6 @@ def refusal(state: State, verb: Verb) -> errors.Refusal:
         case State.PAYING:
             return errors.PaymentInProgress()
         case State.HELD if verb in {Verb.CANCEL, Verb.REFUND}:
-            return errors.BookingNotConfirmed(state=state)
+            return errors.BookingNotConfirmed(state=state.value)
         case _:
-            return errors.BookingResolved(state=state)
+            return errors.BookingResolved(state=state.value)

@@ -65,5 +65,5 @@ def check_current(dialect: str, applied: Mapping[int, str]) -> None:
     missing = [str(step) for step in pending(dialect, applied) if step.name != "guards" or not applied]
     if missing:
         state = "has an old schema" if applied else "is empty"
-        problem = f"The database {state} (missing {', '.join(missing)}). Run: earmark migrate --database …"
+        problem = f"The database {state} (missing {', '.join(missing)}). Run `earmark migrate` on it first."
         raise SetupError(problem=problem)

@@ -1,0 +1,109 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from earmark.cli import main
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+KEY = "ek_test_0123456789abcdef"
+
+
+@pytest.fixture
+def earmark(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[int, str, str]]:
+    """The command line in this process: exit code, stdout, stderr."""
+    for name in ("EARMARK_DATABASE_URL", "DATABASE_URL", "EARMARK_ADMIN_KEY", "PORT", "EARMARK_PORT"):
+        monkeypatch.delenv(name, raising=False)
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as left:
+            main(arguments)
+        out, err = capfd.readouterr()
+        return int(left.value.code or 0), out, err
+
+    return run
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("bogus",),
+        ("serve", "--prot", "1"),
+        ("serve", "--port", "99999"),
+        ("bench", "--flows", "0"),
+        ("verify", "--rows", "0"),
+    ],
+)
+def test_bad_usage_is_one_box_and_exit_code_2(
+    earmark: Callable[..., tuple[int, str, str]], arguments: tuple[str, ...]
+) -> None:
+    """No traceback: what was wrong, and what would be right."""
+    code, out, err = earmark(*arguments)
+    assert code == 2
+    assert "Error" in out + err
+    assert "Traceback" not in out + err
+
+
+@pytest.mark.parametrize(
+    "arguments, said",
+    [
+        (("serve", "--database", "mysql://x"), "postgresql://"),
+        (("serve", "--database", "memory:"), "SQLite or PostgreSQL"),
+        (("work", "--database", "memory:"), "SQLite or PostgreSQL"),
+        (("verify", "--database", "postgresql://nobody@127.0.0.1:1/x"), "cannot be reached"),
+        (("verify", "--database", "sqlite:///no/such/folder/x.sqlite3"), "earmark migrate"),
+    ],
+)
+def test_a_refusal_is_one_line_that_says_what_to_do(
+    earmark: Callable[..., tuple[int, str, str]], monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], said: str
+) -> None:
+    """On stderr, with exit code 1."""
+    monkeypatch.setenv("EARMARK_ADMIN_KEY", KEY)
+    code, out, err = earmark(*arguments)
+    assert (code, out) == (1, "")
+    assert said in err
+    assert err.count("\n") == 1
+
+
+def test_serving_needs_a_key_of_ones_own(earmark: Callable[..., tuple[int, str, str]]) -> None:
+    """And the error offers one."""
+    code, _, err = earmark("serve", "--database", "sqlite:///x.sqlite3")
+    assert code == 1
+    assert "export EARMARK_ADMIN_KEY=ek_live_" in err
+
+
+def test_a_short_key_is_refused(earmark: Callable[..., tuple[int, str, str]], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A key that can be guessed is no key."""
+    monkeypatch.setenv("EARMARK_ADMIN_KEY", "short")
+    code, _, err = earmark("serve", "--database", "sqlite:///x.sqlite3")
+    assert code == 1
+    assert "longer" in err
+
+
+def test_migrate_verify_and_bench_on_a_new_file(earmark: Callable[..., tuple[int, str, str]], tmp_path: Path) -> None:
+    """The three that need no server: ready, clean, and counted in the database."""
+    url = f"sqlite:////{str(tmp_path).lstrip('/')}/shop.sqlite3"
+    assert earmark("migrate", "--database", url, "--dry-run")[1].startswith("would apply 0001_tables")
+    assert earmark("migrate", "--database", url)[1] == "applied 0001_tables\napplied 0002_guards\n"
+    assert earmark("migrate", "--database", url)[1] == "The schema is current.\n"
+    code, out, _ = earmark("bench", "--database", url, "--flows", "60", "--clients", "20", "--seats-each", "2")
+    assert code == 0
+    assert "60 of 60 confirmed in the database, 0 flaws" in out
+    code, out, _ = earmark("verify", "--database", url)
+    assert (code, out.partition(":")[0]) == (0, "clean")
+
+
+def test_every_command_explains_itself(earmark: Callable[..., tuple[int, str, str]]) -> None:
+    """`--help` reads well: a sentence for the command, and one for each option."""
+    code, out, _ = earmark("--help")
+    assert code == 0
+    for command in ("demo", "serve", "work", "migrate", "verify", "bench"):
+        assert command in out
+        code, told, _ = earmark(command, "--help")
+        assert code == 0
+        assert "Usage:" in told
+        assert "--database" in told

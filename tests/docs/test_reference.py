@@ -1,0 +1,228 @@
+"""The reference pages are complete, and say nothing that the code does not."""
+
+from __future__ import annotations
+
+import inspect
+import io
+import re
+from typing import TYPE_CHECKING, Any, get_type_hints
+
+import msgspec
+import pytest
+from rich.console import Console
+
+from earmark import Earmark, config, errors
+from earmark.api import problems, words
+from earmark.api.app import CALLS
+from earmark.api.identity import GUEST_SECONDS
+from earmark.cli.main import app
+from earmark.domain.machine import LIVE, MOVES, SAGA_ONLY, State, Verb
+from earmark.domain.policy import TTL_SECONDS_MAX, TTL_SECONDS_MIN, Policy
+from earmark.domain.seat import SeatState
+from earmark.version import __version__
+
+from .pages import ROOT, SOURCE, codes, read, section, table
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from earmark.api.door import Call
+    from earmark.errors import EarmarkError
+
+ERRORS = read("docs/reference/errors.md")
+HTTP = read("docs/reference/http-api.md")
+SETTINGS = read("docs/reference/settings.md")
+STATES = read("docs/reference/states.md")
+COMMANDS = read("docs/reference/command-line.md")
+LIBRARY = read("docs/reference/library.md")
+ANSWERS = (words.BookingAnswer, words.EventAnswer, words.SeatAnswer, words.PoolAnswer, words.EntryAnswer)
+
+
+def _kinds(kind: type[EarmarkError] = errors.EarmarkError) -> Iterator[type[EarmarkError]]:
+    for known in kind.__subclasses__():
+        yield known
+        yield from _kinds(known)
+
+
+def _facts(kind: type[EarmarkError]) -> dict[str, Any]:
+    return getattr(kind, "__dataclass_fields__", {})
+
+
+def _transient(kind: type[EarmarkError]) -> str:
+    """Always, never, or as the case may be."""
+    own = _facts(kind).get("transient")
+    if own is not None and not own.default:
+        return "sometimes"
+    return "yes" if kind.transient else "no"
+
+
+def _error_row(code: str) -> list[str]:
+    kind = next(kind for kind in _kinds() if kind.code == code and "__dataclass_fields__" in vars(kind))
+    facts = ", ".join(f"`{fact}`" for fact in _facts(kind) if fact not in {"transient", "because"})
+    meaning = (kind.__doc__ or "").partition("\n")[0]
+    return [f"`{code}`", str(int(problems.STATUS[code])), _transient(kind), meaning, facts]
+
+
+def test_every_error_is_listed_with_its_status_meaning_and_facts() -> None:
+    """A caller can look up any code that an answer may have, and finds no code that none has."""
+    assert table(section(ERRORS, "## Codes")) == [_error_row(code) for code in problems.STATUS]
+
+
+def test_every_move_is_listed() -> None:
+    """The table of moves is the law's own, and says which moves a call makes today."""
+    listed = {
+        (source, verb): (frozenset(codes(targets)), today)
+        for source, verb, targets, today, _ in table(section(STATES, "## Moves"))
+    }
+    expected = {
+        (f"`{source}`" if source else "new", f"`{verb}`"): (frozenset(targets), _today(source, verb))
+        for (source, verb), targets in MOVES.items()
+    }
+    assert listed == expected
+
+
+def _today(source: State | None, verb: Verb) -> str:
+    """Whether some verb makes this move by now: its file is there, and it does not follow from a payment of ours."""
+    built = (SOURCE / "engine" / f"{verb}.py").exists() and (source, verb) not in SAGA_ONLY
+    return "yes" if built else "not yet"
+
+
+def test_every_state_is_listed() -> None:
+    """Each state of a booking and of a seat has its line."""
+    assert [row[:2] for row in table(STATES)] == [[f"`{state}`", "yes" if state in LIVE else "no"] for state in State]
+    assert [row[0] for row in table(section(STATES, "## Seats"))] == [f"`{state}`" for state in SeatState]
+
+
+def test_every_setting_is_listed_with_its_default() -> None:
+    """One row per setting, in the order of the code."""
+    fields = msgspec.structs.fields(config.Settings)
+    rows = table(SETTINGS)
+    assert [row[0] for row in rows] == [f"`EARMARK_{field.name.upper()}`" for field in fields]
+    shown = {True: "`on`", False: "`off`", None: "not set"}
+    assert [row[3] for row in rows] == [shown.get(field.default, f"`{field.default}`") for field in fields]
+
+
+SAMPLES = {"port": "8181", "guests": "on", "sweep": "off", "admin_key": "ek_test_0123456789"}
+
+
+@pytest.mark.parametrize("row", table(SETTINGS), ids=lambda row: row[0].strip("`"))
+def test_every_documented_variable_is_read(row: list[str]) -> None:
+    """A variable on the page has an effect, under each of its names."""
+    setting = row[0].strip("`").removeprefix("EARMARK_").lower()
+    for variable in codes(row[0] + row[1]):
+        changed = config.read({variable: SAMPLES.get(setting, "something")})
+        assert getattr(changed, setting) != getattr(config.Settings(), setting), variable
+
+
+def test_no_variable_is_read_that_is_not_documented() -> None:
+    """Every environment variable that the settings name is on the page."""
+    named = set(re.findall(r'"((?:EARMARK_)?[A-Z]+(?:_[A-Z]+)*)"', (SOURCE / "config.py").read_text()))
+    assert named == {variable for row in table(SETTINGS) for variable in codes(row[0] + row[1])}
+
+
+def test_the_example_of_an_environment_is_complete() -> None:
+    """`.env.example` has every setting once; those that are set there are set to their defaults."""
+    lines = re.findall(r"^(#?)(EARMARK_\w+)=(.*)$", (ROOT / ".env.example").read_text(), re.MULTILINE)
+    assert [name for _, name, _ in lines] == [row[0].strip("`") for row in table(SETTINGS)]
+    assert config.read({name: value for commented, name, value in lines if not commented}) == config.Settings()
+
+
+def test_the_limits_are_those_of_the_code() -> None:
+    """Numbers in the settings page are the numbers that hold."""
+    policy = Policy()
+    assert [row[1] for row in table(section(SETTINGS, "## Limits"))] == [
+        f"{policy.ttl_seconds_default} seconds",
+        f"{TTL_SECONDS_MIN} to {TTL_SECONDS_MAX} seconds",
+        f"{policy.life_seconds_max} seconds",
+        str(words.CLAIM_ITEMS_MAX),
+        str(policy.pool_units_max),
+        f"{words.EVENT_SEATS_MAX}, {words.EVENT_POOLS_MAX}",
+        "64 KB; 16 MB for events",
+        "15 seconds",
+        f"{GUEST_SECONDS // 3600} hours",
+    ]
+
+
+def _help(*command: str) -> str:
+    out = io.StringIO()
+    app.help_print(command, console=Console(file=out, width=500))
+    return out.getvalue()
+
+
+def _documented_commands() -> list[str]:
+    return re.findall(r"^## (\w+)$", COMMANDS, re.MULTILINE)
+
+
+def test_every_command_is_documented() -> None:
+    """The commands of the page are the commands of `--help`."""
+    known = re.findall(r"^│ (\w+) ", _help(), re.MULTILINE)
+    assert sorted(_documented_commands()) == sorted(known)
+
+
+@pytest.mark.parametrize("command", _documented_commands())
+def test_every_option_is_documented(command: str) -> None:
+    """A command's section begins as its help does, and has its options in the same order."""
+    told, shown = section(COMMANDS, f"## {command}"), _help(command)
+    assert told.strip().splitlines()[0] in shown
+    options = [option for line in re.findall(r"^│ (--.*)", shown, re.MULTILINE) for option in _options(line)]
+    assert [option for row in table(told) for option in codes(row[0])] == options
+
+
+def _options(line: str) -> list[str]:
+    return re.findall(r"--[a-z-]+", line.partition("  ")[0])
+
+
+def _title(call: Call) -> str:
+    return f"### `{call.method} {call.path}`"
+
+
+def test_every_call_is_documented() -> None:
+    """The calls of the page are the calls of the API, in the same order."""
+    assert re.findall(r"^### .*$", HTTP, re.MULTILINE) == [_title(call) for call in CALLS]
+
+
+@pytest.mark.parametrize("call", CALLS, ids=lambda call: call.name)
+def test_a_call_is_documented_whole(call: Call) -> None:
+    """Who may make it, what it takes, whether a key makes it safe, and what it refuses."""
+    told = section(HTTP, _title(call))
+    named = set(codes(told))
+    assert f"Scope `{call.scope}`" in told if call.scope else "Scope none" in told
+    assert ("idempotent" in told) is call.idempotent
+    assert named >= {parameter for parameter, _ in call.query}
+    assert named >= set(call.refusals)
+    assert named & set(problems.STATUS) == set(call.refusals), "it names a refusal that the call does not give"
+    if call.answer not in {*ANSWERS, words.HealthAnswer}:
+        assert named >= set(call.answer.__struct_fields__)
+    if call.body and call.body.__struct_fields__:
+        fields = [field for row in table(told) for field in codes(row[0])]
+        assert sorted(fields) == sorted(field.encode_name for field in msgspec.structs.fields(call.body))
+        for row in table(told):
+            assert ("required" in row[2]) >= any(_required(call.body, field) for field in codes(row[0]))
+
+
+def _required(body: type[msgspec.Struct], name: str) -> bool:
+    return next(field.required for field in msgspec.structs.fields(body) if field.name == name)
+
+
+@pytest.mark.parametrize("answer", ANSWERS, ids=lambda answer: answer.__name__)
+def test_every_field_of_an_answer_is_documented(answer: type[msgspec.Struct]) -> None:
+    """Nothing comes back that the page does not name."""
+    assert set(get_type_hints(answer)) <= set(codes(section(HTTP, "## Answers")))
+
+
+def test_every_method_of_the_library_is_documented() -> None:
+    """Methods and their arguments, in the order of the code."""
+    methods = {name: value for name, value in vars(Earmark).items() if not name.startswith("_")}
+    known = [
+        [
+            f"`{name}`",
+            [argument for argument in inspect.signature(getattr(Earmark, name)).parameters if argument != "self"],
+        ]
+        for name in methods
+    ]
+    assert [[method, codes(arguments)] for method, arguments, _ in table(LIBRARY)] == known
+
+
+def test_the_readme_speaks_of_this_version() -> None:
+    """What is "not yet" there, is not yet in this very version."""
+    assert f"Version {__version__} " in section(read("README.md"), "## Not yet")

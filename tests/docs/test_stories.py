@@ -1,0 +1,144 @@
+"""Every command and every program that the documentation shows does what it says."""
+
+from __future__ import annotations
+
+import asyncio
+import shlex
+import shutil
+import sqlite3
+import subprocess
+from typing import TYPE_CHECKING
+
+import pytest
+
+from earmark import Earmark
+
+from .pages import PAGES, ROOT, Block, blocks, name, outputs, read
+from .stories import BIN, Failed, compare, differs, environment, free_port, is_setup, matches, run_python, tell
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from earmark.servers import Postgres
+
+    from .conftest import Demo
+
+PROGRAMS = [
+    pytest.param(page, number, id=f"{name(page)}:{number}")
+    for page in PAGES
+    for number, block in enumerate(blocks(page.read_text()))
+    if block.language == "python"
+]
+STORIES = {
+    "README.md",
+    "CONTRIBUTING.md",
+    "docs/tutorial/first-booking.md",
+    "docs/howto/run-on-postgresql.md",
+    "docs/howto/run-several-servers.md",
+    "docs/howto/verify-a-database.md",
+}
+
+
+@pytest.mark.parametrize("page,number", PROGRAMS)
+def test_a_program_prints_what_its_page_says(
+    page: Path, number: int, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """A reader who copies a program gets the output that stands below it."""
+    block = blocks(page.read_text())[number]
+    settings: dict[str, str] = {}
+    if "start_postgres" in block.text:  # the suite's own, so that it need not be started twice
+        server: Postgres = request.getfixturevalue("postgres_server")
+        request.addfinalizer(lambda: server.drop_database("shop"))
+        settings = {"EARMARK_TEST_DATABASE_URL": server.url()}
+    assert run_python(block, folder=tmp_path, **settings) == 1, "a program without its output teaches little"
+
+
+@pytest.mark.parametrize("client", ["curl", "httpx2"])
+def test_the_first_booking_of_the_readme(client: str, demo: Demo, tmp_path: Path) -> None:
+    """Create, hold, confirm, and a second hold of that seat is refused by name; by curl, and by another client."""
+    if client == "curl" and not shutil.which("curl"):
+        pytest.skip("NO CURL ON THIS MACHINE: the same requests are made by httpx2 in this test's other half")
+    reader = {"127.0.0.1:8080": f"127.0.0.1:{demo.port}", "ek_test_…": demo.key}
+    assert tell(read("README.md"), folder=tmp_path, instead=reader, client=client) == 4
+
+
+def test_the_tutorial_over_http(tmp_path: Path) -> None:
+    """The newcomer's ten minutes."""
+    key = "ek_test_of-the-tutorial-00"
+    compared = tell(
+        read("docs/tutorial/first-booking.md"),
+        folder=tmp_path,
+        instead={"8080": free_port(), "ek_test_…": key},
+        EARMARK_ADMIN_KEY=key,
+    )
+    assert compared == 6
+
+
+def test_running_on_postgresql(empty_postgres_url: str, tmp_path: Path) -> None:
+    """From an empty database to a server that is ready."""
+    database = {"postgresql://shop@localhost/shop": shlex.quote(empty_postgres_url)}
+    page = read("docs/howto/run-on-postgresql.md")
+    assert tell(page, folder=tmp_path, instead=database | {"8080": free_port()}) == 3
+
+
+def test_running_several_servers(empty_postgres_url: str, tmp_path: Path) -> None:
+    """One server holds and the other confirms, with a worker beside them."""
+    places = {
+        "postgresql://shop@localhost/shop": shlex.quote(empty_postgres_url),
+        "8080": free_port(),
+        "8081": free_port(),
+    }
+    assert tell(read("docs/howto/run-several-servers.md"), folder=tmp_path, instead=places) == 2
+
+
+def test_verifying_a_database(tmp_path: Path) -> None:
+    """A clean database is called clean, and a broken one is named in the words of the page."""
+    page = read("docs/howto/verify-a-database.md")
+    url = f"sqlite:///{tmp_path / 'shop.sqlite3'}"
+    asyncio.run(_open_a_play(url))
+    assert tell(page, folder=tmp_path, instead={}) == 1
+
+    with sqlite3.connect(tmp_path / "shop.sqlite3") as connection:
+        connection.execute("UPDATE pools SET sold = 3")
+    connection.close()
+    command = [str(BIN / "earmark"), "verify", "--database", url]
+    done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=30, check=False)
+    assert done.returncode == 1
+    assert done.stdout.startswith(outputs(page, "text")[1]), done.stdout
+
+
+async def _open_a_play(url: str) -> None:
+    async with Earmark.open(url) as earmark:
+        await earmark.create("play", name="A play", currency="EUR", pools={"standing": (40, 1200)})
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_no_command_is_left_untried(page: Path) -> None:
+    """A page with commands is one of the stories above, and its programs all run."""
+    told = [block for block in blocks(page.read_text()) if block.language == "sh"]
+    assert not told or name(page) in STORIES
+
+
+@pytest.mark.parametrize("page", sorted(STORIES))
+def test_make_knows_what_the_pages_ask_of_it(page: str) -> None:
+    """`make demo` and its like are targets with a line of help."""
+    makefile = (ROOT / "Makefile").read_text()
+    for block in filter(is_setup, blocks(read(page))):
+        for line in block.text.splitlines():
+            target = line.removeprefix("make ").split()[0]
+            assert line.startswith(". ") or f"\n{target}: $(READY) ## " in makefile, line
+
+
+def test_a_page_that_is_wrong_is_noticed(tmp_path: Path) -> None:
+    """The control: output that differs, a field that is missing and a command that fails are all found."""
+    said = Block(language="json", text='{"state": "held", "id": "01…"}')
+    wrong = Block(language="sh", text="", says=said)
+    assert compare(wrong, '{"id": "01a1", "state": "held", "more": 1}\n') == 1
+    with pytest.raises(Failed, match="state"):
+        compare(wrong, '{"id": "01a1", "state": "expired"}\n')
+    assert differs({"seats": ["A1"]}, {"seats": ["A1", "A2"]})
+    assert not matches("clean: …", "BROKEN")
+    with pytest.raises(Failed, match="ended with 3"):
+        tell("```sh\n(exit 3)\n```\n", folder=tmp_path, instead={})
+    with pytest.raises(Failed, match="but the page says"):
+        tell("```sh\necho one\n```\n\n```text\ntwo\n```\n", folder=tmp_path, instead={})
