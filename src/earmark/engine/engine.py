@@ -101,11 +101,11 @@ class Engine:
 
     async def create(self, ask: Create) -> Answer:
         """Open an event."""
-        return await self._alone(lambda transaction: create(transaction, ask, ids=self.ids))
+        return await self._alone(ask, lambda transaction: create(transaction, ask, ids=self.ids))
 
     async def change(self, ask: Change) -> Answer:
         """Change an event."""
-        return await self._alone(lambda transaction: change(transaction, ask, ids=self.ids))
+        return await self._alone(ask, lambda transaction: change(transaction, ask, ids=self.ids))
 
     async def expire(
         self, *, limit: int, reason: str = "swept", within: PoolRef | TotalRef | None = None
@@ -160,12 +160,16 @@ class Engine:
             await asyncio.sleep(LOOKUP_SECONDS)
         return False
 
-    async def _alone(self, verb: Callable[[Transaction], Awaitable[Outcome]]) -> Answer:
+    async def _alone(self, ask: Ask, verb: Callable[[Transaction], Awaitable[Outcome]]) -> Answer:
         """A verb that is not batched: rare, and larger than a booking."""
+
+        async def batch_of_one(transaction: Transaction, _: Sequence[Ask]) -> list[Outcome]:
+            return [await verb(transaction)]
+
         relieved: set[object] = set()
         rounds = 0
         while True:
-            outcome = await self.store.transact(verb, within=self._transaction_seconds_max)
+            (outcome,) = await self.run(batch_of_one, [ask])
             rounds += 1
             if isinstance(outcome, EarmarkError):
                 raise outcome

@@ -1,0 +1,103 @@
+"""What is asked for in the races: the same event each time, and requests that say only what matters."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from earmark.domain.event import Event
+from earmark.domain.ids import Buyer, EventId, PoolId, SeatId
+from earmark.domain.pool import Pool
+from earmark.domain.seat import Seat
+from earmark.engine.asks import (
+    Actor,
+    Cancel,
+    Change,
+    Confirm,
+    Create,
+    Extend,
+    Hold,
+    Memo,
+    Release,
+    SeatPatch,
+)
+from earmark.uuids import Uuid7Ids
+
+if TYPE_CHECKING:
+    from earmark.domain.booking import Booking
+
+EVENT = EventId("play")
+IDS = Uuid7Ids()
+SHOP = Actor(name="shop", live=True)
+TTL_SECONDS = 60
+
+
+def a_hold(
+    *seats: str, buyer: str = "bob", units: int = 0, ttl_seconds: int = TTL_SECONDS, memo: Memo | None = None
+) -> Hold:
+    """Seats, and units of the one pool."""
+    return Hold(
+        actor=SHOP,
+        entry_id=IDS.entry_id(),
+        booking_id=IDS.booking_id(),
+        event_id=EVENT,
+        buyer=Buyer(buyer),
+        seats=tuple(map(SeatId, seats)),
+        pools={PoolId("GA"): units} if units else {},
+        ttl_seconds=ttl_seconds,
+        memo=memo,
+    )
+
+
+def a_confirm(booking: Booking, *, payment_id: str | None = None) -> Confirm:
+    """Paid elsewhere."""
+    paid = payment_id or f"paid-{booking.id}"
+    return Confirm(actor=SHOP, entry_id=IDS.entry_id(), booking_id=booking.id, payment_id=paid)
+
+
+def an_extend(booking: Booking, *, seconds: int = 600) -> Extend:
+    """More time."""
+    return Extend(actor=SHOP, entry_id=IDS.entry_id(), booking_id=booking.id, seconds=seconds)
+
+
+def a_release(booking: Booking) -> Release:
+    """Let go."""
+    return Release(actor=SHOP, entry_id=IDS.entry_id(), booking_id=booking.id)
+
+
+def a_cancel(booking: Booking, *seats: str) -> Cancel:
+    """Undo the sale, or these seats of it."""
+    return Cancel(
+        actor=SHOP, entry_id=IDS.entry_id(), booking_id=booking.id, seats=frozenset(map(SeatId, seats)), reason="asked"
+    )
+
+
+def a_block(*seats: str) -> Change:
+    """The operator takes seats off sale."""
+    patches = tuple(SeatPatch(id=SeatId(seat), blocked=True) for seat in seats)
+    return Change(actor=SHOP, entry_id=IDS.entry_id(), event_id=EVENT, seats=patches)
+
+
+def a_repricing(*seats: str, price: int = 99) -> Change:
+    """The operator asks another price."""
+    patches = tuple(SeatPatch(id=SeatId(seat), price=price) for seat in seats)
+    return Change(actor=SHOP, entry_id=IDS.entry_id(), event_id=EVENT, seats=patches)
+
+
+def a_limit(per_buyer_max: int) -> Change:
+    """The operator limits what one buyer may have."""
+    return Change(actor=SHOP, entry_id=IDS.entry_id(), event_id=EVENT, fields={"per_buyer_max": per_buyer_max})
+
+
+def a_play() -> Create:
+    """An event with two rows of nine seats and a pool of ten."""
+    # The seats are laid out against their alphabet: the order in which rows lie is not the order of their names.
+    names = [f"{row}{number}" for row in "BA" for number in range(9, 0, -1)]
+    event = Event(id=EVENT, name="Play", currency="EUR", live=True, created_at=datetime.now(UTC))
+    return Create(
+        actor=SHOP,
+        entry_id=IDS.entry_id(),
+        event=event,
+        seats=tuple(Seat(event_id=EVENT, id=SeatId(name), price=1000) for name in names),
+        pools=(Pool(event_id=EVENT, id=PoolId("GA"), capacity=10, price=500),),
+    )

@@ -1,0 +1,76 @@
+"""Two kinds of houses: one with the whole schema, and a bare one without its guards, where a mistake shows.
+
+Each kind has one database for the whole run, emptied before each test: there are many tests, and each is short.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from typing import TYPE_CHECKING
+
+import asyncpg
+import pytest
+
+from earmark.store import postgres
+
+from .support import House
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+
+    from earmark.clock import MovableClock
+    from earmark.servers import Postgres
+
+# One entry per version of a booking is the journal's own guard: it too would hide what a shortcut breaks.
+_NO_JOURNAL_GUARD = "DROP INDEX journal_by_booking; CREATE INDEX journal_by_booking ON journal (booking_id, version)"
+
+
+@pytest.fixture(scope="session")
+def races_url(postgres_server: Postgres, postgres_template: str) -> Iterator[str]:
+    """A database with the whole schema."""
+    name = f"earmark_races_{os.getpid()}"
+    postgres_server.create_database(name, template=postgres_template)
+    yield postgres_server.url(name)
+    postgres_server.drop_database(name)
+
+
+@pytest.fixture(scope="session")
+def bare_races_url(postgres_server: Postgres) -> Iterator[str]:
+    """A database with the tables alone."""
+    name = f"earmark_bare_races_{os.getpid()}"
+    postgres_server.create_database(name)
+    url = postgres_server.url(name)
+    asyncio.run(_migrate_bare(url))
+    yield url
+    postgres_server.drop_database(name)
+
+
+async def _migrate_bare(url: str) -> None:
+    await postgres.migrate(url, without={"guards"})
+    connection = await asyncpg.connect(url)
+    await connection.execute(_NO_JOURNAL_GUARD)
+    await connection.close()
+
+
+@pytest.fixture
+async def house(races_url: str, clock: MovableClock) -> AsyncIterator[House]:
+    """As it is in production."""
+    house = await House.open(races_url, clock=clock)
+    yield house
+    await house.close()
+
+
+@pytest.fixture
+async def bare_house(bare_races_url: str, clock: MovableClock) -> AsyncIterator[House]:
+    """Without the guards of the schema: only the verbs keep the promises here."""
+    house = await House.open(bare_races_url, clock=clock)
+    yield house
+    await house.close()
+
+
+@pytest.fixture(params=["house", "bare_house"])
+def either_house(request: pytest.FixtureRequest) -> House:
+    """What is built keeps its promises with the schema's guards and, by itself, without them."""
+    found: House = request.getfixturevalue(request.param)
+    return found

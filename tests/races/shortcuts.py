@@ -1,0 +1,300 @@
+"""The tempting shortcuts. Each saves a step, a clause or a statement, reads well, and loses a promise."""
+
+from __future__ import annotations
+
+from collections import Counter
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from earmark.domain.ids import PoolRef, SeatRef, TotalRef
+from earmark.domain.journal import Entry, Key
+from earmark.domain.machine import State
+from earmark.domain.pool import PoolDelta
+from earmark.engine.ports import Changes, Opening
+from earmark.store.postgres import rows
+from earmark.store.postgres.transaction import _advisory
+
+from .asks import IDS
+from .support import SQL, Shortcut, Stage, Warp, edited
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+    from datetime import datetime
+
+    from earmark.domain.booking import Booking
+    from earmark.domain.ids import BookingId
+    from earmark.domain.seat import SeatSeen
+
+replace = msgspec.structs.replace
+
+# The version that an update compares is one more guard: it is switched off to see what the lock alone is worth.
+_UNVERSIONED = edited("update_bookings", "AND b.version < m.version", "")
+
+
+class _LeavesTheLapsedHeld(Warp):
+    async def write(self, changes: Changes) -> None:
+        told = [entry for entry in changes.entries if entry.verb != "expire"]
+        await self.inner.write(replace(_give_nothing_back(changes), expired=(), entries=told))
+
+
+class _GivesBackSeatsOnly(Warp):
+    async def write(self, changes: Changes) -> None:
+        await self.inner.write(_give_nothing_back(changes))
+
+
+class _JudgesByTheSeatsCopy(Warp):
+    """The end of a hold stands on its seats too, and the copy that was read is what decides a takeover."""
+
+    def __init__(self, transaction: Any, stage: Stage) -> None:
+        super().__init__(transaction, stage)
+        self.copies: dict[BookingId | None, datetime | None] = {}
+
+    async def read_seats(self, refs: Collection[SeatRef]) -> dict[SeatRef, SeatSeen]:
+        seen: dict[SeatRef, SeatSeen] = await self.inner.read_seats(refs)
+        self.copies = {seat.pointer: seat.owner_expires_at for seat in seen.values()}
+        return seen
+
+    async def lock_bookings(self, ids: Collection[BookingId]) -> dict[BookingId, Booking]:
+        locked = await self.inner.lock_bookings(ids)
+        return {
+            id_: replace(booking, expires_at=self.copies.get(id_, booking.expires_at))
+            for id_, booking in locked.items()
+        }
+
+
+class _FlipsWhateverItFinds(Warp):
+    async def lock_bookings(self, ids: Collection[BookingId]) -> dict[BookingId, Booking]:
+        locked = await self.inner.lock_bookings(ids)
+        return {id_: replace(booking, state=State.HELD) for id_, booking in locked.items()}
+
+
+class _ReadsBookingsBeforeSeats(Warp):
+    async def read_seats(self, refs: Collection[SeatRef]) -> dict[SeatRef, SeatSeen]:
+        known = {row["id"] for row in await self.inner._connection.fetch("SELECT id FROM bookings LIMIT 1000")}
+        await self.stage.reach("between bookings and seats")
+        seen: dict[SeatRef, SeatSeen] = await self.inner.read_seats(refs)
+        return {
+            ref: seat if seat.pointer in known else replace(seat, owner_state=None, owner_expires_at=None)
+            for ref, seat in seen.items()
+        }
+
+
+class _KeepsThePointer(Warp):
+    async def write(self, changes: Changes) -> None:
+        await self.inner.write(replace(changes, cleared={}))
+
+
+class _LocksTotalsFirst(Warp):
+    async def lock_bookings(self, ids: Collection[BookingId]) -> dict[BookingId, Booking]:
+        peek = "SELECT event_id, buyer FROM bookings WHERE id = ANY ($1) LIMIT 100"
+        await self.inner.lock_totals({TotalRef(*row) for row in await self.inner._connection.fetch(peek, list(ids))})
+        await self.stage.reach("after its first lock")
+        locked: dict[BookingId, Booking] = await self.inner.lock_bookings(ids)
+        return locked
+
+
+class _LocksSeatsFirst(Warp):
+    async def read_seats(self, refs: Collection[SeatRef]) -> dict[SeatRef, SeatSeen]:
+        seen: dict[SeatRef, SeatSeen] = await self.inner.read_seats(refs)
+        self.unmoved: frozenset[SeatRef] = await self.inner.lock_seats(seen.values())
+        return seen
+
+    async def lock_seats(self, seen: Collection[SeatSeen]) -> frozenset[SeatRef]:
+        return self.unmoved & {seat.ref for seat in seen}
+
+
+class _DecidesAgainInPlace(Warp):
+    async def lock_seats(self, seen: Collection[SeatSeen]) -> frozenset[SeatRef]:
+        unmoved: frozenset[SeatRef] = await self.inner.lock_seats(seen)
+        if moved := {seat.ref for seat in seen} - unmoved:
+            fresh: dict[SeatRef, SeatSeen] = await self.inner.read_seats(moved)
+            await self.inner.lock_bookings({seat.pointer for seat in fresh.values() if seat.pointer})
+            unmoved |= await self.inner.lock_seats(fresh.values())
+        return unmoved
+
+
+class _ClaimsAndReadsKeysAtOnce(Warp):
+    async def begin(self, keys: Sequence[Key]) -> Opening:
+        claims = """
+            WITH claimed AS MATERIALIZED (
+                SELECT k.caller, k.key, pg_advisory_xact_lock(k.hash)
+                  FROM unnest($2::text[], $3::text[], $4::bigint[]) AS k (caller, key, hash))
+            SELECT statement_timestamp() + $1::interval AS now, c.caller, c.key,
+                   j.request_hash, j.answer_status, j.answer_body
+              FROM claimed c LEFT JOIN journal j ON j.caller = c.caller AND j.key = c.key"""
+        hashed = rows.columns(((*key, _advisory(key)) for key in keys), width=3)
+        found = await self.inner._connection.fetch(claims, self.inner._offset, *hashed)
+        remembered = dict(rows.memory(row) for row in found if row["request_hash"] is not None)
+        return Opening(now=found[0]["now"], remembered=remembered)
+
+
+class _LocksAsTheyCame(Warp):
+    def __init__(self, transaction: Any, stage: Stage, *, arrival: Sequence[BookingId]) -> None:
+        super().__init__(transaction, stage)
+        self.arrival = arrival
+
+    async def lock_bookings(self, ids: Collection[BookingId]) -> dict[BookingId, Booking]:
+        locked: dict[BookingId, Booking] = await self.inner.lock_bookings(sorted(ids, key=self.arrival.index))
+        return locked
+
+
+class _TakesPaymentsAsTheyCame(Warp):
+    async def take_payments(self, uses: Mapping[str, BookingId]) -> frozenset[str]:
+        won = await self.inner._fetch("take_payments", *rows.columns(uses.items(), width=2))
+        return frozenset(row["payment_id"] for row in won)
+
+
+def _give_nothing_back(changes: Changes) -> Changes:
+    """The changes, without what the expired bookings give back to totals and pools."""
+    totals = Counter(dict(changes.totals))
+    pools = dict(changes.pools)
+    for booking in changes.expired:
+        totals[booking.total_ref] += booking.lines.units
+        for ref, back in booking.pool_deltas(held=1).items():
+            pools[ref] = pools.get(ref, PoolDelta()) + back
+    return replace(changes, totals=totals, pools=pools)
+
+
+TAKES_OVER_WITHOUT_ENDING_THE_OLD_HOLD = Shortcut(warp=_LeavesTheLapsedHeld)
+BLOCKS_WITHOUT_ENDING_THE_OLD_HOLD = TAKES_OVER_WITHOUT_ENDING_THE_OLD_HOLD
+GIVES_BACK_SEATS_ONLY = Shortcut(warp=_GivesBackSeatsOnly)
+FLIPS_WHATEVER_IT_FINDS = Shortcut(warp=_FlipsWhateverItFinds)
+READS_BOOKINGS_BEFORE_SEATS = Shortcut(warp=_ReadsBookingsBeforeSeats)
+KEEPS_THE_POINTER = Shortcut(warp=_KeepsThePointer)
+LOCKS_TOTALS_FIRST = Shortcut(warp=_LocksTotalsFirst)
+LOCKS_SEATS_FIRST = Shortcut(warp=_LocksSeatsFirst)
+DECIDES_AGAIN_IN_PLACE = Shortcut(warp=_DecidesAgainInPlace)
+CLAIMS_AND_READS_KEYS_AT_ONCE = Shortcut(warp=_ClaimsAndReadsKeysAtOnce)
+LOOKS_KEYS_UP_WITHOUT_CLAIMING = Shortcut(sql=edited("claim_keys", "pg_try_advisory_xact_lock(k.hash)", "true"))
+IGNORES_THE_BLOCK = Shortcut(sql=edited("lock_seats", "AND s.blocked = r.blocked", ""))
+
+COMPARES_THE_POINTER_ONLY = Shortcut(sql=edited("lock_seats", "AND s.fence = r.fence ", ""))
+
+TRUSTS_THE_LOOK = Shortcut(
+    sql=edited(
+        "lock_seats",
+        "WHERE s.booking_id IS NOT DISTINCT FROM r.pointer AND s.fence = r.fence AND s.blocked = r.blocked",
+        "",
+    )
+)
+
+# The lock statement judges by another table: after a wait, PostgreSQL reads the locked row again, and only that.
+JUDGES_OWNERS_IN_THE_LOCK = Shortcut(
+    sql={
+        "lock_seats": """
+            SELECT s.event_id, s.id
+              FROM seats s JOIN unnest($1::text[], $2::text[], $3::uuid[], $4::integer[], $5::boolean[])
+                   AS r (event_id, id, pointer, fence, blocked) ON s.event_id = r.event_id AND s.id = r.id
+              LEFT JOIN bookings b ON b.id = s.booking_id AND b.state IN ('held', 'paying', 'confirmed')
+             WHERE b.id IS NULL AND s.blocked = r.blocked
+             ORDER BY s.event_id, s.id FOR NO KEY UPDATE OF s"""
+    }
+)
+
+# The lock waits, and the row is read in the same statement: as it was when the statement began.
+LOCKS_AND_READS_AT_ONCE = Shortcut(
+    sql={
+        **_UNVERSIONED,
+        "lock_bookings": """
+            WITH locked AS MATERIALIZED (
+                SELECT id FROM bookings WHERE id = ANY ($1::uuid[]) ORDER BY id FOR NO KEY UPDATE)
+            SELECT b.* FROM bookings b JOIN locked l ON l.id = b.id ORDER BY b.id""",
+    }
+)
+
+DECIDES_UNLOCKED = Shortcut(sql={**_UNVERSIONED, **edited("lock_bookings", "FOR NO KEY UPDATE", "")})
+
+_COPIES = {
+    **edited("read_seats", "b.state, b.expires_at, b.buyer", "b.state, s.expires_at, b.buyer"),
+    **edited(
+        "point_seats",
+        "SET booking_id = p.booking_id",
+        "SET booking_id = p.booking_id, expires_at = (SELECT expires_at FROM bookings WHERE id = p.booking_id)",
+    ),
+}
+_COPIES_KEPT = """
+    WITH kept AS (
+        UPDATE seats s SET expires_at = m.ends FROM unnest($1::uuid[], $5::timestamptz[]) AS m (id, ends)
+         WHERE s.booking_id = m.id)
+    """
+_COPIES_MADE = """
+    ALTER TABLE seats ADD COLUMN expires_at timestamptz;
+    UPDATE seats s SET expires_at = b.expires_at FROM bookings b WHERE b.id = s.booking_id"""
+
+JUDGES_BY_THE_SEATS_COPY = Shortcut(sql=_COPIES, warp=_JudgesByTheSeatsCopy, prepare=_COPIES_MADE)
+JUDGES_BY_A_COPY_KEPT_UP_TO_DATE = Shortcut(
+    sql={**_COPIES, "update_bookings": _COPIES_KEPT + SQL["update_bookings"]},
+    warp=_JudgesByTheSeatsCopy,
+    prepare=_COPIES_MADE,
+)
+
+COUNTS_POOLS_UNLOCKED = Shortcut(sql=edited("lock_pools", " FOR NO KEY UPDATE OF p", ""))
+COUNTS_TOTALS_UNLOCKED = Shortcut(sql=edited("lock_totals", " FOR NO KEY UPDATE OF t", ""))
+
+# The order in which rows lie stands for the order in which a plain update may meet them.
+CLEARS_SEATS_AS_THEY_LIE = Shortcut(sql=edited("clear_seats", "ORDER BY s2.event_id, s2.id", "ORDER BY s2.ctid"))
+
+TAKES_PAYMENTS_AS_THEY_CAME = Shortcut(
+    sql=edited("take_payments", " ORDER BY p.payment_id\n", ""), warp=_TakesPaymentsAsTheyCame
+)
+
+
+def locks_as_they_came(arrival: Sequence[BookingId]) -> Shortcut:
+    """A batch that locks its bookings in the order of its requests."""
+    in_order = """
+        SELECT b.* FROM unnest($1::uuid[]) WITH ORDINALITY AS r (id, n) JOIN bookings b ON b.id = r.id
+         ORDER BY r.n FOR NO KEY UPDATE OF b"""
+    return Shortcut(sql={"lock_bookings": in_order}, warp=partial(_LocksAsTheyCame, arrival=arrival))
+
+
+# Two ways to write the sweeper as one statement: what is due is found below the level that waits for the row.
+SWEEPS_WHERE_ID_IN = """
+    UPDATE bookings b SET state = 'expired', ended_at = $1, version = b.version + 1
+     WHERE b.id IN (SELECT id FROM bookings WHERE state = 'held' AND expires_at <= $1 ORDER BY expires_at LIMIT $2)
+    RETURNING b.*"""
+SWEEPS_FROM_SUBSELECT = """
+    UPDATE bookings b SET state = 'expired', ended_at = $1, version = b.version + 1
+      FROM (SELECT id FROM bookings WHERE state = 'held' AND expires_at <= $1 ORDER BY expires_at LIMIT $2) AS due
+     WHERE b.id = due.id
+    RETURNING b.*"""
+
+
+async def sweep_in_one_statement(transaction: Any, *, limit: int, statement: str) -> list[Booking]:
+    """Flip what is due, then give back what the flipped had."""
+    now: datetime = (await transaction.begin([])).now
+    connection = await transaction.connection()
+    flipped = [rows.booking(row) for row in await connection.fetch(statement, now, limit)]
+    totals: Counter[TotalRef] = Counter()
+    pools: dict[PoolRef, PoolDelta] = {}
+    for booking in flipped:
+        totals[booking.total_ref] -= booking.lines.units
+        for ref, back in booking.pool_deltas(held=-1).items():
+            pools[ref] = pools.get(ref, PoolDelta()) + back
+    entries = [_told(booking, now=now) for booking in flipped]
+    await transaction.write(Changes(totals=totals, pools=pools, entries=entries))
+    return flipped
+
+
+class OneStatement(Warp):
+    """Lets the one-statement sweeper at its connection."""
+
+    async def connection(self) -> Any:
+        """The bare connection."""
+        return self.inner._connection
+
+
+def _told(booking: Booking, *, now: datetime) -> Entry:
+    return Entry(
+        id=IDS.entry_id(),
+        event_id=booking.event_id,
+        booking_id=booking.id,
+        version=booking.version,
+        verb="expire",
+        before="held",
+        after="expired",
+        actor="clock",
+        at=now,
+        facts={},
+    )

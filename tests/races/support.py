@@ -1,0 +1,390 @@
+"""A laboratory for races: tills on real connections that stop where a test tells them to.
+
+A `House` is one database with its clock. A `Till` is what a server process is in production: an engine over
+connections of its own. Its transactions go step by step through a `Stage`, which stops them at named places, such as
+"before write", until the test lets them go. So an interleaving is written down, not hoped for.
+
+A till may be given a `Shortcut`: the tempting way of doing one step. The same interleaving is played with the
+shortcut, where it must break, and as built, where it must not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+import asyncpg
+
+from earmark.domain.policy import Policy
+from earmark.engine.asks import (
+    Ask,
+    Cancel,
+    Change,
+    Confirm,
+    Decided,
+    Extend,
+    Hold,
+    Release,
+)
+from earmark.engine.batch import Batcher
+from earmark.engine.cancel import cancel
+from earmark.engine.confirm import confirm
+from earmark.engine.engine import Engine
+from earmark.engine.expire import expire
+from earmark.engine.extend import extend
+from earmark.engine.hold import hold
+from earmark.engine.release import release
+from earmark.store import queries
+from earmark.store.postgres import PostgresStore
+
+from .asks import IDS, TTL_SECONDS, a_hold, a_play
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+    from earmark.clock import MovableClock
+    from earmark.domain.booking import Booking
+    from earmark.domain.ids import BookingId
+    from earmark.engine.ports import Transaction
+
+T = TypeVar("T")
+
+PATIENCE_SECONDS = 8.0
+POLL_SECONDS = 0.003
+SQL = queries.sql("postgres")
+
+# Deleting a few rows with all triggers off is quicker than truncating: this runs before every test.
+_EMPTY = """
+    SET session_replication_role = replica;
+    DELETE FROM journal; DELETE FROM outside_payments; DELETE FROM buyer_totals; DELETE FROM pools;
+    DELETE FROM seats; DELETE FROM bookings; DELETE FROM events;
+    RESET session_replication_role;
+    ALTER TABLE seats DROP COLUMN IF EXISTS expires_at"""
+_WAITS = "SELECT wait_event_type = 'Lock' FROM pg_stat_activity WHERE pid = $1"
+_ALONE = """
+    SELECT count(*) = 0 FROM pg_stat_activity
+     WHERE datname = current_database() AND backend_type = 'client backend' AND pid <> pg_backend_pid()"""
+_DEADLOCKS = "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()"
+
+# Rules, in the words of the store's own audit.
+TWO_OWNERS = "no two live bookings list the same seat"
+PINNED = "a seat points only to a booking of its event that lists it"
+BLOCKED_AND_OWNED = "a blocked seat has no live owner"
+POOL_DRIFT = "a pool's counts are the sum of its live bookings"
+TOTAL_DRIFT = "a buyer's total is the sum of the buyer's live bookings"
+OVERSOLD = "a pool never sells more than it has"
+RESOLVED_TWICE = "a booking resolves at most once, but for expired bookings that late money brought back"
+
+VERBS: Mapping[type[Ask], Any] = {
+    Hold: partial(hold, policy=Policy(), ids=IDS),
+    Extend: partial(extend, policy=Policy(), ids=IDS),
+    Confirm: partial(confirm, ids=IDS),
+    Release: partial(release, ids=IDS),
+    Cancel: partial(cancel, ids=IDS),
+}
+
+SWEEPER = partial(expire, ids=IDS, reason="swept")
+
+
+async def in_time(awaited: Awaitable[T]) -> T:
+    """Nothing in a race is waited for without a bound."""
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        return await awaited
+
+
+class Stage:
+    """Where the transactions of one till stop."""
+
+    def __init__(self, stops: Sequence[str]) -> None:
+        self._reached = {place: asyncio.Event() for place in stops}
+        self._opened = {place: asyncio.Event() for place in stops}
+        self.pid = 0
+
+    async def reach(self, place: str) -> None:
+        """Called by a transaction on its way; waits there if the test wants it to."""
+        if place in self._reached:
+            self._reached[place].set()
+            await in_time(self._opened[place].wait())
+
+    async def reached(self, place: str) -> None:
+        """Called by the test: returns once a transaction has come this far."""
+        await self._reached[place].wait()
+
+    def open(self, place: str | None) -> None:
+        """Let the transaction go on, from one place or from wherever it stops."""
+        for opened in [self._opened[place]] if place else self._opened.values():
+            opened.set()
+
+
+class Warp:
+    """A transaction that passes every step on; a shortcut is a subclass that does one of them differently."""
+
+    def __init__(self, transaction: Any, stage: Stage) -> None:
+        self.inner = transaction
+        self.stage = stage
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+
+class Staged:
+    """A transaction that reports to its stage before and after each step."""
+
+    def __init__(self, transaction: Any, stage: Stage) -> None:
+        self._transaction = transaction
+        self._stage = stage
+
+    def __getattr__(self, name: str) -> Any:
+        step = getattr(self._transaction, name)
+
+        async def staged(*arguments: Any, **named: Any) -> Any:
+            await self._stage.reach(f"before {name}")
+            result = await step(*arguments, **named)
+            await self._stage.reach(f"after {name}")
+            return result
+
+        return staged
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shortcut:
+    """A tempting way to do without one of the steps."""
+
+    sql: Mapping[str, str] = field(default_factory=dict)
+    """Named queries to use instead."""
+    warp: Callable[[Any, Stage], Any] = Warp
+    prepare: str = "SELECT 1"
+    """What it needs from the schema, in SQL."""
+
+
+AS_BUILT = Shortcut()
+
+
+def edited(name: str, old: str, new: str) -> dict[str, str]:
+    """One of the store's own queries with one thing changed, which must be there to be changed."""
+    assert old in SQL[name], f"{name} has changed: it no longer says {old!r}"
+    return {name: SQL[name].replace(old, new)}
+
+
+class StagedStore(PostgresStore):
+    """The PostgreSQL store, on a stage. It tries again only where a test asks for it, so that a deadlock is seen."""
+
+    stage: Stage
+    shortcut: Shortcut
+    retries: bool = False
+
+    async def transact(self, work: Callable[[Transaction], Awaitable[T]], *, within: float) -> T:
+        """Once, step by step."""
+
+        async def staged(transaction: Any) -> T:
+            self.stage.pid = transaction._connection.get_server_pid()
+            warped = self.shortcut.warp(transaction, self.stage)
+            return await work(cast("Transaction", Staged(warped, self.stage)))
+
+        if self.retries:
+            return await super().transact(staged, within=within)
+        return await self._once(staged, within=within)
+
+
+class Till:
+    """One server process, and the one thing it is doing."""
+
+    def __init__(self, house: House, store: StagedStore) -> None:
+        self.engine = Engine(store, ids=IDS)
+        self._house = house
+        self._store = store
+        self._task: asyncio.Task[Any] | None = None
+
+    def ask(self, ask: Ask) -> Till:
+        """Begin one request, as the engine would: decided again if something moved underneath."""
+        if isinstance(ask, Change):
+            return self._begin(self.engine.change(ask))
+        lane: Batcher[Ask] = Batcher(partial(self.engine.run, VERBS[type(ask)]), relieve=self.engine.relieve)
+        return self._begin(lane.submit(ask, within=PATIENCE_SECONDS))
+
+    def ask_together(self, *batch: Ask) -> Till:
+        """Begin one batch, one transaction."""
+        return self._begin(self.engine.run(VERBS[type(batch[0])], batch))
+
+    def sweep(self, sweeper: Any = SWEEPER, *, limit: int = 100) -> Till:
+        """Begin one round of sweeping."""
+        return self._begin(self._store.transact(lambda step: sweeper(step, limit=limit), within=PATIENCE_SECONDS))
+
+    async def reached(self, place: str, doing: asyncio.Future[Any] | None = None) -> None:
+        """Return once it has come this far; fail at once if what it is doing ends before."""
+        await self._until(self._store.stage.reached(place), place, doing)
+
+    async def waits_for_a_lock(self) -> None:
+        """Return once PostgreSQL says that this till's backend waits for somebody's lock."""
+        await self._until(self._house.until_waiting(lambda: self._store.stage.pid), "a lock")
+
+    def go(self, place: str | None = None) -> None:
+        """Let it go on from a place, or from all."""
+        self._store.stage.open(place)
+
+    async def outcome(self) -> Any:
+        """What it came to: an answer, or the error, as a value."""
+        assert self._task is not None
+        self.go()
+        await asyncio.wait([self._task], timeout=PATIENCE_SECONDS)
+        assert self._task.done(), "still not done"
+        return self._task.exception() or self._task.result()
+
+    def stop_at(self, *stops: str) -> None:
+        """From now on, for what it does next."""
+        self._store.stage = Stage(stops)
+
+    async def close(self) -> None:
+        """Give up what it was doing, and its connections."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+        await self.engine.close()
+
+    def _begin(self, doing: Any) -> Till:
+        assert self._task is None or self._task.done()
+        self._task = asyncio.get_running_loop().create_task(doing)
+        return self
+
+    async def _until(self, fact: Any, named: str, doing: asyncio.Future[Any] | None = None) -> None:
+        ending = doing or self._task
+        assert ending is not None
+        waiting = asyncio.ensure_future(in_time(fact))
+        await asyncio.wait([waiting, ending], return_when=asyncio.FIRST_COMPLETED)
+        if not waiting.done():
+            waiting.cancel()
+            raise AssertionError(f"never came to {named}") from ending.exception()
+        await waiting
+
+
+class House:
+    """One database, its clock, and who sells from it."""
+
+    def __init__(self, url: str, *, clock: MovableClock, observer: Any) -> None:
+        self.url = url
+        self.clock = clock
+        self.observer = observer
+        self._tills: list[Till] = []
+        self._deadlocks_before = 0
+
+    @classmethod
+    async def open(cls, url: str, *, clock: MovableClock) -> House:
+        """An empty house with one event. Deadlocks are found soon here, so that tests of them are quick."""
+        observer = await asyncpg.connect(url)
+        name = await observer.fetchval("SELECT current_database()")
+        await observer.execute(f"ALTER DATABASE \"{name}\" SET deadlock_timeout = '100ms'")
+        await observer.execute(_EMPTY)
+        house = cls(url, clock=clock, observer=observer)
+        house._deadlocks_before = await house.deadlocks()
+        till = await house.till()
+        await till.engine.create(a_play())
+        return house
+
+    async def close(self) -> None:
+        """Leave nothing behind."""
+        for till in self._tills:
+            await till.close()
+        await self.observer.close()
+
+    async def till(
+        self, *stops: str, shortcut: Shortcut = AS_BUILT, connections_max: int = 2, retries: bool = False
+    ) -> Till:
+        """A new server process, which stops at these places."""
+        store = await StagedStore.connect(self.url, clock=self.clock, connections_max=connections_max)
+        assert isinstance(store, StagedStore)
+        store.stage = Stage(stops)
+        store.shortcut = shortcut
+        store.retries = retries
+        store._sql = {**store._sql, **shortcut.sql}
+        till = Till(self, store)
+        self._tills.append(till)
+        return till
+
+    async def held(self, *seats: str, buyer: str = "ann", units: int = 0, ttl_seconds: int = TTL_SECONDS) -> Booking:
+        """A hold that is simply there."""
+        return await self.done(a_hold(*seats, buyer=buyer, units=units, ttl_seconds=ttl_seconds))
+
+    async def done(self, ask: Ask) -> Booking:
+        """A request that meets nobody and succeeds."""
+        outcome = await self._tills[0].ask(ask).outcome()
+        return granted(outcome)
+
+    async def tried(self, ask: Ask) -> Any:
+        """A request that meets nobody, and what it came to."""
+        return await self._tills[0].ask(ask).outcome()
+
+    async def tried_sweep(self) -> list[Booking]:
+        """One round of sweeping, and what it ended."""
+        swept: list[Booking] = await self._tills[0].sweep().outcome()
+        return swept
+
+    def pass_the_end(self, booking: Booking) -> None:
+        """Let time pass until a second after a hold's end."""
+        self.clock.advance((booking.expires_at - self.clock.now()).total_seconds() + 1)
+
+    async def booking(self, booking: Booking) -> Booking:
+        """As it is now."""
+        _, found = await self._tills[0].engine.store.read_booking(booking.id)
+        assert found is not None
+        return found
+
+    async def state(self, booking: Booking) -> str:
+        """Where it stands now."""
+        return (await self.booking(booking)).state.value
+
+    async def owner(self, seat: str) -> BookingId | None:
+        """Where the seat points to."""
+        found: BookingId | None = await self.observer.fetchval("SELECT booking_id FROM seats WHERE id = $1", seat)
+        return found
+
+    async def live_owners(self, seat: str) -> int:
+        """How many live bookings list the seat: one too many is a seat sold twice."""
+        listed: int = await self.observer.fetchval(
+            """SELECT count(*) FROM bookings
+                WHERE state IN ('held', 'paying', 'confirmed')
+                  AND lines -> 'seats' @> jsonb_build_array(jsonb_build_object('id', $1::text))""",
+            seat,
+        )
+        return listed
+
+    async def flaws(self) -> set[str]:
+        """The rules that are broken."""
+        return {flaw.rule for flaw in await self._tills[0].engine.store.find_flaws(limit=20)}
+
+    async def verbs(self, booking: Booking) -> list[str]:
+        """What happened to a booking, in order."""
+        return [entry.verb for entry in await self._tills[0].engine.store.read_history(booking.id)]
+
+    async def until_waiting(self, pid: Callable[[], int]) -> None:
+        """Poll for a fact: this backend waits for a lock."""
+        await self._poll(_WAITS, pid)
+
+    async def deadlocks(self) -> int:
+        """How many PostgreSQL has seen in this house. Backends tell when they end, so the tills are closed."""
+        for till in self._tills:
+            await till.close()
+        await self._poll(_ALONE)
+        seen: int = await self.observer.fetchval(_DEADLOCKS)
+        return seen - self._deadlocks_before
+
+    async def _poll(self, fact: str, *arguments: Callable[[], Any]) -> None:
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            # The fact is the server's, and can only be asked for.
+            while not await self.observer.fetchval(fact, *(argument() for argument in arguments)):  # noqa: ASYNC110
+                await asyncio.sleep(POLL_SECONDS)
+
+
+def granted(outcome: Any) -> Booking:
+    """The booking that a request was answered with."""
+    assert isinstance(outcome, Decided), repr(outcome)
+    found: Booking = outcome.value
+    return found
+
+
+def refused_by(outcome: Any) -> str:
+    """Which guard of the schema said no."""
+    assert isinstance(outcome, asyncpg.CheckViolationError), repr(outcome)
+    constraint: str = outcome.constraint_name
+    return constraint

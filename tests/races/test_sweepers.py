@@ -1,0 +1,187 @@
+"""The sweeper ends what is over, once, and never what somebody has just kept."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from . import shortcuts
+from .asks import a_confirm, a_hold, a_release, an_extend
+from .support import Shortcut, granted, refused_by
+
+if TYPE_CHECKING:
+    from earmark.domain.booking import Booking
+
+    from .support import House, Till
+
+STATEMENTS = pytest.mark.parametrize(
+    "statement",
+    [
+        pytest.param(shortcuts.SWEEPS_WHERE_ID_IN, id="where-id-in"),
+        pytest.param(shortcuts.SWEEPS_FROM_SUBSELECT, id="from-subselect"),
+    ],
+)
+ASKS = pytest.mark.parametrize("ask", [a_confirm, an_extend, a_release])
+
+
+async def sweeper_meets_a_verb_in_flight(house: House, ask: Any, statement: str | None) -> tuple[Booking, Any, Any]:
+    """A verb that was in time has the booking; the sweeper finds it due."""
+    old = await house.held("A1", units=1)
+    keeping = (await house.till("before write")).ask(ask(old))
+    await keeping.reached("before write")
+    house.pass_the_end(old)
+    sweeping = await start_sweep(house, statement)
+    kept = await keeping.outcome()
+    return old, kept, await sweeping.outcome()
+
+
+async def start_sweep(house: House, statement: str | None) -> Till:
+    """As built it passes over what is locked and is done; as one statement it waits."""
+    if statement is None:
+        sweeping = (await house.till()).sweep()
+        await sweeping.outcome()
+        return sweeping
+    till = await house.till(shortcut=Shortcut(warp=shortcuts.OneStatement))
+    sweeping = till.sweep(partial(shortcuts.sweep_in_one_statement, statement=statement))
+    await sweeping.waits_for_a_lock()
+    return sweeping
+
+
+@ASKS
+@STATEMENTS
+async def test_a_sweeper_in_one_statement_ends_what_was_just_kept(bare_house: House, ask: Any, statement: str) -> None:
+    """What is due was found before the wait and is not asked again after it."""
+    old, kept, swept = await sweeper_meets_a_verb_in_flight(bare_house, ask, statement)
+    granted(kept)
+    assert [booking.id for booking in swept] == [old.id]
+    assert await bare_house.state(old) == "expired"
+    if ask is not an_extend:
+        assert await bare_house.flaws()
+
+
+@STATEMENTS
+@pytest.mark.parametrize("ask", [a_confirm, a_release])
+async def test_the_schema_lets_nothing_expire_twice_or_after_a_sale(house: House, ask: Any, statement: str) -> None:
+    """The last line: only what is held or paying expires. It knows no clock: an extended hold it cannot save."""
+    old, kept, swept = await sweeper_meets_a_verb_in_flight(house, ask, statement)
+    assert refused_by(swept) == "booking_moves_along_an_edge"
+    assert await house.state(old) == granted(kept).state
+    assert not await house.flaws()
+
+
+@ASKS
+async def test_the_sweeper_passes_over_what_somebody_is_changing(either_house: House, ask: Any) -> None:
+    """Guard and lock stand at the same level, and a locked row is left for the next round."""
+    old, kept, swept = await sweeper_meets_a_verb_in_flight(either_house, ask, None)
+    assert swept == []
+    assert await either_house.state(old) == granted(kept).state
+    assert await either_house.tried_sweep() == []
+    assert not await either_house.flaws()
+
+
+async def test_a_booking_confirmed_while_the_sweeper_waits_stays_confirmed(either_house: House) -> None:
+    """The sweeper has one due hold and waits for its pool; what a confirm meanwhile keeps of the rest, stays."""
+    due = await either_house.held("A1", buyer="ann", units=1)
+    old = await either_house.held("A2", buyer="bob", units=1)
+    confirming = (await either_house.till("before write")).ask(a_confirm(old))
+    await confirming.reached("before write")
+    either_house.pass_the_end(old)
+    sweeping = (await either_house.till()).sweep()
+    await sweeping.waits_for_a_lock()
+    assert granted(await confirming.outcome()).id == old.id
+    assert [booking.id for booking in await sweeping.outcome()] == [due.id]
+    assert await either_house.tried_sweep() == []
+    assert await either_house.state(old) == "confirmed"
+    assert not await either_house.flaws()
+    assert await either_house.deadlocks() == 0
+
+
+async def test_two_sweepers_share_the_work(either_house: House) -> None:
+    """The second passes over what the first has and takes the rest: each hold is ended by one, once."""
+    holds = [await either_house.held(f"A{n}", buyer=f"buyer-{n}", units=1) for n in range(1, 7)]
+    either_house.pass_the_end(holds[-1])
+    first = (await either_house.till("after lock_due")).sweep(limit=3)
+    await first.reached("after lock_due")
+    second = (await either_house.till("before write")).sweep()
+    await second.reached("before write")
+    first.go()
+    await first.waits_for_a_lock()
+    swept = [await second.outcome(), await first.outcome()]
+    assert [len(part) for part in swept] == [3, 3]
+    assert {booking.id for part in swept for booking in part} == {booking.id for booking in holds}
+    for booking in holds:
+        assert await either_house.verbs(booking) == ["hold", "expire"]
+    assert not await either_house.flaws()
+    assert await either_house.deadlocks() == 0
+
+
+async def test_sweeper_and_takeover_end_a_hold_once(either_house: House) -> None:
+    """Whoever locks first ends it; the other finds it ended, and the seat changes hands once."""
+    holds = [await either_house.held(f"A{n}", units=1) for n in (1, 2)]
+    either_house.pass_the_end(holds[-1])
+    sweeping = (await either_house.till("before write")).sweep(limit=1)
+    await sweeping.reached("before write")
+    taking = (await either_house.till()).ask(a_hold("A1", buyer="bob"))
+    await taking.waits_for_a_lock()
+    assert len(await sweeping.outcome()) == 1
+    assert granted(await taking.outcome()).id == await either_house.owner("A1")
+    taking = (await either_house.till("before write")).ask(a_hold("A2", buyer="bob"))
+    await taking.reached("before write")
+    assert await either_house.tried_sweep() == []
+    assert granted(await taking.outcome()).id == await either_house.owner("A2")
+    for booking in holds:
+        assert await either_house.verbs(booking) == ["hold", "expire"]
+    assert not await either_house.flaws()
+
+
+DUE = 10_000
+SWEPT_AT_ONCE = 500
+_MANY_DUE = f"""
+    INSERT INTO seats (event_id, id, price, position)
+    SELECT 'play', 'D' || n, 1000, 100 + n FROM generate_series(1, {DUE}) n;
+    INSERT INTO bookings (id, event_id, buyer, live, state, lines, total, currency, created_at, expires_at)
+    SELECT gen_random_uuid(), 'play', 'buyer-' || n % 100, true, 'held',
+           jsonb_build_object('seats', jsonb_build_array(jsonb_build_object('id', 'D' || n, 'price', 1000)),
+                              'pools', jsonb_build_array()),
+           1000, 'EUR', now() - interval '2 minutes', now() - interval '1 minute'
+      FROM generate_series(1, {DUE}) n;
+    UPDATE seats s SET booking_id = b.id FROM bookings b WHERE s.id = b.lines -> 'seats' -> 0 ->> 'id';
+    INSERT INTO buyer_totals SELECT event_id, buyer, count(*) FROM bookings GROUP BY 1, 2;
+    INSERT INTO journal (id, event_id, booking_id, version, verb, after, actor, at, facts)
+    SELECT gen_random_uuid(), event_id, id, 1, 'hold', 'held', 'shop', created_at, '{{}}' FROM bookings;
+    ANALYZE bookings, seats, buyer_totals, journal"""
+
+
+async def test_ten_thousand_due_holds_are_freed_while_others_hold(house: House) -> None:
+    """The sweepers go in small steps, so that nobody waits for the whole of it."""
+    await house.observer.execute(_MANY_DUE)
+    sweepers = [await house.till(), await house.till()]
+    counter = await house.till()
+    seconds: list[float] = []
+
+    async def sweep(till: Till) -> int:
+        swept = 0
+        while ended := await till.engine.expire(limit=SWEPT_AT_ONCE):
+            swept += len(ended)
+        return swept
+
+    async def hold_and_release(seat: str) -> None:
+        # By the same buyers whose holds are being ended: their totals are what both sides lock.
+        while not sweeping.done():
+            before = asyncio.get_running_loop().time()
+            answer = await counter.engine.hold(a_hold(seat, units=1, buyer=f"buyer-{len(seconds) % 100}"))
+            seconds.append(asyncio.get_running_loop().time() - before)
+            await counter.engine.release(a_release(granted(answer)))
+
+    sweeping = asyncio.gather(*(sweep(till) for till in sweepers))
+    await asyncio.gather(*(hold_and_release(seat) for seat in ("A1", "A2", "A3")))
+    print(f"\n{DUE} due holds swept beside {len(seconds)} holds, the slowest in {max(seconds) * 1000:.0f} ms")  # noqa: T201
+    assert sum(await sweeping) == DUE
+    expired = "SELECT count(*) = $1 AND count(DISTINCT booking_id) = $1 FROM journal WHERE verb = 'expire'"
+    assert await house.observer.fetchval(expired, DUE)
+    assert max(seconds) < 5
+    assert not await house.flaws()
+    assert await house.deadlocks() == 0
