@@ -341,14 +341,6 @@ async def calling(service: Service, *, token: str | None = None, connections: in
         yield Caller(http=http_client)
 
 
-async def new_guest(service: Service) -> tuple[str, str]:
-    """The name and the token of a new anonymous buyer; the token is in the cookie."""
-    async with calling(service, token="") as nobody:
-        response = await nobody.http.post("/v1/guests")
-    name = str(answered(response, 201)["buyer"])
-    return name, response.headers["set-cookie"].split(";")[0].partition("=")[2]
-
-
 # ---------------------------------------------------------------------------------------------- what an answer must be
 
 
