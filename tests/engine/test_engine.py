@@ -1,7 +1,8 @@
-"""The engine and a store that falls silent: what was committed is found, and nothing is tried again blindly."""
+"""The engine and its store: what is decided before it is written, and what becomes of a commit that was lost."""
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -9,11 +10,12 @@ import pytest
 from earmark.clock import MovableClock
 from earmark.domain.event import Event
 from earmark.domain.ids import Buyer, EventId, PoolId, PoolRef, SeatId
+from earmark.domain.pool import Pool
 from earmark.domain.seat import Seat
 from earmark.engine import engine as engine_module
 from earmark.engine.asks import Actor, Create, Decided, Hold
 from earmark.engine.engine import Engine
-from earmark.errors import OutcomeUnknown, StoreUnavailable
+from earmark.errors import OutcomeUnknown, Refusal, StoreUnavailable
 from earmark.store.memory import MemoryStore
 from earmark.uuids import Uuid7Ids
 
@@ -27,6 +29,22 @@ if TYPE_CHECKING:
 
 SHOP = Actor(name="shop", live=True)
 IDS = Uuid7Ids()
+
+
+class WatchedStore(MemoryStore):
+    """Counts the transactions that it had to break off."""
+
+    def __init__(self) -> None:
+        super().__init__(clock=MovableClock())
+        self.broken = 0
+
+    async def transact(self, work: Callable[[Transaction], Awaitable[Any]], *, within: float) -> Any:
+        """As the memory store, with an eye on it."""
+        try:
+            return await super().transact(work, within=within)
+        except Exception:
+            self.broken += 1
+            raise
 
 
 class SilentStore(MemoryStore):
@@ -57,26 +75,58 @@ class SilentStore(MemoryStore):
         return await super().has_entry(entry_id)
 
 
-def hold(buyer: str, seat: str) -> Hold:
+def hold(buyer: str, *seats: str, pools: dict[str, int] | None = None) -> Hold:
     return Hold(
         actor=SHOP,
         entry_id=IDS.entry_id(),
         booking_id=IDS.booking_id(),
         event_id=EventId("concert"),
         buyer=Buyer(buyer),
-        seats=(SeatId(seat),),
+        seats=tuple(map(SeatId, seats)),
+        pools={PoolId(pool): units for pool, units in (pools or {}).items()},
+    )
+
+
+async def open_concert(store: MemoryStore) -> None:
+    event = Event(id=EventId("concert"), name="Concert", currency="EUR", live=True, created_at=NOW, per_buyer_max=2)
+    await Engine(store, ids=IDS).create(
+        Create(
+            actor=SHOP,
+            entry_id=IDS.entry_id(),
+            event=event,
+            seats=tuple(Seat(event_id=event.id, id=SeatId(seat), price=100) for seat in ("A1", "A2", "A3")),
+            pools=(Pool(event_id=event.id, id=PoolId("GA"), capacity=3, price=100),),
+        )
     )
 
 
 @pytest.fixture
 async def store(monkeypatch: pytest.MonkeyPatch) -> SilentStore:
-    """With one event of two seats; looking again takes no time."""
+    """With one event; looking again takes no time."""
     monkeypatch.setattr(engine_module, "LOOKUP_SECONDS", 0)
     store = SilentStore()
-    event = Event(id=EventId("concert"), name="Concert", currency="EUR", live=True, created_at=NOW)
-    seats = tuple(Seat(event_id=event.id, id=SeatId(seat), price=100) for seat in ("A1", "A2"))
-    await Engine(store, ids=IDS).create(Create(actor=SHOP, entry_id=IDS.entry_id(), event=event, seats=seats))
+    await open_concert(store)
     return store
+
+
+@pytest.mark.parametrize(
+    "asks, granted",
+    [
+        ([hold(f"buyer-{n}", pools={"GA": 1}) for n in range(5)], 3),
+        ([hold(f"buyer-{n}", "A1") for n in range(5)], 1),
+        ([hold("ada", seat) for seat in ("A1", "A2", "A3")], 2),
+    ],
+    ids=["units", "one seat", "one buyer"],
+)
+async def test_a_batch_is_decided_before_it_is_written(asks: list[Hold], granted: int) -> None:
+    """Whoever loses to a batch-mate loses in the decision: the store never has to break a transaction off for it."""
+    store = WatchedStore()
+    await open_concert(store)
+    engine = Engine(store, ids=IDS, lanes=1)
+    answers = await asyncio.gather(*map(engine.hold, asks), return_exceptions=True)
+    assert [isinstance(answer, Decided) for answer in answers] == [n < granted for n in range(len(asks))]
+    assert all(isinstance(answer, Decided | Refusal) for answer in answers)
+    assert store.broken == 0
 
 
 async def test_a_lost_commit_that_took_place_is_answered(store: SilentStore) -> None:

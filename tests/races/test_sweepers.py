@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from earmark.workers.sweeper import BATCH_SIZE_MAX
+
 from . import shortcuts
 from .asks import a_confirm, a_hold, a_release, an_extend
 from .support import Shortcut, granted, refused_by
@@ -138,7 +140,6 @@ async def test_sweeper_and_takeover_end_a_hold_once(either_house: House) -> None
 
 
 DUE = 10_000
-SWEPT_AT_ONCE = 500
 _MANY_DUE = f"""
     INSERT INTO seats (event_id, id, price, position)
     SELECT 'play', 'D' || n, 1000, 100 + n FROM generate_series(1, {DUE}) n;
@@ -164,7 +165,7 @@ async def test_ten_thousand_due_holds_are_freed_while_others_hold(house: House) 
 
     async def sweep(till: Till) -> int:
         swept = 0
-        while ended := await till.engine.expire(limit=SWEPT_AT_ONCE):
+        while ended := await till.engine.expire(limit=BATCH_SIZE_MAX):
             swept += len(ended)
         return swept
 

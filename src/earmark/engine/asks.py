@@ -146,7 +146,7 @@ class Decided(msgspec.Struct, frozen=True, kw_only=True):
 
     value: Any
     now: datetime
-    moved: bool = True
+    wrote: bool = True
     """False when the verb found its work done already and wrote nothing."""
     memory: Memory | None = None
 

@@ -65,10 +65,10 @@ class Desk(Generic[A]):
         """Decide it in the next batch."""
         self._settle(ask, again)
 
-    def answer(self, ask: A, value: Booking | Event, *, moved: bool = True) -> None:
+    def answer(self, ask: A, value: Booking | Event, *, wrote: bool = True) -> None:
         """Decided; the answer that a key remembers is the very one that is given."""
         memory = self.ledger.memories.get(ask.entry_id)
-        self._settle(ask, Decided(value=value, now=self.now, moved=moved, memory=memory))
+        self._settle(ask, Decided(value=value, now=self.now, wrote=wrote, memory=memory))
 
     async def close(self, **offer: Any) -> list[Outcome]:
         """Write what moved (and what an operator changed), and hand out the outcomes in arrival order."""
@@ -139,7 +139,9 @@ def decide(
         moved = after is not before
         if moved:
             desk.ledger.move(verb, before, after, ask=ask, reason=reason(ask))
-        desk.answer(ask, after, moved=moved)
+        else:
+            desk.ledger.remember(verb, after, ask=ask)
+        desk.answer(ask, after, wrote=moved or ask.memo is not None)
 
 
 def find(desk: Desk[B], ask: B, bookings: Mapping[BookingId, Booking], *, verb: Verb) -> Booking:

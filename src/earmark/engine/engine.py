@@ -184,7 +184,7 @@ class Engine:
 
 
 def _wrote(outcome: Outcome) -> bool:
-    return isinstance(outcome, Decided) and outcome.moved
+    return isinstance(outcome, Decided) and outcome.wrote
 
 
 def _line(

@@ -14,6 +14,7 @@ that is locked after a seat is a deadlock waiting for its second half.
 from __future__ import annotations
 
 from datetime import timedelta
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -139,7 +140,7 @@ class _Counter:
         if unknown := [ref.pool_id for ref in _pools(ask) if ref not in self._pools]:
             raise PoolUnknown(pools=unknown)
         kept = [self._seen[ref] for ref in _seats(ask) if self._seen[ref].pointer in self._alive]
-        given = [ref for ref in _seats(ask) if ref in self._ledger.seats]
+        given = {ref: owner for ref in _seats(ask) if (owner := self._ledger.owner(ref))}
         if kept or given:
             raise _taken(ask, kept, given=given)
         if moved := [ref.seat_id for ref in _seats(ask) if ref not in self._unmoved]:
@@ -181,9 +182,12 @@ class _Counter:
         )
 
 
-def _taken(ask: Hold, seats: Sequence[SeatSeen], *, given: Sequence[SeatRef] = ()) -> SeatsTaken:
+def _taken(
+    ask: Hold, seats: Sequence[SeatSeen], *, given: Mapping[SeatRef, Booking] = MappingProxyType({})
+) -> SeatsTaken:
     """Which seats, and which of them are the asker's own already."""
     yours: dict[str, str] = {seat.ref.seat_id: str(seat.pointer) for seat in seats if seat.owner_buyer == ask.buyer}
+    yours |= {ref.seat_id: str(owner.id) for ref, owner in given.items() if owner.buyer == ask.buyer}
     names = {seat.ref.seat_id for seat in seats} | {ref.seat_id for ref in given}
     return SeatsTaken(seats=sorted(names), yours=yours or None)
 

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from earmark.engine.ports import Ids
 
 CLOCK = "clock"
+REPEAT = "repeat"
 _TOLD = (
     "buyer",
     "lines",
@@ -93,6 +94,27 @@ class Ledger:
             self._cleared |= dict.fromkeys(set(before.seat_refs) - set(after.seat_refs), before.id)
         self._tell(verb, before, after, entry_id=ask.entry_id, actor=ask.actor.name, ask=ask, reason=reason)
         return after
+
+    def remember(self, verb: Verb, booking: Booking, *, ask: Ask) -> None:
+        """A verb that found its work done: nothing moved, so the entry is about no version, but its key remembers."""
+        if ask.memo is None:
+            return
+        entry = Entry(
+            id=ask.entry_id,
+            event_id=booking.event_id,
+            verb=REPEAT,
+            actor=ask.actor.name,
+            at=self.now,
+            facts={"booking_id": str(booking.id), "verb": verb.value},
+            key=ask.memo.key,
+            memory=ask.memo.remember(booking, self.now),
+        )
+        self._add(entry)
+
+    def owner(self, seat: SeatRef) -> Booking | None:
+        """The booking that this transaction has given a seat to."""
+        given = self.seats.get(seat)
+        return self._opened[given] if given else None
 
     def tell_of_event(self, verb: str, event: Event, *, ask: Ask, facts: dict[str, Any]) -> None:
         """What an operator did to an event."""

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 
     from earmark.engine.engine import Engine
 
+BATCH_SIZE_MAX = 100
+"""Small enough that a hold which meets a sweep waits for tens of milliseconds."""
+
 log = structlog.get_logger("earmark")
 
 
@@ -28,7 +31,7 @@ class Sweeper:
         self,
         engine: Engine,
         *,
-        batch_size_max: int = 200,
+        batch_size_max: int = BATCH_SIZE_MAX,
         interval_seconds_max: float = 1.0,
         swept: Callable[[int], None] = lambda _: None,
     ) -> None:
