@@ -234,6 +234,10 @@ class StoreUnavailable(Outage):
     because: str
 
 
+class RowBusy(StoreUnavailable):
+    """A row stayed locked for too long; whoever does not need that row may still be served."""
+
+
 @dataclass(kw_only=True, eq=False)
 class SetupError(EarmarkError):
     """Earmark cannot start as it is set up."""

@@ -119,3 +119,60 @@ async def test_verbs_are_counted_by_outcome(shop: httpx2.AsyncClient, event: str
     assert 'earmark_verbs_total{outcome="ok",verb="hold"} 1.0' in page
     assert 'earmark_verbs_total{outcome="seats_taken",verb="hold"} 1.0' in page
     assert 'earmark_verb_seconds_count{verb="hold"} 2.0' in page
+
+
+@pytest.mark.parametrize(
+    "moment", ["0001-01-01T00:00:00+23:59", "9999-12-31T23:59:59-23:59", "1969-12-31T00:00:00Z", "2030-01-01T00:00:00"]
+)
+async def test_a_moment_that_no_store_can_keep_is_refused(shop: httpx2.AsyncClient, event: str, moment: str) -> None:
+    """At the edges of the calendar a conversion would fail later, on every read."""
+    made = await shop.post("/v1/events", json={"name": "x", "currency": "EUR", "starts_at": moment, "pools": []})
+    changed = await shop.patch(f"/v1/events/{event}", json={"starts_at": moment})
+    assert (made.status_code, changed.status_code) == (422, 422)
+    assert changed.json()["errors"][0]["path"] == "starts_at"
+
+
+async def test_an_event_may_have_a_name_in_any_script(shop: httpx2.AsyncClient) -> None:
+    """Its address is written so that a header can carry it, and a replay does not invent another."""
+    body = {
+        "id": "コンサート",
+        "name": "コンサート",
+        "currency": "JPY",
+        "pools": [{"id": "GA", "capacity": 1, "price": 1}],
+    }
+    made = await shop.post("/v1/events", json=body, headers={"Idempotency-Key": "k"})
+    assert made.status_code == 201
+    assert (await shop.get(made.headers["Location"])).json()["id"] == "コンサート"
+    again = await shop.post("/v1/events", json=body, headers={"Idempotency-Key": "k"})
+    assert (again.status_code, again.content) == (201, made.content)
+    assert "Location" not in again.headers
+
+
+async def test_a_layout_keeps_to_the_size_of_a_house(shop: httpx2.AsyncClient) -> None:
+    """Rows times seats count, not rows and seats."""
+    body = {"name": "x", "currency": "EUR", "layout": {"rows": 300, "seats_per_row": 1000, "price": 1}}
+    answer = await shop.post("/v1/events", json=body)
+    assert (answer.status_code, answer.json()["errors"][0]["path"]) == (422, "layout")
+
+
+@pytest.mark.parametrize("limit", ["0", "201", "-1", "x", "9" * 5000, "٣", "1e2"])
+async def test_a_page_has_a_sensible_size(shop: httpx2.AsyncClient, limit: str) -> None:
+    """Anything else is refused, however long it is."""
+    answer = await shop.get("/v1/events", params={"limit": limit})
+    assert (answer.status_code, answer.json()["errors"][0]["path"]) == (422, "limit")
+
+
+async def test_a_server_on_a_foreign_schema_is_not_ready(
+    house: object, shop: httpx2.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """503 and a problem, not a crash."""
+    from earmark.api.door import House
+    from earmark.errors import SetupError
+
+    async def foreign() -> None:
+        raise SetupError(problem="The database has migration 9999")
+
+    assert isinstance(house, House)
+    monkeypatch.setattr(house.engine.store, "check", foreign)
+    answer = await shop.get("/readyz")
+    assert (answer.status_code, answer.json()["code"]) == (503, "setup")

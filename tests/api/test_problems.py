@@ -6,7 +6,7 @@ import pytest
 
 from earmark import errors
 from earmark.api import problems
-from earmark.errors import EarmarkError, Outage, Refusal
+from earmark.errors import EarmarkError, Outage, Refusal, SetupError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,6 +33,7 @@ FACTS = {
     "errors": ({"path": "seats", "message": "names A1 twice"},),
     "because": "the cable was cut",
     "bytes_max": 65536,
+    "problem": "The database has an old schema. Run `earmark migrate` on it first.",
 }
 
 
@@ -43,7 +44,7 @@ def kinds(root: type[EarmarkError]) -> Iterator[type[EarmarkError]]:
             yield kind
 
 
-ALL = sorted({*kinds(Refusal), *kinds(Outage)}, key=lambda kind: kind.code)
+ALL: list[type[EarmarkError]] = sorted({*kinds(Refusal), *kinds(Outage), SetupError}, key=lambda kind: kind.code)
 
 
 def build(kind: type[EarmarkError]) -> EarmarkError:

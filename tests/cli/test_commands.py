@@ -3,18 +3,21 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+import structlog
 
 from earmark.cli import main
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 KEY = "ek_test_0123456789abcdef"
 
 
 @pytest.fixture
-def earmark(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[int, str, str]]:
+def earmark(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[..., tuple[int, str, str]]]:
     """The command line in this process: exit code, stdout, stderr."""
     for name in ("EARMARK_DATABASE_URL", "DATABASE_URL", "EARMARK_ADMIN_KEY", "PORT", "EARMARK_PORT"):
         monkeypatch.delenv(name, raising=False)
@@ -25,7 +28,8 @@ def earmark(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) 
         out, err = capfd.readouterr()
         return int(left.value.code or 0), out, err
 
-    return run
+    yield run
+    structlog.reset_defaults()
 
 
 @pytest.mark.parametrize(

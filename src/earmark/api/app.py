@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from http import HTTPStatus
 from importlib import resources
 from typing import TYPE_CHECKING, Any
@@ -106,13 +107,20 @@ async def _asset(request: Request) -> Response:
 
 
 def _file(name: str) -> Response:
-    kind = name.rpartition(".")[2]
-    found = resources.files("earmark.api") / "web" / name
-    if kind not in MEDIA_TYPES or "/" in name or not found.is_file():
+    found = _files().get(name)
+    if found is None:
         return problems.respond(problems.NotFound())
-    return Response(
-        found.read_bytes(), media_type=MEDIA_TYPES[kind], headers={**SECURITY_HEADERS, "Cache-Control": "no-cache"}
-    )
+    media_type = MEDIA_TYPES[name.rpartition(".")[2]]
+    headers = {**SECURITY_HEADERS, "Cache-Control": "no-cache"}
+    return Response(found, media_type=media_type, headers=headers)
+
+
+@cache
+def _files() -> dict[str, bytes]:
+    """The page's own files, by name: nothing else can be asked for."""
+    folder = resources.files("earmark.api") / "web"
+    own = (file for file in folder.iterdir() if file.name.rpartition(".")[2] in MEDIA_TYPES)
+    return {file.name: file.read_bytes() for file in own}
 
 
 async def _stray(request: Request, exception: Exception) -> Response:

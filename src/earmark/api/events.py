@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
+from datetime import UTC, datetime
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 import msgspec
 
@@ -17,16 +20,17 @@ from earmark.domain.ids import EventId, PoolId, SeatId
 from earmark.domain.money import is_currency
 from earmark.domain.pool import Pool
 from earmark.domain.seat import Seat, SeatState
-from earmark.engine.asks import Change, Create, PoolPatch, SeatPatch
+from earmark.engine.asks import Change, Create, Decided, PoolPatch, SeatPatch
 from earmark.errors import EventUnknown, InvalidRequest, SeatUnknown
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
-    from datetime import datetime
 
+    from earmark.domain.ids import Buyer
     from earmark.engine.ports import SeatMap
 
 EVENT_BYTES_MAX = 16 * 1024 * 1024
+YEARS = range(1970, 9999)
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 
@@ -46,9 +50,9 @@ async def create(visit: Visit, body: words.EventBody) -> Reply:
         currency=body.currency,
         live=visit.principal.actor.live,
         created_at=visit.house.clock.now(),
-        starts_at=body.starts_at,
-        sale_opens_at=body.sale_opens_at,
-        sale_closes_at=body.sale_closes_at,
+        starts_at=_utc("starts_at", body.starts_at),
+        sale_opens_at=_utc("sale_opens_at", body.sale_opens_at),
+        sale_closes_at=_utc("sale_closes_at", body.sale_closes_at),
         hold_ttl_seconds=body.hold_ttl_seconds,
         per_buyer_max=body.per_buyer_max,
     )
@@ -60,8 +64,10 @@ async def create(visit: Visit, body: words.EventBody) -> Reply:
         seats=seats,
         pools=pools,
     )
-    answer = reply(await visit.engine.create(ask), _render, status=HTTPStatus.CREATED)
-    answer.headers["Location"] = f"/v1/events/{event_id}"
+    created = await visit.engine.create(ask)
+    answer = reply(created, _render, status=HTTPStatus.CREATED)
+    if isinstance(created, Decided):
+        answer.headers["Location"] = f"/v1/events/{quote(event_id)}"
     return answer
 
 
@@ -76,7 +82,7 @@ async def change(visit: Visit, body: words.EventPatchBody) -> Reply:
         entry_id=visit.engine.ids.entry_id(),
         memo=visit.memo(_render, status=HTTPStatus.OK),
         event_id=_event_id(visit),
-        fields={name: value for name, value in own.items() if value is not msgspec.UNSET},
+        fields={name: _utc(name, value) for name, value in own.items() if value is not msgspec.UNSET},
         seats=tuple(SeatPatch(id=SeatId(seat.id), blocked=seat.blocked, price=seat.price) for seat in body.seats),
         pools=tuple(PoolPatch(id=PoolId(pool.id), capacity=pool.capacity, price=pool.price) for pool in body.pools),
     )
@@ -102,13 +108,12 @@ async def show_map(visit: Visit) -> Reply:
     """The seat map and the pools, with an ETag that changes when anything on it does."""
     event = await find(visit)
     seen = await visit.engine.store.read_map(event.id)
-    seats = [words.seat_answer(seat, now=seen.now, buyer=visit.principal.actor.buyer) for seat in seen.seats]
-    pools = [words.pool_answer(pool) for pool in seen.pools]
-    version = hashlib.sha256(msgspec.json.encode((event.version, seats, pools))).hexdigest()[:16]
-    headers = {"ETag": f'"{version}"', "Cache-Control": "private, no-cache"}
-    if f'"{version}"' in visit.request.headers.get("if-none-match", ""):
+    # A stadium takes a while to word: in a thread, so that others are answered meanwhile.
+    drawn = await asyncio.to_thread(_draw, seen, event=event, buyer=visit.principal.actor.buyer)
+    headers = {"ETag": f'"{drawn.version}"', "Cache-Control": "private, no-cache"}
+    if f'"{drawn.version}"' in visit.request.headers.get("if-none-match", ""):
         return Reply(status=HTTPStatus.NOT_MODIFIED, headers=headers)
-    return say(words.MapAnswer(version=version, seats=seats, pools=pools), headers=headers)
+    return say(drawn, headers=headers)
 
 
 async def show_seat(visit: Visit) -> Reply:
@@ -133,6 +138,13 @@ async def explain_seat(visit: Visit) -> Reply:
         booking_id=str(on_map.owner_id) if on_map.owner_id and may_know else None,
     )
     return say(answer)
+
+
+def _draw(seen: SeatMap, *, event: Event, buyer: Buyer | None) -> words.MapAnswer:
+    seats = [words.seat_answer(seat, now=seen.now, buyer=buyer) for seat in seen.seats]
+    pools = [words.pool_answer(pool) for pool in seen.pools]
+    version = hashlib.sha256(msgspec.json.encode((event.version, seats, pools))).hexdigest()[:16]
+    return words.MapAnswer(version=version, seats=seats, pools=pools)
 
 
 async def find(visit: Visit) -> Event:
@@ -181,9 +193,20 @@ def _render(event: Event, _: datetime) -> Any:
     return words.event_answer(event)
 
 
+def _utc(path: str, value: Any) -> Any:
+    """A moment in UTC, in years that every store can keep; other values as they are."""
+    if not isinstance(value, datetime):
+        return value
+    if not YEARS.start <= value.year < YEARS.stop:
+        raise InvalidRequest.at(path, f"must be from {YEARS.start} to {YEARS.stop - 1}")
+    return value.astimezone(UTC)
+
+
 def _seats(event_id: EventId, body: words.EventBody) -> tuple[Seat, ...]:
     if body.layout and body.seats:
         raise InvalidRequest.at("layout", "give seats or a layout, not both")
+    if body.layout and body.layout.rows * body.layout.seats_per_row > words.EVENT_SEATS_MAX:
+        raise InvalidRequest.at("layout", f"an event has at most {words.EVENT_SEATS_MAX} seats")
     if body.layout:
         return tuple(_lay_out(event_id, body.layout))
     _refuse_doubles("seats", [seat.id for seat in body.seats])

@@ -31,7 +31,12 @@ class Page(msgspec.Struct, frozen=True, kw_only=True):
 def read_page(query: Mapping[str, str]) -> Page:
     """The page a query asks for."""
     limit = query.get("limit", str(LIMIT_DEFAULT))
-    if not limit.isascii() or not limit.isdigit() or not 1 <= int(limit) <= LIMIT_MAX:
+    if (
+        not limit.isascii()
+        or not limit.isdigit()
+        or len(limit) > len(str(LIMIT_MAX))
+        or not 1 <= int(limit) <= LIMIT_MAX
+    ):
         raise InvalidRequest.at("limit", f"must be a number from 1 to {LIMIT_MAX}")
     return Page(limit=int(limit), after=_after(query.get("cursor")))
 

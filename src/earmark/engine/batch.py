@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 import structlog
 
 from earmark.engine.asks import Again, Answer, Ask, Outcome
-from earmark.errors import EarmarkError, Outage, OutcomeUnknown, Overloaded
+from earmark.errors import EarmarkError, Outage, OutcomeUnknown, Overloaded, RowBusy
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -69,12 +69,15 @@ class Batcher(Generic[A]):
         ticket = Ticket(ask, asyncio.get_running_loop().create_future())
         self._enter(ticket)
         try:
-            async with asyncio.timeout(within):
-                return await ticket.answer
-        except TimeoutError:
-            if ticket.answer.done() and not ticket.answer.cancelled():
-                return ticket.answer.result()
-            raise (OutcomeUnknown() if ticket.in_flight else ticket.refusal) from None
+            await asyncio.wait({ticket.answer}, timeout=within)
+        except asyncio.CancelledError:
+            ticket.answer.cancel()
+            raise
+        if ticket.answer.done():
+            return ticket.answer.result()
+        # From here on nobody listens: what still waits is never begun, what is under way ends unheard.
+        ticket.answer.cancel()
+        raise OutcomeUnknown if ticket.in_flight else ticket.refusal
 
     async def close(self) -> None:
         """Finish what was accepted; whoever waits for a twin elsewhere is told so."""
@@ -116,6 +119,9 @@ class Batcher(Generic[A]):
     async def _carry(self, batch: list[Ticket[A]]) -> None:
         try:
             outcomes = await self._run([ticket.ask for ticket in batch])
+        except RowBusy as busy:
+            await self._split(batch, busy)
+            return
         except Outage as outage:
             for ticket in batch:
                 _fail(ticket, outage)
@@ -137,12 +143,12 @@ class Batcher(Generic[A]):
 
     def _settle(self, ticket: Ticket[A], outcome: Outcome) -> bool:
         """Answer the ticket; True when it shall be decided again instead."""
-        ticket.in_flight = False
         if isinstance(outcome, Again):
             reason = outcome.refusal.code
             ticket.rounds[reason] += 1
             ticket.refusal = outcome.refusal
             if ticket.rounds[reason] < outcome.rounds_max and outcome.relief not in ticket.relieved:
+                ticket.in_flight = False
                 return True
             outcome = outcome.refusal
         if isinstance(outcome, EarmarkError):

@@ -26,8 +26,11 @@ async def confirm(transaction: Transaction, batch: Sequence[Confirm], *, ids: Id
     """Earlier answer? → lock → take the payments → judge → write. One outside payment confirms one booking."""
     desk = await Desk.open(transaction, batch, ids=ids)
     bookings = await lock(desk)
-    uses = _uses(desk, bookings)
+    uses, second = _uses(desk, bookings)
     won = await transaction.take_payments(uses)
+    for ask, first in second:
+        if first not in won:
+            desk.again(ask, Again(refusal=PaymentUsed(payment_id=ask.payment_id), rounds_max=ROUNDS_MAX))
 
     def judge(ask: Confirm, booking: Booking, now: datetime) -> Booking:
         after = law.confirm(booking, payment_id=ask.payment_id, payment_method=ask.payment_method, now=now)
@@ -41,24 +44,26 @@ async def confirm(transaction: Transaction, batch: Sequence[Confirm], *, ids: Id
     return await desk.close()
 
 
-def _uses(desk: Desk[Confirm], bookings: Mapping[BookingId, Booking]) -> dict[str, BookingId]:
+def _uses(
+    desk: Desk[Confirm], bookings: Mapping[BookingId, Booking]
+) -> tuple[dict[str, BookingId], list[tuple[Confirm, str]]]:
     """The payments that this batch would use: one for each booking, the first to be named.
 
-    A second payment for a booking, or a second booking for a payment, waits for the next batch: only when the first
-    has won or lost is it known whether there is anything left to use.
+    And the asks that name a second one, each with the first: they are decided in the next batch should the first
+    turn out to be used already. A second booking for a payment is simply too late, whoever has it.
     """
     uses: dict[str, BookingId] = {}
+    second: list[tuple[Confirm, str]] = []
     for ask in desk.waiting:
         try:
             booking = find(desk, ask, bookings, verb=Verb.CONFIRM)
             after = law.confirm(booking, payment_id=ask.payment_id, payment_method=None, now=desk.now)
         except Refusal:
             continue
-        named = uses.get(ask.payment_id) == booking.id
-        if after is booking or named:
+        if after is booking or ask.payment_id in uses:
             continue
-        if ask.payment_id in uses or booking.id in uses.values():
-            desk.again(ask, Again(refusal=PaymentUsed(payment_id=ask.payment_id), rounds_max=ROUNDS_MAX))
+        if first := next((payment for payment, used in uses.items() if used == booking.id), None):
+            second.append((ask, first))
         else:
             uses[ask.payment_id] = booking.id
-    return uses
+    return uses, second

@@ -108,11 +108,11 @@ class Engine:
         return await self._alone(ask, lambda transaction: change(transaction, ask, ids=self.ids))
 
     async def expire(
-        self, *, limit: int, reason: str = "swept", within: PoolRef | TotalRef | None = None
+        self, *, limit: int, skip: int = 0, reason: str = "swept", within: PoolRef | TotalRef | None = None
     ) -> list[Booking]:
         """End due holds: the sweeper's verb, and what a hold asks for before a pool is called exhausted."""
         return await self.store.transact(
-            lambda transaction: expire(transaction, limit=limit, ids=self.ids, reason=reason, within=within),
+            lambda step: expire(step, limit=limit, skip=skip, ids=self.ids, reason=reason, within=within),
             within=self._transaction_seconds_max,
         )
 
@@ -152,11 +152,9 @@ class Engine:
         """
         written = [ask.entry_id for ask, outcome in zip(batch, outcomes, strict=True) if _wrote(outcome)]
         for _ in range(LOOKUPS_MAX if written else 0):
-            try:
+            with contextlib.suppress(Exception):  # whatever the lookup meets, the outcome is no better known
                 if await self.store.has_entry(written[0]):
                     return True
-            except Outage:
-                pass
             await asyncio.sleep(LOOKUP_SECONDS)
         return False
 

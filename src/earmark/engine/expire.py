@@ -13,7 +13,13 @@ if TYPE_CHECKING:
 
 
 async def expire(
-    transaction: Transaction, *, limit: int, ids: Ids, reason: str, within: PoolRef | TotalRef | None = None
+    transaction: Transaction,
+    *,
+    limit: int,
+    ids: Ids,
+    reason: str,
+    skip: int = 0,
+    within: PoolRef | TotalRef | None = None,
 ) -> list[Booking]:
     """End up to `limit` due holds, of one pool or one buyer if asked; those that are being changed are passed over."""
     opening = await transaction.begin([])
@@ -23,7 +29,7 @@ async def expire(
         case TotalRef(event_id, buyer):
             due = await transaction.lock_due(limit=limit, event_id=event_id, buyer=buyer)
         case None:
-            due = await transaction.lock_due(limit=limit)
+            due = await transaction.lock_due(limit=limit, skip=skip)
     ledger = Ledger(now=opening.now, ids=ids)
     expired = [ledger.expire(booking, reason=reason) for booking in due]
     if ledger:

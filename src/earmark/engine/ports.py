@@ -133,11 +133,15 @@ class Transaction(Protocol):
         self,
         *,
         limit: int,
+        skip: int = 0,
         event_id: EventId | None = None,
         buyer: Buyer | None = None,
         pool: PoolRef | None = None,
     ) -> list[Booking]:
-        """Holds whose time is over, the longest due first, passing over those that somebody else is changing."""
+        """Holds whose time is over, the longest due first, passing over those that somebody else is changing.
+
+        `skip` leaves out the first ones: those that the sweeper could not end before.
+        """
         ...
 
     async def take_payments(self, uses: Mapping[str, BookingId]) -> frozenset[str]:

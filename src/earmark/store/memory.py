@@ -179,6 +179,7 @@ class MemoryTransaction:
         self,
         *,
         limit: int,
+        skip: int = 0,
         event_id: EventId | None = None,
         buyer: Buyer | None = None,
         pool: PoolRef | None = None,
@@ -192,7 +193,7 @@ class MemoryTransaction:
             due = [booking for booking in due if booking.total_ref == (event_id, buyer)]
         if pool is not None:
             due = [booking for booking in due if pool in booking.pool_deltas()]
-        return due[:limit]
+        return due[skip : skip + limit]
 
     async def take_payments(self, uses: Mapping[str, BookingId]) -> frozenset[str]:
         """First come, first served."""

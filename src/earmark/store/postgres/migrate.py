@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 import asyncpg
 
@@ -29,7 +30,8 @@ CREATE TABLE IF NOT EXISTS earmark_migrations (
 async def migrate(url: str, *, dry_run: bool = False, without: Collection[str] = ()) -> Sequence[Migration]:
     """Apply what is pending, all of it or nothing; with `dry_run`, only say what that would be."""
     try:
-        connection = await asyncpg.connect(url.replace("pgbouncer=true", ""), timeout=10)
+        dsn, _ = split_url(url)
+        connection = await asyncpg.connect(dsn, timeout=10, statement_cache_size=0)
     except OSError as silence:
         raise StoreUnavailable(because=str(silence)) from silence
     except (asyncpg.PostgresError, ValueError) as refused:
@@ -43,6 +45,15 @@ async def migrate(url: str, *, dry_run: bool = False, without: Collection[str] =
             return steps
     finally:
         await connection.close()
+
+
+def split_url(url: str) -> tuple[str, bool]:
+    """The URL as the driver takes it, and whether `?pgbouncer=true` stood in it."""
+    parts = urlsplit(url)
+    asked = parse_qsl(parts.query)
+    pgbouncer = any(name == "pgbouncer" and value == "true" for name, value in asked)
+    rest = urlencode([(name, value) for name, value in asked if name != "pgbouncer"], safe="/")
+    return urlunsplit(parts._replace(query=rest)), pgbouncer
 
 
 async def _apply(connection: Any, steps: Sequence[Migration]) -> None:

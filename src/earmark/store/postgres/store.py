@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from typing import TYPE_CHECKING, Any, TypeVar
-from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 from uuid import UUID
 
 import asyncpg
 import stamina
 
 from earmark.engine.ports import BookingFilter, Flaw, SeatMap, Transaction
-from earmark.errors import OutcomeUnknown, SetupError, StoreUnavailable
+from earmark.errors import OutcomeUnknown, RowBusy, SetupError, StoreUnavailable
 from earmark.store import queries
 from earmark.store.migrations import check_current
 from earmark.store.postgres import rows
-from earmark.store.postgres.migrate import read_applied
+from earmark.store.postgres.migrate import read_applied, split_url
 from earmark.store.postgres.transaction import PostgresTransaction
 
 if TYPE_CHECKING:
@@ -31,7 +30,14 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 SILENT = (OSError, TimeoutError, asyncpg.PostgresConnectionError, asyncpg.InterfaceError, asyncpg.CannotConnectNowError)
-STOPPED = (asyncpg.LockNotAvailableError, asyncpg.QueryCanceledError, asyncpg.OperatorInterventionError)
+STOPPED = (
+    asyncpg.OperatorInterventionError,
+    asyncpg.InsufficientResourcesError,
+    asyncpg.ReadOnlySQLTransactionError,
+    asyncpg.IdleInTransactionSessionTimeoutError,
+)
+SILENT_OR_STOPPED = (*SILENT, *STOPPED)
+ROLLBACK_SECONDS = 1.0
 READ_SECONDS = 10.0
 FIRST = UUID(int=0)
 
@@ -59,7 +65,7 @@ class PostgresStore:
     @classmethod
     async def connect(cls, url: str, *, clock: Clock, connections_max: int = 10) -> PostgresStore:
         """Open a pool. `?pgbouncer=true` in the URL keeps to what a pooler in transaction mode allows."""
-        dsn, pgbouncer = _split(url)
+        dsn, pgbouncer = split_url(url)
         behind: dict[str, Any] = {"statement_cache_size": 0} if pgbouncer else {"server_settings": SETTINGS}
         try:
             pool = await asyncpg.create_pool(
@@ -92,7 +98,7 @@ class PostgresStore:
                     transaction = PostgresTransaction(connection, offset=self._clock.offset, sql=self._sql)
                     result = await work(transaction)
                 except BaseException:
-                    await _rollback(scope)
+                    await _rollback(scope, connection)
                     raise
                 if not transaction.wrote:
                     await scope.rollback()
@@ -100,7 +106,9 @@ class PostgresStore:
                 committing = True
                 await scope.commit()
                 return result
-        except (*SILENT, *STOPPED) as silence:
+        except asyncpg.LockNotAvailableError as busy:
+            raise RowBusy(because=str(busy)) from busy
+        except SILENT_OR_STOPPED as silence:
             if committing:
                 raise OutcomeUnknown from silence
             raise StoreUnavailable(because=_reason(silence)) from silence
@@ -165,7 +173,7 @@ class PostgresStore:
                     promise, _, rule = query.why.partition(": ")
                     found = await connection.fetch(query.sql, limit, timeout=600)
                     flaws += [Flaw(promise=promise, rule=rule, row=row["row"]) for row in found]
-        except SILENT as silence:
+        except SILENT_OR_STOPPED as silence:
             raise StoreUnavailable(because=_reason(silence)) from silence
         return flaws
 
@@ -177,7 +185,7 @@ class PostgresStore:
                 version = int(await connection.fetchval("SHOW server_version_num"))
                 async with connection.transaction(isolation="read_committed"):
                     isolation = await connection.fetchval("SHOW transaction_isolation")
-        except SILENT as silence:
+        except SILENT_OR_STOPPED as silence:
             raise StoreUnavailable(because=_reason(silence)) from silence
         check_current("postgres", applied)
         if version < OLDEST:
@@ -200,7 +208,7 @@ class PostgresStore:
             async with asyncio.timeout(READ_SECONDS):
                 found: list[Any] = await self._pool.fetch(self._sql[name], *arguments)
                 return found
-        except SILENT as silence:
+        except SILENT_OR_STOPPED as silence:
             raise StoreUnavailable(because=_reason(silence)) from silence
 
 
@@ -221,20 +229,13 @@ async def _reset(connection: Any) -> None:
     """Every statement of ours leaves the session as it found it: nothing to reset, and no round trip for it."""
 
 
-async def _rollback(scope: Any) -> None:
-    """The connection may be the very thing that broke; then there is nothing left to roll back."""
+async def _rollback(scope: Any, connection: Any) -> None:
+    """Within a second, or the connection is cut, which rolls back too: it may be the very thing that broke."""
     try:
-        await scope.rollback()
+        async with asyncio.timeout(ROLLBACK_SECONDS):
+            await scope.rollback()
     except (*SILENT, asyncpg.PostgresError):
-        return
-
-
-def _split(url: str) -> tuple[str, bool]:
-    parts = urlsplit(url)
-    asked = parse_qsl(parts.query)
-    pgbouncer = any(name == "pgbouncer" and value == "true" for name, value in asked)
-    rest = urlencode([(name, value) for name, value in asked if name != "pgbouncer"], safe="/")
-    return urlunsplit(parts._replace(query=rest)), pgbouncer
+        connection.terminate()
 
 
 def _reason(silence: BaseException) -> str:

@@ -87,6 +87,7 @@ class PostgresTransaction:
         self,
         *,
         limit: int,
+        skip: int = 0,
         event_id: EventId | None = None,
         buyer: Buyer | None = None,
         pool: PoolRef | None = None,
@@ -97,7 +98,7 @@ class PostgresTransaction:
         elif buyer is not None:
             found = await self._fetch("lock_due_of_buyer", self._now, limit, event_id, buyer)
         else:
-            found = await self._fetch("lock_due", self._now, limit)
+            found = await self._fetch("lock_due", self._now, limit, skip)
         return [rows.booking(row) for row in found]
 
     async def take_payments(self, uses: Mapping[str, BookingId]) -> frozenset[str]:

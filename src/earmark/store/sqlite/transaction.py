@@ -74,6 +74,7 @@ class SqliteTransaction:
         self,
         *,
         limit: int,
+        skip: int = 0,
         event_id: EventId | None = None,
         buyer: Buyer | None = None,
         pool: PoolRef | None = None,
@@ -86,7 +87,7 @@ class SqliteTransaction:
         elif buyer is not None:
             found = self._fetch("lock_due_of_buyer", now, limit, event_id, buyer)
         else:
-            found = self._fetch("lock_due", now, limit)
+            found = self._fetch("lock_due", now, limit, skip)
         return [rows.booking(row) for row in found]
 
     async def take_payments(self, uses: Mapping[str, BookingId]) -> frozenset[str]:

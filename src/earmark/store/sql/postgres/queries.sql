@@ -15,7 +15,9 @@ SELECT j.caller, j.key, j.request_hash, j.answer_status, j.answer_body
 
 -- name: read_events
 -- The rules a claim is judged by.
-SELECT * FROM events WHERE id = ANY ($1::text[]) LIMIT 1000;
+SELECT id, name, currency, live, created_at, starts_at, sale_opens_at, sale_closes_at, hold_ttl_seconds, per_buyer_max,
+       version
+  FROM events WHERE id = ANY ($1::text[]) LIMIT 1000;
 
 -- name: read_seats
 -- Seats and their owners in ONE snapshot: bookings read on their own could be older than the pointers.
@@ -49,27 +51,37 @@ SELECT $1, p.id, p.capacity, p.price, p.position
 
 -- name: lock_event
 -- Operators change an event one after the other.
-SELECT * FROM events WHERE id = $1 FOR NO KEY UPDATE;
+SELECT id, name, currency, live, created_at, starts_at, sale_opens_at, sale_closes_at, hold_ttl_seconds, per_buyer_max,
+       version
+  FROM events WHERE id = $1 FOR NO KEY UPDATE;
 
 -- name: lock_bookings
 -- By key alone and in key order; the rows that come back are judged by the verb, never by this statement.
-SELECT * FROM bookings WHERE id = ANY ($1::uuid[]) ORDER BY id FOR NO KEY UPDATE;
+SELECT id, event_id, buyer, live, state, lines, total, currency, created_at, expires_at, paying_until, confirmed_at,
+       ended_at, payment_id, payment_method, version
+  FROM bookings WHERE id = ANY ($1::uuid[]) ORDER BY id FOR NO KEY UPDATE;
 
 -- name: lock_due
 -- The guard stands in the query that locks: a subselect would flip a booking that was confirmed meanwhile.
-SELECT * FROM bookings
+SELECT id, event_id, buyer, live, state, lines, total, currency, created_at, expires_at, paying_until, confirmed_at,
+       ended_at, payment_id, payment_method, version
+  FROM bookings
  WHERE state = 'held' AND expires_at <= $1
- ORDER BY expires_at LIMIT $2 FOR NO KEY UPDATE SKIP LOCKED;
+ ORDER BY expires_at LIMIT $2 OFFSET $3 FOR NO KEY UPDATE SKIP LOCKED;
 
 -- name: lock_due_of_buyer
 -- Before a buyer is told that the limit is reached: what has lapsed does not count.
-SELECT * FROM bookings
+SELECT id, event_id, buyer, live, state, lines, total, currency, created_at, expires_at, paying_until, confirmed_at,
+       ended_at, payment_id, payment_method, version
+  FROM bookings
  WHERE state = 'held' AND expires_at <= $1 AND event_id = $3 AND buyer = $4
  ORDER BY expires_at LIMIT $2 FOR NO KEY UPDATE SKIP LOCKED;
 
 -- name: lock_due_of_pool
 -- Before a pool is called exhausted: what has lapsed is free.
-SELECT * FROM bookings
+SELECT id, event_id, buyer, live, state, lines, total, currency, created_at, expires_at, paying_until, confirmed_at,
+       ended_at, payment_id, payment_method, version
+  FROM bookings
  WHERE state = 'held' AND expires_at <= $1 AND event_id = $3
    AND lines -> 'pools' @> jsonb_build_array(jsonb_build_object('id', $4::text))
  ORDER BY expires_at LIMIT $2 FOR NO KEY UPDATE SKIP LOCKED;
@@ -200,18 +212,22 @@ SELECT EXISTS (SELECT 1 FROM journal WHERE id = $1);
 
 -- name: list_events
 -- A page of events, by id.
-SELECT * FROM events WHERE live = $1 AND id > $2 ORDER BY id LIMIT $3;
+SELECT id, name, currency, live, created_at, starts_at, sale_opens_at, sale_closes_at, hold_ttl_seconds, per_buyer_max,
+       version
+  FROM events WHERE live = $1 AND id > $2 ORDER BY id LIMIT $3;
 
 -- name: read_map
 -- The seats of a house with their owners, in the order in which they were laid out.
-SELECT s.*, b.state, b.expires_at, b.buyer
+SELECT s.event_id, s.id, s.price, s.blocked, s.booking_id, s.fence, s.row_name, s.number, s.section, s.category, s.x, s.y,
+       b.state, b.expires_at, b.buyer
   FROM seats s LEFT JOIN bookings b ON b.id = s.booking_id
  WHERE s.event_id = $1
  ORDER BY s.position, s.id LIMIT 200000;
 
 -- name: read_seat
 -- One seat with its owner, by key: a generic plan must not read the house for it.
-SELECT s.*, b.state, b.expires_at, b.buyer
+SELECT s.event_id, s.id, s.price, s.blocked, s.booking_id, s.fence, s.row_name, s.number, s.section, s.category, s.x, s.y,
+       b.state, b.expires_at, b.buyer
   FROM seats s LEFT JOIN bookings b ON b.id = s.booking_id
  WHERE s.event_id = $1 AND s.id = $2;
 
@@ -226,18 +242,24 @@ SELECT p.event_id, p.id, p.capacity, p.sold, p.price,
 
 -- name: read_booking
 -- One booking.
-SELECT * FROM bookings WHERE id = $1;
+SELECT id, event_id, buyer, live, state, lines, total, currency, created_at, expires_at, paying_until, confirmed_at,
+       ended_at, payment_id, payment_method, version
+  FROM bookings WHERE id = $1;
 
 -- name: list_bookings
 -- A page of all bookings, oldest first. A hold whose time is over is listed as expired, swept or not.
-SELECT * FROM bookings
+SELECT id, event_id, buyer, live, state, lines, total, currency, created_at, expires_at, paying_until, confirmed_at,
+       ended_at, payment_id, payment_method, version
+  FROM bookings
  WHERE live = $1 AND id > $2
    AND ($3::text IS NULL OR (CASE WHEN state = 'held' AND expires_at <= $4 THEN 'expired' ELSE state END) = $3)
  ORDER BY id LIMIT $5;
 
 -- name: list_bookings_of_event
 -- As above, for one event: a statement of its own, so that the generic plan can use the index.
-SELECT * FROM bookings
+SELECT id, event_id, buyer, live, state, lines, total, currency, created_at, expires_at, paying_until, confirmed_at,
+       ended_at, payment_id, payment_method, version
+  FROM bookings
  WHERE live = $1 AND id > $2
    AND ($3::text IS NULL OR (CASE WHEN state = 'held' AND expires_at <= $4 THEN 'expired' ELSE state END) = $3)
    AND event_id = $6
@@ -245,7 +267,9 @@ SELECT * FROM bookings
 
 -- name: list_bookings_of_buyer
 -- As above, for one buyer, at one event or at all.
-SELECT * FROM bookings
+SELECT id, event_id, buyer, live, state, lines, total, currency, created_at, expires_at, paying_until, confirmed_at,
+       ended_at, payment_id, payment_method, version
+  FROM bookings
  WHERE live = $1 AND id > $2
    AND ($3::text IS NULL OR (CASE WHEN state = 'held' AND expires_at <= $4 THEN 'expired' ELSE state END) = $3)
    AND buyer = $6 AND ($7::text IS NULL OR event_id = $7)
@@ -253,7 +277,8 @@ SELECT * FROM bookings
 
 -- name: read_history
 -- All that happened to a booking.
-SELECT * FROM journal WHERE booking_id = $1 ORDER BY version LIMIT 10000;
+SELECT id, event_id, booking_id, version, verb, before, after, actor, reason, at, facts
+  FROM journal WHERE booking_id = $1 ORDER BY version LIMIT 10000;
 
 -- name: seconds_to_next_due
 -- When the sweeper should wake.

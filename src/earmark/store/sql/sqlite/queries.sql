@@ -8,7 +8,9 @@ SELECT j.caller, j.key, j.request_hash, j.answer_status, j.answer_body
 
 -- name: read_events
 -- The rules a claim is judged by.
-SELECT e.* FROM json_each(?1) AS k CROSS JOIN events e ON e.id = k.value LIMIT 1000;
+SELECT e.id, e.name, e.currency, e.live, e.created_at, e.starts_at, e.sale_opens_at, e.sale_closes_at,
+       e.hold_ttl_seconds, e.per_buyer_max, e.version
+  FROM json_each(?1) AS k CROSS JOIN events e ON e.id = k.value LIMIT 1000;
 
 -- name: read_seats
 -- Seats and their owners.
@@ -36,24 +38,32 @@ INSERT INTO pools (event_id, id, capacity, price, position) VALUES (?, ?, ?, ?, 
 
 -- name: lock_bookings
 -- By key; the rows that come back are judged by the verb.
-SELECT b.* FROM json_each(?1) AS k CROSS JOIN bookings b ON b.id = k.value;
+SELECT b.id, b.event_id, b.buyer, b.live, b.state, b.lines, b.total, b.currency, b.created_at, b.expires_at,
+       b.paying_until, b.confirmed_at, b.ended_at, b.payment_id, b.payment_method, b.version
+  FROM json_each(?1) AS k CROSS JOIN bookings b ON b.id = k.value;
 
 -- name: lock_due
 -- The sweeper's harvest, the longest due first.
-SELECT * FROM bookings
+SELECT id, event_id, buyer, live, state, lines, total, currency, created_at, expires_at, paying_until, confirmed_at,
+       ended_at, payment_id, payment_method, version
+  FROM bookings
  WHERE state = 'held' AND expires_at <= ?1
- ORDER BY expires_at, id LIMIT ?2;
+ ORDER BY expires_at, id LIMIT ?2 OFFSET ?3;
 
 -- name: lock_due_of_buyer
 -- Before a buyer is told that the limit is reached: what has lapsed does not count.
 -- The plus signs keep to the buyer's few bookings, where the index of all that is due may be long.
-SELECT * FROM bookings
+SELECT id, event_id, buyer, live, state, lines, total, currency, created_at, expires_at, paying_until, confirmed_at,
+       ended_at, payment_id, payment_method, version
+  FROM bookings
  WHERE buyer = ?4 AND +event_id = ?3 AND +state = 'held' AND +expires_at <= ?1
  ORDER BY expires_at, id LIMIT ?2;
 
 -- name: lock_due_of_pool
 -- Before a pool is called exhausted: what has lapsed is free.
-SELECT * FROM bookings
+SELECT id, event_id, buyer, live, state, lines, total, currency, created_at, expires_at, paying_until, confirmed_at,
+       ended_at, payment_id, payment_method, version
+  FROM bookings
  WHERE state = 'held' AND expires_at <= ?1 AND +event_id = ?3
    AND EXISTS (SELECT 1 FROM json_each(lines, '$.pools') AS line WHERE json_extract(line.value, '$.id') = ?4)
  ORDER BY expires_at, id LIMIT ?2;
@@ -137,18 +147,22 @@ SELECT EXISTS (SELECT 1 FROM journal WHERE id = ?1);
 
 -- name: list_events
 -- A page of events, by id.
-SELECT * FROM events WHERE live = ?1 AND id > ?2 ORDER BY id LIMIT ?3;
+SELECT id, name, currency, live, created_at, starts_at, sale_opens_at, sale_closes_at, hold_ttl_seconds, per_buyer_max,
+       version
+  FROM events WHERE live = ?1 AND id > ?2 ORDER BY id LIMIT ?3;
 
 -- name: read_map
 -- The seats of a house with their owners, in the order in which they were laid out.
-SELECT s.*, b.state, b.expires_at, b.buyer
+SELECT s.event_id, s.id, s.price, s.blocked, s.booking_id, s.fence, s.row_name, s.number, s.section, s.category, s.x, s.y,
+       b.state, b.expires_at, b.buyer
   FROM seats s LEFT JOIN bookings b ON b.id = s.booking_id
  WHERE s.event_id = ?1
  ORDER BY s.position, s.id LIMIT 200000;
 
 -- name: read_map_of_one
 -- One seat of a house with its owner.
-SELECT s.*, b.state, b.expires_at, b.buyer
+SELECT s.event_id, s.id, s.price, s.blocked, s.booking_id, s.fence, s.row_name, s.number, s.section, s.category, s.x, s.y,
+       b.state, b.expires_at, b.buyer
   FROM seats s LEFT JOIN bookings b ON b.id = s.booking_id
  WHERE s.event_id = ?1 AND s.id = ?2;
 
@@ -164,25 +178,33 @@ SELECT p.event_id, p.id, p.capacity, p.held - coalesce(lapsed.units, 0) AS held,
 
 -- name: read_booking
 -- One booking.
-SELECT * FROM bookings WHERE id = ?1;
+SELECT id, event_id, buyer, live, state, lines, total, currency, created_at, expires_at, paying_until, confirmed_at,
+       ended_at, payment_id, payment_method, version
+  FROM bookings WHERE id = ?1;
 
 -- name: list_bookings
 -- A page of bookings, oldest first. A hold whose time is over is listed as expired, swept or not.
-SELECT * FROM bookings
+SELECT id, event_id, buyer, live, state, lines, total, currency, created_at, expires_at, paying_until, confirmed_at,
+       ended_at, payment_id, payment_method, version
+  FROM bookings
  WHERE live = ?1 AND id > ?2
    AND (?5 IS NULL OR (CASE WHEN state = 'held' AND expires_at <= ?6 THEN 'expired' ELSE state END) = ?5)
  ORDER BY id LIMIT ?7;
 
 -- name: list_bookings_of_event
 -- The same page of one event; a statement of its own, so that it goes by the event's index.
-SELECT * FROM bookings
+SELECT id, event_id, buyer, live, state, lines, total, currency, created_at, expires_at, paying_until, confirmed_at,
+       ended_at, payment_id, payment_method, version
+  FROM bookings
  WHERE live = ?1 AND id > ?2 AND event_id = ?4
    AND (?5 IS NULL OR (CASE WHEN state = 'held' AND expires_at <= ?6 THEN 'expired' ELSE state END) = ?5)
  ORDER BY id LIMIT ?7;
 
 -- name: list_bookings_of_buyer
 -- The same page of one buyer, at one event or at all, by the buyer's index.
-SELECT * FROM bookings
+SELECT id, event_id, buyer, live, state, lines, total, currency, created_at, expires_at, paying_until, confirmed_at,
+       ended_at, payment_id, payment_method, version
+  FROM bookings
  WHERE live = ?1 AND id > ?2 AND buyer = ?3
    AND (?4 IS NULL OR +event_id = ?4)
    AND (?5 IS NULL OR (CASE WHEN state = 'held' AND expires_at <= ?6 THEN 'expired' ELSE state END) = ?5)
@@ -190,7 +212,8 @@ SELECT * FROM bookings
 
 -- name: read_history
 -- All that happened to a booking.
-SELECT * FROM journal WHERE booking_id = ?1 ORDER BY version LIMIT 10000;
+SELECT id, event_id, booking_id, version, verb, before, after, actor, reason, at, facts
+  FROM journal WHERE booking_id = ?1 ORDER BY version LIMIT 10000;
 
 -- name: next_due
 -- When the sweeper should wake.

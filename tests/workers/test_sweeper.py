@@ -1,0 +1,116 @@
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from earmark.errors import StoreUnavailable
+from earmark.testing import open_in_memory
+from earmark.workers import loop
+from earmark.workers.sweeper import Sweeper
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from earmark.clock import MovableClock
+    from earmark.domain.booking import Booking
+    from earmark.library import Earmark
+
+
+@pytest.fixture
+async def earmark(clock: MovableClock) -> AsyncIterator[Earmark]:
+    """A house of ten seats and a pool, in memory."""
+    async with open_in_memory(clock=clock) as shop:
+        seats = {f"A{number}": 100 for number in range(1, 11)}
+        await shop.create("play", name="A play", currency="EUR", seats=seats, pools={"GA": (10, 100)})
+        yield shop
+
+
+async def hold(earmark: Earmark, number: int, *, ttl_seconds: int = 60) -> Booking:
+    return await earmark.hold("play", buyer=f"b{number}", seats=[f"A{number}"], ttl_seconds=ttl_seconds)
+
+
+async def states(earmark: Earmark, *bookings: Booking) -> list[str]:
+    return [(await earmark.booking(booking.id)).state.value for booking in bookings]
+
+
+async def test_due_holds_are_ended_and_others_are_not(earmark: Earmark, clock: MovableClock) -> None:
+    """And it says how many."""
+    short, long = await hold(earmark, 1), await hold(earmark, 2, ttl_seconds=600)
+    swept: list[int] = []
+    sweeper = Sweeper(earmark.engine, swept=swept.append)
+    await sweeper.act()
+    assert (await states(earmark, short, long), swept) == (["held", "held"], [])
+    clock.advance(60)
+    await sweeper.act()
+    assert (await states(earmark, short, long), swept) == (["expired", "held"], [1])
+
+
+async def test_it_sleeps_until_the_next_hold_is_due(earmark: Earmark) -> None:
+    """Never longer than the interval, for a newer hold may be due sooner than any that is known."""
+    sweeper = Sweeper(earmark.engine, interval_seconds_max=100)
+    assert 80 <= await sweeper.act() <= 100
+    await hold(earmark, 1, ttl_seconds=10)
+    assert 9 < await sweeper.act() <= 10
+
+
+async def test_a_full_batch_is_followed_at_once_by_the_next(earmark: Earmark, clock: MovableClock) -> None:
+    """Small steps, without a pause between them."""
+    held = [await hold(earmark, number) for number in (1, 2, 3)]
+    clock.advance(60)
+    sweeper = Sweeper(earmark.engine, batch_size_max=2)
+    assert await sweeper.act() == 0
+    assert await sweeper.act() > 0
+    assert await states(earmark, *held) == ["expired"] * 3
+
+
+async def test_a_hold_that_cannot_be_ended_does_not_keep_the_others(
+    earmark: Earmark, clock: MovableClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is found, stepped over and tried again in the next round."""
+    held = [await hold(earmark, number) for number in range(1, 9)]
+    clock.advance(60)
+    bad = held[2].id
+    expire = earmark.engine.expire
+    poisoned = True
+
+    async def broken(**asked: Any) -> list[Booking]:
+        tables = earmark.engine.store._tables  # type: ignore[attr-defined]
+        ended = await expire(**asked)
+        if poisoned and bad in {booking.id for booking in ended}:
+            earmark.engine.store._tables = tables  # type: ignore[attr-defined]
+            raise ValueError("the counts of this one are off")
+        return ended
+
+    monkeypatch.setattr(earmark.engine, "expire", broken)
+    sweeper = Sweeper(earmark.engine)
+    for _ in range(20):
+        await sweeper.act()
+    assert (await states(earmark, *held)).count("held") == 1
+    assert (await states(earmark, held[2])) == ["held"]
+    poisoned = False
+    await sweeper.act()
+    await sweeper.act()
+    assert (await states(earmark, held[2])) == ["expired"]
+
+
+async def test_an_agent_outlives_an_outage_and_stops_when_told() -> None:
+    """It pauses, tries again, and leaves at once when asked."""
+    stop, calls = asyncio.Event(), 0
+
+    class Flaky:
+        name = "flaky"
+
+        async def act(self) -> float:
+            nonlocal calls
+            calls += 1
+            if calls == 1:
+                raise StoreUnavailable(because="the cable was cut")
+            if calls == 2:
+                raise ValueError("a bug")
+            stop.set()
+            return 1000.0
+
+    await asyncio.wait_for(loop.run([Flaky()], stop), timeout=30)
+    assert calls == 3
