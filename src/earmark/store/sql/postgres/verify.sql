@@ -76,12 +76,12 @@ SELECT format('booking %s is %s, but its journal ends with %s', b.id, b.state, j
 
 -- name: booking_resolves_once
 -- P2: a booking resolves at most once, but for expired bookings that late money brought back
-SELECT format('booking %s resolved as %s', booking_id, string_agg(after, ', then ' ORDER BY version)) AS row
+SELECT format('booking %s resolved as %s', booking_id, string_agg(after, ', then ' ORDER BY version, id)) AS row
   FROM journal
  WHERE booking_id IS NOT NULL AND before IS DISTINCT FROM after
    AND after IN ('confirmed', 'released', 'expired', 'failed')
  GROUP BY booking_id
-HAVING count(*) > 1 AND string_agg(after, ', then ' ORDER BY version) <> 'expired, then confirmed' LIMIT $1;
+HAVING count(*) > 1 AND string_agg(after, ', then ' ORDER BY version, id) <> 'expired, then confirmed' LIMIT $1;
 
 -- name: journal_follows_the_moves
 -- P2: every entry begins in the state in which the one before it ended

@@ -1,0 +1,44 @@
+"""Five hundred buyers, one seat, two servers: as built, and with every guard taken away."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from earmark.engine.asks import Decided
+from earmark.errors import SeatsTaken
+
+from .asks import a_hold
+from .shortcuts import TRUSTS_THE_LOOK
+
+if TYPE_CHECKING:
+    from .support import House, Shortcut
+
+BUYERS = 500
+OWNERS = """
+SELECT count(*) FROM bookings WHERE state IN ('held', 'paying', 'confirmed') AND lines -> 'seats' @> '[{"id": "A1"}]'
+"""
+
+
+async def rush(house: House, shortcut: Shortcut | None = None) -> tuple[int, int, int]:
+    """How many were told that they have the seat, how many that it is taken, and how many have it."""
+    servers = [await (house.till(shortcut=shortcut) if shortcut else house.till()) for _ in range(2)]
+    asked = (servers[number % 2].engine.hold(a_hold("A1", buyer=f"buyer-{number}")) for number in range(BUYERS))
+    told = await asyncio.gather(*asked, return_exceptions=True)
+    won = sum(isinstance(answer, Decided) for answer in told)
+    lost = sum(isinstance(answer, SeatsTaken) for answer in told)
+    return won, lost, await house.observer.fetchval(OWNERS)
+
+
+async def test_a_seat_that_nothing_guards_has_several_owners(bare_house: House) -> None:
+    """The control: without the comparison under the lock and without the schema's guards, a rush sells it twice."""
+    won, lost, owners = await rush(bare_house, TRUSTS_THE_LOOK)
+    assert won + lost == BUYERS
+    assert won == owners > 1
+    assert "no two live bookings list the same seat" in await bare_house.flaws()
+
+
+async def test_of_five_hundred_buyers_one_gets_the_seat(either_house: House) -> None:
+    """As built: one owner and everybody answered, with the schema's guards and without."""
+    assert await rush(either_house) == (1, BUYERS - 1, 1)
+    assert not await either_house.flaws()
