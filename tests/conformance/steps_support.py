@@ -212,6 +212,10 @@ class Hand(Protocol):
         """Run one statement, or raise `Refused` and undo just that."""
         ...
 
+    async def look(self, sql: str) -> str:
+        """The one value that a query finds."""
+        ...
+
 
 class SqliteHand:
     """A plain connection, as the sqlite3 shell makes one: it does not even keep foreign keys."""
@@ -225,6 +229,10 @@ class SqliteHand:
             self._connection.execute(sql)
         except sqlite3.IntegrityError as refusal:
             raise Refused(str(refusal)) from refusal
+
+    async def look(self, sql: str) -> str:
+        """As text."""
+        return str(self._connection.execute(sql).fetchone()[0])
 
 
 class PostgresHand:
@@ -241,6 +249,10 @@ class PostgresHand:
         except asyncpg.IntegrityConstraintViolationError as refusal:
             await self._connection.execute("ROLLBACK TO SAVEPOINT attempt")
             raise Refused(f"{refusal} ({refusal.constraint_name})") from refusal
+
+    async def look(self, sql: str) -> str:
+        """As text."""
+        return str(await self._connection.fetchval(sql))
 
 
 @asynccontextmanager
@@ -293,4 +305,5 @@ async def furnish(shop: Shop) -> Mapping[str, str]:
 
     await shop.step(block)
     known = {"held": held, "sold": sold, "expired": expired, "released": released}
-    return {name: str(booking.id) for name, booking in known.items()} | {"new": str(shop.ids.booking_id())}
+    unused = {name: str(shop.ids.booking_id()) for name in ("new", "newer")}
+    return {name: str(booking.id) for name, booking in known.items()} | unused

@@ -53,19 +53,24 @@ async def test_a_row_that_stays_locked_costs_only_those_who_need_it(
         assert (await shop.confirm(held[1].id, payment_id="p1")).state == "confirmed"
 
 
-async def test_a_frozen_backend_is_given_up_in_time(shop: Earmark, postgres_url: str) -> None:
-    """The deadline holds also for the rollback; and what was given up is nowhere to be found."""
+@pytest.mark.parametrize("at, told", [("a read", StoreUnavailable), ("the commit", OutcomeUnknown)])
+async def test_a_frozen_backend_is_given_up_in_time(
+    shop: Earmark, postgres_url: str, at: str, told: type[Exception]
+) -> None:
+    """The deadline holds also for the rollback; what was given up before its commit is certain not to be there."""
     store = await PostgresStore.connect(postgres_url, clock=MovableClock())
     frozen: list[int] = []
 
     async def freeze(transaction: Any) -> None:
         await transaction.begin([])
         frozen.append(transaction._connection.get_server_pid())
+        transaction.wrote = True
         os.kill(frozen[0], signal.SIGSTOP)
-        await transaction.read_events(["play"])
+        if at == "a read":
+            await transaction.read_events(["play"])
 
     try:
-        with pytest.raises(StoreUnavailable):
+        with pytest.raises(told):
             await asyncio.wait_for(store.transact(freeze, within=0.5), timeout=10)
     finally:
         os.kill(frozen[0], signal.SIGCONT)

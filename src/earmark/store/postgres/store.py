@@ -104,7 +104,7 @@ class PostgresStore:
                     await scope.rollback()
                     return result
                 committing = True
-                await scope.commit()
+                await _commit(scope, connection)
                 return result
         except asyncpg.LockNotAvailableError as busy:
             raise RowBusy(because=str(busy)) from busy
@@ -229,13 +229,28 @@ async def _reset(connection: Any) -> None:
     """Every statement of ours leaves the session as it found it: nothing to reset, and no round trip for it."""
 
 
-async def _rollback(scope: Any, connection: Any) -> None:
-    """Within a second, or the connection is cut, which rolls back too: it may be the very thing that broke."""
+async def _commit(scope: Any, connection: Any) -> None:
+    """A connection whose commit was not answered is never used again."""
     try:
-        async with asyncio.timeout(ROLLBACK_SECONDS):
-            await scope.rollback()
-    except (*SILENT, asyncpg.PostgresError):
+        await scope.commit()
+    except BaseException:
         connection.terminate()
+        raise
+
+
+async def _rollback(scope: Any, connection: Any) -> None:
+    """Within a second, or the connection is cut, which rolls back too: it may be the very thing that broke.
+
+    Waited for as a task: Python before 3.11.3 confuses a deadline inside a deadline that has just passed.
+    """
+    rolling = asyncio.ensure_future(scope.rollback())
+    rolling.add_done_callback(lambda rolled: rolled.cancelled() or rolled.exception())
+    try:
+        await asyncio.wait({rolling}, timeout=ROLLBACK_SECONDS)
+    finally:
+        if not rolling.done() or rolling.cancelled() or rolling.exception():
+            connection.terminate()
+            rolling.cancel()
 
 
 def _reason(silence: BaseException) -> str:

@@ -35,6 +35,83 @@ CREATE TRIGGER booking_moves_along_an_edge BEFORE UPDATE OF state ON bookings
         ('expired', 'confirmed')
     )) EXECUTE FUNCTION earmark_refuse_move();
 
+-- A booking stays the same claim of the same buyer, and one that lives is not removed.
+CREATE FUNCTION earmark_keep_booking() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    IF TG_OP = 'DELETE' THEN
+        RAISE EXCEPTION 'earmark: booking % is % and stays', OLD.id, OLD.state
+            USING ERRCODE = 'check_violation', CONSTRAINT = 'live_booking_stays';
+    END IF;
+    RAISE EXCEPTION 'earmark: booking % keeps its id, event, buyer, currency and beginning', OLD.id
+        USING ERRCODE = 'check_violation', CONSTRAINT = 'booking_keeps_its_identity';
+END $$;
+
+CREATE TRIGGER booking_keeps_its_identity BEFORE UPDATE OF id, event_id, buyer, live, currency, created_at ON bookings
+    FOR EACH ROW WHEN (
+        (OLD.id, OLD.event_id, OLD.buyer, OLD.live, OLD.currency, OLD.created_at)
+        IS DISTINCT FROM
+        (NEW.id, NEW.event_id, NEW.buyer, NEW.live, NEW.currency, NEW.created_at)
+    ) EXECUTE FUNCTION earmark_keep_booking();
+
+CREATE TRIGGER live_booking_stays BEFORE DELETE ON bookings
+    FOR EACH ROW WHEN (OLD.state IN ('held', 'paying', 'confirmed')) EXECUTE FUNCTION earmark_keep_booking();
+
+-- What a booking claims was settled by its hold. A sale may be undone in part: then lines go, and none comes or changes.
+CREATE FUNCTION earmark_units(lines jsonb) RETURNS bigint LANGUAGE sql IMMUTABLE AS $$
+    SELECT coalesce(jsonb_array_length(lines -> 'seats'), 0)
+           + coalesce((SELECT sum((line ->> 'units')::integer) FROM jsonb_array_elements(lines -> 'pools') line), 0)
+$$;
+
+CREATE FUNCTION earmark_keep_lines() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    IF EXISTS (
+        SELECT line -> 'id', line -> 'price' FROM jsonb_array_elements(NEW.lines -> 'seats') line
+        EXCEPT ALL
+        SELECT line -> 'id', line -> 'price' FROM jsonb_array_elements(OLD.lines -> 'seats') line
+    ) OR EXISTS (
+        SELECT 1
+          FROM (SELECT line -> 'id' AS id, line -> 'price' AS price,
+                       sum((line ->> 'units')::integer) AS units, min((line ->> 'units')::integer) AS units_min
+                  FROM jsonb_array_elements(NEW.lines -> 'pools') line GROUP BY 1, 2) AS kept
+         WHERE (kept.units_min > 0 AND kept.units <= (
+                SELECT sum((line ->> 'units')::integer) FROM jsonb_array_elements(OLD.lines -> 'pools') line
+                 WHERE line -> 'id' = kept.id AND line -> 'price' = kept.price)) IS NOT TRUE
+    ) OR (
+        (OLD.state <> 'confirmed' OR NEW.state <> 'confirmed') AND earmark_units(NEW.lines) <> earmark_units(OLD.lines)
+    ) THEN
+        RAISE EXCEPTION 'earmark: the lines of booking % only shrink, and only while it is confirmed', OLD.id
+            USING ERRCODE = 'check_violation', CONSTRAINT = 'booking_lines_only_shrink';
+    END IF;
+    RETURN NEW;
+END $$;
+
+CREATE TRIGGER booking_lines_only_shrink BEFORE UPDATE OF lines ON bookings
+    FOR EACH ROW WHEN (NEW.lines IS DISTINCT FROM OLD.lines) EXECUTE FUNCTION earmark_keep_lines();
+
+-- A booking that lists a seat has not got it yet: only when the seat points back may it be paid for or sold.
+-- Once for all rows of a statement, which is far cheaper than once for each. Without sequential scans, because the plan is
+-- kept, and may have been made when the table was small.
+CREATE FUNCTION earmark_own_seats() RETURNS trigger LANGUAGE plpgsql SET enable_seqscan = off AS $$
+DECLARE
+    missing record;
+BEGIN
+    SELECT b.id, line ->> 'id' AS seat INTO missing
+      FROM bookings_after b, jsonb_array_elements(b.lines -> 'seats') line
+     WHERE b.state IN ('paying', 'confirmed')
+       AND NOT EXISTS (SELECT 1 FROM seats s
+                        WHERE s.event_id = b.event_id AND s.id = line ->> 'id' AND s.booking_id = b.id OFFSET 0)
+     LIMIT 1;
+    IF FOUND THEN
+        RAISE EXCEPTION 'earmark: booking % lists seat %, which does not point to it', missing.id, missing.seat
+            USING ERRCODE = 'check_violation', CONSTRAINT = 'booking_owns_every_seat';
+    END IF;
+    RETURN NULL;
+END $$;
+
+CREATE TRIGGER booking_owns_every_seat AFTER UPDATE ON bookings
+    REFERENCING NEW TABLE AS bookings_after
+    FOR EACH STATEMENT EXECUTE FUNCTION earmark_own_seats();
+
 -- Ended is not final: late money may bring an expired booking back, but only with every one of its seats.
 -- Locking them and raising their fence makes a hold that saw them free look again.
 CREATE FUNCTION earmark_reclaim_seats() RETURNS trigger LANGUAGE plpgsql AS $$
@@ -62,6 +139,39 @@ END $$;
 
 CREATE TRIGGER booking_reclaims_every_seat BEFORE UPDATE OF state ON bookings
     FOR EACH ROW WHEN (OLD.state = 'expired' AND NEW.state = 'confirmed') EXECUTE FUNCTION earmark_reclaim_seats();
+
+-- A seat begins as nobody's, and then points only to a booking of its event that lists it.
+CREATE FUNCTION earmark_refuse_owner() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    RAISE EXCEPTION 'earmark: seat % of % begins without a booking', NEW.id, NEW.event_id
+        USING ERRCODE = 'check_violation', CONSTRAINT = 'seat_begins_free';
+END $$;
+
+CREATE TRIGGER seat_begins_free BEFORE INSERT ON seats
+    FOR EACH ROW WHEN (NEW.booking_id IS NOT NULL) EXECUTE FUNCTION earmark_refuse_owner();
+
+CREATE FUNCTION earmark_point_to_lister() RETURNS trigger LANGUAGE plpgsql SET enable_seqscan = off AS $$
+DECLARE
+    stray record;
+BEGIN
+    SELECT p.event_id, p.booking_id, p.seats INTO stray
+      FROM (SELECT c.event_id, c.booking_id, jsonb_agg(jsonb_build_object('id', c.id)) AS seats
+              FROM (SELECT event_id, id, booking_id FROM seats_after
+                    EXCEPT SELECT event_id, id, booking_id FROM seats_before) AS c
+             WHERE c.booking_id IS NOT NULL GROUP BY c.event_id, c.booking_id) AS p
+     WHERE NOT EXISTS (SELECT 1 FROM bookings b
+                        WHERE b.id = p.booking_id AND b.event_id = p.event_id AND b.lines -> 'seats' @> p.seats OFFSET 0)
+     LIMIT 1;
+    IF FOUND THEN
+        RAISE EXCEPTION 'earmark: booking % does not list all of % of %', stray.booking_id, stray.seats, stray.event_id
+            USING ERRCODE = 'check_violation', CONSTRAINT = 'seat_points_to_its_booking';
+    END IF;
+    RETURN NULL;
+END $$;
+
+CREATE TRIGGER seat_points_to_its_booking AFTER UPDATE ON seats
+    REFERENCING OLD TABLE AS seats_before NEW TABLE AS seats_after
+    FOR EACH STATEMENT EXECUTE FUNCTION earmark_point_to_lister();
 
 -- A seat leaves its booking only when that booking has ended or no longer lists it.
 CREATE FUNCTION earmark_keep_owner() RETURNS trigger LANGUAGE plpgsql AS $$
@@ -114,6 +224,16 @@ END $$;
 CREATE TRIGGER buyer_stays_within_limit BEFORE INSERT OR UPDATE OF units ON buyer_totals
     FOR EACH ROW WHEN (NEW.units > 0) EXECUTE FUNCTION earmark_keep_limit();
 
+-- What confirmed a booking is not taken back, nor given to another.
+CREATE FUNCTION earmark_keep_payment() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    RAISE EXCEPTION 'earmark: payment % is the one of booking % for good', OLD.payment_id, OLD.booking_id
+        USING ERRCODE = 'check_violation', CONSTRAINT = 'outside_payment_stays';
+END $$;
+
+CREATE TRIGGER outside_payment_stays BEFORE UPDATE OR DELETE ON outside_payments
+    FOR EACH ROW EXECUTE FUNCTION earmark_keep_payment();
+
 -- The journal is only ever added to; a published entry gets its number, and the time of a key may be over.
 CREATE FUNCTION earmark_keep_journal() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
@@ -133,3 +253,23 @@ CREATE TRIGGER journal_keeps_its_story BEFORE UPDATE ON journal
         OR (NEW.key IS NOT NULL AND (OLD.caller, OLD.key, OLD.request_hash, OLD.answer_status, OLD.answer_body)
             IS DISTINCT FROM (NEW.caller, NEW.key, NEW.request_hash, NEW.answer_status, NEW.answer_body))
     ) EXECUTE FUNCTION earmark_keep_journal();
+
+-- TRUNCATE asks no guard of rows.
+CREATE FUNCTION earmark_refuse_truncate() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    RAISE EXCEPTION 'earmark: % is not truncated', TG_TABLE_NAME
+        USING ERRCODE = 'check_violation', CONSTRAINT = 'nothing_is_truncated';
+END $$;
+
+CREATE TRIGGER nothing_is_truncated BEFORE TRUNCATE ON bookings
+    FOR EACH STATEMENT EXECUTE FUNCTION earmark_refuse_truncate();
+CREATE TRIGGER nothing_is_truncated BEFORE TRUNCATE ON seats
+    FOR EACH STATEMENT EXECUTE FUNCTION earmark_refuse_truncate();
+CREATE TRIGGER nothing_is_truncated BEFORE TRUNCATE ON pools
+    FOR EACH STATEMENT EXECUTE FUNCTION earmark_refuse_truncate();
+CREATE TRIGGER nothing_is_truncated BEFORE TRUNCATE ON buyer_totals
+    FOR EACH STATEMENT EXECUTE FUNCTION earmark_refuse_truncate();
+CREATE TRIGGER nothing_is_truncated BEFORE TRUNCATE ON outside_payments
+    FOR EACH STATEMENT EXECUTE FUNCTION earmark_refuse_truncate();
+CREATE TRIGGER nothing_is_truncated BEFORE TRUNCATE ON journal
+    FOR EACH STATEMENT EXECUTE FUNCTION earmark_refuse_truncate();
