@@ -6,16 +6,17 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from earmark.errors import StoreUnavailable
+from earmark.library import Earmark
 from earmark.testing import open_in_memory
 from earmark.workers import loop
 from earmark.workers.sweeper import Sweeper
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
+    from pathlib import Path
 
     from earmark.clock import MovableClock
     from earmark.domain.booking import Booking
-    from earmark.library import Earmark
 
 
 @pytest.fixture
@@ -114,3 +115,31 @@ async def test_an_agent_outlives_an_outage_and_stops_when_told() -> None:
 
     await asyncio.wait_for(loop.run([Flaky()], stop), timeout=30)
     assert calls == 3
+
+
+async def test_ten_thousand_due_holds_keep_nobody_waiting_on_sqlite(tmp_path: Path, clock: MovableClock) -> None:
+    """One writer, small steps: a hold waits for one of them, never for all. How long is printed, not judged."""
+    url = f"sqlite:////{str(tmp_path).lstrip('/')}/shop.sqlite3"
+    async with Earmark.open(url, clock=clock) as shop:
+        await shop.create("play", name="A play", currency="EUR", seats={f"S{n}": 1 for n in range(12_000)})
+        for first in range(0, 10_000, 1000):
+            crowd = range(first, first + 1000)
+            await asyncio.gather(*(shop.hold("play", buyer=f"b{n}", seats=[f"S{n}"], ttl_seconds=60) for n in crowd))
+        clock.advance(60)
+
+        async def sweep() -> None:
+            sweeper = Sweeper(shop.engine)
+            while await sweeper.act() == 0:
+                pass
+
+        sweeping = asyncio.gather(sweep(), sweep())
+        seconds: list[float] = []
+        while not sweeping.done():
+            began = asyncio.get_running_loop().time()
+            await shop.hold("play", buyer="somebody", seats=[f"S{10_000 + len(seconds)}"])
+            seconds.append(asyncio.get_running_loop().time() - began)
+        await sweeping
+        print(f"\n10000 due holds swept beside {len(seconds)} holds, the slowest in {max(seconds) * 1000:.0f} ms")  # noqa: T201
+        held = [seat for seat in (await shop.map("play")).seats if seat.owner_state == "held"]
+        assert len(held) == len(seconds) > 0
+        assert await shop.engine.store.find_flaws(limit=1) == []
