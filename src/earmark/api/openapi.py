@@ -49,7 +49,7 @@ def document(calls: Sequence[Call], *, version: str) -> dict[str, Any]:
             "schemas": components,
             "securitySchemes": {
                 "key": {"type": "http", "scheme": "bearer", "description": "an API key (ek_…) or a buyer token (et_…)"},
-                "guest": {"type": "apiKey", "in": "cookie", "name": COOKIE, "description": "a guest's cookie, from POST /v1/guests"},
+                "guest": {"type": "apiKey", "in": "cookie", "name": COOKIE, "description": "from POST /v1/guests"},
             },
         },
     }
