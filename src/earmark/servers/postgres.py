@@ -6,13 +6,13 @@ import subprocess
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
-from typing import Final, Self
+from typing import Final
 from urllib.parse import quote, urlsplit
 
 from earmark.servers.account import account
 from earmark.servers.binaries import postgres_binaries
 from earmark.servers.errors import ServerUnavailable, StatementRefused
+from earmark.servers.launched import Launched
 from earmark.servers.process import Supervised, environment
 
 URL_VARIABLE: Final = "EARMARK_TEST_DATABASE_URL"
@@ -33,34 +33,19 @@ _SETTINGS: Final[Mapping[str, str]] = {
 }
 
 
-class Postgres:
-    """A PostgreSQL server. As a context manager it closes at the end, and then its data are gone."""
+class Postgres(Launched):
+    """A PostgreSQL server, its data in `directory / "data"`."""
+
+    product = "PostgreSQL"
+    url_variable = URL_VARIABLE
 
     def __init__(self, *, binaries: Path, supervised: Supervised | None, base_url: str, durable: bool = True) -> None:
         self.binaries = binaries
         # Copying files needs two checkpoints: slow where they reach the disk, and without fsync the quicker way.
         self._strategy = "WAL_LOG" if durable else "FILE_COPY"
-        self._supervised = supervised
+        super().__init__(supervised)
         self._base_url = base_url
         self._version = ""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
-
-    @property
-    def pid(self) -> int:
-        """The postmaster's process id."""
-        return self._started_here().pid
-
-    @property
-    def directory(self) -> Path:
-        """The private directory: the socket, the log, and the data in `data`."""
-        return self._started_here().directory
 
     @property
     def version(self) -> str:
@@ -111,27 +96,6 @@ class Postgres:
             if "shared memory block" not in supervised.log_tail() or time.monotonic() > deadline:
                 raise supervised.failure("PostgreSQL did not start.")
             time.sleep(_POLL_SECONDS)
-
-    def stop(self) -> None:
-        """Stop in an orderly way (a fast shutdown) and keep the data."""
-        self._started_here().stop()
-
-    def kill(self) -> None:
-        """End the postmaster with SIGKILL, as a crash would, and keep the data."""
-        self._started_here().kill()
-
-    def close(self) -> None:
-        """Stop and remove everything. A server that a URL names is left alone."""
-        if self._supervised is not None:
-            self._supervised.close()
-
-    def _started_here(self) -> Supervised:
-        if self._supervised is None:
-            raise ServerUnavailable(
-                f"This PostgreSQL is the one that {URL_VARIABLE} names: it was not started here, "
-                f"so it has no process or directory of ours to see, start, stop or kill. Unset it to start one."
-            )
-        return self._supervised
 
     def _came_up(self, supervised: Supervised, deadline: float) -> bool:
         """Start once and wait until the postmaster says that it is ready, in the file that pg_ctl reads too."""

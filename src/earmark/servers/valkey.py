@@ -5,13 +5,12 @@ import socket
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Final, Self
+from typing import Final
 from urllib.parse import urlsplit
 
 from earmark.servers.account import account
 from earmark.servers.binaries import valkey_binary
-from earmark.servers.errors import ServerUnavailable
+from earmark.servers.launched import Launched
 from earmark.servers.process import Supervised
 
 URL_VARIABLE: Final = "EARMARK_TEST_REDIS_URL"
@@ -22,8 +21,11 @@ _POLL_SECONDS = 0.005
 _PING_SECONDS_MAX = 5.0
 
 
-class Valkey:
-    """A Valkey server. As a context manager it closes at the end, and then its data are gone."""
+class Valkey(Launched):
+    """A Valkey or Redis server."""
+
+    product = "Valkey"
+    url_variable = URL_VARIABLE
 
     def __init__(
         self, *, binary: Path | None, supervised: Supervised | None, arguments: Sequence[str], url: str, port: int
@@ -31,26 +33,8 @@ class Valkey:
         self.binary = binary
         self.url = url
         self.port = port
-        self._supervised = supervised
+        super().__init__(supervised)
         self._arguments = tuple(arguments)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
-
-    @property
-    def pid(self) -> int:
-        """The server's process id."""
-        return self._started_here().pid
-
-    @property
-    def directory(self) -> Path:
-        """The private directory: the socket, the log and whatever the server saves."""
-        return self._started_here().directory
 
     @property
     def socket(self) -> str:
@@ -70,27 +54,6 @@ class Valkey:
             if time.monotonic() > deadline:
                 raise supervised.failure(f"Valkey was not ready after {_READY_SECONDS_MAX:.0f} seconds.")
             time.sleep(_POLL_SECONDS)
-
-    def stop(self) -> None:
-        """Stop in an orderly way and keep what was saved."""
-        self._started_here().stop()
-
-    def kill(self) -> None:
-        """End the server with SIGKILL, as a crash would, and keep what was saved."""
-        self._started_here().kill()
-
-    def close(self) -> None:
-        """Stop and remove everything. A server that a URL names is left alone."""
-        if self._supervised is not None:
-            self._supervised.close()
-
-    def _started_here(self) -> Supervised:
-        if self._supervised is None:
-            raise ServerUnavailable(
-                f"This Valkey is the one that {URL_VARIABLE} names: it was not started here, "
-                f"so it has no process or directory of ours to see, start, stop or kill. Unset it to start one."
-            )
-        return self._supervised
 
 
 def start_valkey(*, arguments: Sequence[str] = (), port: int | None = None, source: str | None = None) -> Valkey:
