@@ -263,6 +263,14 @@ BREAKS = [
         "a payment under a new id", "outside_payment_stays", "UPDATE outside_payments SET payment_id = 'p2'", (PAYMENT,)
     ),
     Break("a payment removed", "outside_payment_stays", "DELETE FROM outside_payments", (PAYMENT,)),
+    Break("a pool in use renamed", "pool_in_use_stays", "UPDATE pools SET id = 'VIP' WHERE held + sold > 0"),
+    Break("a pool in use removed", "pool_in_use_stays", "DELETE FROM pools WHERE held + sold > 0"),
+    Break(
+        "a total given to another buyer",
+        "total_in_use_stays",
+        "UPDATE buyer_totals SET buyer = 'eve' WHERE buyer = (SELECT min(buyer) FROM buyer_totals WHERE units > 0)",
+    ),
+    Break("a total removed", "total_in_use_stays", "DELETE FROM buyer_totals WHERE units > 0"),
 ]
 
 SQLITE_BREAKS = [

@@ -234,6 +234,31 @@ END $$;
 CREATE TRIGGER outside_payment_stays BEFORE UPDATE OR DELETE ON outside_payments
     FOR EACH ROW EXECUTE FUNCTION earmark_keep_payment();
 
+-- What is held, sold or counted for somebody is neither renamed nor removed.
+CREATE FUNCTION earmark_keep_pool() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    RAISE EXCEPTION 'earmark: pool % of % counts what somebody has, and stays', OLD.id, OLD.event_id
+        USING ERRCODE = 'check_violation', CONSTRAINT = 'pool_in_use_stays';
+END $$;
+
+CREATE TRIGGER pool_in_use_keeps_its_name BEFORE UPDATE OF event_id, id ON pools
+    FOR EACH ROW WHEN ((OLD.event_id, OLD.id) IS DISTINCT FROM (NEW.event_id, NEW.id) AND OLD.held + OLD.sold > 0)
+    EXECUTE FUNCTION earmark_keep_pool();
+CREATE TRIGGER pool_in_use_stays BEFORE DELETE ON pools
+    FOR EACH ROW WHEN (OLD.held + OLD.sold > 0) EXECUTE FUNCTION earmark_keep_pool();
+
+CREATE FUNCTION earmark_keep_total() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    RAISE EXCEPTION 'earmark: the total of % at % counts what they have, and stays', OLD.buyer, OLD.event_id
+        USING ERRCODE = 'check_violation', CONSTRAINT = 'total_in_use_stays';
+END $$;
+
+CREATE TRIGGER total_in_use_keeps_its_name BEFORE UPDATE OF event_id, buyer ON buyer_totals
+    FOR EACH ROW WHEN ((OLD.event_id, OLD.buyer) IS DISTINCT FROM (NEW.event_id, NEW.buyer) AND OLD.units > 0)
+    EXECUTE FUNCTION earmark_keep_total();
+CREATE TRIGGER total_in_use_stays BEFORE DELETE ON buyer_totals
+    FOR EACH ROW WHEN (OLD.units > 0) EXECUTE FUNCTION earmark_keep_total();
+
 -- The journal is only ever added to; a published entry gets its number, and the time of a key may be over.
 CREATE FUNCTION earmark_keep_journal() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN

@@ -391,3 +391,28 @@ WHEN (OLD.id, OLD.event_id, OLD.booking_id, OLD.version, OLD.verb, OLD.before, O
 BEGIN
     SELECT RAISE(ABORT, 'earmark: the journal is append-only (journal_is_append_only)');
 END;
+
+-- What is held, sold or counted for somebody is neither renamed nor removed.
+CREATE TRIGGER pool_in_use_keeps_its_name BEFORE UPDATE OF event_id, id ON pools
+WHEN (NEW.event_id <> OLD.event_id OR NEW.id <> OLD.id) AND OLD.held + OLD.sold > 0
+BEGIN
+    SELECT RAISE(ABORT, 'earmark: a pool counts what somebody has, and stays (pool_in_use_stays)');
+END;
+
+CREATE TRIGGER pool_in_use_stays BEFORE DELETE ON pools
+WHEN OLD.held + OLD.sold > 0
+BEGIN
+    SELECT RAISE(ABORT, 'earmark: a pool counts what somebody has, and stays (pool_in_use_stays)');
+END;
+
+CREATE TRIGGER total_in_use_keeps_its_name BEFORE UPDATE OF event_id, buyer ON buyer_totals
+WHEN (NEW.event_id <> OLD.event_id OR NEW.buyer <> OLD.buyer) AND OLD.units > 0
+BEGIN
+    SELECT RAISE(ABORT, 'earmark: a total counts what somebody has, and stays (total_in_use_stays)');
+END;
+
+CREATE TRIGGER total_in_use_stays BEFORE DELETE ON buyer_totals
+WHEN OLD.units > 0
+BEGIN
+    SELECT RAISE(ABORT, 'earmark: a total counts what somebody has, and stays (total_in_use_stays)');
+END;
