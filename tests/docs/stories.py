@@ -1,4 +1,4 @@
-"""Running a page: its `sh` blocks as one bash session, its `python` blocks each as a program of its own.
+"""Running a page: its `sh` blocks as one session of a shell, its `python` blocks each as a program of its own.
 
 A block that ends with a command which serves is started in the background, and the story goes on once that has said
 that it is ready, as a reader would go on in a second terminal.
@@ -31,17 +31,17 @@ SETUP = re.compile(r"^(make |\. \.venv/)")
 ANY = "…"
 
 _HEAD = """
-set -euo pipefail
-pids=()
-stop() { for pid in "${pids[@]}"; do kill "$pid" || true; done; wait || true; }
+set -eu
+pids=""
+stop() { for pid in $pids; do kill "$pid" || true; done; wait || true; }
 trap stop EXIT
-starting=()
+starting=""
 ready() {
-    for out in "${starting[@]}"; do
+    for out in $starting; do
         for _ in $(seq 400); do grep -qs '^Earmark ' "$out" && continue 2; sleep 0.05; done
         cat "$out"; return 1
     done
-    starting=()
+    starting=""
 }
 """
 
@@ -60,7 +60,7 @@ def tell(text: str, *, folder: Path, instead: Mapping[str, str], client: str | N
     with ExitStack() as stack:
         log = stack.enter_context((folder / "story.log").open("wb"))
         process = subprocess.Popen(
-            ["bash", "-c", script],  # noqa: S607 (the reader's own bash)
+            ["sh", "-c", script],  # noqa: S607 (the reader's own shell)
             cwd=folder,
             env=environment(path=_path(folder, client), **settings),
             stdin=subprocess.DEVNULL,
@@ -170,7 +170,7 @@ def free_port() -> str:
 def _step(number: int, block: Block) -> str:
     if is_foreground(block):
         *before, last = block.text.splitlines()
-        return "\n".join([*before, f'{last} > {number}.out 2>&1 & pids+=("$!"); starting+=({number}.out)'])
+        return "\n".join([*before, f'{last} > {number}.out 2>&1 & pids="$pids $!"; starting="$starting {number}.out"'])
     return f"ready\n{{\n{block.text}}} > {number}.out"
 
 

@@ -27,6 +27,7 @@ _PARENT_CHECK_SECONDS = 0.5
 _REMOVE_ATTEMPTS_MAX = 50
 _OUTPUT_BYTES_MAX = 16_384
 _PR_SET_PDEATHSIG = 1
+_IPC_RMID = 0
 
 
 class Supervisor:
@@ -137,13 +138,17 @@ class Supervisor:
 
         The pid file that it left behind names the segment; one that stopped by itself leaves neither.
         """
-        tool = shutil.which("ipcrm")
         try:
             _key, identifier = (self.directory / "data" / "postmaster.pid").read_text().splitlines()[6].split()
-            if tool:
-                self.run(argv=[tool, "-m", str(int(identifier))], environment={}, seconds=10.0)
-        except (OSError, IndexError, ValueError, subprocess.SubprocessError):
+            segment = int(identifier)
+        except (OSError, IndexError, ValueError):
             return
+        own = os.geteuid()
+        os.seteuid(self.uid if self.dropped else own)
+        try:
+            ctypes.CDLL(None).shmctl(segment, _IPC_RMID, None)
+        finally:
+            os.seteuid(own)
 
 
 def _die_with_supervisor(number: int) -> Callable[[], None] | None:
