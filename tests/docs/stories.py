@@ -180,7 +180,7 @@ def _path(folder: Path, client: str | None) -> str:
     if client == "curl" or (client is None and shutil.which("curl")):
         return commands
     place = folder / "bin"
-    place.mkdir()
+    place.mkdir(exist_ok=True)
     shim = place / "curl"
     shim.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} {shlex.quote(str(SHIM))} "$@"\n')
     shim.chmod(0o755)

@@ -28,9 +28,13 @@ if "fork" in sys.argv and child == 0:
     time.sleep(60)
     os._exit(0)
 pids, directories = [postgres.pid, valkey.pid], [str(postgres.directory), str(valkey.directory)]
-print(json.dumps({"pids": pids, "directories": directories, "child": child}), flush=True)
+facts = json.dumps({"pids": pids, "directories": directories, "child": child})
 while True:
     try:
+        # Inside, for whoever reads this may interrupt at once.
+        if facts:
+            said, facts = facts, ""
+            print(said, flush=True)
         if not sys.stdin.readline():
             os._exit(0)
         print(postgres.psql("SELECT 1"), flush=True)
