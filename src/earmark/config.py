@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -50,14 +49,6 @@ def read(environment: Mapping[str, str], **given: object) -> Settings:
     if settings.admin_key is not None and len(settings.admin_key) < KEY_LENGTH_MIN:
         raise SetupError(problem=f"EARMARK_ADMIN_KEY is shorter than {KEY_LENGTH_MIN} characters: choose a longer one.")
     return settings
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach that address."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def _first(environment: Mapping[str, str], *names: str) -> str | None:

@@ -135,7 +135,7 @@ def test_the_limits_are_those_of_the_code() -> None:
         f"{TTL_SECONDS_MIN} to {TTL_SECONDS_MAX} seconds",
         f"{policy.life_seconds_max} seconds",
         str(words.CLAIM_ITEMS_MAX),
-        str(policy.pool_units_max),
+        str(words.UNITS_MAX),
         f"{words.EVENT_SEATS_MAX}, {words.EVENT_POOLS_MAX}",
         "64 KB; 16 MB for events",
         "15 seconds",

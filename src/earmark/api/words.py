@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 EVENT_SEATS_MAX = 100_000
 EVENT_POOLS_MAX = 1_000
 CLAIM_ITEMS_MAX = 100
+UNITS_MAX = 1_000
 
 _ID = r"^\w[\w .:#+@()-]*$(?!\n)"
 _TEXT = r"^[^\x00-\x1f\x7f]*$(?!\n)"
@@ -42,7 +43,7 @@ Reference = Annotated[str, Meta(pattern=_WHO, min_length=1, max_length=255)]
 Price = Annotated[int, Meta(ge=0, le=AMOUNT_MAX, description="minor units of the event's currency")]
 Moment = Annotated[datetime, Meta(tz=True, description="RFC 3339, with a time zone")]
 Ttl = Annotated[int, Meta(ge=TTL_SECONDS_MIN, le=TTL_SECONDS_MAX)]
-Units = Annotated[int, Meta(ge=1, le=1_000)]
+Units = Annotated[int, Meta(ge=1, le=UNITS_MAX)]
 Capacity = Annotated[int, Meta(ge=0, le=10_000_000)]
 PerBuyer = Annotated[int, Meta(ge=1, le=100_000)]
 

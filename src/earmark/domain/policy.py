@@ -1,4 +1,4 @@
-"""Policies: how long a hold may live and how much a claim may name."""
+"""Policies: how long a hold may live."""
 
 from __future__ import annotations
 
@@ -17,8 +17,6 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
 
     ttl_seconds_default: int = 600
     life_seconds_max: int = 1800
-    claim_items_max: int = 100
-    pool_units_max: int = 1_000
 
 
 def ttl_seconds(policy: Policy, *, asked: int | None, of_event: int | None) -> int:

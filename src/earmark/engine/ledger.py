@@ -61,11 +61,6 @@ class Ledger:
     def __bool__(self) -> bool:
         return bool(self._entries)
 
-    @property
-    def first_entry_id(self) -> EntryId:
-        """By which the transaction can be looked up."""
-        return self._entries[0].id
-
     def current(self, booking: Booking) -> Booking:
         """The booking as this transaction has moved it so far."""
         return self._moved.get(booking.id) or self._expired.get(booking.id) or booking
