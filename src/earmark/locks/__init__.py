@@ -1,0 +1,46 @@
+"""Locks that say what they can promise: owned by a token, fenced by a number, queued in order of arrival.
+
+Worth using without the booking engine, and independent of it.
+"""
+
+from earmark.locks.errors import (
+    FenceUnavailable,
+    KeyRefused,
+    KeysApart,
+    LockBusy,
+    LockError,
+    LockLost,
+    LocksUnavailable,
+    QueueFull,
+    TimeRefused,
+)
+from earmark.locks.lock import Attempt, Held, Lock
+from earmark.locks.locks import Locks
+from earmark.locks.markers import Marker
+from earmark.locks.ports import Backend, Claim, DirectBackend, Grant, Group, Holding
+from earmark.locks.sync import SyncHeld, SyncLocks
+
+__all__ = [
+    "Attempt",
+    "Backend",
+    "Claim",
+    "DirectBackend",
+    "FenceUnavailable",
+    "Grant",
+    "Group",
+    "Held",
+    "Holding",
+    "KeyRefused",
+    "KeysApart",
+    "Lock",
+    "LockBusy",
+    "LockError",
+    "LockLost",
+    "Locks",
+    "LocksUnavailable",
+    "Marker",
+    "QueueFull",
+    "SyncHeld",
+    "SyncLocks",
+    "TimeRefused",
+]

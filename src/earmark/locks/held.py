@@ -1,0 +1,88 @@
+"""A lock that somebody holds, as both kinds of callers see it."""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import TYPE_CHECKING
+
+from earmark.locks.errors import FenceUnavailable, LockLost
+
+if TYPE_CHECKING:
+    from earmark.locks.ports import Grant
+    from earmark.locks.stats import Stats
+
+logger = logging.getLogger("earmark.locks")
+
+
+class Holding:
+    """What is known of a lock while it is held. `AsyncHeld` and `SyncHeld` add the verbs."""
+
+    __slots__ = ("_began", "_grant", "_lost", "_over", "_stats")
+
+    def __init__(self, grant: Grant, stats: Stats, began: float) -> None:
+        self._grant = grant
+        self._stats = stats
+        self._began = began
+        self._lost = ""
+        self._over = False
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """What is locked, sorted."""
+        return self._grant.claim.keys
+
+    @property
+    def token(self) -> str:
+        """Who holds it: made new for this acquisition."""
+        return self._grant.claim.token
+
+    @property
+    def ttl(self) -> float:
+        """The seconds it was taken for."""
+        return self._grant.claim.ttl
+
+    @property
+    def fence(self) -> int:
+        """A number greater than that of every earlier holder of this key. Send it along with every write."""
+        if self._grant.fence is None:
+            raise FenceUnavailable(backend=self._grant.backend.name)
+        return self._grant.fence
+
+    @property
+    def remaining(self) -> float:
+        """Seconds until the lock runs out, if nobody extends it."""
+        return max(0.0, self._grant.until - time.monotonic())
+
+    @property
+    def lost(self) -> bool:
+        """Whether somebody else may hold it by now. Once true it stays true."""
+        if self._lost:
+            return True
+        if not self._over and time.monotonic() >= self._grant.until:
+            self._lose("its time ran out")
+        return bool(self._lost)
+
+    def check(self) -> None:
+        """Raise `LockLost` if the lock is lost. Call it before what cannot be undone; send the fence as well."""
+        if self.lost:
+            raise LockLost(keys=self.keys, because=self._lost)
+
+    def _lose(self, because: str) -> None:
+        if not self._lost:
+            self._lost = because
+            self._stats.lost()
+            logger.warning("lost the lock on %s: %s", ", ".join(self.keys), because)
+
+    def _gave_back(self, *, whole: bool) -> bool:
+        """After a release: what it found is counted, and a loss is said aloud."""
+        self._stats.released(time.monotonic() - self._began)
+        if not whole:
+            self._stats.expired()
+            logger.warning(
+                "the lock on %s was gone before it was released; nobody else's was touched", ", ".join(self.keys)
+            )
+            self._lost = self._lost or "it was gone when it was released"
+        elif logger.isEnabledFor(logging.DEBUG):
+            logger.debug("released the lock on %s", ", ".join(self.keys))
+        return whole

@@ -1,0 +1,122 @@
+"""Holding a lock in a task, and the context manager that both kinds of callers enter."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from typing import TYPE_CHECKING, Any, Self
+
+from earmark.locks.errors import LockLost, LocksUnavailable
+from earmark.locks.held import Holding
+from earmark.locks.times import ttl_seconds
+from earmark.locks.watchdog import TaskWatchdog
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from earmark.locks.locks import Locks
+    from earmark.locks.sync import SyncHeld
+
+logger = logging.getLogger("earmark.locks")
+
+
+class Held(Holding):
+    """A lock that a task holds."""
+
+    __slots__ = ()
+
+    async def extend(self, ttl: float | None = None) -> None:
+        """Let it live `ttl` seconds from now (by default as long as at first), never shorter than it would."""
+        self.check()
+        seconds = self._grant.claim.ttl if ttl is None else ttl_seconds(ttl)
+        if not await self._grant.backend.extend(self._grant, ttl=seconds):
+            self._lose("it was gone when it was to be extended")
+        self.check()
+        self._stats.extended()
+
+    async def release(self) -> bool:
+        """Give it back. False, with a warning, if it was lost: nobody else's is touched. A second call does nothing."""
+        if self._over:
+            return not self._lost
+        self._over = True
+        try:
+            whole = await self._grant.backend.release(self._grant)
+        except LocksUnavailable as outage:
+            # The work is done and must not fail for this: the lock runs out by itself.
+            logger.error("could not release the lock on %s: %s", ", ".join(self.keys), outage.because)  # noqa: TRY400
+            self._stats.released(0.0)
+            return False
+        return self._gave_back(whole=whole)
+
+
+class Lock:
+    """Keys to lock, and how. Enter it with `async with` in a task, with plain `with` in a thread.
+
+    One of these can be entered by many tasks and threads: each entry is an acquisition of its own.
+    """
+
+    __slots__ = ("_entered", "_keys", "_life", "_locks", "_renew", "_ttl", "_wait")
+
+    def __init__(
+        self, locks: Locks, keys: tuple[str, ...], *, ttl: float, wait: float, renew: bool, life: float
+    ) -> None:
+        self._locks = locks
+        self._keys = keys
+        self._ttl = ttl
+        self._wait = wait
+        self._renew = renew
+        self._life = life
+        self._entered: dict[Any, Any] = {}
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """What is to be locked, sorted and without duplicates."""
+        return self._keys
+
+    async def __aenter__(self) -> Held:
+        held = await self._locks.take(self._keys, self._ttl, self._wait)
+        task = asyncio.current_task()
+        watchdog = TaskWatchdog(held, life=self._life) if self._renew else None
+        self._entered[task] = (held, watchdog)
+        return held
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        held, watchdog = self._entered.pop(asyncio.current_task())
+        if watchdog is None:
+            await held.release()
+            return
+        try:
+            stopped = await watchdog.stop()
+        finally:
+            await held.release()
+        if stopped and kind is asyncio.CancelledError:
+            raise LockLost(keys=held.keys, because=stopped) from error
+
+    def __enter__(self) -> SyncHeld:
+        held = self._locks.sync.take(self._keys, self._ttl, self._wait, renew=self._renew, life=self._life)
+        self._entered[threading.get_ident()] = held
+        return held
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._entered.pop(threading.get_ident()).release()
+
+
+class Attempt:
+    """What became of a function that was to run under a lock: its value, or the word that somebody else is at it."""
+
+    __slots__ = ("busy", "keys", "value")
+
+    def __init__(self, *, value: Any = None, busy: bool = False, keys: tuple[str, ...] = ()) -> None:
+        self.value = value
+        self.busy = busy
+        self.keys = keys
+
+    @classmethod
+    def refused(cls, keys: tuple[str, ...]) -> Self:
+        """Somebody else is at it."""
+        return cls(busy=True, keys=keys)

@@ -1,0 +1,227 @@
+"""`Locks`: what a program opens once and takes its locks from."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import os
+import secrets
+import socket
+import time
+import weakref
+from typing import TYPE_CHECKING, Any, Literal, Self
+
+from earmark.locks import keys as names
+from earmark.locks.asks import calling, note_grant, note_refusal, several, sorted_keys
+from earmark.locks.errors import LockBusy, LocksUnavailable, QueueFull
+from earmark.locks.lock import Attempt, Held, Lock
+from earmark.locks.markers import Marker
+from earmark.locks.ports import Claim
+from earmark.locks.stats import Stats
+from earmark.locks.sync import SyncLocks
+from earmark.locks.times import ttl_seconds, wait_seconds
+from earmark.locks.url import Settings, parts_of
+from earmark.locks.watchdog import LIFE_SECONDS_DEFAULT
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from types import TracebackType
+
+    from earmark.locks.breaker import Breaker
+    from earmark.locks.ports import Backend, Group, Holding
+    from earmark.locks.url import Parts
+
+logger = logging.getLogger("earmark.locks")
+
+TTL_SECONDS_DEFAULT = 30.0
+
+
+class Locks:
+    """Locks on one backend, for tasks and threads alike. Making one contacts nobody."""
+
+    def __init__(self, parts: Parts, *, ttl: float = TTL_SECONDS_DEFAULT, holder: str | None = None) -> None:
+        self.stats = Stats()
+        self.breaker: Breaker | None = parts.breaker
+        self.ttl = ttl_seconds(ttl)
+        self.holder = _label(holder or f"{socket.gethostname()}:{os.getpid()}")
+        self.sync = SyncLocks(self, parts)
+        self._parts = parts
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._here: Backend | None = None
+        # Connections belong to the event loop that made them, so that each loop has a backend of its own.
+        self._backends: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Backend] = weakref.WeakKeyDictionary()
+
+    @classmethod
+    def from_url(
+        cls,
+        url: str | Sequence[str],
+        *,
+        database: str | None = None,
+        when_gone: Literal["refuse", "database"] = "refuse",
+        fence: Literal["backend", "database"] = "backend",
+        ttl: float = TTL_SECONDS_DEFAULT,
+        prefix: str = "earmark",
+        holder: str | None = None,
+        timeout: float = 1.0,
+        queue_max: int = 1000,
+    ) -> Self:
+        """Locks where the URL says.
+
+        `redis://`, `rediss://` or `unix://` is one server; `sentinel://host:port,…/service` and
+        `cluster://host:port,…` are what they say; several Redis URLs are Redlock; `postgresql://` keeps lease rows;
+        `memory://` is this process alone. `database` is a PostgreSQL URL, for `fence="database"` and for
+        `when_gone="database"`. `timeout` bounds each call to a server, in seconds.
+        """
+        settings = Settings(prefix=prefix, timeout=timeout, queue_max=queue_max)
+        parts = parts_of(url, database=database, when_gone=when_gone, fence=fence, settings=settings)
+        return cls(parts, ttl=ttl, holder=holder)
+
+    @property
+    def groups(self) -> frozenset[Group]:
+        """What the backend can do beyond the core."""
+        return self._parts.groups
+
+    def lock(
+        self,
+        *keys: str,
+        ttl: float | None = None,
+        wait: float = 0.0,
+        renew: bool = False,
+        life: float = LIFE_SECONDS_DEFAULT,
+    ) -> Lock:
+        """A lock to enter with `async with` or `with`.
+
+        It lives `ttl` seconds; who finds it taken waits in line for `wait` seconds (by default not at all).
+        With `renew` it is extended while the block runs, for `life` seconds at most.
+        """
+        return Lock(
+            self,
+            sorted_keys(keys),
+            ttl=self.ttl if ttl is None else ttl_seconds(ttl),
+            wait=wait_seconds(wait) if wait else 0.0,
+            renew=renew,
+            life=ttl_seconds(life, name="life") if renew else 0.0,
+        )
+
+    async def acquire(self, *keys: str, ttl: float | None = None, wait: float = 0.0) -> Held:
+        """Take a lock and keep it until `release`, or until it runs out."""
+        return await self.take(sorted_keys(keys), self.ttl if ttl is None else ttl_seconds(ttl), wait_seconds(wait))
+
+    async def run(self, keys: str | Sequence[str], work: Callable[..., Any], **how: Any) -> Any:
+        """Run `work` under a lock and return what it returns. `how` is as for `lock`.
+
+        `work` may take the held lock as its one argument. A plain function runs in a thread, so that the lock can be
+        renewed meanwhile.
+        """
+        async with self.lock(*several(keys), **how) as held:
+            call = calling(work, held)
+            if inspect.iscoroutinefunction(work):
+                return await call()
+            answer = await asyncio.to_thread(call)
+            return await answer if inspect.isawaitable(answer) else answer
+
+    async def attempt(self, keys: str | Sequence[str], work: Callable[..., Any], **how: Any) -> Attempt:
+        """As `run`, but answers `busy` instead of raising when somebody else is at it."""
+        entered = False
+
+        async def entering(held: Held) -> Any:
+            nonlocal entered
+            entered = True
+            answer = calling(work, held)
+            if inspect.iscoroutinefunction(work):
+                return await answer()
+            return await asyncio.to_thread(answer)
+
+        try:
+            return Attempt(value=await self.run(keys, entering, **how))
+        except (LockBusy, QueueFull):
+            if entered:
+                raise
+            return Attempt.refused(sorted_keys(several(keys)))
+
+    def marker(self, key: str, *, ttl: float = 300.0) -> Marker:
+        """A sign that something is being worked on. Advisory: it protects nothing."""
+        return Marker(self, names.check(key), ttl_seconds(ttl))
+
+    async def holdings(self, *, match: str = "*", limit: int = 1000) -> list[Holding]:
+        """Who holds what."""
+        return await self.backend().holdings(match=match, limit=limit)
+
+    async def evict(self, key: str) -> bool:
+        """Take a key away from whoever has it; the next in line gets it. False if nobody had it."""
+        logger.warning("the lock on %s is taken away from its holder", key)
+        return await self.backend().evict(key)
+
+    async def ping(self) -> None:
+        """Return if the servers answer, raise `LocksUnavailable` if not."""
+        await self.backend().ping()
+
+    async def take(self, keys: tuple[str, ...], ttl: float, wait: float) -> Held:
+        """What `lock` and `acquire` do: the arguments are known to be good."""
+        claim = Claim(keys, secrets.token_hex(16), ttl, wait, self.holder)
+        began = time.monotonic()
+        try:
+            if wait:
+                grant = await self._in_line(claim)
+            else:
+                grant = await self.backend().acquire(claim)
+        except BaseException as error:
+            note_refusal(self.stats, claim, error)
+            raise
+        now = time.monotonic()
+        note_grant(self.stats, claim, now - began)
+        return Held(grant, self.stats, now)
+
+    async def _in_line(self, claim: Claim) -> Any:
+        self.stats.waiting(1)
+        try:
+            return await self.backend().acquire(claim)
+        finally:
+            self.stats.waiting(-1)
+
+    def backend(self) -> Backend:
+        """The backend of the running event loop."""
+        loop = asyncio.get_running_loop()
+        if loop is self._loop and self._here is not None:
+            return self._here
+        found = self._backends.get(loop)
+        if found is None:
+            found = self._backends[loop] = self._parts.connect()
+        self._loop, self._here = loop, found
+        return found
+
+    async def __aenter__(self) -> Self:
+        """Say at once if the servers cannot be reached; the program starts all the same."""
+        try:
+            await self.ping()
+        except LocksUnavailable as outage:
+            logger.warning("the lock server cannot be reached: %s; locks are %s", outage.because, self._parts.meanwhile)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def __enter__(self) -> Self:
+        self.sync.greet()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.sync.close()
+
+    async def close(self) -> None:
+        """Let go of connections, of this event loop and of the threads. Locks that are held run out."""
+        found = self._backends.pop(asyncio.get_running_loop(), None)
+        self._loop = self._here = None
+        if found is not None:
+            await found.close()
+        await asyncio.to_thread(self.sync.close)
+
+
+def _label(holder: str) -> str:
+    """A holder's name is for people; it must not look like more than it is where it is stored."""
+    return "".join(sign if sign.isprintable() and sign not in "|@ " else "_" for sign in holder)[:100]

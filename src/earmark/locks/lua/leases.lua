@@ -1,0 +1,237 @@
+-- Takes, queues for, extends and gives back leases. Many calls travel in one script, and each is decided in turn.
+--
+-- KEYS[1]    the fence: the last number given to anybody on this server (on a cluster: in this slot)
+-- KEYS[2..]  for each key of each call two names: its lease and its queue
+-- ARGV       the calls, one after the other; n is how many keys the call names:
+--   "a" n owner ttl_ms                           take all n or none
+--   "w" n owner ttl_ms channel wait_ms queue_max take all n, or stand in line for the first that is taken
+--   "x" n owner ttl_ms                           extend
+--   "r" n owner                                  give back
+--   "l" n owner ttl_ms channel                   leave the line, and give back what was handed over meanwhile
+--   "e" n                                        take away from whoever has it
+-- Returns one answer per call:
+--   a, w       the fence, if granted; else {ms, now_us, i, …}: which keys are taken, when the first of them runs out
+--              (-1: its queue is full), and this server's time
+--   x, r, l, e 1, or 0 if any of the keys did not belong to the owner any more
+--
+-- A lease is the string "owner|fence" with an expiry; a queue is a list of "owner|ttl_ms|channel".
+
+local now
+local last_fence
+local given = 0
+local answers = {}
+
+local function clock()
+  if not now then
+    local time = redis.call('TIME')
+    now = time[1] * 1000000 + time[2]
+  end
+  return now
+end
+
+-- Grows with every grant. Time is its floor, so that it also grows after all data was lost.
+local function next_fence()
+  if not last_fence then
+    last_fence = tonumber(redis.call('GET', KEYS[1]) or 0)
+    if last_fence < clock() then
+      last_fence = clock() - 1
+    end
+  end
+  last_fence = last_fence + 1
+  given = given + 1
+  return last_fence
+end
+
+-- Lua's own tostring would round a number of sixteen digits.
+local function digits(number)
+  return string.format('%.0f', number)
+end
+
+local function belongs(lease, owner)
+  return lease and string.sub(lease, 1, #owner + 1) == owner .. '|'
+end
+
+-- Hands a lease to the first in line who still listens; the others of the dead line are dropped.
+local function hand_over(lease_key, queue_key, caller)
+  local tried = false
+  while true do
+    local entry = redis.call('LPOP', queue_key)
+    if not entry then
+      if tried then
+        redis.call('DEL', lease_key)
+      end
+      return false
+    end
+    local owner, ttl, channel = string.match(entry, '^(.*)|(%d+)|([^|]*)$')
+    local fence = digits(next_fence())
+    redis.call('SET', lease_key, owner .. '|' .. fence, 'PX', ttl)
+    tried = true
+    -- The caller reads its answer; everybody else is told.
+    if owner == caller or redis.call('PUBLISH', channel, owner .. '|' .. fence .. '|' .. digits(clock())) > 0 then
+      return true
+    end
+  end
+end
+
+local function give_back(base, n, owner)
+  local whole = 1
+  for i = 0, n - 1 do
+    local lease_key, queue_key = KEYS[base + 2 * i], KEYS[base + 2 * i + 1]
+    if not belongs(redis.call('GET', lease_key), owner) then
+      whole = 0
+    elseif not hand_over(lease_key, queue_key) then
+      redis.call('DEL', lease_key)
+    end
+  end
+  return whole
+end
+
+local function leave(base, n, entry, except)
+  for i = 0, n - 1 do
+    if i ~= except then
+      redis.call('LREM', KEYS[base + 2 * i + 1], 0, entry)
+    end
+  end
+end
+
+-- Which of the keys somebody else has. A free key with a line belongs to the first in it.
+local function find_taken(base, n, owner)
+  local taken, mine, fence = {}, 0, nil
+  for i = 0, n - 1 do
+    local lease_key, queue_key = KEYS[base + 2 * i], KEYS[base + 2 * i + 1]
+    local lease = redis.call('GET', lease_key)
+    if not lease and redis.call('EXISTS', queue_key) == 1 and hand_over(lease_key, queue_key, owner) then
+      lease = redis.call('GET', lease_key)
+    end
+    if belongs(lease, owner) then
+      mine = mine + 1
+      fence = tonumber(string.sub(lease, #owner + 2))
+    elseif lease then
+      taken[#taken + 1] = i
+    end
+  end
+  return taken, mine, fence
+end
+
+local function take(base, n, owner, ttl)
+  if n == 1 then
+    local fence = next_fence()
+    if redis.call('SET', KEYS[base], owner .. '|' .. digits(fence), 'NX', 'PX', ttl) then
+      if redis.call('EXISTS', KEYS[base + 1]) == 0 then
+        return fence
+      end
+      redis.call('DEL', KEYS[base])
+    end
+    last_fence = fence - 1
+    given = given - 1
+  end
+  local taken, mine, fence = find_taken(base, n, owner)
+  if #taken > 0 then
+    return nil, taken
+  end
+  -- A repeat, whose first answer was lost, or a lease that was handed over is not granted twice.
+  if mine < n then
+    fence = next_fence()
+    for i = 0, n - 1 do
+      redis.call('SET', KEYS[base + 2 * i], owner .. '|' .. digits(fence), 'PX', ttl)
+    end
+  end
+  return fence
+end
+
+-- Whoever waits holds nothing: what was handed over goes back before the next line is joined.
+local function stand_in_line(base, n, entry, owner, taken, wait, queue_max)
+  local first = taken[1]
+  local lease_key, queue_key = KEYS[base + 2 * first], KEYS[base + 2 * first + 1]
+  give_back(base, n, owner)
+  leave(base, n, entry, first)
+  if not redis.call('LPOS', queue_key, entry) then
+    if redis.call('LLEN', queue_key) >= queue_max then
+      return -1
+    end
+    redis.call('RPUSH', queue_key, entry)
+  end
+  -- A line whose waiters all died is forgotten some time after the last would have given up.
+  if redis.call('PTTL', queue_key) < wait + 10000 then
+    redis.call('PEXPIRE', queue_key, wait + 10000)
+  end
+  return redis.call('PTTL', lease_key)
+end
+
+local function refusal(ms, taken)
+  local answer = {ms, clock()}
+  for _, i in ipairs(taken) do
+    answer[#answer + 1] = i
+  end
+  return answer
+end
+
+local function extend(base, n, owner, ttl)
+  for i = 0, n - 1 do
+    if not belongs(redis.call('GET', KEYS[base + 2 * i]), owner) then
+      return 0
+    end
+  end
+  for i = 0, n - 1 do
+    if redis.call('PTTL', KEYS[base + 2 * i]) < ttl then
+      redis.call('PEXPIRE', KEYS[base + 2 * i], ttl)
+    end
+  end
+  return 1
+end
+
+local function evict(base, n)
+  local whole = 1
+  for i = 0, n - 1 do
+    local lease_key, queue_key = KEYS[base + 2 * i], KEYS[base + 2 * i + 1]
+    if redis.call('EXISTS', lease_key) == 0 then
+      whole = 0
+    end
+    if not hand_over(lease_key, queue_key) then
+      redis.call('DEL', lease_key)
+    end
+  end
+  return whole
+end
+
+local word, base = 1, 2
+while word <= #ARGV do
+  local verb, n, owner = ARGV[word], tonumber(ARGV[word + 1]), ARGV[word + 2]
+  local answer
+  if verb == 'a' then
+    local fence, taken = take(base, n, owner, ARGV[word + 3])
+    answer = fence or refusal(0, taken)
+    word = word + 4
+  elseif verb == 'r' then
+    answer = give_back(base, n, owner)
+    word = word + 3
+  elseif verb == 'x' then
+    answer = extend(base, n, owner, tonumber(ARGV[word + 3]))
+    word = word + 4
+  elseif verb == 'w' then
+    local ttl, channel, wait, queue_max = ARGV[word + 3], ARGV[word + 4], tonumber(ARGV[word + 5]), tonumber(ARGV[word + 6])
+    local entry = owner .. '|' .. ttl .. '|' .. channel
+    local fence, taken = take(base, n, owner, ttl)
+    if fence then
+      leave(base, n, entry)
+      answer = fence
+    else
+      answer = refusal(stand_in_line(base, n, entry, owner, taken, wait, queue_max), taken)
+    end
+    word = word + 7
+  elseif verb == 'l' then
+    leave(base, n, owner .. '|' .. ARGV[word + 3] .. '|' .. ARGV[word + 4])
+    answer = give_back(base, n, owner)
+    word = word + 5
+  else
+    answer = evict(base, n)
+    word = word + 2
+  end
+  answers[#answers + 1] = answer
+  base = base + 2 * n
+end
+
+if given > 0 then
+  redis.call('SET', KEYS[1], digits(last_fence))
+end
+return answers

@@ -1,0 +1,202 @@
+"""Leases on a Redis Cluster.
+
+A script can touch one hash slot only, so calls travel grouped by slot, each group with the fence counter of its slot.
+A hand-over is published on the node that holds the keys, and only that node can count who heard it: each node that
+somebody waits at is listened to.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from redis.asyncio.cluster import ClusterNode, RedisCluster
+from redis.asyncio.connection import Connection, ConnectionPool, SSLConnection
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.crc import REDIS_CLUSTER_HASH_SLOTS, key_slot
+from redis.exceptions import NoScriptError, RedisClusterException, RedisError
+
+from earmark.locks.errors import KeysApart, LocksUnavailable
+from earmark.locks.redis.inbox import Inbox, Post
+from earmark.locks.redis.script import SHA, SOURCE, Call, Names, frame
+from earmark.locks.redis.servers import connection_options, outages, read_holding, read_holdings, read_time
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine, Sequence
+
+    from earmark.locks.ports import Holding
+
+REDIRECTIONS_MAX = 3
+
+
+@cache
+def tags() -> tuple[str, ...]:
+    """For each slot a short hash tag that lies in it."""
+    found: dict[int, str] = {}
+    number = 0
+    while len(found) < REDIS_CLUSTER_HASH_SLOTS:
+        tag = str(number)
+        found.setdefault(key_slot(tag.encode()), tag)
+        number += 1
+    return tuple(found[slot] for slot in range(REDIS_CLUSTER_HASH_SLOTS))
+
+
+def slot_of(name: str) -> int:
+    """The slot of a Redis key."""
+    return key_slot(name.encode())
+
+
+class ClusterWire:
+    """Sends each call to the node that has its keys."""
+
+    def __init__(self, cluster: RedisCluster, *, names: Names, timeout: float) -> None:
+        self._cluster = cluster
+        self._names = names
+        self._timeout = timeout
+
+    async def send(self, calls: Sequence[Call]) -> list[Any]:
+        """One script for each slot, all at once. A node that is silent costs nobody else the answer."""
+        by_slot: defaultdict[int, list[int]] = defaultdict(list)
+        for place, call in enumerate(calls):
+            by_slot[slot_of(call.names[0])].append(place)
+        if len(by_slot) == 1:
+            [slot] = by_slot
+            only: list[Any] = await self._in_time(self._send(slot, calls))
+            return only
+        groups = list(by_slot.items())
+        sent = [self._in_time(self._send(slot, [calls[place] for place in places])) for slot, places in groups]
+        answers: list[Any] = [None] * len(calls)
+        for (_, places), group in zip(groups, await asyncio.gather(*sent, return_exceptions=True), strict=True):
+            told = [group] * len(places) if isinstance(group, BaseException) else group
+            for place, answer in zip(places, told, strict=True):
+                answers[place] = answer
+        return answers
+
+    async def close(self) -> None:
+        """Disconnect."""
+        await self._cluster.aclose()
+
+    async def _send(self, slot: int, calls: Sequence[Call]) -> list[Any]:
+        arguments = frame(SHA, fence=f"{self._names.fence}:{{{tags()[slot]}}}", calls=calls)
+        answers: list[Any]
+        with outages():
+            try:
+                answers = await self._cluster.execute_command("EVALSHA", *arguments)
+            except NoScriptError:
+                arguments[0] = SOURCE
+                answers = await self._cluster.execute_command("EVAL", *arguments)
+        return answers
+
+    async def _in_time(self, work: Coroutine[Any, Any, Any]) -> Any:
+        """Redirections and reconnections have deadlines of their own; together they have this one."""
+        task = asyncio.ensure_future(work)
+        try:
+            done, _ = await asyncio.wait([task], timeout=self._timeout)
+        except asyncio.CancelledError:
+            task.cancel()
+            raise
+        if not done:
+            task.cancel()
+            raise LocksUnavailable(because=f"no answer in {self._timeout:g} s")
+        return task.result()
+
+
+class ClusterServers:
+    """The nodes of a cluster."""
+
+    def __init__(
+        self, nodes: Sequence[tuple[str, int]], *, prefix: str, timeout: float, options: dict[str, Any]
+    ) -> None:
+        self.name = "cluster"
+        self.names = Names(prefix)
+        self._timeout = timeout
+        self._options = {name: value for name, value in options.items() if name != "ssl"}
+        self._ssl = bool(options.get("ssl"))
+        self._cluster = RedisCluster(
+            startup_nodes=[ClusterNode(host, port) for host, port in nodes],
+            protocol=2,
+            socket_timeout=timeout,
+            socket_connect_timeout=timeout / 2,
+            retry=Retry(NoBackoff(), REDIRECTIONS_MAX),
+            ssl=self._ssl,
+            **self._options,
+        )
+        self.wire = ClusterWire(self._cluster, names=self.names, timeout=timeout)
+        self._inboxes: dict[tuple[str, int], Inbox] = {}
+        self._ready = asyncio.Lock()
+
+    def check_together(self, keys: tuple[str, ...], names: tuple[str, ...]) -> None:
+        """Keys of one slot can be locked in one step, others cannot."""
+        if len({slot_of(name) for name in names}) > 1:
+            raise KeysApart(keys=keys)
+
+    def listening(self, post: Post, names: tuple[str, ...]) -> bool:  # noqa: ARG002
+        """Whether the node of these keys is listened to."""
+        inbox = self._inboxes.get(self._home(names[0]))
+        return inbox is not None and inbox.open
+
+    async def listen(self, post: Post, names: tuple[str, ...]) -> None:
+        """Subscribe at the node that has these keys now."""
+        with outages():
+            await self._cluster.initialize()
+        home = self._home(names[0])
+        if home not in self._inboxes:
+            host, port = home
+            kind = SSLConnection if self._ssl else Connection
+            told = {**connection_options(self._timeout), **self._options}
+            pool = ConnectionPool(connection_class=kind, host=host, port=port, **told)
+            self._inboxes[home] = Inbox(pool, post, timeout=self._timeout)
+        if not self._inboxes[home].open:
+            await self._inboxes[home].listen()
+
+    async def holdings(self, *, match: str, limit: int) -> list[Holding]:
+        """Walk over the leases of all nodes."""
+        with outages():
+            return await read_holdings(OneClock(self._cluster), self.names, match=match, limit=limit)
+
+    async def find(self, key: str) -> Holding | None:
+        """Look at one lease."""
+        with outages():
+            client = OneClock(self._cluster)
+            return await read_holding(client, self.names, key, now=await read_time(client))
+
+    async def ping(self) -> None:
+        """Ask for the nodes, which is a sign of life."""
+        try:
+            await self._cluster.initialize()
+            await self._cluster.ping(target_nodes=RedisCluster.PRIMARIES)
+        except (RedisError, RedisClusterException, OSError) as error:
+            raise LocksUnavailable(because=str(error)) from error
+
+    async def close(self) -> None:
+        """Disconnect."""
+        for inbox in self._inboxes.values():
+            await inbox.close()
+        await self.wire.close()
+
+    def _home(self, name: str) -> tuple[str, int]:
+        """The node that has this key, as far as is known."""
+        try:
+            node = self._cluster.nodes_manager.get_node_from_slot(slot_of(name))
+        except (RedisError, KeyError, IndexError):
+            return ("", 0)
+        return (str(node.host), int(node.port))
+
+
+class OneClock:
+    """A cluster client that answers TIME as one server would: any of its clocks will do to say how old a lease is."""
+
+    def __init__(self, cluster: RedisCluster) -> None:
+        self._cluster = cluster
+        self.scan_iter = cluster.scan_iter
+        self.pipeline = cluster.pipeline
+
+    async def time(self) -> tuple[int, int]:
+        """Of the node asked first."""
+        await self._cluster.initialize()
+        answer = await self._cluster.time(target_nodes=self._cluster.get_random_node())
+        seconds, micros = answer
+        return int(seconds), int(micros)

@@ -1,0 +1,172 @@
+"""Leases in Redis for plain threads, without an event loop: the same script over redis-py's blocking connections.
+
+It never waits in line; who wants to wait is sent to the event loop of `earmark.locks.sync`.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+from redis import Sentinel
+from redis.backoff import NoBackoff
+from redis.connection import ConnectionPool
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import NoScriptError, RedisError
+from redis.exceptions import TimeoutError as RedisTimeoutError
+from redis.retry import Retry
+
+from earmark.locks.errors import LockBusy, LocksUnavailable
+from earmark.locks.ports import Grant
+from earmark.locks.redis.script import SHA, SOURCE, Call, Names, frame, milliseconds, owner_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from earmark.locks.breaker import Breaker
+    from earmark.locks.ports import Claim
+
+
+class DirectRedisLeases:
+    """Leases on one server, or on the primary that Sentinels name."""
+
+    def __init__(self, pool: ConnectionPool, *, name: str, breaker: Breaker, prefix: str, timeout: float) -> None:
+        self.name = name
+        self._pool = pool
+        self._breaker = breaker
+        self._names = Names(prefix)
+        self._timeout = timeout
+        self._idle: list[Any] = []
+        self._guard = threading.Lock()
+
+    def acquire(self, claim: Claim) -> Grant:
+        """All of the keys or none, at once."""
+        began = time.monotonic()
+        names = self._names.of(claim.keys)
+        call = Call(names, ("a", len(claim.keys), owner_of(claim), milliseconds(claim.ttl)))
+        try:
+            answer = self._ask(call)
+        except BaseException:
+            self._take_back(claim, names)
+            raise
+        if isinstance(answer, int):
+            return Grant(claim, self, answer, began + claim.ttl)
+        raise LockBusy(keys=tuple(claim.keys[i] for i in answer[2:]))
+
+    def release(self, grant: Grant) -> bool:
+        """Compare and delete, and hand over to the next in line."""
+        claim = grant.claim
+        return bool(self._ask(Call(self._names.of(claim.keys), ("r", len(claim.keys), owner_of(claim)))))
+
+    def extend(self, grant: Grant, *, ttl: float) -> bool:
+        """Compare and extend."""
+        claim = grant.claim
+        began = time.monotonic()
+        words = ("x", len(claim.keys), owner_of(claim), milliseconds(ttl))
+        if not self._ask(Call(self._names.of(claim.keys), words)):
+            return False
+        grant.until = max(grant.until, began + ttl)
+        return True
+
+    def close(self) -> None:
+        """Disconnect."""
+        with self._guard:
+            idle, self._idle = self._idle, []
+        for connection in idle:
+            connection.disconnect()
+        self._pool.disconnect()
+
+    def _ask(self, call: Call) -> Any:
+        if not self._breaker.allow():
+            raise LocksUnavailable(
+                because=f"Redis did not answer lately; asked again in {self._breaker.retry_after_seconds:.1f} s"
+            )
+        try:
+            answer = self._send(call)
+        except LocksUnavailable:
+            self._breaker.failed()
+            raise
+        self._breaker.succeeded()
+        return answer
+
+    def _send(self, call: Call) -> Any:
+        arguments = frame(SHA, fence=self._names.fence, calls=(call,))
+        try:
+            return self._command("EVALSHA", *arguments)[0]
+        except NoScriptError:
+            arguments[0] = SOURCE
+            return self._command("EVAL", *arguments)[0]
+
+    def _command(self, *arguments: Any) -> Any:
+        while True:
+            try:
+                connection = self._idle.pop()
+                fresh = False
+            except IndexError:
+                connection = self._pool.make_connection()
+                fresh = True
+            try:
+                return self._exchange(connection, arguments)
+            except RedisTimeoutError as error:
+                raise LocksUnavailable(because=f"no answer in {self._timeout:g} s") from error
+            except (RedisConnectionError, OSError) as error:
+                # A connection that idled may be to a server that has gone and come back: all calls can be repeated.
+                if fresh:
+                    raise LocksUnavailable(because=str(error) or type(error).__name__) from error
+            except NoScriptError:
+                raise
+            except RedisError as error:
+                raise LocksUnavailable(because=str(error)) from error
+
+    def _exchange(self, connection: Any, arguments: tuple[Any, ...]) -> Any:
+        healthy = False
+        try:
+            connection.send_packed_command(connection.pack_command(*arguments), check_health=False)
+            answer = connection.read_response()
+            healthy = True
+        except (RedisConnectionError, RedisTimeoutError, OSError):
+            raise
+        except RedisError:
+            healthy = True
+            raise
+        finally:
+            if healthy:
+                self._idle.append(connection)
+            else:
+                connection.disconnect()
+        return answer
+
+    def _take_back(self, claim: Claim, names: tuple[str, ...]) -> None:
+        """The answer is not known; the lease, if there is one, must not outlive the question. Tried once."""
+        if self._breaker.allow():
+            try:
+                self._send(Call(names, ("r", len(claim.keys), owner_of(claim))))
+            except LocksUnavailable:
+                self._breaker.failed()
+
+
+def one_server(url: str, *, timeout: float) -> ConnectionPool:
+    """Connections to the server at a redis://, rediss:// or unix:// address."""
+    return ConnectionPool.from_url(url, **_options(timeout))
+
+
+def by_sentinel(
+    watchers: Sequence[tuple[str, int]], service: str, *, timeout: float, options: dict[str, Any]
+) -> ConnectionPool:
+    """Connections to the primary of a service, asked for anew whenever one is made."""
+    patience = timeout / (len(watchers) + 1)
+    ask = {"socket_timeout": patience, "socket_connect_timeout": patience, "retry": Retry(NoBackoff(), 0)}
+    sentinel = Sentinel(list(watchers), sentinel_kwargs=ask, **_options(timeout), **options)
+    pool: ConnectionPool = sentinel.master_for(service).connection_pool
+    return pool
+
+
+def _options(timeout: float) -> dict[str, Any]:
+    return {
+        "protocol": 2,
+        "socket_timeout": timeout,
+        "socket_connect_timeout": timeout,
+        "retry": Retry(NoBackoff(), 0),
+        "driver_info": None,
+    }

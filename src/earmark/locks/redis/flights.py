@@ -1,0 +1,134 @@
+"""Calls made in the same tick travel together.
+
+A call through redis-py costs the same whether it carries one lock or fifty, so that cost is paid once for many: at
+most two flights are under way, and what is asked meanwhile gathers for the next. A lone caller goes at once, in its
+own task, and pays nothing for this. Measured: see docs/explanation/locks.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+from earmark.locks.errors import LocksUnavailable
+
+if TYPE_CHECKING:
+    from earmark.locks.breaker import Breaker
+    from earmark.locks.redis.script import Call
+    from earmark.locks.redis.wire import Wire
+
+FLIGHTS_MAX = 2
+CALLS_PER_FLIGHT_MAX = 128
+
+
+class Flights:
+    """Gathers calls and sends them over a wire, past a circuit breaker."""
+
+    def __init__(self, wire: Wire, *, breaker: Breaker) -> None:
+        self._wire = wire
+        self._breaker = breaker
+        self._flying = 0
+        self._gathered: deque[tuple[Call, asyncio.Future[Any]]] = deque()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def ask(self, call: Call) -> Any:
+        """The script's answer to this call."""
+        if not self._breaker.allow():
+            raise LocksUnavailable(
+                because=f"Redis did not answer lately; asked again in {self._breaker.retry_after_seconds:.1f} s"
+            )
+        if self._flying < FLIGHTS_MAX and not self._gathered:
+            return await self._alone(call)
+        future = asyncio.get_running_loop().create_future()
+        self._gathered.append((call, future))
+        return await future
+
+    async def close(self) -> None:
+        """Wait for what is under way."""
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+
+    async def _alone(self, call: Call) -> Any:
+        self._flying += 1
+        try:
+            answers = await self._send([call])
+        except LocksUnavailable as outage:
+            self._ground(outage)
+            raise
+        finally:
+            self._flying -= 1
+            if self._gathered:
+                self._depart()
+        return answers[0]
+
+    def _depart(self) -> None:
+        self._flying += 1
+        flight = asyncio.get_running_loop().create_task(self._shuttle())
+        self._tasks.add(flight)
+        flight.add_done_callback(self._tasks.discard)
+
+    async def _shuttle(self) -> None:
+        """Fly as long as somebody waits."""
+        try:
+            while self._gathered:
+                await self._fly()
+                # Those who were answered run now, and what they ask next is on board.
+                await asyncio.sleep(0)
+        finally:
+            self._flying -= 1
+
+    async def _fly(self) -> None:
+        aboard = self._board()
+        if not aboard:
+            return
+        try:
+            answers = await self._send([call for call, _ in aboard])
+        except LocksUnavailable as outage:
+            _fail(aboard, outage)
+            self._ground(outage)
+            return
+        except BaseException as bug:
+            for _, future in aboard:
+                if not future.done():
+                    future.set_exception(bug)
+            raise
+        for (_, future), answer in zip(aboard, answers, strict=True):
+            if future.done():
+                continue
+            if isinstance(answer, BaseException):
+                future.set_exception(answer)
+            else:
+                future.set_result(answer)
+
+    def _board(self) -> list[tuple[Call, asyncio.Future[Any]]]:
+        """Half of those who wait if the other flight is on the ground: one is prepared while one is answered."""
+        waiting = len(self._gathered)
+        seats = min(waiting, CALLS_PER_FLIGHT_MAX)
+        if self._flying < FLIGHTS_MAX and waiting > 1:
+            seats = min((waiting + 1) // 2, CALLS_PER_FLIGHT_MAX)
+            self._depart()
+        aboard = [self._gathered.popleft() for _ in range(seats)]
+        # Whoever gave up before take-off stays behind: its call was never made.
+        return [passenger for passenger in aboard if not passenger[1].done()]
+
+    async def _send(self, calls: list[Call]) -> list[Any]:
+        try:
+            answers = await self._wire.send(calls)
+        except LocksUnavailable:
+            self._breaker.failed()
+            raise
+        self._breaker.succeeded()
+        return answers
+
+    def _ground(self, outage: LocksUnavailable) -> None:
+        """A server that did not answer these will not answer those who wait behind them either."""
+        waiting = list(self._gathered)
+        self._gathered.clear()
+        _fail(waiting, outage)
+
+
+def _fail(passengers: list[tuple[Call, asyncio.Future[Any]]], outage: LocksUnavailable) -> None:
+    for _, future in passengers:
+        if not future.done():
+            future.set_exception(LocksUnavailable(because=outage.because))

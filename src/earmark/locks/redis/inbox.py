@@ -1,0 +1,126 @@
+"""Where this process is told that a lease was handed to it.
+
+Whoever releases a lock hands it to the first in line inside the same script, and publishes that on the channel of
+the waiter's process. Redis counts who heard it, so a waiter whose process died is passed over there and then.
+Messages can be lost: every waiter asks again when the lease it waits for should have run out, and whenever the
+connection broke.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from typing import TYPE_CHECKING, NamedTuple
+
+from redis.exceptions import RedisError
+
+from earmark.locks.errors import LocksUnavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from redis.asyncio.connection import ConnectionPool
+
+
+class HandedOver(NamedTuple):
+    """A lease that was handed to a waiter."""
+
+    fence: int
+    at: int
+    """By the server's clock, in microseconds."""
+
+
+class Post:
+    """Who in this process waits for what, shared by the inboxes of all servers it listens to."""
+
+    def __init__(self, *, prefix: str, return_to_sender: Callable[[str], None]) -> None:
+        self.channel = f"{prefix}:wake:{secrets.token_hex(8)}"
+        self._return_to_sender = return_to_sender
+        self._waiting: dict[str, asyncio.Future[HandedOver | None]] = {}
+        self._known: set[str] = set()
+
+    def expect(self, owner: str) -> asyncio.Future[HandedOver | None]:
+        """Done when a lease is handed to this owner, or (with None) when it had better ask again."""
+        future = asyncio.get_running_loop().create_future()
+        self._known.add(owner)
+        self._waiting[owner] = future
+        return future
+
+    def settle(self, owner: str) -> None:
+        """The owner has its lease: later messages about it say nothing new."""
+        self._waiting.pop(owner, None)
+
+    def forget(self, owner: str) -> None:
+        """The owner is gone: a lease that still reaches it is given back."""
+        self._waiting.pop(owner, None)
+        self._known.discard(owner)
+
+    def deliver(self, message: bytes) -> None:
+        """A lease was handed over."""
+        owner, fence, at = message.decode().rsplit("|", 2)
+        future = self._waiting.get(owner)
+        if future is not None and not future.done():
+            future.set_result(HandedOver(fence=int(fence), at=int(at)))
+        elif owner not in self._known:
+            self._return_to_sender(owner)
+
+    def rouse(self) -> None:
+        """Let everybody ask again: messages may have been lost."""
+        for future in self._waiting.values():
+            if not future.done():
+                future.set_result(None)
+
+
+class Inbox:
+    """A subscription to one server."""
+
+    def __init__(self, pool: ConnectionPool, post: Post, *, timeout: float) -> None:
+        self._pool = pool
+        self._post = post
+        self._timeout = timeout
+        self._listening: asyncio.Future[None] | None = None
+        self._reader: asyncio.Task[None] | None = None
+
+    @property
+    def open(self) -> bool:
+        """Whether messages arrive now."""
+        return self._listening is not None and self._listening.done() and not self._listening.exception()
+
+    async def listen(self) -> None:
+        """Return once messages arrive."""
+        if self._reader is None or self._reader.done():
+            self._listening = asyncio.get_running_loop().create_future()
+            self._reader = asyncio.get_running_loop().create_task(self._read(self._listening))
+        listening = self._listening
+        assert listening is not None
+        await asyncio.wait([listening], timeout=self._timeout)
+        if not listening.done():
+            raise LocksUnavailable(because=f"no answer to SUBSCRIBE in {self._timeout:g} s")
+        if error := listening.exception():
+            raise LocksUnavailable(because=str(error)) from error
+
+    async def close(self) -> None:
+        """Stop listening."""
+        if self._reader is not None:
+            self._reader.cancel()
+            await asyncio.wait([self._reader])
+            self._reader = None
+
+    async def _read(self, listening: asyncio.Future[None]) -> None:
+        """Read until the connection breaks; then everybody asks again, which opens a new one."""
+        connection = self._pool.make_connection()
+        try:
+            await connection.send_command("SUBSCRIBE", self._post.channel, check_health=False)
+            await connection.read_response()
+            listening.set_result(None)
+            while True:
+                _, _, message = await connection.read_response()
+                self._post.deliver(message)
+        except (RedisError, OSError) as error:
+            if not listening.done():
+                listening.set_exception(error)
+                listening.exception()  # Seen, even if nobody is left to ask.
+        finally:
+            self._listening = None
+            await connection.disconnect(nowait=True)
+            self._post.rouse()

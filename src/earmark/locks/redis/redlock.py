@@ -1,0 +1,190 @@
+"""Redlock: a lock on the majority of N independent Redis servers.
+
+It keeps working while a minority is down, and that is all it adds. It does not stop a holder that was paused past its
+time, and a server that comes back empty can make two holders: only a fence that the resource checks does. The servers
+count no common fence, so pass fence="database" where it matters.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from earmark.errors import SetupError
+from earmark.locks.errors import LockBusy, LocksUnavailable
+from earmark.locks.ports import Claim, Grant, Group, Holding
+from earmark.locks.redis.flights import Flights
+from earmark.locks.redis.script import Call, Names, milliseconds, owner_of
+from earmark.locks.redis.servers import OneServer, one_server
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from earmark.locks.breaker import Breaker
+
+DRIFT_FACTOR = 0.01
+# Redis counts expiry in milliseconds; this covers the rounding at both ends.
+DRIFT_SECONDS = 0.002
+RETRY_SECONDS = 0.2
+SERVERS_MIN = 3
+
+
+class Redlock:
+    """Leases on the majority of several servers. Who waits asks again at random moments: there is no line."""
+
+    name = "redlock"
+    groups: ClassVar[frozenset[Group]] = frozenset({Group.MANY})
+
+    def __init__(self, servers: Sequence[tuple[OneServer, Flights]], *, names: Names, rng: random.Random) -> None:
+        self._servers = servers
+        self._names = names
+        self._majority = len(servers) // 2 + 1
+        self._random = rng
+        self._background: set[asyncio.Task[Any]] = set()
+
+    @classmethod
+    def connect(
+        cls, urls: Sequence[str], *, prefix: str, timeout: float, new_breaker: Callable[[], Breaker]
+    ) -> Redlock:
+        """A breaker for each server: one that is gone is not waited for at every call."""
+        if len(urls) < SERVERS_MIN:
+            raise SetupError(problem=f"A Redlock takes {SERVERS_MIN} servers or more: with {len(urls)} none may fail.")
+        servers = [one_server(url, prefix=prefix, timeout=timeout) for url in urls]
+        flying = [(server, Flights(server.wire, breaker=new_breaker())) for server in servers]
+        return cls(flying, names=Names(prefix), rng=random.SystemRandom())
+
+    async def acquire(self, claim: Claim) -> Grant:
+        """A majority, or nothing."""
+        deadline = time.monotonic() + claim.wait
+        try:
+            while True:
+                grant, taken = await self._try(claim)
+                if grant:
+                    return grant
+                # Nobody's place is kept, so everybody comes back at a moment of its own.
+                pause = self._random.uniform(0, RETRY_SECONDS)
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    break
+                await asyncio.sleep(min(pause, left))
+        except BaseException:
+            self._kept(self._give_back(claim))
+            raise
+        raise LockBusy(keys=taken, waited_seconds=claim.wait or None)
+
+    async def release(self, grant: Grant) -> bool:
+        """On every server, also where it was not granted: an answer may have been lost."""
+        answers = await asyncio.shield(self._kept(self._give_back(grant.claim)))
+        if sum(isinstance(answer, LocksUnavailable) for answer in answers) > len(answers) - self._majority:
+            raise _outage(answers)
+        return self._whole(answers)
+
+    async def extend(self, grant: Grant, *, ttl: float) -> bool:
+        """On a majority, or it is lost."""
+        claim = grant.claim
+        began = time.monotonic()
+        words = ("x", len(claim.keys), owner_of(claim), milliseconds(ttl))
+        answers = await self._ask_all(Call(self._names.of(claim.keys), words))
+        if self._whole(answers):
+            grant.until = max(grant.until, began + _valid_for(ttl))
+            return True
+        if sum(not isinstance(answer, LocksUnavailable) for answer in answers) < self._majority:
+            raise _outage(answers)
+        return False
+
+    async def holdings(self, *, match: str = "*", limit: int = 1000) -> list[Holding]:
+        """What a majority of the servers agree on, as the first of them tells it."""
+        asked = (server.holdings(match=match, limit=limit) for server, _ in self._servers)
+        answers = await asyncio.gather(*asked, return_exceptions=True)
+        told = [answer for answer in answers if isinstance(answer, list)]
+        if len(told) < self._majority:
+            raise _outage(answers)
+        first: dict[tuple[str, str], Holding] = {}
+        votes: dict[tuple[str, str], int] = {}
+        for seen in (holding for answer in told for holding in answer):
+            owner = (seen.key, seen.token)
+            first.setdefault(owner, seen)
+            votes[owner] = votes.get(owner, 0) + 1
+        return [first[owner] for owner in sorted(first) if votes[owner] >= self._majority][:limit]
+
+    async def find(self, key: str) -> Holding | None:
+        """Who holds this key on a majority."""
+        answers = await asyncio.gather(*(server.find(key) for server, _ in self._servers), return_exceptions=True)
+        seen = [answer for answer in answers if isinstance(answer, Holding)]
+        if sum(not isinstance(answer, BaseException) for answer in answers) < self._majority:
+            raise _outage(answers)
+        for holding in seen:
+            if sum(other.token == holding.token for other in seen) >= self._majority:
+                return holding
+        return None
+
+    async def evict(self, key: str) -> bool:
+        """Take a key away from whoever has it, on every server."""
+        answers = await self._ask_all(Call(self._names.of((key,)), ("e", 1)))
+        if sum(not isinstance(answer, LocksUnavailable) for answer in answers) < self._majority:
+            raise _outage(answers)
+        return self._whole(answers)
+
+    async def ping(self) -> None:
+        """Return if a majority answers."""
+        answers = await asyncio.gather(*(server.ping() for server, _ in self._servers), return_exceptions=True)
+        if sum(answer is None for answer in answers) < self._majority:
+            raise _outage(answers)
+
+    async def close(self) -> None:
+        """Finish what is under way, then disconnect."""
+        while self._background:
+            await asyncio.wait(self._background)
+        for server, flights in self._servers:
+            await flights.close()
+            await server.close()
+
+    async def _try(self, claim: Claim) -> tuple[Grant | None, tuple[str, ...]]:
+        """One round. What a minority granted is given back at once, so that two who split the servers both go on."""
+        began = time.monotonic()
+        words = ("a", len(claim.keys), owner_of(claim), milliseconds(claim.ttl))
+        answers = await self._ask_all(Call(self._names.of(claim.keys), words))
+        granted = sum(isinstance(answer, int) for answer in answers)
+        until = began + _valid_for(claim.ttl)
+        if granted >= self._majority and time.monotonic() < until:
+            return Grant(claim, self, None, until), ()
+        if sum(isinstance(answer, LocksUnavailable) for answer in answers) > len(answers) - self._majority:
+            raise _outage(answers)
+        await self._give_back(claim)
+        taken = {claim.keys[i] for answer in answers if isinstance(answer, list) for i in answer[2:]}
+        return None, tuple(sorted(taken))
+
+    def _whole(self, answers: list[Any]) -> bool:
+        return sum(1 for answer in answers if answer == 1) >= self._majority
+
+    async def _give_back(self, claim: Claim) -> list[Any]:
+        return await self._ask_all(Call(self._names.of(claim.keys), ("r", len(claim.keys), owner_of(claim))))
+
+    async def _ask_all(self, call: Call) -> list[Any]:
+        """What each server answers; an outage stands for one that did not."""
+
+        async def ask(flights: Flights) -> Any:
+            try:
+                return await flights.ask(call)
+            except LocksUnavailable as outage:
+                return outage
+
+        return await asyncio.gather(*(ask(flights) for _, flights in self._servers))
+
+    def _kept(self, work: Any) -> asyncio.Task[Any]:
+        task = asyncio.get_running_loop().create_task(work)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+        return task
+
+
+def _valid_for(ttl: float) -> float:
+    """How long a lease may be relied on: clocks that count it run at slightly different speeds."""
+    return ttl - ttl * DRIFT_FACTOR - DRIFT_SECONDS
+
+
+def _outage(answers: Sequence[Any]) -> LocksUnavailable:
+    reasons = [answer.because for answer in answers if isinstance(answer, LocksUnavailable)]
+    return LocksUnavailable(because=f"{len(reasons)} of {len(answers)} servers do not answer: {reasons[0]}")

@@ -1,0 +1,70 @@
+"""The calls of `leases.lua` as Python values, and its answers."""
+
+from __future__ import annotations
+
+import hashlib
+from functools import lru_cache
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from earmark.locks.ports import Claim
+
+SOURCE: Final = (files("earmark.locks") / "lua" / "leases.lua").read_bytes()
+SHA: Final = hashlib.sha1(SOURCE, usedforsecurity=False).hexdigest()
+NAMES_KEPT: Final = 10_000
+
+
+class Call(NamedTuple):
+    """One call: the Redis names it touches and what it says."""
+
+    names: tuple[str, ...]
+    words: tuple[str | int, ...]
+
+
+class Names:
+    """What keys are called in Redis: each with a hash tag, so that a lease and its queue share a slot."""
+
+    def __init__(self, prefix: str) -> None:
+        self.prefix = prefix
+        self.fence = f"{prefix}:fence"
+        self.lease_start = f"{prefix}:lock:"
+        self.pair = lru_cache(maxsize=NAMES_KEPT)(self._pair)
+
+    def of(self, keys: tuple[str, ...]) -> tuple[str, ...]:
+        """Lease and queue of each key, in turn."""
+        if len(keys) == 1:
+            return self.pair(keys[0])
+        return tuple(name for key in keys for name in self.pair(key))
+
+    def key_of(self, lease: str) -> str:
+        """The key whose lease this is."""
+        tagged = lease.removeprefix(self.lease_start)
+        return tagged[1:-1] if tagged.startswith("{") and tagged.endswith("}") else tagged
+
+    def _pair(self, key: str) -> tuple[str, str]:
+        # A key that brings its own tag keeps it: that is how callers put keys side by side on a cluster.
+        tagged = key if "{" in key else f"{{{key}}}"
+        return f"{self.lease_start}{tagged}", f"{self.prefix}:queue:{tagged}"
+
+
+def owner_of(claim: Claim) -> str:
+    """Who has a lease: the token decides, the rest is for people."""
+    return f"{claim.token}@{claim.holder}"
+
+
+def milliseconds(seconds: float) -> int:
+    """At least one, for Redis takes no expiry of zero."""
+    return max(1, int(seconds * 1000))
+
+
+def frame(sha_or_source: str | bytes, *, fence: str, calls: Sequence[Call]) -> list[Any]:
+    """What follows EVAL or EVALSHA."""
+    names: list[str] = [fence]
+    words: list[str | int] = []
+    for call in calls:
+        names += call.names
+        words += call.words
+    return [sha_or_source, len(names), *names, *words]

@@ -1,0 +1,115 @@
+"""Sends the script to one Redis server, over connections of redis-py that stay open.
+
+redis-py's client takes a connection from its pool, counts, times and wraps retries around every command; that cost
+is more than the command's own. Its connections do what is needed (reconnect, authenticate, find the primary that a
+Sentinel names, parse with hiredis), so they are used as they are, and the deadline and the one retry are here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, Protocol
+
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import NoScriptError, RedisError
+
+from earmark.locks.errors import LocksUnavailable
+from earmark.locks.redis.script import SHA, SOURCE, Call, frame
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from redis.asyncio.connection import AbstractConnection, ConnectionPool
+
+
+class Wire(Protocol):
+    """Carries calls to wherever their keys live."""
+
+    async def send(self, calls: Sequence[Call]) -> list[Any]:
+        """The answers, in the order of the calls; `LocksUnavailable` when there is none in time.
+
+        Where calls go to several servers, that of a silent one stands in the place of its answers.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Let go of connections."""
+        ...
+
+
+class ServerWire:
+    """A wire to one server, or to whichever a Sentinel calls the primary."""
+
+    def __init__(self, pool: ConnectionPool, *, fence: str, timeout: float) -> None:
+        self._pool = pool
+        self._fence = fence
+        self._timeout = timeout
+        self._idle: list[AbstractConnection] = []
+        self._closing: set[asyncio.Task[None]] = set()
+
+    async def send(self, calls: Sequence[Call]) -> list[Any]:
+        """All calls in one script, one round trip."""
+        arguments = frame(SHA, fence=self._fence, calls=calls)
+        try:
+            answers: list[Any] = await self.command("EVALSHA", *arguments)
+        except NoScriptError:
+            arguments[0] = SOURCE
+            answers = await self.command("EVAL", *arguments)
+        return answers
+
+    async def command(self, *arguments: Any) -> Any:
+        """One command within the deadline.
+
+        A server that answers with an error (out of memory, read-only, a full disk) is no more use than a silent one;
+        only a script it does not know is the caller's to mend.
+        """
+        deadline = asyncio.get_running_loop().time() + self._timeout
+        while True:
+            connection = self._idle.pop() if self._idle else self._pool.make_connection()
+            fresh = not connection.is_connected
+            try:
+                return await self._exchange(connection, deadline, arguments)
+            except (RedisConnectionError, OSError) as error:
+                late = asyncio.get_running_loop().time() >= deadline
+                # A connection that idled may be to a server that has gone and come back: all calls can be repeated.
+                if fresh or late:
+                    because = f"no answer in {self._timeout:g} s" if late else str(error) or type(error).__name__
+                    raise LocksUnavailable(because=because) from error
+            except NoScriptError:
+                raise
+            except RedisError as error:
+                raise LocksUnavailable(because=str(error)) from error
+
+    async def close(self) -> None:
+        """Disconnect."""
+        idle, self._idle = self._idle, []
+        for connection in idle:
+            await connection.disconnect(nowait=True)
+        if self._closing:
+            await asyncio.wait(self._closing)
+
+    async def _exchange(self, connection: AbstractConnection, deadline: float, arguments: Sequence[Any]) -> Any:
+        # A timer that cuts the connection costs less than a timeout around the read, and nests in the caller's own.
+        timer = asyncio.get_running_loop().call_at(deadline, self._cut, connection)
+        healthy = False
+        try:
+            await connection.send_packed_command(connection.pack_command(*arguments), check_health=False)
+            answer = await connection.read_response()
+            healthy = True
+        except (RedisConnectionError, OSError):
+            raise
+        except RedisError:
+            healthy = True
+            raise
+        finally:
+            timer.cancel()
+            if healthy:
+                self._idle.append(connection)
+            else:
+                await connection.disconnect(nowait=True)
+        return answer
+
+    def _cut(self, connection: AbstractConnection) -> None:
+        closing = asyncio.ensure_future(connection.disconnect(nowait=True))
+        self._closing.add(closing)
+        closing.add_done_callback(self._closing.discard)

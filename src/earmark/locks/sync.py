@@ -1,0 +1,277 @@
+"""The same locks for plain threads.
+
+Where the backend has a direct door, an uncontended lock goes through it and costs one round trip. Everything else,
+waiting in line above all, is done by the asynchronous backend in one event loop that a background thread runs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+from earmark.locks import keys as names
+from earmark.locks.asks import calling, note_grant, note_refusal, several, sorted_keys
+from earmark.locks.errors import LockBusy, LocksUnavailable, QueueFull
+from earmark.locks.held import Holding
+from earmark.locks.markers import Marker
+from earmark.locks.ports import Claim
+from earmark.locks.times import ttl_seconds, wait_seconds
+from earmark.locks.watchdog import ThreadWatchdog
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Sequence
+
+    from earmark.locks.lock import Attempt, Lock
+    from earmark.locks.locks import Locks
+    from earmark.locks.ports import DirectBackend, Grant
+    from earmark.locks.ports import Holding as Seen
+    from earmark.locks.stats import Stats
+    from earmark.locks.url import Parts
+
+logger = logging.getLogger("earmark.locks")
+
+
+class SyncHeld(Holding):
+    """A lock that a thread holds."""
+
+    __slots__ = ("_door", "_watchdog")
+
+    def __init__(self, grant: Grant, stats: Stats, began: float, door: DirectBackend) -> None:
+        super().__init__(grant, stats, began)
+        self._door = door
+        self._watchdog: ThreadWatchdog | None = None
+
+    def extend(self, ttl: float | None = None) -> None:
+        """Let it live `ttl` seconds from now (by default as long as at first), never shorter than it would."""
+        self.check()
+        seconds = self._grant.claim.ttl if ttl is None else ttl_seconds(ttl)
+        if not self._door.extend(self._grant, ttl=seconds):
+            self._lose("it was gone when it was to be extended")
+        self.check()
+        self._stats.extended()
+
+    def release(self) -> bool:
+        """Give it back. False, with a warning, if it was lost: nobody else's is touched. A second call does nothing."""
+        if self._over:
+            return not self._lost
+        if self._watchdog is not None:
+            self._watchdog.stop()
+        self._over = True
+        try:
+            whole = self._door.release(self._grant)
+        except LocksUnavailable as outage:
+            logger.error("could not release the lock on %s: %s", ", ".join(self.keys), outage.because)  # noqa: TRY400
+            self._stats.released(0.0)
+            return False
+        return self._gave_back(whole=whole)
+
+    def _renew(self, *, life: float) -> None:
+        self._watchdog = ThreadWatchdog(self, life=life)
+
+
+class SyncLocks:
+    """The verbs of `Locks`, blocking."""
+
+    def __init__(self, locks: Locks, parts: Parts) -> None:
+        self._locks = locks
+        self._parts = parts
+        self._guard = threading.Lock()
+        self._portal: Portal | None = None
+        self._direct: DirectBackend | None = None
+        self._waiting_room = PortalDoor(self)
+
+    def lock(self, *keys: str, **how: Any) -> Lock:
+        """A lock to enter with `with`: the same as `Locks.lock`."""
+        return self._locks.lock(*keys, **how)
+
+    def acquire(self, *keys: str, ttl: float | None = None, wait: float = 0.0) -> SyncHeld:
+        """Take a lock and keep it until `release`, or until it runs out."""
+        seconds = self._locks.ttl if ttl is None else ttl_seconds(ttl)
+        return self.take(sorted_keys(keys), seconds, wait_seconds(wait))
+
+    def run(self, keys: str | Sequence[str], work: Callable[..., Any], **how: Any) -> Any:
+        """Run `work` under a lock and return what it returns. `work` may take the held lock as its one argument."""
+        with self.lock(*several(keys), **how) as held:
+            return calling(work, held)()
+
+    def attempt(self, keys: str | Sequence[str], work: Callable[..., Any], **how: Any) -> Attempt:
+        """As `run`, but answers `busy` instead of raising when somebody else is at it."""
+        from earmark.locks.lock import Attempt
+
+        lock = self.lock(*several(keys), **how)
+        try:
+            held = lock.__enter__()
+        except (LockBusy, QueueFull):
+            return Attempt.refused(lock.keys)
+        try:
+            return Attempt(value=calling(work, held)())
+        finally:
+            lock.__exit__(None, None, None)
+
+    def marker(self, key: str, *, ttl: float = 300.0) -> SyncMarker:
+        """A sign that something is being worked on. Advisory: it protects nothing."""
+        return SyncMarker(self, Marker(self._locks, names.check(key), ttl_seconds(ttl)))
+
+    def holdings(self, *, match: str = "*", limit: int = 1000) -> list[Seen]:
+        """Who holds what."""
+        found: list[Seen] = self.call(self._locks.holdings(match=match, limit=limit))
+        return found
+
+    def evict(self, key: str) -> bool:
+        """Take a key away from whoever has it; the next in line gets it. False if nobody had it."""
+        return bool(self.call(self._locks.evict(key)))
+
+    def ping(self) -> None:
+        """Return if the servers answer, raise `LocksUnavailable` if not."""
+        self.call(self._locks.ping())
+
+    def greet(self) -> None:
+        """Say at once if the servers cannot be reached; the program starts all the same."""
+        try:
+            self.ping()
+        except LocksUnavailable as outage:
+            logger.warning("the lock server cannot be reached: %s; locks are %s", outage.because, self._parts.meanwhile)
+
+    def take(
+        self, keys: tuple[str, ...], ttl: float, wait: float, *, renew: bool = False, life: float = 0.0
+    ) -> SyncHeld:
+        """What `lock` and `acquire` do: the arguments are known to be good."""
+        claim = Claim(keys, secrets.token_hex(16), ttl, wait, self._locks.holder)
+        door = self._door()
+        stats = self._locks.stats
+        began = time.monotonic()
+        try:
+            grant, door = self._take_or_wait(door, claim)
+        except BaseException as error:
+            note_refusal(stats, claim, error)
+            raise
+        now = time.monotonic()
+        note_grant(stats, claim, now - began)
+        held = SyncHeld(grant, stats, now, door)
+        if renew:
+            held._renew(life=life)  # noqa: SLF001
+        return held
+
+    def _take_or_wait(self, door: DirectBackend, claim: Claim) -> tuple[Grant, DirectBackend]:
+        """Whoever gave a lease also takes it back, so the door comes with the grant."""
+        try:
+            return door.acquire(claim), door
+        except LockBusy:
+            if not claim.wait or isinstance(door, PortalDoor):
+                raise
+        self._locks.stats.waiting(1)
+        try:
+            return self._waiting_room.acquire(claim), self._waiting_room
+        finally:
+            self._locks.stats.waiting(-1)
+
+    async def _acquire(self, claim: Claim) -> Grant:
+        return await self._locks.backend().acquire(claim)
+
+    def call(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        """Run something asynchronous in the background thread and wait for it."""
+        return self._open_portal().call(coroutine)
+
+    def close(self) -> None:
+        """Let go of connections and of the background thread."""
+        with self._guard:
+            portal, self._portal = self._portal, None
+            direct, self._direct = self._direct, None
+        if direct is not None:
+            direct.close()
+        if portal is not None:
+            portal.close(self._close_backend())
+
+    async def _close_backend(self) -> None:
+        found = self._locks._backends.pop(asyncio.get_running_loop(), None)  # noqa: SLF001
+        if found is not None:
+            await found.close()
+
+    def _door(self) -> DirectBackend:
+        door = self._direct
+        if door is None:
+            with self._guard:
+                if self._direct is None:
+                    self._direct = self._parts.connect_direct() or self._waiting_room
+                door = self._direct
+        return door
+
+    def _open_portal(self) -> Portal:
+        with self._guard:
+            if self._portal is None:
+                self._portal = Portal()
+            return self._portal
+
+
+class SyncMarker:
+    """A `Marker` for threads."""
+
+    def __init__(self, sync: SyncLocks, marker: Marker) -> None:
+        self._sync = sync
+        self._marker = marker
+
+    def set(self) -> bool:
+        """Put it up. False if there is one already: somebody is at it."""
+        return bool(self._sync.call(self._marker.set()))
+
+    def is_set(self) -> bool:
+        """Whether anybody has put one up. By the time you act on it, that may have changed."""
+        return bool(self._sync.call(self._marker.is_set()))
+
+    def clear(self) -> bool:
+        """Take one's own down. False if it was not there any more, or never one's own."""
+        return bool(self._sync.call(self._marker.clear()))
+
+
+class PortalDoor:
+    """The door of a backend that has no direct one: everything goes through the background thread."""
+
+    name = "portal"
+
+    def __init__(self, sync: SyncLocks) -> None:
+        self._sync = sync
+
+    def acquire(self, claim: Claim) -> Grant:
+        """Waits in line too, if the claim says so."""
+        grant: Grant = self._sync.call(self._sync._acquire(claim))  # noqa: SLF001
+        return grant
+
+    def release(self, grant: Grant) -> bool:
+        """Give back."""
+        return bool(self._sync.call(grant.backend.release(grant)))
+
+    def extend(self, grant: Grant, *, ttl: float) -> bool:
+        """Compare and extend."""
+        return bool(self._sync.call(grant.backend.extend(grant, ttl=ttl)))
+
+    def close(self) -> None:
+        """Nothing of its own."""
+
+
+class Portal:
+    """An event loop in a background thread."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="earmark-locks", daemon=True)
+        self._thread.start()
+
+    def call(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        """The result. An interrupted caller takes its question back."""
+        future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    def close(self, last: Coroutine[Any, Any, Any]) -> None:
+        """Run one last thing and end the thread."""
+        self.call(last)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()

@@ -1,0 +1,32 @@
+"""How long a lock may live and wait."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Final
+
+from earmark.locks.errors import TimeRefused
+
+TTL_SECONDS_MIN: Final = 0.01
+TTL_SECONDS_MAX: Final = 86_400.0
+WAIT_SECONDS_MAX: Final = 86_400.0
+
+
+def ttl_seconds(value: float | timedelta, *, name: str = "ttl") -> float:
+    """A life between 10 ms and a day. Zero would delete the lock it sets, and for ever is how locks get stuck."""
+    return _within(value, name=name, least=TTL_SECONDS_MIN, most=TTL_SECONDS_MAX)
+
+
+def wait_seconds(value: float | timedelta) -> float:
+    """A wait between none and a day."""
+    return _within(value, name="wait", least=0.0, most=WAIT_SECONDS_MAX)
+
+
+def _within(value: float | timedelta, *, name: str, least: float, most: float) -> float:
+    seconds = value.total_seconds() if isinstance(value, timedelta) else value
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float):
+        raise TimeRefused(name=name, seconds=value, problem="give a number of seconds or a timedelta")
+    # Written so that a NaN, which is neither less nor more than anything, is refused too.
+    if not least <= seconds <= most:
+        raise TimeRefused(name=name, seconds=value, problem=f"it must be between {least:g} and {most:g} seconds")
+    return float(seconds)
