@@ -31,7 +31,7 @@ Part = str | int | UUID
 KEY_BYTES_MAX = 512
 PART_CHARACTERS_MAX = 128
 CHECKED_MAX = 8192
-"""How many accepted names are remembered; a name beyond that is checked again, which costs microseconds."""
+"""How many accepted names are remembered; a name beyond that is checked again, which costs about a microsecond."""
 
 # These say that something is locked or identified, but not what: no domain begins with them.
 EMPTY_WORDS = frozenset({"guid", "id", "ids", "key", "lock", "locks", "mutex", "semaphore", "urn", "uuid"})

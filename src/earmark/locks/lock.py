@@ -31,6 +31,7 @@ class Held(Holding):
         self.check()
         seconds = self._grant.claim.ttl if ttl is None else ttl_seconds(ttl)
         if not await self._grant.backend.extend(self._grant, ttl=seconds):
+            self._stats.expired()
             self._lose("it was gone when it was to be extended")
         self.check()
         self._stats.extended()
@@ -45,7 +46,6 @@ class Held(Holding):
         except LocksUnavailable as outage:
             # The work is done and must not fail for this: the lock runs out by itself.
             logger.error("could not release the lock on %s: %s", ", ".join(self.keys), outage.because)  # noqa: TRY400
-            self._stats.released(0.0)
             return False
         return self._gave_back(whole=whole)
 

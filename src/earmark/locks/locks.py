@@ -43,6 +43,7 @@ class Locks:
     def __init__(self, parts: Parts, *, ttl: float = TTL_SECONDS_DEFAULT, holder: str | None = None) -> None:
         self.stats = Stats()
         self.breaker: Breaker | None = parts.breaker
+        self.prefix = parts.prefix
         self.ttl = ttl_seconds(ttl)
         self.holder = _label(holder or f"{socket.gethostname()}:{os.getpid()}")
         self.sync = SyncLocks(self, parts)
@@ -147,6 +148,24 @@ class Locks:
     async def holdings(self, *, match: str = "*", limit: int = 1000) -> list[Holding]:
         """Who holds what."""
         return await self.backend().holdings(match=match, limit=limit)
+
+    async def find(self, key: str) -> Holding | None:
+        """Who holds this key, since when, and who waits for it."""
+        return await self.backend().find(key)
+
+    async def stuck(self, *, older_than: float = 60.0) -> list[Holding]:
+        """The locks that are held for longer than anything should take, oldest first; each is said aloud."""
+        found = [holding for holding in await self.holdings() if holding.age_seconds > older_than]
+        for holding in found:
+            logger.error(
+                "the lock on %s is held by %s for %.0f s now, %d wait",
+                holding.key,
+                holding.holder,
+                holding.age_seconds,
+                len(holding.waiters),
+            )
+        self.stats.stuck(len(found))
+        return sorted(found, key=lambda holding: -holding.age_seconds)
 
     async def evict(self, key: str) -> bool:
         """Take a key away from whoever has it; the next in line gets it. False if nobody had it."""

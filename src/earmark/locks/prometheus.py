@@ -77,6 +77,7 @@ def _about_locks(seen: StatsSnapshot) -> Iterator[Metric]:
     yield CounterMetricFamily("earmark_lock_lost", "Locks lost while the holder worked.", value=seen.lost)
     yield GaugeMetricFamily("earmark_lock_waiters", "Callers that wait for a lock now.", value=seen.waiters)
     yield GaugeMetricFamily("earmark_lock_waiters_max", "The most that waited at one time.", value=seen.waiters_max)
+    yield GaugeMetricFamily("earmark_lock_stuck", "Locks that the last look found held for too long.", value=seen.stuck)
 
 
 def _about_breaker(breaker: Breaker) -> Iterator[Metric]:

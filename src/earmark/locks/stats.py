@@ -75,6 +75,8 @@ class StatsSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     waiters: int
     waiters_max: int
     """The most that waited at one time."""
+    stuck: int
+    """Locks that the last look found held for too long."""
 
     @property
     def acquired(self) -> int:
@@ -83,7 +85,7 @@ class StatsSnapshot(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def released(self) -> int:
-        """How many locks were given back in time."""
+        """How many locks were given back, also those that were gone by then."""
         return self.held.count
 
 
@@ -95,6 +97,7 @@ class Stats:
         self._lock = threading.Lock()
         self._waiters = 0
         self._waiters_max = 0
+        self._stuck = 0
 
     def acquired(self, seconds: float) -> None:
         """A lock was granted, so long after it was asked for."""
@@ -133,6 +136,10 @@ class Stats:
             self._waiters += change
             self._waiters_max = max(self._waiters_max, self._waiters)
 
+    def stuck(self, count: int) -> None:
+        """So many locks were found held for too long, when somebody looked."""
+        self._stuck = count
+
     def snapshot(self) -> StatsSnapshot:
         """The sums of what all threads have counted."""
         cells = list(self._cells.copy().values())
@@ -156,6 +163,7 @@ class Stats:
             lost=sum(cell.lost for cell in cells),
             waiters=waiters,
             waiters_max=waiters_max,
+            stuck=self._stuck,
         )
 
 

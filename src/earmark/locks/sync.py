@@ -50,6 +50,7 @@ class SyncHeld(Holding):
         self.check()
         seconds = self._grant.claim.ttl if ttl is None else ttl_seconds(ttl)
         if not self._door.extend(self._grant, ttl=seconds):
+            self._stats.expired()
             self._lose("it was gone when it was to be extended")
         self.check()
         self._stats.extended()
@@ -65,7 +66,6 @@ class SyncHeld(Holding):
             whole = self._door.release(self._grant)
         except LocksUnavailable as outage:
             logger.error("could not release the lock on %s: %s", ", ".join(self.keys), outage.because)  # noqa: TRY400
-            self._stats.released(0.0)
             return False
         return self._gave_back(whole=whole)
 
@@ -119,6 +119,16 @@ class SyncLocks:
     def holdings(self, *, match: str = "*", limit: int = 1000) -> list[Seen]:
         """Who holds what."""
         found: list[Seen] = self.call(self._locks.holdings(match=match, limit=limit))
+        return found
+
+    def find(self, key: str) -> Seen | None:
+        """Who holds this key, since when, and who waits for it."""
+        found: Seen | None = self.call(self._locks.find(key))
+        return found
+
+    def stuck(self, *, older_than: float = 60.0) -> list[Seen]:
+        """The locks that are held for longer than anything should take, oldest first."""
+        found: list[Seen] = self.call(self._locks.stuck(older_than=older_than))
         return found
 
     def evict(self, key: str) -> bool:

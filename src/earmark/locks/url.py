@@ -28,6 +28,7 @@ class Parts(msgspec.Struct, frozen=True, kw_only=True):
     """How to make the backend that a URL names, once for every event loop."""
 
     groups: frozenset[Group]
+    prefix: str = "earmark"
     connect: Callable[[], Backend]
     connect_direct: Callable[[], DirectBackend | None] = lambda: None
     breaker: Breaker | None = None
@@ -54,6 +55,7 @@ def parts_of(
     """The backend that the URL names, with what was asked for around it."""
     _check(settings)
     parts = _plain(_split(url), settings)
+    parts = msgspec.structs.replace(parts, prefix=settings.prefix)
     if fence == "database":
         parts = _fenced(parts, _required(database, 'fence="database"'), settings)
     elif fence != "backend":

@@ -1,7 +1,7 @@
 -- Takes, queues for, extends and gives back leases. Many calls travel in one script, and each is decided in turn.
 --
 -- KEYS[1]    the fence: the last number given to anybody on this server (on a cluster: in this slot)
--- KEYS[2..]  for each key of each call two names: its lease and its queue
+-- KEYS[2..]  for each call the leases of its keys, then the queues of its keys
 -- ARGV       the calls, one after the other; n is how many keys the call names:
 --   "a" n owner ttl_ms                           take all n or none
 --   "w" n owner ttl_ms channel wait_ms queue_max take all n, or stand in line for the first that is taken
@@ -18,7 +18,6 @@
 
 local now
 local last_fence
-local given = 0
 local answers = {}
 
 local function clock()
@@ -38,7 +37,6 @@ local function next_fence()
     end
   end
   last_fence = last_fence + 1
-  given = given + 1
   return last_fence
 end
 
@@ -48,7 +46,7 @@ local function digits(number)
 end
 
 local function belongs(lease, owner)
-  return lease and string.sub(lease, 1, #owner + 1) == owner .. '|'
+  return lease and string.find(lease, owner, 1, true) == 1
 end
 
 -- Hands a lease to the first in line who still listens; the others of the dead line are dropped.
@@ -74,12 +72,21 @@ local function hand_over(lease_key, queue_key, caller)
 end
 
 local function give_back(base, n, owner)
+  local leases = redis.call('MGET', unpack(KEYS, base, base + n - 1))
   local whole = 1
-  for i = 0, n - 1 do
-    local lease_key, queue_key = KEYS[base + 2 * i], KEYS[base + 2 * i + 1]
-    if not belongs(redis.call('GET', lease_key), owner) then
+  for i = 1, n do
+    if not belongs(leases[i], owner) then
       whole = 0
-    elseif not hand_over(lease_key, queue_key) then
+    end
+  end
+  -- Most often all of them are the owner's, and nobody waits.
+  if whole == 1 and redis.call('EXISTS', unpack(KEYS, base + n, base + 2 * n - 1)) == 0 then
+    redis.call('DEL', unpack(KEYS, base, base + n - 1))
+    return 1
+  end
+  for i = 1, n do
+    local lease_key, queue_key = KEYS[base + i - 1], KEYS[base + n + i - 1]
+    if belongs(leases[i], owner) and not hand_over(lease_key, queue_key) then
       redis.call('DEL', lease_key)
     end
   end
@@ -89,7 +96,7 @@ end
 local function leave(base, n, entry, except)
   for i = 0, n - 1 do
     if i ~= except then
-      redis.call('LREM', KEYS[base + 2 * i + 1], 0, entry)
+      redis.call('LREM', KEYS[base + n + i], 0, entry)
     end
   end
 end
@@ -98,7 +105,7 @@ end
 local function find_taken(base, n, owner)
   local taken, mine, fence = {}, 0, nil
   for i = 0, n - 1 do
-    local lease_key, queue_key = KEYS[base + 2 * i], KEYS[base + 2 * i + 1]
+    local lease_key, queue_key = KEYS[base + i], KEYS[base + n + i]
     local lease = redis.call('GET', lease_key)
     if not lease and redis.call('EXISTS', queue_key) == 1 and hand_over(lease_key, queue_key, owner) then
       lease = redis.call('GET', lease_key)
@@ -113,36 +120,32 @@ local function find_taken(base, n, owner)
   return taken, mine, fence
 end
 
+local function grant(base, n, owner, ttl)
+  local fence = next_fence()
+  local lease = owner .. '|' .. digits(fence)
+  for i = base, base + n - 1 do
+    redis.call('SET', KEYS[i], lease, 'PX', ttl)
+  end
+  return fence
+end
+
 local function take(base, n, owner, ttl)
-  if n == 1 then
-    local fence = next_fence()
-    if redis.call('SET', KEYS[base], owner .. '|' .. digits(fence), 'NX', 'PX', ttl) then
-      if redis.call('EXISTS', KEYS[base + 1]) == 0 then
-        return fence
-      end
-      redis.call('DEL', KEYS[base])
-    end
-    last_fence = fence - 1
-    given = given - 1
+  -- Most often nobody has any of the keys, and nobody waits.
+  if redis.call('EXISTS', unpack(KEYS, base, base + 2 * n - 1)) == 0 then
+    return grant(base, n, owner, ttl)
   end
   local taken, mine, fence = find_taken(base, n, owner)
   if #taken > 0 then
     return nil, taken
   end
   -- A repeat, whose first answer was lost, or a lease that was handed over is not granted twice.
-  if mine < n then
-    fence = next_fence()
-    for i = 0, n - 1 do
-      redis.call('SET', KEYS[base + 2 * i], owner .. '|' .. digits(fence), 'PX', ttl)
-    end
-  end
-  return fence
+  return mine == n and fence or grant(base, n, owner, ttl)
 end
 
 -- Whoever waits holds nothing: what was handed over goes back before the next line is joined.
 local function stand_in_line(base, n, entry, owner, taken, wait, queue_max)
   local first = taken[1]
-  local lease_key, queue_key = KEYS[base + 2 * first], KEYS[base + 2 * first + 1]
+  local lease_key, queue_key = KEYS[base + first], KEYS[base + n + first]
   give_back(base, n, owner)
   leave(base, n, entry, first)
   if not redis.call('LPOS', queue_key, entry) then
@@ -167,14 +170,14 @@ local function refusal(ms, taken)
 end
 
 local function extend(base, n, owner, ttl)
-  for i = 0, n - 1 do
-    if not belongs(redis.call('GET', KEYS[base + 2 * i]), owner) then
+  for i = base, base + n - 1 do
+    if not belongs(redis.call('GET', KEYS[i]), owner) then
       return 0
     end
   end
-  for i = 0, n - 1 do
-    if redis.call('PTTL', KEYS[base + 2 * i]) < ttl then
-      redis.call('PEXPIRE', KEYS[base + 2 * i], ttl)
+  for i = base, base + n - 1 do
+    if redis.call('PTTL', KEYS[i]) < ttl then
+      redis.call('PEXPIRE', KEYS[i], ttl)
     end
   end
   return 1
@@ -183,7 +186,7 @@ end
 local function evict(base, n)
   local whole = 1
   for i = 0, n - 1 do
-    local lease_key, queue_key = KEYS[base + 2 * i], KEYS[base + 2 * i + 1]
+    local lease_key, queue_key = KEYS[base + i], KEYS[base + n + i]
     if redis.call('EXISTS', lease_key) == 0 then
       whole = 0
     end
@@ -231,7 +234,7 @@ while word <= #ARGV do
   base = base + 2 * n
 end
 
-if given > 0 then
+if last_fence then
   redis.call('SET', KEYS[1], digits(last_fence))
 end
 return answers

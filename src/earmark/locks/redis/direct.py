@@ -9,6 +9,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
+from hiredis import pack_command
 from redis import Sentinel
 from redis.backoff import NoBackoff
 from redis.connection import ConnectionPool
@@ -107,7 +108,7 @@ class DirectRedisLeases:
                 connection = self._pool.make_connection()
                 fresh = True
             try:
-                return self._exchange(connection, arguments)
+                return self._exchange(connection, arguments, fresh=fresh)
             except RedisTimeoutError as error:
                 raise LocksUnavailable(because=f"no answer in {self._timeout:g} s") from error
             except (RedisConnectionError, OSError) as error:
@@ -119,10 +120,12 @@ class DirectRedisLeases:
             except RedisError as error:
                 raise LocksUnavailable(because=str(error)) from error
 
-    def _exchange(self, connection: Any, arguments: tuple[Any, ...]) -> Any:
+    def _exchange(self, connection: Any, arguments: tuple[Any, ...], *, fresh: bool) -> Any:
         healthy = False
         try:
-            connection.send_packed_command(connection.pack_command(*arguments), check_health=False)
+            if fresh:
+                connection.connect()
+            connection.send_packed_command([pack_command(arguments)], check_health=False)
             answer = connection.read_response()
             healthy = True
         except (RedisConnectionError, RedisTimeoutError, OSError):

@@ -110,6 +110,7 @@ class Inbox:
         """Read until the connection breaks; then everybody asks again, which opens a new one."""
         connection = self._pool.make_connection()
         try:
+            await connection.connect()
             await connection.send_command("SUBSCRIBE", self._post.channel, check_health=False)
             await connection.read_response()
             listening.set_result(None)

@@ -12,6 +12,8 @@ import random
 import time
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import msgspec
+
 from earmark.errors import SetupError
 from earmark.locks.errors import LockBusy, LocksUnavailable
 from earmark.locks.ports import Claim, Grant, Group, Holding
@@ -105,7 +107,7 @@ class Redlock:
         votes: dict[tuple[str, str], int] = {}
         for seen in (holding for answer in told for holding in answer):
             owner = (seen.key, seen.token)
-            first.setdefault(owner, seen)
+            first.setdefault(owner, _without_fence(seen))
             votes[owner] = votes.get(owner, 0) + 1
         return [first[owner] for owner in sorted(first) if votes[owner] >= self._majority][:limit]
 
@@ -117,7 +119,7 @@ class Redlock:
             raise _outage(answers)
         for holding in seen:
             if sum(other.token == holding.token for other in seen) >= self._majority:
-                return holding
+                return _without_fence(holding)
         return None
 
     async def evict(self, key: str) -> bool:
@@ -183,6 +185,11 @@ class Redlock:
 def _valid_for(ttl: float) -> float:
     """How long a lease may be relied on: clocks that count it run at slightly different speeds."""
     return ttl - ttl * DRIFT_FACTOR - DRIFT_SECONDS
+
+
+def _without_fence(holding: Holding) -> Holding:
+    """The number that one server counted says nothing about the others."""
+    return msgspec.structs.replace(holding, fence=None)
 
 
 def _outage(answers: Sequence[Any]) -> LocksUnavailable:

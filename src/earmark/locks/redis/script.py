@@ -34,10 +34,11 @@ class Names:
         self.pair = lru_cache(maxsize=NAMES_KEPT)(self._pair)
 
     def of(self, keys: tuple[str, ...]) -> tuple[str, ...]:
-        """Lease and queue of each key, in turn."""
+        """The leases of these keys, then their queues."""
         if len(keys) == 1:
             return self.pair(keys[0])
-        return tuple(name for key in keys for name in self.pair(key))
+        leases, queues = zip(*map(self.pair, keys), strict=True)
+        return leases + queues
 
     def key_of(self, lease: str) -> str:
         """The key whose lease this is."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, Protocol
 
+from hiredis import pack_command
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import NoScriptError, RedisError
 
@@ -88,12 +89,15 @@ class ServerWire:
         if self._closing:
             await asyncio.wait(self._closing)
 
-    async def _exchange(self, connection: AbstractConnection, deadline: float, arguments: Sequence[Any]) -> Any:
+    async def _exchange(self, connection: AbstractConnection, deadline: float, arguments: tuple[Any, ...]) -> Any:
         # A timer that cuts the connection costs less than a timeout around the read, and nests in the caller's own.
         timer = asyncio.get_running_loop().call_at(deadline, self._cut, connection)
         healthy = False
         try:
-            await connection.send_packed_command(connection.pack_command(*arguments), check_health=False)
+            if not connection.is_connected:
+                await connection.connect()
+            # Packed by hiredis: the connection would do it in Python, at a third of the whole cost.
+            await connection.send_packed_command(pack_command(arguments), check_health=False)
             answer = await connection.read_response()
             healthy = True
         except (RedisConnectionError, OSError):
