@@ -44,7 +44,7 @@ ci: ## Everything CI runs
 	@bash .ci/run
 
 bench: $(READY) ## Measure hold and confirm on this machine
-	@$(BIN)/earmark bench $(ARGS)
+	@$(BIN)/earmark bench booking $(ARGS)
 
 lock: $(READY) ## Pin dependencies again: names, versions and hashes
 	@$(PYTHON) -m uv pip compile --quiet --universal --generate-hashes --no-header --no-annotate --no-emit-index-url --python-version 3.11 --extra postgres --extra redis --extra server --extra servers --group dev --output-file requirements/dev.txt pyproject.toml

@@ -38,7 +38,9 @@ def earmark(
         ("bogus",),
         ("serve", "--prot", "1"),
         ("serve", "--port", "99999"),
-        ("bench", "--flows", "0"),
+        ("bench", "booking", "--flows", "0"),
+        ("bench", "locks", "--rounds", "2"),
+        ("bench", "locks", "--seconds", "0"),
         ("verify", "--rows", "0"),
     ],
 )
@@ -60,6 +62,9 @@ def test_bad_usage_is_one_box_and_exit_code_2(
         (("work", "--database", "memory:"), "SQLite or PostgreSQL"),
         (("verify", "--database", "postgresql://nobody@127.0.0.1:1/x"), "cannot be reached"),
         (("verify", "--database", "sqlite:///no/such/folder/x.sqlite3"), "earmark migrate"),
+        (("bench", "locks", "--redis", "redis://127.0.0.1:1"), "does not answer"),
+        (("bench", "locks", "--redis", "sentinel://x"), "redis://"),
+        (("bench", "locks", "--html", "/no/such/folder/report.html"), "/no/such/folder"),
     ],
 )
 def test_a_refusal_is_one_line_that_says_what_to_do(
@@ -94,7 +99,9 @@ def test_migrate_verify_and_bench_on_a_new_file(earmark: Callable[..., tuple[int
     assert earmark("migrate", "--database", url, "--dry-run")[1].startswith("would apply 0001_tables")
     assert earmark("migrate", "--database", url)[1] == "applied 0001_tables\napplied 0002_guards\n"
     assert earmark("migrate", "--database", url)[1] == "The schema is current.\n"
-    code, out, _ = earmark("bench", "--database", url, "--flows", "60", "--clients", "20", "--seats-each", "2")
+    code, out, _ = earmark(
+        "bench", "booking", "--database", url, "--flows", "60", "--clients", "20", "--seats-each", "2"
+    )
     assert code == 0
     assert "60 of 60 confirmed in the database, 0 flaws" in out
     code, out, _ = earmark("verify", "--database", url)
@@ -105,9 +112,17 @@ def test_every_command_explains_itself(earmark: Callable[..., tuple[int, str, st
     """`--help` reads well: a sentence for the command, and one for each option."""
     code, out, _ = earmark("--help")
     assert code == 0
-    for command in ("demo", "serve", "work", "migrate", "verify", "bench"):
-        assert command in out
-        code, told, _ = earmark(command, "--help")
+    for command in ("demo", "serve", "work", "migrate", "verify", "bench booking"):
+        assert command.split()[0] in out
+        code, told, _ = earmark(*command.split(), "--help")
         assert code == 0
         assert "Usage:" in told
         assert "--database" in told
+
+
+def test_bench_alone_lists_what_can_be_measured(earmark: Callable[..., tuple[int, str, str]]) -> None:
+    """A command with commands of its own says which, and begins nothing."""
+    code, out, _ = earmark("bench")
+    assert code == 0
+    for command in ("booking", "locks"):
+        assert command in out
