@@ -23,6 +23,9 @@ def wait_seconds(value: float | timedelta) -> float:
 
 
 def _within(value: float | timedelta, *, name: str, least: float, most: float) -> float:
+    # Checked for every lock, so the usual case comes first.
+    if type(value) is float and least <= value <= most:
+        return value
     seconds = value.total_seconds() if isinstance(value, timedelta) else value
     if isinstance(seconds, bool) or not isinstance(seconds, int | float):
         raise TimeRefused(name=name, seconds=value, problem="give a number of seconds or a timedelta")

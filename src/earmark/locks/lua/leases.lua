@@ -2,7 +2,8 @@
 --
 -- KEYS[1]    the fence: the last number given to anybody on this server (on a cluster: in this slot)
 -- KEYS[2..]  for each call the leases of its keys, then the queues of its keys
--- ARGV       the calls, one after the other; n is how many keys the call names:
+-- ARGV[1]    the channel of the process that calls
+-- ARGV[2..]  the calls, one after the other; n is how many keys the call names:
 --   "a" n owner ttl_ms                           take all n or none
 --   "w" n owner ttl_ms channel wait_ms queue_max take all n, or stand in line for the first that is taken
 --   "x" n owner ttl_ms                           extend
@@ -13,12 +14,14 @@
 --   a, w       the fence, if granted; else {ms, now_us, i, …}: which keys are taken, when the first of them runs out
 --              (-1: its queue is full), and this server's time
 --   x, r, l, e 1, or 0 if any of the keys did not belong to the owner any more
+-- and last {owner, fence, now_us, …}: leases that were handed to waiters of the calling process
 --
 -- A lease is the string "owner|fence" with an expiry; a queue is a list of "owner|ttl_ms|channel".
 
 local now
 local last_fence
 local answers = {}
+local handed = {}
 
 local function clock()
   if not now then
@@ -64,8 +67,15 @@ local function hand_over(lease_key, queue_key, caller)
     local fence = digits(next_fence())
     redis.call('SET', lease_key, owner .. '|' .. fence, 'PX', ttl)
     tried = true
-    -- The caller reads its answer; everybody else is told.
-    if owner == caller or redis.call('PUBLISH', channel, owner .. '|' .. fence .. '|' .. digits(clock())) > 0 then
+    -- Who calls reads it in the answer, whoever waits in the same process too; everybody else is told.
+    if owner == caller then
+      return true
+    elseif channel == ARGV[1] then
+      handed[#handed + 1] = owner
+      handed[#handed + 1] = last_fence
+      handed[#handed + 1] = clock()
+      return true
+    elseif redis.call('PUBLISH', channel, owner .. '|' .. fence .. '|' .. digits(clock())) > 0 then
       return true
     end
   end
@@ -197,7 +207,7 @@ local function evict(base, n)
   return whole
 end
 
-local word, base = 1, 2
+local word, base = 2, 2
 while word <= #ARGV do
   local verb, n, owner = ARGV[word], tonumber(ARGV[word + 1]), ARGV[word + 2]
   local answer
@@ -237,4 +247,5 @@ end
 if last_fence then
   redis.call('SET', KEYS[1], digits(last_fence))
 end
+answers[#answers + 1] = handed
 return answers

@@ -52,8 +52,9 @@ def slot_of(name: str) -> int:
 class ClusterWire:
     """Sends each call to the node that has its keys."""
 
-    def __init__(self, cluster: RedisCluster, *, names: Names, timeout: float) -> None:
+    def __init__(self, cluster: RedisCluster, *, names: Names, post: Post, timeout: float) -> None:
         self._cluster = cluster
+        self._post = post
         self._names = names
         self._timeout = timeout
 
@@ -80,7 +81,8 @@ class ClusterWire:
         await self._cluster.aclose()
 
     async def _send(self, slot: int, calls: Sequence[Call]) -> list[Any]:
-        arguments = frame(SHA, fence=f"{self._names.fence}:{{{tags()[slot]}}}", calls=calls)
+        fence = f"{self._names.fence}:{{{tags()[slot]}}}"
+        arguments = frame(SHA, fence=fence, channel=self._post.channel, calls=calls)
         answers: list[Any]
         with outages():
             try:
@@ -88,6 +90,8 @@ class ClusterWire:
             except NoScriptError:
                 arguments[0] = SOURCE
                 answers = await self._cluster.execute_command("EVAL", *arguments)
+        if handed := answers.pop():
+            self._post.deliver_all(handed)
         return answers
 
     async def _in_time(self, work: Coroutine[Any, Any, Any]) -> Any:
@@ -124,7 +128,8 @@ class ClusterServers:
             ssl=self._ssl,
             **self._options,
         )
-        self.wire = ClusterWire(self._cluster, names=self.names, timeout=timeout)
+        self.post = Post(prefix=prefix)
+        self.wire = ClusterWire(self._cluster, names=self.names, post=self.post, timeout=timeout)
         self._inboxes: dict[tuple[str, int], Inbox] = {}
         self._ready = asyncio.Lock()
 
@@ -133,12 +138,12 @@ class ClusterServers:
         if len({slot_of(name) for name in names}) > 1:
             raise KeysApart(keys=keys)
 
-    def listening(self, post: Post, names: tuple[str, ...]) -> bool:  # noqa: ARG002
+    def listening(self, names: tuple[str, ...]) -> bool:
         """Whether the node of these keys is listened to."""
         inbox = self._inboxes.get(self._home(names[0]))
         return inbox is not None and inbox.open
 
-    async def listen(self, post: Post, names: tuple[str, ...]) -> None:
+    async def listen(self, names: tuple[str, ...]) -> None:
         """Subscribe at the node that has these keys now."""
         with outages():
             await self._cluster.initialize()
@@ -148,7 +153,7 @@ class ClusterServers:
             kind = SSLConnection if self._ssl else Connection
             told = {**connection_options(self._timeout), **self._options}
             pool = ConnectionPool(connection_class=kind, host=host, port=port, **told)
-            self._inboxes[home] = Inbox(pool, post, timeout=self._timeout)
+            self._inboxes[home] = Inbox(pool, self.post, timeout=self._timeout)
         if not self._inboxes[home].open:
             await self._inboxes[home].listen()
 

@@ -92,7 +92,7 @@ class DirectRedisLeases:
         return answer
 
     def _send(self, call: Call) -> Any:
-        arguments = frame(SHA, fence=self._names.fence, calls=(call,))
+        arguments = frame(SHA, fence=self._names.fence, channel="", calls=(call,))
         try:
             return self._command("EVALSHA", *arguments)[0]
         except NoScriptError:

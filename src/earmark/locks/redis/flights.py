@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 from earmark.locks.errors import LocksUnavailable
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable
+
     from earmark.locks.breaker import Breaker
     from earmark.locks.redis.script import Call
     from earmark.locks.redis.wire import Wire
@@ -28,21 +30,22 @@ class Flights:
     def __init__(self, wire: Wire, *, breaker: Breaker) -> None:
         self._wire = wire
         self._breaker = breaker
+        self._loop = asyncio.get_running_loop()
         self._flying = 0
         self._gathered: deque[tuple[Call, asyncio.Future[Any]]] = deque()
         self._tasks: set[asyncio.Task[None]] = set()
 
-    async def ask(self, call: Call) -> Any:
-        """The script's answer to this call."""
+    def ask(self, call: Call) -> Awaitable[Any]:
+        """The script's answer to this call. No coroutine of its own: this is where every call passes."""
         if not self._breaker.allow():
             raise LocksUnavailable(
                 because=f"Redis did not answer lately; asked again in {self._breaker.retry_after_seconds:.1f} s"
             )
         if self._flying < FLIGHTS_MAX and not self._gathered:
-            return await self._alone(call)
-        future = asyncio.get_running_loop().create_future()
+            return self._alone(call)
+        future = self._loop.create_future()
         self._gathered.append((call, future))
-        return await future
+        return future
 
     async def close(self) -> None:
         """Wait for what is under way."""
@@ -64,7 +67,7 @@ class Flights:
 
     def _depart(self) -> None:
         self._flying += 1
-        flight = asyncio.get_running_loop().create_task(self._shuttle())
+        flight = self._loop.create_task(self._shuttle())
         self._tasks.add(flight)
         flight.add_done_callback(self._tasks.discard)
 

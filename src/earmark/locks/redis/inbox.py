@@ -1,7 +1,8 @@
 """Where this process is told that a lease was handed to it.
 
-Whoever releases a lock hands it to the first in line inside the same script, and publishes that on the channel of
-the waiter's process. Redis counts who heard it, so a waiter whose process died is passed over there and then.
+Whoever releases a lock hands it to the first in line inside the same script. A waiter in the same process is named in
+the script's answer; any other is told on the channel of its process. Redis counts who heard that, so a waiter whose
+process died is passed over there and then.
 Messages can be lost: every waiter asks again when the lease it waits for should have run out, and whenever the
 connection broke.
 """
@@ -10,14 +11,14 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from redis.exceptions import RedisError
 
 from earmark.locks.errors import LocksUnavailable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from redis.asyncio.connection import ConnectionPool
 
@@ -33,9 +34,10 @@ class HandedOver(NamedTuple):
 class Post:
     """Who in this process waits for what, shared by the inboxes of all servers it listens to."""
 
-    def __init__(self, *, prefix: str, return_to_sender: Callable[[str], None]) -> None:
+    def __init__(self, *, prefix: str) -> None:
         self.channel = f"{prefix}:wake:{secrets.token_hex(8)}"
-        self._return_to_sender = return_to_sender
+        self.return_to_sender: Callable[[str], None] = lambda _: None
+        """Told of a lease that was handed to somebody who is not here any more."""
         self._waiting: dict[str, asyncio.Future[HandedOver | None]] = {}
         self._known: set[str] = set()
 
@@ -55,14 +57,23 @@ class Post:
         self._waiting.pop(owner, None)
         self._known.discard(owner)
 
-    def deliver(self, message: bytes) -> None:
-        """A lease was handed over."""
+    def read(self, message: bytes) -> None:
+        """A message from another process: it handed a lease to one of ours."""
         owner, fence, at = message.decode().rsplit("|", 2)
+        self.deliver(owner, HandedOver(fence=int(fence), at=int(at)))
+
+    def deliver_all(self, handed: Sequence[Any]) -> None:
+        """Leases that one of our own calls handed to others of ours: owner, fence and time of each, in turn."""
+        for owner, fence, at in zip(handed[::3], handed[1::3], handed[2::3], strict=True):
+            self.deliver(owner.decode(), HandedOver(fence=fence, at=at))
+
+    def deliver(self, owner: str, handed_over: HandedOver) -> None:
+        """A lease was handed to this owner."""
         future = self._waiting.get(owner)
         if future is not None and not future.done():
-            future.set_result(HandedOver(fence=int(fence), at=int(at)))
+            future.set_result(handed_over)
         elif owner not in self._known:
-            self._return_to_sender(owner)
+            self.return_to_sender(owner)
 
     def rouse(self) -> None:
         """Let everybody ask again: messages may have been lost."""
@@ -116,7 +127,7 @@ class Inbox:
             listening.set_result(None)
             while True:
                 _, _, message = await connection.read_response()
-                self._post.deliver(message)
+                self._post.read(message)
         except (RedisError, OSError) as error:
             if not listening.done():
                 listening.set_exception(error)

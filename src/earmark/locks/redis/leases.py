@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from earmark.locks.errors import LockBusy, LocksUnavailable, QueueFull
 from earmark.locks.ports import Claim, Grant, Group, Holding
 from earmark.locks.redis.flights import Flights
-from earmark.locks.redis.inbox import HandedOver, Post
 from earmark.locks.redis.script import Call, milliseconds, owner_of
 
 if TYPE_CHECKING:
     from earmark.locks.breaker import Breaker
+    from earmark.locks.redis.inbox import HandedOver
     from earmark.locks.redis.servers import Servers
 
 # A waiter asks again this often even if nothing was heard, lest a lost message costs it its whole wait.
@@ -33,7 +33,8 @@ class RedisLeases:
         self._names = servers.names
         self._queue_max = queue_max
         self._flights = Flights(servers.wire, breaker=breaker)
-        self._post = Post(prefix=servers.names.prefix, return_to_sender=self._return)
+        self._post = servers.post
+        self._post.return_to_sender = self._return
         self._left: dict[str, Call] = {}
         self._background: set[asyncio.Task[Any]] = set()
 
@@ -109,7 +110,7 @@ class RedisLeases:
         raise LockBusy(keys=_taken(claim, answer))
 
     async def _acquire_in_line(self, claim: Claim, names: tuple[str, ...]) -> Grant:
-        if not self._servers.listening(self._post, names):
+        if not self._servers.listening(names):
             try:
                 return await self._acquire_now(claim, names)
             except LockBusy:
@@ -130,7 +131,7 @@ class RedisLeases:
     async def _stand_in_line(self, claim: Claim, names: tuple[str, ...], owner: str, deadline: float) -> Grant:
         words = ("w", len(claim.keys), owner, milliseconds(claim.ttl), self._post.channel)
         while True:
-            await self._servers.listen(self._post, names)
+            await self._servers.listen(names)
             handed_over = self._post.expect(owner)
             asked = time.monotonic()
             left = milliseconds(deadline - asked)

@@ -61,10 +61,10 @@ def milliseconds(seconds: float) -> int:
     return max(1, int(seconds * 1000))
 
 
-def frame(sha_or_source: str | bytes, *, fence: str, calls: Sequence[Call]) -> list[Any]:
+def frame(sha_or_source: str | bytes, *, fence: str, channel: str, calls: Sequence[Call]) -> list[Any]:
     """What follows EVAL or EVALSHA."""
     names: list[str] = [fence]
-    words: list[str | int] = []
+    words: list[str | int] = [channel]
     for call in calls:
         names += call.names
         words += call.words

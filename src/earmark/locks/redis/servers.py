@@ -29,6 +29,7 @@ class Servers(Protocol):
 
     name: str
     names: Names
+    post: Post
 
     @property
     def wire(self) -> Wire:
@@ -39,11 +40,11 @@ class Servers(Protocol):
         """Raise `KeysApart` for keys that no one script can touch."""
         ...
 
-    def listening(self, post: Post, names: tuple[str, ...]) -> bool:
+    def listening(self, names: tuple[str, ...]) -> bool:
         """Whether a hand-over of these would be heard now."""
         ...
 
-    async def listen(self, post: Post, names: tuple[str, ...]) -> None:
+    async def listen(self, names: tuple[str, ...]) -> None:
         """Return once a hand-over of these would be heard."""
         ...
 
@@ -81,7 +82,8 @@ class OneServer:
     def __init__(self, *, name: str, pool: ConnectionPool, prefix: str, timeout: float, sentinel: Any = None) -> None:
         self.name = name
         self.names = Names(prefix)
-        self.wire = ServerWire(pool, fence=self.names.fence, timeout=timeout)
+        self.post = Post(prefix=prefix)
+        self.wire = ServerWire(pool, fence=self.names.fence, post=self.post, timeout=timeout)
         self._pool = pool
         self._timeout = timeout
         self._sentinel = sentinel
@@ -90,14 +92,14 @@ class OneServer:
     def check_together(self, keys: tuple[str, ...], names: tuple[str, ...]) -> None:
         """One server has them all."""
 
-    def listening(self, post: Post, names: tuple[str, ...]) -> bool:  # noqa: ARG002
+    def listening(self, names: tuple[str, ...]) -> bool:  # noqa: ARG002
         """Whether a hand-over would be heard now."""
         return self._inbox is not None and self._inbox.open
 
-    async def listen(self, post: Post, names: tuple[str, ...]) -> None:  # noqa: ARG002
+    async def listen(self, names: tuple[str, ...]) -> None:  # noqa: ARG002
         """Subscribe, once for all waiters."""
         if self._inbox is None:
-            self._inbox = Inbox(self._pool, post, timeout=self._timeout)
+            self._inbox = Inbox(self._pool, self.post, timeout=self._timeout)
         if not self._inbox.open:
             await self._inbox.listen()
 

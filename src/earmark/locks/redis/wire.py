@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
     from redis.asyncio.connection import AbstractConnection, ConnectionPool
 
+    from earmark.locks.redis.inbox import Post
+
 
 class Wire(Protocol):
     """Carries calls to wherever their keys live."""
@@ -41,8 +43,9 @@ class Wire(Protocol):
 class ServerWire:
     """A wire to one server, or to whichever a Sentinel calls the primary."""
 
-    def __init__(self, pool: ConnectionPool, *, fence: str, timeout: float) -> None:
+    def __init__(self, pool: ConnectionPool, *, fence: str, post: Post, timeout: float) -> None:
         self._pool = pool
+        self._post = post
         self._fence = fence
         self._timeout = timeout
         self._idle: list[AbstractConnection] = []
@@ -50,12 +53,14 @@ class ServerWire:
 
     async def send(self, calls: Sequence[Call]) -> list[Any]:
         """All calls in one script, one round trip."""
-        arguments = frame(SHA, fence=self._fence, calls=calls)
+        arguments = frame(SHA, fence=self._fence, channel=self._post.channel, calls=calls)
         try:
             answers: list[Any] = await self.command("EVALSHA", *arguments)
         except NoScriptError:
             arguments[0] = SOURCE
             answers = await self.command("EVAL", *arguments)
+        if handed := answers.pop():
+            self._post.deliver_all(handed)
         return answers
 
     async def command(self, *arguments: Any) -> Any:
