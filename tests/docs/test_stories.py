@@ -36,6 +36,7 @@ STORIES = {
     "docs/howto/run-on-postgresql.md",
     "docs/howto/run-several-servers.md",
     "docs/howto/verify-a-database.md",
+    "docs/howto/locks.md",
 }
 
 

@@ -262,6 +262,7 @@ def test_a_domain_and_an_id_make_a_name(key: str) -> None:
         (AN_ID, "UUID"),
         (AN_ID.replace("-", "").upper(), "UUID"),
         (f"{{{AN_ID}}}", "UUID"),
+        ("{invoice:42}", "whole name"),
         (f"lock:{AN_ID}", "UUID"),
         (f"urn:uuid:{AN_ID}", "UUID"),
         ("invoice:", "empty part"),

@@ -16,7 +16,7 @@ logger = logging.getLogger("earmark.locks")
 
 
 class Holding:
-    """What is known of a lock while it is held. `AsyncHeld` and `SyncHeld` add the verbs."""
+    """What is known of a lock while it is held. `Held` and `SyncHeld` add the verbs."""
 
     __slots__ = ("_began", "_grant", "_lost", "_over", "_stats")
 

@@ -232,3 +232,5 @@ def _ill_chosen(key: str) -> Iterator[str]:
         yield "The name is too broad: add the id of the one thing that is locked, like invoice:42."
     elif len(parts) == 1 or HEX_UUID.fullmatch(first) or not any(map(str.isalpha, first)):
         yield "The name has no domain: say what the id belongs to, like invoice:42."
+    elif len(tag_of(key)) == len(key) - len("{}"):
+        yield "The hash tag is the whole name: leave the braces out, or tag the part that several names share."

@@ -16,7 +16,7 @@ from earmark.locks import keys as names
 from earmark.locks.asks import calling, note_grant, note_refusal, several, sorted_keys
 from earmark.locks.errors import LockBusy, LocksUnavailable, QueueFull
 from earmark.locks.lock import Attempt, Held, Lock
-from earmark.locks.markers import Marker
+from earmark.locks.markers import MARKER_START, Marker
 from earmark.locks.ports import Claim
 from earmark.locks.stats import Stats
 from earmark.locks.sync import SyncLocks
@@ -155,7 +155,8 @@ class Locks:
 
     async def stuck(self, *, older_than: float = 60.0) -> list[Holding]:
         """The locks that are held for longer than anything should take, oldest first; each is said aloud."""
-        found = [holding for holding in await self.holdings() if holding.age_seconds > older_than]
+        held = (holding for holding in await self.holdings() if not holding.key.startswith(MARKER_START))
+        found = [holding for holding in held if holding.age_seconds > older_than]
         for holding in found:
             logger.error(
                 "the lock on %s is held by %s for %.0f s now, %d wait",

@@ -175,7 +175,10 @@ def _redlock(urls: list[str], settings: Settings) -> Parts:
 def _postgres(url: str, settings: Settings) -> Parts:
     from earmark.locks.postgres import PostgresLeases
 
-    return Parts(groups=PostgresLeases.groups, connect=lambda: PostgresLeases(url, timeout=settings.timeout))
+    return Parts(
+        groups=PostgresLeases.groups,
+        connect=lambda: PostgresLeases(url, prefix=settings.prefix, timeout=settings.timeout),
+    )
 
 
 def _memory(settings: Settings) -> Parts:
@@ -194,7 +197,9 @@ def _fenced(parts: Parts, database: str, settings: Settings) -> Parts:
     from earmark.locks.postgres import PostgresLeases
 
     def connect() -> Backend:
-        return Fenced(parts.connect(), DatabaseFences(PostgresLeases(database, timeout=settings.timeout)))
+        return Fenced(
+            parts.connect(), DatabaseFences(PostgresLeases(database, prefix=settings.prefix, timeout=settings.timeout))
+        )
 
     return msgspec.structs.replace(
         parts, groups=parts.groups | {Group.FENCE}, connect=connect, connect_direct=lambda: None
@@ -206,7 +211,7 @@ def _with_fallback(parts: Parts, database: str, settings: Settings) -> Parts:
     from earmark.locks.postgres import PostgresLeases
 
     def connect() -> Backend:
-        return Fallback(parts.connect(), PostgresLeases(database, timeout=settings.timeout))
+        return Fallback(parts.connect(), PostgresLeases(database, prefix=settings.prefix, timeout=settings.timeout))
 
     return msgspec.structs.replace(
         parts,

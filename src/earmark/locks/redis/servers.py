@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import fnmatch
+import re
 from typing import TYPE_CHECKING, Any, Protocol
 
 from redis.asyncio import Redis, Sentinel
@@ -13,6 +13,7 @@ from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
 from earmark.locks.errors import LocksUnavailable
+from earmark.locks.globs import regex_of
 from earmark.locks.ports import Holding
 from earmark.locks.redis.inbox import Inbox, Post
 from earmark.locks.redis.script import Names
@@ -157,15 +158,13 @@ def outages() -> Iterator[None]:
 
 async def read_holdings(client: Any, names: Names, *, match: str, limit: int) -> list[Holding]:
     """Who holds what, on a client that can SCAN."""
-    found: list[Holding] = []
+    wanted = re.compile(regex_of(match), re.DOTALL)
+    leases = client.scan_iter(match=f"{names.lease_start}*", count=SCAN_COUNT)
+    # A scan comes in no order and may show a key twice.
+    seen = {key async for lease in leases if wanted.fullmatch(key := names.key_of(lease.decode()))}
     now = await read_time(client)
-    async for lease in client.scan_iter(match=f"{names.lease_start}*", count=SCAN_COUNT):
-        key = names.key_of(lease.decode())
-        if fnmatch.fnmatchcase(key, match) and (holding := await read_holding(client, names, key, now=now)):
-            found.append(holding)
-            if len(found) >= limit:
-                break
-    return sorted(found, key=lambda holding: holding.key)
+    found = [await read_holding(client, names, key, now=now) for key in sorted(seen)[:limit]]
+    return [holding for holding in found if holding]
 
 
 async def read_holding(client: Any, names: Names, key: str, *, now: float) -> Holding | None:

@@ -72,7 +72,7 @@ WITH mine AS MATERIALIZED (
 UPDATE earmark_locks AS lock
    SET lease_fence = NULL, token = NULL, holder = NULL, acquired_at = NULL, expires_at = NULL
   FROM mine
- WHERE lock.key = mine.key AND lock.token = $2
+ WHERE lock.key = mine.key
 RETURNING mine.expires_at > clock_timestamp() AS good;
 
 -- name: extend
@@ -83,7 +83,7 @@ WITH mine AS MATERIALIZED (
 UPDATE earmark_locks AS lock
    SET expires_at = greatest(lock.expires_at, clock_timestamp() + make_interval(secs => $3))
   FROM mine
- WHERE lock.key = mine.key AND lock.token = $2 AND lock.expires_at > clock_timestamp()
+ WHERE lock.key = mine.key AND lock.expires_at > clock_timestamp()
 RETURNING lock.key;
 
 -- name: evict
