@@ -364,14 +364,6 @@ class DirectLocalLeases:
         """There is no connection to let go of."""
 
 
-_shared: dict[str, LocalTable] = {}
-
-
-def shared_table(name: str) -> LocalTable:
-    """The one table of this name in this process: whoever opens it by the same name is a rival for the same keys."""
-    return _shared.setdefault(name, LocalTable())
-
-
 def _extend(table: LocalTable, grant: Grant, *, ttl: float) -> bool:
     until = table.extend(grant.claim, ttl=ttl)
     if until is None:
