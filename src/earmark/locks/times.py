@@ -24,7 +24,7 @@ def wait_seconds(value: float | timedelta) -> float:
 
 def _within(value: float | timedelta, *, name: str, least: float, most: float) -> float:
     # Checked for every lock, so the usual case comes first.
-    if type(value) is float and least <= value <= most:
+    if (type(value) is float or type(value) is int) and least <= value <= most:
         return value
     seconds = value.total_seconds() if isinstance(value, timedelta) else value
     if isinstance(seconds, bool) or not isinstance(seconds, int | float):

@@ -4,20 +4,25 @@
 -- KEYS[2..]  for each call the leases of its keys, then the queues of its keys
 -- ARGV[1]    the channel of the process that calls
 -- ARGV[2..]  the calls, one after the other; n is how many keys the call names:
---   "a" n owner ttl_ms                           take all n or none
---   "w" n owner ttl_ms channel wait_ms queue_max take all n, or stand in line for the first that is taken
---   "x" n owner ttl_ms                           extend
---   "r" n owner                                  give back
---   "l" n owner ttl_ms channel                   leave the line, and give back what was handed over meanwhile
---   "e" n                                        take away from whoever has it
+--   "a" n owner ttl_ms                     take all n or none
+--   "w" n owner ttl_ms channel max again   take all n, or stand in line for the first that is taken;
+--                                          again is 1 if the owner may stand in line already
+--   "x" n owner ttl_ms                     extend
+--   "r" n owner                            give back
+--   "l" n owner ttl_ms channel             leave the line, and give back what was handed over meanwhile
+--   "e" n                                  take away from whoever has it
 -- Returns one answer per call:
 --   a, w       the fence, if granted; else {ms, now_us, i, …}: which keys are taken, when the first of them runs out
 --              (-1: its queue is full), and this server's time
 --   x, r, l, e 1, or 0 if any of the keys did not belong to the owner any more
 -- and last {owner, fence, now_us, …}: leases that were handed to waiters of the calling process
 --
--- A lease is the string "owner|fence" with an expiry; a queue is a list of "owner|ttl_ms|channel".
+-- A lease is the string "owner|fence", and Redis ends it. While somebody waits for it, it is "owner|fence|until_us" and
+-- ends by the time it names: so it is still there, and its line is looked at, when its holder died. A queue is a list of
+-- "owner|ttl_ms|channel".
 
+local KEYS, ARGV, call, find, format = KEYS, ARGV, redis.call, string.find, string.format
+local LINE_MS = 86410000
 local now
 local last_fence
 local answers = {}
@@ -25,16 +30,21 @@ local handed = {}
 
 local function clock()
   if not now then
-    local time = redis.call('TIME')
+    local time = call('TIME')
     now = time[1] * 1000000 + time[2]
   end
   return now
 end
 
+-- Lua's own tostring would round a number of sixteen digits.
+local function digits(number)
+  return format('%.0f', number)
+end
+
 -- Grows with every grant. Time is its floor, so that it also grows after all data was lost.
 local function next_fence()
   if not last_fence then
-    last_fence = tonumber(redis.call('GET', KEYS[1]) or 0)
+    last_fence = tonumber(call('GET', KEYS[1]) or 0)
     if last_fence < clock() then
       last_fence = clock() - 1
     end
@@ -43,30 +53,45 @@ local function next_fence()
   return last_fence
 end
 
--- Lua's own tostring would round a number of sixteen digits.
-local function digits(number)
-  return string.format('%.0f', number)
-end
-
 local function belongs(lease, owner)
-  return lease and string.find(lease, owner, 1, true) == 1
+  return lease and find(lease, owner, 1, true) == 1
 end
 
--- Hands a lease to the first in line who still listens; the others of the dead line are dropped.
+-- When a lease ends that somebody waits for; nil for one that Redis ends.
+local function ends_at(lease)
+  local time = string.match(lease, '|%d+|(%d+)$')
+  return time and tonumber(time)
+end
+
+-- The lease, if it has not ended.
+local function read(lease_key)
+  local lease = call('GET', lease_key)
+  local time = lease and ends_at(lease)
+  if time and time <= clock() then
+    return nil
+  end
+  return lease
+end
+
+local function write(lease_key, owner, fence, ttl, watched)
+  if watched then
+    call('SET', lease_key, owner .. '|' .. fence .. '|' .. digits(clock() + ttl * 1000), 'PX', LINE_MS)
+  else
+    call('SET', lease_key, owner .. '|' .. fence, 'PX', ttl)
+  end
+end
+
+-- Hands a lease to the first in line who still listens; who does not is dropped. False: nobody is in line.
 local function hand_over(lease_key, queue_key, caller)
-  local tried = false
   while true do
-    local entry = redis.call('LPOP', queue_key)
+    local entry = call('LPOP', queue_key)
     if not entry then
-      if tried then
-        redis.call('DEL', lease_key)
-      end
+      call('DEL', lease_key)
       return false
     end
     local owner, ttl, channel = string.match(entry, '^(.*)|(%d+)|([^|]*)$')
     local fence = digits(next_fence())
-    redis.call('SET', lease_key, owner .. '|' .. fence, 'PX', ttl)
-    tried = true
+    write(lease_key, owner, fence, ttl, call('EXISTS', queue_key) == 1)
     -- Who calls reads it in the answer, whoever waits in the same process too; everybody else is told.
     if owner == caller then
       return true
@@ -75,29 +100,36 @@ local function hand_over(lease_key, queue_key, caller)
       handed[#handed + 1] = last_fence
       handed[#handed + 1] = clock()
       return true
-    elseif redis.call('PUBLISH', channel, owner .. '|' .. fence .. '|' .. digits(clock())) > 0 then
+    elseif call('PUBLISH', channel, owner .. '|' .. fence .. '|' .. digits(clock())) > 0 then
       return true
     end
   end
 end
 
 local function give_back(base, n, owner)
-  local leases = redis.call('MGET', unpack(KEYS, base, base + n - 1))
-  local whole = 1
+  local leases = n == 1 and {call('GET', KEYS[base])} or call('MGET', unpack(KEYS, base, base + n - 1))
+  local whole, watched = 1, false
   for i = 1, n do
-    if not belongs(leases[i], owner) then
+    local lease = leases[i]
+    if not belongs(lease, owner) then
       whole = 0
+    elseif find(lease, '|', #owner + 2, true) then
+      watched = true
     end
   end
   -- Most often all of them are the owner's, and nobody waits.
-  if whole == 1 and redis.call('EXISTS', unpack(KEYS, base + n, base + 2 * n - 1)) == 0 then
-    redis.call('DEL', unpack(KEYS, base, base + n - 1))
+  if whole == 1 and not watched then
+    call('DEL', unpack(KEYS, base, base + n - 1))
     return 1
   end
   for i = 1, n do
-    local lease_key, queue_key = KEYS[base + i - 1], KEYS[base + n + i - 1]
-    if belongs(leases[i], owner) and not hand_over(lease_key, queue_key) then
-      redis.call('DEL', lease_key)
+    local lease = leases[i]
+    if belongs(lease, owner) then
+      local time = ends_at(lease)
+      if time and time <= clock() then
+        whole = 0
+      end
+      hand_over(KEYS[base + i - 1], KEYS[base + n + i - 1])
     end
   end
   return whole
@@ -106,23 +138,23 @@ end
 local function leave(base, n, entry, except)
   for i = 0, n - 1 do
     if i ~= except then
-      redis.call('LREM', KEYS[base + n + i], 0, entry)
+      call('LREM', KEYS[base + n + i], 0, entry)
     end
   end
 end
 
--- Which of the keys somebody else has. A free key with a line belongs to the first in it.
+-- Which of the keys somebody else has. A lease that ended with people in line goes to the first of them.
 local function find_taken(base, n, owner)
   local taken, mine, fence = {}, 0, nil
   for i = 0, n - 1 do
     local lease_key, queue_key = KEYS[base + i], KEYS[base + n + i]
-    local lease = redis.call('GET', lease_key)
-    if not lease and redis.call('EXISTS', queue_key) == 1 and hand_over(lease_key, queue_key, owner) then
-      lease = redis.call('GET', lease_key)
+    local lease = read(lease_key)
+    if not lease and hand_over(lease_key, queue_key, owner) then
+      lease = read(lease_key)
     end
     if belongs(lease, owner) then
       mine = mine + 1
-      fence = tonumber(string.sub(lease, #owner + 2))
+      fence = tonumber(string.match(lease, '|(%d+)', #owner))
     elseif lease then
       taken[#taken + 1] = i
     end
@@ -134,14 +166,19 @@ local function grant(base, n, owner, ttl)
   local fence = next_fence()
   local lease = owner .. '|' .. digits(fence)
   for i = base, base + n - 1 do
-    redis.call('SET', KEYS[i], lease, 'PX', ttl)
+    call('SET', KEYS[i], lease, 'PX', ttl)
   end
   return fence
 end
 
 local function take(base, n, owner, ttl)
-  -- Most often nobody has any of the keys, and nobody waits.
-  if redis.call('EXISTS', unpack(KEYS, base, base + 2 * n - 1)) == 0 then
+  -- Most often nobody has any of the keys: a line has a lease at its head.
+  if n == 1 then
+    local fence = next_fence()
+    if call('SET', KEYS[base], owner .. '|' .. digits(fence), 'NX', 'PX', ttl) then
+      return fence
+    end
+  elseif call('EXISTS', unpack(KEYS, base, base + n - 1)) == 0 then
     return grant(base, n, owner, ttl)
   end
   local taken, mine, fence = find_taken(base, n, owner)
@@ -153,22 +190,28 @@ local function take(base, n, owner, ttl)
 end
 
 -- Whoever waits holds nothing: what was handed over goes back before the next line is joined.
-local function stand_in_line(base, n, entry, owner, taken, wait, queue_max)
-  local first = taken[1]
+local function stand_in_line(base, n, entry, owner, first, queue_max, again)
   local lease_key, queue_key = KEYS[base + first], KEYS[base + n + first]
-  give_back(base, n, owner)
-  leave(base, n, entry, first)
-  if not redis.call('LPOS', queue_key, entry) then
-    if redis.call('LLEN', queue_key) >= queue_max then
+  if again then
+    give_back(base, n, owner)
+    leave(base, n, entry, first)
+  end
+  if not (again and call('LPOS', queue_key, entry)) then
+    local length = call('RPUSH', queue_key, entry)
+    if length > queue_max then
+      call('RPOP', queue_key)
       return -1
+    elseif length == 1 then
+      call('PEXPIRE', queue_key, LINE_MS)
     end
-    redis.call('RPUSH', queue_key, entry)
   end
-  -- A line whose waiters all died is forgotten some time after the last would have given up.
-  if redis.call('PTTL', queue_key) < wait + 10000 then
-    redis.call('PEXPIRE', queue_key, wait + 10000)
+  local lease = call('GET', lease_key)
+  local time = ends_at(lease)
+  if not time then
+    time = clock() + call('PTTL', lease_key) * 1000
+    call('SET', lease_key, lease .. '|' .. digits(time), 'PX', LINE_MS)
   end
-  return redis.call('PTTL', lease_key)
+  return math.max(0, math.ceil((time - clock()) / 1000))
 end
 
 local function refusal(ms, taken)
@@ -181,13 +224,18 @@ end
 
 local function extend(base, n, owner, ttl)
   for i = base, base + n - 1 do
-    if not belongs(redis.call('GET', KEYS[i]), owner) then
+    if not belongs(read(KEYS[i]), owner) then
       return 0
     end
   end
   for i = base, base + n - 1 do
-    if redis.call('PTTL', KEYS[i]) < ttl then
-      redis.call('PEXPIRE', KEYS[i], ttl)
+    local lease = call('GET', KEYS[i])
+    local time = ends_at(lease)
+    if time then
+      time = math.max(time, clock() + ttl * 1000)
+      call('SET', KEYS[i], string.match(lease, '^(.*|%d+)|%d+$') .. '|' .. digits(time), 'PX', LINE_MS)
+    elseif call('PTTL', KEYS[i]) < ttl then
+      call('PEXPIRE', KEYS[i], ttl)
     end
   end
   return 1
@@ -196,13 +244,10 @@ end
 local function evict(base, n)
   local whole = 1
   for i = 0, n - 1 do
-    local lease_key, queue_key = KEYS[base + i], KEYS[base + n + i]
-    if redis.call('EXISTS', lease_key) == 0 then
+    if not read(KEYS[base + i]) then
       whole = 0
     end
-    if not hand_over(lease_key, queue_key) then
-      redis.call('DEL', lease_key)
-    end
+    hand_over(KEYS[base + i], KEYS[base + n + i])
   end
   return whole
 end
@@ -222,14 +267,16 @@ while word <= #ARGV do
     answer = extend(base, n, owner, tonumber(ARGV[word + 3]))
     word = word + 4
   elseif verb == 'w' then
-    local ttl, channel, wait, queue_max = ARGV[word + 3], ARGV[word + 4], tonumber(ARGV[word + 5]), tonumber(ARGV[word + 6])
+    local ttl, channel, queue_max, again = ARGV[word + 3], ARGV[word + 4], tonumber(ARGV[word + 5]), ARGV[word + 6] == '1'
     local entry = owner .. '|' .. ttl .. '|' .. channel
     local fence, taken = take(base, n, owner, ttl)
-    if fence then
-      leave(base, n, entry)
-      answer = fence
+    if not fence then
+      answer = refusal(stand_in_line(base, n, entry, owner, taken[1], queue_max, again), taken)
     else
-      answer = refusal(stand_in_line(base, n, entry, owner, taken, wait, queue_max), taken)
+      if again then
+        leave(base, n, entry)
+      end
+      answer = fence
     end
     word = word + 7
   elseif verb == 'l' then
@@ -245,7 +292,7 @@ while word <= #ARGV do
 end
 
 if last_fence then
-  redis.call('SET', KEYS[1], digits(last_fence))
+  call('SET', KEYS[1], digits(last_fence))
 end
 answers[#answers + 1] = handed
 return answers

@@ -12,6 +12,8 @@ from earmark.locks.redis.flights import Flights
 from earmark.locks.redis.script import Call, milliseconds, owner_of
 
 if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
     from earmark.locks.breaker import Breaker
     from earmark.locks.redis.inbox import HandedOver
     from earmark.locks.redis.servers import Servers
@@ -38,14 +40,12 @@ class RedisLeases:
         self._left: dict[str, Call] = {}
         self._background: set[asyncio.Task[Any]] = set()
 
-    async def acquire(self, claim: Claim) -> Grant:
+    def acquire(self, claim: Claim) -> Coroutine[Any, Any, Grant]:
         """All of the keys or none; in line for `claim.wait` seconds at most."""
         names = self._names.of(claim.keys)
         if len(claim.keys) > 1:
             self._servers.check_together(claim.keys, names)
-        if claim.wait > 0:
-            return await self._acquire_in_line(claim, names)
-        return await self._acquire_now(claim, names)
+        return self._acquire_in_line(claim, names) if claim.wait > 0 else self._acquire_now(claim, names)
 
     async def release(self, grant: Grant) -> bool:
         """Compare and delete, and hand over to the next in line."""
@@ -129,13 +129,14 @@ class RedisLeases:
             self._post.settle(owner)
 
     async def _stand_in_line(self, claim: Claim, names: tuple[str, ...], owner: str, deadline: float) -> Grant:
-        words = ("w", len(claim.keys), owner, milliseconds(claim.ttl), self._post.channel)
+        words = ("w", len(claim.keys), owner, milliseconds(claim.ttl), self._post.channel, self._queue_max)
+        again = 0
         while True:
             await self._servers.listen(names)
             handed_over = self._post.expect(owner)
             asked = time.monotonic()
-            left = milliseconds(deadline - asked)
-            answer = await self._flights.ask(Call(names, (*words, left, self._queue_max)))
+            answer = await self._flights.ask(Call(names, (*words, again)))
+            again = 1
             if isinstance(answer, int):
                 return Grant(claim, self, answer, asked + claim.ttl)
             lease_ms, server_now, *_ = answer

@@ -175,9 +175,13 @@ async def read_holding(client: Any, names: Names, key: str, *, now: float) -> Ho
         pipeline.pttl(lease)
         pipeline.lrange(queue, 0, -1)
         value, ttl_ms, line = await pipeline.execute()
-    if value is None or ttl_ms < 0:
+    if value is None:
         return None
-    owner, _, fence = value.decode().rpartition("|")
+    owner, fence, *ends = value.decode().split("|")
+    # While somebody waits, a lease says itself when it ends.
+    left = int(ends[0]) / 1e6 - now if ends else ttl_ms / 1000
+    if left <= 0:
+        return None
     token, _, holder = owner.partition("@")
     return Holding(
         key=key,
@@ -186,7 +190,7 @@ async def read_holding(client: Any, names: Names, key: str, *, now: float) -> Ho
         fence=int(fence),
         # A fence is the time of its grant, or a little more.
         age_seconds=max(0.0, now - int(fence) / 1e6),
-        ttl_seconds=ttl_ms / 1000,
+        ttl_seconds=left,
         waiters=[entry.decode().rsplit("|", 2)[0].partition("@")[2] for entry in line],
     )
 
