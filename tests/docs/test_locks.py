@@ -420,6 +420,7 @@ MEANS = {
     "HOLDER": "[^|@]+",
     "FENCE": "[0-9]{16}",
     "TTL_MS": "[0-9]+",
+    "UNTIL_US": "[0-9]{16}",
     "CHANNEL": "earmark:wake:[0-9a-f]{16}",
 }
 
