@@ -145,7 +145,7 @@ end
 
 -- Which of the keys somebody else has. A lease that ended with people in line goes to the first of them.
 local function find_taken(base, n, owner)
-  local taken, mine, fence = {}, 0, nil
+  local taken, first, mine, fence = {}, nil, 0, nil
   for i = 0, n - 1 do
     local lease_key, queue_key = KEYS[base + i], KEYS[base + n + i]
     local lease = read(lease_key)
@@ -156,41 +156,40 @@ local function find_taken(base, n, owner)
       mine = mine + 1
       fence = tonumber(string.match(lease, '|(%d+)', #owner))
     elseif lease then
+      first = first or lease
       taken[#taken + 1] = i
     end
   end
-  return taken, mine, fence
+  return taken, first, mine, fence
 end
 
-local function grant(base, n, owner, ttl)
-  local fence = next_fence()
-  local lease = owner .. '|' .. digits(fence)
-  for i = base, base + n - 1 do
-    call('SET', KEYS[i], lease, 'PX', ttl)
+-- The fence, if granted; else which keys are taken, and the lease of the first.
+local function take(base, n, owner, ttl)
+  -- Most often nobody has any of the keys: a line has a lease at its head.
+  if call('EXISTS', unpack(KEYS, base, base + n - 1)) == 0 then
+    local fence = next_fence()
+    local lease = owner .. '|' .. digits(fence)
+    for i = base, base + n - 1 do
+      call('SET', KEYS[i], lease, 'PX', ttl)
+    end
+    return fence
+  end
+  local taken, first, mine, fence = find_taken(base, n, owner)
+  if first then
+    return nil, taken, first
+  end
+  -- A repeat, whose first answer was lost, or a lease that was handed over is not granted twice.
+  if mine < n then
+    fence = next_fence()
+    for i = base, base + n - 1 do
+      write(KEYS[i], owner, digits(fence), ttl, call('EXISTS', KEYS[i + n]) == 1)
+    end
   end
   return fence
 end
 
-local function take(base, n, owner, ttl)
-  -- Most often nobody has any of the keys: a line has a lease at its head.
-  if n == 1 then
-    local fence = next_fence()
-    if call('SET', KEYS[base], owner .. '|' .. digits(fence), 'NX', 'PX', ttl) then
-      return fence
-    end
-  elseif call('EXISTS', unpack(KEYS, base, base + n - 1)) == 0 then
-    return grant(base, n, owner, ttl)
-  end
-  local taken, mine, fence = find_taken(base, n, owner)
-  if #taken > 0 then
-    return nil, taken
-  end
-  -- A repeat, whose first answer was lost, or a lease that was handed over is not granted twice.
-  return mine == n and fence or grant(base, n, owner, ttl)
-end
-
 -- Whoever waits holds nothing: what was handed over goes back before the next line is joined.
-local function stand_in_line(base, n, entry, owner, first, queue_max, again)
+local function stand_in_line(base, n, entry, owner, first, lease, queue_max, again)
   local lease_key, queue_key = KEYS[base + first], KEYS[base + n + first]
   if again then
     give_back(base, n, owner)
@@ -205,7 +204,6 @@ local function stand_in_line(base, n, entry, owner, first, queue_max, again)
       call('PEXPIRE', queue_key, LINE_MS)
     end
   end
-  local lease = call('GET', lease_key)
   local time = ends_at(lease)
   if not time then
     time = clock() + call('PTTL', lease_key) * 1000
@@ -269,9 +267,9 @@ while word <= #ARGV do
   elseif verb == 'w' then
     local ttl, channel, queue_max, again = ARGV[word + 3], ARGV[word + 4], tonumber(ARGV[word + 5]), ARGV[word + 6] == '1'
     local entry = owner .. '|' .. ttl .. '|' .. channel
-    local fence, taken = take(base, n, owner, ttl)
+    local fence, taken, lease = take(base, n, owner, ttl)
     if not fence then
-      answer = refusal(stand_in_line(base, n, entry, owner, taken[1], queue_max, again), taken)
+      answer = refusal(stand_in_line(base, n, entry, owner, taken[1], lease, queue_max, again), taken)
     else
       if again then
         leave(base, n, entry)

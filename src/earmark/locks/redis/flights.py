@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from earmark.locks.redis.wire import Wire
 
 FLIGHTS_MAX = 2
+CALLS_PER_FLIGHT_MIN = 8  # Fewer are not worth a second flight.
 CALLS_PER_FLIGHT_MAX = 128
 
 
@@ -32,15 +33,13 @@ class Flights:
         self._breaker = breaker
         self._loop = asyncio.get_running_loop()
         self._flying = 0
+        self._aloft = 0
         self._gathered: deque[tuple[Call, asyncio.Future[Any]]] = deque()
         self._tasks: set[asyncio.Task[None]] = set()
 
     def ask(self, call: Call) -> Awaitable[Any]:
         """The script's answer to this call. No coroutine of its own: this is where every call passes."""
-        if not self._breaker.allow():
-            raise LocksUnavailable(
-                because=f"Redis did not answer lately; asked again in {self._breaker.retry_after_seconds:.1f} s"
-            )
+        self._check()
         if self._flying < FLIGHTS_MAX and not self._gathered:
             return self._alone(call)
         future = self._loop.create_future()
@@ -51,6 +50,11 @@ class Flights:
         """Wait for what is under way."""
         while self._tasks:
             await asyncio.wait(self._tasks)
+
+    def _check(self) -> None:
+        if not self._breaker.allow():
+            seconds = self._breaker.retry_after_seconds
+            raise LocksUnavailable(because=f"Redis did not answer lately; asked again in {seconds:.1f} s")
 
     async def _alone(self, call: Call) -> Any:
         self._flying += 1
@@ -105,22 +109,29 @@ class Flights:
                 future.set_result(answer)
 
     def _board(self) -> list[tuple[Call, asyncio.Future[Any]]]:
-        """Half of those who wait if the other flight is on the ground: one is prepared while one is answered."""
+        """An equal share of all who are under way.
+
+        One flight is prepared while the other is answered. If each took whoever waits, one would soon carry them all,
+        and the other a single caller; then server and client only ever wait for each other.
+        """
         waiting = len(self._gathered)
-        seats = min(waiting, CALLS_PER_FLIGHT_MAX)
-        if self._flying < FLIGHTS_MAX and waiting > 1:
-            seats = min((waiting + 1) // 2, CALLS_PER_FLIGHT_MAX)
+        share = max(CALLS_PER_FLIGHT_MIN, -(-(waiting + self._aloft) // FLIGHTS_MAX))
+        seats = min(waiting, share, CALLS_PER_FLIGHT_MAX)
+        if seats < waiting and self._flying < FLIGHTS_MAX:
             self._depart()
         aboard = [self._gathered.popleft() for _ in range(seats)]
         # Whoever gave up before take-off stays behind: its call was never made.
         return [passenger for passenger in aboard if not passenger[1].done()]
 
     async def _send(self, calls: list[Call]) -> list[Any]:
+        self._aloft += len(calls)
         try:
             answers = await self._wire.send(calls)
         except LocksUnavailable:
             self._breaker.failed()
             raise
+        finally:
+            self._aloft -= len(calls)
         self._breaker.succeeded()
         return answers
 

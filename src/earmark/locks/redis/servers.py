@@ -180,7 +180,7 @@ async def read_holding(client: Any, names: Names, key: str, *, now: float) -> Ho
     owner, fence, *ends = value.decode().split("|")
     # While somebody waits, a lease says itself when it ends.
     left = int(ends[0]) / 1e6 - now if ends else ttl_ms / 1000
-    if left <= 0:
+    if left < 0:
         return None
     token, _, holder = owner.partition("@")
     return Holding(
