@@ -318,7 +318,8 @@ def test_everybody_begins_in_turn_and_one_alone_is_measured_in_ten_pairs(rounds:
 
 def _line(*passes: int, longest: float = 0.01, unserved: float | None = None) -> workloads.Line:
     waits = [[longest] * count for count in passes]
-    return workloads.Line(seconds=1.0, waits=waits, unserved=[unserved] * len(passes), changes=0, overlaps=0)
+    turns = sum(passes)
+    return workloads.Line(seconds=1.0, waits=waits, unserved=[unserved] * len(passes), changes=turns, overlaps=0)
 
 
 def test_ratios_are_ours_over_the_rivals() -> None:

@@ -50,9 +50,13 @@ class Figures(msgspec.Struct):
         self.latencies[workload].setdefault(contender, []).append(seconds)
 
     def add_line(self, contender: str, line: Line) -> None:
-        """A round of many who want one lock."""
+        """A round of many who want one lock.
+
+        Whoever takes the lock again at once, before those who wait could ask, hands nothing over: only a turn of
+        another waiter counts. Where there was none at all, one is counted, for nothing can be compared with none.
+        """
         self.lines.setdefault(contender, []).append(line)
-        self.add_rate(HANDOVER, contender, sum(line.passes) / line.seconds)
+        self.add_rate(HANDOVER, contender, max(line.changes, 1) / line.seconds)
 
     def rounds(self, workload: str) -> dict[str, list[float]]:
         """One number per contender and round: passes per second, or the median latency in microseconds."""
@@ -153,7 +157,7 @@ def plain(figures: Figures) -> dict[str, Any]:
             told[workload][contender] |= {"p99_us": quantile(everything, 0.99) * 1e6, "passes": len(everything)}
     for contender, lines in figures.lines.items():
         told[HANDOVER][contender] |= {
-            "changes_per_second": median(line.changes / line.seconds for line in lines),
+            "turns_per_second": median(sum(line.passes) / line.seconds for line in lines),
             "jain": fairness(lines),
             "jain_rounds": [jain(line.passes) for line in lines],
             "longest_wait_ms": longest_wait(lines) * 1000,

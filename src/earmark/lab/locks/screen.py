@@ -115,7 +115,7 @@ def _columns(figures: Figures) -> list[Column]:
     return [
         Column("50 tasks\n1 key\nper s", figures.medians(SINGLE), "{:,.0f}".format, best=max),
         Column("50 tasks\n3 keys\nper s", figures.medians(THREE), "{:,.0f}".format, best=max),
-        Column("50 wait\nturns\nper s", figures.medians(HANDOVER), "{:,.0f}".format, best=max),
+        Column("50 wait\nhand-overs\nper s", figures.medians(HANDOVER), "{:,.0f}".format, best=max),
         Column("longest\nwait\nms", waits, "{:,.0f}".format, best=min),
         Column("fairness\nJain\nof 1", shares, "{:.2f}".format, best=max),
         Column("alone\ntask\np50 µs", figures.medians(LONE), "{:,.0f}".format, best=min),
