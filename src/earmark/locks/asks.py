@@ -44,6 +44,11 @@ def note_grant(stats: Stats, claim: Claim, seconds: float) -> None:
         logger.debug("acquired the lock on %s", ", ".join(claim.keys))
 
 
+def lost_on_its_way(keys: tuple[str, ...]) -> LockLost:
+    """The answer took longer than the lease lives: nobody must go to work under it."""
+    return LockLost(keys=keys, because="it ran out before the answer came")
+
+
 def note_refusal(stats: Stats, claim: Claim, error: BaseException) -> None:
     """Count a refusal by what it was."""
     match error:

@@ -76,6 +76,7 @@ class Holding:
 
     def _gave_back(self, *, whole: bool) -> bool:
         """After a release: what it found is counted, and a loss is said aloud."""
+        self._over = True
         self._stats.released(time.monotonic() - self._began)
         if not whole:
             self._stats.expired()

@@ -40,11 +40,10 @@ class Held(Holding):
         """Give it back. False, with a warning, if it was lost: nobody else's is touched. A second call does nothing."""
         if self._over:
             return not self._lost
-        self._over = True
         try:
             whole = await self._grant.backend.release(self._grant)
         except LocksUnavailable as outage:
-            # The work is done and must not fail for this: the lock runs out by itself.
+            # The work is done and must not fail for this: the lock runs out by itself, and may be released again.
             logger.error("could not release the lock on %s: %s", ", ".join(self.keys), outage.because)  # noqa: TRY400
             return False
         return self._gave_back(whole=whole)
@@ -67,7 +66,7 @@ class Lock:
         self._wait = wait
         self._renew = renew
         self._life = life
-        self._entered: dict[Any, Any] = {}
+        self._entered: dict[Any, list[Any]] = {}
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -76,15 +75,14 @@ class Lock:
 
     async def __aenter__(self) -> Held:
         held = await self._locks.take(self._keys, self._ttl, self._wait)
-        task = asyncio.current_task()
         watchdog = TaskWatchdog(held, life=self._life) if self._renew else None
-        self._entered[task] = (held, watchdog)
+        self._entered.setdefault(asyncio.current_task(), []).append((held, watchdog))
         return held
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        held, watchdog = self._entered.pop(asyncio.current_task())
+        held, watchdog = self._leave(asyncio.current_task())
         if watchdog is None:
             await held.release()
             return
@@ -97,13 +95,23 @@ class Lock:
 
     def __enter__(self) -> SyncHeld:
         held = self._locks.sync.take(self._keys, self._ttl, self._wait, renew=self._renew, life=self._life)
-        self._entered[threading.get_ident()] = held
+        self._entered.setdefault(threading.get_ident(), []).append(held)
         return held
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._entered.pop(threading.get_ident()).release()
+        self._leave(threading.get_ident()).release()
+
+    def _leave(self, who: Any) -> Any:
+        """What this task or thread entered last. Exit stacks are closed by others too: then what anybody did."""
+        if who not in self._entered:
+            who = next(reversed(self._entered))
+        entries = self._entered[who]
+        entry = entries.pop()
+        if not entries:
+            del self._entered[who]
+        return entry
 
 
 class Attempt:

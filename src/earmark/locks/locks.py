@@ -13,7 +13,7 @@ import weakref
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from earmark.locks import keys as names
-from earmark.locks.asks import calling, note_grant, note_refusal, several, sorted_keys
+from earmark.locks.asks import calling, lost_on_its_way, note_grant, note_refusal, several, sorted_keys
 from earmark.locks.errors import LockBusy, LocksUnavailable, QueueFull
 from earmark.locks.lock import Attempt, Held, Lock
 from earmark.locks.markers import MARKER_START, Marker
@@ -37,6 +37,9 @@ logger = logging.getLogger("earmark.locks")
 TTL_SECONDS_DEFAULT = 30.0
 
 
+_opened: weakref.WeakSet[Locks] = weakref.WeakSet()
+
+
 class Locks:
     """Locks on one backend, for tasks and threads alike. Making one contacts nobody."""
 
@@ -48,6 +51,8 @@ class Locks:
         self.holder = _label(holder or f"{socket.gethostname()}:{os.getpid()}")
         self.sync = SyncLocks(self, parts)
         self._parts = parts
+        self._named = holder
+        _opened.add(self)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._here: Backend | None = None
         # Connections belong to the event loop that made them, so that each loop has a backend of its own.
@@ -186,10 +191,13 @@ class Locks:
                 grant = await self._in_line(claim)
             else:
                 grant = await self.backend().acquire(claim)
+            now = time.monotonic()
+            if now >= grant.until:
+                await grant.backend.release(grant)
+                raise lost_on_its_way(keys)  # noqa: TRY301
         except BaseException as error:
             note_refusal(self.stats, claim, error)
             raise
-        now = time.monotonic()
         note_grant(self.stats, claim, now - began)
         return Held(grant, self.stats, now)
 
@@ -233,6 +241,14 @@ class Locks:
     ) -> None:
         self.sync.close()
 
+    def forked(self) -> None:
+        """In a child process: the parent's connections are not ours to use, nor to close."""
+        _inherited.append((self._backends, self._here))
+        self._backends = weakref.WeakKeyDictionary()
+        self._loop = self._here = None
+        self.holder = _label(self._named or f"{socket.gethostname()}:{os.getpid()}")
+        _inherited.append(self.sync.forked())
+
     async def close(self) -> None:
         """Let go of connections, of this event loop and of the threads. Locks that are held run out."""
         found = self._backends.pop(asyncio.get_running_loop(), None)
@@ -240,6 +256,17 @@ class Locks:
         if found is not None:
             await found.close()
         await asyncio.to_thread(self.sync.close)
+
+
+_inherited: list[Any] = []
+
+
+def _after_fork() -> None:
+    for locks in list(_opened):
+        locks.forked()
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 def _label(holder: str) -> str:

@@ -14,7 +14,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from earmark.locks import keys as names
-from earmark.locks.asks import calling, note_grant, note_refusal, several, sorted_keys
+from earmark.locks.asks import calling, lost_on_its_way, note_grant, note_refusal, several, sorted_keys
 from earmark.locks.errors import LockBusy, LocksUnavailable, QueueFull
 from earmark.locks.held import Holding
 from earmark.locks.markers import Marker
@@ -61,7 +61,6 @@ class SyncHeld(Holding):
             return not self._lost
         if self._watchdog is not None:
             self._watchdog.stop()
-        self._over = True
         try:
             whole = self._door.release(self._grant)
         except LocksUnavailable as outage:
@@ -156,10 +155,13 @@ class SyncLocks:
         began = time.monotonic()
         try:
             grant, door = self._take_or_wait(door, claim)
+            now = time.monotonic()
+            if now >= grant.until:
+                door.release(grant)
+                raise lost_on_its_way(keys)  # noqa: TRY301
         except BaseException as error:
             note_refusal(stats, claim, error)
             raise
-        now = time.monotonic()
         note_grant(stats, claim, now - began)
         held = SyncHeld(grant, stats, now, door)
         if renew:
@@ -182,9 +184,11 @@ class SyncLocks:
     async def _acquire(self, claim: Claim) -> Grant:
         return await self._locks.backend().acquire(claim)
 
-    def call(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+    def call(
+        self, coroutine: Coroutine[Any, Any, Any], undo: Callable[[Any], Coroutine[Any, Any, Any]] | None = None
+    ) -> Any:
         """Run something asynchronous in the background thread and wait for it."""
-        return self._open_portal().call(coroutine)
+        return self._open_portal().call(coroutine, undo or _leave)
 
     def close(self) -> None:
         """Let go of connections and of the background thread."""
@@ -195,6 +199,13 @@ class SyncLocks:
             direct.close()
         if portal is not None:
             portal.close(self._close_backend())
+
+    def forked(self) -> object:
+        """In a child process: what the parent's was, which is neither used nor closed here."""
+        inherited = (self._portal, self._direct)
+        self._guard = threading.Lock()
+        self._portal = self._direct = None
+        return inherited
 
     async def _close_backend(self) -> None:
         found = self._locks._backends.pop(asyncio.get_running_loop(), None)  # noqa: SLF001
@@ -247,7 +258,7 @@ class PortalDoor:
 
     def acquire(self, claim: Claim) -> Grant:
         """Waits in line too, if the claim says so."""
-        grant: Grant = self._sync.call(self._sync._acquire(claim))  # noqa: SLF001
+        grant: Grant = self._sync.call(self._sync._acquire(claim), _give_back)  # noqa: SLF001
         return grant
 
     def release(self, grant: Grant) -> bool:
@@ -262,6 +273,44 @@ class PortalDoor:
         """Nothing of its own."""
 
 
+class _Asked:
+    """A question that may be taken back at any moment: before it is asked, meanwhile, or when it is answered."""
+
+    def __init__(self, coroutine: Coroutine[Any, Any, Any], undo: Callable[[Any], Coroutine[Any, Any, Any]]) -> None:
+        self._coroutine = coroutine
+        self._undo = undo
+        self._task: asyncio.Task[Any] | None = None
+        self._undoing: asyncio.Task[Any] | None = None
+        self._taken_back = False
+
+    async def run(self) -> Any:
+        """Ask, in the event loop."""
+        if self._taken_back:
+            self._coroutine.close()
+            raise asyncio.CancelledError
+        self._task = asyncio.current_task()
+        return await self._coroutine
+
+    def take_back(self) -> None:
+        """Nobody waits for the answer."""
+        self._taken_back = True
+        if self._task is None or self._task.cancelled():
+            return
+        if not self._task.done():
+            self._task.cancel()
+            self._task.add_done_callback(lambda _: self.take_back())
+        elif self._task.exception() is None:
+            self._undoing = asyncio.get_running_loop().create_task(self._undo(self._task.result()))
+
+
+async def _leave(_: Any) -> None:
+    """Most answers need no undoing."""
+
+
+async def _give_back(grant: Grant) -> None:
+    await grant.backend.release(grant)
+
+
 class Portal:
     """An event loop in a background thread."""
 
@@ -270,13 +319,15 @@ class Portal:
         self._thread = threading.Thread(target=self._loop.run_forever, name="earmark-locks", daemon=True)
         self._thread.start()
 
-    def call(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
-        """The result. An interrupted caller takes its question back."""
-        future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+    def call(
+        self, coroutine: Coroutine[Any, Any, Any], undo: Callable[[Any], Coroutine[Any, Any, Any]] = _leave
+    ) -> Any:
+        """The result. An interrupted caller takes its question back, and what it was given unknowing is undone."""
+        asked = _Asked(coroutine, undo)
         try:
-            return future.result()
+            return asyncio.run_coroutine_threadsafe(asked.run(), self._loop).result()
         except BaseException:
-            future.cancel()
+            self._loop.call_soon_threadsafe(asked.take_back)
             raise
 
     def close(self, last: Coroutine[Any, Any, Any]) -> None:

@@ -69,13 +69,25 @@ class TaskWatchdog:
         """Once, or as often as it takes until the lock has run out."""
         while ttl := self._plan.next_ttl():
             try:
-                return await self._held.extend(ttl)
+                return await self._extend_in_time(ttl)
             except LocksUnavailable:
                 await asyncio.sleep(min(RETRY_SECONDS, self._held.remaining))
                 self._held.check()
         await asyncio.sleep(self._held.remaining)
         self._held.check()
         return None
+
+    async def _extend_in_time(self, ttl: float) -> None:
+        """The work hears of the loss when the time is over, not when a silent server has been given up."""
+        asking = asyncio.get_running_loop().create_task(self._held.extend(ttl))
+        try:
+            done, _ = await asyncio.wait([asking], timeout=self._held.remaining)
+            if done:
+                return asking.result()
+            self._held.check()
+            return await asking
+        finally:
+            asking.cancel()
 
 
 class ThreadWatchdog:

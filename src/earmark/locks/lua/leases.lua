@@ -10,11 +10,10 @@
 --   "x" n owner ttl_ms                     extend
 --   "r" n owner                            give back
 --   "l" n owner ttl_ms channel             leave the line, and give back what was handed over meanwhile
---   "e" n                                  take away from whoever has it
 -- Returns one answer per call:
---   a, w       the fence, if granted; else {ms, now_us, i, …}: which keys are taken, when the first of them runs out
---              (-1: its queue is full), and this server's time
---   x, r, l, e 1, or 0 if any of the keys did not belong to the owner any more
+--   a, w       the fence, if granted; else {ms, now_us, in_line, i, …}: which keys are taken, when the first of them
+--              runs out (-1: its queue is full), this server's time, and 1 if the owner was in line or had a lease
+--   x, r, l    1, or 0 if any of the keys did not belong to the owner any more
 -- and last {owner, fence, now_us, …}: leases that were handed to waiters of the calling process
 --
 -- A lease is the string "owner|fence", and Redis ends it. While somebody waits for it, it is "owner|fence|until_us" and
@@ -136,11 +135,13 @@ local function give_back(base, n, owner)
 end
 
 local function leave(base, n, entry, except)
+  local left = 0
   for i = 0, n - 1 do
     if i ~= except then
-      call('LREM', KEYS[base + n + i], 0, entry)
+      left = left + call('LREM', KEYS[base + n + i], 0, entry)
     end
   end
+  return left
 end
 
 -- Which of the keys somebody else has. A lease that ended with people in line goes to the first of them.
@@ -163,63 +164,6 @@ local function find_taken(base, n, owner)
   return taken, first, mine, fence
 end
 
--- The fence, if granted; else which keys are taken, and the lease of the first.
-local function take(base, n, owner, ttl)
-  -- Most often nobody has any of the keys: a line has a lease at its head.
-  if call('EXISTS', unpack(KEYS, base, base + n - 1)) == 0 then
-    local fence = next_fence()
-    local lease = owner .. '|' .. digits(fence)
-    for i = base, base + n - 1 do
-      call('SET', KEYS[i], lease, 'PX', ttl)
-    end
-    return fence
-  end
-  local taken, first, mine, fence = find_taken(base, n, owner)
-  if first then
-    return nil, taken, first
-  end
-  -- A repeat, whose first answer was lost, or a lease that was handed over is not granted twice.
-  if mine < n then
-    fence = next_fence()
-    for i = base, base + n - 1 do
-      write(KEYS[i], owner, digits(fence), ttl, call('EXISTS', KEYS[i + n]) == 1)
-    end
-  end
-  return fence
-end
-
--- Whoever waits holds nothing: what was handed over goes back before the next line is joined.
-local function stand_in_line(base, n, entry, owner, first, lease, queue_max, again)
-  local lease_key, queue_key = KEYS[base + first], KEYS[base + n + first]
-  if again then
-    give_back(base, n, owner)
-    leave(base, n, entry, first)
-  end
-  if not (again and call('LPOS', queue_key, entry)) then
-    local length = call('RPUSH', queue_key, entry)
-    if length > queue_max then
-      call('RPOP', queue_key)
-      return -1
-    elseif length == 1 then
-      call('PEXPIRE', queue_key, LINE_MS)
-    end
-  end
-  local time = ends_at(lease)
-  if not time then
-    time = clock() + call('PTTL', lease_key) * 1000
-    call('SET', lease_key, lease .. '|' .. digits(time), 'PX', LINE_MS)
-  end
-  return math.max(0, math.ceil((time - clock()) / 1000))
-end
-
-local function refusal(ms, taken)
-  local answer = {ms, clock()}
-  for _, i in ipairs(taken) do
-    answer[#answer + 1] = i
-  end
-  return answer
-end
-
 local function extend(base, n, owner, ttl)
   for i = base, base + n - 1 do
     if not belongs(read(KEYS[i]), owner) then
@@ -239,15 +183,70 @@ local function extend(base, n, owner, ttl)
   return 1
 end
 
-local function evict(base, n)
-  local whole = 1
-  for i = 0, n - 1 do
-    if not read(KEYS[base + i]) then
-      whole = 0
+-- The fence, if granted; else which keys are taken, the lease of the first, and how many are the owner's own.
+local function take(base, n, owner, ttl)
+  -- Most often nobody has any of the keys: a line has a lease at its head.
+  if call('EXISTS', unpack(KEYS, base, base + n - 1)) == 0 then
+    local fence = next_fence()
+    local lease = owner .. '|' .. digits(fence)
+    for i = base, base + n - 1 do
+      call('SET', KEYS[i], lease, 'PX', ttl)
     end
-    hand_over(KEYS[base + i], KEYS[base + n + i])
+    return fence
   end
-  return whole
+  local taken, first, mine, fence = find_taken(base, n, owner)
+  if first then
+    return nil, taken, first, mine
+  end
+  -- A repeat, whose first answer was lost, or a lease that was handed over is not granted twice, but its time begins
+  -- anew: whoever asks counts from now.
+  if mine == n then
+    extend(base, n, owner, tonumber(ttl))
+  else
+    fence = next_fence()
+    for i = base, base + n - 1 do
+      write(KEYS[i], owner, digits(fence), ttl, call('EXISTS', KEYS[i + n]) == 1)
+    end
+  end
+  return fence
+end
+
+-- Whoever waits holds nothing: what was handed over goes back before the next line is joined.
+local function stand_in_line(base, n, entry, owner, first, lease, mine, queue_max, again)
+  local lease_key, queue_key = KEYS[base + first], KEYS[base + n + first]
+  local was_in_line = 0
+  if again and leave(base, n, entry, first) > 0 then
+    was_in_line = 1
+  end
+  if mine > 0 then
+    was_in_line = 1
+    give_back(base, n, owner)
+  end
+  if call('LPOS', queue_key, entry) then
+    was_in_line = 1
+  else
+    local length = call('RPUSH', queue_key, entry)
+    if length > queue_max then
+      call('RPOP', queue_key)
+      return -1, was_in_line
+    elseif length == 1 then
+      call('PEXPIRE', queue_key, LINE_MS)
+    end
+  end
+  local time = ends_at(lease)
+  if not time then
+    time = clock() + call('PTTL', lease_key) * 1000
+    call('SET', lease_key, lease .. '|' .. digits(time), 'PX', LINE_MS)
+  end
+  return math.max(0, math.ceil((time - clock()) / 1000)), was_in_line
+end
+
+local function refusal(taken, ms, was_in_line)
+  local answer = {ms, clock(), was_in_line}
+  for _, i in ipairs(taken) do
+    answer[#answer + 1] = i
+  end
+  return answer
 end
 
 local word, base = 2, 2
@@ -256,7 +255,7 @@ while word <= #ARGV do
   local answer
   if verb == 'a' then
     local fence, taken = take(base, n, owner, ARGV[word + 3])
-    answer = fence or refusal(0, taken)
+    answer = fence or refusal(taken, 0, 0)
     word = word + 4
   elseif verb == 'r' then
     answer = give_back(base, n, owner)
@@ -267,9 +266,9 @@ while word <= #ARGV do
   elseif verb == 'w' then
     local ttl, channel, queue_max, again = ARGV[word + 3], ARGV[word + 4], tonumber(ARGV[word + 5]), ARGV[word + 6] == '1'
     local entry = owner .. '|' .. ttl .. '|' .. channel
-    local fence, taken, lease = take(base, n, owner, ttl)
+    local fence, taken, lease, mine = take(base, n, owner, ttl)
     if not fence then
-      answer = refusal(stand_in_line(base, n, entry, owner, taken[1], lease, queue_max, again), taken)
+      answer = refusal(taken, stand_in_line(base, n, entry, owner, taken[1], lease, mine, queue_max, again))
     else
       if again then
         leave(base, n, entry)
@@ -277,13 +276,10 @@ while word <= #ARGV do
       answer = fence
     end
     word = word + 7
-  elseif verb == 'l' then
+  else
     leave(base, n, owner .. '|' .. ARGV[word + 3] .. '|' .. ARGV[word + 4])
     answer = give_back(base, n, owner)
     word = word + 5
-  else
-    answer = evict(base, n)
-    word = word + 2
   end
   answers[#answers + 1] = answer
   base = base + 2 * n

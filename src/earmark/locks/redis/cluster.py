@@ -8,6 +8,7 @@ somebody waits at is listened to.
 from __future__ import annotations
 
 import asyncio
+import re
 from collections import defaultdict
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -20,9 +21,10 @@ from redis.crc import REDIS_CLUSTER_HASH_SLOTS, key_slot
 from redis.exceptions import NoScriptError, RedisClusterException, RedisError
 
 from earmark.locks.errors import KeysApart, LocksUnavailable
+from earmark.locks.globs import regex_of
 from earmark.locks.redis.inbox import Inbox, Post
 from earmark.locks.redis.script import SHA, SOURCE, Call, Names, frame
-from earmark.locks.redis.servers import connection_options, outages, read_holding, read_holdings, read_time
+from earmark.locks.redis.servers import SCAN_COUNT, connection_options, outages, read_holding
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Sequence
@@ -84,12 +86,17 @@ class ClusterWire:
         fence = f"{self._names.fence}:{{{tags()[slot]}}}"
         arguments = frame(SHA, fence=fence, channel=self._post.channel, calls=calls)
         answers: list[Any]
-        with outages():
-            try:
-                answers = await self._cluster.execute_command("EVALSHA", *arguments)
-            except NoScriptError:
-                arguments[0] = SOURCE
-                answers = await self._cluster.execute_command("EVAL", *arguments)
+        try:
+            with outages():
+                try:
+                    answers = await self._cluster.execute_command("EVALSHA", *arguments)
+                except NoScriptError:
+                    arguments[0] = SOURCE
+                    answers = await self._cluster.execute_command("EVAL", *arguments)
+        except BaseException:
+            # The answer that is lost may have said to whom of ours a lease was handed.
+            self._post.rouse()
+            raise
         if handed := answers.pop():
             self._post.deliver_all(handed)
         return answers
@@ -157,16 +164,31 @@ class ClusterServers:
         if not self._inboxes[home].open:
             await self._inboxes[home].listen()
 
+    async def stop_listening(self, names: tuple[str, ...]) -> None:
+        """Hang up at the node that has these keys."""
+        if inbox := self._inboxes.get(self._home(names[0])):
+            await inbox.close()
+
     async def holdings(self, *, match: str, limit: int) -> list[Holding]:
         """Walk over the leases of all nodes."""
+        wanted = re.compile(regex_of(match), re.DOTALL)
         with outages():
-            return await read_holdings(OneClock(self._cluster), self.names, match=match, limit=limit)
+            leases = self._cluster.scan_iter(match=f"{self.names.lease_start}*", count=SCAN_COUNT)
+            keys = {key async for lease in leases if wanted.fullmatch(key := self.names.key_of(lease.decode()))}
+        found = [await self.find(key) for key in sorted(keys)[:limit]]
+        return [holding for holding in found if holding]
 
     async def find(self, key: str) -> Holding | None:
-        """Look at one lease."""
+        """Look at one lease, at the node that has it."""
+
+        async def ask(*words: Any) -> Any:
+            # Any node's clock will do to say how old a lease is.
+            where = {"target_nodes": self._cluster.get_random_node()} if words == ("TIME",) else {}
+            return await self._cluster.execute_command(*words, **where)
+
         with outages():
-            client = OneClock(self._cluster)
-            return await read_holding(client, self.names, key, now=await read_time(client))
+            await self._cluster.initialize()
+            return await read_holding(ask, self.names, key)
 
     async def ping(self) -> None:
         """Ask for the nodes, which is a sign of life."""
@@ -189,19 +211,3 @@ class ClusterServers:
         except (RedisError, KeyError, IndexError):
             return ("", 0)
         return (str(node.host), int(node.port))
-
-
-class OneClock:
-    """A cluster client that answers TIME as one server would: any of its clocks will do to say how old a lease is."""
-
-    def __init__(self, cluster: RedisCluster) -> None:
-        self._cluster = cluster
-        self.scan_iter = cluster.scan_iter
-        self.pipeline = cluster.pipeline
-
-    async def time(self) -> tuple[int, int]:
-        """Of the node asked first."""
-        await self._cluster.initialize()
-        answer = await self._cluster.time(target_nodes=self._cluster.get_random_node())
-        seconds, micros = answer
-        return int(seconds), int(micros)

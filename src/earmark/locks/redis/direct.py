@@ -53,7 +53,7 @@ class DirectRedisLeases:
             raise
         if isinstance(answer, int):
             return Grant(claim, self, answer, began + claim.ttl)
-        raise LockBusy(keys=tuple(claim.keys[i] for i in answer[2:]))
+        raise LockBusy(keys=tuple(claim.keys[i] for i in answer[3:]))
 
     def release(self, grant: Grant) -> bool:
         """Compare and delete, and hand over to the next in line."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from earmark.locks.errors import LocksUnavailable
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable
+    from collections.abc import Awaitable, Callable
 
     from earmark.locks.breaker import Breaker
     from earmark.locks.redis.script import Call
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 FLIGHTS_MAX = 2
 CALLS_PER_FLIGHT_MIN = 8  # Fewer are not worth a second flight.
 CALLS_PER_FLIGHT_MAX = 128
+OWED_MAX = 10_000
 
 
 class Flights:
@@ -35,7 +36,12 @@ class Flights:
         self._flying = 0
         self._aloft = 0
         self._gathered: deque[tuple[Call, asyncio.Future[Any]]] = deque()
+        self._owed: deque[Call] = deque(maxlen=OWED_MAX)
+        self._paying = False
+        self._pay_again = False
         self._tasks: set[asyncio.Task[None]] = set()
+        self.on_paid: Callable[[], None] = lambda: None
+        """Told when calls have got through whose answers nobody read."""
 
     def ask(self, call: Call) -> Awaitable[Any]:
         """The script's answer to this call. No coroutine of its own: this is where every call passes."""
@@ -46,10 +52,42 @@ class Flights:
         self._gathered.append((call, future))
         return future
 
+    def owe(self, call: Call) -> None:
+        """A call that must get through, though nobody waits for its answer: now, or when the server answers again."""
+        self._owed.append(call)
+        self.pay()
+
+    def pay(self) -> None:
+        """Try to make the calls that are owed; if that is being tried already, once more after it."""
+        self._pay_again = True
+        if self._owed and not self._paying:
+            self._paying = True
+            self._keep(self._loop.create_task(self._pay()))
+
     async def close(self) -> None:
         """Wait for what is under way."""
         while self._tasks:
             await asyncio.wait(self._tasks)
+
+    async def _pay(self) -> None:
+        try:
+            while self._pay_again and self._owed:
+                self._pay_again = False
+                owed = list(self._owed)
+                self._owed.clear()
+                answers = await asyncio.gather(*map(self._try, owed))
+                self._owed.extend(call for call, heard in zip(owed, answers, strict=True) if not heard)
+                if any(answers):
+                    self.on_paid()
+        finally:
+            self._paying = False
+
+    async def _try(self, call: Call) -> bool:
+        try:
+            await self.ask(call)
+        except LocksUnavailable:
+            return False
+        return True
 
     def _check(self) -> None:
         if not self._breaker.allow():
@@ -71,9 +109,11 @@ class Flights:
 
     def _depart(self) -> None:
         self._flying += 1
-        flight = self._loop.create_task(self._shuttle())
-        self._tasks.add(flight)
-        flight.add_done_callback(self._tasks.discard)
+        self._keep(self._loop.create_task(self._shuttle()))
+
+    def _keep(self, task: asyncio.Task[None]) -> None:
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     async def _shuttle(self) -> None:
         """Fly as long as somebody waits."""
@@ -133,6 +173,8 @@ class Flights:
         finally:
             self._aloft -= len(calls)
         self._breaker.succeeded()
+        if self._owed and not self._paying:
+            self.pay()
         return answers
 
     def _ground(self, outage: LocksUnavailable) -> None:

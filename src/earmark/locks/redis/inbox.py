@@ -75,6 +75,12 @@ class Post:
         elif owner not in self._known:
             self.return_to_sender(owner)
 
+    def close(self) -> None:
+        """Send everybody home."""
+        for future in self._waiting.values():
+            if not future.done():
+                future.set_exception(LocksUnavailable(because="the locks were closed"))
+
     def rouse(self) -> None:
         """Let everybody ask again: messages may have been lost."""
         for future in self._waiting.values():
@@ -106,6 +112,8 @@ class Inbox:
         assert listening is not None
         await asyncio.wait([listening], timeout=self._timeout)
         if not listening.done():
+            # A connection that nobody answers on is given up; the next who waits makes another.
+            await self.close()
             raise LocksUnavailable(because=f"no answer to SUBSCRIBE in {self._timeout:g} s")
         if error := listening.exception():
             raise LocksUnavailable(because=str(error)) from error

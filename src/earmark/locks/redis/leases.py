@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from earmark.locks.errors import LockBusy, LocksUnavailable, QueueFull
 from earmark.locks.ports import Claim, Grant, Group, Holding
 from earmark.locks.redis.flights import Flights
-from earmark.locks.redis.script import Call, milliseconds, owner_of
+from earmark.locks.redis.script import Call, milliseconds, owner_of, owner_seen
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -36,9 +36,13 @@ class RedisLeases:
         self._queue_max = queue_max
         self._flights = Flights(servers.wire, breaker=breaker)
         self._post = servers.post
-        self._post.return_to_sender = self._return
-        self._left: dict[str, Call] = {}
-        self._background: set[asyncio.Task[Any]] = set()
+        # A lease for a waiter who has gone: word of its leaving did not get through yet.
+        self._post.return_to_sender = lambda _: self._flights.pay()
+        # An answer that nobody read may have said who has the lock now.
+        self._flights.on_paid = self._post.rouse
+        self._in_line = 0
+        self._line_left = asyncio.Event()
+        self._closed = False
 
     def acquire(self, claim: Claim) -> Coroutine[Any, Any, Grant]:
         """All of the keys or none; in line for `claim.wait` seconds at most."""
@@ -54,8 +58,8 @@ class RedisLeases:
         call = Call(self._names.of(claim.keys), ("r", len(claim.keys), owner))
         try:
             answer = await self._flights.ask(call)
-        except asyncio.CancelledError:
-            self._send_later(call)
+        except (asyncio.CancelledError, LocksUnavailable):
+            self._flights.owe(call)
             raise
         finally:
             if claim.wait > 0:
@@ -81,17 +85,22 @@ class RedisLeases:
         return await self._servers.find(key)
 
     async def evict(self, key: str) -> bool:
-        """Take a key away from whoever has it."""
-        return bool(await self._flights.ask(Call(self._names.of((key,)), ("e", 1))))
+        """Give back in the name of whoever has it, so that a call that is repeated takes it from nobody else."""
+        found = await self.find(key)
+        return found is not None and bool(
+            await self._flights.ask(Call(self._names.of((key,)), ("r", 1, owner_seen(found))))
+        )
 
     async def ping(self) -> None:
         """Ask the server, past the breaker."""
         await self._servers.ping()
 
     async def close(self) -> None:
-        """Finish what is under way, then disconnect."""
-        while self._background:
-            await asyncio.wait(self._background)
+        """Send home who waits, finish what is under way, then disconnect."""
+        self._closed = True
+        self._post.close()
+        if self._in_line:
+            await self._line_left.wait()
         await self._flights.close()
         await self._servers.close()
 
@@ -103,7 +112,7 @@ class RedisLeases:
             answer = await self._flights.ask(call)
         except (asyncio.CancelledError, LocksUnavailable):
             # The answer is not known; the lease, if there is one, must not outlive the question.
-            self._send_later(Call(names, ("r", len(claim.keys), owner)))
+            self._flights.owe(Call(names, ("r", len(claim.keys), owner)))
             raise
         if isinstance(answer, int):
             return Grant(claim, self, answer, began + claim.ttl)
@@ -117,16 +126,19 @@ class RedisLeases:
                 pass
         owner = owner_of(claim)
         deadline = time.monotonic() + claim.wait
+        self._in_line += 1
         try:
             return await self._stand_in_line(claim, names, owner, deadline)
         except BaseException:
             self._post.forget(owner)
-            leave = Call(names, ("l", len(claim.keys), owner, milliseconds(claim.ttl), self._post.channel))
-            self._left[owner] = leave
-            self._send_later(leave, done=owner)
+            words = ("l", len(claim.keys), owner, milliseconds(claim.ttl), self._post.channel)
+            self._flights.owe(Call(names, words))
             raise
         finally:
             self._post.settle(owner)
+            self._in_line -= 1
+            if self._closed and not self._in_line:
+                self._line_left.set()
 
     async def _stand_in_line(self, claim: Claim, names: tuple[str, ...], owner: str, deadline: float) -> Grant:
         words = ("w", len(claim.keys), owner, milliseconds(claim.ttl), self._post.channel, self._queue_max)
@@ -136,41 +148,33 @@ class RedisLeases:
             handed_over = self._post.expect(owner)
             asked = time.monotonic()
             answer = await self._flights.ask(Call(names, (*words, again)))
-            again = 1
             if isinstance(answer, int):
                 return Grant(claim, self, answer, asked + claim.ttl)
-            lease_ms, server_now, *_ = answer
+            lease_ms, server_now, in_line, *_ = answer
             taken = _taken(claim, answer)
             if lease_ms == -1:
                 raise QueueFull(key=taken[0], queue_max=self._queue_max)
+            if again and not in_line:
+                # It was passed over as one who does not listen, so it had better do so anew.
+                await self._servers.stop_listening(names)
+                await self._servers.listen(names)
+            again = 1
             message = await _first(handed_over, _pause(lease_ms, deadline))
+            if self._closed:
+                raise LocksUnavailable(because="the locks were closed")
             if message and len(claim.keys) == 1:
                 # The server said when it handed over; by our clock that was no earlier than this.
                 since = asked + (message.at - server_now) / 1e6
-                return Grant(claim, self, message.fence, min(since, time.monotonic()) + claim.ttl)
+                until = min(since, time.monotonic()) + claim.ttl
+                # A message may be so late that it tells of a lease that has ended.
+                if until > time.monotonic():
+                    return Grant(claim, self, message.fence, until)
             if not message and time.monotonic() >= deadline:
                 raise LockBusy(keys=taken, waited_seconds=claim.wait)
 
-    def _return(self, owner: str) -> None:
-        """A lease was handed to a waiter who has gone: word of its leaving did not get through, so say it again."""
-        if leave := self._left.get(owner):
-            self._send_later(leave, done=owner)
-
-    def _send_later(self, call: Call, *, done: str = "") -> None:
-        task = asyncio.get_running_loop().create_task(self._send(call, done))
-        self._background.add(task)
-        task.add_done_callback(self._background.discard)
-
-    async def _send(self, call: Call, done: str) -> None:
-        try:
-            await self._flights.ask(call)
-        except LocksUnavailable:
-            return  # The lease runs out by itself, and the place in line is passed over.
-        self._left.pop(done, None)
-
 
 def _taken(claim: Claim, answer: list[int]) -> tuple[str, ...]:
-    return tuple(claim.keys[i] for i in answer[2:])
+    return tuple(claim.keys[i] for i in answer[3:])
 
 
 def _pause(lease_ms: int, deadline: float) -> float:

@@ -18,7 +18,7 @@ from earmark.errors import SetupError
 from earmark.locks.errors import LockBusy, LocksUnavailable
 from earmark.locks.ports import Claim, Grant, Group, Holding
 from earmark.locks.redis.flights import Flights
-from earmark.locks.redis.script import Call, Names, milliseconds, owner_of
+from earmark.locks.redis.script import Call, Names, milliseconds, owner_of, owner_seen
 from earmark.locks.redis.servers import OneServer, one_server
 
 if TYPE_CHECKING:
@@ -123,8 +123,11 @@ class Redlock:
         return None
 
     async def evict(self, key: str) -> bool:
-        """Take a key away from whoever has it, on every server."""
-        answers = await self._ask_all(Call(self._names.of((key,)), ("e", 1)))
+        """Give back in the name of whoever has it, on every server."""
+        found = await self.find(key)
+        if found is None:
+            return False
+        answers = await self._ask_all(Call(self._names.of((key,)), ("r", 1, owner_seen(found))))
         if sum(not isinstance(answer, LocksUnavailable) for answer in answers) < self._majority:
             raise _outage(answers)
         return self._whole(answers)
@@ -155,7 +158,7 @@ class Redlock:
         if sum(isinstance(answer, LocksUnavailable) for answer in answers) > len(answers) - self._majority:
             raise _outage(answers)
         await self._give_back(claim)
-        taken = {claim.keys[i] for answer in answers if isinstance(answer, list) for i in answer[2:]}
+        taken = {claim.keys[i] for answer in answers if isinstance(answer, list) for i in answer[3:]}
         return None, tuple(sorted(taken))
 
     def _whole(self, answers: list[Any]) -> bool:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from earmark.locks.ports import Claim
+    from earmark.locks.ports import Claim, Holding
 
 SOURCE: Final = (files("earmark.locks") / "lua" / "leases.lua").read_bytes()
 SHA: Final = hashlib.sha1(SOURCE, usedforsecurity=False).hexdigest()
@@ -54,6 +54,11 @@ class Names:
 def owner_of(claim: Claim) -> str:
     """Who has a lease: the token decides, the rest is for people."""
     return f"{claim.token}@{claim.holder}"
+
+
+def owner_seen(holding: Holding) -> str:
+    """The same, of a lease that an inspector saw."""
+    return f"{holding.token}@{holding.holder}"
 
 
 def milliseconds(seconds: float) -> int:

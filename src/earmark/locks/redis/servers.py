@@ -6,7 +6,7 @@ import contextlib
 import re
 from typing import TYPE_CHECKING, Any, Protocol
 
-from redis.asyncio import Redis, Sentinel
+from redis.asyncio import Sentinel
 from redis.asyncio.connection import ConnectionPool
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
@@ -20,7 +20,7 @@ from earmark.locks.redis.script import Names
 from earmark.locks.redis.wire import ServerWire, Wire
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 
 SCAN_COUNT = 500
 
@@ -47,6 +47,10 @@ class Servers(Protocol):
 
     async def listen(self, names: tuple[str, ...]) -> None:
         """Return once a hand-over of these would be heard."""
+        ...
+
+    async def stop_listening(self, names: tuple[str, ...]) -> None:
+        """Hang up, so that the next who listens makes a new connection."""
         ...
 
     async def holdings(self, *, match: str, limit: int) -> list[Holding]:
@@ -104,16 +108,33 @@ class OneServer:
         if not self._inbox.open:
             await self._inbox.listen()
 
+    async def stop_listening(self, names: tuple[str, ...]) -> None:  # noqa: ARG002
+        """Hang up."""
+        if self._inbox is not None:
+            await self._inbox.close()
+
     async def holdings(self, *, match: str, limit: int) -> list[Holding]:
         """Walk over the leases."""
-        with outages():
-            return await read_holdings(Redis(connection_pool=self._pool), self.names, match=match, limit=limit)
+        wanted = re.compile(regex_of(match), re.DOTALL)
+        # A scan comes in no order and may show a key twice.
+        keys = {key async for lease in self._scan() if wanted.fullmatch(key := self.names.key_of(lease.decode()))}
+        found = [await self.find(key) for key in sorted(keys)[:limit]]
+        return [holding for holding in found if holding]
 
     async def find(self, key: str) -> Holding | None:
         """Look at one lease."""
-        with outages():
-            client = Redis(connection_pool=self._pool)
-            return await read_holding(client, self.names, key, now=await read_time(client))
+        return await read_holding(self.wire.command, self.names, key)
+
+    async def _scan(self) -> AsyncIterator[bytes]:
+        cursor: Any = 0
+        while True:
+            cursor, leases = await self.wire.command(
+                "SCAN", cursor, "MATCH", f"{self.names.lease_start}*", "COUNT", SCAN_COUNT
+            )
+            for lease in leases:
+                yield lease
+            if int(cursor) == 0:
+                break
 
     async def ping(self) -> None:
         """Ask for a sign of life."""
@@ -156,27 +177,16 @@ def outages() -> Iterator[None]:
         raise LocksUnavailable(because=str(error) or type(error).__name__) from error
 
 
-async def read_holdings(client: Any, names: Names, *, match: str, limit: int) -> list[Holding]:
-    """Who holds what, on a client that can SCAN."""
-    wanted = re.compile(regex_of(match), re.DOTALL)
-    leases = client.scan_iter(match=f"{names.lease_start}*", count=SCAN_COUNT)
-    # A scan comes in no order and may show a key twice.
-    seen = {key async for lease in leases if wanted.fullmatch(key := names.key_of(lease.decode()))}
-    now = await read_time(client)
-    found = [await read_holding(client, names, key, now=now) for key in sorted(seen)[:limit]]
-    return [holding for holding in found if holding]
-
-
-async def read_holding(client: Any, names: Names, key: str, *, now: float) -> Holding | None:
-    """Who holds a key; None if the lease has just ended."""
+async def read_holding(ask: Callable[..., Awaitable[Any]], names: Names, key: str) -> Holding | None:
+    """Who holds a key; None if nobody does. `ask` sends a command to the server that has it."""
     lease, queue = names.pair(key)
-    async with client.pipeline(transaction=False) as pipeline:
-        pipeline.get(lease)
-        pipeline.pttl(lease)
-        pipeline.lrange(queue, 0, -1)
-        value, ttl_ms, line = await pipeline.execute()
+    value = await ask("GET", lease)
     if value is None:
         return None
+    ttl_ms = await ask("PTTL", lease)
+    line = await ask("LRANGE", queue, 0, -1)
+    seconds, micros = await ask("TIME")
+    now = int(seconds) + int(micros) / 1e6
     owner, fence, *ends = value.decode().split("|")
     # While somebody waits, a lease says itself when it ends.
     left = int(ends[0]) / 1e6 - now if ends else ttl_ms / 1000
@@ -193,9 +203,3 @@ async def read_holding(client: Any, names: Names, key: str, *, now: float) -> Ho
         ttl_seconds=left,
         waiters=[entry.decode().rsplit("|", 2)[0].partition("@")[2] for entry in line],
     )
-
-
-async def read_time(client: Any) -> float:
-    """The server's clock, in seconds."""
-    seconds, micros = await client.time()
-    return float(seconds) + float(micros) / 1e6

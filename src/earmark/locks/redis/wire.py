@@ -70,21 +70,28 @@ class ServerWire:
         only a script it does not know is the caller's to mend.
         """
         deadline = asyncio.get_running_loop().time() + self._timeout
+        repeated = False
         while True:
             connection = self._idle.pop() if self._idle else self._pool.make_connection()
             fresh = not connection.is_connected
             try:
-                return await self._exchange(connection, deadline, arguments)
+                answer = await self._exchange(connection, deadline, arguments)
             except (RedisConnectionError, OSError) as error:
                 late = asyncio.get_running_loop().time() >= deadline
                 # A connection that idled may be to a server that has gone and come back: all calls can be repeated.
                 if fresh or late:
                     because = f"no answer in {self._timeout:g} s" if late else str(error) or type(error).__name__
                     raise LocksUnavailable(because=because) from error
+                repeated = True
+                continue
             except NoScriptError:
                 raise
             except RedisError as error:
                 raise LocksUnavailable(because=str(error)) from error
+            if repeated:
+                # The answer that was lost may have said to whom of ours a lease was handed.
+                self._post.rouse()
+            return answer
 
     async def close(self) -> None:
         """Disconnect."""

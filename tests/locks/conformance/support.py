@@ -1,0 +1,80 @@
+"""What the rules are asked with: names to lock by, and ways to wait for a fact."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from typing import TYPE_CHECKING, Any
+
+from earmark.locks.ports import Group
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    import pytest
+
+    from earmark.locks import Locks
+    from earmark.locks.ports import Holding
+
+KEY = "invoice:42"
+SEATS = tuple(f"event:{{opera}}:seat:A{number}" for number in range(1, 5))
+"""Of one event, so that they can be locked together everywhere."""
+BOUND = 30.0
+"""A wait that nobody sees the end of when all is well."""
+SHORT = 0.15
+"""A lease that is meant to run out: long enough to be won and looked at, short enough to wait for."""
+
+
+async def eventually(fact: Callable[[], Awaitable[bool]]) -> None:
+    """Wait for a fact, within a bound."""
+    deadline = time.monotonic() + BOUND
+    while not await fact():
+        assert time.monotonic() < deadline, "the fact never came"
+        await asyncio.sleep(0.01)
+
+
+async def holding(locks: Locks, key: str = KEY) -> Holding | None:
+    """What an inspector sees of one key."""
+    return next((each for each in await locks.holdings() if each.key == key), None)
+
+
+async def waiters(locks: Locks, key: str = KEY) -> int:
+    """How many stand in line, as an inspector sees it."""
+    found = await holding(locks, key)
+    return len(found.waiters) if found else 0
+
+
+async def until_waiting(locks: Locks, count: int, key: str = KEY, *, unless: asyncio.Task[Any] | None = None) -> None:
+    """Until so many stand in line. Where nobody keeps a line there is nothing to see, and a moment must do.
+
+    A wait that may end by itself is named as `unless`, for a slow machine may see its end first.
+    """
+    if Group.FIFO in locks.groups:
+
+        async def so_many() -> bool:
+            return await waiters(locks, key) == count or (unless is not None and unless.done())
+
+        await eventually(so_many)
+    else:
+        await asyncio.sleep(0.05)
+
+
+async def until_nothing_is_left(locks: Locks) -> None:
+    """Until nobody holds anything and nobody waits. The leases of a test live longer than this waits."""
+
+    async def nothing() -> bool:
+        return await locks.holdings() == []
+
+    await eventually(nothing)
+
+
+def warnings_in(caplog: pytest.LogCaptureFixture) -> str:
+    """What the toolkit warned of, as text. That a busy machine was slow to acquire is no matter of these tests."""
+    return "\n".join(
+        record.getMessage()
+        for record in caplog.records
+        if record.name.startswith("earmark.locks")
+        and record.levelno >= logging.WARNING
+        and "acquiring" not in record.getMessage()
+    )
