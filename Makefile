@@ -24,11 +24,14 @@ demo: $(READY) ## Run the demo: a seeded theatre on SQLite, with its page
 	@# On a terminal the demo gets a process group of its own, so that Ctrl-C ends it and not make, and make ends with 0.
 	@if [ -t 0 ]; then exec sh -mc '$(BIN)/earmark demo $(ARGS)'; else exec $(BIN)/earmark demo $(ARGS); fi
 
+# Many tests wait for a server rather than for a core, so there are more of them at once than cores.
+WORKERS ?= 4
+
 test: $(READY) ## Run the tests, on real PostgreSQL and Valkey that they start themselves
-	@$(BIN)/pytest $(ARGS)
+	@$(BIN)/pytest -n $(WORKERS) --dist loadfile $(ARGS)
 
 proof: $(READY) ## Run the long proofs too
-	@EARMARK_PROOF=1 $(BIN)/pytest $(ARGS)
+	@EARMARK_PROOF=1 $(BIN)/pytest -n $(WORKERS) --dist loadfile $(ARGS)
 
 lint: $(READY) ## Check style and formatting
 	@$(BIN)/ruff check .
