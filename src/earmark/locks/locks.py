@@ -241,13 +241,13 @@ class Locks:
     ) -> None:
         self.sync.close()
 
-    def forked(self) -> None:
+    def _forked(self) -> None:
         """In a child process: the parent's connections are not ours to use, nor to close."""
         _inherited.append((self._backends, self._here))
         self._backends = weakref.WeakKeyDictionary()
         self._loop = self._here = None
         self.holder = _label(self._named or f"{socket.gethostname()}:{os.getpid()}")
-        _inherited.append(self.sync.forked())
+        _inherited.append(self.sync._forked())  # noqa: SLF001
 
     async def close(self) -> None:
         """Let go of connections, of this event loop and of the threads. Locks that are held run out."""
@@ -263,7 +263,7 @@ _inherited: list[Any] = []
 
 def _after_fork() -> None:
     for locks in list(_opened):
-        locks.forked()
+        locks._forked()  # noqa: SLF001
 
 
 os.register_at_fork(after_in_child=_after_fork)

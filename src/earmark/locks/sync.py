@@ -200,7 +200,7 @@ class SyncLocks:
         if portal is not None:
             portal.close(self._close_backend())
 
-    def forked(self) -> object:
+    def _forked(self) -> object:
         """In a child process: what the parent's was, which is neither used nor closed here."""
         inherited = (self._portal, self._direct)
         self._guard = threading.Lock()
