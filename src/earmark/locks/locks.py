@@ -53,8 +53,7 @@ class Locks:
         self._parts = parts
         self._named = holder
         _opened.add(self)
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._here: Backend | None = None
+        self._latest: tuple[asyncio.AbstractEventLoop | None, Backend | None] = (None, None)
         # Connections belong to the event loop that made them, so that each loop has a backend of its own.
         self._backends: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Backend] = weakref.WeakKeyDictionary()
 
@@ -211,12 +210,14 @@ class Locks:
     def backend(self) -> Backend:
         """The backend of the running event loop."""
         loop = asyncio.get_running_loop()
-        if loop is self._loop and self._here is not None:
-            return self._here
+        # One value, so that the loops of two threads never see each other's half.
+        latest, found = self._latest
+        if loop is latest and found is not None:
+            return found
         found = self._backends.get(loop)
         if found is None:
             found = self._backends[loop] = self._parts.connect()
-        self._loop, self._here = loop, found
+        self._latest = (loop, found)
         return found
 
     async def __aenter__(self) -> Self:
@@ -243,22 +244,23 @@ class Locks:
 
     def _forked(self) -> None:
         """In a child process: the parent's connections are not ours to use, nor to close."""
-        _inherited.append((self._backends, self._here))
+        _inherited.append((self._backends, self._latest))
         self._backends = weakref.WeakKeyDictionary()
-        self._loop = self._here = None
+        self._latest = (None, None)
         self.holder = _label(self._named or f"{socket.gethostname()}:{os.getpid()}")
         _inherited.append(self.sync._forked())  # noqa: SLF001
 
     async def close(self) -> None:
         """Let go of connections, of this event loop and of the threads. Locks that are held run out."""
         found = self._backends.pop(asyncio.get_running_loop(), None)
-        self._loop = self._here = None
+        self._latest = (None, None)
         if found is not None:
             await found.close()
         await asyncio.to_thread(self.sync.close)
 
 
 _inherited: list[Any] = []
+"""What child processes must keep, lest it is closed when it is thrown away."""
 
 
 def _after_fork() -> None:
