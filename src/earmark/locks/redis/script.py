@@ -31,21 +31,21 @@ class Names:
         self.prefix = prefix
         self.fence = f"{prefix}:fence"
         self.lease_start = f"{prefix}:lock:"
-        self.pair = lru_cache(maxsize=NAMES_KEPT)(self._pair)
-
-    def of(self, keys: tuple[str, ...]) -> tuple[str, ...]:
-        """The leases of these keys, then their queues."""
-        if len(keys) == 1:
-            return self.pair(keys[0])
-        leases, queues = zip(*map(self.pair, keys), strict=True)
-        return leases + queues
+        # Asked for twice at least, when a lock is taken and when it is given back.
+        self.of = lru_cache(maxsize=NAMES_KEPT)(self._of)
 
     def key_of(self, lease: str) -> str:
         """The key whose lease this is."""
         tagged = lease.removeprefix(self.lease_start)
         return tagged[1:-1] if tagged.startswith("{") and tagged.endswith("}") else tagged
 
-    def _pair(self, key: str) -> tuple[str, str]:
+    def _of(self, keys: tuple[str, ...]) -> tuple[str, ...]:
+        """The leases of these keys, then their queues."""
+        leases, queues = zip(*map(self.pair, keys), strict=True)
+        return leases + queues
+
+    def pair(self, key: str) -> tuple[str, str]:
+        """The lease and the queue of a key."""
         # A key that brings its own tag keeps it: that is how callers put keys side by side on a cluster.
         tagged = key if "{" in key else f"{{{key}}}"
         return f"{self.lease_start}{tagged}", f"{self.prefix}:queue:{tagged}"
