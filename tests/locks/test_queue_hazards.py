@@ -463,6 +463,40 @@ async def test_a_waiter_whose_connection_was_forgotten_is_served_among_others(
     await inside.until_empty()
 
 
+async def test_a_subscription_that_is_made_anew_is_one_subscription(
+    server: Valkey, inside: Inside, prefix: str
+) -> None:
+    """Three waiters find out at the same time that they hear nothing: they listen together, and stop in the end."""
+    with Proxy(server.port) as proxy:
+        async with (
+            Locks.from_url(proxy.url, prefix=prefix) as forgotten,
+            Locks.from_url(server.url, prefix=prefix, timeout=BOUND) as others,
+        ):
+            held = await others.acquire(KEY, ttl=1)
+            line = await in_line(forgotten, inside, 3)
+            proxy.strand(Kind.SUBSCRIPTION)
+            ask(server, "CLIENT", "KILL", "TYPE", "pubsub")
+            behind = asyncio.create_task(others.acquire(KEY, ttl=60, wait=BOUND))
+            await inside.until_waiting(4)
+            assert await held.release() is True
+            next_holder = await behind
+            await inside.until_waiting(3)
+            assert await next_holder.release() is True
+            for waiter in asyncio.as_completed(line, timeout=BOUND):
+                assert await (await waiter).release() is True
+            listeners = subscriptions(server, prefix)
+        await until(lambda: subscriptions(server, prefix) == [0, 0])
+    assert sorted(listeners) == [1, 1]
+    await inside.until_empty()
+
+
+def subscriptions(server: Valkey, prefix: str) -> list[int]:
+    """How many listen on each channel of a test, and then a zero for each channel that nobody listens on any more."""
+    channels: list[str] = ask(server, "PUBSUB", "CHANNELS", f"{prefix}:wake:*")
+    counts: list[str] = ask(server, "PUBSUB", "NUMSUB", *channels)[1::2] if channels else []
+    return [int(count) for count in counts] + [0] * (2 - len(channels))
+
+
 # --- several keys ---------------------------------------------------------------------------------------------------
 
 

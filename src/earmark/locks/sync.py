@@ -7,6 +7,7 @@ waiting in line above all, is done by the asynchronous backend in one event loop
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import secrets
 import threading
@@ -327,7 +328,9 @@ class Portal:
         try:
             return asyncio.run_coroutine_threadsafe(asked.run(), self._loop).result()
         except BaseException:
-            self._loop.call_soon_threadsafe(asked.take_back)
+            # A loop that has ended has nothing left to take back.
+            with contextlib.suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(asked.take_back)
             raise
 
     def close(self, last: Coroutine[Any, Any, Any]) -> None:

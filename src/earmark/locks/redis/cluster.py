@@ -8,16 +8,16 @@ somebody waits at is listened to.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import re
 from collections import defaultdict
-from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from redis.asyncio.cluster import ClusterNode, RedisCluster
 from redis.asyncio.connection import Connection, ConnectionPool, SSLConnection
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
-from redis.crc import REDIS_CLUSTER_HASH_SLOTS, key_slot
+from redis.crc import key_slot
 from redis.exceptions import NoScriptError, RedisClusterException, RedisError
 
 from earmark.locks.errors import KeysApart, LocksUnavailable
@@ -34,16 +34,16 @@ if TYPE_CHECKING:
 REDIRECTIONS_MAX = 3
 
 
-@cache
-def tags() -> tuple[str, ...]:
-    """For each slot a short hash tag that lies in it."""
-    found: dict[int, str] = {}
-    number = 0
-    while len(found) < REDIS_CLUSTER_HASH_SLOTS:
-        tag = str(number)
-        found.setdefault(key_slot(tag.encode()), tag)
-        number += 1
-    return tuple(found[slot] for slot in range(REDIS_CLUSTER_HASH_SLOTS))
+_tags: dict[int, str] = {}
+_numbers = itertools.count()
+
+
+def tag_in(slot: int) -> str:
+    """A short hash tag that lies in this slot. Found by trying, and remembered."""
+    while slot not in _tags:
+        tag = str(next(_numbers))
+        _tags.setdefault(key_slot(tag.encode()), tag)
+    return _tags[slot]
 
 
 def slot_of(name: str) -> int:
@@ -83,7 +83,7 @@ class ClusterWire:
         await self._cluster.aclose()
 
     async def _send(self, slot: int, calls: Sequence[Call]) -> list[Any]:
-        fence = f"{self._names.fence}:{{{tags()[slot]}}}"
+        fence = f"{self._names.fence}:{{{tag_in(slot)}}}"
         arguments = frame(SHA, fence=fence, channel=self._post.channel, calls=calls)
         answers: list[Any]
         try:
@@ -164,9 +164,15 @@ class ClusterServers:
         if not self._inboxes[home].open:
             await self._inboxes[home].listen()
 
-    async def stop_listening(self, names: tuple[str, ...]) -> None:
-        """Hang up at the node that has these keys."""
-        if inbox := self._inboxes.get(self._home(names[0])):
+    def ears(self, names: tuple[str, ...]) -> object:
+        """The subscription to the node that has these keys."""
+        inbox = self._inboxes.get(self._home(names[0]))
+        return inbox.reader if inbox else None
+
+    async def stop_listening(self, names: tuple[str, ...], ears: object) -> None:
+        """Hang up at the node that has these keys, unless somebody has done so already."""
+        inbox = self._inboxes.get(self._home(names[0]))
+        if inbox is not None and inbox.reader is ears:
             await inbox.close()
 
     async def holdings(self, *, match: str, limit: int) -> list[Holding]:

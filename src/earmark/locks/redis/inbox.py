@@ -13,6 +13,7 @@ import asyncio
 import secrets
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError
 
 from earmark.locks.errors import LocksUnavailable
@@ -103,6 +104,11 @@ class Inbox:
         """Whether messages arrive now."""
         return self._listening is not None and self._listening.done() and not self._listening.exception()
 
+    @property
+    def reader(self) -> object:
+        """Which subscription this is: a new one for every connection."""
+        return self._reader
+
     async def listen(self) -> None:
         """Return once messages arrive."""
         if self._reader is None or self._reader.done():
@@ -113,17 +119,18 @@ class Inbox:
         await asyncio.wait([listening], timeout=self._timeout)
         if not listening.done():
             # A connection that nobody answers on is given up; the next who waits makes another.
-            await self.close()
+            if self._listening is listening:
+                await self.close()
             raise LocksUnavailable(because=f"no answer to SUBSCRIBE in {self._timeout:g} s")
         if error := listening.exception():
             raise LocksUnavailable(because=str(error)) from error
 
     async def close(self) -> None:
-        """Stop listening."""
-        if self._reader is not None:
-            self._reader.cancel()
-            await asyncio.wait([self._reader])
-            self._reader = None
+        """Stop listening. Who listens again meanwhile has a connection of its own, which this does not touch."""
+        reader, self._reader, self._listening = self._reader, None, None
+        if reader is not None:
+            reader.cancel()
+            await asyncio.wait([reader])
 
     async def _read(self, listening: asyncio.Future[None]) -> None:
         """Read until the connection breaks; then everybody asks again, which opens a new one."""
@@ -141,6 +148,10 @@ class Inbox:
                 listening.set_exception(error)
                 listening.exception()  # Seen, even if nobody is left to ask.
         finally:
-            self._listening = None
+            if not listening.done():
+                listening.set_exception(RedisConnectionError("the subscription was given up"))
+                listening.exception()
+            if self._listening is listening:
+                self._listening = None
             await connection.disconnect(nowait=True)
             self._post.rouse()

@@ -145,6 +145,8 @@ class RedisLeases:
         again = 0
         while True:
             await self._servers.listen(names)
+            if not again:
+                ears = self._servers.ears(names)
             handed_over = self._post.expect(owner)
             asked = time.monotonic()
             answer = await self._flights.ask(Call(names, (*words, again)))
@@ -156,8 +158,9 @@ class RedisLeases:
                 raise QueueFull(key=taken[0], queue_max=self._queue_max)
             if again and not in_line:
                 # It was passed over as one who does not listen, so it had better do so anew.
-                await self._servers.stop_listening(names)
+                await self._servers.stop_listening(names, ears)
                 await self._servers.listen(names)
+            ears = self._servers.ears(names)
             again = 1
             message = await _first(handed_over, _pause(lease_ms, deadline))
             if self._closed:
@@ -166,8 +169,8 @@ class RedisLeases:
                 # The server said when it handed over; by our clock that was no earlier than this.
                 since = asked + (message.at - server_now) / 1e6
                 until = min(since, time.monotonic()) + claim.ttl
-                # A message may be so late that it tells of a lease that has ended.
-                if until > time.monotonic():
+                # A message may be so late that it tells of a lease that has ended, or of one before this question.
+                if until > time.monotonic() and message.at >= server_now:
                     return Grant(claim, self, message.fence, until)
             if not message and time.monotonic() >= deadline:
                 raise LockBusy(keys=taken, waited_seconds=claim.wait)

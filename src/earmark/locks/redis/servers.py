@@ -49,8 +49,12 @@ class Servers(Protocol):
         """Return once a hand-over of these would be heard."""
         ...
 
-    async def stop_listening(self, names: tuple[str, ...]) -> None:
-        """Hang up, so that the next who listens makes a new connection."""
+    def ears(self, names: tuple[str, ...]) -> object:
+        """The subscription by which a hand-over of these is heard now."""
+        ...
+
+    async def stop_listening(self, names: tuple[str, ...], ears: object) -> None:
+        """Hang up, unless somebody has done so already; the next who listens makes a new connection."""
         ...
 
     async def holdings(self, *, match: str, limit: int) -> list[Holding]:
@@ -108,9 +112,13 @@ class OneServer:
         if not self._inbox.open:
             await self._inbox.listen()
 
-    async def stop_listening(self, names: tuple[str, ...]) -> None:  # noqa: ARG002
-        """Hang up."""
-        if self._inbox is not None:
+    def ears(self, names: tuple[str, ...]) -> object:  # noqa: ARG002
+        """The subscription by which a hand-over is heard now."""
+        return self._inbox.reader if self._inbox else None
+
+    async def stop_listening(self, names: tuple[str, ...], ears: object) -> None:  # noqa: ARG002
+        """Hang up, unless somebody has done so already."""
+        if self._inbox is not None and self._inbox.reader is ears:
             await self._inbox.close()
 
     async def holdings(self, *, match: str, limit: int) -> list[Holding]:
