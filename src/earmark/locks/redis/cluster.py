@@ -18,7 +18,7 @@ from redis.asyncio.connection import Connection, ConnectionPool, SSLConnection
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.crc import key_slot
-from redis.exceptions import NoScriptError, RedisClusterException, RedisError
+from redis.exceptions import NoScriptError, RedisError
 
 from earmark.locks.errors import KeysApart, LocksUnavailable
 from earmark.locks.globs import regex_of
@@ -198,11 +198,9 @@ class ClusterServers:
 
     async def ping(self) -> None:
         """Ask for the nodes, which is a sign of life."""
-        try:
+        with outages():
             await self._cluster.initialize()
             await self._cluster.ping(target_nodes=RedisCluster.PRIMARIES)
-        except (RedisError, RedisClusterException, OSError) as error:
-            raise LocksUnavailable(because=str(error)) from error
 
     async def close(self) -> None:
         """Disconnect."""

@@ -143,7 +143,7 @@ class Inbox:
             while True:
                 _, _, message = await connection.read_response()
                 self._post.read(message)
-        except (RedisError, OSError) as error:
+        except (RedisError, OSError, AttributeError) as error:
             if not listening.done():
                 listening.set_exception(error)
                 listening.exception()  # Seen, even if nobody is left to ask.

@@ -46,6 +46,8 @@ class RedisLeases:
 
     def acquire(self, claim: Claim) -> Coroutine[Any, Any, Grant]:
         """All of the keys or none; in line for `claim.wait` seconds at most."""
+        if self._closed:
+            raise LocksUnavailable(because="the locks were closed")
         names = self._names.of(claim.keys)
         if len(claim.keys) > 1:
             self._servers.check_together(claim.keys, names)

@@ -10,14 +10,14 @@ from redis.asyncio import Sentinel
 from redis.asyncio.connection import ConnectionPool
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
-from redis.exceptions import RedisError
+from redis.exceptions import RedisClusterException, RedisError
 
 from earmark.locks.errors import LocksUnavailable
 from earmark.locks.globs import regex_of
 from earmark.locks.ports import Holding
 from earmark.locks.redis.inbox import Inbox, Post
 from earmark.locks.redis.script import Names
-from earmark.locks.redis.wire import ServerWire, Wire
+from earmark.locks.redis.wire import BROKEN, ServerWire, Wire
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
@@ -181,7 +181,7 @@ def outages() -> Iterator[None]:
     """What redis-py raises, in our words."""
     try:
         yield
-    except (RedisError, OSError) as error:
+    except (RedisError, RedisClusterException, *BROKEN) as error:
         raise LocksUnavailable(because=str(error) or type(error).__name__) from error
 
 

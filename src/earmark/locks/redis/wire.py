@@ -25,6 +25,10 @@ if TYPE_CHECKING:
     from earmark.locks.redis.inbox import Post
 
 
+# A connection that is cut while redis-py makes it has no writer any more, and redis-py stumbles over that.
+BROKEN = (RedisConnectionError, OSError, AttributeError)
+
+
 class Wire(Protocol):
     """Carries calls to wherever their keys live."""
 
@@ -76,7 +80,7 @@ class ServerWire:
             fresh = not connection.is_connected
             try:
                 answer = await self._exchange(connection, deadline, arguments)
-            except (RedisConnectionError, OSError) as error:
+            except BROKEN as error:
                 late = asyncio.get_running_loop().time() >= deadline
                 # A connection that idled may be to a server that has gone and come back: all calls can be repeated.
                 if fresh or late:
@@ -112,7 +116,7 @@ class ServerWire:
             await connection.send_packed_command(pack_command(arguments), check_health=False)
             answer = await connection.read_response()
             healthy = True
-        except (RedisConnectionError, OSError):
+        except BROKEN:
             raise
         except RedisError:
             healthy = True
