@@ -100,6 +100,7 @@ class DirectRedisLeases:
             return self._command("EVAL", *arguments)[0]
 
     def _command(self, *arguments: Any) -> Any:
+        breaks = 0
         while True:
             try:
                 connection = self._idle.pop()
@@ -107,13 +108,15 @@ class DirectRedisLeases:
             except IndexError:
                 connection = self._pool.make_connection()
                 fresh = True
+                breaks += 1
             try:
                 return self._exchange(connection, arguments, fresh=fresh)
             except RedisTimeoutError as error:
                 raise LocksUnavailable(because=f"no answer in {self._timeout:g} s") from error
             except (RedisConnectionError, OSError) as error:
-                # A connection that idled may be to a server that has gone and come back: all calls can be repeated.
-                if fresh:
+                # One that idled may be to a server that has gone and come back, and a new one may break once: all calls
+                # can be repeated.
+                if breaks > 1:
                     raise LocksUnavailable(because=str(error) or type(error).__name__) from error
             except NoScriptError:
                 raise

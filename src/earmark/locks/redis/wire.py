@@ -74,16 +74,17 @@ class ServerWire:
         only a script it does not know is the caller's to mend.
         """
         deadline = asyncio.get_running_loop().time() + self._timeout
-        repeated = False
+        repeated, breaks = False, 0
         while True:
             connection = self._idle.pop() if self._idle else self._pool.make_connection()
-            fresh = not connection.is_connected
+            breaks += not connection.is_connected
             try:
                 answer = await self._exchange(connection, deadline, arguments)
             except BROKEN as error:
                 late = asyncio.get_running_loop().time() >= deadline
-                # A connection that idled may be to a server that has gone and come back: all calls can be repeated.
-                if fresh or late:
+                # One that idled may be to a server that has gone and come back, and a new one may break once: all calls
+                # can be repeated.
+                if late or breaks > 1:
                     because = f"no answer in {self._timeout:g} s" if late else str(error) or type(error).__name__
                     raise LocksUnavailable(because=because) from error
                 repeated = True
