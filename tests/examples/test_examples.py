@@ -1,0 +1,260 @@
+"""The worked examples do what they print, on SQLite and on PostgreSQL, and the tables agree with them afterwards."""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+import msgspec
+import pytest
+from tests.docs.pages import ROOT, Block, blocks, codes, prose, read
+from tests.docs.stories import BIN, Failed, compare, environment, tell
+
+from earmark.api.words import EventIdText
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from earmark.servers import Postgres
+
+    Ask = Callable[[str], list[tuple[str, ...]]]
+
+EXAMPLES = ROOT / "examples"
+PROGRAMS = sorted(EXAMPLES.glob("*.py"))
+PAGE = "examples/README.md"
+SECONDS_MAX = 60
+FLIGHTS = ("flight:XY101:date:2031-03-01", "flight:XY101:date:2031-03-02", "flight:XY102:date:2031-03-01")
+CLEAN = "clean: every seat has at most one live owner"
+
+SOLD = """
+SELECT s.event_id, s.id, b.buyer FROM seats s JOIN bookings b ON b.id = s.booking_id
+ WHERE b.state = 'confirmed' ORDER BY s.event_id, s.id
+"""
+POOLS = "SELECT event_id, id, capacity, held, sold FROM pools ORDER BY event_id, id"
+STATES = "SELECT state, count(*) FROM bookings GROUP BY state ORDER BY state"
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """An empty database, as somebody who runs an example would name it."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path / 'shop.sqlite3'}"
+    found: str = request.getfixturevalue("postgres_url")
+    return found
+
+
+@pytest.fixture
+def ask(url: str, request: pytest.FixtureRequest) -> Ask:
+    """The tables themselves, by plain SQL and past all of Earmark."""
+
+    def asked(sql: str) -> list[tuple[str, ...]]:
+        if url.startswith("sqlite"):
+            connection = sqlite3.connect(url.removeprefix("sqlite:///"))
+            rows = [tuple(map(str, row)) for row in connection.execute(sql)]
+            connection.close()
+            return rows
+        server: Postgres = request.getfixturevalue("postgres_server")
+        answer = server.psql(sql, database=urlsplit(url).path.removeprefix("/"))
+        return [tuple(line.split("|")) for line in answer.splitlines()]
+
+    return asked
+
+
+def run(program: Path, url: str | None = None) -> subprocess.CompletedProcess[str]:
+    """Run a program as a user would."""
+    settings = {} if url is None else {"DATABASE_URL": url}
+    return subprocess.run(
+        [sys.executable, "-W", "error", program],
+        env=environment(**settings),
+        capture_output=True,
+        text=True,
+        timeout=SECONDS_MAX,
+        check=False,
+    )
+
+
+def story(program: str) -> Block:
+    """The block of the page that runs a program, with what the page says that it prints."""
+    (found,) = [block for block in blocks(read(PAGE)) if block.text.strip() == f"python examples/{program}"]
+    return found
+
+
+def told(program: str, url: str) -> str:
+    """What a program printed, which is what its page says."""
+    done = run(EXAMPLES / program, url)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    assert compare(story(program), done.stdout) == 1
+    return done.stdout
+
+
+def sells_nothing_twice(program: str, url: str, ask: Ask) -> None:
+    """A second run on one database is refused by name and changes nothing; the database is whole."""
+    before = ask(SOLD), ask(POOLS), ask(STATES)
+    again = run(EXAMPLES / program, url)
+    assert again.returncode == 1
+    assert "earmark.errors.EventExists" in again.stderr
+    assert (ask(SOLD), ask(POOLS), ask(STATES)) == before
+    assert verified(url).startswith(CLEAN)
+
+
+def verified(url: str) -> str:
+    """What `earmark verify` says about a database."""
+    command = [str(BIN / "earmark"), "verify", "--database", url]
+    done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=SECONDS_MAX, check=False)
+    return done.stdout
+
+
+def test_a_warehouse_loses_no_update(url: str, ask: Ask) -> None:
+    """100 - 10 - 5 is 85, the last unit goes to one order, and what nobody pays for goes back.
+
+    The control stands in the program: the same two orders by reading, subtracting and writing back lose one of them.
+    """
+    said = told("inventory.py", url)
+    assert re.search(r"^by hand: +100 - 10 - 5 = (90|95)$", said, re.MULTILINE)
+    assert re.search(r"^with Earmark: +100 - 10 - 5 = 85 ", said, re.MULTILINE)
+
+    pools = {pool: tuple(map(int, counts)) for _, pool, *counts in ask(POOLS)}
+    assert pools == {
+        "lamp": (1, 0, 1),
+        "mug": (100, 0, 10 + 5 + 28 * 3),
+        "poster": (40, 0, 20),
+        "shirt": (40, 0, 20 + 5),
+    }
+    assert ask(STATES) == [("confirmed", str(2 + 40 + 1 + 28 + 1)), ("expired", "1")]
+    sells_nothing_twice("inventory.py", url, ask)
+
+
+def test_a_cinema_sells_a_seat_once_per_show(url: str, ask: Ask) -> None:
+    """The same seat in two shows has two owners and in one show one, and a family sits together or not at all."""
+    said = told("cinema.py", url)
+    sold = {(show, seat): buyer for show, seat, buyer in ask(SOLD)}
+    assert sold.pop(("cinema:show:matinee", "C5")) == "alice"
+    evening = {seat: buyer for (_, seat), buyer in sold.items()}
+    assert evening.pop("C5") == "bob"
+    assert evening.pop("A2") == "bob"
+    assert evening.pop("D5").startswith("buyer-")
+
+    (late,) = re.findall(r"^(family-\d) wants", said, re.MULTILINE)
+    first = {"family-1": "family-2", "family-2": "family-1"}[late]
+    row = {"family-1": ("E1", "E2", "E3", "E4"), "family-2": ("E4", "E5", "E6", "E7")}[first]
+    assert evening == dict.fromkeys(row, first) | dict.fromkeys(("F1", "F2", "F3", "F4"), late)
+    assert said.count("#") == len(evening) + 4, "what the program draws is what the tables say"
+    assert ask(STATES) == [("confirmed", "6"), ("expired", "1")]
+    sells_nothing_twice("cinema.py", url, ask)
+
+
+def test_an_airline_sells_a_seat_once_per_number_and_date(url: str, ask: Ask) -> None:
+    """A flight number and a date make a flight; a group has all its seats and bags or none of them."""
+    told("flight.py", url)
+    morning, next_day, back = FLIGHTS
+    sold = {(flight, seat): buyer for flight, seat, buyer in ask(SOLD)}
+    assert [sold.pop((flight, "12A")) for flight in (morning, next_day, back)] == ["alice"] * 3
+    assert sold.pop((morning, "1A")).startswith("buyer-")
+    assert [sold.pop((morning, seat)) for seat in ("17A", "17B")] == ["bob"] * 2
+    assert [sold.pop((next_day, seat)) for seat in ("14A", "14B", "14C")] == ["group-3", "group-3", "alice"]
+    assert [sold.pop((back, f"20{letter}")) for letter in "ABCDEF"] == ["bob"] * 6
+
+    (group,) = set(sold.values())
+    seats = {
+        "group-1": {"14A", "14B", "14C", "14D", "14E", "14F"},
+        "group-2": {"14F", "15A", "15B", "15C", "15D", "15E"},
+    }
+    assert sold.keys() == {(morning, seat) for seat in seats[group]}
+    bags = {flight: (int(held), int(units)) for flight, _, _, held, units in ask(POOLS)}
+    assert bags == {morning: (0, 4 + 6), next_day: (0, 1 + 1), back: (0, 10)}
+    assert ask(STATES) == [("confirmed", "9"), ("expired", "1")]
+    sells_nothing_twice("flight.py", url, ask)
+
+
+CHANGED = {
+    "two lamps": (
+        "inventory.py",
+        '"lamp": (1, 9900)',
+        '"lamp": (2, 9900)',
+        "50 orders for the last lamp: 2 confirmed, 48 pool_exhausted; 0 left",
+    ),
+    "fewer mugs": (
+        "inventory.py",
+        '"mug": (100, 1200)',
+        '"mug": (14, 1200)',
+        "with Earmark:  100 - 10 - 5 = 4 (1 confirmed, 1 pool_exhausted)",
+    ),
+    "alice pays in time": (
+        "inventory.py",
+        "clock.advance(300)",
+        "clock.advance(200)",
+        "five minutes later: bob is told pool_exhausted, and alice, who pays now, confirmed",
+    ),
+    "one show for both": (
+        "cinema.py",
+        'buy(website, MATINEE, "C5"',
+        'buy(website, EVENING, "C5"',
+        "C5 in two shows: 1 confirmed, 1 seats_taken",
+    ),
+    "alice's seats are still hers": (
+        "cinema.py",
+        "clock.advance(300)",
+        "clock.advance(200)",
+        "five minutes later: bob is told seats_taken, and alice, who pays now, confirmed",
+    ),
+    "families apart": (
+        "cinema.py",
+        '"E7", "E6", "E5", "E4"',
+        '"E8", "E7", "E6", "E5"',
+        "  E # # # # # # # #",
+    ),
+    "one flight for all": (
+        "flight.py",
+        "for flight in (MORNING, NEXT_DAY, RETURN))",
+        "for flight in (MORNING, MORNING, RETURN))",
+        "12A on three flights: 2 confirmed, 1 seats_taken",
+    ),
+}
+
+
+@pytest.mark.parametrize("change", CHANGED.values(), ids=CHANGED)
+def test_what_is_printed_follows_from_what_is_done(change: tuple[str, str, str, str], tmp_path: Path) -> None:
+    """The control: with other stock, another show or less time the same program tells another story."""
+    program, said, instead, line = change
+    text = (EXAMPLES / program).read_text()
+    assert text.count(said) == 1
+    copy = tmp_path / program
+    copy.write_text(text.replace(said, instead))
+    done = run(copy)
+    assert done.returncode == 0, done.stderr
+    assert line in done.stdout.splitlines()
+    with pytest.raises(Failed, match="but the page says"):
+        compare(story(program), done.stdout)
+
+
+def test_the_page_of_the_examples(tmp_path: Path) -> None:
+    """Whoever follows the page, on the database that each program makes for itself, sees what it shows.
+
+    And the throwaway databases were thrown away.
+    """
+    (tmp_path / "examples").symlink_to(EXAMPLES)
+    throwaway = tmp_path / "throwaway"
+    throwaway.mkdir()
+    assert tell(read(PAGE), folder=tmp_path, instead={}, TMPDIR=str(throwaway)) == len(PROGRAMS) + 1
+    assert list(throwaway.iterdir()) == []
+
+
+def test_the_page_points_at_what_is_there() -> None:
+    """Every program is on the page, links lead somewhere, and the ids it advises are used, and taken over HTTP too."""
+    text = read(PAGE)
+    links = re.findall(r"\]\(([^)]+)\)", prose(text))
+    assert {program.name for program in PROGRAMS} <= set(links)
+    assert [link for link in links if not (EXAMPLES / link).exists()] == []
+
+    advised = {code for code in codes(prose(text)) if re.match(r"(inventory|cinema|flight):", code)}
+    assert len(advised) == 3
+    programs = "".join(program.read_text() for program in PROGRAMS)
+    for event_id in advised:
+        assert f'"{event_id}"' in programs
+        assert msgspec.convert(event_id, EventIdText) == event_id
