@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from datetime import datetime
 
 
+UNTOLD = frozenset({"transient", "lapses"})
+"""What is for the program that handles an error, and not for whoever reads it."""
+
+
 class EarmarkError(Exception):
     """Anything Earmark raises on purpose."""
 
@@ -30,7 +34,7 @@ class EarmarkError(Exception):
 
     def facts(self) -> dict[str, Any]:
         """What is known about this failure, by name; absent facts are left out."""
-        names = [name for name in getattr(self, "__dataclass_fields__", {}) if name != "transient"]
+        names = [name for name in getattr(self, "__dataclass_fields__", {}) if name not in UNTOLD]
         return {name: value for name in names if (value := getattr(self, name)) is not None}
 
 
@@ -94,6 +98,8 @@ class SeatsTaken(Refusal):
     why: str | None = None
     yours: Mapping[str, str] | None = None
     transient: bool = False
+    lapses: Mapping[str, float] | None = None
+    """In how many seconds each seat may come back by itself, as far as the store saw it taken."""
 
 
 @dataclass(kw_only=True, eq=False)

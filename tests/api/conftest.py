@@ -9,9 +9,11 @@ import pytest
 
 from earmark.api.app import create_app
 from earmark.api.door import House
+from earmark.api.events import draw
 from earmark.api.identity import Identity
 from earmark.api.metrics import Metrics
 from earmark.engine.engine import Engine
+from earmark.publish.availability import Availability
 from earmark.store.memory import MemoryStore
 
 if TYPE_CHECKING:
@@ -31,7 +33,14 @@ def identity() -> Identity:
 @pytest.fixture
 def house(clock: MovableClock, ids: Uuid7Ids, identity: Identity) -> House:
     engine = Engine(MemoryStore(clock=clock), ids=ids)
-    return House(engine=engine, identity=identity, metrics=Metrics(version="test"), clock=clock, guests=True)
+    return House(
+        engine=engine,
+        identity=identity,
+        metrics=Metrics(version="test"),
+        clock=clock,
+        guests=True,
+        availability=Availability(engine, clock=clock, word=draw),
+    )
 
 
 @pytest.fixture

@@ -64,7 +64,12 @@ async def test_a_key_of_one_kind_does_not_see_the_other(house: object, event: st
     assert isinstance(house, House)
     key = "ek_live_0123456789abcdef"
     live = House(
-        engine=house.engine, identity=Identity(admin_key=key), metrics=Metrics(version="x"), clock=clock, guests=False
+        engine=house.engine,
+        identity=Identity(admin_key=key),
+        metrics=Metrics(version="x"),
+        clock=clock,
+        guests=False,
+        availability=house.availability,
     )
     transport = httpx2.ASGITransport(app=create_app(live))
     async with httpx2.AsyncClient(

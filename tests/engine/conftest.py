@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 import pytest
@@ -14,7 +15,7 @@ from earmark.engine.asks import Actor, Ask, Decided
 from earmark.engine.batch import Batcher
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Sequence
+    from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
     from earmark.engine.asks import Outcome
 
@@ -89,10 +90,22 @@ class HandStore:
 class Line:
     """A batcher over a store by hand, and the requests that stand in it."""
 
-    def __init__(self, *, lanes: int = 1, size_max: int = 100, waiting_max: int = 5000) -> None:
+    def __init__(
+        self,
+        *,
+        lanes: int = 1,
+        size_max: int = 100,
+        waiting_max: int = 5000,
+        wants: Mapping[int, str] = MappingProxyType({}),
+    ) -> None:
         self.store = HandStore()
         self.batcher: Batcher[Ask] = Batcher(
-            self.store.run, relieve=self.store.relieve, lanes=lanes, size_max=size_max, waiting_max=waiting_max
+            self.store.run,
+            relieve=self.store.relieve,
+            claims=lambda ask: tuple(wants.get(number_of(ask), "")),
+            lanes=lanes,
+            size_max=size_max,
+            waiting_max=waiting_max,
         )
         self.requests: list[asyncio.Task[object]] = []
 
@@ -113,8 +126,8 @@ async def line_of() -> AsyncIterator[Callable[..., Line]]:
     """Makes lines; what a test leaves standing in one is ended with it."""
     lines: list[Line] = []
 
-    def make(*, lanes: int = 1, size_max: int = 100, waiting_max: int = 5000) -> Line:
-        line = Line(lanes=lanes, size_max=size_max, waiting_max=waiting_max)
+    def make(**settings: Any) -> Line:
+        line = Line(**settings)
         lines.append(line)
         return line
 

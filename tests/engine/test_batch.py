@@ -83,6 +83,60 @@ async def test_lanes_carry_batches_side_by_side(line_of: Callable[..., Line], tu
     assert await answers_to(*requests) == [1, 2, 3]
 
 
+async def test_a_rival_waits_for_the_batch_that_decides(line_of: Callable[..., Line], turn: Turn) -> None:
+    """Two lanes never decide about one seat at once: the second to ask is told by what the first one's batch became."""
+    line = line_of(lanes=2, size_max=1, wants={1: "A", 2: "A", 3: "B"})
+    requests = [line.submit(number) for number in (1, 2, 3)]
+    one, three = await line.store.next(), await line.store.next()
+    await turn()
+    assert line.store.carried == [(1,), (3,)]
+    one.commit()
+    (await line.store.next()).commit()
+    three.commit()
+    assert await answers_to(*requests) == [1, 2, 3]
+    assert line.store.carried == [(1,), (3,), (2,)]
+
+
+async def test_nobody_is_overtaken_by_a_rival(line_of: Callable[..., Line], turn: Turn) -> None:
+    """Who waits for one seat keeps the place for the other seats too: a later request for those waits behind."""
+    line = line_of(lanes=2, wants={1: "A", 2: "AB", 3: "B", 4: "C"})
+    first = line.submit(1)
+    one = await line.store.next()
+    others = [line.submit(number) for number in (2, 3, 4)]
+    four = await line.store.next()
+    await turn()
+    assert four.numbers == (4,)
+    one.commit()
+    behind = await line.store.next()
+    assert behind.numbers == (2, 3)
+    behind.commit()
+    four.commit()
+    assert await answers_to(first, *others) == [1, 2, 3, 4]
+
+
+async def test_rivals_in_one_batch_are_decided_together(line_of: Callable[..., Line]) -> None:
+    """Within a batch the order of arrival decides, so nobody is kept back for a batch-mate."""
+    line = line_of(wants={1: "A", 2: "A"})
+    requests = [line.submit(number) for number in (1, 2)]
+    batch = await line.store.next()
+    assert batch.numbers == (1, 2)
+    batch.commit()
+    assert await answers_to(*requests) == [1, 2]
+
+
+async def test_a_rival_has_its_turn_when_the_batch_before_it_breaks(line_of: Callable[..., Line]) -> None:
+    """What was claimed is free again however the batch ends."""
+    line = line_of(lanes=2, wants={1: "A", 2: "A"})
+    first = line.submit(1)
+    one = await line.store.next()
+    second = line.submit(2)
+    one.break_(StoreUnavailable(because="gone"))
+    (await line.store.next()).commit()
+    assert await second == 2
+    with pytest.raises(StoreUnavailable):
+        await first
+
+
 async def test_each_request_gets_its_own_outcome(line: Line) -> None:
     """One batch, one transaction, as many answers as requests: a refusal is for the one who is refused."""
     requests = [line.submit(number) for number in (1, 2, 3)]

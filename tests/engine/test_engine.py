@@ -38,10 +38,12 @@ class WatchedStore(MemoryStore):
         super().__init__(clock=MovableClock())
         self.broken = 0
 
-    async def transact(self, work: Callable[[Transaction], Awaitable[Any]], *, within: float) -> Any:
+    async def transact(
+        self, work: Callable[[Transaction], Awaitable[Any]], *, within: float, draft: bool = False
+    ) -> Any:
         """As the memory store, with an eye on it."""
         try:
-            return await super().transact(work, within=within)
+            return await super().transact(work, within=within, draft=draft)
         except Exception:
             self.broken += 1
             raise
@@ -56,13 +58,15 @@ class SilentStore(MemoryStore):
         self.looks_fail = 0
         self.tried = 0
 
-    async def transact(self, work: Callable[[Transaction], Awaitable[Any]], *, within: float) -> Any:
+    async def transact(
+        self, work: Callable[[Transaction], Awaitable[Any]], *, within: float, draft: bool = False
+    ) -> Any:
         """As the memory store, but for the silence."""
         if self.keeps is None:
-            return await super().transact(work, within=within)
+            return await super().transact(work, within=within, draft=draft)
         self.tried += 1
         before = self._tables
-        await super().transact(work, within=within)
+        await super().transact(work, within=within, draft=draft)
         if not self.keeps:
             self._tables = before
         raise OutcomeUnknown

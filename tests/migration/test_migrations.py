@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 DIALECTS = ["postgres", "sqlite"]
+STEPS = [str(step) for step in migrations.migrations("postgres")]
 
 
 @pytest.fixture(params=DIALECTS)
@@ -30,7 +31,8 @@ def names(steps: object) -> list[str]:
 
 async def test_a_database_is_brought_up_to_date_once(empty_url: str) -> None:
     """All steps in order, and then none."""
-    assert names(await wiring.migrate(empty_url)) == ["0001_tables", "0002_guards"]
+    assert STEPS[:2] == ["0001_tables", "0002_guards"]
+    assert names(await wiring.migrate(empty_url)) == STEPS
     assert names(await wiring.migrate(empty_url)) == []
     store = await wiring.open_store(empty_url)
     await store.check()
@@ -40,8 +42,8 @@ async def test_a_database_is_brought_up_to_date_once(empty_url: str) -> None:
 
 async def test_a_dry_run_only_says_what_it_would_do(empty_url: str) -> None:
     """And leaves the database as it found it."""
-    assert names(await wiring.migrate(empty_url, dry_run=True)) == ["0001_tables", "0002_guards"]
-    assert names(await wiring.migrate(empty_url)) == ["0001_tables", "0002_guards"]
+    assert names(await wiring.migrate(empty_url, dry_run=True)) == STEPS
+    assert names(await wiring.migrate(empty_url)) == STEPS
 
 
 async def test_an_empty_database_is_refused_with_the_command_to_run(unguarded_postgres_url: str) -> None:

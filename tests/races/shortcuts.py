@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from functools import partial
+from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -12,9 +13,8 @@ from earmark.domain.ids import PoolRef, SeatRef, TotalRef
 from earmark.domain.journal import Entry, Key
 from earmark.domain.machine import State
 from earmark.domain.pool import PoolDelta
-from earmark.engine.ports import Changes, Opening
+from earmark.engine.ports import Changes, Look, Opening
 from earmark.store.postgres import rows
-from earmark.store.postgres.transaction import _advisory
 
 from .asks import IDS
 from .support import SQL, Shortcut, Stage, Warp, edited
@@ -116,16 +116,15 @@ class _DecidesAgainInPlace(Warp):
 
 
 class _ClaimsAndReadsKeysAtOnce(Warp):
-    async def begin(self, keys: Sequence[Key]) -> Opening:
+    async def begin(self, keys: Sequence[Key], look: Look | None = None) -> Opening:  # noqa: ARG002 (the port's)
         claims = """
             WITH claimed AS MATERIALIZED (
-                SELECT k.caller, k.key, pg_advisory_xact_lock(k.hash)
-                  FROM unnest($2::text[], $3::text[], $4::bigint[]) AS k (caller, key, hash))
+                SELECT k.caller, k.key, pg_advisory_xact_lock(earmark_claim(k.caller, k.key))
+                  FROM unnest($2::text[], $3::text[]) AS k (caller, key))
             SELECT statement_timestamp() + $1::interval AS now, c.caller, c.key,
                    j.request_hash, j.answer_status, j.answer_body
               FROM claimed c LEFT JOIN journal j ON j.caller = c.caller AND j.key = c.key"""
-        hashed = rows.columns(((*key, _advisory(key)) for key in keys), width=3)
-        found = await self.inner._connection.fetch(claims, self.inner._offset, *hashed)
+        found = await self.inner._connection.fetch(claims, self.inner._offset, *rows.columns(keys, width=2))
         remembered = dict(rows.memory(row) for row in found if row["request_hash"] is not None)
         return Opening(now=found[0]["now"], remembered=remembered)
 
@@ -167,7 +166,9 @@ LOCKS_TOTALS_FIRST = Shortcut(warp=_LocksTotalsFirst)
 LOCKS_SEATS_FIRST = Shortcut(warp=_LocksSeatsFirst)
 DECIDES_AGAIN_IN_PLACE = Shortcut(warp=_DecidesAgainInPlace)
 CLAIMS_AND_READS_KEYS_AT_ONCE = Shortcut(warp=_ClaimsAndReadsKeysAtOnce)
-LOOKS_KEYS_UP_WITHOUT_CLAIMING = Shortcut(sql=edited("claim_keys", "pg_try_advisory_xact_lock(k.hash)", "true"))
+LOOKS_KEYS_UP_WITHOUT_CLAIMING = Shortcut(
+    sql=edited("claim_keys", "pg_try_advisory_xact_lock(earmark_claim(k.caller, k.key))", "true")
+)
 IGNORES_THE_BLOCK = Shortcut(sql=edited("lock_seats", "AND s.blocked = r.blocked", ""))
 
 COMPARES_THE_POINTER_ONLY = Shortcut(sql=edited("lock_seats", "AND s.fence = r.fence ", ""))
@@ -233,8 +234,8 @@ JUDGES_BY_A_COPY_KEPT_UP_TO_DATE = Shortcut(
 COUNTS_POOLS_UNLOCKED = Shortcut(sql=edited("lock_pools", " FOR NO KEY UPDATE OF p", ""))
 COUNTS_TOTALS_UNLOCKED = Shortcut(sql=edited("lock_totals", " FOR NO KEY UPDATE OF t", ""))
 
-# The order in which rows lie stands for the order in which a plain update may meet them.
-CLEARS_SEATS_AS_THEY_LIE = Shortcut(sql=edited("clear_seats", "ORDER BY s2.event_id, s2.id", "ORDER BY s2.ctid"))
+# The last first: it stands for whatever order a plain update may meet them in.
+CLEARS_SEATS_AS_THEY_LIE = Shortcut(sql=edited("clear_seats", "ORDER BY s2.event_id, s2.id", "ORDER BY s2.id DESC"))
 
 TAKES_PAYMENTS_AS_THEY_CAME = Shortcut(
     sql=edited("take_payments", " ORDER BY p.payment_id\n", ""), warp=_TakesPaymentsAsTheyCame
@@ -298,3 +299,72 @@ def _told(booking: Booking, *, now: datetime) -> Entry:
         at=now,
         facts={},
     )
+
+
+# What a draft is written by, guard by guard. Each shortcut is a function of its own, beside the one that is built.
+_DRAFTS = (resources.files("earmark.store") / "sql" / "postgres" / "0003_drafts.sql").read_text(encoding="utf-8")
+_WRITE = _DRAFTS[_DRAFTS.index("CREATE FUNCTION earmark_write(") :]
+
+
+def writes(name: str, *edits: tuple[str, str]) -> Shortcut:
+    """The call that writes a draft, with these things changed, which must be there to be changed."""
+    text = _WRITE
+    for old, new in edits:
+        assert old in text, f"earmark_write has changed: it no longer says {old!r}"
+        text = text.replace(old, new)
+    for function in ("earmark_write(", "earmark_add_totals("):
+        text = text.replace(function, f"{function[:-1]}_{name}(")
+    write = edited("write_draft", "earmark_write(", f"earmark_write_{name}(")
+    return Shortcut(sql=write, prepare=text.replace("CREATE FUNCTION", "CREATE OR REPLACE FUNCTION"))
+
+
+def _backwards(array: str, alias: str) -> tuple[str, str]:
+    last_first = f"(SELECT * FROM unnest({array}) WITH ORDINALITY AS u ORDER BY ordinality DESC)"
+    return f"FROM unnest({array}) {alias}", f"FROM {last_first} {alias}"
+
+
+_POINTER = "s.booking_id IS NOT DISTINCT FROM t.pointer AND "
+_VERSION = " AND b.version = m.version - 1"
+
+FORGETS_THE_POINTER = writes("pointerless", (_POINTER, ""))
+FORGETS_THE_FENCE = writes("fenceless", ("AND s.fence = t.fence ", ""))
+FORGETS_THE_PRICE = writes("priceless", ("AND s.price = t.price ", ""))
+FORGETS_THE_BLOCK = writes("blockless", (" AND NOT s.blocked", ""))
+FORGETS_THE_VERSION = writes("versionless", (_VERSION, ""))
+FORGETS_WHOSE_SEAT_IT_CLEARS = writes("clears_any", (_VERSION, ""), (" AND s.booking_id = c.pointer", ""))
+FORGETS_THE_CAPACITY = writes(
+    "limitless",
+    (
+        "\n           AND (d.held + d.sold <= 0 OR p.held + p.sold + d.held + d.sold <= p.capacity)",
+        "",
+    ),
+)
+FORGETS_THE_LIMIT = writes(
+    "unlimited",
+    ("OR t.units + excluded.units <= (SELECT per_buyer_max FROM events e WHERE e.id = t.event_id)", "OR true"),
+)
+FORGETS_WHO_PAID = writes("unpaid", ("IF written <> cardinality(payments)", "IF false"))
+FORGETS_THE_KEY = writes(
+    "keyless",
+    (
+        "e.caller, e.key, e.request_hash, e.answer_status, e.answer_body\n      FROM unnest(entries) e",
+        "NULL, NULL, NULL, NULL, NULL FROM unnest(entries) e",
+    ),
+)
+FORGETS_TO_COUNT_SEATS = writes("uncounted", ("IF written <> cardinality(seats)", "IF false"))
+WAITS_FOR_A_TWIN = writes(
+    "patient",
+    (
+        "AND NOT pg_try_advisory_xact_lock(earmark_claim(e.caller, e.key))",
+        "AND pg_advisory_xact_lock(earmark_claim(e.caller, e.key))::text <> ''",
+    ),
+)
+FORGETS_THE_RULES = writes("lawless", ("AND e.version = r.version", ""))
+FORGETS_THE_HOUR = writes("timeless", ("at NOT BETWEEN", "false AND at NOT BETWEEN"))
+
+LOCKS_BACKWARDS = {
+    "moves": writes("last_move_first", _backwards("moves", "m")),
+    "totals": writes("last_total_first", _backwards("totals", "d")),
+    "pools": writes("last_pool_first", _backwards("pools", "d")),
+    "seats": writes("last_seat_first", _backwards("seats", "t")),
+}

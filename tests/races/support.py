@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, field
 from functools import partial
+from inspect import isawaitable
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import asyncpg
@@ -92,6 +93,13 @@ async def in_time(awaited: Awaitable[T]) -> T:
     """Nothing in a race is waited for without a bound."""
     async with asyncio.timeout(PATIENCE_SECONDS):
         return await awaited
+
+
+async def until(fact: Callable[[], Any]) -> None:
+    """Poll for a fact that can only be asked for."""
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while not (await found if isawaitable(found := fact()) else found):  # noqa: ASYNC110
+            await asyncio.sleep(POLL_SECONDS)
 
 
 class Stage:
@@ -174,17 +182,27 @@ class StagedStore(PostgresStore):
     stage: Stage
     shortcut: Shortcut
     retries: bool = False
+    drafts: bool = False
+    ran: list[str]
+    """How the work was run, each time: from "memory", by a "look", or under "locks"."""
+    connection: Any = None
+    """The one that it runs on."""
 
-    async def transact(self, work: Callable[[Transaction], Awaitable[T]], *, within: float) -> T:
-        """Once, step by step."""
+    async def transact(self, work: Callable[[Transaction], Awaitable[T]], *, within: float, draft: bool = False) -> T:
+        """Once, step by step, and under locks: what a draft does when it meets anybody."""
 
         async def staged(transaction: Any) -> T:
-            self.stage.pid = transaction._connection.get_server_pid()
+            self.connection = transaction._connection
+            self.stage.pid = self.connection.get_server_pid()
             warped = self.shortcut.warp(transaction, self.stage)
-            return await work(cast("Transaction", Staged(warped, self.stage)))
+            try:
+                return await work(cast("Transaction", Staged(warped, self.stage)))
+            finally:
+                recalled = getattr(transaction, "recalled", None)
+                self.ran.append("locks" if recalled is None else "memory" if recalled else "look")
 
         if self.retries:
-            return await super().transact(staged, within=within)
+            return await super().transact(staged, within=within, draft=draft and self.drafts)
         return await self._once(staged, within=within)
 
 
@@ -193,36 +211,37 @@ class Till:
 
     def __init__(self, house: House, store: StagedStore) -> None:
         self.engine = Engine(store, ids=IDS)
+        self.store = store
         self._house = house
-        self._store = store
         self._task: asyncio.Task[Any] | None = None
 
     def ask(self, ask: Ask) -> Till:
         """Begin one request, as the engine would: decided again if something moved underneath."""
         if isinstance(ask, Change):
             return self._begin(self.engine.change(ask))
-        lane: Batcher[Ask] = Batcher(partial(self.engine.run, VERBS[type(ask)]), relieve=self.engine.relieve)
+        run = partial(self.engine.run, VERBS[type(ask)], draft=True)
+        lane: Batcher[Ask] = Batcher(run, relieve=self.engine.relieve)
         return self._begin(lane.submit(ask, within=PATIENCE_SECONDS))
 
     def ask_together(self, *batch: Ask) -> Till:
         """Begin one batch, one transaction."""
-        return self._begin(self.engine.run(VERBS[type(batch[0])], batch))
+        return self._begin(self.engine.run(VERBS[type(batch[0])], batch, draft=True))
 
     def sweep(self, sweeper: Any = SWEEPER, *, limit: int = 100) -> Till:
         """Begin one round of sweeping."""
-        return self._begin(self._store.transact(lambda step: sweeper(step, limit=limit), within=PATIENCE_SECONDS))
+        return self._begin(self.store.transact(lambda step: sweeper(step, limit=limit), within=PATIENCE_SECONDS))
 
     async def reached(self, place: str, doing: asyncio.Future[Any] | None = None) -> None:
         """Return once it has come this far; fail at once if what it is doing ends before."""
-        await self._until(self._store.stage.reached(place), place, doing)
+        await self._until(self.store.stage.reached(place), place, doing)
 
     async def waits_for_a_lock(self) -> None:
         """Return once PostgreSQL says that this till's backend waits for somebody's lock."""
-        await self._until(self._house.until_waiting(lambda: self._store.stage.pid), "a lock")
+        await self._until(self._house.until_waiting(lambda: self.store.stage.pid), "a lock")
 
     def go(self, place: str | None = None) -> None:
         """Let it go on from a place, or from all."""
-        self._store.stage.open(place)
+        self.store.stage.open(place)
 
     async def outcome(self) -> Any:
         """What it came to: an answer, or the error, as a value."""
@@ -234,7 +253,7 @@ class Till:
 
     def stop_at(self, *stops: str) -> None:
         """From now on, for what it does next."""
-        self._store.stage = Stage(stops)
+        self.store.stage = Stage(stops)
 
     async def close(self) -> None:
         """Give up what it was doing, and its connections."""
@@ -289,14 +308,22 @@ class House:
         await self.observer.close()
 
     async def till(
-        self, *stops: str, shortcut: Shortcut = AS_BUILT, connections_max: int = 2, retries: bool = False
+        self,
+        *stops: str,
+        shortcut: Shortcut = AS_BUILT,
+        connections_max: int = 2,
+        retries: bool = False,
+        drafts: bool = False,
+        url: str | None = None,
     ) -> Till:
-        """A new server process, which stops at these places."""
-        store = await StagedStore.connect(self.url, clock=self.clock, connections_max=connections_max)
+        """A new server process, which stops at these places. With `drafts` it first tries without locks."""
+        store = await StagedStore.connect(url or self.url, clock=self.clock, connections_max=connections_max)
         assert isinstance(store, StagedStore)
         store.stage = Stage(stops)
         store.shortcut = shortcut
-        store.retries = retries
+        store.retries = retries or drafts
+        store.drafts = drafts
+        store.ran = []
         store._sql = {**store._sql, **shortcut.sql}
         till = Till(self, store)
         self._tills.append(till)
@@ -370,10 +397,7 @@ class House:
         return seen - self._deadlocks_before
 
     async def _poll(self, fact: str, *arguments: Callable[[], Any]) -> None:
-        async with asyncio.timeout(PATIENCE_SECONDS):
-            # The fact is the server's, and can only be asked for.
-            while not await self.observer.fetchval(fact, *(argument() for argument in arguments)):  # noqa: ASYNC110
-                await asyncio.sleep(POLL_SECONDS)
+        await until(lambda: self.observer.fetchval(fact, *(argument() for argument in arguments)))
 
 
 def granted(outcome: Any) -> Booking:

@@ -36,7 +36,13 @@ class LossyStore:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
 
-    async def transact(self, work: Callable[[Transaction], Awaitable[T]], *, within: float) -> T:
+    async def transact(
+        self,
+        work: Callable[[Transaction], Awaitable[T]],
+        *,
+        within: float,
+        draft: bool = False,  # noqa: ARG002 (a draft's write is its commit, and cannot be parted from it)
+    ) -> T:
         """Commit and say nothing, or roll back and say nothing."""
         loses, self.loses = self.loses, None
 

@@ -25,6 +25,7 @@ from earmark.engine.asks import Answer, Memo, Replayed
 from earmark.engine.engine import Engine
 from earmark.engine.ports import Clock
 from earmark.errors import EarmarkError, InvalidRequest, Outage
+from earmark.publish.availability import Availability
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -87,6 +88,7 @@ class House(msgspec.Struct, frozen=True, kw_only=True):
     metrics: Metrics
     clock: Clock
     guests: bool
+    availability: Availability
 
 
 class Visit:

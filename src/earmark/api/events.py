@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
+import zlib
 from datetime import UTC, datetime
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
@@ -22,6 +22,7 @@ from earmark.domain.pool import Pool
 from earmark.domain.seat import Seat, SeatState
 from earmark.engine.asks import Change, Create, Decided, PoolPatch, SeatPatch
 from earmark.errors import EventUnknown, InvalidRequest, SeatUnknown
+from earmark.publish.availability import Picture
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -31,7 +32,12 @@ if TYPE_CHECKING:
 
 EVENT_BYTES_MAX = 16 * 1024 * 1024
 YEARS = range(1970, 9999)
+OWNED = frozenset({SeatState.HELD, SeatState.BOOKED})
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+
+_SEATS = b'"seats":['
+_NOT_MINE = b'"mine":false}'
+_encode = msgspec.json.Encoder().encode
 
 
 async def create(visit: Visit, body: words.EventBody) -> Reply:
@@ -106,14 +112,17 @@ async def list_(visit: Visit) -> Reply:
 
 async def show_map(visit: Visit) -> Reply:
     """The seat map and the pools, with an ETag that changes when anything on it does."""
-    event = await find(visit)
-    seen = await visit.engine.store.read_map(event.id)
-    # A stadium takes a while to word: in a thread, so that others are answered meanwhile.
-    drawn = await asyncio.to_thread(_draw, seen, event=event, buyer=visit.principal.actor.buyer)
-    headers = {"ETag": f'"{drawn.version}"', "Cache-Control": "private, no-cache"}
-    if f'"{drawn.version}"' in visit.request.headers.get("if-none-match", ""):
+    event_id = _event_id(visit)
+    shown = await visit.house.availability.show(event_id)
+    actor = visit.principal.actor
+    if shown.event.live != actor.live:
+        raise EventUnknown(event_id=event_id)
+    own = shown.picture.own.get(actor.buyer, ()) if actor.buyer else ()
+    version = shown.picture.version + (f"-{zlib.crc32(repr(own).encode()):08x}" if own else "")
+    headers = {"ETag": f'"{version}"', "Cache-Control": "private, no-cache"}
+    if f'"{version}"' in visit.request.headers.get("if-none-match", ""):
         return Reply(status=HTTPStatus.NOT_MODIFIED, headers=headers)
-    return say(drawn, headers=headers)
+    return Reply(body=_finish(shown.picture.body, version=version, own=own), headers=headers)
 
 
 async def show_seat(visit: Visit) -> Reply:
@@ -140,11 +149,34 @@ async def explain_seat(visit: Visit) -> Reply:
     return say(answer)
 
 
-def _draw(seen: SeatMap, *, event: Event, buyer: Buyer | None) -> words.MapAnswer:
-    seats = [words.seat_answer(seat, now=seen.now, buyer=buyer) for seat in seen.seats]
-    pools = [words.pool_answer(pool) for pool in seen.pools]
-    version = hashlib.sha256(msgspec.json.encode((event.version, seats, pools))).hexdigest()[:16]
-    return words.MapAnswer(version=version, seats=seats, pools=pools)
+def draw(event: Event, seen: SeatMap) -> Picture:
+    """The map in the API's words, as it is for a shop; whose the seats are is only marked, and `_finish` says it."""
+    parts: list[bytes] = []
+    own: dict[Buyer, list[int]] = {}
+    place = len(_SEATS)
+    for on_map in seen.seats:
+        seat = words.seat_answer(on_map, now=seen.now, buyer=None)
+        part = _encode(seat)
+        assert part.endswith(_NOT_MINE)
+        place += len(part) + 1
+        if seat.state in OWNED and on_map.owner_buyer is not None:
+            own.setdefault(on_map.owner_buyer, []).append(place - 1 - len("false}"))
+        parts.append(part)
+    pools = _encode([words.pool_answer(pool) for pool in seen.pools])
+    body = b"".join((_SEATS, b",".join(parts), b'],"pools":', pools, b"}"))
+    digest = hashlib.sha256(b"%d " % event.version)
+    digest.update(body)
+    return Picture(version=digest.hexdigest()[:16], body=body, own=own)
+
+
+def _finish(body: bytes, *, version: str, own: Sequence[int]) -> bytes:
+    """The body with its version in front, and the buyer's own seats marked as theirs."""
+    whole, at = memoryview(body), 0
+    pieces: list[bytes | memoryview] = [b'{"version":"', version.encode(), b'",']
+    for place in own:
+        pieces += (whole[at:place], b"true")
+        at = place + len("false")
+    return b"".join((*pieces, whole[at:]))
 
 
 async def find(visit: Visit) -> Event:

@@ -1,4 +1,4 @@
-"""Serving: one process, one event loop, with the sweeper beside the door.
+"""Serving: one process, one event loop, with the sweeper and the relay beside the door.
 
 Stopping is polite and bounded: no new connection is taken, what was accepted is finished, and whoever only keeps a
 connection open is not waited for.
@@ -17,13 +17,17 @@ from typing import TYPE_CHECKING, Any
 
 from earmark.api.app import create_app
 from earmark.api.door import House
+from earmark.api.events import draw
 from earmark.api.identity import Identity
 from earmark.api.metrics import Metrics
 from earmark.clock import SystemClock
 from earmark.errors import SetupError
+from earmark.publish.availability import Availability
+from earmark.publish.news import Feed
 from earmark.version import __version__
 from earmark.wiring import open_engine
 from earmark.workers import loop
+from earmark.workers.relay import Relay
 from earmark.workers.sweeper import Sweeper
 
 if TYPE_CHECKING:
@@ -40,7 +44,7 @@ async def serve(settings: Settings, *, ready: Callable[[str], None]) -> None:
     """Serve until SIGINT or SIGTERM; `ready` is told the URL once the door is open."""
     assert settings.admin_key is not None
     _check_free(settings.host, settings.port)
-    engine = await open_engine(settings.database_url)
+    engine = await open_engine(settings.database_url, redis_url=settings.redis_url)
     metrics = Metrics(version=__version__)
     house = House(
         engine=engine,
@@ -48,9 +52,12 @@ async def serve(settings: Settings, *, ready: Callable[[str], None]) -> None:
         metrics=metrics,
         clock=SystemClock(),
         guests=settings.guests,
+        availability=Availability(engine, clock=SystemClock(), word=draw),
     )
     stop = asyncio.Event()
-    agents = [Sweeper(engine, swept=metrics.swept)] if settings.sweep else []
+    agents: list[loop.Agent] = []
+    if settings.sweep:
+        agents += [Sweeper(engine, swept=metrics.swept), Relay(engine.store.outbox, Feed())]
     try:
         async with _signals(stop), _door(create_app(house), settings, stop):
             ready(f"http://{_shown(settings.host)}:{settings.port}")

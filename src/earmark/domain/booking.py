@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 GAIN_SECONDS_MIN = 1
 
 
-class SeatLine(msgspec.Struct, frozen=True, kw_only=True):
+class SeatLine(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One seat in a booking, at the price it was held for."""
 
     id: SeatId
     price: int
 
 
-class PoolLine(msgspec.Struct, frozen=True, kw_only=True):
+class PoolLine(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Units of one pool in a booking, at the price each was held for."""
 
     id: PoolId
@@ -39,7 +39,7 @@ class PoolLine(msgspec.Struct, frozen=True, kw_only=True):
     price: int
 
 
-class Lines(msgspec.Struct, frozen=True, kw_only=True):
+class Lines(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What a booking claims. Sorted by id, so that equal claims look equal."""
 
     seats: tuple[SeatLine, ...] = ()
@@ -48,7 +48,7 @@ class Lines(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def units(self) -> int:
         """How much this counts towards the buyer's limit."""
-        return len(self.seats) + sum(line.units for line in self.pools)
+        return len(self.seats) + (sum(line.units for line in self.pools) if self.pools else 0)
 
     @property
     def total(self) -> int:
@@ -56,7 +56,7 @@ class Lines(msgspec.Struct, frozen=True, kw_only=True):
         return sum(line.price for line in self.seats) + sum(line.price * line.units for line in self.pools)
 
 
-class Booking(msgspec.Struct, frozen=True, kw_only=True):
+class Booking(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The row that decides: a seat or a unit is taken because a live booking says so."""
 
     id: BookingId
@@ -88,7 +88,7 @@ class Booking(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def seat_refs(self) -> tuple[SeatRef, ...]:
         """The seats it claims."""
-        return tuple(SeatRef(self.event_id, line.id) for line in self.lines.seats)
+        return tuple([SeatRef(self.event_id, line.id) for line in self.lines.seats])
 
     @property
     def total_ref(self) -> TotalRef:

@@ -17,7 +17,7 @@ class Key(NamedTuple):
     key: str
 
 
-class Memory(msgspec.Struct, frozen=True, kw_only=True):
+class Memory(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What a key remembers: which request it was, and the answer to give again, byte for byte."""
 
     request_hash: bytes
@@ -25,7 +25,7 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True):
     body: bytes
 
 
-class Entry(msgspec.Struct, frozen=True, kw_only=True):
+class Entry(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One thing that happened."""
 
     id: EntryId
@@ -34,6 +34,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     at: datetime
     actor: str
     facts: dict[str, Any]
+    """By name. Values of the domain; a store keeps them as JSON."""
     booking_id: BookingId | None = None
     version: int = 1
     before: str | None = None

@@ -7,7 +7,7 @@ import msgspec
 from earmark.domain.ids import EventId, PoolId, PoolRef
 
 
-class Pool(msgspec.Struct, frozen=True, kw_only=True):
+class Pool(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """`capacity = free + held + sold`, always."""
 
     event_id: EventId
@@ -28,7 +28,7 @@ class Pool(msgspec.Struct, frozen=True, kw_only=True):
         return PoolRef(self.event_id, self.id)
 
 
-class PoolDelta(msgspec.Struct, frozen=True, kw_only=True):
+class PoolDelta(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What a transaction adds to a pool's counts."""
 
     held: int = 0

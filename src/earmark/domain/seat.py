@@ -11,7 +11,7 @@ from earmark.domain.ids import BookingId, Buyer, EventId, SeatId, SeatRef
 from earmark.domain.machine import LIVE, State
 
 
-class Seat(msgspec.Struct, frozen=True, kw_only=True):
+class Seat(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What is known about a seat whoever sits there."""
 
     event_id: EventId
@@ -40,7 +40,7 @@ class Verdict(StrEnum):
     BLOCKED = "blocked"
 
 
-class SeatSeen(msgspec.Struct, frozen=True, kw_only=True):
+class SeatSeen(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A seat and its owner as one snapshot showed them: the ground on which a hold compares and locks."""
 
     ref: SeatRef

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from earmark.domain.event import Event
-from earmark.domain.ids import BookingId, Buyer, EntryId, EventId, PoolId, SeatId
+from earmark.domain.ids import BookingId, Buyer, EntryId, EventId, PoolId, PoolRef, SeatId, SeatRef, TotalRef
 from earmark.domain.journal import Key, Memory
 from earmark.domain.pool import Pool
 from earmark.domain.seat import Seat
@@ -69,6 +69,24 @@ class Hold(Ask, frozen=True, kw_only=True):
     seats: tuple[SeatId, ...] = ()
     pools: Mapping[PoolId, int] = {}
     ttl_seconds: int | None = None
+    seat_refs: tuple[SeatRef, ...] = ()
+    """The seats in the order of locks; made here, once, for they are looked at again and again."""
+
+    def __post_init__(self) -> None:
+        event_id = self.event_id
+        msgspec.structs.force_setattr(
+            self, "seat_refs", tuple([SeatRef(event_id, seat) for seat in sorted(self.seats)])
+        )
+
+    @property
+    def pool_refs(self) -> dict[PoolRef, int]:
+        """The units of each pool, in the order of locks."""
+        return {PoolRef(self.event_id, pool_id): units for pool_id, units in sorted(self.pools.items())}
+
+    @property
+    def total_ref(self) -> TotalRef:
+        """The buyer's total that it counts towards."""
+        return TotalRef(self.event_id, self.buyer)
 
     @property
     def units(self) -> int:
@@ -141,7 +159,7 @@ class Change(Ask, frozen=True, kw_only=True):
     pools: tuple[PoolPatch, ...] = ()
 
 
-class Decided(msgspec.Struct, frozen=True, kw_only=True):
+class Decided(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A verb's answer: the booking (or event) as it now is, at the moment that decided."""
 
     value: Any
@@ -151,7 +169,7 @@ class Decided(msgspec.Struct, frozen=True, kw_only=True):
     memory: Memory | None = None
 
 
-class Replayed(msgspec.Struct, frozen=True, kw_only=True):
+class Replayed(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The answer that this key got the first time."""
 
     memory: Memory

@@ -17,11 +17,14 @@ from earmark.engine.asks import Again, Answer, Ask, Outcome
 from earmark.errors import EarmarkError, Outage, OutcomeUnknown, Overloaded, RowBusy
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Awaitable, Callable, Collection, Sequence
 
 A = TypeVar("A", bound=Ask)
 
 log = structlog.get_logger("earmark")
+
+PASSED_MAX = 200
+"""How many who wait for a rival are passed over for one batch: to look past more of them costs more than it gives."""
 
 
 class Ticket(Generic[A]):
@@ -48,12 +51,16 @@ class Batcher(Generic[A]):
         run: Callable[[Sequence[A]], Awaitable[list[Outcome]]],
         *,
         relieve: Callable[[object], Awaitable[None]],
+        claims: Callable[[A], Collection[object]] = lambda _: (),
         lanes: int = 2,
         size_max: int = 100,
         waiting_max: int = 5000,
     ) -> None:
         self._run = run
         self._relieve = relieve
+        self._claims = claims
+        self._claimed: set[object] = set()
+        """What the batches under way are deciding about. Whoever wants the same waits, and is then told at once."""
         self._lanes = lanes
         self._size_max = size_max
         self._waiting_max = waiting_max
@@ -66,18 +73,15 @@ class Batcher(Generic[A]):
         """Stand in line, and return the answer once its transaction is certain."""
         if len(self._line) >= self._waiting_max:
             raise Overloaded
-        ticket = Ticket(ask, asyncio.get_running_loop().create_future())
+        loop = asyncio.get_running_loop()
+        ticket = Ticket(ask, loop.create_future())
+        # A timer, and the answer awaited as it is: `asyncio.wait` and `timeout` each cost more than all of this.
+        timer = loop.call_later(within, _too_late, ticket)
         self._enter(ticket)
         try:
-            await asyncio.wait({ticket.answer}, timeout=within)
-        except asyncio.CancelledError:
-            ticket.answer.cancel()
-            raise
-        if ticket.answer.done():
-            return ticket.answer.result()
-        # From here on nobody listens: what still waits is never begun, what is under way ends unheard.
-        ticket.answer.cancel()
-        raise OutcomeUnknown if ticket.in_flight else ticket.refusal
+            return await ticket.answer
+        finally:
+            timer.cancel()
 
     async def close(self) -> None:
         """Finish what was accepted; whoever waits for a twin elsewhere is told so."""
@@ -102,18 +106,35 @@ class Batcher(Generic[A]):
         assert lane is not None
         try:
             while batch := self._gather():
-                await self._carry(batch)
+                claimed = {claim for ticket in batch for claim in self._claims(ticket.ask)}
+                self._claimed |= claimed
+                try:
+                    await self._carry(batch)
+                finally:
+                    self._claimed -= claimed
         finally:
             # At once, and not by a callback: a request that came in between would find a lane that never comes.
             self._running.discard(lane)
 
     def _gather(self) -> list[Ticket[A]]:
+        """The next batch: first come, first served, but for those whose rivals are being decided at this moment.
+
+        They keep their places, and nobody behind them gets what they want.
+        """
         batch: list[Ticket[A]] = []
-        while self._line and len(batch) < self._size_max:
+        passed: list[Ticket[A]] = []
+        wanted = set(self._claimed)
+        while self._line and len(batch) < self._size_max and len(passed) < PASSED_MAX:
             ticket = self._line.popleft()
-            if not ticket.answer.done():
-                ticket.in_flight = True
-                batch.append(ticket)
+            if ticket.answer.done():
+                continue
+            if wanted and not wanted.isdisjoint(claims := self._claims(ticket.ask)):
+                wanted.update(claims)
+                passed.append(ticket)
+                continue
+            ticket.in_flight = True
+            batch.append(ticket)
+        self._line.extendleft(reversed(passed))
         return batch
 
     async def _carry(self, batch: list[Ticket[A]]) -> None:
@@ -184,6 +205,11 @@ class Batcher(Generic[A]):
             self._enter(ticket)
 
         self._later[ticket] = asyncio.get_running_loop().call_later(seconds, enter)
+
+
+def _too_late(ticket: Ticket[A]) -> None:
+    """From here on nobody listens: what still waits is never begun, what is under way ends unheard."""
+    _fail(ticket, OutcomeUnknown() if ticket.in_flight else ticket.refusal)
 
 
 def _fail(ticket: Ticket[A], error: Exception) -> None:

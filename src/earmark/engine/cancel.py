@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from earmark.domain import booking as law
 from earmark.domain.machine import Verb
-from earmark.engine.desk import Desk, settle
+from earmark.engine.desk import open_on_bookings, settle
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 async def cancel(transaction: Transaction, batch: Sequence[Cancel], *, ids: Ids) -> list[Outcome]:
     """Earlier answer? → lock → judge → write."""
-    desk = await Desk.open(transaction, batch, ids=ids)
+    desk = await open_on_bookings(transaction, batch, ids=ids)
     return await settle(desk, Verb.CANCEL, _judge, reason=lambda ask: ask.reason)
 
 

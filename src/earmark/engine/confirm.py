@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from earmark.domain import booking as law
 from earmark.domain.machine import Verb
 from earmark.engine.asks import Again
-from earmark.engine.desk import Desk, decide, find, lock, lock_counts
+from earmark.engine.desk import decide, find, lock, lock_counts, open_on_bookings
 from earmark.errors import PaymentUsed, Refusal
 
 if TYPE_CHECKING:
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from earmark.domain.booking import Booking
     from earmark.domain.ids import BookingId
     from earmark.engine.asks import Confirm, Outcome
+    from earmark.engine.desk import Desk
     from earmark.engine.ports import Ids, Transaction
 
 ROUNDS_MAX = 100
@@ -24,7 +25,7 @@ ROUNDS_MAX = 100
 
 async def confirm(transaction: Transaction, batch: Sequence[Confirm], *, ids: Ids) -> list[Outcome]:
     """Earlier answer? → lock → take the payments → judge → write. One outside payment confirms one booking."""
-    desk = await Desk.open(transaction, batch, ids=ids)
+    desk = await open_on_bookings(transaction, batch, ids=ids)
     bookings = await lock(desk)
     uses, second = _uses(desk, bookings)
     won = await transaction.take_payments(uses)
@@ -53,17 +54,18 @@ def _uses(
     turn out to be used already. A second booking for a payment is simply too late, whoever has it.
     """
     uses: dict[str, BookingId] = {}
+    firsts: dict[BookingId, str] = {}
     second: list[tuple[Confirm, str]] = []
     for ask in desk.waiting:
         try:
             booking = find(desk, ask, bookings, verb=Verb.CONFIRM)
-            after = law.confirm(booking, payment_id=ask.payment_id, payment_method=None, now=desk.now)
         except Refusal:
             continue
-        if after is booking or ask.payment_id in uses:
+        if law.refusal(booking, Verb.CONFIRM, now=desk.now) or ask.payment_id in uses:
             continue
-        if first := next((payment for payment, used in uses.items() if used == booking.id), None):
-            second.append((ask, first))
+        if booking.id in firsts:
+            second.append((ask, firsts[booking.id]))
         else:
             uses[ask.payment_id] = booking.id
+            firsts[booking.id] = ask.payment_id
     return uses, second

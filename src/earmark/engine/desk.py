@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from earmark.engine.asks import Again, Ask, BookingAsk, Decided, Outcome, Replayed
 from earmark.engine.ledger import Ledger
+from earmark.engine.ports import Look
 from earmark.errors import BookingExpired, BookingUnknown, IdempotencyInProgress, IdempotencyMismatch, Refusal
 
 if TYPE_CHECKING:
@@ -42,9 +43,9 @@ class Desk(Generic[A]):
         self._recall(opening)
 
     @classmethod
-    async def open(cls, transaction: Transaction, batch: Sequence[A], *, ids: Ids) -> Desk[A]:
+    async def open(cls, transaction: Transaction, batch: Sequence[A], *, ids: Ids, look: Look | None = None) -> Desk[A]:
         """Claim the batch's keys; what a key remembers is answered and leaves the batch."""
-        opening = await transaction.begin([ask.memo.key for ask in batch if ask.memo])
+        opening = await transaction.begin([ask.memo.key for ask in batch if ask.memo], look)
         return cls(transaction, batch, opening=opening, ids=ids)
 
     @property
@@ -97,6 +98,12 @@ class Desk(Generic[A]):
                 )
                 self._settle(ask, twin)
             taken.add(key)
+
+
+async def open_on_bookings(transaction: Transaction, batch: Sequence[B], *, ids: Ids) -> Desk[B]:
+    """A desk for asks about bookings, which it will want to see."""
+    look = Look(requests=len(batch), bookings={ask.booking_id for ask in batch})
+    return await Desk.open(transaction, batch, ids=ids, look=look)
 
 
 async def settle(

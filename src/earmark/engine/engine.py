@@ -11,7 +11,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from earmark.domain.ids import PoolRef, TotalRef
 from earmark.domain.policy import Policy
@@ -38,13 +39,14 @@ from earmark.engine.expire import expire
 from earmark.engine.extend import extend
 from earmark.engine.hold import hold
 from earmark.engine.release import release
-from earmark.errors import EarmarkError, Outage, OutcomeUnknown
+from earmark.engine.replay import Replays
+from earmark.errors import EarmarkError, Outage, OutcomeUnknown, SeatsTaken
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
     from earmark.domain.booking import Booking
-    from earmark.engine.ports import Ids, Store, Transaction
+    from earmark.engine.ports import Admission, Changes, Ids, Store, Transaction
 
 A = TypeVar("A", bound=Ask)
 
@@ -62,6 +64,7 @@ class Engine:
         *,
         ids: Ids,
         policy: Policy | None = None,
+        admission: Admission | None = None,
         request_seconds_max: float = 15.0,
         transaction_seconds_max: float = 10.0,
         lanes: int = 2,
@@ -70,18 +73,51 @@ class Engine:
         self.store = store
         self.ids = ids
         self.policy = policy or Policy()
+        self._admission = admission
+        self._listeners: list[Callable[[Changes], None]] = []
+        if admission is not None:
+            self.listen(lambda changes: admission.drop(changes.freed))
         self._request_seconds_max = request_seconds_max
         self._transaction_seconds_max = transaction_seconds_max
         line = partial(_line, self, lanes=lanes, size_max=batch_size_max)
-        self._holds: Batcher[Hold] = line(partial(hold, policy=self.policy, ids=ids))
+        self._holds: Batcher[Hold] = line(partial(hold, policy=self.policy, ids=ids), claims=attrgetter("seat_refs"))
         self._extends: Batcher[Extend] = line(partial(extend, policy=self.policy, ids=ids))
         self._confirms: Batcher[Confirm] = line(partial(confirm, ids=ids))
         self._releases: Batcher[Release] = line(partial(release, ids=ids))
         self._cancels: Batcher[Cancel] = line(partial(cancel, ids=ids))
+        self._replays = Replays(store, within=transaction_seconds_max)
+
+    def listen(self, hear: Callable[[Changes], None]) -> None:
+        """Tell somebody, after each commit of this process, what it wrote. To hear is quick, and never fails."""
+        self._listeners.append(hear)
 
     async def hold(self, ask: Hold) -> Answer:
         """Set seats and units aside, all or nothing."""
-        return await self._holds.submit(ask, within=self._request_seconds_max)
+        if self._admission is None or not ask.seats:
+            return await self._holds.submit(ask, within=self._request_seconds_max)
+        return await self._hold_admitted(ask, self._admission)
+
+    async def _hold_admitted(self, ask: Hold, admission: Admission) -> Answer:
+        """Admit → hold → and tell admission what became of it, whatever that is."""
+        try:
+            passed = await admission.admit(ask.event_id, ask.seats, key=ask.memo.key if ask.memo else None)
+        except SeatsTaken:
+            if ask.memo is None or not (again := await self._replays.answer(ask.memo)):
+                raise
+            return again
+        try:
+            answer = await self._holds.submit(ask, within=self._request_seconds_max)
+        except SeatsTaken as taken:
+            admission.leave(passed, taken=taken.lapses)
+            raise
+        except BaseException:
+            admission.leave(passed)
+            raise
+        if isinstance(answer, Decided):
+            admission.settle(passed, seconds=(answer.value.expires_at - answer.now).total_seconds())
+        else:
+            admission.leave(passed)
+        return answer
 
     async def extend(self, ask: Extend) -> Answer:
         """Give a hold more time."""
@@ -111,15 +147,25 @@ class Engine:
         self, *, limit: int, skip: int = 0, reason: str = "swept", within: PoolRef | TotalRef | None = None
     ) -> list[Booking]:
         """End due holds: the sweeper's verb, and what a hold asks for before a pool is called exhausted."""
-        return await self.store.transact(
-            lambda step: expire(step, limit=limit, skip=skip, ids=self.ids, reason=reason, within=within),
-            within=self._transaction_seconds_max,
-        )
+        written: Changes | None = None
+
+        async def work(transaction: Transaction) -> list[Booking]:
+            nonlocal written
+            expired = await expire(transaction, limit=limit, skip=skip, ids=self.ids, reason=reason, within=within)
+            written = transaction.written
+            return expired
+
+        try:
+            return await self.store.transact(work, within=self._transaction_seconds_max)
+        finally:
+            self._tell(written)
 
     async def close(self) -> None:
         """Finish what was accepted, then let go of the store."""
         lines = (self._holds, self._extends, self._confirms, self._releases, self._cancels)
-        await asyncio.gather(*(line.close() for line in lines))
+        await asyncio.gather(*(line.close() for line in lines), self._replays.close())
+        if self._admission is not None:
+            await self._admission.close()
         await self.store.close()
 
     async def relieve(self, relief: object) -> None:
@@ -129,20 +175,35 @@ class Engine:
             await self.expire(limit=RELIEF_LIMIT, reason="made room", within=relief)
 
     async def run(
-        self, verb: Callable[[Transaction, Sequence[A]], Awaitable[list[Outcome]]], batch: Sequence[A]
+        self,
+        verb: Callable[[Transaction, Sequence[A]], Awaitable[list[Outcome]]],
+        batch: Sequence[A],
+        *,
+        draft: bool = False,
     ) -> list[Outcome]:
         """One batch, one transaction. A commit whose answer was lost is looked up, never tried again blindly."""
         outcomes: list[Outcome] = []
+        written: Changes | None = None
 
         async def work(transaction: Transaction) -> None:
+            nonlocal written
             outcomes[:] = await verb(transaction, batch)
+            written = transaction.written
 
         try:
-            await self.store.transact(work, within=self._transaction_seconds_max)
+            await self.store.transact(work, within=self._transaction_seconds_max, draft=draft)
         except OutcomeUnknown:
             if not await self._took_place(batch, outcomes):
                 raise
+        finally:
+            self._tell(written)
         return outcomes
+
+    def _tell(self, written: Changes | None) -> None:
+        """Also of what was lost or is in doubt: to look again costs little, to believe what is not so costs more."""
+        if written is not None:
+            for hear in self._listeners:
+                hear(written)
 
     async def _took_place(self, batch: Sequence[A], outcomes: Sequence[Outcome]) -> bool:
         """Whether a lost commit is there after all. All of a batch is, or nothing: one entry tells.
@@ -188,8 +249,6 @@ def _wrote(outcome: Outcome) -> bool:
 def _line(
     engine: Engine,
     verb: Callable[[Transaction, Sequence[A]], Awaitable[list[Outcome]]],
-    *,
-    lanes: int,
-    size_max: int,
+    **line: Any,
 ) -> Batcher[A]:
-    return Batcher(partial(engine.run, verb), relieve=engine.relieve, lanes=lanes, size_max=size_max)
+    return Batcher(partial(engine.run, verb, draft=True), relieve=engine.relieve, **line)

@@ -13,21 +13,20 @@ that is locked after a seat is a deadlock waiting for its second half.
 
 from __future__ import annotations
 
+import math
 from datetime import timedelta
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from earmark.domain.booking import Booking, Lines, PoolLine, SeatLine
 from earmark.domain.event import check_on_sale
-from earmark.domain.ids import PoolRef, SeatRef, TotalRef
 from earmark.domain.machine import State
 from earmark.domain.policy import ttl_seconds
 from earmark.domain.pool import PoolDelta
 from earmark.domain.seat import SeatSeen, Verdict, verdict
 from earmark.engine.asks import Again
 from earmark.engine.desk import Desk
+from earmark.engine.ports import Look
 from earmark.errors import (
     EventUnknown,
     LimitExceeded,
@@ -39,10 +38,11 @@ from earmark.errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
+    from datetime import datetime
 
     from earmark.domain.event import Event
-    from earmark.domain.ids import BookingId, EventId
+    from earmark.domain.ids import BookingId, EventId, PoolRef, SeatRef, TotalRef
     from earmark.domain.policy import Policy
     from earmark.domain.pool import Pool
     from earmark.engine.asks import Hold, Outcome
@@ -54,51 +54,58 @@ RELIEF_ROUNDS_MAX = 6
 
 async def hold(transaction: Transaction, batch: Sequence[Hold], *, policy: Policy, ids: Ids) -> list[Outcome]:
     """Earlier answer? → look → lock → decide → write."""
-    desk = await Desk.open(transaction, batch, ids=ids)
+    events_wanted = {ask.event_id for ask in batch}
+    seats_wanted = {ref for ask in batch for ref in ask.seat_refs}
+    look = Look(requests=len(batch), events=events_wanted, seats=seats_wanted)
+    desk = await Desk.open(transaction, batch, ids=ids, look=look)
     events = await transaction.read_events({ask.event_id for ask in desk.waiting})
-    seen = await transaction.read_seats({ref for ask in desk.waiting for ref in _seats(ask)})
-    _screen(desk, events=events, seen=seen, policy=policy)
-    if not desk.waiting:
+    seen = await transaction.read_seats({ref for ask in desk.waiting for ref in ask.seat_refs})
+    for ask in desk.waiting:
+        try:
+            _screen(ask, event=events.get(ask.event_id), seen=seen, policy=policy, now=desk.now)
+        except Refusal as refusal:
+            desk.refuse(ask, refusal)
+    waiting = desk.waiting
+    if not waiting:
         return await desk.close()
 
-    wanted = [seen[ref] for ask in desk.waiting for ref in _seats(ask)]
-    lapsed = {seat.pointer for seat in wanted if seat.pointer and verdict(seat, now=desk.now) is Verdict.LAPSED}
-    owners = await transaction.lock_bookings(lapsed)
-    alive = {owner.id for owner in owners.values() if owner.is_live and not owner.is_due(desk.now)}
-    for owner in owners.values():
-        if owner.is_due(desk.now):
-            desk.ledger.expire(owner, reason="taken over")
-
-    totals = await transaction.lock_totals({*desk.ledger.totals, *map(_total, desk.waiting)})
-    pools = await transaction.lock_pools({*desk.ledger.pools, *(ref for ask in desk.waiting for ref in _pools(ask))})
-    unmoved = await transaction.lock_seats({seat.ref: seat for seat in wanted if seat.pointer not in alive}.values())
+    wanted = {ref: seen[ref] for ask in waiting for ref in ask.seat_refs}
+    alive = await _end_lapsed(desk, wanted.values())
+    totals = await transaction.lock_totals({*desk.ledger.totals, *(ask.total_ref for ask in waiting)})
+    pools = await transaction.lock_pools({*desk.ledger.pools, *(ref for ask in waiting for ref in ask.pool_refs)})
+    unmoved = await transaction.lock_seats([seat for seat in wanted.values() if seat.pointer not in alive])
 
     counter = _Counter(desk, events=events, seen=seen, alive=alive, unmoved=unmoved, totals=totals, pools=pools)
-    for ask in desk.waiting:
+    for ask in waiting:
         counter.decide(ask, policy=policy)
     return await desk.close()
 
 
-def _screen(
-    desk: Desk[Hold], *, events: Mapping[EventId, Event], seen: Mapping[SeatRef, SeatSeen], policy: Policy
-) -> None:
+def _screen(ask: Hold, *, event: Event | None, seen: Mapping[SeatRef, SeatSeen], policy: Policy, now: datetime) -> None:
     """Refuse without a lock what the snapshot shows to be hopeless."""
-    for ask in desk.waiting:
-        try:
-            event = events.get(ask.event_id)
-            if event is None or event.live != ask.actor.live:
-                raise EventUnknown(event_id=ask.event_id)
-            check_on_sale(event, now=desk.now)
-            ttl_seconds(policy, asked=ask.ttl_seconds, of_event=event.hold_ttl_seconds)
-            if unknown := [ref.seat_id for ref in _seats(ask) if ref not in seen]:
-                raise SeatUnknown(seats=unknown)
-            judged = {ref: verdict(seen[ref], now=desk.now) for ref in _seats(ask)}
-            if blocked := [ref.seat_id for ref, said in judged.items() if said is Verdict.BLOCKED]:
-                raise SeatsTaken(seats=blocked, why="blocked")
-            if taken := [seen[ref] for ref, said in judged.items() if said is Verdict.TAKEN]:
-                raise _taken(ask, taken)
-        except Refusal as refusal:
-            desk.refuse(ask, refusal)
+    if event is None or event.live != ask.actor.live:
+        raise EventUnknown(event_id=ask.event_id)
+    check_on_sale(event, now=now)
+    ttl_seconds(policy, asked=ask.ttl_seconds, of_event=event.hold_ttl_seconds)
+    if unknown := [ref.seat_id for ref in ask.seat_refs if ref not in seen]:
+        raise SeatUnknown(seats=unknown)
+    said = [verdict(seen[ref], now=now) for ref in ask.seat_refs]
+    if Verdict.BLOCKED in said:
+        blocked = [ref.seat_id for ref, one in zip(ask.seat_refs, said, strict=True) if one is Verdict.BLOCKED]
+        raise SeatsTaken(seats=blocked, why="blocked")
+    if Verdict.TAKEN in said:
+        taken = [seen[ref] for ref, one in zip(ask.seat_refs, said, strict=True) if one is Verdict.TAKEN]
+        raise _taken(ask, taken, now=now)
+
+
+async def _end_lapsed(desk: Desk[Hold], wanted: Collection[SeatSeen]) -> set[BookingId]:
+    """End the holds on these seats whose time is over, as the locked rows show; the owners that live after all."""
+    lapsed = {seat.pointer for seat in wanted if seat.pointer and verdict(seat, now=desk.now) is Verdict.LAPSED}
+    owners = await desk.transaction.lock_bookings(lapsed) if lapsed else {}
+    for owner in owners.values():
+        if owner.is_due(desk.now):
+            desk.ledger.expire(owner, reason="taken over")
+    return {owner.id for owner in owners.values() if owner.is_live and not owner.is_due(desk.now)}
 
 
 class _Counter:
@@ -137,35 +144,50 @@ class _Counter:
         self._desk.answer(ask, booking)
 
     def _judge(self, ask: Hold) -> Again | None:
-        if unknown := [ref.pool_id for ref in _pools(ask) if ref not in self._pools]:
-            raise PoolUnknown(pools=unknown)
-        kept = [self._seen[ref] for ref in _seats(ask) if self._seen[ref].pointer in self._alive]
-        given = {ref: owner for ref in _seats(ask) if (owner := self._ledger.owner(ref))}
-        if kept or given:
-            raise _taken(ask, kept, given=given)
-        if moved := [ref.seat_id for ref in _seats(ask) if ref not in self._unmoved]:
+        self._check_seats(ask)
+        if moved := [ref.seat_id for ref in ask.seat_refs if ref not in self._unmoved]:
             return Again(refusal=SeatsTaken(seats=moved, transient=True), rounds_max=MOVED_ROUNDS_MAX)
-        for ref, units in _pools(ask).items():
-            free = self._pools[ref].free - sum(msgspec.structs.astuple(self._ledger.pools.get(ref, PoolDelta())))
+        for ref, units in ask.pool_refs.items() if ask.pools else ():
+            free = self._free(ref)
             if units > free:
                 short = PoolExhausted(pool=ref.pool_id, asked=units, available=max(free, 0))
                 return Again(refusal=short, rounds_max=RELIEF_ROUNDS_MAX, relief=ref)
-        total = _total(ask)
-        have = self._totals[total] + self._ledger.totals.get(total, 0)
         limit = self._events[ask.event_id].per_buyer_max
-        if limit is not None and have + ask.units > limit:
+        if limit is None:
+            return None
+        total = ask.total_ref
+        have = self._totals[total] + self._ledger.totals.get(total, 0)
+        if have + ask.units > limit:
             over = LimitExceeded(limit=limit, have=have, asked=ask.units)
             return Again(refusal=over, rounds_max=RELIEF_ROUNDS_MAX, relief=total)
         return None
 
+    def _check_seats(self, ask: Hold) -> None:
+        """None is a live owner's, and none was given to somebody who came before in this batch."""
+        if ask.pools and (unknown := [ref.pool_id for ref in ask.pool_refs if ref not in self._pools]):
+            raise PoolUnknown(pools=unknown)
+        refs = ask.seat_refs
+        given = {ref: owner for ref in refs if (owner := self._ledger.owner(ref))}
+        kept = [self._seen[ref] for ref in refs if self._seen[ref].pointer in self._alive] if self._alive else []
+        if kept or given:
+            raise _taken(ask, kept, given=given, now=self._desk.now)
+
+    def _free(self, ref: PoolRef) -> int:
+        """What this transaction has left of a pool."""
+        delta = self._ledger.pools.get(ref, PoolDelta())
+        return self._pools[ref].free - delta.held - delta.sold
+
     def _booking(self, ask: Hold, *, policy: Policy) -> Booking:
         event = self._events[ask.event_id]
+        seen = self._seen
         lines = Lines(
-            seats=tuple(SeatLine(id=ref.seat_id, price=self._seen[ref].price) for ref in sorted(_seats(ask))),
+            seats=tuple([SeatLine(id=ref.seat_id, price=seen[ref].price) for ref in ask.seat_refs]),
             pools=tuple(
                 PoolLine(id=ref.pool_id, units=units, price=self._pools[ref].price)
-                for ref, units in sorted(_pools(ask).items())
-            ),
+                for ref, units in ask.pool_refs.items()
+            )
+            if ask.pools
+            else (),
         )
         ttl = ttl_seconds(policy, asked=ask.ttl_seconds, of_event=event.hold_ttl_seconds)
         return Booking(
@@ -183,22 +205,15 @@ class _Counter:
 
 
 def _taken(
-    ask: Hold, seats: Sequence[SeatSeen], *, given: Mapping[SeatRef, Booking] = MappingProxyType({})
+    ask: Hold, seats: Sequence[SeatSeen], *, now: datetime, given: Mapping[SeatRef, Booking] = MappingProxyType({})
 ) -> SeatsTaken:
-    """Which seats, and which of them are the asker's own already."""
+    """Which seats, which of them are the asker's own already, and when a hold on them ends."""
     yours: dict[str, str] = {seat.ref.seat_id: str(seat.pointer) for seat in seats if seat.owner_buyer == ask.buyer}
     yours |= {ref.seat_id: str(owner.id) for ref, owner in given.items() if owner.buyer == ask.buyer}
-    names = {seat.ref.seat_id for seat in seats} | {ref.seat_id for ref in given}
-    return SeatsTaken(seats=sorted(names), yours=yours or None)
-
-
-def _seats(ask: Hold) -> list[SeatRef]:
-    return [SeatRef(ask.event_id, seat_id) for seat_id in ask.seats]
-
-
-def _pools(ask: Hold) -> dict[PoolRef, int]:
-    return {PoolRef(ask.event_id, pool_id): units for pool_id, units in ask.pools.items()}
-
-
-def _total(ask: Hold) -> TotalRef:
-    return TotalRef(ask.event_id, ask.buyer)
+    ends: dict[str, datetime | None] = {
+        seat.ref.seat_id: seat.owner_expires_at for seat in seats if seat.owner_state is State.HELD
+    }
+    ends |= {ref.seat_id: owner.expires_at for ref, owner in given.items()}
+    names: list[str] = sorted({seat.ref.seat_id for seat in seats} | {ref.seat_id for ref in given})
+    lapses = {name: (end - now).total_seconds() if (end := ends.get(name)) else math.inf for name in names}
+    return SeatsTaken(seats=names, yours=yours or None, lapses=lapses)

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
 from earmark.domain import booking as law
 from earmark.domain.journal import Entry
 from earmark.domain.machine import State, Verb
@@ -77,7 +75,7 @@ class Ledger:
         """A new hold, with its seats."""
         self._opened[booking.id] = booking
         self._count(None, booking)
-        self.seats |= dict.fromkeys(booking.seat_refs, booking.id)
+        self.seats.update(dict.fromkeys(booking.seat_refs, booking.id))
         self._tell(Verb.HOLD, None, booking, entry_id=ask.entry_id, actor=ask.actor.name, ask=ask)
         return booking
 
@@ -85,7 +83,7 @@ class Ledger:
         """A booking that a verb has moved."""
         self._moved[before.id] = after
         self._count(before, after)
-        if after.is_live:
+        if after.is_live and after.lines is not before.lines:
             self._cleared |= dict.fromkeys(set(before.seat_refs) - set(after.seat_refs), before.id)
         self._tell(verb, before, after, entry_id=ask.entry_id, actor=ask.actor.name, ask=ask, reason=reason)
         return after
@@ -142,7 +140,11 @@ class Ledger:
 
     def _count(self, before: Booking | None, after: Booking) -> None:
         gained = _counted(after) - (_counted(before) if before else 0)
-        self.totals[after.total_ref] = self.totals.get(after.total_ref, 0) + gained
+        if gained:
+            total = after.total_ref
+            self.totals[total] = self.totals.get(total, 0) + gained
+        if not after.lines.pools and not (before and before.lines.pools):
+            return
         for ref, delta in _units(after, sign=1).items():
             self.pools[ref] = self.pools.get(ref, PoolDelta()) + delta
         for ref, delta in (_units(before, sign=-1) if before else {}).items():
@@ -195,9 +197,10 @@ def _units(booking: Booking, *, sign: int) -> dict[PoolRef, PoolDelta]:
 
 def _facts(before: Booking | None, after: Booking) -> dict[str, Any]:
     """What changed, by name, as it now is."""
-    told = (
-        (name, getattr(after, name))
-        for name in _TOLD
-        if before is None or getattr(before, name) != getattr(after, name)
-    )
-    return {name: msgspec.to_builtins(value) for name, value in told if value is not None}
+    facts = {}
+    for name in _TOLD:
+        value = getattr(after, name)
+        if value is None or (before is not None and (value is (was := getattr(before, name)) or value == was)):
+            continue
+        facts[name] = value
+    return facts

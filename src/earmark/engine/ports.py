@@ -12,9 +12,9 @@ returns. Stores with one writer (SQLite, memory) have nothing to lock and only r
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import msgspec
 
@@ -27,7 +27,9 @@ from earmark.domain.pool import Pool, PoolDelta
 from earmark.domain.seat import Seat, SeatSeen
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Collection
+    from collections.abc import Awaitable, Callable, Iterable
+
+    from earmark.engine.outbox import Outbox
 
 T = TypeVar("T")
 
@@ -61,6 +63,16 @@ class Opening(msgspec.Struct, frozen=True, kw_only=True):
     busy: frozenset[Key] = frozenset()
     """Keys that another transaction is deciding at this moment: come again."""
     remembered: dict[Key, Memory] = {}
+
+
+class Look(msgspec.Struct, frozen=True, kw_only=True):
+    """What a verb will want to see next: a store may fetch it on the way, together with what the keys remember."""
+
+    requests: int = 1
+    """How many it decides about."""
+    events: Collection[EventId] = ()
+    seats: Collection[SeatRef] = ()
+    bookings: Collection[BookingId] = ()
 
 
 class SeatChange(msgspec.Struct, frozen=True, kw_only=True):
@@ -101,11 +113,20 @@ class Changes(msgspec.Struct, frozen=True, kw_only=True):
     pool_changes: Sequence[PoolChange] = ()
     entries: Sequence[Entry] = ()
 
+    @property
+    def freed(self) -> list[SeatRef]:
+        """Seats that may be somebody else's from now on."""
+        ended = (booking for booking in (*self.expired, *self.moved) if not booking.is_live)
+        return [*self.cleared, *(ref for booking in ended for ref in booking.seat_refs)]
+
 
 class Transaction(Protocol):
     """One transaction, from its first read to the writes; the store commits it when the work returns."""
 
-    async def begin(self, keys: Sequence[Key]) -> Opening:
+    written: Changes | None
+    """What `write` was given."""
+
+    async def begin(self, keys: Sequence[Key], look: Look | None = None) -> Opening:
         """The transaction's moment, and its idempotency keys: claimed until the end, busy, or remembered."""
         ...
 
@@ -165,7 +186,34 @@ class Transaction(Protocol):
         ...
 
 
-class SeatOnMap(msgspec.Struct, frozen=True, kw_only=True):
+class Admission(Protocol):
+    """A quick no in front of the store. It never decides a sale.
+
+    Whatever it says or forgets, either the store is asked, or the refusal is transient.
+    """
+
+    def admit(self, event_id: EventId, seats: tuple[SeatId, ...], *, key: Key | None = None) -> Awaitable[Any]:
+        """A pass, or None where it has no opinion; raises `SeatsTaken` when it is hopeless now."""
+        ...
+
+    def settle(self, passed: Any, *, seconds: float) -> None:
+        """The store granted it, for so long."""
+        ...
+
+    def leave(self, passed: Any, *, taken: Mapping[str, float] | None = None) -> None:
+        """The store refused it or failed; `taken` are the seats that somebody else has, and for how long."""
+        ...
+
+    def drop(self, refs: Iterable[SeatRef]) -> None:
+        """These seats may be free again."""
+        ...
+
+    async def close(self) -> None:
+        """Let go of connections."""
+        ...
+
+
+class SeatOnMap(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A seat and its owner, for showing."""
 
     seat: Seat
@@ -176,12 +224,18 @@ class SeatOnMap(msgspec.Struct, frozen=True, kw_only=True):
     owner_buyer: Buyer | None = None
 
 
+MAP_HORIZON = timedelta(seconds=10)
+"""How far ahead a map looks for holds that run out."""
+
+
 class SeatMap(msgspec.Struct, frozen=True, kw_only=True):
     """An event's seats and pools at one moment. For showing: nothing is ever decided by it."""
 
     now: datetime
     seats: Sequence[SeatOnMap]
     pools: Sequence[Pool]
+    ends_at: datetime | None = None
+    """When the clock alone changes it: the first hold on it runs out. None when none does within `MAP_HORIZON`."""
 
 
 class BookingFilter(msgspec.Struct, frozen=True, kw_only=True):
@@ -206,8 +260,17 @@ class Flaw(msgspec.Struct, frozen=True, kw_only=True):
 class Store(Protocol):
     """The truth."""
 
-    async def transact(self, work: Callable[[Transaction], Awaitable[T]], *, within: float) -> T:
+    @property
+    def outbox(self) -> Outbox:
+        """The journal as others read it."""
+        ...
+
+    async def transact(self, work: Callable[[Transaction], Awaitable[T]], *, within: float, draft: bool = False) -> T:
         """Run the work in one transaction, at most `within` seconds, and commit it.
+
+        With `draft`, a store may first run it without a lock: what the work reads is then only seen, and what it
+        writes is kept if none of that has moved, in one step, or not at all. If something has, the work is run again,
+        now with locks. Work that passes over locked rows or changes an event asks for no draft.
 
         The work awaits nothing but its transaction and may be run again from its start after a deadlock or
         a serialization failure. Raises `StoreUnavailable` when nothing was kept, and `OutcomeUnknown` when

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from earmark.domain import booking as law
 from earmark.domain.machine import Verb
-from earmark.engine.desk import Desk, settle
+from earmark.engine.desk import open_on_bookings, settle
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 async def release(transaction: Transaction, batch: Sequence[Release], *, ids: Ids) -> list[Outcome]:
     """Earlier answer? → lock → judge → write. Seats need no write: a pointer to an ended booking is free."""
-    desk = await Desk.open(transaction, batch, ids=ids)
+    desk = await open_on_bookings(transaction, batch, ids=ids)
     return await settle(
         desk, Verb.RELEASE, lambda _, booking, now: law.release(booking, now=now), reason=lambda _: None
     )

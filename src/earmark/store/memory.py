@@ -15,6 +15,7 @@ from earmark.domain.machine import EDGES, LIVE, State
 from earmark.domain.seat import Seat, SeatSeen
 from earmark.engine.ports import BookingFilter, Changes, Flaw, Opening, SeatMap, SeatOnMap
 from earmark.store.inline import drive
+from earmark.store.memory_outbox import MemoryOutbox
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from earmark.domain.event import Event
     from earmark.domain.journal import Entry, Key, Memory
     from earmark.domain.pool import Pool
-    from earmark.engine.ports import Clock, Transaction
+    from earmark.engine.ports import Clock, Look, Transaction
 
 T = TypeVar("T")
 
@@ -45,6 +46,7 @@ class _Tables:
         self.payments: dict[str, BookingId] = {}
         self.entries: dict[EntryId, Entry] = {}
         self.memories: dict[Key, Memory] = {}
+        self.numbers: dict[EntryId, int] = {}
 
     def fork(self) -> _Tables:
         fork = _Tables()
@@ -59,8 +61,15 @@ class MemoryStore:
     def __init__(self, *, clock: Clock) -> None:
         self._clock = clock
         self._tables = _Tables()
+        self.outbox = MemoryOutbox(lambda: (self._tables.entries, self._tables.numbers))
 
-    async def transact(self, work: Callable[[Transaction], Awaitable[T]], *, within: float) -> T:  # noqa: ARG002 (instant)
+    async def transact(
+        self,
+        work: Callable[[Transaction], Awaitable[T]],
+        *,
+        within: float,  # noqa: ARG002 (instant)
+        draft: bool = False,  # noqa: ARG002 (alone)
+    ) -> T:
         """At once, and alone."""
         transaction = MemoryTransaction(self._tables.fork(), now=self._clock.now())
         result = drive(work, transaction)
@@ -88,7 +97,9 @@ class MemoryStore:
             row for ref, row in tables.seats.items() if ref.event_id == event_id and seat_id in {None, ref.seat_id}
         ]
         pools = [self._less_lapsed(pool, now) for ref, pool in tables.pools.items() if ref.event_id == event_id]
-        return SeatMap(now=now, seats=[_on_map(row, tables) for row in seats], pools=pools)
+        held = [one for one in tables.bookings.values() if one.event_id == event_id and one.state is State.HELD]
+        ends_at = min((one.expires_at for one in held if one.expires_at > now), default=None)
+        return SeatMap(now=now, seats=[_on_map(row, tables) for row in seats], pools=pools, ends_at=ends_at)
 
     def _less_lapsed(self, pool: Pool, now: datetime) -> Pool:
         due = (booking for booking in self._tables.bookings.values() if booking.is_due(now))
@@ -141,9 +152,10 @@ class MemoryTransaction:
     def __init__(self, tables: _Tables, *, now: datetime) -> None:
         self.tables = tables
         self.wrote = False
+        self.written: Changes | None = None
         self._now = now
 
-    async def begin(self, keys: Sequence[Key]) -> Opening:
+    async def begin(self, keys: Sequence[Key], look: Look | None = None) -> Opening:  # noqa: ARG002 (looks later)
         """Nobody else is deciding anything."""
         remembered = {key: self.tables.memories[key] for key in keys if key in self.tables.memories}
         return Opening(now=self._now, remembered=remembered)
@@ -222,6 +234,7 @@ class MemoryTransaction:
     async def write(self, changes: Changes) -> None:
         """The law stands here too: a write that breaks it is our bug, and nothing of it is kept."""
         self.wrote = True
+        self.written = changes
         tables = self.tables
         for booking in (*changes.expired, *changes.moved):
             self._move(booking)
@@ -242,7 +255,7 @@ class MemoryTransaction:
             self._point(seat, None)
         self._write_offer(changes)
         for entry in changes.entries:
-            tables.entries[entry.id] = entry
+            tables.entries[entry.id] = msgspec.structs.replace(entry, facts=msgspec.to_builtins(entry.facts))
             if entry.key and entry.memory:
                 assert entry.key not in tables.memories, "a key remembers one answer"
                 tables.memories[entry.key] = entry.memory

@@ -8,7 +8,6 @@ import msgspec
 
 from earmark.domain.booking import Booking, Lines
 from earmark.domain.event import Event
-from earmark.domain.ids import SeatRef
 from earmark.domain.journal import Entry, Key, Memory
 from earmark.domain.machine import State
 from earmark.domain.pool import Pool
@@ -18,9 +17,12 @@ from earmark.engine.ports import SeatOnMap
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from earmark.domain.ids import BookingId, SeatRef
+
 Row = Any  # asyncpg gives records, which know their columns by name
 _lines = msgspec.json.Decoder(Lines)
 _encoder = msgspec.json.Encoder()
+_STATES = {state.value: state for state in State}
 
 
 def to_json(value: object) -> str:
@@ -40,11 +42,25 @@ def event(row: Row) -> Event:
 
 
 def booking(row: Row) -> Booking:
-    """A row of `bookings`."""
-    fields = dict(row)
-    fields["state"] = State(fields["state"])
-    fields["lines"] = _lines.decode(fields["lines"])
-    return Booking(**fields)
+    """A row of `bookings`, its columns in the order of the table: this is decoded more often than anything else."""
+    return Booking(
+        id=row[0],
+        event_id=row[1],
+        buyer=row[2],
+        live=row[3],
+        state=_STATES[row[4]],
+        lines=_lines.decode(row[5]),
+        total=row[6],
+        currency=row[7],
+        created_at=row[8],
+        expires_at=row[9],
+        paying_until=row[10],
+        confirmed_at=row[11],
+        ended_at=row[12],
+        payment_id=row[13],
+        payment_method=row[14],
+        version=row[15],
+    )
 
 
 def pool(row: Row) -> Pool:
@@ -52,17 +68,18 @@ def pool(row: Row) -> Pool:
     return Pool(**dict(row))
 
 
-def seat_seen(row: Row) -> SeatSeen:
-    """A seat with its owner, as the claim's snapshot shows it."""
+def seat_seen(row: Row, ref: SeatRef) -> SeatSeen:
+    """A seat with its owner, as the claim's snapshot shows it: its number in the question, then its columns."""
+    _, price, blocked, pointer, fence, state, expires_at, buyer = row
     return SeatSeen(
-        ref=SeatRef(row["event_id"], row["id"]),
-        price=row["price"],
-        blocked=row["blocked"],
-        pointer=row["booking_id"],
-        fence=row["fence"],
-        owner_state=State(row["state"]) if row["state"] else None,
-        owner_expires_at=row["expires_at"],
-        owner_buyer=row["buyer"],
+        ref=ref,
+        price=price,
+        blocked=blocked,
+        pointer=pointer,
+        fence=fence,
+        owner_state=_STATES[state] if state else None,
+        owner_expires_at=expires_at,
+        owner_buyer=buyer,
     )
 
 
@@ -174,6 +191,42 @@ def entry_columns(entries: Sequence[Entry]) -> list[list[Any]]:
         for e in entries
     )
     return columns(rows, width=16)
+
+
+def move(after: Booking, *, seen: Booking) -> tuple[object, ...]:
+    """An `earmark_move`; the lines only where they changed."""
+    same = after.lines is seen.lines
+    return (
+        after.id,
+        after.version,
+        after.state.value,
+        None if same else to_json(after.lines),
+        None if same else after.total,
+        after.expires_at,
+        after.paying_until,
+        after.confirmed_at,
+        after.ended_at,
+        after.payment_id,
+        after.payment_method,
+    )
+
+
+def opening(b: Booking) -> tuple[object, ...]:
+    """An `earmark_opening`."""
+    return (b.id, b.event_id, b.buyer, b.live, to_json(b.lines), b.total, b.currency, b.expires_at)
+
+
+def taking(seen: SeatSeen, owner: BookingId) -> tuple[object, ...]:
+    """An `earmark_taking`: the seat as it was seen, and whose it shall be."""
+    return (*seen.ref, seen.pointer, seen.fence, seen.price, owner)
+
+
+def draft_entry(e: Entry) -> tuple[object, ...]:
+    """An `earmark_entry`; its moment is the draft's."""
+    head = (e.id, e.event_id, e.booking_id, e.version, e.verb, e.before, e.after, e.actor, e.reason, to_json(e.facts))
+    if e.key is None or e.memory is None:
+        return (*head, None, None, None, None, None)
+    return (*head, *e.key, e.memory.request_hash, e.memory.status, e.memory.body)
 
 
 def seat_columns(seats: Sequence[Seat]) -> list[list[Any]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import UUID
 
@@ -14,7 +15,12 @@ from earmark.errors import OutcomeUnknown, RowBusy, SetupError, StoreUnavailable
 from earmark.store import queries
 from earmark.store.migrations import check_current
 from earmark.store.postgres import rows
+from earmark.store.postgres.draft import Misremembered, PostgresDraft
+from earmark.store.postgres.idle import Idle
+from earmark.store.postgres.maps import read_map
 from earmark.store.postgres.migrate import read_applied, split_url
+from earmark.store.postgres.outbox import PostgresOutbox
+from earmark.store.postgres.recall import Recall
 from earmark.store.postgres.transaction import PostgresTransaction
 
 if TYPE_CHECKING:
@@ -37,6 +43,8 @@ STOPPED = (
     asyncpg.IdleInTransactionSessionTimeoutError,
 )
 SILENT_OR_STOPPED = (*SILENT, *STOPPED)
+# The server itself said that it stopped the statement, and so kept nothing of it.
+UNWRITTEN = (asyncpg.InsufficientResourcesError, asyncpg.ReadOnlySQLTransactionError, asyncpg.QueryCanceledError)
 ROLLBACK_SECONDS = 1.0
 READ_SECONDS = 10.0
 FIRST = UUID(int=0)
@@ -47,10 +55,19 @@ SETTINGS = {
     # Array statements were planned anew at each call; the generic plan is the right one for all of them.
     "plan_cache_mode": "force_generic_plan",
     "jit": "off",
+    # Every statement on the way of a booking finds its rows by key. A plan that was made when the tables were small
+    # would read them whole for ever after.
+    "enable_seqscan": "off",
+    "enable_hashjoin": "off",
+    "enable_mergejoin": "off",
     # A paused client frees its row locks, and nobody waits for one for ever.
     "idle_in_transaction_session_timeout": "10s",
     "lock_timeout": "5s",
 }
+
+
+class Moved(Exception):
+    """Something that a draft had seen was not as seen any more; nothing was kept."""
 
 
 class PostgresStore:
@@ -60,7 +77,10 @@ class PostgresStore:
         self._pool = pool
         self._clock = clock
         self._pgbouncer = pgbouncer
-        self._sql = queries.sql("postgres")
+        self._recall = Recall(self._read_page)
+        self._idle = Idle(pool)
+        self._sql = queries.sql("postgres") | queries.sql("postgres", "outbox.sql")
+        self.outbox = PostgresOutbox(self.transact, read=self._read)
 
     @classmethod
     async def connect(cls, url: str, *, clock: Clock, connections_max: int = 10) -> PostgresStore:
@@ -77,14 +97,47 @@ class PostgresStore:
             raise SetupError(problem=f"PostgreSQL refused the connection: {refused}") from refused
         return cls(pool, clock=clock, pgbouncer=pgbouncer)
 
-    async def transact(self, work: Callable[[Transaction], Awaitable[T]], *, within: float) -> T:
+    async def transact(self, work: Callable[[Transaction], Awaitable[T]], *, within: float, draft: bool = False) -> T:
         """Deadlocks cannot happen between our own verbs; hand-written SQL may still cause one, so retry."""
+        if draft and not self._pgbouncer:
+            with contextlib.suppress(Moved):
+                return await self._draft_twice(work, within=within)
         async for attempt in stamina.retry_context(
             on=_decided_too_early, attempts=4, timeout=within, wait_initial=0.01, wait_max=0.1, wait_jitter=0.05
         ):
             with attempt:
                 return await self._once(work, within=within)
         raise AssertionError("the last attempt returns or raises")
+
+    async def _draft_twice(self, work: Callable[[Transaction], Awaitable[T]], *, within: float) -> T:
+        """From memory if it can be, else with a look: memory grants what the write compares, and refuses nobody."""
+        with contextlib.suppress(Misremembered):
+            return await self._draft(work, within=within, recall=self._recall)
+        return await self._draft(work, within=within, recall=None)
+
+    async def _draft(self, work: Callable[[Transaction], Awaitable[T]], *, within: float, recall: Recall | None) -> T:
+        """Without locks, and one guarded call for what is to be written; `Moved` when locks are needed after all."""
+        draft: PostgresDraft | None = None
+        try:
+            async with asyncio.timeout(within), self._idle.connection() as connection:
+                draft = PostgresDraft(connection, offset=self._clock.offset, sql=self._sql, recall=recall)
+                result = await work(draft)
+                if draft.recalled and not draft.written:
+                    raise Misremembered
+                return result
+        except asyncpg.LockNotAvailableError as busy:
+            raise RowBusy(because=str(busy)) from busy
+        except SILENT_OR_STOPPED as silence:
+            if draft and draft.writing and not isinstance(silence, UNWRITTEN):
+                raise OutcomeUnknown from silence
+            raise StoreUnavailable(because=_reason(silence)) from silence
+        except asyncpg.PostgresError as moved:
+            if draft:
+                self._recall.doubt(event_id for event_id, _ in draft.recalled)
+            raise Moved from moved
+        finally:
+            if draft and draft.written:
+                self._recall.gave(draft.written.seats)
 
     async def _once(self, work: Callable[[Transaction], Awaitable[T]], *, within: float) -> T:
         committing = False
@@ -104,6 +157,8 @@ class PostgresStore:
                     await scope.rollback()
                     return result
                 committing = True
+                if transaction.written:
+                    self._recall.gave(transaction.written.seats)
                 await _commit(scope, connection)
                 return result
         except asyncpg.LockNotAvailableError as busy:
@@ -127,12 +182,16 @@ class PostgresStore:
         return [rows.event(row) for row in await self._read("list_events", live, after or "", limit)]
 
     async def read_map(self, event_id: EventId, *, seat_id: SeatId | None = None) -> SeatMap:
-        """Seats and pools; for showing only, so two statements may be a moment apart."""
-        one = (event_id, seat_id)
-        seats = await (self._read("read_map", event_id) if seat_id is None else self._read("read_seat", *one))
-        now = await self._now()
-        pools = await self._read("read_pools", event_id, now)
-        return SeatMap(now=now, seats=[rows.seat_on_map(row) for row in seats], pools=[rows.pool(row) for row in pools])
+        """For showing only. One seat by its key; a whole house in one snapshot."""
+        if seat_id is not None:
+            seats, now = await self._read("read_seat", event_id, seat_id), await self._now()
+            pools = [rows.pool(row) for row in await self._read("read_pools", event_id, now)]
+            return SeatMap(now=now, seats=[rows.seat_on_map(row) for row in seats], pools=pools)
+        try:
+            async with asyncio.timeout(READ_SECONDS), self._pool.acquire() as connection:
+                return await read_map(connection, event_id, offset=self._clock.offset, sql=self._sql)
+        except SILENT_OR_STOPPED as silence:
+            raise StoreUnavailable(because=_reason(silence)) from silence
 
     async def read_booking(self, booking_id: BookingId) -> tuple[datetime, Booking | None]:
         """By primary key."""
@@ -169,6 +228,7 @@ class PostgresStore:
                 self._pool.acquire() as connection,
                 connection.transaction(isolation="repeatable_read", readonly=True),
             ):
+                await connection.execute(_ANY_PLAN)
                 for query in queries.load("postgres", "verify.sql").values():
                     promise, _, rule = query.why.partition(": ")
                     found = await connection.fetch(query.sql, limit, timeout=600)
@@ -194,10 +254,15 @@ class PostgresStore:
 
     async def close(self) -> None:
         """At most a second for running statements, then the connections are cut."""
+        await self._recall.close()
+        await self._idle.close()
         try:
             await asyncio.wait_for(self._pool.close(), timeout=1)
         except TimeoutError:
             self._pool.terminate()
+
+    async def _read_page(self, event_id: EventId, after: str, limit: int) -> list[Any]:
+        return await self._read("recall_seats", event_id, after, limit)
 
     async def _now(self) -> datetime:
         now: datetime = (await self._read("begin", self._clock.offset))[0][0]
@@ -216,6 +281,8 @@ OLDEST = 15_00_00
 _SET_LOCAL = "; ".join(
     f"SET LOCAL {name} = '{value}'" for name, value in SETTINGS.items() if name != "application_name"
 )
+# What reads whole tables may plan as it likes.
+_ANY_PLAN = "; ".join(f"SET LOCAL {name} = on" for name in ("enable_seqscan", "enable_hashjoin", "enable_mergejoin"))
 
 
 def _decided_too_early(error: Exception) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from typing import TYPE_CHECKING, Any
 
 from earmark.domain.ids import BookingId, Buyer, EventId, PoolRef, SeatRef, TotalRef
@@ -19,6 +18,7 @@ if TYPE_CHECKING:
     from earmark.domain.journal import Key
     from earmark.domain.pool import Pool
     from earmark.domain.seat import Seat, SeatSeen
+    from earmark.engine.ports import Look
 
 Connection = Any  # asyncpg ships no types
 
@@ -33,14 +33,15 @@ class PostgresTransaction:
         self._totals_made: list[TotalRef] = []
         self._now: datetime | None = None
         self.wrote = False
+        self.written: Changes | None = None
 
-    async def begin(self, keys: Sequence[Key]) -> Opening:
+    async def begin(self, keys: Sequence[Key], look: Look | None = None) -> Opening:  # noqa: ARG002 (looks later)
         """One round trip for the moment and the claims, one more for what the keys remember."""
         if not keys:
             self._now = await self._connection.fetchval(self._sql["begin"], self._offset)
             return Opening(now=self._now)
         distinct = sorted(set(keys))
-        claims = await self._fetch("claim_keys", self._offset, [_advisory(key) for key in distinct])
+        claims = await self._fetch("claim_keys", self._offset, *rows.columns(distinct, width=2))
         self._now = claims[0]["now"]
         busy = frozenset(distinct[claim["n"] - 1] for claim in claims if not claim["claimed"])
         mine = [key for key in distinct if key not in busy]
@@ -55,8 +56,9 @@ class PostgresTransaction:
         """The one unlocked read of seats and owners."""
         if not refs:
             return {}
-        found = await self._fetch("read_seats", *rows.columns(sorted(refs), width=2))
-        return {seen.ref: seen for seen in map(rows.seat_seen, found)}
+        wanted = sorted(refs)
+        found = await self._fetch("read_seats", *rows.columns(wanted, width=2))
+        return {ref: rows.seat_seen(row, ref) for row in found for ref in (wanted[row[0] - 1],)}
 
     async def insert_event(self, event: Event, *, seats: Sequence[Seat], pools: Sequence[Pool]) -> bool:
         """Everything or, when the id is taken, nothing."""
@@ -134,6 +136,7 @@ class PostgresTransaction:
     async def write(self, changes: Changes) -> None:
         """Each kind of row in a statement of its own: in one, they would run in no defined order."""
         self.wrote = True
+        self.written = changes
         c = changes
         if c.expired:
             await self._write("update_bookings", rows.moved_columns(c.expired), expect=len(c.expired))
@@ -180,9 +183,3 @@ class PostgresTransaction:
 
 def _pointers(seats: Mapping[SeatRef, BookingId]) -> list[list[Any]]:
     return rows.columns(((*ref, booking_id) for ref, booking_id in sorted(seats.items())), width=3)
-
-
-def _advisory(key: Key) -> int:
-    """A 64-bit name for a key. Two keys that share one only wait for each other."""
-    digest = hashlib.sha256(f"{key.caller}\0{key.key}".encode()).digest()
-    return int.from_bytes(digest[:8], "big", signed=True)

@@ -11,13 +11,14 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import UUID
 
-from earmark.engine.ports import BookingFilter, Flaw, SeatMap, Transaction
+from earmark.engine.ports import MAP_HORIZON, BookingFilter, Flaw, SeatMap, Transaction
 from earmark.errors import OutcomeUnknown, SetupError, StoreUnavailable
 from earmark.store import queries
 from earmark.store.migrations import check_current
 from earmark.store.sqlite import rows
 from earmark.store.sqlite.connection import connect, file_of, is_busy, is_silence, unavailable, use_wal
 from earmark.store.sqlite.migrate import read_applied
+from earmark.store.sqlite.outbox import SqliteOutbox
 from earmark.store.sqlite.writer import Ticket, Writer
 
 if TYPE_CHECKING:
@@ -52,6 +53,7 @@ class SqliteStore:
         self._reading = ThreadPoolExecutor(READERS, thread_name_prefix="earmark-reader")
         self._local = threading.local()
         self._readers: list[sqlite3.Connection] = []
+        self.outbox = SqliteOutbox(self.transact, look=self._look)
 
     @classmethod
     async def open(cls, path: str | Path, *, clock: Clock) -> SqliteStore:
@@ -65,7 +67,13 @@ class SqliteStore:
             raise
         return store
 
-    async def transact(self, work: Callable[[Transaction], Awaitable[T]], *, within: float) -> T:
+    async def transact(
+        self,
+        work: Callable[[Transaction], Awaitable[T]],
+        *,
+        within: float,
+        draft: bool = False,  # noqa: ARG002 (one writer: nothing moves under it)
+    ) -> T:
         """One hop to the writer's thread and back. Leaving early never leaves half a transaction behind."""
         ticket = Ticket(within=within)
         run = contextvars.copy_context().run
@@ -107,7 +115,10 @@ class SqliteStore:
             name, key = ("read_map", (event_id,)) if seat_id is None else ("read_map_of_one", (event_id, seat_id))
             seats = [rows.seat_on_map(row) for row in connection.execute(self._sql[name], key)]
             found = connection.execute(self._sql["read_pools"], (event_id, rows.to_moment(now)))
-            return SeatMap(now=now, seats=seats, pools=[rows.pool(row) for row in found])
+            span = (rows.to_moment(now), rows.to_moment(now + MAP_HORIZON))
+            lapse = connection.execute(self._sql["next_lapse"], (event_id, *span)).fetchone()
+            ends_at = rows.moment(lapse[0]) if lapse else None
+            return SeatMap(now=now, seats=seats, pools=[rows.pool(row) for row in found], ends_at=ends_at)
 
         return await self._look(look, within=READ_SECONDS)
 

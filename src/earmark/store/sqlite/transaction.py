@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from earmark.domain.journal import Key
     from earmark.domain.pool import Pool
     from earmark.domain.seat import Seat, SeatSeen
-    from earmark.engine.ports import Clock
+    from earmark.engine.ports import Clock, Look
 
 
 class SqliteTransaction:
@@ -35,8 +35,9 @@ class SqliteTransaction:
         self._now: datetime | None = None
         self._without_total: set[TotalRef] = set()
         self.wrote = False
+        self.written: Changes | None = None
 
-    async def begin(self, keys: Sequence[Key]) -> Opening:
+    async def begin(self, keys: Sequence[Key], look: Look | None = None) -> Opening:  # noqa: ARG002 (looks later)
         """Nobody else is deciding anything, so no key is ever busy."""
         self._now = self._clock.now()
         found = self._fetch_grouped("read_memories", set(keys))
@@ -122,6 +123,7 @@ class SqliteTransaction:
     async def write(self, changes: Changes) -> None:
         """In the order of the port: the triggers see each row after what it stands on."""
         self.wrote = True
+        self.written = changes
         c = changes
         self._run("update_bookings", map(rows.moved_columns, c.expired))
         self._run("update_bookings", map(rows.moved_columns, c.moved))

@@ -1,4 +1,6 @@
 -- The law, in the schema: what no program and no hand-written SQL may do, whatever it believes.
+-- A refusal undoes its statement, so most guards look after the fact: a trigger before an update would lock every row
+-- once more, even where it has nothing to say.
 -- These guards know no clock. They stand in a file of their own so that a laboratory can build a database without them.
 
 ALTER TABLE pools
@@ -27,7 +29,7 @@ END $$;
 CREATE TRIGGER booking_begins_held BEFORE INSERT ON bookings
     FOR EACH ROW WHEN (NEW.state <> 'held') EXECUTE FUNCTION earmark_refuse_move();
 
-CREATE TRIGGER booking_moves_along_an_edge BEFORE UPDATE OF state ON bookings
+CREATE TRIGGER booking_moves_along_an_edge AFTER UPDATE OF state ON bookings
     FOR EACH ROW WHEN (OLD.state <> NEW.state AND (OLD.state, NEW.state) NOT IN (
         ('held', 'paying'), ('held', 'confirmed'), ('held', 'released'), ('held', 'expired'),
         ('paying', 'confirmed'), ('paying', 'held'), ('paying', 'expired'), ('paying', 'failed'),
@@ -46,7 +48,7 @@ BEGIN
         USING ERRCODE = 'check_violation', CONSTRAINT = 'booking_keeps_its_identity';
 END $$;
 
-CREATE TRIGGER booking_keeps_its_identity BEFORE UPDATE OF id, event_id, buyer, live, currency, created_at ON bookings
+CREATE TRIGGER booking_keeps_its_identity AFTER UPDATE OF id, event_id, buyer, live, currency, created_at ON bookings
     FOR EACH ROW WHEN (
         (OLD.id, OLD.event_id, OLD.buyer, OLD.live, OLD.currency, OLD.created_at)
         IS DISTINCT FROM
@@ -85,7 +87,7 @@ BEGIN
     RETURN NEW;
 END $$;
 
-CREATE TRIGGER booking_lines_only_shrink BEFORE UPDATE OF lines ON bookings
+CREATE TRIGGER booking_lines_only_shrink AFTER UPDATE OF lines ON bookings
     FOR EACH ROW WHEN (NEW.lines IS DISTINCT FROM OLD.lines) EXECUTE FUNCTION earmark_keep_lines();
 
 -- A booking that lists a seat has not got it yet: only when the seat points back may it be paid for or sold.
@@ -95,14 +97,15 @@ CREATE FUNCTION earmark_own_seats() RETURNS trigger LANGUAGE plpgsql SET enable_
 DECLARE
     missing record;
 BEGIN
-    SELECT b.id, line ->> 'id' AS seat INTO missing
-      FROM bookings_after b, jsonb_array_elements(b.lines -> 'seats') line
-     WHERE b.state IN ('paying', 'confirmed')
-       AND NOT EXISTS (SELECT 1 FROM seats s
-                        WHERE s.event_id = b.event_id AND s.id = line ->> 'id' AND s.booking_id = b.id OFFSET 0)
+    SELECT b.id, b.seats INTO missing
+      FROM (SELECT id, event_id, lines -> 'seats' AS seats FROM bookings_after WHERE state IN ('paying', 'confirmed')) AS b
+     WHERE jsonb_array_length(b.seats) <> (
+           SELECT count(*) FROM seats s
+            WHERE s.event_id = b.event_id AND s.booking_id = b.id
+              AND s.id = ANY (ARRAY (SELECT line ->> 'id' FROM jsonb_array_elements(b.seats) line)))
      LIMIT 1;
     IF FOUND THEN
-        RAISE EXCEPTION 'earmark: booking % lists seat %, which does not point to it', missing.id, missing.seat
+        RAISE EXCEPTION 'earmark: booking % lists seats of which not all point to it: %', missing.id, missing.seats
             USING ERRCODE = 'check_violation', CONSTRAINT = 'booking_owns_every_seat';
     END IF;
     RETURN NULL;
@@ -137,7 +140,7 @@ BEGIN
     RETURN NEW;
 END $$;
 
-CREATE TRIGGER booking_reclaims_every_seat BEFORE UPDATE OF state ON bookings
+CREATE TRIGGER booking_reclaims_every_seat AFTER UPDATE OF state ON bookings
     FOR EACH ROW WHEN (OLD.state = 'expired' AND NEW.state = 'confirmed') EXECUTE FUNCTION earmark_reclaim_seats();
 
 -- A seat begins as nobody's, and then points only to a booking of its event that lists it.
@@ -155,10 +158,8 @@ DECLARE
     stray record;
 BEGIN
     SELECT p.event_id, p.booking_id, p.seats INTO stray
-      FROM (SELECT c.event_id, c.booking_id, jsonb_agg(jsonb_build_object('id', c.id)) AS seats
-              FROM (SELECT event_id, id, booking_id FROM seats_after
-                    EXCEPT SELECT event_id, id, booking_id FROM seats_before) AS c
-             WHERE c.booking_id IS NOT NULL GROUP BY c.event_id, c.booking_id) AS p
+      FROM (SELECT event_id, booking_id, jsonb_agg(jsonb_build_object('id', id)) AS seats
+              FROM seats_after WHERE booking_id IS NOT NULL GROUP BY event_id, booking_id) AS p
      WHERE NOT EXISTS (SELECT 1 FROM bookings b
                         WHERE b.id = p.booking_id AND b.event_id = p.event_id AND b.lines -> 'seats' @> p.seats OFFSET 0)
      LIMIT 1;
@@ -170,7 +171,7 @@ BEGIN
 END $$;
 
 CREATE TRIGGER seat_points_to_its_booking AFTER UPDATE ON seats
-    REFERENCING OLD TABLE AS seats_before NEW TABLE AS seats_after
+    REFERENCING NEW TABLE AS seats_after
     FOR EACH STATEMENT EXECUTE FUNCTION earmark_point_to_lister();
 
 -- A seat leaves its booking only when that booking has ended or no longer lists it.
@@ -187,7 +188,7 @@ BEGIN
     RETURN CASE TG_OP WHEN 'DELETE' THEN OLD ELSE NEW END;
 END $$;
 
-CREATE TRIGGER seat_keeps_its_live_owner BEFORE UPDATE ON seats
+CREATE TRIGGER seat_keeps_its_live_owner AFTER UPDATE ON seats
     FOR EACH ROW WHEN (OLD.booking_id IS NOT NULL
         AND (NEW.booking_id IS DISTINCT FROM OLD.booking_id
              OR NEW.event_id <> OLD.event_id OR NEW.id <> OLD.id
@@ -204,25 +205,43 @@ BEGIN
         USING ERRCODE = 'check_violation', CONSTRAINT = 'blocked_seat_is_not_taken';
 END $$;
 
-CREATE TRIGGER blocked_seat_is_not_taken BEFORE UPDATE OF booking_id ON seats
+CREATE TRIGGER blocked_seat_is_not_taken AFTER UPDATE OF booking_id ON seats
     FOR EACH ROW WHEN (NEW.blocked AND NEW.booking_id IS NOT NULL AND NEW.booking_id IS DISTINCT FROM OLD.booking_id)
     EXECUTE FUNCTION earmark_refuse_blocked();
 
--- A buyer's total grows only up to the event's limit.
+-- A buyer's total belongs to an event, and grows only up to its limit. Once for all rows of a statement.
 CREATE FUNCTION earmark_keep_limit() RETURNS trigger LANGUAGE plpgsql AS $$
 DECLARE
-    limit_of_event integer;
+    beyond record;
 BEGIN
-    SELECT per_buyer_max INTO limit_of_event FROM events WHERE id = NEW.event_id;
-    IF NEW.units > limit_of_event AND (TG_OP = 'INSERT' OR NEW.units > OLD.units) THEN
-        RAISE EXCEPTION 'earmark: buyer % may have % of %, not %', NEW.buyer, limit_of_event, NEW.event_id, NEW.units
+    IF TG_OP = 'INSERT' THEN
+        SELECT t.event_id, t.buyer, t.units, e.per_buyer_max INTO beyond
+          FROM totals_after t LEFT JOIN events e ON e.id = t.event_id
+         WHERE e.id IS NULL OR t.units > e.per_buyer_max LIMIT 1;
+    ELSE
+        SELECT t.event_id, t.buyer, t.units, e.per_buyer_max INTO beyond
+          FROM totals_after t JOIN events e ON e.id = t.event_id
+         WHERE t.units > e.per_buyer_max
+           AND NOT EXISTS (SELECT 1 FROM totals_before o
+                            WHERE o.event_id = t.event_id AND o.buyer = t.buyer AND o.units >= t.units) LIMIT 1;
+    END IF;
+    IF FOUND AND beyond.per_buyer_max IS NULL THEN
+        RAISE EXCEPTION 'earmark: there is no event %', beyond.event_id
+            USING ERRCODE = 'check_violation', CONSTRAINT = 'total_of_an_event';
+    ELSIF FOUND THEN
+        RAISE EXCEPTION 'earmark: buyer % may have % of %, not %',
+            beyond.buyer, beyond.per_buyer_max, beyond.event_id, beyond.units
             USING ERRCODE = 'check_violation', CONSTRAINT = 'buyer_stays_within_limit';
     END IF;
-    RETURN NEW;
+    RETURN NULL;
 END $$;
 
-CREATE TRIGGER buyer_stays_within_limit BEFORE INSERT OR UPDATE OF units ON buyer_totals
-    FOR EACH ROW WHEN (NEW.units > 0) EXECUTE FUNCTION earmark_keep_limit();
+CREATE TRIGGER buyer_stays_within_limit AFTER INSERT ON buyer_totals
+    REFERENCING NEW TABLE AS totals_after
+    FOR EACH STATEMENT EXECUTE FUNCTION earmark_keep_limit();
+CREATE TRIGGER buyer_grows_within_limit AFTER UPDATE ON buyer_totals
+    REFERENCING OLD TABLE AS totals_before NEW TABLE AS totals_after
+    FOR EACH STATEMENT EXECUTE FUNCTION earmark_keep_limit();
 
 -- What confirmed a booking is not taken back, nor given to another.
 CREATE FUNCTION earmark_keep_payment() RETURNS trigger LANGUAGE plpgsql AS $$

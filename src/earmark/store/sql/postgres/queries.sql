@@ -4,14 +4,16 @@ SELECT statement_timestamp() + $1::interval AS now;
 
 -- name: claim_keys
 -- Claim idempotency keys until the transaction ends, without waiting: a twin that is being decided is busy.
-SELECT statement_timestamp() + $1::interval AS now, k.n::integer AS n, pg_try_advisory_xact_lock(k.hash) AS claimed
-  FROM unnest($2::bigint[]) WITH ORDINALITY AS k (hash, n);
+SELECT statement_timestamp() + $1::interval AS now, k.n::integer AS n,
+       pg_try_advisory_xact_lock(earmark_claim(k.caller, k.key)) AS claimed
+  FROM unnest($2::text[], $3::text[]) WITH ORDINALITY AS k (caller, key, n);
 
 -- name: read_memories
 -- What claimed keys remember. A second statement, so that it sees what the claim had to miss.
+-- Key by key, whatever the planner believes about the size of the journal.
 SELECT j.caller, j.key, j.request_hash, j.answer_status, j.answer_body
   FROM unnest($1::text[], $2::text[]) AS k (caller, key)
-  JOIN journal j ON j.caller = k.caller AND j.key = k.key;
+ CROSS JOIN LATERAL (SELECT * FROM journal WHERE caller = k.caller AND key = k.key AND key IS NOT NULL OFFSET 0) AS j;
 
 -- name: read_events
 -- The rules a claim is judged by.
@@ -21,9 +23,8 @@ SELECT id, name, currency, live, created_at, starts_at, sale_opens_at, sale_clos
 
 -- name: read_seats
 -- Seats and their owners in ONE snapshot: bookings read on their own could be older than the pointers.
-SELECT s.event_id, s.id, s.price, s.blocked, s.booking_id, s.fence,
-       b.state, b.expires_at, b.buyer
-  FROM unnest($1::text[], $2::text[]) AS r (event_id, id)
+SELECT r.n::integer AS n, s.price, s.blocked, s.booking_id, s.fence, b.state, b.expires_at, b.buyer
+  FROM unnest($1::text[], $2::text[]) WITH ORDINALITY AS r (event_id, id, n)
   JOIN seats s ON s.event_id = r.event_id AND s.id = r.id
   LEFT JOIN bookings b ON b.id = s.booking_id;
 
@@ -240,6 +241,12 @@ SELECT p.event_id, p.id, p.capacity, p.sold, p.price,
                              AND line ->> 'id' = p.id), 0)::integer AS held
   FROM pools p WHERE p.event_id = $1 ORDER BY p.position, p.id LIMIT 10000;
 
+-- name: next_lapse
+-- When the clock alone changes a map: the first hold of the event to run out. Units of a pool have no seat that tells.
+SELECT expires_at FROM bookings
+ WHERE state = 'held' AND expires_at > $2 AND expires_at <= $3 AND event_id = $1
+ ORDER BY expires_at LIMIT 1;
+
 -- name: read_booking
 -- One booking.
 SELECT id, event_id, buyer, live, state, lines, total, currency, created_at, expires_at, paying_until, confirmed_at,
@@ -284,3 +291,55 @@ SELECT id, event_id, booking_id, version, verb, before, after, actor, reason, at
 -- When the sweeper should wake.
 SELECT extract(epoch FROM min(expires_at) - (statement_timestamp() + $1::interval))::double precision
   FROM bookings WHERE state = 'held';
+
+-- name: look_to_hold
+-- All that holds are judged by, in one snapshot and one round trip: what their keys remember, events, seats with owners.
+SELECT statement_timestamp() + $1::interval AS now,
+       ARRAY (SELECT (j.caller, j.key, j.request_hash, j.answer_status, j.answer_body)::earmark_memory
+                FROM unnest($2::text[], $3::text[]) AS k (caller, key)
+               CROSS JOIN LATERAL (SELECT * FROM journal
+                                    WHERE caller = k.caller AND key = k.key AND key IS NOT NULL OFFSET 0) AS j) AS memories,
+       ARRAY (SELECT (id, name, currency, live, created_at, starts_at, sale_opens_at, sale_closes_at, hold_ttl_seconds,
+                      per_buyer_max, version)::earmark_event FROM events WHERE id = ANY ($4::text[])) AS events,
+       ARRAY (SELECT (r.n, s.price, s.blocked, s.booking_id, s.fence, b.state, b.expires_at, b.buyer)::earmark_seat_seen
+                FROM unnest($5::text[], $6::text[]) WITH ORDINALITY AS r (event_id, id, n)
+                JOIN seats s ON s.event_id = r.event_id AND s.id = r.id
+                LEFT JOIN bookings b ON b.id = s.booking_id) AS seats;
+
+-- name: look_at_bookings
+-- All that the other verbs are judged by: what their keys remember, and the bookings as they are.
+SELECT statement_timestamp() + $1::interval AS now,
+       ARRAY (SELECT (j.caller, j.key, j.request_hash, j.answer_status, j.answer_body)::earmark_memory
+                FROM unnest($2::text[], $3::text[]) AS k (caller, key)
+               CROSS JOIN LATERAL (SELECT * FROM journal
+                                    WHERE caller = k.caller AND key = k.key AND key IS NOT NULL OFFSET 0) AS j) AS memories,
+       ARRAY (SELECT (id, event_id, buyer, live, state, lines, total, currency, created_at, expires_at, paying_until,
+                      confirmed_at, ended_at, payment_id, payment_method, version)::earmark_booking
+                FROM bookings WHERE id = ANY ($4::uuid[])) AS bookings;
+
+-- name: see_bookings
+-- Owners whose hold seems to have run out, unlocked: the write compares their versions.
+SELECT id, event_id, buyer, live, state, lines, total, currency, created_at, expires_at, paying_until, confirmed_at,
+       ended_at, payment_id, payment_method, version
+  FROM bookings WHERE id = ANY ($1::uuid[]);
+
+-- name: see_totals
+-- What buyers have who may not have more than so much, unlocked: the write judges the limit again.
+SELECT t.event_id, t.buyer, t.units
+  FROM unnest($1::text[], $2::text[]) AS r (event_id, buyer)
+  JOIN buyer_totals t ON t.event_id = r.event_id AND t.buyer = r.buyer;
+
+-- name: see_pools
+-- Prices and what is free, unlocked: the write judges the capacity again.
+SELECT p.event_id, p.id, p.capacity, p.held, p.sold, p.price
+  FROM unnest($1::text[], $2::text[]) AS r (event_id, id)
+  JOIN pools p ON p.event_id = r.event_id AND p.id = r.id;
+
+-- name: write_draft
+-- Everything that a draft changes, compared with what it saw; EM001 when something moved.
+SELECT earmark_write($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11);
+
+-- name: recall_seats
+-- The seats of a house that nobody ever had, page by page, for a process to remember.
+SELECT id, price, fence FROM seats
+ WHERE event_id = $1 AND id > $2 AND booking_id IS NULL AND NOT blocked ORDER BY id LIMIT $3;

@@ -88,3 +88,13 @@ HAVING count(*) > 1 AND string_agg(after, ', then ' ORDER BY version, id) <> 'ex
 SELECT format('booking %s: version %s ended %s, version %s began %s', j.booking_id, p.version, p.after, j.version, j.before) AS row
   FROM journal j JOIN journal p ON p.booking_id = j.booking_id AND p.version = j.version - 1
  WHERE j.before IS DISTINCT FROM p.after LIMIT $1;
+
+-- name: booking_of_an_event
+-- P1: a booking belongs to an event
+SELECT format('booking %s belongs to %s, which is not there', b.id, b.event_id) AS row
+  FROM bookings b WHERE NOT EXISTS (SELECT 1 FROM events e WHERE e.id = b.event_id) LIMIT $1;
+
+-- name: payment_of_a_booking
+-- P3: a payment that was taken elsewhere confirmed a booking that is there
+SELECT format('payment %s belongs to booking %s, which is not there', p.payment_id, p.booking_id) AS row
+  FROM outside_payments p WHERE NOT EXISTS (SELECT 1 FROM bookings b WHERE b.id = p.booking_id) LIMIT $1;

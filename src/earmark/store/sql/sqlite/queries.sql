@@ -176,6 +176,12 @@ SELECT p.event_id, p.id, p.capacity, p.held - coalesce(lapsed.units, 0) AS held,
               GROUP BY 1) AS lapsed ON lapsed.id = p.id
  WHERE p.event_id = ?1 ORDER BY p.position, p.id LIMIT 10000;
 
+-- name: next_lapse
+-- When the clock alone changes a map: the first hold of the event to run out. Units of a pool have no seat that tells.
+SELECT expires_at FROM bookings
+ WHERE state = 'held' AND expires_at > ?2 AND expires_at <= ?3 AND +event_id = ?1
+ ORDER BY expires_at LIMIT 1;
+
 -- name: read_booking
 -- One booking.
 SELECT id, event_id, buyer, live, state, lines, total, currency, created_at, expires_at, paying_until, confirmed_at,

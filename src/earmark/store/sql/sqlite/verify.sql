@@ -94,3 +94,13 @@ SELECT printf('booking %s: version %d ended %s, version %d began %s', j.booking_
        AS row
   FROM journal j JOIN journal p ON p.booking_id = j.booking_id AND p.version = j.version - 1
  WHERE j.before IS NOT p.after LIMIT ?1;
+
+-- name: booking_of_an_event
+-- P1: a booking belongs to an event
+SELECT printf('booking %s belongs to %s, which is not there', b.id, b.event_id) AS row
+  FROM bookings b WHERE NOT EXISTS (SELECT 1 FROM events e WHERE e.id = b.event_id) LIMIT ?1;
+
+-- name: payment_of_a_booking
+-- P3: a payment that was taken elsewhere confirmed a booking that is there
+SELECT printf('payment %s belongs to booking %s, which is not there', p.payment_id, p.booking_id) AS row
+  FROM outside_payments p WHERE NOT EXISTS (SELECT 1 FROM bookings b WHERE b.id = p.booking_id) LIMIT ?1;

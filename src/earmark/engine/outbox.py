@@ -1,0 +1,72 @@
+"""The journal as others read it: entries get a number per event, and whoever follows an event reads on by number.
+
+Booking transactions give no numbers: a counter in them would make an event's buyers wait for each other, and numbers
+taken early commit out of order. A relay gives them afterwards, so an event's numbers run 1, 2, 3 without a gap, and
+whoever has seen number n has seen all before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Protocol
+
+import msgspec
+
+from earmark.domain.ids import EventId
+from earmark.domain.journal import Entry
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+UNSENT_COUNTED_MAX = 1000
+START = EventId("")
+"""Before the first event."""
+
+
+class Numbered(msgspec.Struct, frozen=True, kw_only=True):
+    """A journal entry with its place in its event's story."""
+
+    sequence: int
+    entry: Entry
+
+
+class Numbering(msgspec.Struct, frozen=True, kw_only=True):
+    """What one round of a relay did."""
+
+    count: int = 0
+    """How many entries have a number now."""
+    entries: Sequence[Numbered] = ()
+    """Which ones, where that was asked for: event by event, each in order."""
+    after: EventId = START
+    """Where the next round goes on; the start when this one has come to the last event."""
+    more: bool = False
+    """Whether the round was full, so that something was left behind."""
+
+
+class Outbox(Protocol):
+    """What the relay, and those who follow events, need from a store."""
+
+    async def number(self, *, after: EventId, limit: int, tell: bool = True) -> Numbering:
+        """Number about `limit` unsent entries of the events after this one, in one transaction.
+
+        The versions of one booking keep their order. An event that another relay is at is passed over. Without `tell`
+        they are only counted, which is less work.
+        """
+        ...
+
+    async def read_numbered(self, event_id: EventId, *, after: int, limit: int) -> list[Numbered]:
+        """An event's story, on from a number."""
+        ...
+
+    async def count(self, ids: Collection[EventId]) -> dict[EventId, int | None]:
+        """How many entries these events have, numbered or not, in one look.
+
+        Numbers have no gap, so that is the newest number plus what has none yet: it grows with each commit and stays
+        when a relay comes by. None where more than `UNSENT_COUNTED_MAX` have no number: that takes too long to count.
+        """
+        ...
+
+
+def total(*, numbered: int, unsent: int) -> int | None:
+    """What `count` says of an event."""
+    return numbered + unsent if unsent <= UNSENT_COUNTED_MAX else None

@@ -1,0 +1,164 @@
+"""A draft: a verb run without a lock, and what it decides written in one guarded call.
+
+A transaction that locks takes a round trip for each kind of row, and keeps its locks while it waits for the next. A
+draft takes two: one look at everything, and one call that compares every row with what was seen as it writes. For
+seats that nobody has had yet, this process may remember what a look would show (`recall`), which leaves one. Where
+nobody else wanted the same rows in that moment, which is nearly always, that is all. Else the call keeps nothing
+(`Moved`), and the same verb runs again in a transaction that locks.
+
+The steps are the port's, in the port's order. Here the lock steps only look, and `write` does what locks would do.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from earmark.domain.ids import PoolRef, SeatRef, TotalRef
+from earmark.engine.ports import Opening
+from earmark.store.postgres import rows
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+    from datetime import datetime, timedelta
+
+    from earmark.domain.booking import Booking
+    from earmark.domain.event import Event
+    from earmark.domain.ids import BookingId, EventId
+    from earmark.domain.journal import Key
+    from earmark.domain.pool import Pool
+    from earmark.domain.seat import Seat, SeatSeen
+    from earmark.engine.ports import Changes, Look
+    from earmark.store.postgres.recall import Recall
+
+Connection = Any  # asyncpg ships no types
+
+
+class Misremembered(Exception):
+    """Judged from memory, and not every request was granted: what refuses somebody must be looked at."""
+
+
+class PostgresDraft:
+    """What was seen so far, by kind."""
+
+    def __init__(
+        self, connection: Connection, *, offset: timedelta, sql: Mapping[str, str], recall: Recall | None = None
+    ) -> None:
+        self._connection = connection
+        self._recall = recall
+        self.recalled: list[tuple[EventId, int]] = []
+        """The events that were judged from memory, each with its version."""
+        self._offset = offset
+        self._sql = sql
+        self._now: datetime | None = None
+        self._events: dict[EventId, Event] = {}
+        self._seats: dict[SeatRef, SeatSeen] = {}
+        self._bookings: dict[BookingId, Booking] = {}
+        self._uses: Mapping[str, BookingId] = {}
+        self._requests = 0
+        self.written: Changes | None = None
+        self.writing = False
+        """Whether the call that writes was sent: from then on, silence leaves the outcome unknown."""
+
+    async def begin(self, keys: Sequence[Key], look: Look | None = None) -> Opening:
+        """The moment, what the keys remember, and all that the verb will look at. No key is claimed before `write`."""
+        assert look is not None, "a draft is for verbs that say what they look at"
+        if self._recall and look.seats and (memory := self._recall.of(look, offset=self._offset)):
+            # Nothing to look at. A key that remembers something after all makes the write refuse.
+            self._now, self._events, self._seats = memory
+            self.recalled = [(event.id, event.version) for event in self._events.values()]
+            self._requests = look.requests
+            return Opening(now=self._now)
+        distinct = rows.columns(set(keys), width=2)
+        if look.bookings:
+            (seen,) = await self._fetch("look_at_bookings", self._offset, *distinct, list(look.bookings))
+            self._bookings = {booking.id: booking for booking in map(rows.booking, seen[2])}
+        else:
+            refs = sorted(look.seats)
+            wanted = rows.columns(refs, width=2)
+            (seen,) = await self._fetch("look_to_hold", self._offset, *distinct, list(look.events), *wanted)
+            self._events = {row["id"]: rows.event(row) for row in seen[2]}
+            self._seats = {ref: rows.seat_seen(row, ref) for row in seen[3] for ref in (refs[row[0] - 1],)}
+            if self._recall:
+                self._recall.learn(self._events.values(), now=seen[0] - self._offset)
+        self._now = seen[0]
+        return Opening(now=seen[0], remembered=dict(map(rows.memory, seen[1])))
+
+    async def read_events(self, ids: Collection[EventId]) -> dict[EventId, Event]:
+        """As seen."""
+        return {event_id: self._events[event_id] for event_id in ids if event_id in self._events}
+
+    async def read_seats(self, refs: Collection[SeatRef]) -> dict[SeatRef, SeatSeen]:
+        """As seen."""
+        return {ref: self._seats[ref] for ref in refs if ref in self._seats}
+
+    async def lock_bookings(self, ids: Collection[BookingId]) -> dict[BookingId, Booking]:
+        """Seen; `write` keeps a move only of the version that was seen."""
+        if unseen := [booking_id for booking_id in ids if booking_id not in self._bookings]:
+            found = await self._fetch("see_bookings", unseen)
+            self._bookings |= {booking.id: booking for booking in map(rows.booking, found)}
+        return {booking_id: self._bookings[booking_id] for booking_id in ids if booking_id in self._bookings}
+
+    async def take_payments(self, uses: Mapping[str, BookingId]) -> frozenset[str]:
+        """Taken to be free; `write` keeps nothing unless all were."""
+        self._uses = uses
+        return frozenset(uses)
+
+    async def lock_totals(self, refs: Collection[TotalRef]) -> dict[TotalRef, int]:
+        """Seen where a limit will be judged by it; `write` keeps a rise only within the limit."""
+        limited = [ref for ref in refs if (event := self._events.get(ref.event_id)) and event.per_buyer_max is not None]
+        found = await self._fetch("see_totals", *rows.columns(limited, width=2)) if limited else []
+        return dict.fromkeys(refs, 0) | {TotalRef(*row[:2]): row["units"] for row in found}
+
+    async def lock_pools(self, refs: Collection[PoolRef]) -> dict[PoolRef, Pool]:
+        """Seen; `write` keeps a rise only within the capacity."""
+        if not refs:
+            return {}
+        found = await self._fetch("see_pools", *rows.columns(refs, width=2))
+        return {pool.ref: pool for pool in map(rows.pool, found)}
+
+    async def lock_seats(self, seen: Collection[SeatSeen]) -> frozenset[SeatRef]:
+        """Taken to be as they were; `write` compares."""
+        return frozenset([seat.ref for seat in seen])
+
+    async def write(self, changes: Changes) -> None:
+        """One call. Rows of each kind in key order, for that is the order in which it locks them."""
+        assert changes.event is None, "an operator's change works under locks"
+        if self.recalled and len(changes.opened) < self._requests:
+            raise Misremembered
+        moved = sorted((*changes.expired, *changes.moved), key=lambda booking: booking.id)
+        seats, now = self._seats, self._now
+        arguments = (
+            now,
+            self._offset,
+            self.recalled,
+            [rows.move(booking, seen=self._bookings[booking.id]) for booking in moved],
+            sorted(self._uses.items()),
+            list(map(rows.opening, changes.opened)),
+            list(map(rows.draft_entry, changes.entries)),
+            [(*ref, units) for ref, units in sorted(changes.totals.items())],
+            [(*ref, delta.held, delta.sold) for ref, delta in sorted(changes.pools.items())],
+            [rows.taking(seats[ref], owner) for ref, owner in sorted(changes.seats.items())],
+            [(*ref, owner, 0, 0, None) for ref, owner in sorted(changes.cleared.items())],
+        )
+        self.written, self.writing = changes, True
+        await self._connection.fetch(self._sql["write_draft"], *arguments)
+
+    async def insert_event(self, event: Event, *, seats: Sequence[Seat], pools: Sequence[Pool]) -> bool:
+        """Never in a draft."""
+        _refuse(event, seats, pools)
+
+    async def lock_event(self, event_id: EventId) -> Event | None:
+        """Never in a draft."""
+        _refuse(event_id)
+
+    async def lock_due(self, **wanted: Any) -> list[Booking]:
+        """Never in a draft: what is due is found among rows that nobody else is changing."""
+        _refuse(wanted)
+
+    async def _fetch(self, name: str, *arguments: object) -> list[Any]:
+        found: list[Any] = await self._connection.fetch(self._sql[name], *arguments)
+        return found
+
+
+def _refuse(*_: object) -> NoReturn:
+    raise AssertionError("this verb works under locks")

@@ -1,0 +1,44 @@
+"""A whole house, read in one snapshot and in pages: a stadium is never in memory as rows, nor decoded in the loop."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from earmark.engine.ports import MAP_HORIZON, SeatMap
+from earmark.store.postgres import rows
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from datetime import timedelta
+
+    from earmark.domain.ids import EventId
+    from earmark.engine.ports import SeatOnMap
+
+PAGE_ROWS = 2000
+SEATS_AT_ONCE_MAX = 500
+"""More than these are decoded in a thread, so that others are answered meanwhile."""
+
+
+async def read_map(connection: Any, event_id: EventId, *, offset: timedelta, sql: Mapping[str, str]) -> SeatMap:
+    """Everything as one moment left it, and how long the clock leaves it so."""
+    async with connection.transaction(isolation="repeatable_read", readonly=True):
+        seats = await _read_seats(connection, sql["read_map"], event_id)
+        now = await connection.fetchval(sql["begin"], offset)
+        pools = await connection.fetch(sql["read_pools"], event_id, now)
+        ends_at = await connection.fetchval(sql["next_lapse"], event_id, now, now + MAP_HORIZON)
+    return SeatMap(now=now, seats=seats, pools=[rows.pool(row) for row in pools], ends_at=ends_at)
+
+
+async def _read_seats(connection: Any, statement: str, event_id: EventId) -> list[SeatOnMap]:
+    found = await connection.cursor(statement, event_id)
+    seats: list[SeatOnMap] = []
+    while page := await found.fetch(PAGE_ROWS):
+        seats += _decode(page) if len(page) <= SEATS_AT_ONCE_MAX else await asyncio.to_thread(_decode, page)
+        if len(page) < PAGE_ROWS:
+            break
+    return seats
+
+
+def _decode(page: list[Any]) -> list[SeatOnMap]:
+    return [rows.seat_on_map(row) for row in page]

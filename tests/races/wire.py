@@ -1,0 +1,111 @@
+"""A line to PostgreSQL on which a test can lose what is said."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+from urllib.parse import parse_qs, urlsplit
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+_PORT = 5432
+
+
+class Wire:
+    """Stands between a store and its server, and passes everything on until it is told not to."""
+
+    def __init__(self, url: str) -> None:
+        self._target = url
+        self._folder = tempfile.TemporaryDirectory(prefix="em-wire-")
+        self._lines: list[_Line] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._server: asyncio.Server | None = None
+
+    @property
+    def url(self) -> str:
+        """The same database, over this wire."""
+        parts = urlsplit(self._target)
+        return f"postgresql://{parts.username}@{parts.path}?host={self._folder.name}&port={_PORT}"
+
+    def lose_answers(self) -> None:
+        """From now on, whoever is connected asks and hears nothing."""
+        for line in self._lines:
+            line.answers = False
+
+    def lose_questions(self) -> None:
+        """From now on, whoever is connected asks, and nothing of it arrives."""
+        for line in self._lines:
+            line.questions = False
+
+    def cut(self) -> None:
+        """Break every line that is open; new ones can be had."""
+        for line in self._lines:
+            line.abort()
+        self._lines.clear()
+
+    async def __aenter__(self) -> Self:
+        path = Path(self._folder.name) / f".s.PGSQL.{_PORT}"
+        self._server = await asyncio.start_unix_server(self._connect, path)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._server is not None
+        self._server.close()
+        self.cut()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+        self._folder.cleanup()
+
+    async def _connect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        parts = urlsplit(self._target)
+        asked = parse_qs(parts.query)
+        if parts.hostname:
+            there = await asyncio.open_connection(parts.hostname, parts.port or _PORT)
+        else:
+            there = await asyncio.open_unix_connection(f"{asked['host'][0]}/.s.PGSQL.{asked['port'][0]}")
+        line = _Line(client=(reader, writer), server=there)
+        self._lines.append(line)
+        for pump in (line.ask(), line.answer()):
+            task = asyncio.ensure_future(pump)
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+
+Stream = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+class _Line:
+    """One connection, and which way it still carries."""
+
+    def __init__(self, *, client: Stream, server: Stream) -> None:
+        self._client = client
+        self._server = server
+        self.questions = True
+        self.answers = True
+
+    def abort(self) -> None:
+        """Break it on both sides."""
+        for _, writer in (self._client, self._server):
+            writer.transport.abort()
+
+    async def ask(self) -> None:
+        """From the client to the server."""
+        with suppress(OSError):
+            while said := await self._client[0].read(65536):
+                if self.questions:
+                    self._server[1].write(said)
+        self._server[1].close()
+
+    async def answer(self) -> None:
+        """From the server to the client."""
+        with suppress(OSError):
+            while said := await self._server[0].read(65536):
+                if self.answers:
+                    self._client[1].write(said)
+        self._client[1].close()

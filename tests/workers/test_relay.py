@@ -1,0 +1,170 @@
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from earmark.domain.ids import EventId
+from earmark.engine.outbox import START, Numbering
+from earmark.errors import StoreUnavailable
+from earmark.library import Earmark
+from earmark.publish.news import Feed
+from earmark.testing import open_in_memory
+from earmark.workers import loop
+from earmark.workers.relay import Relay
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    from earmark.engine.outbox import Numbered
+    from earmark.publish.news import Follower
+
+PLAY = EventId("play")
+LONG = 1000.0
+
+
+@pytest.fixture
+async def earmark() -> AsyncIterator[Earmark]:
+    """A house of ten seats, in memory."""
+    async with open_in_memory() as shop:
+        await open_house(shop)
+        yield shop
+
+
+async def open_house(shop: Earmark, event_id: str = "play") -> None:
+    await shop.create(event_id, name="A play", currency="EUR", seats={f"A{n}": 100 for n in range(1, 11)})
+
+
+def relay_of(shop: Earmark, feed: Feed, **knobs: Any) -> Relay:
+    return Relay(shop.engine.store.outbox, feed, **{"interval_seconds_max": LONG, **knobs})
+
+
+async def heard(follower: Follower, count: int) -> list[Numbered]:
+    return [await asyncio.wait_for(anext(follower), timeout=10) for _ in range(count)]
+
+
+async def test_what_was_committed_is_told_with_its_number(earmark: Earmark) -> None:
+    """Once, in order, to those who follow."""
+    feed = Feed()
+    relay = relay_of(earmark, feed)
+    held = await earmark.hold("play", buyer="alice", seats=["A1"])
+    await earmark.confirm(held.id, payment_id="till-1")
+    async with feed.subscribe() as follower:
+        await relay.act()
+        told = await heard(follower, 3)
+        assert [(one.sequence, one.entry.verb) for one in told] == [(1, "create"), (2, "hold"), (3, "confirm")]
+        await relay.act()
+        await earmark.cancel(held.id)
+        await relay.act()
+        assert [(one.sequence, one.entry.verb) for one in await heard(follower, 1)] == [(4, "cancel")]
+
+
+async def test_a_backlog_is_told_in_small_steps_without_a_long_pause(earmark: Earmark) -> None:
+    """Event after event and round after round, and only then does it rest."""
+    await open_house(earmark, "opera")
+    for number in range(1, 11):
+        await earmark.hold("play", buyer="alice", seats=[f"A{number}"])
+        await earmark.hold("opera", buyer="alice", seats=[f"A{number}"])
+    feed = Feed()
+    relay = relay_of(earmark, feed, batch_size_max=3)
+    async with feed.subscribe() as follower:
+        rounds = 1
+        while await relay.act() < LONG / 2:
+            rounds += 1
+        told = await heard(follower, 22)
+    assert 22 / 3 < rounds < 50
+    for event in ("play", "opera"):
+        assert [one.sequence for one in told if one.entry.event_id == event] == list(range(1, 12))
+
+
+async def test_it_rests_when_another_relay_is_at_everything(earmark: Earmark, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A full round with nothing to show for it is no reason to ask again at once."""
+    calls: list[EventId] = []
+    answers = [Numbering(after=PLAY, more=True), Numbering(), Numbering(after=PLAY, more=True)]
+
+    async def number(*, after: EventId, limit: int, tell: bool) -> Numbering:
+        assert limit > 0
+        assert not tell, "nobody follows"
+        calls.append(after)
+        return answers[len(calls) - 1]
+
+    monkeypatch.setattr(earmark.engine.store.outbox, "number", number)
+    relay = relay_of(earmark, Feed())
+    assert await relay.act() > LONG / 2
+    assert await relay.act() < LONG / 2, "it has come round, and something was left behind"
+    assert await relay.act() > LONG / 2
+    assert calls == [START, PLAY, START]
+
+
+async def test_a_relay_that_dies_before_it_tells_loses_nothing(earmark: Earmark) -> None:
+    """The number is in the journal: a follower sees the gap, and reads on from the last one it knows."""
+
+    class Dying(Feed):
+        def publish(self, news: Any) -> None:
+            assert news
+            raise KeyboardInterrupt
+
+    feed = Feed()
+    async with feed.subscribe() as follower:
+        await relay_of(earmark, feed).act()
+        (known,) = await heard(follower, 1)
+        await earmark.hold("play", buyer="alice", seats=["A1"])
+        dying = Dying()
+        async with dying.subscribe():
+            with pytest.raises(KeyboardInterrupt):
+                await relay_of(earmark, dying).act()
+        await earmark.hold("play", buyer="bob", seats=["A2"])
+        await relay_of(earmark, feed).act()
+        (next_,) = await heard(follower, 1)
+    assert (known.sequence, next_.sequence) == (1, 3)
+    between = await earmark.engine.store.outbox.read_numbered(PLAY, after=known.sequence, limit=10)
+    assert [(one.sequence, one.entry.verb, one.entry.facts["buyer"]) for one in between] == [
+        (2, "hold", "alice"),
+        (3, "hold", "bob"),
+    ]
+
+
+async def test_it_outlives_an_outage_and_tells_what_happened_meanwhile(
+    earmark: Earmark, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As every agent: pause, try again, go on."""
+    feed, stop = Feed(), asyncio.Event()
+    outbox = earmark.engine.store.outbox
+    number = outbox.number
+    failed = asyncio.Event()
+
+    async def silent(**asked: Any) -> Numbering:
+        if not failed.is_set():
+            failed.set()
+            raise StoreUnavailable(because="the cable was cut")
+        return await number(**asked)
+
+    monkeypatch.setattr(outbox, "number", silent)
+    async with feed.subscribe() as follower:
+        running = asyncio.create_task(loop.run([relay_of(earmark, feed, interval_seconds_max=0.01)], stop))
+        await asyncio.wait_for(failed.wait(), timeout=10)
+        await earmark.hold("play", buyer="alice", seats=["A1"])
+        assert [one.entry.verb for one in await heard(follower, 2)] == ["create", "hold"]
+        stop.set()
+        await asyncio.wait_for(running, timeout=10)
+
+
+async def test_two_relays_on_one_file_tell_everything_once(tmp_path: Path) -> None:
+    """Together they tell what each alone would have told, while somebody buys."""
+    url = f"sqlite:////{str(tmp_path).lstrip('/')}/shop.sqlite3"
+    feed, stop = Feed(), asyncio.Event()
+    async with Earmark.open(url) as here, Earmark.open(url) as there, feed.subscribe() as follower:
+        await open_house(here)
+        agents = [relay_of(shop, feed, batch_size_max=2, interval_seconds_max=0.01) for shop in (here, there)]
+        running = asyncio.create_task(loop.run(agents, stop))
+        for number in range(1, 11):
+            held = await here.hold("play", buyer="alice", seats=[f"A{number}"])
+            await there.release(held.id)
+        told = await heard(follower, 21)
+        stop.set()
+        await asyncio.wait_for(running, timeout=10)
+        assert sorted(one.sequence for one in told) == list(range(1, 22))
+        in_order = sorted(told, key=lambda one: one.sequence)
+        assert [one.entry.version for one in in_order if one.entry.booking_id == held.id] == [1, 2]
