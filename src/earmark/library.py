@@ -44,12 +44,21 @@ class Earmark:
     @classmethod
     @asynccontextmanager
     async def open(
-        cls, database_url: str, *, migrate: bool = True, live: bool = True, clock: Clock | None = None
+        cls,
+        database_url: str,
+        *,
+        redis_url: str | None = None,
+        migrate: bool = True,
+        live: bool = True,
+        clock: Clock | None = None,
     ) -> AsyncIterator[Earmark]:
-        """Open a database (`postgresql://…`, `sqlite:///…`, `memory:`), bringing its schema up to date first."""
+        """Open a database (`postgresql://…`, `sqlite:///…`, `memory:`), bringing its schema up to date first.
+
+        With a Redis, hopeless holds are refused in front of the database; it decides nothing, and may be gone.
+        """
         if migrate:
             await wiring.migrate(database_url)
-        engine = await wiring.open_engine(database_url, clock=clock)
+        engine = await wiring.open_engine(database_url, redis_url=redis_url, clock=clock)
         try:
             yield cls(engine, live=live)
         finally:

@@ -14,21 +14,30 @@ from earmark.uuids import Uuid7Ids
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-    from earmark.engine.ports import Clock, Store
+    from earmark.engine.ports import Admission, Clock, Store
     from earmark.store.migrations import Migration
 
 POSTGRES = {"postgres", "postgresql"}
 
 
-async def open_engine(database_url: str, *, clock: Clock | None = None) -> Engine:
-    """An engine on a database whose schema is current."""
+async def open_engine(database_url: str, *, redis_url: str | None = None, clock: Clock | None = None) -> Engine:
+    """An engine on a database whose schema is current; with a Redis, hopeless holds are refused in front of it."""
     store = await open_store(database_url, clock=clock)
     try:
         await store.check()
+        admission = _open_admission(redis_url) if redis_url else None
     except BaseException:
         await store.close()
         raise
-    return Engine(store, ids=Uuid7Ids())
+    return Engine(store, ids=Uuid7Ids(), admission=admission)
+
+
+def _open_admission(redis_url: str) -> Admission:
+    try:
+        from earmark.admission import open_admission
+    except ImportError as missing:
+        raise SetupError(problem="Redis needs an extra: pip install 'earmark[redis]'") from missing
+    return open_admission(redis_url)
 
 
 async def open_store(database_url: str, *, clock: Clock | None = None) -> Store:

@@ -19,6 +19,7 @@ from earmark.cli.main import app
 from earmark.domain.machine import LIVE, MOVES, SAGA_ONLY, State, Verb
 from earmark.domain.policy import TTL_SECONDS_MAX, TTL_SECONDS_MIN, Policy
 from earmark.domain.seat import SeatState
+from earmark.errors import UNTOLD
 from earmark.version import __version__
 
 from .pages import ROOT, SOURCE, codes, read, section, table
@@ -58,7 +59,7 @@ def _transient(kind: type[EarmarkError]) -> str:
 
 def _error_row(code: str) -> list[str]:
     kind = next(kind for kind in _kinds() if kind.code == code and "__dataclass_fields__" in vars(kind))
-    facts = ", ".join(f"`{fact}`" for fact in _facts(kind) if fact not in {"transient", "because"})
+    facts = ", ".join(f"`{fact}`" for fact in _facts(kind) if fact not in {*UNTOLD, "because"})
     meaning = (kind.__doc__ or "").partition("\n")[0]
     return [f"`{code}`", str(int(problems.STATUS[code])), _transient(kind), meaning, facts]
 

@@ -22,7 +22,7 @@ from earmark.errors import SetupError
 
 Host = Annotated[str | None, Parameter(help="Address to listen on.")]
 Redis = Annotated[
-    str | None, Parameter(help="Redis URL. Accepted, and not used by this version: the database decides alone.")
+    str | None, Parameter(help="A Redis that refuses hopeless holds early. Never needed: the database decides.")
 ]
 IS_PORT = Number(gte=1, lte=65535)
 Port = Annotated[int | None, Parameter(validator=IS_PORT, help="Port to listen on. Else EARMARK_PORT, else 8080.")]
@@ -99,7 +99,7 @@ def serve(
     database: Database = None,
     redis: Redis = None,
     guests: Annotated[bool | None, Parameter(help="Let anonymous buyers in (`POST /v1/guests`).")] = None,
-    sweep: Annotated[bool | None, Parameter(help="End due holds in this process too. Else run `earmark work`.")] = None,
+    sweep: Annotated[bool | None, Parameter(help="Run the workers here too. Else run `earmark work`.")] = None,
     verbose: Verbose = False,
 ) -> None:
     """Serve the API and the page. Needs a migrated database and EARMARK_ADMIN_KEY."""
@@ -122,13 +122,12 @@ async def _serve(settings: config.Settings) -> None:
     from earmark.api.server import serve as run
 
     out = Console(highlight=False, soft_wrap=True)
-    _mention_redis(settings, out)
     await run(settings, ready=lambda url: out.print(f"Earmark serves {url}"))
     out.print("Stopped.")
 
 
 def work(*, database: Database = None, redis: Redis = None, verbose: Verbose = False) -> None:
-    """Run the workers beside several servers: today the sweeper, which ends holds whose time is over."""
+    """Run the workers beside several servers: the sweeper ends due holds, the relay numbers what happened."""
     configure(verbose=verbose)
     settings = config.read(os.environ, database_url=database, redis_url=redis)
     _refuse_memory(settings)
@@ -136,18 +135,19 @@ def work(*, database: Database = None, redis: Redis = None, verbose: Verbose = F
 
 
 async def _work(settings: config.Settings) -> None:
+    from earmark.publish.news import Feed
     from earmark.workers import loop
+    from earmark.workers.relay import Relay
     from earmark.workers.sweeper import Sweeper
 
-    engine = await wiring.open_engine(settings.database_url)
+    engine = await wiring.open_engine(settings.database_url, redis_url=settings.redis_url)
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     out = Console(highlight=False, soft_wrap=True)
-    _mention_redis(settings, out)
-    out.print("Earmark works: sweeper.")
+    out.print("Earmark works: sweeper, relay.")
     try:
-        await loop.run([Sweeper(engine)], stop)
+        await loop.run([Sweeper(engine), Relay(engine.store.outbox, Feed())], stop)
     finally:
         await engine.close()
     out.print("Stopped.")
@@ -158,8 +158,3 @@ def _refuse_memory(settings: config.Settings) -> None:
         raise SetupError(
             problem="The memory database is for tests: it lives in one process and forgets. Use SQLite or PostgreSQL."
         )
-
-
-def _mention_redis(settings: config.Settings, out: Console) -> None:
-    if settings.redis_url:
-        out.print("A Redis URL is set. This version does not use it: the database decides alone.")

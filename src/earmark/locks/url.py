@@ -53,8 +53,8 @@ def parts_of(
     settings: Settings,
 ) -> Parts:
     """The backend that the URL names, with what was asked for around it."""
-    _check(settings)
-    parts = _plain(_split(url), settings)
+    check(settings)
+    parts = _plain(addresses_of(url), settings)
     parts = msgspec.structs.replace(parts, prefix=settings.prefix)
     if fence == "database":
         parts = _fenced(parts, _required(database, 'fence="database"'), settings)
@@ -67,7 +67,8 @@ def parts_of(
     return parts
 
 
-def _check(settings: Settings) -> None:
+def check(settings: Settings) -> None:
+    """Raise `SetupError` unless these make sense."""
     if not 0.001 <= settings.timeout <= 60:  # noqa: PLR2004
         raise SetupError(problem=f"timeout is between 0.001 and 60 seconds, not {settings.timeout!r}.")
     if settings.queue_max < 1:
@@ -76,10 +77,10 @@ def _check(settings: Settings) -> None:
         raise SetupError(problem=f"A prefix is a plain word, not {settings.prefix!r}.")
 
 
-def _split(url: str | Sequence[str]) -> list[str]:
+def addresses_of(url: str | Sequence[str]) -> list[str]:
     """Several addresses may come in one string; the hosts of one address are parted by commas too."""
     if not isinstance(url, str):
-        return [one for part in url for one in _split(part)]
+        return [one for part in url for one in addresses_of(part)]
     addresses: list[str] = []
     for part in url.split(","):
         if "://" in part or not addresses:
@@ -131,7 +132,7 @@ def _sentinel(url: str, settings: Settings) -> Parts:
     from earmark.locks.redis import direct, leases, servers
 
     breaker = new_breaker()
-    watchers, service, options = _hosts(url)
+    watchers, service, options = hosts_of(url)
     if not service:
         raise SetupError(problem="A sentinel URL ends with the service it watches: sentinel://host:26379/mymaster")
 
@@ -154,7 +155,7 @@ def _cluster(url: str, settings: Settings) -> Parts:
     from earmark.locks.redis import cluster, leases
 
     breaker = new_breaker()
-    nodes, _, options = _hosts(url)
+    nodes, _, options = hosts_of(url)
 
     def connect() -> Backend:
         servers = cluster.ClusterServers(nodes, prefix=settings.prefix, timeout=settings.timeout, options=options)
@@ -234,7 +235,7 @@ def _say(change: Change) -> None:
         logger.warning("the lock server answers again")
 
 
-def _hosts(url: str) -> tuple[list[tuple[str, int]], str, dict[str, Any]]:
+def hosts_of(url: str) -> tuple[list[tuple[str, int]], str, dict[str, Any]]:
     """Of scheme://user:password@host:port,host:port/path?option=value: hosts, path, and what redis-py is told."""
     parted = urlsplit(url)
     credentials, _, hosts = parted.netloc.rpartition("@")

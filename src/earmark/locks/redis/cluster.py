@@ -23,7 +23,7 @@ from redis.exceptions import NoScriptError, RedisError
 from earmark.locks.errors import KeysApart, LocksUnavailable
 from earmark.locks.globs import regex_of
 from earmark.locks.redis.inbox import Inbox, Post
-from earmark.locks.redis.script import SHA, SOURCE, Call, Names, frame
+from earmark.locks.redis.script import Call, LeaseScript, Names, Script
 from earmark.locks.redis.servers import SCAN_COUNT, connection_options, outages, read_holding
 
 if TYPE_CHECKING:
@@ -51,26 +51,43 @@ def slot_of(name: str) -> int:
     return key_slot(name.encode())
 
 
+class SlotLeaseScript(LeaseScript):
+    """`leases.lua`, with a fence for each slot."""
+
+    def fence(self, slot: int | None) -> str:
+        """What counts the grants of a slot."""
+        assert slot is not None
+        return f"{self._names.fence}:{{{tag_in(slot)}}}"
+
+
 class ClusterWire:
     """Sends each call to the node that has its keys."""
 
-    def __init__(self, cluster: RedisCluster, *, names: Names, post: Post, timeout: float) -> None:
+    def __init__(self, cluster: RedisCluster, *, script: Script, timeout: float) -> None:
         self._cluster = cluster
-        self._post = post
-        self._names = names
+        self._script = script
         self._timeout = timeout
+        self._met = False
+        self._meeting = asyncio.Lock()
 
-    async def send(self, calls: Sequence[Call]) -> list[Any]:
+    async def meet(self) -> None:
+        """Find out who has which slot, if that is not known. One asks for all: redis-py stumbles over several."""
+        async with self._meeting:
+            with outages():
+                await self._cluster.initialize()
+        self._met = True
+
+    async def send(self, calls: Sequence[Call], *, deadline: float | None = None) -> list[Any]:
         """One script for each slot, all at once. A node that is silent costs nobody else the answer."""
         by_slot: defaultdict[int, list[int]] = defaultdict(list)
         for place, call in enumerate(calls):
             by_slot[slot_of(call.names[0])].append(place)
         if len(by_slot) == 1:
             [slot] = by_slot
-            only: list[Any] = await self._in_time(self._send(slot, calls))
+            only: list[Any] = await self._in_time(self._send(slot, calls), deadline)
             return only
         groups = list(by_slot.items())
-        sent = [self._in_time(self._send(slot, [calls[place] for place in places])) for slot, places in groups]
+        sent = [self._in_time(self._send(slot, [calls[i] for i in places]), deadline) for slot, places in groups]
         answers: list[Any] = [None] * len(calls)
         for (_, places), group in zip(groups, await asyncio.gather(*sent, return_exceptions=True), strict=True):
             told = [group] * len(places) if isinstance(group, BaseException) else group
@@ -83,29 +100,27 @@ class ClusterWire:
         await self._cluster.aclose()
 
     async def _send(self, slot: int, calls: Sequence[Call]) -> list[Any]:
-        fence = f"{self._names.fence}:{{{tag_in(slot)}}}"
-        arguments = frame(SHA, fence=fence, channel=self._post.channel, calls=calls)
-        answers: list[Any]
+        arguments = self._script.frame(calls, slot=slot)
+        if not self._met:
+            await self.meet()
         try:
             with outages():
                 try:
                     answers = await self._cluster.execute_command("EVALSHA", *arguments)
                 except NoScriptError:
-                    arguments[0] = SOURCE
+                    arguments[0] = self._script.source
                     answers = await self._cluster.execute_command("EVAL", *arguments)
         except BaseException:
-            # The answer that is lost may have said to whom of ours a lease was handed.
-            self._post.rouse()
+            self._script.lost()
             raise
-        if handed := answers.pop():
-            self._post.deliver_all(handed)
-        return answers
+        return self._script.read(calls, answers)
 
-    async def _in_time(self, work: Coroutine[Any, Any, Any]) -> Any:
+    async def _in_time(self, work: Coroutine[Any, Any, Any], deadline: float | None) -> Any:
         """Redirections and reconnections have deadlines of their own; together they have this one."""
         task = asyncio.ensure_future(work)
+        left = self._timeout if deadline is None else max(0.0, deadline - asyncio.get_running_loop().time())
         try:
-            done, _ = await asyncio.wait([task], timeout=self._timeout)
+            done, _ = await asyncio.wait([task], timeout=left)
         except asyncio.CancelledError:
             task.cancel()
             raise
@@ -113,6 +128,18 @@ class ClusterWire:
             task.cancel()
             raise LocksUnavailable(because=f"no answer in {self._timeout:g} s")
         return task.result()
+
+
+def open_cluster(nodes: Sequence[tuple[str, int]], *, timeout: float, options: dict[str, Any]) -> RedisCluster:
+    """A client of the cluster that these nodes belong to. It connects when it is first used."""
+    return RedisCluster(
+        startup_nodes=[ClusterNode(host, port) for host, port in nodes],
+        protocol=2,
+        socket_timeout=timeout,
+        socket_connect_timeout=timeout / 2,
+        retry=Retry(NoBackoff(), REDIRECTIONS_MAX),
+        **options,
+    )
 
 
 class ClusterServers:
@@ -126,17 +153,10 @@ class ClusterServers:
         self._timeout = timeout
         self._options = {name: value for name, value in options.items() if name != "ssl"}
         self._ssl = bool(options.get("ssl"))
-        self._cluster = RedisCluster(
-            startup_nodes=[ClusterNode(host, port) for host, port in nodes],
-            protocol=2,
-            socket_timeout=timeout,
-            socket_connect_timeout=timeout / 2,
-            retry=Retry(NoBackoff(), REDIRECTIONS_MAX),
-            ssl=self._ssl,
-            **self._options,
-        )
+        self._cluster = open_cluster(nodes, timeout=timeout, options=options)
         self.post = Post(prefix=prefix)
-        self.wire = ClusterWire(self._cluster, names=self.names, post=self.post, timeout=timeout)
+        script = SlotLeaseScript(self.names, self.post)
+        self.wire = ClusterWire(self._cluster, script=script, timeout=timeout)
         self._inboxes: dict[tuple[str, int], Inbox] = {}
         self._ready = asyncio.Lock()
 

@@ -9,34 +9,52 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from earmark.locks.errors import LocksUnavailable
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Sequence
 
     from earmark.locks.breaker import Breaker
     from earmark.locks.redis.script import Call
     from earmark.locks.redis.wire import Wire
 
+    Passenger: TypeAlias = tuple[Call, asyncio.Future[Any] | None, float]
+    """A call, who waits for its answer (nobody, for one that was posted), and when it came."""
+
 FLIGHTS_MAX = 2
 CALLS_PER_FLIGHT_MIN = 8  # Fewer are not worth a second flight.
 CALLS_PER_FLIGHT_MAX = 128
 OWED_MAX = 10_000
+GROUND_SHARE_MAX = 2 / 3  # Of a caller's patience: the rest is for the flight.
 
 
 class Flights:
-    """Gathers calls and sends them over a wire, past a circuit breaker."""
+    """Gathers calls and sends them over a wire, past a circuit breaker.
 
-    def __init__(self, wire: Wire, *, breaker: Breaker) -> None:
+    With `patience` nobody waits longer than that, the time before take-off included. With `whole`, a flight that one
+    of several servers did not answer counts as a failure, though the others did.
+    """
+
+    def __init__(
+        self,
+        wire: Wire,
+        *,
+        breaker: Breaker,
+        patience: float | None = None,
+        whole: bool = False,
+        owed_max: int = OWED_MAX,
+    ) -> None:
         self._wire = wire
         self._breaker = breaker
+        self._patience = patience
+        self._whole = whole
         self._loop = asyncio.get_running_loop()
         self._flying = 0
         self._aloft = 0
-        self._gathered: deque[tuple[Call, asyncio.Future[Any]]] = deque()
-        self._owed: deque[Call] = deque(maxlen=OWED_MAX)
+        self._gathered: deque[Passenger] = deque()
+        self._owed: deque[Call] = deque(maxlen=owed_max)
         self._paying = False
         self._pay_again = False
         self._tasks: set[asyncio.Task[None]] = set()
@@ -49,8 +67,17 @@ class Flights:
         if self._flying < FLIGHTS_MAX and not self._gathered:
             return self._alone(call)
         future = self._loop.create_future()
-        self._gathered.append((call, future))
+        self._gathered.append((call, future, self._loop.time() if self._patience else 0.0))
         return future
+
+    def post(self, call: Call) -> None:
+        """A call whose answer nobody waits for. It travels with the others; if it does not get through, it is owed."""
+        if not self._breaker.allow():
+            self._owed.append(call)
+            return
+        self._gathered.append((call, None, 0.0))
+        if len(self._gathered) == 1 and self._flying < FLIGHTS_MAX:
+            self._depart()
 
     def owe(self, call: Call) -> None:
         """A call that must get through, though nobody waits for its answer: now, or when the server answers again."""
@@ -97,7 +124,7 @@ class Flights:
     async def _alone(self, call: Call) -> Any:
         self._flying += 1
         try:
-            answers = await self._send([call])
+            answers = await self._send([call], self._deadline())
         except LocksUnavailable as outage:
             self._ground(outage)
             raise
@@ -124,31 +151,40 @@ class Flights:
                 await asyncio.sleep(0)
         finally:
             self._flying -= 1
+            # After a bug of ours: whoever was not aboard must not wait for a flight that never comes.
+            if self._gathered and not self._flying:
+                self._depart()
 
     async def _fly(self) -> None:
         aboard = self._board()
         if not aboard:
             return
         try:
-            answers = await self._send([call for call, _ in aboard])
+            answers = await self._send([call for call, _, _ in aboard], self._deadline(aboard))
         except LocksUnavailable as outage:
-            _fail(aboard, outage)
+            self._fail(aboard, outage)
             self._ground(outage)
             return
         except BaseException as bug:
-            for _, future in aboard:
-                if not future.done():
+            for _, future, _ in aboard:
+                if future is not None and not future.done():
                     future.set_exception(bug)
             raise
-        for (_, future), answer in zip(aboard, answers, strict=True):
-            if future.done():
+        self._land(aboard, answers)
+
+    def _land(self, aboard: list[Passenger], answers: list[Any]) -> None:
+        for (call, future, _), answer in zip(aboard, answers, strict=True):
+            if future is None:
+                if isinstance(answer, BaseException):
+                    self._owed.append(call)
+            elif future.done():
                 continue
-            if isinstance(answer, BaseException):
+            elif isinstance(answer, BaseException):
                 future.set_exception(answer)
             else:
                 future.set_result(answer)
 
-    def _board(self) -> list[tuple[Call, asyncio.Future[Any]]]:
+    def _board(self) -> list[Passenger]:
         """An equal share of all who are under way.
 
         One flight is prepared while the other is answered. If each took whoever waits, one would soon carry them all,
@@ -160,18 +196,38 @@ class Flights:
         if seats < waiting and self._flying < FLIGHTS_MAX:
             self._depart()
         aboard = [self._gathered.popleft() for _ in range(seats)]
+        if self._patience is not None:
+            self._refuse_late(aboard, late_since=self._loop.time() - self._patience * GROUND_SHARE_MAX)
         # Whoever gave up before take-off stays behind: its call was never made.
-        return [passenger for passenger in aboard if not passenger[1].done()]
+        return [passenger for passenger in aboard if passenger[1] is None or not passenger[1].done()]
 
-    async def _send(self, calls: list[Call]) -> list[Any]:
+    def _refuse_late(self, passengers: list[Passenger], *, late_since: float) -> None:
+        """Who waited too long to fly is sent home, and the server is not blamed for it: this process was busy."""
+        for _, future, asked in passengers:
+            if future is None or asked > late_since:
+                continue
+            if not future.done():
+                future.set_exception(LocksUnavailable(because="it took too long before Redis was asked"))
+
+    def _deadline(self, aboard: Sequence[Passenger] = ()) -> float | None:
+        """When the first of those aboard loses patience. Whoever waits on the ground came later than all of them."""
+        if self._patience is None:
+            return None
+        waiting = next((asked for _, future, asked in aboard if future is not None), None)
+        return (self._loop.time() if waiting is None else waiting) + self._patience
+
+    async def _send(self, calls: list[Call], deadline: float | None) -> list[Any]:
         self._aloft += len(calls)
         try:
-            answers = await self._wire.send(calls)
+            answers = await self._wire.send(calls, deadline=deadline)
         except LocksUnavailable:
             self._breaker.failed()
             raise
         finally:
             self._aloft -= len(calls)
+        if self._whole and any(isinstance(answer, LocksUnavailable) for answer in answers):
+            self._breaker.failed()
+            return answers
         self._breaker.succeeded()
         if self._owed and not self._paying:
             self.pay()
@@ -181,10 +237,11 @@ class Flights:
         """A server that did not answer these will not answer those who wait behind them either."""
         waiting = list(self._gathered)
         self._gathered.clear()
-        _fail(waiting, outage)
+        self._fail(waiting, outage)
 
-
-def _fail(passengers: list[tuple[Call, asyncio.Future[Any]]], outage: LocksUnavailable) -> None:
-    for _, future in passengers:
-        if not future.done():
-            future.set_exception(LocksUnavailable(because=outage.because))
+    def _fail(self, passengers: list[Passenger], outage: LocksUnavailable) -> None:
+        for call, future, _ in passengers:
+            if future is None:
+                self._owed.append(call)
+            elif not future.done():
+                future.set_exception(LocksUnavailable(because=outage.because))

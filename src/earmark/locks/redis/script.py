@@ -1,16 +1,17 @@
-"""The calls of `leases.lua` as Python values, and its answers."""
+"""Calls to a script as Python values; and the script of the leases, `leases.lua`, with its answers."""
 
 from __future__ import annotations
 
 import hashlib
 from functools import lru_cache
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from earmark.locks.ports import Claim, Holding
+    from earmark.locks.redis.inbox import Post
 
 SOURCE: Final = (files("earmark.locks") / "lua" / "leases.lua").read_bytes()
 SHA: Final = hashlib.sha1(SOURCE, usedforsecurity=False).hexdigest()
@@ -22,6 +23,24 @@ class Call(NamedTuple):
 
     names: tuple[str, ...]
     words: tuple[str | int, ...]
+
+
+class Script(Protocol):
+    """What a wire needs to know of the script that it carries."""
+
+    source: bytes
+
+    def frame(self, calls: Sequence[Call], *, slot: int | None = None) -> list[Any]:
+        """What follows EVALSHA, the script's hash first. `slot` is that of the keys, on a cluster."""
+        ...
+
+    def read(self, calls: Sequence[Call], answers: Any) -> list[Any]:
+        """One answer per call; `LocksUnavailable` for what this script would never say."""
+        ...
+
+    def lost(self) -> None:
+        """An answer was lost, and the calls are made again or given up."""
+        ...
 
 
 class Names:
@@ -74,3 +93,32 @@ def frame(sha_or_source: str | bytes, *, fence: str, channel: str, calls: Sequen
         names += call.names
         words += call.words
     return [sha_or_source, len(names), *names, *words]
+
+
+class LeaseScript:
+    """`leases.lua`, on one server."""
+
+    source = SOURCE
+
+    def __init__(self, names: Names, post: Post) -> None:
+        self._names = names
+        self._post = post
+
+    def frame(self, calls: Sequence[Call], *, slot: int | None = None) -> list[Any]:
+        """With the fence of the server, or of the slot."""
+        return frame(SHA, fence=self.fence(slot), channel=self._post.channel, calls=calls)
+
+    def read(self, calls: Sequence[Call], answers: Any) -> list[Any]:  # noqa: ARG002
+        """The last of the answers says to whom of ours a lease was handed."""
+        if handed := answers.pop():
+            self._post.deliver_all(handed)
+        answered: list[Any] = answers
+        return answered
+
+    def lost(self) -> None:
+        """The answer that was lost may have said to whom of ours a lease was handed."""
+        self._post.rouse()
+
+    def fence(self, slot: int | None) -> str:  # noqa: ARG002
+        """What counts the grants."""
+        return self._names.fence

@@ -16,7 +16,7 @@ from earmark.locks.errors import LocksUnavailable
 from earmark.locks.globs import regex_of
 from earmark.locks.ports import Holding
 from earmark.locks.redis.inbox import Inbox, Post
-from earmark.locks.redis.script import Names
+from earmark.locks.redis.script import LeaseScript, Names
 from earmark.locks.redis.wire import BROKEN, ServerWire, Wire
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ class OneServer:
         self.name = name
         self.names = Names(prefix)
         self.post = Post(prefix=prefix)
-        self.wire = ServerWire(pool, fence=self.names.fence, post=self.post, timeout=timeout)
+        self.wire = ServerWire(pool, script=LeaseScript(self.names, self.post), timeout=timeout)
         self._pool = pool
         self._timeout = timeout
         self._sentinel = sentinel
@@ -153,27 +153,43 @@ class OneServer:
         if self._inbox is not None:
             await self._inbox.close()
         await self.wire.close()
-        await self._pool.disconnect()
-        for watcher in self._sentinel.sentinels if self._sentinel else ():
-            await watcher.aclose()
+        await close_pool(self._pool, self._sentinel)
 
 
 def one_server(url: str, *, prefix: str, timeout: float) -> OneServer:
     """The server at a redis://, rediss:// or unix:// address."""
-    pool = ConnectionPool.from_url(url, **connection_options(timeout))
-    return OneServer(name="redis", pool=pool, prefix=prefix, timeout=timeout)
+    return OneServer(name="redis", pool=one_pool(url, timeout=timeout), prefix=prefix, timeout=timeout)
+
+
+def one_pool(url: str, *, timeout: float) -> ConnectionPool:
+    """Connections to the server at a redis://, rediss:// or unix:// address."""
+    return ConnectionPool.from_url(url, **connection_options(timeout))
 
 
 def by_sentinel(
     watchers: Sequence[tuple[str, int]], service: str, *, prefix: str, timeout: float, options: dict[str, Any]
 ) -> OneServer:
     """The primary of a service, asked for anew whenever a connection is made."""
+    pool, sentinel = sentinel_pool(watchers, service, timeout=timeout, options=options)
+    return OneServer(name="sentinel", pool=pool, prefix=prefix, timeout=timeout, sentinel=sentinel)
+
+
+def sentinel_pool(
+    watchers: Sequence[tuple[str, int]], service: str, *, timeout: float, options: dict[str, Any]
+) -> tuple[ConnectionPool, Sentinel]:
+    """Connections to the primary of a service, and those who name it."""
     # Each watcher may be silent; all of them together stay within the deadline of one call.
     patience = timeout / (len(watchers) + 1)
     ask = {"socket_timeout": patience, "socket_connect_timeout": patience, "retry": Retry(NoBackoff(), 0)}
     sentinel = Sentinel(list(watchers), sentinel_kwargs=ask, **connection_options(timeout), **options)
-    pool = sentinel.master_for(service).connection_pool
-    return OneServer(name="sentinel", pool=pool, prefix=prefix, timeout=timeout, sentinel=sentinel)
+    return sentinel.master_for(service).connection_pool, sentinel
+
+
+async def close_pool(pool: ConnectionPool, sentinel: Any = None) -> None:
+    """Let go of a server's connections and of those to the sentinels that named it."""
+    await pool.disconnect()
+    for watcher in sentinel.sentinels if sentinel else ():
+        await watcher.aclose()
 
 
 @contextlib.contextmanager

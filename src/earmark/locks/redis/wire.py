@@ -1,4 +1,4 @@
-"""Sends the script to one Redis server, over connections of redis-py that stay open.
+"""Sends a script to one Redis server, over connections of redis-py that stay open.
 
 redis-py's client takes a connection from its pool, counts, times and wraps retries around every command; that cost
 is more than the command's own. Its connections do what is needed (reconnect, authenticate, find the primary that a
@@ -15,14 +15,13 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import NoScriptError, RedisError
 
 from earmark.locks.errors import LocksUnavailable
-from earmark.locks.redis.script import SHA, SOURCE, Call, frame
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from redis.asyncio.connection import AbstractConnection, ConnectionPool
 
-    from earmark.locks.redis.inbox import Post
+    from earmark.locks.redis.script import Call, Script
 
 
 # A connection that is cut while redis-py makes it has no writer any more, and redis-py stumbles over that.
@@ -32,9 +31,10 @@ BROKEN = (RedisConnectionError, OSError, AttributeError)
 class Wire(Protocol):
     """Carries calls to wherever their keys live."""
 
-    async def send(self, calls: Sequence[Call]) -> list[Any]:
+    async def send(self, calls: Sequence[Call], *, deadline: float | None = None) -> list[Any]:
         """The answers, in the order of the calls; `LocksUnavailable` when there is none in time.
 
+        The deadline is by the event loop's clock; without one, a call has the wire's own timeout.
         Where calls go to several servers, that of a silent one stands in the place of its answers.
         """
         ...
@@ -47,33 +47,36 @@ class Wire(Protocol):
 class ServerWire:
     """A wire to one server, or to whichever a Sentinel calls the primary."""
 
-    def __init__(self, pool: ConnectionPool, *, fence: str, post: Post, timeout: float) -> None:
+    def __init__(self, pool: ConnectionPool, *, script: Script, timeout: float) -> None:
         self._pool = pool
-        self._post = post
-        self._fence = fence
+        self._script = script
         self._timeout = timeout
         self._idle: list[AbstractConnection] = []
         self._closing: set[asyncio.Task[None]] = set()
 
-    async def send(self, calls: Sequence[Call]) -> list[Any]:
+    async def send(self, calls: Sequence[Call], *, deadline: float | None = None) -> list[Any]:
         """All calls in one script, one round trip."""
-        arguments = frame(SHA, fence=self._fence, channel=self._post.channel, calls=calls)
+        arguments = self._script.frame(calls)
         try:
-            answers: list[Any] = await self.command("EVALSHA", *arguments)
+            answers = await self.command("EVALSHA", *arguments, deadline=deadline)
         except NoScriptError:
-            arguments[0] = SOURCE
-            answers = await self.command("EVAL", *arguments)
-        if handed := answers.pop():
-            self._post.deliver_all(handed)
-        return answers
+            arguments[0] = self._script.source
+            answers = await self.command("EVAL", *arguments, deadline=deadline)
+        try:
+            return self._script.read(calls, answers)
+        except LocksUnavailable:
+            # Whoever says such a thing is not to be believed in what it says next either.
+            await self._hang_up()
+            raise
 
-    async def command(self, *arguments: Any) -> Any:
+    async def command(self, *arguments: Any, deadline: float | None = None) -> Any:
         """One command within the deadline.
 
         A server that answers with an error (out of memory, read-only, a full disk) is no more use than a silent one;
         only a script it does not know is the caller's to mend.
         """
-        deadline = asyncio.get_running_loop().time() + self._timeout
+        if deadline is None:
+            deadline = asyncio.get_running_loop().time() + self._timeout
         repeated, breaks = False, 0
         while True:
             connection = self._idle.pop() if self._idle else self._pool.make_connection()
@@ -94,21 +97,23 @@ class ServerWire:
             except RedisError as error:
                 raise LocksUnavailable(because=str(error)) from error
             if repeated:
-                # The answer that was lost may have said to whom of ours a lease was handed.
-                self._post.rouse()
+                self._script.lost()
             return answer
 
     async def close(self) -> None:
         """Disconnect."""
-        idle, self._idle = self._idle, []
-        for connection in idle:
-            await connection.disconnect(nowait=True)
+        await self._hang_up()
         if self._closing:
             await asyncio.wait(self._closing)
 
+    async def _hang_up(self) -> None:
+        idle, self._idle = self._idle, []
+        for connection in idle:
+            await connection.disconnect(nowait=True)
+
     async def _exchange(self, connection: AbstractConnection, deadline: float, arguments: tuple[Any, ...]) -> Any:
         # A timer that cuts the connection costs less than a timeout around the read, and nests in the caller's own.
-        timer = asyncio.get_running_loop().call_at(deadline, self._cut, connection)
+        timer = _Timer(deadline, lambda: self._cut(connection))
         healthy = False
         try:
             if not connection.is_connected:
@@ -134,3 +139,24 @@ class ServerWire:
         closing = asyncio.ensure_future(connection.disconnect(nowait=True))
         self._closing.add(closing)
         closing.add_done_callback(self._closing.discard)
+
+
+class _Timer:
+    """Acts one turn of the event loop after its time.
+
+    When this process was kept busy past the deadline, the answer and the timer are found together: then the answer,
+    which came in time, is read first.
+    """
+
+    __slots__ = ("_act", "_handle", "_loop")
+
+    def __init__(self, at: float, act: Callable[[], None]) -> None:
+        self._act = act
+        self._loop = asyncio.get_running_loop()
+        self._handle: asyncio.Handle = self._loop.call_at(at, self._ring)
+
+    def cancel(self) -> None:
+        self._handle.cancel()
+
+    def _ring(self) -> None:
+        self._handle = self._loop.call_soon(self._act)

@@ -1,0 +1,34 @@
+"""Admission: a quick no in front of the store, by Redis. It never decides a sale.
+
+admission = open_admission("redis://localhost:6379/0")
+passed = await admission.admit(event_id, seats)      # raises SeatsTaken when it is hopeless now
+...                                                  # the store decides
+admission.settle(passed, seconds=600)                # or admission.leave(passed)
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from earmark.admission.gate import TTL_SECONDS, Counts, Gate, Pass
+from earmark.admission.hints import Hints
+from earmark.admission.redis import open_lines
+from earmark.locks import url as addresses
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["Counts", "Gate", "Pass", "open_admission"]
+
+
+def open_admission(
+    url: str | Sequence[str], *, prefix: str = "earmark", timeout: float = 0.1, remember_seconds: float = 0.1
+) -> Gate:
+    """Admission by the Redis at this address, for the event loop that runs now. It connects when it is first used.
+
+    `timeout` is how long a request waits for Redis before it passes without; `remember_seconds` is how long this
+    process remembers a hint that it has seen (0: it asks every time).
+    """
+    addresses.check(addresses.Settings(prefix=prefix, timeout=timeout, queue_max=1))
+    lines = open_lines(url, timeout=timeout, ttl_seconds=TTL_SECONDS)
+    return Gate(lines, prefix=prefix, ttl_seconds=TTL_SECONDS, hints=Hints(seconds_max=remember_seconds))

@@ -1,0 +1,238 @@
+"""Admission: a quick no in front of the store.
+
+    admit ──▶ the seats are marked as in flight, all or none ──▶ the store decides ─┬─ granted: settle ──▶ hints
+      │                                                                             └─ otherwise: leave
+      └─ somebody is in flight, or a hint says they are taken: refused, and the store is spared
+
+Nothing is ever sold by what stands in Redis, and nothing is refused for good by it: a refusal from here is transient.
+When Redis is silent, slow, gone or talks nonsense, requests pass as if it were not there. Marks and hints live for
+5 seconds at most, whoever dies or is cut off; a hint ends with its hold, and with release, expiry and cancellation.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+import zlib
+from typing import TYPE_CHECKING, Any, Final, NoReturn
+
+import msgspec
+
+from earmark.admission import script
+from earmark.admission.hints import Doubts, Hints
+from earmark.errors import SeatsTaken
+from earmark.locks.errors import LocksUnavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Generator, Iterable, Mapping, Sequence
+
+    from earmark.admission.redis import Line
+    from earmark.domain.ids import EventId, SeatId, SeatRef
+    from earmark.domain.journal import Key
+
+TTL_SECONDS: Final = 5.0
+SEATS_MAX: Final = 100
+"""A larger claim goes straight to the store: a script over so many keys would keep everybody else waiting."""
+_UNKEYED: Final = 1 << 32
+"""Tokens from here on are random; below it they are made from an idempotency key."""
+
+
+class Pass:
+    """A request that was let through, and what it left in Redis. It is settled or left, once."""
+
+    __slots__ = ("event_id", "line", "names", "seats", "since", "token")
+
+    def __init__(
+        self, line: Line, names: tuple[str, ...], event_id: EventId, seats: tuple[SeatId, ...], token: int
+    ) -> None:
+        self.line = line
+        self.names = names
+        self.event_id = event_id
+        self.seats = seats
+        self.token = token
+        self.since = time.monotonic()
+
+
+class Counts(msgspec.Struct):
+    """What became of the requests so far."""
+
+    admitted: int = 0
+    refused: int = 0
+    """By Redis: somebody is in flight, or there is a hint."""
+    remembered: int = 0
+    """Refused by a hint that this process remembered."""
+    bypassed: int = 0
+    """Let through unasked: Redis was not there in time, or was not believed."""
+
+
+class _Refused:
+    """A refusal that nobody had to be asked for.
+
+    It takes one turn of the event loop, as a question would: somebody who asks again and again keeps no one else from
+    being served.
+    """
+
+    __slots__ = ("_busy",)
+
+    def __init__(self, busy: list[SeatId]) -> None:
+        self._busy = busy
+
+    def __await__(self) -> Generator[None, None, NoReturn]:
+        yield
+        raise SeatsTaken(seats=self._busy, transient=True)
+
+
+class Gate:
+    """Admission over one Redis (a server, a Sentinel's primary, a cluster), or over several that share the events."""
+
+    def __init__(
+        self, lines: Sequence[Line], *, prefix: str, ttl_seconds: float, hints: Hints, doubts: Doubts | None = None
+    ) -> None:
+        self.counts = Counts()
+        self._lines = lines
+        self._prefix = prefix
+        self._ttl_seconds = ttl_seconds
+        self._hints = hints
+        # As long as a mark and the hint that follows it may live: past that, a refusal is worth asking the store.
+        self._doubts = Doubts(seconds_max=2 * ttl_seconds) if doubts is None else doubts
+        self._no_pass: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._no_pass.set_result(None)
+
+    def admit(self, event_id: EventId, seats: tuple[SeatId, ...], *, key: Key | None = None) -> Awaitable[Pass | None]:
+        """A pass, or none when Redis was not asked or did not answer; raises `SeatsTaken` when it is hopeless now.
+
+        The same request again, which shows by its idempotency key, is no rival of itself.
+        """
+        if not seats or len(seats) > SEATS_MAX or not _is_plain(event_id, seats):
+            return self._no_pass
+        token = self._token(key)
+        if busy := self._hints.busy(event_id, seats, token):
+            self.counts.remembered += 1
+            return _Refused(busy)
+        passed = Pass(self._line(event_id), self._names(event_id, seats), event_id, seats, token)
+        try:
+            asked = passed.line.flights.ask(script.admit(passed.names, token))
+        except LocksUnavailable:
+            # The breaker is open: nothing was asked.
+            self.counts.bypassed += 1
+            return self._no_pass
+        return self._hear(passed, asked)
+
+    def settle(self, passed: Pass | None, *, seconds: float) -> None:
+        """The store granted it, for so long: whoever comes next is told without asking the store."""
+        if passed is not None:
+            self._hints.forget(_refs(passed.event_id, passed.seats))
+            self._turn_to_hints(passed, passed.names, seconds)
+
+    def leave(self, passed: Pass | None, *, taken: Mapping[str, float] | None = None) -> None:
+        """The store refused it, or nobody knows: the way is free for the next.
+
+        `taken` says which of the seats somebody else has and for how many seconds, where the store said so: these
+        become hints, or a sold seat would send one request after the other to the store.
+        """
+        if passed is None:
+            return
+        self._hints.forget(_refs(passed.event_id, passed.seats))
+        rest = passed.names
+        if taken:
+            known = {name: taken[seat] for seat, name in zip(passed.seats, rest, strict=True) if seat in taken}
+            for name, seconds in known.items():
+                self._turn_to_hints(passed, (name,), seconds)
+            rest = tuple(name for name in rest if name not in known)
+        if rest:
+            passed.line.flights.post(script.leave(rest, passed.token))
+
+    def drop(self, refs: Iterable[SeatRef]) -> None:
+        """These seats may be free again: no hint shall say otherwise."""
+        by_event: dict[EventId, list[SeatId]] = {}
+        for event_id, seat in refs:
+            by_event.setdefault(event_id, []).append(seat)
+        for event_id, seats in by_event.items():
+            self._hints.forget(_refs(event_id, seats))
+            names = self._names(event_id, seats)
+            flights = self._line(event_id).flights
+            for start in range(0, len(names), SEATS_MAX):
+                flights.post(script.drop(names[start : start + SEATS_MAX]))
+
+    async def close(self) -> None:
+        """Send what is still to be sent, then disconnect."""
+        for line in self._lines:
+            await line.close()
+
+    async def _hear(self, passed: Pass, asked: Awaitable[Any]) -> Pass | None:
+        try:
+            answer = await asked
+        except LocksUnavailable:
+            passed.line.failed()
+            self.counts.bypassed += 1
+            # The answer may have been yes, and nobody will settle or leave what it gave.
+            self.leave(passed)
+            return None
+        except asyncio.CancelledError:
+            self.leave(passed)
+            raise
+        if answer == 0:
+            passed.since = time.monotonic()
+            self.counts.admitted += 1
+            self._doubts.admitted(passed.event_id, passed.seats)
+            return passed
+        self._judge(passed, answer)
+        return None
+
+    def _judge(self, passed: Pass, answer: list[int]) -> None:
+        """Refuse, unless this has been going on for too long."""
+        event_id, busy = passed.event_id, []
+        for seat, said in zip(passed.seats, answer, strict=True):
+            if said:
+                busy.append(seat)
+            if said > 0:
+                owner, left_ms = script.hint_in(said)
+                self._hints.learn(event_id, seat, owner=owner, seconds=left_ms / 1000)
+        if self._doubts.refused(event_id, busy):
+            self._hints.forget(_refs(event_id, busy))
+            self.counts.bypassed += 1
+            return
+        self.counts.refused += 1
+        raise SeatsTaken(seats=busy, transient=True)
+
+    def _turn_to_hints(self, passed: Pass, names: tuple[str, ...], seconds: float) -> None:
+        # Counted from when the pass was here for certain, which is after the server's own count began.
+        end = time.monotonic() - passed.since + min(seconds, self._ttl_seconds)
+        passed.line.flights.post(script.settle(names, passed.token, end_ms=int(end * 1000) if seconds > 0 else 0))
+
+    def _token(self, key: Key | None) -> int:
+        """A number that no other request has; or one that only the same request has again.
+
+        Should two requests have the same one all the same, both are let through, and the store decides.
+        """
+        if key is not None:
+            return zlib.crc32(key.key.encode(), zlib.crc32(key.caller.encode()))
+        return _UNKEYED + random.getrandbits(script.TOKEN_BITS - 1)
+
+    def _line(self, event_id: EventId) -> Line:
+        lines = self._lines
+        return lines[0] if len(lines) == 1 else lines[zlib.crc32(event_id.encode()) % len(lines)]
+
+    def _names(self, event_id: EventId, seats: Iterable[SeatId]) -> tuple[str, ...]:
+        """What the seats' keys are called in Redis: the event is their hash tag, so that they share a slot."""
+        # A brace of the event's own would end the tag early, and an empty tag is none.
+        tag = event_id.replace("}", ")") if "}" in event_id else event_id
+        start = f"{self._prefix}:admit:{{{tag}}}:"
+        return tuple([start + seat for seat in seats])
+
+
+def _refs(event_id: EventId, seats: Iterable[SeatId]) -> list[tuple[EventId, SeatId]]:
+    return [(event_id, seat) for seat in seats]
+
+
+def _is_plain(event_id: EventId, seats: tuple[SeatId, ...]) -> bool:
+    """Whether this can be sent at all: one name that cannot would spoil the flight of everybody else."""
+    text = event_id + "".join(seats)
+    if text.isascii():
+        return True
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -1,0 +1,100 @@
+"""What this process remembers of the hints in Redis, so that a stampede on sold seats does not even travel there.
+
+A hint is remembered for a moment only, never past its own end, and is forgotten when a request of this process changes
+what it tells of. What another process changes is learnt of when the moment is over.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from earmark.domain.ids import EventId, SeatId
+
+
+class Hints:
+    """Seats that were taken a moment ago. A lifetime of zero remembers nothing."""
+
+    def __init__(
+        self, *, seconds_max: float = 0.1, seats_max: int = 10_000, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._seconds_max = seconds_max
+        self._seats_max = seats_max
+        self._clock = clock
+        self._seen: dict[tuple[EventId, SeatId], tuple[float, int]] = {}
+
+    def __len__(self) -> int:
+        return len(self._seen)
+
+    def busy(self, event_id: EventId, seats: tuple[SeatId, ...], token: int) -> list[SeatId]:
+        """Those of the seats that somebody else is known to have."""
+        if not self._seen:
+            return []
+        seen, now = self._seen.get, self._clock()
+        busy = []
+        for seat in seats:
+            hint = seen((event_id, seat))
+            if hint is not None and hint[0] > now and hint[1] != token:
+                busy.append(seat)
+        return busy
+
+    def learn(self, event_id: EventId, seat: SeatId, *, owner: int, seconds: float) -> None:
+        """A hint was seen, with so much time left."""
+        if self._seconds_max <= 0:
+            return
+        ref = (event_id, seat)
+        # Put at the end, so that the first are those that were seen the longest ago.
+        self._seen.pop(ref, None)
+        if len(self._seen) >= self._seats_max:
+            del self._seen[next(iter(self._seen))]
+        self._seen[ref] = (self._clock() + min(seconds, self._seconds_max), owner)
+
+    def forget(self, refs: Iterable[tuple[EventId, SeatId]]) -> None:
+        """What was known of these may be true no more."""
+        if self._seen:
+            for ref in refs:
+                self._seen.pop(ref, None)
+
+
+class Doubts:
+    """How long seats have been refused without the store being asked: whatever Redis says, that has a bound.
+
+    A server whose data is wrong in the right shape (a restored copy, a bug of ours) could refuse a free seat for ever.
+    So every so often one request for a refused seat is let through to the store, which knows.
+    """
+
+    def __init__(
+        self, *, seconds_max: float, seats_max: int = 10_000, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._seconds_max = seconds_max
+        self._seats_max = seats_max
+        self._clock = clock
+        self._since: dict[tuple[EventId, SeatId], float] = {}
+
+    def __len__(self) -> int:
+        return len(self._since)
+
+    def refused(self, event_id: EventId, seats: Iterable[SeatId]) -> bool:
+        """Whether one of these was refused for too long. If so it counts as asked for now, and begins anew."""
+        now = self._clock()
+        too_long = False
+        for seat in seats:
+            ref = (event_id, seat)
+            since = self._since.get(ref)
+            if since is None:
+                if len(self._since) >= self._seats_max:
+                    del self._since[next(iter(self._since))]
+                self._since[ref] = now
+            elif now - since > self._seconds_max:
+                del self._since[ref]
+                too_long = True
+        return too_long
+
+    def admitted(self, event_id: EventId, seats: Iterable[SeatId]) -> None:
+        """The store is asked now."""
+        if self._since:
+            for seat in seats:
+                self._since.pop((event_id, seat), None)

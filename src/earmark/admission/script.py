@@ -1,0 +1,84 @@
+"""The calls of `admission.lua` as Python values, and its answers."""
+
+from __future__ import annotations
+
+import hashlib
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any, Final
+
+from earmark.locks.errors import LocksUnavailable
+from earmark.locks.redis.script import Call
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+SOURCE: Final = (files("earmark.admission") / "lua" / "admission.lua").read_bytes()
+TOKEN_BITS: Final = 39
+"""A token and the milliseconds of a hint share one number, and Lua's numbers are exact up to 53 bits."""
+_OWNER_SHIFT: Final = 13
+_LEFT_MASK: Final = (1 << _OWNER_SHIFT) - 1
+
+
+class AdmissionScript:
+    """`admission.lua`, told how long keys live. Controls bring a source with a rule taken out."""
+
+    def __init__(self, *, ttl_ms: int, source: bytes = SOURCE) -> None:
+        self.source = source
+        self._sha = hashlib.sha1(source, usedforsecurity=False).hexdigest()
+        self._ttl_ms = ttl_ms
+
+    def frame(self, calls: Sequence[Call], *, slot: int | None = None) -> list[Any]:  # noqa: ARG002
+        """The keys of all calls, then what they say."""
+        names: list[str] = []
+        words: list[str | int] = [self._ttl_ms]
+        for call in calls:
+            names += call.names
+            words += call.words
+        return [self._sha, len(names), *names, *words]
+
+    def read(self, calls: Sequence[Call], answers: Any) -> list[Any]:
+        """One for each call, and each of its shape: whatever else a server says is no answer."""
+        if type(answers) is not list or len(answers) != len(calls):
+            raise _nonsense(answers)
+        for call, answer in zip(calls, answers, strict=True):
+            if answer != 0 and not _is_refusal(call, answer):
+                raise _nonsense(answers)
+        return answers
+
+    def lost(self) -> None:
+        """Nobody else is told anything by an answer."""
+
+
+def admit(names: tuple[str, ...], token: int) -> Call:
+    """All of these seats or none."""
+    return Call(names, ("a", len(names), token))
+
+
+def settle(names: tuple[str, ...], token: int, *, end_ms: int) -> Call:
+    """What the token has in flight becomes a hint."""
+    return Call(names, ("s", len(names), token, end_ms))
+
+
+def leave(names: tuple[str, ...], token: int) -> Call:
+    """What the token has in flight goes."""
+    return Call(names, ("l", len(names), token))
+
+
+def drop(names: tuple[str, ...]) -> Call:
+    """The hints go."""
+    return Call(names, ("d", len(names)))
+
+
+def hint_in(said: int) -> tuple[int, int]:
+    """Whose hint a number of the answer tells of, and how many milliseconds it has left."""
+    return said >> _OWNER_SHIFT, said & _LEFT_MASK
+
+
+def _is_refusal(call: Call, answer: Any) -> bool:
+    if type(answer) is not list or len(answer) != len(call.names) or call.words[0] != "a":
+        return False
+    return any(answer) and set(map(type, answer)) == {int}
+
+
+def _nonsense(answers: Any) -> LocksUnavailable:
+    return LocksUnavailable(because=f"it answered nonsense: {str(answers)[:100]}")

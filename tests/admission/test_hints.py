@@ -1,0 +1,217 @@
+"""What a process remembers by itself: enough to spare Redis a stampede, and never long enough to mislead."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.locks.proxy import Proxy
+
+from earmark.admission.hints import Doubts, Hints
+from earmark.domain.journal import Key
+
+from .support import EVENT, Inside, passed, refs, refused, seats, until, until_true
+from .test_gate import is_free
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from earmark.admission import Gate
+    from earmark.servers import Valkey
+
+A1, A2, A3 = seats("A1", "A2", "A3")
+NOBODY = 1
+
+
+class Now:
+    """A clock that a test sets."""
+
+    def __init__(self) -> None:
+        self.time = 100.0
+
+    def __call__(self) -> float:
+        """As the test has set it."""
+        return self.time
+
+
+@pytest.fixture
+def now() -> Now:
+    return Now()
+
+
+@pytest.fixture
+def hints(now: Now) -> Hints:
+    return Hints(seconds_max=0.1, seats_max=2, clock=now)
+
+
+@pytest.fixture
+def proxy(server: Valkey) -> Iterator[Proxy]:
+    """A wire that counts what travels."""
+    with Proxy(server.port) as wire:
+        yield wire
+
+
+def test_a_hint_is_remembered_for_a_moment_only(hints: Hints, now: Now) -> None:
+    """What another process has changed meanwhile is learnt of when the moment is over."""
+    hints.learn(EVENT, A1, owner=7, seconds=5)
+    assert hints.busy(EVENT, (A1, A2), NOBODY) == [A1]
+    now.time += 0.11
+    assert hints.busy(EVENT, (A1, A2), NOBODY) == []
+
+
+def test_a_hint_is_not_remembered_past_its_own_end(hints: Hints, now: Now) -> None:
+    """A hold that has 20 ms left keeps nobody out for 100."""
+    hints.learn(EVENT, A1, owner=7, seconds=0.02)
+    now.time += 0.03
+    assert hints.busy(EVENT, (A1,), NOBODY) == []
+
+
+def test_a_hint_refuses_everybody_but_its_owner(hints: Hints) -> None:
+    """The same request again must reach the store, which has its answer."""
+    hints.learn(EVENT, A1, owner=7, seconds=5)
+    assert hints.busy(EVENT, (A1,), 7) == []
+    assert hints.busy(EVENT, (A1,), 8) == [A1]
+
+
+def test_what_is_remembered_has_a_bound(hints: Hints) -> None:
+    """The one that was seen the longest ago goes first."""
+    for seat in (A1, A2, A1, A3):
+        hints.learn(EVENT, seat, owner=7, seconds=5)
+    assert len(hints) == 2
+    assert hints.busy(EVENT, (A1, A2, A3), NOBODY) == [A1, A3]
+
+
+def test_a_lifetime_of_nothing_remembers_nothing(now: Now) -> None:
+    """The memory can be switched off."""
+    hints = Hints(seconds_max=0, clock=now)
+    hints.learn(EVENT, A1, owner=7, seconds=5)
+    assert len(hints) == 0
+
+
+def test_a_seat_that_was_refused_for_too_long_is_worth_a_question(now: Now) -> None:
+    """Once, and then not before as long again; a request that passed in between begins it anew."""
+    doubts = Doubts(seconds_max=10, seats_max=2, clock=now)
+    asked = []
+    for _ in range(24):
+        asked.append(doubts.refused(EVENT, (A1,)))
+        now.time += 1
+    assert asked.count(True) == 2
+    doubts.refused(EVENT, (A2,))
+    now.time += 9
+    doubts.admitted(EVENT, (A2,))
+    now.time += 2
+    assert not doubts.refused(EVENT, (A2, A3))
+    assert len(doubts) == 2
+
+
+async def test_a_stampede_on_a_sold_seat_does_not_travel(proxy: Proxy, open_gate: Callable[..., Gate]) -> None:
+    """The first who is refused learns it from Redis, the next ones from the first."""
+    gate = open_gate(proxy.url, remember_seconds=5.0)
+    await sell(gate, "A1", "A2")
+    assert await refused(gate.admit(EVENT, (A1, A3))) == ["A1"]
+    heard = proxy.heard
+    answers = await asyncio.gather(*(refused(gate.admit(EVENT, (A3, A1))) for _ in range(300)))
+    assert answers == [["A1"]] * 300
+    assert proxy.heard == heard
+    assert gate.counts.remembered == 300
+
+
+async def test_a_stampede_would_travel_without_the_memory(proxy: Proxy, open_gate: Callable[..., Gate]) -> None:
+    """The control: switched off, every refusal is asked for."""
+    gate = open_gate(proxy.url, remember_seconds=0)
+    await sell(gate, "A1")
+    assert await refused(gate.admit(EVENT, (A1,))) == ["A1"]
+    heard = proxy.heard
+    answers = await asyncio.gather(*(refused(gate.admit(EVENT, (A1,))) for _ in range(300)))
+    assert answers == [["A1"]] * 300
+    assert proxy.heard > heard
+    assert gate.counts.remembered == 0
+
+
+async def test_who_is_in_flight_is_not_remembered(gate: Gate, server: Valkey, open_gate: Callable[..., Gate]) -> None:
+    """A mark may be gone in a millisecond: only Redis knows."""
+    remembering = open_gate(server.url, remember_seconds=5.0)
+    found = await passed(gate.admit(EVENT, (A1,)))
+    assert await refused(remembering.admit(EVENT, (A1,))) == ["A1"]
+    gate.leave(found)
+    await until_true(lambda: is_free(remembering, "A1"))
+    assert remembering.counts.remembered == 0
+
+
+async def test_what_this_process_drops_it_forgets_at_once(server: Valkey, open_gate: Callable[..., Gate]) -> None:
+    """Whoever released a seat here finds it free here, without waiting for the moment to be over."""
+    gate = open_gate(server.url, remember_seconds=5.0)
+    await sell(gate, "A1")
+    assert await refused(gate.admit(EVENT, (A1,))) == ["A1"]
+    gate.drop(refs("A1"))
+    assert await refused(gate.admit(EVENT, (A1,))) == []
+
+
+@pytest.mark.parametrize("end", ["settle", "leave"])
+async def test_what_this_process_settles_or_leaves_it_forgets(gate: Gate, end: str) -> None:
+    """What was seen of a seat before is older than what this request has just done to it."""
+    gate._hints = Hints(seconds_max=5.0)
+    found = await passed(gate.admit(EVENT, (A1, A2)))
+    for seat in (A1, A2, A3):
+        gate._hints.learn(EVENT, seat, owner=7, seconds=5)
+    if end == "settle":
+        gate.settle(found, seconds=600)
+    else:
+        gate.leave(found)
+    assert len(gate._hints) == 1
+
+
+async def test_a_remembered_hint_ends_with_the_hint(server: Valkey, open_gate: Callable[..., Gate]) -> None:
+    """However long it might be remembered, a short hold's seat is free when the hold is over."""
+    gate = open_gate(server.url, remember_seconds=60.0)
+    gate.settle(await passed(gate.admit(EVENT, (A1,))), seconds=0.3)
+    assert await refused(gate.admit(EVENT, (A1,))) == ["A1"]
+    await until_true(lambda: is_free(gate, "A1"))
+
+
+async def test_the_owner_of_a_hint_is_not_refused_by_memory(server: Valkey, open_gate: Callable[..., Gate]) -> None:
+    """Others have taught this process that the seat is taken; the buyer who has it repeats the request."""
+    gate, elsewhere = open_gate(server.url, remember_seconds=5.0), open_gate(server.url)
+    key = Key("shop", "order-7")
+    elsewhere.settle(await passed(elsewhere.admit(EVENT, (A1,), key=key)), seconds=600)
+    assert await refused(gate.admit(EVENT, (A1,))) == ["A1"]
+    assert await refused(gate.admit(EVENT, (A1,))) == ["A1"]
+    assert gate.counts.remembered == 1
+    await passed(gate.admit(EVENT, (A1,), key=key))
+
+
+async def test_somebody_who_asks_again_and_again_starves_nobody(server: Valkey, open_gate: Callable[..., Gate]) -> None:
+    """A refusal from memory needs no wait, and yet the others get their turn."""
+    gate = open_gate(server.url, remember_seconds=60.0)
+    await sell(gate, "A1")
+    assert await refused(gate.admit(EVENT, (A1,))) == ["A1"]
+    turns = 0
+
+    async def other() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    task = asyncio.create_task(other())
+    for _ in range(500):
+        assert await refused(gate.admit(EVENT, (A1,))) == ["A1"]
+    task.cancel()
+    assert turns >= 500
+
+
+async def test_a_sold_seat_that_another_process_gave_back_is_free_within_the_moment(
+    gate: Gate, server: Valkey, prefix: str, open_gate: Callable[..., Gate]
+) -> None:
+    """The memory delays such news, and by no more than it lasts."""
+    remembering = open_gate(server.url, remember_seconds=0.1)
+    await sell(gate, "A1")
+    await until(lambda: Inside(server, prefix=prefix).kind("A1") == "h")
+    assert await refused(remembering.admit(EVENT, (A1,))) == ["A1"]
+    gate.drop(refs("A1"))
+    await until_true(lambda: is_free(remembering, "A1"))
+
+
+async def sell(gate: Gate, *names: str) -> None:
+    gate.settle(await passed(gate.admit(EVENT, seats(*names))), seconds=600)

@@ -1,0 +1,353 @@
+"""The whole engine behind the gate: whatever becomes of Redis in the middle of a hot run, every seat has one owner."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from datetime import UTC, datetime
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, Protocol, Self
+
+import pytest
+from tests.locks.proxy import Proxy
+from tests.locks.support_hazards import pause, resume
+from tests.locks.topologies import ask
+from tests.races.asks import EVENT, a_cancel, a_confirm, a_hold, a_play, a_release
+
+from earmark import wiring
+from earmark.domain.ids import SeatId
+from earmark.domain.journal import Key
+from earmark.engine.asks import Decided, Memo, Replayed
+from earmark.errors import SeatsTaken
+from earmark.servers.ports import free_port
+
+from .support import Inside, Liar, Slow, until, until_true
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable
+    from pathlib import Path
+
+    from earmark.admission import Gate
+    from earmark.clock import MovableClock
+    from earmark.domain.booking import Booking
+    from earmark.domain.ids import BookingId, SeatRef
+    from earmark.engine.asks import Answer, Hold
+    from earmark.engine.engine import Engine
+    from earmark.servers import Valkey
+
+SEATS = [f"{row}{number}" for row in "AB" for number in range(1, 10)]
+BUYERS = 40
+GRANTS = 25
+"""How many holds are granted between one fault and the next."""
+
+
+class Seller(Protocol):
+    """Whatever grants holds."""
+
+    async def hold(self, ask: Hold) -> Answer:
+        """Grant or refuse."""
+        ...
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """A migrated database of the test's own."""
+    if request.param == "postgres":
+        address: str = request.getfixturevalue("postgres_url")
+        return address
+    url = f"sqlite:///{tmp_path / 'earmark.sqlite3'}"
+    asyncio.run(wiring.migrate(url))
+    return url
+
+
+@pytest.fixture
+async def open_engine(clock: MovableClock) -> AsyncIterator[Callable[..., Awaitable[Engine]]]:
+    """Opens engines, the first of them with a play on sale, and closes them after the test."""
+    engines: list[Engine] = []
+
+    async def opened(database_url: str, redis_url: str) -> Engine:
+        engine = await wiring.open_engine(database_url, redis_url=redis_url, clock=clock)
+        if not engines:
+            await engine.create(a_play())
+        engines.append(engine)
+        return engine
+
+    yield opened
+    for engine in engines:
+        await engine.close()
+
+
+class HotRun:
+    """Many buyers after few seats, for as long as the test wants. Every grant is checked against what is owned."""
+
+    def __init__(self, seller: Seller) -> None:
+        self.seller = seller
+        self.granted = 0
+        self.refused = 0
+        self.owned: dict[str, Booking] = {}
+        self.doubles: list[str] = []
+        self._ended = False
+
+    async def __aenter__(self) -> Self:
+        self._buyers = [asyncio.create_task(self._buy(number)) for number in range(BUYERS)]
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._ended = True
+        await asyncio.gather(*self._buyers)
+
+    async def more_grants(self, count: int = GRANTS) -> None:
+        """Until so many more were granted."""
+        wanted = self.granted + count
+        await until(lambda: self.granted >= wanted or any(buyer.done() for buyer in self._buyers), seconds=60)
+        for buyer in self._buyers:
+            if buyer.done():
+                buyer.result()
+
+    async def _buy(self, number: int) -> None:
+        chance = random.Random(number)  # noqa: S311 -- the same each time
+        while not self._ended:
+            wanted = chance.sample(SEATS, k=chance.randint(1, 3))
+            try:
+                answer = await self.seller.hold(a_hold(*wanted, buyer=f"buyer-{number}"))
+            except SeatsTaken:
+                self.refused += 1
+                await asyncio.sleep(0)
+                continue
+            assert isinstance(answer, Decided)
+            self.granted += 1
+            self.doubles += [seat for seat in wanted if seat in self.owned]
+            self.owned |= dict.fromkeys(wanted, answer.value)
+            await asyncio.sleep(chance.random() * 0.01)
+            await self._give_back(answer.value, wanted, paid=chance.random() < 0.3)
+
+    async def _give_back(self, booking: Booking, wanted: list[str], *, paid: bool) -> None:
+        seller: Any = self.seller
+        if paid:
+            await seller.confirm(a_confirm(booking))
+        # From here on somebody else may have them.
+        for seat in wanted:
+            self.owned.pop(seat, None)
+        await (seller.cancel(a_cancel(booking)) if paid else seller.release(a_release(booking)))
+
+
+async def test_bookings_stay_right_whatever_happens_to_redis(
+    database_url: str, open_engine: Callable[..., Awaitable[Engine]], own_server: Valkey
+) -> None:
+    """Emptied, killed, stopped, slowed by half a second, cut off, lying: sales go on, and no seat has two owners."""
+    with (
+        Slow(own_server.port, seconds=0.0) as wire,
+        Liar(b"*1\r\n*1\r\n:-5000\r\n") as all_taken,
+        Liar(b"*1\r\n:0\r\n") as all_free,
+    ):
+        engine = await open_engine(database_url, wire.url)
+        async with HotRun(engine) as run:
+            await run.more_grants()
+            for _ in range(3):
+                ask(own_server, "FLUSHALL")
+                await run.more_grants()
+            pause(own_server.pid)
+            await run.more_grants()
+            resume(own_server.pid)
+            await run.more_grants()
+            own_server.kill()
+            await run.more_grants()
+            own_server.start()
+            await run.more_grants()
+            wire.seconds = 0.5
+            await run.more_grants()
+            wire.seconds = 0.0
+            for liar in (all_taken, all_free):
+                wire.target = liar.port
+                wire.cut()
+                await until(lambda asked=liar.asked, liar=liar: liar.asked > asked)  # type: ignore[misc]
+                await run.more_grants()
+            wire.target = own_server.port
+            wire.cut()
+            await run.more_grants()
+        assert run.doubles == []
+        assert run.refused > 0
+        assert await engine.store.find_flaws(limit=10) == []
+
+
+class Trusting:
+    """What must never be built: a shop that sells what Redis lets pass, and asks nobody else."""
+
+    def __init__(self, gate: Gate) -> None:
+        self._gate = gate
+        self._sold: dict[BookingId, tuple[SeatRef, ...]] = {}
+
+    async def hold(self, ask: Hold) -> Answer:
+        """Grant whatever is admitted."""
+        passed = await self._gate.admit(ask.event_id, ask.seats)
+        self._gate.settle(passed, seconds=600)
+        self._sold[ask.booking_id] = ask.seat_refs
+        return Decided(value=SimpleNamespace(id=ask.booking_id), now=datetime.now(UTC))
+
+    async def confirm(self, ask: Any) -> None:
+        """Sold already."""
+
+    async def release(self, ask: Any) -> None:
+        """Let the next one have them."""
+        self._gate.drop(self._sold.pop(ask.booking_id))
+
+    cancel = release
+
+
+async def test_the_same_run_finds_two_owners_where_redis_decides(
+    own_server: Valkey, open_gate: Callable[..., Gate]
+) -> None:
+    """The control: a seat that only Redis guards is sold twice when Redis forgets, and the run sees it."""
+    async with HotRun(Trusting(open_gate(own_server.url))) as run:
+        await run.more_grants()
+        assert run.doubles == []
+        for _ in range(1000):
+            ask(own_server, "FLUSHALL")
+            await run.more_grants(1)
+            if run.doubles:
+                break
+    assert run.doubles
+
+
+async def test_a_sold_seat_is_refused_without_the_store(
+    database_url: str, open_engine: Callable[..., Awaitable[Engine]], server: Valkey
+) -> None:
+    """That is what it is for; and such a refusal says that it may be otherwise in a moment."""
+    await empty(server)
+    engine = await open_engine(database_url, server.url)
+    await engine.hold(a_hold("A1"))
+    await until(lambda: inside(server).kind("A1") == "h")
+    before = counts(engine).refused
+    with pytest.raises(SeatsTaken) as refused:
+        await engine.hold(a_hold("A1", "A2", buyer="eve"))
+    assert refused.value.seats == ["A1"]
+    assert refused.value.transient
+    assert counts(engine).refused == before + 1
+
+
+async def test_a_seat_that_comes_back_sells_again_at_once(
+    database_url: str, open_engine: Callable[..., Awaitable[Engine]], server: Valkey, clock: MovableClock
+) -> None:
+    """Released, cancelled, run out: no hint says otherwise."""
+    await empty(server)
+    engine = await open_engine(database_url, server.url)
+    held = granted(await engine.hold(a_hold("A1")))
+    await engine.release(a_release(held))
+    sold = granted(await engine.hold(a_hold("A1")))
+    await engine.confirm(a_confirm(sold))
+    await engine.cancel(a_cancel(sold))
+    granted(await engine.hold(a_hold("A1", ttl_seconds=60)))
+    clock.advance(61)
+    assert len(await engine.expire(limit=10)) == 1
+    granted(await engine.hold(a_hold("A1")))
+
+
+async def test_a_seat_released_while_redis_is_cut_off_sells_again_within_five_seconds(
+    postgres_url: str, open_engine: Callable[..., Awaitable[Engine]], server: Valkey
+) -> None:
+    """The hint that nobody could drop has at most so long to live, and another server sells the seat after it."""
+    await empty(server)
+    with Proxy(server.port) as wire:
+        cut_off, elsewhere = await open_engine(postgres_url, wire.url), await open_engine(postgres_url, server.url)
+        held = granted(await cut_off.hold(a_hold("A1")))
+        await until(lambda: inside(server).kind("A1") == "h")
+        wire.hold()
+        await cut_off.release(a_release(held))
+        with pytest.raises(SeatsTaken):
+            await elsewhere.hold(a_hold("A1"))
+        assert 0 < inside(server).left_ms("A1") <= 5000
+        await until_true(lambda: sells(elsewhere, "A1"))
+        wire.flow()
+
+
+async def test_a_program_sells_without_its_redis(
+    database_url: str, open_engine: Callable[..., Awaitable[Engine]]
+) -> None:
+    """Nobody is there at that address, from the first request on."""
+    engine = await open_engine(database_url, f"redis://127.0.0.1:{free_port()}/0")
+    answers = await asyncio.gather(*(engine.hold(a_hold(seat)) for seat in SEATS))
+    assert {granted(answer).lines.seats[0].id for answer in answers} == set(map(SeatId, SEATS))
+    with pytest.raises(SeatsTaken) as refused:
+        await engine.hold(a_hold("A1"))
+    assert not refused.value.transient, "the store said so itself"
+
+
+async def test_a_repeat_gets_the_answer_of_the_first(
+    database_url: str, open_engine: Callable[..., Awaitable[Engine]], server: Valkey
+) -> None:
+    """The hint on a seat is no reason to tell its own buyer that it is taken."""
+    await empty(server)
+    engine, other = await open_engine(database_url, server.url), await open_engine(database_url, server.url)
+    answers = await asyncio.gather(*(one.hold(a_hold("A1", memo=MEMO)) for one in (engine, other, engine, other)))
+    await until(lambda: inside(server).kind("A1") == "h")
+    answers.append(await other.hold(a_hold("A1", memo=MEMO)))
+    assert len({memory(answer) for answer in answers}) == 1
+
+
+def render(booking: Booking, _: datetime) -> tuple[int, bytes]:
+    return 201, str(booking.id).encode()
+
+
+MEMO = Memo(key=Key("shop", "key-1"), request_hash=b"same", render=render)
+
+
+def memory(answer: Answer) -> bytes:
+    assert isinstance(answer, Decided | Replayed)
+    assert answer.memory is not None
+    return answer.memory.body
+
+
+def granted(answer: Answer) -> Booking:
+    assert isinstance(answer, Decided)
+    booking: Booking = answer.value
+    return booking
+
+
+async def sells(engine: Engine, seat: str) -> bool:
+    try:
+        await engine.hold(a_hold(seat))
+    except SeatsTaken:
+        return False
+    return True
+
+
+def inside(server: Valkey) -> Inside:
+    return Inside(server, prefix="earmark", event=EVENT)
+
+
+async def empty(server: Valkey) -> None:
+    """No hint of another test's is left; only what the engine names its keys is touched."""
+    for seat in SEATS:
+        ask(server, "DEL", inside(server).name(seat))
+
+
+def counts(engine: Engine) -> Any:
+    gate: Any = engine._admission
+    return gate.counts
+
+
+async def test_a_repeat_gets_its_answer_though_others_were_refused_meanwhile(
+    database_url: str, open_engine: Callable[..., Awaitable[Engine]], server: Valkey
+) -> None:
+    """The hint of the sale has ended, and one that a stranger's refusal made stands in its place."""
+    await empty(server)
+    engine = await open_engine(database_url, server.url)
+    first = await engine.hold(a_hold("A1", memo=MEMO))
+    await until(lambda: inside(server).kind("A1") == "h")
+    await empty(server)
+    with pytest.raises(SeatsTaken):
+        await engine.hold(a_hold("A1", buyer="eve"))
+    await until(lambda: inside(server).kind("A1") == "h")
+    assert memory(await engine.hold(a_hold("A1", memo=MEMO))) == memory(first)
+
+
+async def test_a_repeat_gets_its_answer_though_the_seat_is_another_buyers_by_now(
+    database_url: str, open_engine: Callable[..., Awaitable[Engine]], server: Valkey
+) -> None:
+    """What a key remembers is older than any hint."""
+    await empty(server)
+    engine = await open_engine(database_url, server.url)
+    first = await engine.hold(a_hold("A1", memo=MEMO))
+    await engine.release(a_release(granted(first)))
+    await engine.hold(a_hold("A1", buyer="eve"))
+    assert memory(await engine.hold(a_hold("A1", memo=MEMO))) == memory(first)
