@@ -4,53 +4,66 @@ from __future__ import annotations
 
 import asyncio
 import sys
-import tempfile
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 from cyclopts import App, Parameter
 from cyclopts.validators import Number
 from rich.console import Console
 
-from earmark import wiring
 from earmark.cli.logs import configure
 from earmark.errors import SetupError
-from earmark.lab import bench as lab
 
 bench = App(name="bench", help="Measure on this machine.")
+
+Workload = Literal["uniform", "hot", "flash", "sku", "lone", "growth", "sqlite", "two", "memory"]
 
 
 @bench.command
 def booking(
     *,
-    database: Annotated[str | None, Parameter(help="Where to measure. Else a new SQLite file.")] = None,
-    clients: Annotated[int, Parameter(validator=Number(gte=1), help="How many buyers at once.")] = 200,
-    flows: Annotated[int, Parameter(validator=Number(gte=1), help="How many bookings in all.")] = 4000,
-    seats_each: Annotated[int, Parameter(validator=Number(gte=1, lte=100), help="How many seats each holds.")] = 3,
+    workload: Annotated[
+        list[Workload] | None,
+        Parameter(negative="", help="What to measure; can be given several times. Else everything but `memory`."),
+    ] = None,
+    rounds: Annotated[int, Parameter(validator=Number(gte=1), help="How often everything is measured.")] = 3,
+    seconds: Annotated[
+        float, Parameter(validator=Number(gt=0, lte=600), help="How long, per workload, contender and round.")
+    ] = 2.0,
+    clients: Annotated[int, Parameter(validator=Number(gte=2, lte=2000), help="How many buyers at once.")] = 200,
+    database: Annotated[
+        str | None,
+        Parameter(help="The PostgreSQL to measure on, in databases of our own. Else a private one is started."),
+    ] = None,
+    redis: Annotated[str | None, Parameter(help="The Redis to measure with. Else a private one is started.")] = None,
+    html: Annotated[Path | None, Parameter(help="Write a report with plots here.")] = None,
+    json: Annotated[bool, Parameter(negative="", help="One JSON object on stdout, and nothing else.")] = False,
 ) -> int:
-    """Measure hold and confirm on this machine. Counted in the database; exits with 1 when a count is off."""
-    with tempfile.TemporaryDirectory(prefix="earmark-bench-") as folder:
-        url = database or f"sqlite:////{Path(folder, 'bench.sqlite3').as_posix().lstrip('/')}"
-        return asyncio.run(_booking(url, clients=clients, flows=flows, seats_each=seats_each))
-
-
-async def _booking(url: str, *, clients: int, flows: int, seats_each: int) -> int:
-    await wiring.migrate(url)
-    engine = await wiring.open_engine(url)
-    out = Console(highlight=False, soft_wrap=True)
+    """Measure hold and confirm beside what people write by hand. Exits with 1 when a count in the database is off."""
+    _check_folder(html)
+    configure(verbose=False)
     try:
-        with out.status(f"{flows} bookings by {clients} buyers at once …"):
-            figures = await lab.run(engine, clients=clients, flows=flows, seats_each=seats_each)
-    finally:
-        await engine.close()
-    out.print(
-        f"{figures.flows_per_second:,.0f} bookings/s (hold {seats_each} seats + confirm, {clients} at once), "
-        f"hold p50 {figures.hold_p50_ms:.1f} ms, p99 {figures.hold_p99_ms:.1f} ms"
-    )
-    out.print(f"{figures.confirmed} of {flows} confirmed in the database, {figures.flaws} flaws")
-    return 0 if figures.confirmed == flows and not figures.flaws else 1
+        from earmark.lab.booking.bench import plan as plans
+        from earmark.lab.booking.bench import report, screen
+        from earmark.lab.booking.bench import run as runs
+    except ModuleNotFoundError as missing:
+        raise SetupError(problem="The bench needs extras: pip install 'earmark[postgres,redis,servers]'") from missing
+    chosen = tuple(dict.fromkeys(workload)) if workload else tuple(plans.CONTESTS)
+    plan = plans.Plan(rounds=rounds, seconds=seconds, clients=clients, workloads=chosen)
+    told, out = Console(stderr=True, highlight=False), Console(highlight=False)
+    with screen.Screen(out if out.is_terminal and not json else told, plan) as watch:
+        result = asyncio.run(runs.run(plan, database=database, redis=redis, watch=watch))
+    if json:
+        sys.stdout.write(msgspec.json.encode(result.plain()).decode() + "\n")
+    else:
+        screen.show(out, result)
+    if html is not None:
+        html.write_text(report.page(result, when=datetime.now(UTC)), encoding="utf-8")
+    for flaw in result.flaws:
+        told.print(f"[red]earmark:[/] {flaw}", soft_wrap=True)
+    return 1 if result.flaws else 0
 
 
 @bench.command
@@ -65,8 +78,7 @@ def locks(
     json: Annotated[bool, Parameter(negative="", help="One JSON object on stdout, and nothing else.")] = False,
 ) -> int:
     """Measure the locks beside those of other libraries, on one server. Exits with 1 when a lock let two in."""
-    if html is not None and not html.absolute().parent.is_dir():
-        raise SetupError(problem=f"There is no folder {html.absolute().parent} to write the report in.")
+    _check_folder(html)
     configure(verbose=False)
     try:
         from earmark.lab.locks import peers, report, screen
@@ -90,3 +102,9 @@ def locks(
     for flaw in result.flaws:
         told.print(f"[red]earmark:[/] {flaw}", soft_wrap=True)
     return 1 if result.flaws else 0
+
+
+def _check_folder(html: Path | None) -> None:
+    """Before anything is measured: minutes later would be too late."""
+    if html is not None and not html.absolute().parent.is_dir():
+        raise SetupError(problem=f"There is no folder {html.absolute().parent} to write the report in.")

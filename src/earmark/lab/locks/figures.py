@@ -10,6 +10,7 @@ import msgspec
 
 from earmark.lab.locks.peers import OURS, YARDSTICK
 from earmark.lab.locks.workloads import Line
+from earmark.lab.medians import median_ratio, quantile
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -103,8 +104,8 @@ def ratio(figures: Figures, workload: str) -> float | None:
     if OURS not in rounds or len(rounds) == 1 or (other := rival(figures, workload)) not in rounds:
         return None
     if workload in RATES:
-        return _median_ratio(rounds[OURS], rounds[other])
-    return _median_ratio(rounds[other], rounds[OURS])
+        return median_ratio(rounds[OURS], rounds[other])
+    return median_ratio(rounds[other], rounds[OURS])
 
 
 def ratios(figures: Figures) -> dict[str, float | None]:
@@ -113,19 +114,11 @@ def ratios(figures: Figures) -> dict[str, float | None]:
     ours, theirs = figures.lines.get(OURS), figures.lines.get(YARDSTICK)
     found["jain"] = fairness(ours) if ours else None
     found["worst_wait"] = (
-        _median_ratio([line.longest_wait for line in ours], [line.longest_wait for line in theirs])
+        median_ratio([line.longest_wait for line in ours], [line.longest_wait for line in theirs])
         if ours and theirs
         else None
     )
     return found
-
-
-def _median_ratio(these: Sequence[float], those: Sequence[float]) -> float:
-    """The median of the rounds' own ratios.
-
-    In a round both are measured one right after the other: what disturbed one is likely to have disturbed both.
-    """
-    return median(one / other for one, other in zip(these, those, strict=False))
 
 
 def fairness(lines: Sequence[Line]) -> float:
@@ -136,11 +129,6 @@ def fairness(lines: Sequence[Line]) -> float:
 def longest_wait(lines: Sequence[Line]) -> float:
     """In seconds, median of the rounds."""
     return median(line.longest_wait for line in lines)
-
-
-def quantile(ordered: Sequence[float], share: float) -> float:
-    """The value that this share of an ordered sequence does not exceed."""
-    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
 
 
 def plain(figures: Figures) -> dict[str, Any]:

@@ -7,7 +7,8 @@ from html import escape
 from string import Template
 from typing import TYPE_CHECKING, TypeVar
 
-from earmark.lab.locks import charts
+from earmark.lab import charts
+from earmark.lab.locks import charts as own_charts
 from earmark.lab.locks import figures as lab
 from earmark.lab.locks.figures import HANDOVER, LONE, SINGLE, SYNC, THREE
 
@@ -92,7 +93,7 @@ def _sections(result: Result) -> list[str]:
         _section(
             "Who waits how long",
             "The last round of the above. In a fair line all columns look alike.",
-            charts.strips(_ordered(last), title="waits of every waiter, per contender"),
+            own_charts.strips(_ordered(last), title="waits of every waiter, per contender"),
         ),
         _section(
             "One task alone",
@@ -128,7 +129,13 @@ def _ridges(result: Result, workload: str) -> str:
         contender: [one for seconds in rounds for one in seconds]
         for contender, rounds in result.figures.latencies[workload].items()
     }
-    return charts.ridges(_ordered(passes), title=f"latencies of {lab.WORKLOADS[workload]}")
+    return charts.ridges(
+        _ordered(passes),
+        title=f"latencies of {lab.WORKLOADS[workload]}",
+        label="µs for acquire and release, logarithmic",
+        unit="µs",
+        per_second=1e6,
+    )
 
 
 def _ordered(by_contender: Mapping[str, T]) -> dict[str, T]:

@@ -1,0 +1,164 @@
+"""pgbench as a contender: the statements of `cte`, sent by a program in C that does nothing else.
+
+It is the limit of this machine and this database for one transaction per request: no interpreter, no event loop,
+prepared statements, and as many clients as suit it best. What it sends are the very statements of the strategy, with
+its own variables for the arguments.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import re
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from earmark.errors import SetupError
+from earmark.lab.booking.bench.figures import Reading
+from earmark.lab.booking.bench.queries import sql
+from earmark.lab.booking.strategies.drafts import CALLER
+from earmark.lab.booking.strategies.ground import SETTINGS, statements
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from earmark.lab.booking.bench.house import House
+    from earmark.lab.booking.bench.meter import Meter
+
+CLIENTS = (8, 16, 32)
+"""Which numbers of clients are tried to find the best."""
+THREADS = 2
+WARM_SECONDS = 1
+"""Connecting, preparing and choosing plans happen in the first second, which is not counted."""
+UUID7_SINCE = 18
+_PROGRESS = re.compile(r"^progress: [\d.]+ s, ([\d.]+) tps", re.MULTILINE)
+_DONE = re.compile(r"^number of transactions actually processed: (\d+)", re.MULTILINE)
+_TPS = re.compile(r"^tps = ([\d.]+)", re.MULTILINE)
+
+
+class Pgbench:
+    """The program, on one database, with the number of clients that was found to be best."""
+
+    def __init__(self, program: Path, house: House, *, meter: Meter, seats_each: int) -> None:
+        self._program = program
+        self._house = house
+        self._meter = meter
+        self._seats_each = seats_each
+        self._clients: int | None = None
+        self.sweep: dict[int, float] = {}
+        """Flows per second, by the number of clients."""
+
+    async def measure(self, event_id: str, *, seconds: float, flows: int) -> Reading:
+        """One cell. The best number of clients is found once, before the first."""
+        if self._clients is None:
+            for clients in CLIENTS:
+                name = f"{event_id}-sweep-{clients}"
+                self.sweep[clients] = (await self._run(name, seconds=1, flows=flows, clients=clients)).rate
+            self._clients = max(self.sweep, key=self.sweep.__getitem__)
+        return await self._run(event_id, seconds=seconds, flows=flows, clients=self._clients)
+
+    async def _run(self, event_id: str, *, seconds: float, flows: int, clients: int) -> Reading:
+        flows = max(flows, clients)
+        await self._house.open_event(event_id, seats=flows * self._seats_each)
+        await self._house.tidy()
+        whole = WARM_SECONDS + max(1, math.ceil(seconds))
+        before = self._meter.read()
+        said = await self._program_says(event_id, seconds=whole, clients=clients, flows_each=flows // clients)
+        after = self._meter.read()
+        counted = await self._house.count([event_id])
+        if counted.confirmed != int(_found(_DONE, said)):
+            raise SetupError(problem=f"pgbench says {_found(_DONE, said)} flows, the database {counted.confirmed}.")
+        spent = None if before is None or after is None else (after - before) / max(counted.confirmed, 1) * 1e6
+        return Reading(
+            seconds=float(whole - WARM_SECONDS),
+            rate=_rate(said, whole),
+            database_us=spent,
+            answered=counted.confirmed,
+            counted=counted,
+        )
+
+    async def _program_says(self, event_id: str, *, seconds: int, clients: int, flows_each: int) -> str:
+        with tempfile.TemporaryDirectory(prefix="earmark-pgbench-") as folder:
+            script = Path(folder, "flow.sql")
+            text = flow(self._seats_each, flows_each=flows_each, uuid7=self._house.major >= UUID7_SINCE)
+            script.write_text(text, encoding="utf-8")  # noqa: ASYNC240 -- nothing else runs, or is measured, meanwhile
+            options = ("-n", "-M", "prepared", "-c", clients, "-j", THREADS, "-T", seconds, "-P", 1)
+            variables = ("-D", f"event={event_id}", "-D", "n=-1")
+            settings = " ".join(f"-c {name}={value}" for name, value in SETTINGS.items() if name != "application_name")
+            process = await asyncio.create_subprocess_exec(
+                *(str(self._program), *map(str, options), *variables, "-f", str(script), self._house.dsn),
+                env={"PGOPTIONS": settings, "PATH": "/usr/bin:/bin"},
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.STDOUT,
+            )
+            output, _ = await process.communicate()
+        said = output.decode(errors="replace")
+        if process.returncode or not _DONE.search(said):
+            raise SetupError(problem=f"pgbench ended with {process.returncode}: {said.strip()[:500]}")
+        return said
+
+
+def flow(seats_each: int, *, flows_each: int, uuid7: bool) -> str:
+    """The script: every client sells its own part of the house, seat after seat."""
+    new_id = "uuidv7()" if uuid7 else "gen_random_uuid()"
+    seats = range(seats_each)
+    wanted = ", ".join(f"'S' || :s{seat}::text" for seat in seats)
+    key = "(:event::text || '-' || :flow)"
+    named = statements("cte")
+    hold = _with_arguments(
+        named["hold"].replace("WITH ", f"WITH made AS MATERIALIZED (SELECT {new_id} AS booking_id), ", 1),
+        {
+            1: ":event::text",
+            2: "('buyer-' || :flow::text)",
+            3: f"ARRAY[{wanted}]",
+            4: "'{}'::text[]",
+            5: "'{}'::integer[]",
+            6: sql("pgbench.sql")["made_id"],
+            7: "600",
+            8: new_id,
+            9: f"'{CALLER}'::text",
+            10: key,
+            11: f"sha256({key}::bytea)",
+        },
+    )
+    confirm = _with_arguments(
+        named["confirm"],
+        {
+            1: ":booking_id::uuid",
+            2: f"({key} || '-paid')",
+            3: new_id,
+            4: f"'{CALLER}'::text",
+            5: f"({key} || '-confirm')",
+            6: f"sha256({key}::bytea)",
+        },
+    )
+    return "\n".join(
+        [
+            "\\set n :n + 1",
+            f"\\set flow :client_id * {flows_each} + :n",
+            *(f"\\set s{seat} :flow * {seats_each} + {seat}" for seat in seats),
+            f"{hold} \\gset",
+            f"{confirm};",
+            "",
+        ]
+    )
+
+
+def _with_arguments(statement: str, arguments: Mapping[int, str]) -> str:
+    """The statement with an expression for each argument. Comments go: pgbench would look for variables in them."""
+    bare = re.sub(r"--.*", "", statement)
+    return re.sub(r"\$(\d+)", lambda match: arguments[int(match[1])], bare)
+
+
+def _rate(said: str, seconds: int) -> float:
+    """Of the seconds after the first."""
+    every = [float(tps) for tps in _PROGRESS.findall(said)]
+    counted: Sequence[float] = every[WARM_SECONDS:seconds]
+    return sum(counted) / len(counted) if counted else float(_found(_TPS, said))
+
+
+def _found(pattern: re.Pattern[str], said: str) -> str:
+    match = pattern.search(said)
+    assert match is not None
+    return match[1]

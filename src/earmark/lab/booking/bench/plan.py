@@ -1,0 +1,205 @@
+"""What is measured, on whom, for how long and in which order.
+
+Within a round each workload is measured on all its contenders, one right after the other, and who begins changes with
+every round: what the machine does meanwhile falls on everybody alike.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import msgspec
+
+if TYPE_CHECKING:
+    from collections.abc import Container, Iterator, Mapping, Sequence
+
+UNIFORM = "uniform"
+HOT = "hot"
+FLASH = "flash"
+SKU = "sku"
+LONE = "lone"
+GROWTH = "growth"
+SQLITE = "sqlite"
+TWO = "two"
+MEMORY = "memory"
+
+OURS = "earmark"
+WITH_REDIS = "earmark_redis"
+PGBENCH = "pgbench"
+FEW, MANY = "few", "many"
+SINGLE, BATCHED = "single", "batched"
+ONE_PROCESS, TWO_PROCESSES = "one", "two"
+ALL_OURS = frozenset({OURS, WITH_REDIS, FEW, MANY, SINGLE, BATCHED, ONE_PROCESS, TWO_PROCESSES})
+NEED_REDIS = frozenset({"redis_lock", WITH_REDIS})
+
+
+class Contest(msgspec.Struct, frozen=True, kw_only=True):
+    """One workload: what happens in it, and who takes part."""
+
+    name: str
+    title: str
+    said: str
+    unit: str
+    """What its rate counts, per second."""
+    contenders: tuple[str, ...]
+    share: float = 1.0
+    """Of the seconds that a cell has."""
+
+
+_RIVALS = ("for_update", "for_update_nowait", "cte", "redis_lock", OURS, WITH_REDIS)
+CONTESTS: Mapping[str, Contest] = {
+    contest.name: contest
+    for contest in (
+        Contest(
+            name=UNIFORM,
+            title="Everybody wants seats of their own",
+            said="Every client holds three seats that nobody else wants, and confirms.",
+            unit="confirmed flows per second",
+            contenders=(
+                "for_update",
+                "lean_for_update",
+                "cte",
+                "optimistic",
+                "advisory",
+                "redis_lock",
+                OURS,
+                PGBENCH,
+            ),
+        ),
+        Contest(
+            name=HOT,
+            title="Everybody wants the same hundred seats",
+            said="Every client asks for three of the same hundred seats, at random, and confirms what it got. "
+            "When ninety are gone, the next hundred are on sale.",
+            unit="attempts answered per second",
+            contenders=_RIVALS,
+        ),
+        Contest(
+            name=FLASH,
+            title="A flash sale",
+            said="One seat per request, and ten requests for every seat, in random order, until all are answered.",
+            unit="requests answered per second",
+            contenders=_RIVALS,
+        ),
+        Contest(
+            name=SKU,
+            title="One hot pool",
+            said="Every request holds one unit of the same pool in a booking of its own. Holds only: "
+            "it is the fight for one row.",
+            unit="bookings per second",
+            contenders=("for_update", "cte", OURS),
+        ),
+        Contest(
+            name=LONE,
+            title="One client alone",
+            said="Nobody to travel with: hold three seats, confirm, again and again.",
+            unit="flows per second",
+            contenders=("for_update", "cte", OURS),
+            share=0.25,
+        ),
+        Contest(
+            name=GROWTH,
+            title="A database that has grown",
+            said="The uniform flow where there is little (10,000 seats, no bookings), and where there is much "
+            "(1,000,000 seats in 100 events, 1,000,000 past bookings).",
+            unit="confirmed flows per second",
+            contenders=(FEW, MANY),
+        ),
+        Contest(
+            name=SQLITE,
+            title="SQLite",
+            said="The uniform flow on a file with synchronous=FULL: batched, and one transaction per request.",
+            unit="confirmed flows per second",
+            contenders=(SINGLE, BATCHED),
+        ),
+        Contest(
+            name=TWO,
+            title="Two server processes on one database",
+            said="As many clients in all, nine of ten flows on seats of their own, one on seats that all want.",
+            unit="confirmed flows per second",
+            contenders=(ONE_PROCESS, TWO_PROCESSES),
+        ),
+    )
+}
+CHOICES = (*CONTESTS, MEMORY)
+NEED_POSTGRES = frozenset(CHOICES) - {SQLITE}
+
+CONNECTIONS: Mapping[str, int] = {}
+"""How many connections each peer is given: what was best for it on two cores."""
+CONNECTIONS_ELSE = 16
+
+
+class Sizes(msgspec.Struct, frozen=True, kw_only=True):
+    """How much of everything. The defaults are what the workloads are known by; tests take less."""
+
+    seats_each: int = 3
+    flows_per_second_max: int = 12_000
+    """A house has seats enough for this; a cell that sells them all sooner ends sooner."""
+    hot_block: int = 100
+    hot_blocks: int = 200
+    hot_share: float = 0.9
+    flash_seats: int = 2_000
+    flash_per_seat: int = 10
+    warm_flows: int = 3
+    """Per client, before the clock starts."""
+    warm_flows_min: int = 60
+    """A connection settles on its plans after some calls of each statement."""
+    lone_pairs_min: int = 6
+    """One alone is measured in at least so many paired rounds: a millisecond is easily disturbed."""
+    primer: int = 3_000
+    """Sales, and as many standing holds, that a database has before anything is measured."""
+    few_seats: int = 10_000
+    many_events: int = 100
+    many_seats_each: int = 10_000
+    many_bookings: int = 1_000_000
+    memory_first: int = 100_000
+    memory_holds: int = 1_000_000
+
+    def warm(self, clients: int) -> int:
+        """How many flows there are before the clock starts."""
+        return max(clients * self.warm_flows, self.warm_flows_min)
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """How long, how often, with how many clients, and what."""
+
+    rounds: int = 3
+    seconds: float = 2.0
+    """Per workload and contender, in each round."""
+    clients: int = 200
+    workloads: tuple[str, ...] = tuple(CONTESTS)
+    sizes: Sizes = msgspec.field(default_factory=Sizes)
+
+    @property
+    def contests(self) -> list[Contest]:
+        """The chosen ones, in the order they are shown."""
+        return [contest for name, contest in CONTESTS.items() if name in self.workloads]
+
+    @property
+    def lone_pairs(self) -> int:
+        """How often one alone is measured in each round."""
+        return math.ceil(self.sizes.lone_pairs_min / self.rounds)
+
+
+class Cell(msgspec.Struct, frozen=True, kw_only=True):
+    """One workload on one contender, once."""
+
+    round: int
+    workload: str
+    contender: str
+
+
+def schedule(plan: Plan, *, absent: Container[str] = ()) -> Iterator[Cell]:
+    """Who is measured when."""
+    for number in range(plan.rounds):
+        for contest in plan.contests:
+            present = [name for name in contest.contenders if name not in absent]
+            for pair in range(plan.lone_pairs if contest.name == LONE else 1):
+                yield from _row(present, contest.name, number=number, turn=number + pair)
+
+
+def _row(contenders: Sequence[str], workload: str, *, number: int, turn: int) -> Iterator[Cell]:
+    first = turn % len(contenders) if contenders else 0
+    for contender in (*contenders[first:], *contenders[:first]):
+        yield Cell(round=number, workload=workload, contender=contender)

@@ -1,0 +1,280 @@
+"""A run: rounds of every workload on every contender, interleaved on one server, and what they came to."""
+
+from __future__ import annotations
+
+import gc
+import importlib.metadata
+import os
+import platform
+import sqlite3
+from typing import TYPE_CHECKING, Any, Protocol
+
+import asyncpg
+import msgspec
+import redis as redis_py
+
+from earmark import wiring
+from earmark.errors import EarmarkError, SetupError
+from earmark.lab.booking.bench import cells, ground, limits, memory, sqlite, two
+from earmark.lab.booking.bench.figures import RATIOS, Figures, meets
+from earmark.lab.booking.bench.grown import Grown
+from earmark.lab.booking.bench.limits import RedisLimit
+from earmark.lab.booking.bench.memory import Weighed
+from earmark.lab.booking.bench.pgbench import Pgbench
+from earmark.lab.booking.bench.plan import (
+    CONTESTS,
+    GROWTH,
+    MEMORY,
+    NEED_POSTGRES,
+    NEED_REDIS,
+    PGBENCH,
+    SQLITE,
+    TWO,
+    WITH_REDIS,
+    Plan,
+    schedule,
+)
+from earmark.lab.booking.strategies import STRATEGIES
+from earmark.version import __version__
+
+if TYPE_CHECKING:
+    from earmark.lab.booking.bench.figures import Reading
+    from earmark.lab.booking.bench.ground import Ground
+    from earmark.lab.booking.bench.plan import Cell
+
+BROKEN = (EarmarkError, OSError, ExceptionGroup, asyncpg.PostgresError, asyncpg.InterfaceError, redis_py.RedisError)
+LIMIT_SECONDS = 1.0
+MEMORY_EVENT = "bench-memory"
+MUST_BE_ZERO = ("oversold", "double_charged", "lost")
+
+
+class Watch(Protocol):
+    """Somebody who is told how a run goes on."""
+
+    def say(self, said: str) -> None:
+        """Something is being prepared."""
+        ...
+
+    def measured(self, figures: Figures, cell: Cell, share: float) -> None:
+        """A cell is done, and which share of the run is over."""
+        ...
+
+
+class Result(msgspec.Struct, frozen=True, kw_only=True):
+    """What a run showed, and where."""
+
+    plan: Plan
+    figures: Figures
+    versions: dict[str, str]
+    cores: int
+    absent: dict[str, str]
+    """Contenders that did not take part, and why."""
+    settings: dict[str, str] = {}
+    """Of the database, as it says itself."""
+    sweep: dict[int, float] = {}
+    """Of pgbench: flows per second by the number of clients."""
+    redis_limit: RedisLimit | None = None
+    weighed: Weighed | None = None
+
+    @property
+    def zeros(self) -> dict[str, int]:
+        """What must be zero, counted in the database over all cells of ours."""
+        return {count: self.figures.total(count) for count in MUST_BE_ZERO}
+
+    @property
+    def flaws(self) -> list[str]:
+        """What must never be. Whoever does it has no speed worth telling."""
+        said = {
+            "oversold": "seats or units were sold more than once",
+            "double_charged": "bookings were paid twice, or payments used twice",
+            "lost": "bookings that a client was told it has are not there",
+        }
+        found = [f"{number} {said[count]}" for count, number in self.zeros.items() if number]
+        if seen := self.figures.deadlocks_seen:
+            found.append(f"{seen} deadlocks reached a client")
+        if self.weighed and self.weighed.growth > memory.GROWTH_MAX:
+            found.append(f"the process grew {self.weighed.growth:.2f} times between its first holds and its last")
+        return found
+
+    @property
+    def durable(self) -> bool:
+        """Whether what was acknowledged was on the disk. SQLite is always set up so."""
+        return all(self.settings.get(name, "on") != "off" for name in ("fsync", "synchronous_commit"))
+
+    @property
+    def short(self) -> list[str]:
+        """The ratios that are not what they must at least be."""
+        found = ((ratio, self.figures.ratio(ratio)) for ratio in RATIOS)
+        return [ratio.name for ratio, value in found if value is not None and not meets(ratio, value)]
+
+    def plain(self) -> dict[str, Any]:
+        """The whole, ready for JSON."""
+        return {
+            "ratios": self.figures.ratios(),
+            "beside": self.figures.beside(),
+            **self.zeros,
+            "short": self.short,
+            "durable": self.durable,
+            "deadlocks_seen": self.figures.deadlocks_seen,
+            "figures": self.figures.plain(),
+            "limits": {
+                "pgbench_flows_per_second": self.figures.medians("uniform").get(PGBENCH),
+                "pgbench_by_clients": self.sweep,
+                "redis": self.redis_limit,
+            },
+            "memory": self.weighed and {**msgspec.to_builtins(self.weighed), "growth": self.weighed.growth},
+            "versions": self.versions,
+            "machine": {"cores": self.cores},
+            "settings": self.settings,
+            "plan": self.plan,
+            "rounds": self.plan.rounds,
+            "seconds": self.plan.seconds,
+            "clients": self.plan.clients,
+            "absent": self.absent,
+        }
+
+
+async def run(plan: Plan, *, database: str | None, redis: str | None, watch: Watch) -> Result:
+    """Measure."""
+    figures, session = Figures(), Session(plan, watch)
+    gc.collect()
+    # What was there before is not searched for rubbish again at every cell.
+    gc.freeze()
+    try:
+        if plan.contests and set(plan.workloads) & NEED_POSTGRES:
+            needed = {name for contest in plan.contests for name in contest.contenders}
+            async with ground.prepared(database, redis, with_redis=bool(needed & NEED_REDIS)) as place:
+                await session.prepare(place)
+                await _rounds(session, figures)
+        else:
+            await _rounds(session, figures)
+        weighed = await _weigh(plan, database, watch) if MEMORY in plan.workloads else None
+    finally:
+        gc.unfreeze()
+    return Result(
+        plan=plan,
+        figures=figures,
+        versions=_versions() | session.versions,
+        cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+        absent=session.absent,
+        settings=session.settings,
+        sweep=session.pgbench.sweep if session.pgbench else {},
+        redis_limit=session.redis_limit,
+        weighed=weighed,
+    )
+
+
+async def _rounds(session: Session, figures: Figures) -> None:
+    every = list(schedule(session.plan, absent=session.absent))
+    for number, cell in enumerate(every):
+        # Nobody pays for the rubbish of the one before.
+        gc.collect()
+        figures.add(cell, await session.measure(cell))
+        session.watch.measured(figures, cell, (number + 1) / len(every))
+
+
+class Session:
+    """What the cells of one run share."""
+
+    def __init__(self, plan: Plan, watch: Watch) -> None:
+        self.plan = plan
+        self.watch = watch
+        self.absent: dict[str, str] = {}
+        self.versions: dict[str, str] = {}
+        self.settings: dict[str, str] = {}
+        self.redis_limit: RedisLimit | None = None
+        self.pgbench: Pgbench | None = None
+        self._site: cells.Site | None = None
+        self._grown: Grown | None = None
+
+    async def prepare(self, place: Ground) -> None:
+        """Servers are there: fill what the cells need, and see who cannot take part."""
+        chosen = {name for contest in self.plan.contests for name in contest.contenders}
+        house = await place.database()
+        self.versions["database"] = house.version
+        self.settings = await house.settings(list(ground.SETTINGS))
+        self._site = cells.Site(house, meter=place.meter, redis=place.redis)
+        if WITH_REDIS in chosen and WITH_REDIS not in STRATEGIES:
+            self.absent[WITH_REDIS] = "this engine cannot be opened with Redis in front"
+        if place.redis is None:
+            self.absent |= dict.fromkeys(chosen & NEED_REDIS, place.no_redis)
+        else:
+            self.redis_limit = await limits.measure_redis(place.redis, seconds=LIMIT_SECONDS)
+        if PGBENCH in chosen:
+            if place.pgbench is None:
+                self.absent[PGBENCH] = "the program is not installed"
+            else:
+                sizes = self.plan.sizes
+                self.pgbench = Pgbench(place.pgbench, house, meter=place.meter, seats_each=sizes.seats_each)
+        self.watch.say("some sales and holds to begin with")
+        await cells.prime(self._site, self.plan)
+        if GROWTH in self.plan.workloads:
+            sizes = self.plan.sizes
+            seats = sizes.many_events * sizes.many_seats_each
+            self.watch.say(f"loading {seats:,} seats and {sizes.many_bookings:,} bookings of the past")
+            self._grown = await Grown.load(place, self.plan)
+
+    async def measure(self, cell: Cell) -> Reading:
+        """One cell; what breaks it says where."""
+        try:
+            return await self._measure(cell)
+        except SetupError:
+            raise
+        except (TimeoutError, EarmarkError, OSError, ExceptionGroup) as error:
+            cause = _first(error)
+            raise SetupError(
+                problem=f"The run broke off in {cell.workload}, with {cell.contender}: {type(cause).__name__}: {cause}"
+            ) from error
+
+    async def _measure(self, cell: Cell) -> Reading:
+        plan = self.plan
+        if cell.workload == SQLITE:
+            return await sqlite.measure(cell, plan)
+        assert self._site is not None
+        if cell.workload == GROWTH:
+            assert self._grown is not None
+            return await self._grown.measure(cell, plan)
+        if cell.workload == TWO:
+            return await two.measure(cell, plan, self._site)
+        if cell.contender == PGBENCH:
+            assert self.pgbench is not None
+            seconds = plan.seconds * CONTESTS[cell.workload].share
+            flows = max(int(plan.sizes.flows_per_second_max * (seconds + 1)), plan.clients)
+            return await self.pgbench.measure(cells.fresh_name(cell), seconds=seconds, flows=flows)
+        return await cells.measure(cell, plan, self._site)
+
+
+async def _weigh(plan: Plan, database: str | None, watch: Watch) -> Weighed:
+    """On a server whose disk does not hold it up: what is weighed is this process."""
+    sizes = plan.sizes
+    settings = {**ground.SETTINGS, "fsync": "off", "synchronous_commit": "off"}
+    async with ground.prepared(database, None, with_redis=False, settings=settings) as place:
+        house = await place.database()
+        await house.open_event(MEMORY_EVENT, seats=plan.clients)
+        await house.tidy()
+        engine = await wiring.open_engine(house.url)
+        try:
+            return await memory.measure(
+                engine,
+                MEMORY_EVENT,
+                first=sizes.memory_first,
+                holds=sizes.memory_holds,
+                clients=plan.clients,
+                told=lambda done: watch.say(f"{done:,} of {sizes.memory_holds:,} holds and releases"),
+            )
+        finally:
+            await engine.close()
+
+
+def _versions() -> dict[str, str]:
+    known = {"earmark": __version__, "python": platform.python_version(), "sqlite": sqlite3.sqlite_version}
+    for package in ("asyncpg", "redis"):
+        known[package] = importlib.metadata.version(package)
+    return known
+
+
+def _first(error: BaseException) -> BaseException:
+    """What a group of tasks failed of."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error

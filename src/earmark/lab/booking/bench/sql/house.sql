@@ -1,0 +1,88 @@
+-- What a measurement needs of a database beside what it measures: fresh houses, tidy tables, and honest counts.
+
+-- name: open_event
+-- A cell has an event of its own, so that nobody pays for what another left behind.
+INSERT INTO events (id, name, currency, live, created_at) VALUES ($1, 'A benchmark', 'EUR', false, statement_timestamp());
+
+-- name: open_seats
+-- A house of seats S0, S1, … in one statement.
+INSERT INTO seats (event_id, id, price, position)
+SELECT $1, 'S' || n, 4500, n FROM generate_series(0, $2::integer - 1) AS n;
+
+-- name: open_pool
+-- One pool, larger than a cell can sell.
+INSERT INTO pools (event_id, id, capacity, price, position) VALUES ($1, 'GA', $2, 2500, 0);
+
+-- name: tidy_tables
+-- Dead rows and old statistics of one cell must not slow the next.
+VACUUM (ANALYZE) events, bookings, seats, pools, buyer_totals, outside_payments, journal;
+
+-- name: write_out
+-- What one cell dirtied is on the disk before the next begins.
+CHECKPOINT;
+
+-- name: count_bookings
+-- What was sold, by the tables.
+SELECT count(*) FILTER (WHERE state = 'confirmed') AS confirmed, count(*) FILTER (WHERE state = 'held') AS held
+  FROM bookings WHERE event_id = ANY ($1::text[]);
+
+-- name: count_seats
+-- Seats that belong to a sale.
+SELECT count(*) FROM seats s JOIN bookings b ON b.id = s.booking_id
+ WHERE s.event_id = ANY ($1::text[]) AND b.event_id = s.event_id AND b.state = 'confirmed';
+
+-- name: count_oversold_seats
+-- A seat that n live bookings list was sold n - 1 times too often.
+SELECT coalesce(sum(c.owners - 1), 0)::integer
+  FROM (SELECT count(*) AS owners
+          FROM bookings b, jsonb_array_elements(b.lines -> 'seats') line
+         WHERE b.event_id = ANY ($1::text[]) AND b.state IN ('held', 'paying', 'confirmed')
+         GROUP BY b.event_id, line ->> 'id' HAVING count(*) > 1) AS c;
+
+-- name: count_oversold_units
+-- Units beyond a pool's capacity, by its own count or by its bookings, whichever is worse.
+SELECT coalesce(sum(greatest(p.held + p.sold - p.capacity, coalesce(c.units, 0) - p.capacity, 0)), 0)::integer
+  FROM pools p
+  LEFT JOIN (SELECT b.event_id, line ->> 'id' AS id, sum((line ->> 'units')::integer) AS units
+               FROM bookings b, jsonb_array_elements(b.lines -> 'pools') line
+              WHERE b.event_id = ANY ($1::text[]) AND b.state IN ('held', 'paying', 'confirmed')
+              GROUP BY 1, 2) AS c ON c.event_id = p.event_id AND c.id = p.id
+ WHERE p.event_id = ANY ($1::text[]);
+
+-- name: count_double_charged
+-- A payment on two bookings, or two outside payments for one.
+SELECT (SELECT count(*) FROM (SELECT payment_id FROM bookings
+                               WHERE event_id = ANY ($1::text[]) AND payment_id IS NOT NULL
+                               GROUP BY payment_id HAVING count(*) > 1) AS shared)
+     + (SELECT count(*) FROM (SELECT p.booking_id FROM outside_payments p JOIN bookings b ON b.id = p.booking_id
+                               WHERE b.event_id = ANY ($1::text[])
+                               GROUP BY p.booking_id HAVING count(*) > 1) AS twice);
+
+-- name: count_lost
+-- Bookings that a client was told it has, and that are not there, or whose seats are not theirs.
+SELECT count(*) FROM unnest($1::uuid[]) AS told (id)
+ WHERE NOT EXISTS (SELECT 1 FROM bookings b WHERE b.id = told.id AND b.state = ANY ($2::text[])
+                      AND NOT EXISTS (SELECT 1 FROM jsonb_array_elements(b.lines -> 'seats') line
+                                       WHERE NOT EXISTS (SELECT 1 FROM seats s
+                                                          WHERE s.event_id = b.event_id AND s.id = line ->> 'id'
+                                                            AND s.booking_id = b.id)));
+
+-- name: count_deadlocks
+-- How often the database had to cut one, seen by a client or not.
+SELECT deadlocks FROM pg_stat_database WHERE datname = current_database();
+
+-- name: read_settings
+-- How the server is set up: figures of one that does not wait for its disk are not figures of a shop.
+SELECT n AS name, current_setting(n) AS setting FROM unnest($1::text[]) AS n;
+
+-- name: as_replica
+-- Past bookings are loaded as they ended: the guards, which let a booking begin only as held, are not asked.
+SET session_replication_role = replica;
+
+-- name: as_origin
+-- And are asked again.
+SET session_replication_role = origin;
+
+-- name: empty_tables
+-- A database without bookings, again.
+TRUNCATE events, bookings, seats, pools, buyer_totals, outside_payments, journal;

@@ -1,0 +1,11 @@
+-- Gives back one lock of a Redlock, if it is still ours: without the comparison, a late holder would give away the lock of
+-- whoever has it by now.
+--
+-- KEYS[1]  the lock
+-- ARGV[1]  the token of its holder
+-- Returns  1, or 0 when it was not ours any more
+
+if redis.call('GET', KEYS[1]) == ARGV[1] then
+  return redis.call('DEL', KEYS[1])
+end
+return 0

@@ -1,0 +1,141 @@
+"""earmark: requests that come while a transaction commits travel together in the next one.
+
+    buyers ──┐
+    buyers ──┼── one transaction for all of them: look, lock, decide in order of arrival, write ── one commit
+    buyers ──┘
+
+The idea: the commit and the round trips are what costs, so that they are shared. Who wants the same seat is decided
+in memory, in the order of arrival, and is told once the winner is certain.
+The flaw: it wants a process that requests pass through, and one more thing to understand. A lone buyer gains nothing.
+
+`earmark_redis` puts a quick no in front: a Redis that remembers for moments what is being held or was just sold. It
+never decides a sale, so that losing it costs speed and nothing else.
+"""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+import msgspec
+
+from earmark import wiring
+from earmark.domain.ids import BookingId, Buyer, EventId, PoolId, SeatId
+from earmark.domain.journal import Key
+from earmark.engine.asks import Actor, Confirm, Decided, Hold, Memo
+from earmark.errors import Refusal
+from earmark.lab.booking.ports import About, Place
+from earmark.lab.booking.strategies import drafts
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from datetime import datetime
+
+    from earmark.domain.booking import Booking
+    from earmark.engine.asks import Answer
+    from earmark.engine.engine import Engine
+    from earmark.lab.booking.ports import Want
+
+ACTOR = Actor(name=drafts.CALLER, live=False)
+
+
+class _Told(msgspec.Struct):
+    """Of a remembered answer, what is needed here."""
+
+    id: UUID
+
+
+_told = msgspec.json.Decoder(_Told)
+
+
+class Earmark:
+    """The engine itself."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    async def hold(self, want: Want) -> UUID | None:
+        """The engine's verb."""
+        ids = self._engine.ids
+        ask = Hold(
+            actor=ACTOR,
+            entry_id=ids.entry_id(),
+            booking_id=ids.booking_id(),
+            event_id=EventId(want.event_id),
+            buyer=Buyer(want.buyer),
+            seats=tuple(map(SeatId, want.seats)),
+            pools={PoolId(pool): units for pool, units in want.pools.items()},
+            ttl_seconds=want.ttl_seconds,
+            memo=_memo(want.key, drafts.hash_of(want), status=HTTPStatus.CREATED),
+        )
+        try:
+            return _booking_id(await self._engine.hold(ask))
+        except Refusal:
+            return None
+
+    async def confirm(self, booking_id: UUID, *, payment_id: str, key: str) -> bool:
+        """The engine's verb."""
+        ask = Confirm(
+            actor=ACTOR,
+            entry_id=self._engine.ids.entry_id(),
+            booking_id=BookingId(booking_id),
+            payment_id=payment_id,
+            memo=_memo(key, drafts.hash_of(booking_id, payment_id), status=HTTPStatus.OK),
+        )
+        try:
+            await self._engine.confirm(ask)
+        except Refusal:
+            return False
+        return True
+
+    async def close(self) -> None:
+        """Finish what was accepted, then let go of connections."""
+        await self._engine.close()
+
+
+def _memo(key: str, request_hash: bytes, *, status: HTTPStatus) -> Memo:
+    return Memo(key=Key(drafts.CALLER, key), request_hash=request_hash, render=_RENDER[status])
+
+
+def _renderer(status: HTTPStatus) -> Callable[[Booking, datetime], tuple[int, bytes]]:
+    return lambda booking, _now: drafts.answer(booking, status=status)
+
+
+_RENDER = {status: _renderer(status) for status in (HTTPStatus.OK, HTTPStatus.CREATED)}
+
+
+def _booking_id(answer: Answer) -> UUID:
+    if isinstance(answer, Decided):
+        booking_id: UUID = answer.value.id
+        return booking_id
+    return _told.decode(answer.memory.body).id
+
+
+async def _open(place: Place) -> Earmark:
+    return Earmark(await wiring.open_engine(place.database))
+
+
+async def _open_with_redis(place: Place) -> Earmark:
+    return Earmark(await wiring.open_engine(place.database, redis_url=place.redis[0]))
+
+
+ABOUT = About(
+    name="earmark",
+    title="Earmark: group commit",
+    safe=True,
+    why="Right when many buyers come at once; one who comes alone waits about as long as with one statement. The "
+    "claims of a crowd are decided together, so that the database does a fraction of the work for each, and a "
+    "loser costs next to nothing. It is a library or a server to run, where `for_update` is a few lines of your "
+    "own.",
+    open=_open,
+)
+ABOUT_WITH_REDIS = About(
+    name="earmark_redis",
+    title="Earmark: group commit behind Redis admission",
+    safe=True,
+    why="Right for an on-sale: thousands want what a few hundred can have. Most are told no by Redis before the "
+    "database hears of them. The database still decides every sale, so that a Redis that is flushed, slow or gone "
+    "costs speed only. Without a crowd it is a part more to run for nothing.",
+    open=_open_with_redis,
+)
