@@ -102,6 +102,14 @@ async def until(fact: Callable[[], Any]) -> None:
             await asyncio.sleep(POLL_SECONDS)
 
 
+def has_ended(connection: Any) -> bool:
+    """Whether a connection of a pool is no more; the pool takes it back by itself, and then it only raises."""
+    try:
+        return bool(connection.is_closed())
+    except asyncpg.InterfaceError:
+        return True
+
+
 class Stage:
     """Where the transactions of one till stop."""
 
