@@ -39,6 +39,7 @@ from earmark.engine.hold import hold
 from earmark.engine.release import release
 from earmark.store import queries
 from earmark.store.postgres import PostgresStore
+from earmark.store.postgres.recall import Recall
 
 from .asks import IDS, TTL_SECONDS, a_hold, a_play
 
@@ -93,6 +94,10 @@ async def in_time(awaited: Awaitable[T]) -> T:
     """Nothing in a race is waited for without a bound."""
     async with asyncio.timeout(PATIENCE_SECONDS):
         return await awaited
+
+
+async def _remember_nothing(*_: object) -> list[Any]:
+    return []
 
 
 async def until(fact: Callable[[], Any]) -> None:
@@ -154,6 +159,8 @@ class Staged:
 
     def __getattr__(self, name: str) -> Any:
         step = getattr(self._transaction, name)
+        if not callable(step):
+            return step
 
         async def staged(*arguments: Any, **named: Any) -> Any:
             await self._stage.reach(f"before {name}")
@@ -243,9 +250,9 @@ class Till:
         """Return once it has come this far; fail at once if what it is doing ends before."""
         await self._until(self.store.stage.reached(place), place, doing)
 
-    async def waits_for_a_lock(self) -> None:
+    async def waits_for_a_lock(self, doing: asyncio.Future[Any] | None = None) -> None:
         """Return once PostgreSQL says that this till's backend waits for somebody's lock."""
-        await self._until(self._house.until_waiting(lambda: self.store.stage.pid), "a lock")
+        await self._until(self._house.until_waiting(lambda: self.store.stage.pid), "a lock", doing)
 
     def go(self, place: str | None = None) -> None:
         """Let it go on from a place, or from all."""
@@ -322,9 +329,13 @@ class House:
         connections_max: int = 2,
         retries: bool = False,
         drafts: bool = False,
+        memory: bool = False,
         url: str | None = None,
     ) -> Till:
-        """A new server process, which stops at these places. With `drafts` it first tries without locks."""
+        """A new server process, which stops at these places.
+
+        With `drafts` it first tries without locks, and with `memory` at times even without a look.
+        """
         store = await StagedStore.connect(url or self.url, clock=self.clock, connections_max=connections_max)
         assert isinstance(store, StagedStore)
         store.stage = Stage(stops)
@@ -332,6 +343,8 @@ class House:
         store.retries = retries or drafts
         store.drafts = drafts
         store.ran = []
+        if not memory:
+            store._recall = Recall(_remember_nothing)
         store._sql = {**store._sql, **shortcut.sql}
         till = Till(self, store)
         self._tills.append(till)
