@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
 
-UNTOLD = frozenset({"transient", "lapses"})
+UNTOLD = frozenset({"transient", "lapses", "surely_new"})
 """What is for the program that handles an error, and not for whoever reads it."""
 
 
@@ -100,6 +100,8 @@ class SeatsTaken(Refusal):
     transient: bool = False
     lapses: Mapping[str, float] | None = None
     """In how many seconds each seat may come back by itself, as far as the store saw it taken."""
+    surely_new: bool = False
+    """Whether no earlier request with the same key can have been granted."""
 
 
 @dataclass(kw_only=True, eq=False)

@@ -55,23 +55,23 @@ def proxy(server: Valkey) -> Iterator[Proxy]:
 def test_a_hint_is_remembered_for_a_moment_only(hints: Hints, now: Now) -> None:
     """What another process has changed meanwhile is learnt of when the moment is over."""
     hints.learn(EVENT, A1, owner=7, seconds=5)
-    assert hints.busy(EVENT, (A1, A2), NOBODY) == [A1]
+    assert list(hints.busy(EVENT, (A1, A2), NOBODY)) == [A1]
     now.time += 0.11
-    assert hints.busy(EVENT, (A1, A2), NOBODY) == []
+    assert list(hints.busy(EVENT, (A1, A2), NOBODY)) == []
 
 
 def test_a_hint_is_not_remembered_past_its_own_end(hints: Hints, now: Now) -> None:
     """A hold that has 20 ms left keeps nobody out for 100."""
     hints.learn(EVENT, A1, owner=7, seconds=0.02)
     now.time += 0.03
-    assert hints.busy(EVENT, (A1,), NOBODY) == []
+    assert list(hints.busy(EVENT, (A1,), NOBODY)) == []
 
 
 def test_a_hint_refuses_everybody_but_its_owner(hints: Hints) -> None:
     """The same request again must reach the store, which has its answer."""
     hints.learn(EVENT, A1, owner=7, seconds=5)
-    assert hints.busy(EVENT, (A1,), 7) == []
-    assert hints.busy(EVENT, (A1,), 8) == [A1]
+    assert list(hints.busy(EVENT, (A1,), 7)) == []
+    assert list(hints.busy(EVENT, (A1,), 8)) == [A1]
 
 
 def test_what_is_remembered_has_a_bound(hints: Hints) -> None:
@@ -79,7 +79,7 @@ def test_what_is_remembered_has_a_bound(hints: Hints) -> None:
     for seat in (A1, A2, A1, A3):
         hints.learn(EVENT, seat, owner=7, seconds=5)
     assert len(hints) == 2
-    assert hints.busy(EVENT, (A1, A2, A3), NOBODY) == [A1, A3]
+    assert list(hints.busy(EVENT, (A1, A2, A3), NOBODY)) == [A1, A3]
 
 
 def test_a_lifetime_of_nothing_remembers_nothing(now: Now) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from functools import partial
 from importlib import resources
@@ -232,7 +233,12 @@ JUDGES_BY_A_COPY_KEPT_UP_TO_DATE = Shortcut(
 )
 
 COUNTS_POOLS_UNLOCKED = Shortcut(sql=edited("lock_pools", " FOR NO KEY UPDATE OF p", ""))
-COUNTS_TOTALS_UNLOCKED = Shortcut(sql=edited("lock_totals", " FOR NO KEY UPDATE OF t", ""))
+COUNTS_TOTALS_UNLOCKED = Shortcut(
+    sql={
+        **edited("lock_totals", " FOR NO KEY UPDATE OF t", ""),
+        "make_totals": re.sub(r"ON CONFLICT.*", "ON CONFLICT DO NOTHING", SQL["make_totals"]),
+    }
+)
 
 # The last first: it stands for whatever order a plain update may meet them in.
 CLEARS_SEATS_AS_THEY_LIE = Shortcut(sql=edited("clear_seats", "ORDER BY s2.event_id, s2.id", "ORDER BY s2.id DESC"))
@@ -324,7 +330,7 @@ def _backwards(array: str, alias: str) -> tuple[str, str]:
 
 
 _POINTER = "s.booking_id IS NOT DISTINCT FROM t.pointer AND "
-_VERSION = " AND b.version = m.version - 1"
+_VERSION = _WRITE[_WRITE.index(" AND b.version = m.") : _WRITE.index(";", _WRITE.index(" AND b.version = m."))]
 
 FORGETS_THE_POINTER = writes("pointerless", (_POINTER, ""))
 FORGETS_THE_FENCE = writes("fenceless", ("AND s.fence = t.fence ", ""))

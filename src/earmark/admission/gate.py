@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 import msgspec
 
 from earmark.admission import script
-from earmark.admission.hints import Doubts, Hints
+from earmark.admission.hints import Doubts, Firsts, Hints
 from earmark.errors import SeatsTaken
 from earmark.locks.errors import LocksUnavailable
 
@@ -73,14 +73,15 @@ class _Refused:
     being served.
     """
 
-    __slots__ = ("_busy",)
+    __slots__ = ("_busy", "_surely_new")
 
-    def __init__(self, busy: list[SeatId]) -> None:
+    def __init__(self, busy: list[SeatId], *, surely_new: bool) -> None:
         self._busy = busy
+        self._surely_new = surely_new
 
     def __await__(self) -> Generator[None, None, NoReturn]:
         yield
-        raise SeatsTaken(seats=self._busy, transient=True)
+        raise SeatsTaken(seats=self._busy, transient=True, surely_new=self._surely_new)
 
 
 class Gate:
@@ -96,6 +97,7 @@ class Gate:
         self._hints = hints
         # As long as a mark and the hint that follows it may live: past that, a refusal is worth asking the store.
         self._doubts = Doubts(seconds_max=2 * ttl_seconds) if doubts is None else doubts
+        self._firsts = Firsts(seconds_max=2 * ttl_seconds)
         self._no_pass: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._no_pass.set_result(None)
 
@@ -109,7 +111,7 @@ class Gate:
         token = self._token(key)
         if busy := self._hints.busy(event_id, seats, token):
             self.counts.remembered += 1
-            return _Refused(busy)
+            return _Refused(list(busy), surely_new=self._firsts.know(event_id, busy))
         passed = Pass(self._line(event_id), self._names(event_id, seats), event_id, seats, token)
         try:
             asked = passed.line.flights.ask(script.admit(passed.names, token))
@@ -119,9 +121,14 @@ class Gate:
             return self._no_pass
         return self._hear(passed, asked)
 
-    def settle(self, passed: Pass | None, *, seconds: float) -> None:
-        """The store granted it, for so long: whoever comes next is told without asking the store."""
+    def settle(self, passed: Pass | None, *, seconds: float, first: bool = False) -> None:
+        """The store granted it, for so long: whoever comes next is told without asking the store.
+
+        `first`: nobody ever had any of the seats before.
+        """
         if passed is not None:
+            if first:
+                self._firsts.add(passed.event_id, passed.seats, passed.token)
             self._hints.forget(_refs(passed.event_id, passed.seats))
             self._turn_to_hints(passed, passed.names, seconds)
 
@@ -183,18 +190,20 @@ class Gate:
     def _judge(self, passed: Pass, answer: list[int]) -> None:
         """Refuse, unless this has been going on for too long."""
         event_id, busy = passed.event_id, []
+        hinted: dict[SeatId, int] = {}
         for seat, said in zip(passed.seats, answer, strict=True):
             if said:
                 busy.append(seat)
             if said > 0:
                 owner, left_ms = script.hint_in(said)
+                hinted[seat] = owner
                 self._hints.learn(event_id, seat, owner=owner, seconds=left_ms / 1000)
         if self._doubts.refused(event_id, busy):
             self._hints.forget(_refs(event_id, busy))
             self.counts.bypassed += 1
             return
         self.counts.refused += 1
-        raise SeatsTaken(seats=busy, transient=True)
+        raise SeatsTaken(seats=busy, transient=True, surely_new=self._firsts.know(event_id, hinted))
 
     def _turn_to_hints(self, passed: Pass, names: tuple[str, ...], seconds: float) -> None:
         # Counted from when the pass was here for certain, which is after the server's own count began.

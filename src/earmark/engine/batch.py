@@ -36,11 +36,11 @@ class Ticket(Generic[A]):
         self.ask = ask
         self.answer = answer
         self.in_flight = False
-        self.rounds: Counter[str] = Counter()
+        self.rounds: Counter[str] | None = None
         """How often it had to come again, by reason: waiting for a twin is not being starved."""
-        self.relieved: set[object] = set()
-        self.refusal: EarmarkError = Overloaded()
-        """What to say if its time is over while it still waits."""
+        self.relieved: frozenset[object] = frozenset()
+        self.refusal: EarmarkError | None = None
+        """What to say if its time is over while it still waits; that the line was too long if nothing is known."""
 
 
 class Batcher(Generic[A]):
@@ -88,7 +88,7 @@ class Batcher(Generic[A]):
         self._closing = True
         for ticket, handle in self._later.items():
             handle.cancel()
-            _fail(ticket, ticket.refusal)
+            _fail(ticket, ticket.refusal or Overloaded())
         self._later.clear()
         while self._running:
             await asyncio.wait(self._running)
@@ -166,6 +166,7 @@ class Batcher(Generic[A]):
         """Answer the ticket; True when it shall be decided again instead."""
         if isinstance(outcome, Again):
             reason = outcome.refusal.code
+            ticket.rounds = ticket.rounds or Counter()
             ticket.rounds[reason] += 1
             ticket.refusal = outcome.refusal
             if ticket.rounds[reason] < outcome.rounds_max and outcome.relief not in ticket.relieved:
@@ -186,7 +187,7 @@ class Batcher(Generic[A]):
         for ticket, outcome in reversed(again):
             assert isinstance(outcome, Again)
             if outcome.relief is not None:
-                ticket.relieved.add(outcome.relief)
+                ticket.relieved |= {outcome.relief}
             if outcome.delay_seconds and not self._closing:
                 self._enter_later(ticket, seconds=outcome.delay_seconds)
             else:
@@ -209,7 +210,7 @@ class Batcher(Generic[A]):
 
 def _too_late(ticket: Ticket[A]) -> None:
     """From here on nobody listens: what still waits is never begun, what is under way ends unheard."""
-    _fail(ticket, OutcomeUnknown() if ticket.in_flight else ticket.refusal)
+    _fail(ticket, OutcomeUnknown() if ticket.in_flight else ticket.refusal or Overloaded())
 
 
 def _fail(ticket: Ticket[A], error: Exception) -> None:

@@ -43,7 +43,7 @@ from earmark.engine.replay import Replays
 from earmark.errors import EarmarkError, Outage, OutcomeUnknown, SeatsTaken
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Awaitable, Callable, Coroutine, Sequence
 
     from earmark.domain.booking import Booking
     from earmark.engine.ports import Admission, Changes, Ids, Store, Transaction
@@ -91,20 +91,23 @@ class Engine:
         """Tell somebody, after each commit of this process, what it wrote. To hear is quick, and never fails."""
         self._listeners.append(hear)
 
-    async def hold(self, ask: Hold) -> Answer:
+    def hold(self, ask: Hold) -> Coroutine[Any, Any, Answer]:
         """Set seats and units aside, all or nothing."""
         if self._admission is None or not ask.seats:
-            return await self._holds.submit(ask, within=self._request_seconds_max)
-        return await self._hold_admitted(ask, self._admission)
+            return self._holds.submit(ask, within=self._request_seconds_max)
+        return self._hold_admitted(ask, self._admission)
 
     async def _hold_admitted(self, ask: Hold, admission: Admission) -> Answer:
         """Admit → hold → and tell admission what became of it, whatever that is."""
         try:
             passed = await admission.admit(ask.event_id, ask.seats, key=ask.memo.key if ask.memo else None)
-        except SeatsTaken:
-            if ask.memo is None or not (again := await self._replays.answer(ask.memo)):
+        except SeatsTaken as taken:
+            # A repeat gets its answer whatever became of its seats, if it can be one.
+            if ask.memo is None or taken.surely_new:
                 raise
-            return again
+            if again := await self._replays.answer(ask.memo):
+                return again
+            raise
         try:
             answer = await self._holds.submit(ask, within=self._request_seconds_max)
         except SeatsTaken as taken:
@@ -114,26 +117,27 @@ class Engine:
             admission.leave(passed)
             raise
         if isinstance(answer, Decided):
-            admission.settle(passed, seconds=(answer.value.expires_at - answer.now).total_seconds())
+            left = (answer.value.expires_at - answer.now).total_seconds()
+            admission.settle(passed, seconds=left, first=answer.first)
         else:
             admission.leave(passed)
         return answer
 
-    async def extend(self, ask: Extend) -> Answer:
+    def extend(self, ask: Extend) -> Coroutine[Any, Any, Answer]:
         """Give a hold more time."""
-        return await self._extends.submit(ask, within=self._request_seconds_max)
+        return self._extends.submit(ask, within=self._request_seconds_max)
 
-    async def confirm(self, ask: Confirm) -> Answer:
+    def confirm(self, ask: Confirm) -> Coroutine[Any, Any, Answer]:
         """Turn a hold into a sale that was paid elsewhere."""
-        return await self._confirms.submit(ask, within=self._request_seconds_max)
+        return self._confirms.submit(ask, within=self._request_seconds_max)
 
-    async def release(self, ask: Release) -> Answer:
+    def release(self, ask: Release) -> Coroutine[Any, Any, Answer]:
         """Let go of a hold."""
-        return await self._releases.submit(ask, within=self._request_seconds_max)
+        return self._releases.submit(ask, within=self._request_seconds_max)
 
-    async def cancel(self, ask: Cancel) -> Answer:
+    def cancel(self, ask: Cancel) -> Coroutine[Any, Any, Answer]:
         """Undo a sale."""
-        return await self._cancels.submit(ask, within=self._request_seconds_max)
+        return self._cancels.submit(ask, within=self._request_seconds_max)
 
     async def create(self, ask: Create) -> Answer:
         """Open an event."""

@@ -196,8 +196,8 @@ class Admission(Protocol):
         """A pass, or None where it has no opinion; raises `SeatsTaken` when it is hopeless now."""
         ...
 
-    def settle(self, passed: Any, *, seconds: float) -> None:
-        """The store granted it, for so long."""
+    def settle(self, passed: Any, *, seconds: float, first: bool) -> None:
+        """The store granted it, for so long; `first` when nobody ever had any of the seats before."""
         ...
 
     def leave(self, passed: Any, *, taken: Mapping[str, float] | None = None) -> None:

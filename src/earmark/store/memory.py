@@ -276,7 +276,8 @@ class MemoryTransaction:
         lives = owner is not None and owner.state in LIVE and ref in owner.seat_refs
         assert not lives, f"seat {ref} belongs to {row.pointer}"
         assert not (row.seat.blocked and booking_id), f"seat {ref} is blocked"
-        self.tables.seats[ref] = msgspec.structs.replace(row, pointer=booking_id)
+        fence = row.fence + (booking_id is None)
+        self.tables.seats[ref] = msgspec.structs.replace(row, pointer=booking_id, fence=fence)
 
     def _write_offer(self, changes: Changes) -> None:
         if changes.event:

@@ -41,10 +41,17 @@ class PostgresDraft:
     """What was seen so far, by kind."""
 
     def __init__(
-        self, connection: Connection, *, offset: timedelta, sql: Mapping[str, str], recall: Recall | None = None
+        self,
+        connection: Connection,
+        *,
+        offset: timedelta,
+        sql: Mapping[str, str],
+        recall: Recall,
+        from_memory: bool = False,
     ) -> None:
         self._connection = connection
         self._recall = recall
+        self._from_memory = from_memory
         self.recalled: list[tuple[EventId, int]] = []
         """The events that were judged from memory, each with its version."""
         self._offset = offset
@@ -55,6 +62,7 @@ class PostgresDraft:
         self._bookings: dict[BookingId, Booking] = {}
         self._uses: Mapping[str, BookingId] = {}
         self._requests = 0
+        self._arguments: tuple[object, ...] = ()
         self.written: Changes | None = None
         self.writing = False
         """Whether the call that writes was sent: from then on, silence leaves the outcome unknown."""
@@ -62,7 +70,7 @@ class PostgresDraft:
     async def begin(self, keys: Sequence[Key], look: Look | None = None) -> Opening:
         """The moment, what the keys remember, and all that the verb will look at. No key is claimed before `write`."""
         assert look is not None, "a draft is for verbs that say what they look at"
-        if self._recall and look.seats and (memory := self._recall.of(look, offset=self._offset)):
+        if self._from_memory and look.seats and (memory := self._recall.of(look, offset=self._offset)):
             # Nothing to look at. A key that remembers something after all makes the write refuse.
             self._now, self._events, self._seats = memory
             self.recalled = [(event.id, event.version) for event in self._events.values()]
@@ -78,8 +86,7 @@ class PostgresDraft:
             (seen,) = await self._fetch("look_to_hold", self._offset, *distinct, list(look.events), *wanted)
             self._events = {row["id"]: rows.event(row) for row in seen[2]}
             self._seats = {ref: rows.seat_seen(row, ref) for row in seen[3] for ref in (refs[row[0] - 1],)}
-            if self._recall:
-                self._recall.learn(self._events.values(), now=seen[0] - self._offset)
+            self._recall.learn(self._events.values(), now=seen[0] - self._offset)
         self._now = seen[0]
         return Opening(now=seen[0], remembered=dict(map(rows.memory, seen[1])))
 
@@ -121,13 +128,13 @@ class PostgresDraft:
         return frozenset([seat.ref for seat in seen])
 
     async def write(self, changes: Changes) -> None:
-        """One call. Rows of each kind in key order, for that is the order in which it locks them."""
+        """Kept for `commit`. Rows of each kind in key order, for that is the order in which they will be locked."""
         assert changes.event is None, "an operator's change works under locks"
         if self.recalled and len(changes.opened) < self._requests:
             raise Misremembered
         moved = sorted((*changes.expired, *changes.moved), key=lambda booking: booking.id)
         seats, now = self._seats, self._now
-        arguments = (
+        self._arguments = (
             now,
             self._offset,
             self.recalled,
@@ -140,8 +147,13 @@ class PostgresDraft:
             [rows.taking(seats[ref], owner) for ref, owner in sorted(changes.seats.items())],
             [(*ref, owner, 0, 0, None) for ref, owner in sorted(changes.cleared.items())],
         )
-        self.written, self.writing = changes, True
-        await self._connection.fetch(self._sql["write_draft"], *arguments)
+        self.written = changes
+
+    async def commit(self) -> None:
+        """One call, after the verb has said what it came to: an answer that is lost can then be looked up."""
+        if self.written is not None:
+            self.writing = True
+            await self._connection.fetch(self._sql["write_draft"], *self._arguments)
 
     async def insert_event(self, event: Event, *, seats: Sequence[Seat], pools: Sequence[Pool]) -> bool:
         """Never in a draft."""

@@ -23,6 +23,7 @@ class Idle:
     def __init__(self, pool: Any) -> None:
         self.pool = pool
         self.waiting: list[Any] = []
+        self.waiting_max = min(CONNECTIONS_MAX, pool.get_max_size() // 2)
 
     def connection(self) -> _Lent:
         """One of them, or a new one from the pool, for the length of a `with`."""
@@ -47,7 +48,7 @@ class _Lent:
         waiting = self._idle.waiting
         while waiting:
             self._connection = waiting.pop()
-            if _is_open(self._connection):
+            if is_open(self._connection):
                 return self._connection
             await self._idle.pool.release(self._connection)
         self._connection = await self._idle.pool.acquire()
@@ -56,15 +57,16 @@ class _Lent:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if error is not None and not isinstance(error, SETTLED):
+        if error is not None and not isinstance(error, SETTLED) and is_open(self._connection):
             self._connection.terminate()
-        if _is_open(self._connection) and len(self._idle.waiting) < CONNECTIONS_MAX:
+        if is_open(self._connection) and len(self._idle.waiting) < self._idle.waiting_max:
             self._idle.waiting.append(self._connection)
         else:
             await self._idle.pool.release(self._connection)
 
 
-def _is_open(connection: Any) -> bool:
+def is_open(connection: Any) -> bool:
+    """Whether anything can still be sent on it, as far as is known here."""
     try:
         return not connection.is_closed()
     except asyncpg.InterfaceError:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 SEATS_MAX = 300_000
 """In all: about 110 bytes each."""
+EVENTS_MAX = 1000
 PAGE = 2000
 """So many seats are read at once: few enough that nobody waits for them."""
 DOUBT_SECONDS_MIN = 1.0
@@ -80,9 +81,9 @@ class Recall:
         """Somebody looked: the server's clock is known, and these events' rules. Their seats are read by and by."""
         self._clock = (now, time.monotonic())
         for event in events:
-            if event.id in self._houses or event.id in self._loading or self._is_doubted(event.id):
-                continue
-            if not self._loading:
+            if (house := self._houses.get(event.id)) and house.event.version != event.version:
+                self._forget(event.id)
+            if not (event.id in self._houses or self._loading or self._is_doubted(event.id)):
                 self._loading[event.id] = asyncio.get_running_loop().create_task(self._load(event))
 
     def gave(self, refs: Collection[SeatRef]) -> None:
@@ -100,6 +101,8 @@ class Recall:
             _, seconds = self._doubts.get(event_id, (0.0, DOUBT_SECONDS_MIN / 2))
             seconds = min(2 * seconds, DOUBT_SECONDS_MAX)
             self._doubts[event_id] = (time.monotonic() + seconds, seconds)
+        while len(self._doubts) > EVENTS_MAX:
+            del self._doubts[next(iter(self._doubts))]
 
     async def close(self) -> None:
         """Stop reading."""
@@ -124,14 +127,14 @@ class Recall:
         except Exception:  # noqa: BLE001 (a store that does not answer is met by those who need it)
             return
         finally:
+            given, self._given = self._given, set()
             del self._loading[event.id]
-        for event_id, seat_id in self._given:
+        for event_id, seat_id in given:
             if event_id == event.id:
                 fresh.pop(seat_id, None)
-        self._given.clear()
         self._houses[event.id] = House(event, fresh)
         self._seats += len(fresh)
-        while self._seats > SEATS_MAX:
+        while self._seats > SEATS_MAX or len(self._houses) > EVENTS_MAX:
             self._forget(next(iter(self._houses)))
 
     def _forget(self, event_id: EventId) -> None:

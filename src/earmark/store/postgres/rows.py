@@ -208,6 +208,7 @@ def move(after: Booking, *, seen: Booking) -> tuple[object, ...]:
         after.ended_at,
         after.payment_id,
         after.payment_method,
+        seen.version,
     )
 
 

@@ -16,7 +16,7 @@ from earmark.store import queries
 from earmark.store.migrations import check_current
 from earmark.store.postgres import rows
 from earmark.store.postgres.draft import Misremembered, PostgresDraft
-from earmark.store.postgres.idle import Idle
+from earmark.store.postgres.idle import Idle, is_open
 from earmark.store.postgres.maps import read_map
 from earmark.store.postgres.migrate import read_applied, split_url
 from earmark.store.postgres.outbox import PostgresOutbox
@@ -100,8 +100,10 @@ class PostgresStore:
     async def transact(self, work: Callable[[Transaction], Awaitable[T]], *, within: float, draft: bool = False) -> T:
         """Deadlocks cannot happen between our own verbs; hand-written SQL may still cause one, so retry."""
         if draft and not self._pgbouncer:
+            began = asyncio.get_running_loop().time()
             with contextlib.suppress(Moved):
                 return await self._draft_twice(work, within=within)
+            within -= asyncio.get_running_loop().time() - began
         async for attempt in stamina.retry_context(
             on=_decided_too_early, attempts=4, timeout=within, wait_initial=0.01, wait_max=0.1, wait_jitter=0.05
         ):
@@ -112,18 +114,23 @@ class PostgresStore:
     async def _draft_twice(self, work: Callable[[Transaction], Awaitable[T]], *, within: float) -> T:
         """From memory if it can be, else with a look: memory grants what the write compares, and refuses nobody."""
         with contextlib.suppress(Misremembered):
-            return await self._draft(work, within=within, recall=self._recall)
-        return await self._draft(work, within=within, recall=None)
+            return await self._draft(work, within=within, from_memory=True)
+        return await self._draft(work, within=within, from_memory=False)
 
-    async def _draft(self, work: Callable[[Transaction], Awaitable[T]], *, within: float, recall: Recall | None) -> T:
+    async def _draft(self, work: Callable[[Transaction], Awaitable[T]], *, within: float, from_memory: bool) -> T:
         """Without locks, and one guarded call for what is to be written; `Moved` when locks are needed after all."""
         draft: PostgresDraft | None = None
         try:
             async with asyncio.timeout(within), self._idle.connection() as connection:
-                draft = PostgresDraft(connection, offset=self._clock.offset, sql=self._sql, recall=recall)
+                draft = PostgresDraft(
+                    connection, offset=self._clock.offset, sql=self._sql, recall=self._recall, from_memory=from_memory
+                )
                 result = await work(draft)
                 if draft.recalled and not draft.written:
                     raise Misremembered
+                if draft.written and not is_open(connection):
+                    raise StoreUnavailable(because="the connection was cut before anything was sent")
+                await draft.commit()
                 return result
         except asyncpg.LockNotAvailableError as busy:
             raise RowBusy(because=str(busy)) from busy

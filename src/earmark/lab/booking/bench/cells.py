@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from earmark.errors import SetupError
 from earmark.lab.booking.bench import workloads
 from earmark.lab.booking.bench.figures import Reading, curve, p50_p99, sample
-from earmark.lab.booking.bench.plan import CONNECTIONS, CONNECTIONS_ELSE, CONTESTS, FLASH, HOT, LONE, OURS, SKU
+from earmark.lab.booking.bench.plan import CONNECTIONS, CONNECTIONS_ELSE, CONTESTS, FLASH, HOT, LONE, OURS, SKU, UNIFORM
 from earmark.lab.booking.ports import Place
 from earmark.lab.booking.strategies import STRATEGIES
 
@@ -34,12 +34,12 @@ class Site:
         self.meter = meter
         self.redis = redis
 
-    async def open(self, contender: str) -> Strategy:
-        """A contender with connections of its own, as many as suit it."""
+    async def open(self, contender: str, *, workload: str) -> Strategy:
+        """A contender with connections of its own, as many as suit it there."""
         place = Place(
             database=self.house.url,
             redis=(self.redis,) if self.redis else (),
-            connections=CONNECTIONS.get(contender, CONNECTIONS_ELSE),
+            connections=CONNECTIONS.get(workload, {}).get(contender, CONNECTIONS_ELSE),
         )
         return await STRATEGIES[contender].open(place)
 
@@ -87,7 +87,7 @@ async def prime(site: Site, plan: Plan) -> None:
     """
     sizes = plan.sizes
     await site.house.open_event(PRIMER, seats=sizes.primer * sizes.seats_each, units=sizes.primer)
-    strategy = await site.open(OURS)
+    strategy = await site.open(OURS, workload=UNIFORM)
     try:
         sales = workloads.apart(PRIMER, flows=sizes.primer, seats_each=sizes.seats_each)
         await Load(sales, clients=plan.clients, seconds=None).run(strategy)
@@ -108,7 +108,7 @@ async def measure(cell: Cell, plan: Plan, site: Site) -> Reading:
         warming = workloads.units(warm, flows=flows)
     await site.house.open_event(warm, seats=flows * sizes.seats_each, units=flows)
     await site.house.tidy()
-    strategy = await site.open(cell.contender)
+    strategy = await site.open(cell.contender, workload=cell.workload)
     try:
         # Connections are open and statements are known before the clock starts, for everybody alike.
         await Load(warming, clients=load.clients, seconds=None, confirm=load.confirm).run(strategy)

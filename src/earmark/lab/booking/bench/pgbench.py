@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import math
+import os
 import re
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from earmark.errors import SetupError
 from earmark.lab.booking.bench.figures import Reading
@@ -21,7 +24,7 @@ from earmark.lab.booking.strategies.drafts import CALLER
 from earmark.lab.booking.strategies.ground import SETTINGS, statements
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from earmark.lab.booking.bench.house import House
     from earmark.lab.booking.bench.meter import Meter
@@ -32,9 +35,32 @@ THREADS = 2
 WARM_SECONDS = 1
 """Connecting, preparing and choosing plans happen in the first second, which is not counted."""
 UUID7_SINCE = 18
+ATTEMPTS_MAX = 8
+LARGER = 4
 _PROGRESS = re.compile(r"^progress: [\d.]+ s, ([\d.]+) tps", re.MULTILINE)
 _DONE = re.compile(r"^number of transactions actually processed: (\d+)", re.MULTILINE)
 _TPS = re.compile(r"^tps = ([\d.]+)", re.MULTILINE)
+
+
+class Said(msgspec.Struct, frozen=True, kw_only=True):
+    """What the program said, and whether it came to its end."""
+
+    text: str
+    ended_well: bool
+
+    @property
+    def flows(self) -> int:
+        """Those that it made."""
+        found = _DONE.search(self.text)
+        return int(found[1]) if found else 0
+
+    def rate(self, seconds: int) -> float:
+        """Per second, of the seconds after the first."""
+        every = [float(tps) for tps in _PROGRESS.findall(self.text)]
+        if counted := every[WARM_SECONDS:seconds]:
+            return sum(counted) / len(counted)
+        whole = _TPS.search(self.text)
+        return float(whole[1]) if whole else 0.0
 
 
 class Pgbench:
@@ -46,6 +72,8 @@ class Pgbench:
         self._meter = meter
         self._seats_each = seats_each
         self._clients: int | None = None
+        self._larger = 1
+        """How many times as large a house as usual it needs."""
         self.sweep: dict[int, float] = {}
         """Flows per second, by the number of clients."""
 
@@ -59,26 +87,31 @@ class Pgbench:
         return await self._run(event_id, seconds=seconds, flows=flows, clients=self._clients)
 
     async def _run(self, event_id: str, *, seconds: float, flows: int, clients: int) -> Reading:
-        flows = max(flows, clients)
-        await self._house.open_event(event_id, seats=flows * self._seats_each)
-        await self._house.tidy()
+        """On a machine that sells the whole house before its time is over, again in a larger one."""
         whole = WARM_SECONDS + max(1, math.ceil(seconds))
-        before = self._meter.read()
-        said = await self._program_says(event_id, seconds=whole, clients=clients, flows_each=flows // clients)
-        after = self._meter.read()
-        counted = await self._house.count([event_id])
-        if counted.confirmed != int(_found(_DONE, said)):
-            raise SetupError(problem=f"pgbench says {_found(_DONE, said)} flows, the database {counted.confirmed}.")
+        for attempt in range(ATTEMPTS_MAX):
+            name, flows_each = f"{event_id}-{attempt}", max(flows * self._larger // clients, 1)
+            await self._house.open_event(name, seats=flows_each * clients * self._seats_each)
+            await self._house.tidy()
+            before = self._meter.read()
+            said = await self._program_says(name, seconds=whole, clients=clients, flows_each=flows_each)
+            after = self._meter.read()
+            counted = await self._house.count([name])
+            if said.ended_well or counted.confirmed < flows_each:
+                break
+            self._larger *= LARGER
+        if not said.ended_well or counted.confirmed != said.flows:
+            raise SetupError(problem=f"pgbench made {counted.confirmed} flows, and said: {said.text.strip()[:500]}")
         spent = None if before is None or after is None else (after - before) / max(counted.confirmed, 1) * 1e6
         return Reading(
             seconds=float(whole - WARM_SECONDS),
-            rate=_rate(said, whole),
+            rate=said.rate(whole),
             database_us=spent,
             answered=counted.confirmed,
             counted=counted,
         )
 
-    async def _program_says(self, event_id: str, *, seconds: int, clients: int, flows_each: int) -> str:
+    async def _program_says(self, event_id: str, *, seconds: int, clients: int, flows_each: int) -> Said:
         with tempfile.TemporaryDirectory(prefix="earmark-pgbench-") as folder:
             script = Path(folder, "flow.sql")
             text = flow(self._seats_each, flows_each=flows_each, uuid7=self._house.major >= UUID7_SINCE)
@@ -88,15 +121,12 @@ class Pgbench:
             settings = " ".join(f"-c {name}={value}" for name, value in SETTINGS.items() if name != "application_name")
             process = await asyncio.create_subprocess_exec(
                 *(str(self._program), *map(str, options), *variables, "-f", str(script), self._house.dsn),
-                env={"PGOPTIONS": settings, "PATH": "/usr/bin:/bin"},
+                env={**os.environ, "PGOPTIONS": settings},
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.STDOUT,
             )
             output, _ = await process.communicate()
-        said = output.decode(errors="replace")
-        if process.returncode or not _DONE.search(said):
-            raise SetupError(problem=f"pgbench ended with {process.returncode}: {said.strip()[:500]}")
-        return said
+        return Said(text=output.decode(errors="replace"), ended_well=process.returncode == 0)
 
 
 def flow(seats_each: int, *, flows_each: int, uuid7: bool) -> str:
@@ -149,16 +179,3 @@ def _with_arguments(statement: str, arguments: Mapping[int, str]) -> str:
     """The statement with an expression for each argument. Comments go: pgbench would look for variables in them."""
     bare = re.sub(r"--.*", "", statement)
     return re.sub(r"\$(\d+)", lambda match: arguments[int(match[1])], bare)
-
-
-def _rate(said: str, seconds: int) -> float:
-    """Of the seconds after the first."""
-    every = [float(tps) for tps in _PROGRESS.findall(said)]
-    counted: Sequence[float] = every[WARM_SECONDS:seconds]
-    return sum(counted) / len(counted) if counted else float(_found(_TPS, said))
-
-
-def _found(pattern: re.Pattern[str], said: str) -> str:
-    match = pattern.search(said)
-    assert match is not None
-    return match[1]

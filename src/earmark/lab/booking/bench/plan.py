@@ -125,8 +125,23 @@ CONTESTS: Mapping[str, Contest] = {
 CHOICES = (*CONTESTS, MEMORY)
 NEED_POSTGRES = frozenset(CHOICES) - {SQLITE}
 
-CONNECTIONS: Mapping[str, int] = {}
-"""How many connections each peer is given: what was best for it on two cores."""
+CONNECTIONS: Mapping[str, Mapping[str, int]] = {
+    UNIFORM: {
+        "for_update": 32,
+        "lean_for_update": 16,
+        "cte": 16,
+        "optimistic": 32,
+        "advisory": 32,
+        "redis_lock": 8,
+    },
+    HOT: {"for_update": 16, "for_update_nowait": 16, "cte": 8, "redis_lock": 16},
+    FLASH: {"for_update": 8, "for_update_nowait": 16, "cte": 8, "redis_lock": 16},
+    # The more of them stand in line for one row, the more each handing over costs.
+    SKU: {"for_update": 8, "cte": 4},
+    LONE: {"for_update": 2, "cte": 2},
+}
+"""How many connections each peer is given, by workload: of 8, 16, 32 and 64 what was best for it on two cores (of 2, 4,
+8 and 16 for the one pool, of 4, 8, 16 and 32 for the hot seats; medians of up to three rounds)."""
 CONNECTIONS_ELSE = 16
 
 

@@ -27,7 +27,7 @@ CREATE TYPE earmark_payment AS (payment_id text, booking_id uuid);
 
 CREATE TYPE earmark_move AS (
     id uuid, version integer, state text, lines jsonb, total bigint, expires_at timestamptz, paying_until timestamptz,
-    confirmed_at timestamptz, ended_at timestamptz, payment_id text, payment_method text
+    confirmed_at timestamptz, ended_at timestamptz, payment_id text, payment_method text, seen integer
 );
 
 CREATE TYPE earmark_opening AS (
@@ -66,6 +66,11 @@ CREATE FUNCTION earmark_write(
 DECLARE
     written bigint;
 BEGIN
+    -- A program that slept between its look and this call is not to be believed about the time.
+    IF at < statement_timestamp() + clock - interval '10 seconds' THEN
+        RAISE EXCEPTION 'earmark: judged too long ago' USING ERRCODE = 'EM001';
+    END IF;
+
     -- Judged from memory: by rules that still stand, and at a moment that is this server's now, or was a moment ago.
     IF cardinality(recalled) > 0 AND (
         at NOT BETWEEN statement_timestamp() + clock - interval '1 second' AND statement_timestamp() + clock + interval '20 ms'
@@ -86,7 +91,7 @@ BEGIN
            SET state = m.state, lines = coalesce(m.lines, b.lines), total = coalesce(m.total, b.total),
                expires_at = m.expires_at, paying_until = m.paying_until, confirmed_at = m.confirmed_at,
                ended_at = m.ended_at, payment_id = m.payment_id, payment_method = m.payment_method, version = m.version
-          FROM unnest(moves) m WHERE b.id = m.id AND b.version = m.version - 1;
+          FROM unnest(moves) m WHERE b.id = m.id AND b.version = m.seen;
         GET DIAGNOSTICS written = ROW_COUNT;
         IF written <> cardinality(moves) THEN PERFORM earmark_expect(written, cardinality(moves), 'bookings'); END IF;
     END IF;
@@ -129,7 +134,7 @@ BEGIN
         IF written <> cardinality(seats) THEN PERFORM earmark_expect(written, cardinality(seats), 'seats'); END IF;
     END IF;
     IF cardinality(cleared) > 0 THEN
-        UPDATE seats s SET booking_id = NULL
+        UPDATE seats s SET booking_id = NULL, fence = s.fence + 1
           FROM unnest(cleared) c WHERE s.event_id = c.event_id AND s.id = c.id AND s.booking_id = c.pointer;
         GET DIAGNOSTICS written = ROW_COUNT;
         IF written <> cardinality(cleared) THEN PERFORM earmark_expect(written, cardinality(cleared), 'seats'); END IF;
@@ -144,9 +149,9 @@ DECLARE
     written bigint;
 BEGIN
     IF rising > 0 AND falling > 0 THEN
-        -- Two statements follow, so the rows are locked in one order first.
-        PERFORM FROM unnest(totals) d CROSS JOIN LATERAL (
-            SELECT FROM buyer_totals t WHERE t.event_id = d.event_id AND t.buyer = d.buyer FOR NO KEY UPDATE OFFSET 0) AS l;
+        -- Two statements follow, so the rows are made or locked in one order first: a conflict locks, and changes nothing.
+        INSERT INTO buyer_totals AS t (event_id, buyer, units) SELECT d.event_id, d.buyer, 0 FROM unnest(totals) d
+        ON CONFLICT (event_id, buyer) DO UPDATE SET units = t.units WHERE false;
     END IF;
     IF rising > 0 THEN
         INSERT INTO buyer_totals AS t (event_id, buyer, units)

@@ -96,11 +96,12 @@ ON CONFLICT DO NOTHING
 RETURNING payment_id;
 
 -- name: make_totals
--- First holds have no total to lock yet. Sorted: a twin waits here, and cannot wait crosswise.
-INSERT INTO buyer_totals (event_id, buyer, units)
+-- First holds have no total to lock yet. Sorted, and what is there is locked on the way (a conflict locks, and changes
+-- nothing): whoever made one total and then waited for another could be waited for by somebody who has that other.
+INSERT INTO buyer_totals AS b (event_id, buyer, units)
 SELECT t.event_id, t.buyer, 0 FROM unnest($1::text[], $2::text[]) AS t (event_id, buyer)
  ORDER BY t.event_id, t.buyer
-ON CONFLICT DO NOTHING
+ON CONFLICT (event_id, buyer) DO UPDATE SET units = b.units WHERE false
 RETURNING event_id, buyer;
 
 -- name: lock_totals
@@ -169,8 +170,9 @@ UPDATE seats s SET booking_id = p.booking_id
  WHERE s.event_id = p.event_id AND s.id = p.id;
 
 -- name: clear_seats
--- Seats that a booking gives back while it stays sold: the pointer must go, for its owner lives on.
-UPDATE seats s SET booking_id = NULL
+-- Seats that a booking gives back while it stays sold: the pointer must go, for its owner lives on. The fence rises, so
+-- that a seat that points to nobody, with a fence of zero, is one that nobody ever had.
+UPDATE seats s SET booking_id = NULL, fence = s.fence + 1
   FROM (SELECT s2.event_id, s2.id FROM seats s2
           JOIN unnest($1::text[], $2::text[], $3::uuid[]) AS p (event_id, id, booking_id)
             ON s2.event_id = p.event_id AND s2.id = p.id AND s2.booking_id = p.booking_id

@@ -117,8 +117,9 @@ VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 1);
 UPDATE seats SET booking_id = ?3 WHERE event_id = ?1 AND id = ?2;
 
 -- name: clear_seats
--- Seats that a booking gives back while it stays sold: the pointer must go, for its owner lives on.
-UPDATE seats SET booking_id = NULL WHERE event_id = ?1 AND id = ?2 AND booking_id = ?3;
+-- Seats that a booking gives back while it stays sold: the pointer must go, for its owner lives on. The fence rises, so
+-- that a seat that points to nobody, with a fence of zero, is one that nobody ever had.
+UPDATE seats SET booking_id = NULL, fence = fence + 1 WHERE event_id = ?1 AND id = ?2 AND booking_id = ?3;
 
 -- name: update_event
 -- An operator's change.

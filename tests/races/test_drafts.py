@@ -1,0 +1,313 @@
+"""A draft has looked and decided, without a lock; before it writes, somebody else changes what it saw.
+
+Every guard of the call that writes is played twice: taken out, in a house without the schema's guards, where it must
+break; and as built, where nothing is kept of the draft and the same request is decided again under locks.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from earmark.engine.asks import Change, Decided
+from earmark.errors import (
+    BookingExpired,
+    InvalidRequest,
+    LimitExceeded,
+    PaymentUsed,
+    PoolExhausted,
+    SaleClosed,
+    SeatsTaken,
+)
+
+from . import shortcuts
+from .asks import EVENT, IDS, SHOP, a_block, a_cancel, a_confirm, a_hold, a_limit, a_repricing, an_extend
+from .drafts import by_another, decided_again, drafting, kept, memo
+from .support import (
+    AS_BUILT,
+    BLOCKED_AND_OWNED,
+    LOST_ITS_SEAT,
+    OVERSOLD,
+    POOL_DRIFT,
+    RESOLVED_TWICE,
+    TWO_OWNERS,
+    Shortcut,
+    granted,
+)
+
+if TYPE_CHECKING:
+    from earmark.domain.booking import Booking
+
+    from .support import House, Till
+
+# What late money does to an expired booking, for a house where no trigger raises the fence.
+_COME_BACK = """
+    UPDATE bookings SET state = 'confirmed', version = version + 1, confirmed_at = now() WHERE id = $1"""
+_RAISE_FENCES = "UPDATE seats SET fence = fence + 1 WHERE booking_id = $1"
+
+
+async def test_a_draft_that_meets_nobody_is_written_as_it_is(either_house: House) -> None:
+    """One look and one call, for each of the verbs, and the counts agree."""
+    old = await either_house.held("A1", units=1, buyer="dan")
+    either_house.pass_the_end(old)
+    till = await either_house.till(drafts=True, connections_max=6)
+    held = granted(await till.ask(a_hold("A1", "A2", units=2, memo=memo())).outcome())
+    granted(await till.ask(an_extend(held)).outcome())
+    granted(await till.ask(a_confirm(held)).outcome())
+    granted(await till.ask(a_cancel(held, "A1")).outcome())
+    assert till.store.ran == ["look"] * 4
+    assert await either_house.verbs(held) == ["hold", "extend", "confirm", "cancel"]
+    assert await either_house.state(old) == "expired"
+    assert (await either_house.owner("A1"), await either_house.owner("A2")) == (None, held.id)
+    assert not await either_house.flaws()
+
+
+async def test_without_the_pointer_two_drafts_sell_one_seat_twice(bare_house: House) -> None:
+    """Both saw it free."""
+    second = await drafting(bare_house, a_hold("A1"), shortcut=shortcuts.FORGETS_THE_POINTER)
+    granted(await by_another(bare_house, a_hold("A1", buyer="cid")))
+    granted(await kept(second))
+    assert await bare_house.live_owners("A1") == 2
+    assert TWO_OWNERS in await bare_house.flaws()
+
+
+@pytest.mark.parametrize("before", ["free", "swept", "lapsed"])
+async def test_of_two_drafts_for_a_seat_one_gets_it(either_house: House, before: str) -> None:
+    """The write compares whom the seat points to, whether it pointed to anybody or not."""
+    if before != "free":
+        old = await either_house.held("A1", buyer="dan", units=1)
+        either_house.pass_the_end(old)
+        if before == "swept":
+            await either_house.tried_sweep()
+    second = await drafting(either_house, a_hold("A1"))
+    first = granted(await by_another(either_house, a_hold("A1", buyer="cid")))
+    assert isinstance(await decided_again(second), SeatsTaken)
+    assert await either_house.owner("A1") == first.id
+    assert not await either_house.flaws()
+
+
+async def a_draft_from_before_the_end_meets_a_takeover(
+    house: House, ask: Any, shortcut: Shortcut
+) -> tuple[Booking, Booking, Till]:
+    """A confirm or extend was drafted in time; then the hold's time is over, and another takes its seat."""
+    old = await house.held("A1", buyer="ann")
+    late = await drafting(house, ask(old), shortcut=shortcut)
+    house.pass_the_end(old)
+    taken = granted(await by_another(house, a_hold("A1")))
+    return old, taken, late
+
+
+@pytest.mark.parametrize("ask", [a_confirm, an_extend])
+async def test_without_the_version_a_late_draft_brings_a_lost_hold_back(bare_house: House, ask: Any) -> None:
+    """What was drafted about is not what is there, and nothing is compared."""
+    _, _, late = await a_draft_from_before_the_end_meets_a_takeover(bare_house, ask, shortcuts.FORGETS_THE_VERSION)
+    granted(await kept(late))
+    assert await bare_house.live_owners("A1") == 2
+    assert TWO_OWNERS in await bare_house.flaws()
+
+
+@pytest.mark.parametrize("ask", [a_confirm, an_extend])
+async def test_a_late_draft_finds_its_hold_taken_over(either_house: House, ask: Any) -> None:
+    """The booking has another version: the draft is nothing, and the locked row says that it expired."""
+    old, taken, late = await a_draft_from_before_the_end_meets_a_takeover(either_house, ask, AS_BUILT)
+    assert isinstance(await decided_again(late), BookingExpired)
+    assert await either_house.state(old) == "expired"
+    assert await either_house.owner("A1") == taken.id
+    assert not await either_house.flaws()
+
+
+async def a_takeover_is_drafted_and_the_owner_moves(
+    house: House, ask: Any, shortcut: Shortcut
+) -> tuple[Booking, Booking, Till]:
+    """The takeover saw the hold due; a confirm or extend that was drafted in time is written before it."""
+    old = await house.held("A1", buyer="ann", units=1)
+    in_time = await drafting(house, ask(old))
+    house.pass_the_end(old)
+    taking = await drafting(house, a_hold("A1"), shortcut=shortcut)
+    return old, granted(await in_time.outcome()), taking
+
+
+async def test_without_the_version_a_takeover_loses_a_sale(bare_house: House) -> None:
+    """It ends what it saw due, and what it ends was sold meanwhile."""
+    old, _, taking = await a_takeover_is_drafted_and_the_owner_moves(
+        bare_house, a_confirm, shortcuts.FORGETS_THE_VERSION
+    )
+    granted(await kept(taking))
+    assert await bare_house.state(old) == "expired"
+    assert {POOL_DRIFT, RESOLVED_TWICE} <= await bare_house.flaws()
+
+
+@pytest.mark.parametrize("ask, state", [(a_confirm, "confirmed"), (an_extend, "held")])
+async def test_a_takeover_leaves_an_owner_that_moved(either_house: House, ask: Any, state: str) -> None:
+    """Sold or extended after the look: the seat is taken."""
+    old, moved, taking = await a_takeover_is_drafted_and_the_owner_moves(either_house, ask, AS_BUILT)
+    assert isinstance(await decided_again(taking), SeatsTaken)
+    assert (await either_house.booking(old)).version == moved.version
+    assert await either_house.state(old) == state
+    assert await either_house.owner("A1") == old.id
+    assert not await either_house.flaws()
+
+
+async def a_hold_is_drafted_and_late_money_comes(house: House, shortcut: Shortcut) -> tuple[Booking, Till]:
+    """The seat points to an expired booking, and still does when the hold is written; but that booking is sold."""
+    old = await house.held("A1", buyer="ann")
+    house.pass_the_end(old)
+    assert await house.tried_sweep()
+    holding = await drafting(house, a_hold("A1"), shortcut=shortcut)
+    async with house.observer.transaction():
+        await house.observer.execute(_COME_BACK, old.id)
+        if await house.observer.fetchval("SELECT fence = 0 FROM seats WHERE id = 'A1'"):
+            await house.observer.execute(_RAISE_FENCES, old.id)
+    return old, holding
+
+
+async def test_without_the_fence_a_draft_takes_a_seat_that_late_money_bought(bare_house: House) -> None:
+    """The pointer alone does not tell: it is as it was."""
+    _, holding = await a_hold_is_drafted_and_late_money_comes(bare_house, shortcuts.FORGETS_THE_FENCE)
+    granted(await kept(holding))
+    assert await bare_house.live_owners("A1") == 2
+    assert TWO_OWNERS in await bare_house.flaws()
+
+
+async def test_a_raised_fence_stops_a_draft(either_house: House) -> None:
+    """Whoever saw the seat free looks again."""
+    old, holding = await a_hold_is_drafted_and_late_money_comes(either_house, AS_BUILT)
+    assert isinstance(await decided_again(holding), SeatsTaken)
+    assert await either_house.owner("A1") == old.id
+    assert await either_house.live_owners("A1") == 1
+
+
+async def test_without_the_block_a_draft_sells_a_blocked_seat(bare_house: House) -> None:
+    """The operator took it off sale after the look."""
+    holding = await drafting(bare_house, a_hold("A1"), shortcut=shortcuts.FORGETS_THE_BLOCK)
+    await bare_house.tried(a_block("A1"))
+    granted(await kept(holding))
+    assert BLOCKED_AND_OWNED in await bare_house.flaws()
+
+
+async def test_a_draft_sells_no_seat_that_was_blocked_meanwhile(either_house: House) -> None:
+    """The block is compared as the seat is taken."""
+    holding = await drafting(either_house, a_hold("A1"))
+    await either_house.tried(a_block("A1"))
+    assert isinstance(await decided_again(holding), SeatsTaken)
+    assert await either_house.owner("A1") is None
+    assert not await either_house.flaws()
+
+
+async def test_without_the_price_a_draft_sells_for_yesterday_s(bare_house: House) -> None:
+    """What memory or an old look says is not what the operator asks."""
+    holding = await drafting(bare_house, a_hold("A1"), shortcut=shortcuts.FORGETS_THE_PRICE)
+    await bare_house.tried(a_repricing("A1", price=99))
+    assert granted(await kept(holding)).total == 1000
+
+
+async def test_a_draft_sells_for_the_price_that_is_asked(either_house: House) -> None:
+    """Priced anew after the look: decided again, at the new price."""
+    holding = await drafting(either_house, a_hold("A1"))
+    await either_house.tried(a_repricing("A1", price=99))
+    assert granted(await decided_again(holding)).total == 99
+    assert not await either_house.flaws()
+
+
+async def test_without_the_limit_two_drafts_give_a_buyer_too_much(bare_house: House) -> None:
+    """Both were the buyer's first, and each alone is within the limit."""
+    await bare_house.tried(a_limit(2))
+    second = await drafting(bare_house, a_hold("A1", "A2"), shortcut=shortcuts.FORGETS_THE_LIMIT)
+    granted(await by_another(bare_house, a_hold("A3", "A4")))
+    granted(await kept(second))
+    assert await bare_house.observer.fetchval("SELECT units FROM buyer_totals") == 4
+
+
+async def test_two_first_holds_stay_within_a_buyer_s_limit(either_house: House) -> None:
+    """There was no total to see, and now there is one: the write judges the limit on the row that it meets."""
+    await either_house.tried(a_limit(2))
+    second = await drafting(either_house, a_hold("A1", "A2"))
+    granted(await by_another(either_house, a_hold("A3", "A4")))
+    assert isinstance(await decided_again(second), LimitExceeded)
+    assert await either_house.observer.fetchval("SELECT units FROM buyer_totals") == 2
+    assert not await either_house.flaws()
+
+
+async def test_a_limit_that_was_lowered_meanwhile_holds_for_a_draft(either_house: House) -> None:
+    """The limit is the event's as it is at the write, not as it was at the look."""
+    await either_house.held("B1", buyer="bob")
+    second = await drafting(either_house, a_hold("A1"))
+    await either_house.tried(a_limit(1))
+    assert isinstance(await decided_again(second), LimitExceeded)
+    assert not await either_house.flaws()
+
+
+async def test_a_sale_that_was_closed_meanwhile_is_judged_by_one_rule_or_the_other(either_house: House) -> None:
+    """As under locks: the hold began before the change, and is granted by the old rule or refused by the new."""
+    holding = await drafting(either_house, a_hold("A1"))
+    closing = {"sale_closes_at": datetime.now(UTC)}
+    await either_house.tried(Change(actor=SHOP, entry_id=IDS.entry_id(), event_id=EVENT, fields=closing))
+    assert isinstance(await holding.outcome(), Decided | SaleClosed)
+    assert isinstance(await by_another(either_house, a_hold("A2")), SaleClosed)
+    assert not await either_house.flaws()
+
+
+async def a_cancel_is_drafted_and_its_seat_goes(house: House, shortcut: Shortcut) -> tuple[Booking, Till]:
+    """Two cancel the same seat of a sale; the first is written, and the seat is somebody else's at once."""
+    sold = await house.held("A1", "A2", buyer="ann")
+    await house.done(a_confirm(sold))
+    second = await drafting(house, a_cancel(sold, "A1"), shortcut=shortcut)
+    granted(await by_another(house, a_cancel(sold, "A1")))
+    return granted(await by_another(house, a_hold("A1"))), second
+
+
+async def test_without_its_compares_a_cancel_takes_a_stranger_s_seat(bare_house: House) -> None:
+    """It clears what it saw, and what it clears is another's by now."""
+    _, second = await a_cancel_is_drafted_and_its_seat_goes(bare_house, shortcuts.FORGETS_WHOSE_SEAT_IT_CLEARS)
+    granted(await kept(second))
+    assert LOST_ITS_SEAT in await bare_house.flaws()
+
+
+async def test_a_cancel_clears_only_what_is_still_its_own(either_house: House) -> None:
+    """The sale has another version, without that seat."""
+    taken, second = await a_cancel_is_drafted_and_its_seat_goes(either_house, AS_BUILT)
+    assert isinstance(await decided_again(second), InvalidRequest)
+    assert await either_house.owner("A1") == taken.id
+    assert not await either_house.flaws()
+
+
+async def test_without_the_capacity_two_drafts_oversell_a_pool(bare_house: House) -> None:
+    """Each alone would fit."""
+    await bare_house.held(buyer="dan", units=7)
+    second = await drafting(bare_house, a_hold(units=2), shortcut=shortcuts.FORGETS_THE_CAPACITY)
+    granted(await by_another(bare_house, a_hold(units=2, buyer="cid")))
+    granted(await kept(second))
+    assert OVERSOLD in await bare_house.flaws()
+
+
+async def test_two_drafts_share_what_a_pool_has_left(either_house: House) -> None:
+    """A rise is kept only within the capacity, judged on the row as it is."""
+    await either_house.held(buyer="dan", units=7)
+    second = await drafting(either_house, a_hold(units=2))
+    granted(await by_another(either_house, a_hold(units=2, buyer="cid")))
+    assert isinstance(await decided_again(second), PoolExhausted)
+    assert not await either_house.flaws()
+
+
+async def one_payment_is_named_twice(house: House, shortcut: Shortcut) -> tuple[Booking, Till]:
+    mine, yours = await house.held("A1"), await house.held("A2", buyer="cid")
+    second = await drafting(house, a_confirm(mine, payment_id="p1"), shortcut=shortcut)
+    granted(await by_another(house, a_confirm(yours, payment_id="p1")))
+    return mine, second
+
+
+async def test_without_a_count_one_payment_confirms_two_bookings(bare_house: House) -> None:
+    """The insert leaves out what is there, and nobody asks how many it wrote."""
+    mine, second = await one_payment_is_named_twice(bare_house, shortcuts.FORGETS_WHO_PAID)
+    assert granted(await kept(second)).payment_id == "p1"
+    assert await bare_house.state(mine) == "confirmed"
+
+
+async def test_one_payment_confirms_one_booking(either_house: House) -> None:
+    """Also when both drafts took it to be free."""
+    mine, second = await one_payment_is_named_twice(either_house, AS_BUILT)
+    assert isinstance(await decided_again(second), PaymentUsed)
+    assert await either_house.state(mine) == "held"
+    assert not await either_house.flaws()

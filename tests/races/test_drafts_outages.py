@@ -1,0 +1,225 @@
+"""The line breaks while a draft is under way: what is then said is true, and no connection is lost by it."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import asyncpg
+import pytest
+
+from earmark.engine.asks import Decided, Hold, Replayed
+from earmark.engine.engine import Engine
+from earmark.errors import OutcomeUnknown, RowBusy, StoreUnavailable
+from earmark.store.postgres import store as module
+
+from .asks import IDS, a_confirm, a_hold
+from .drafts import memo
+from .support import VERBS, granted, has_ended, in_time, until
+from .wire import Wire
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from earmark.engine.ports import Changes
+
+    from .support import House, Till
+
+CONNECTIONS_MAX = 6
+
+
+@pytest.fixture
+async def wire(house: House) -> AsyncIterator[Wire]:
+    """A line to the house."""
+    async with Wire(house.url) as wire:
+        yield wire
+
+
+@pytest.fixture(autouse=True)
+def quick_lookups(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was lost is looked for at once."""
+    monkeypatch.setattr("earmark.engine.engine.LOOKUP_SECONDS", 0.01)
+
+
+async def drafting_till(house: House, *stops: str, memory: bool = False, url: str | None = None) -> Till:
+    """One that has drafted before: its statements are prepared, so that the next thing it sends is the thing itself."""
+    till = await house.till(drafts=True, memory=memory, connections_max=CONNECTIONS_MAX, url=url)
+    granted(await till.ask(a_hold("B9", buyer="eve")).outcome())
+    till.stop_at(*stops)
+    till.store.ran.clear()
+    return till
+
+
+async def test_a_line_cut_before_the_write_is_sent_keeps_nothing(house: House) -> None:
+    """It is certain that nothing was kept, and that is what is said."""
+    till = (await drafting_till(house, "before write")).ask(a_hold("A1"))
+    await till.reached("before write")
+    await house.observer.execute("SELECT pg_terminate_backend($1)", till.store.stage.pid)
+    await until(lambda: has_ended(till.store.connection))
+    outcome = await till.outcome()
+    assert isinstance(outcome, StoreUnavailable), repr(outcome)
+    assert await house.owner("A1") is None
+    granted(await till.ask(a_hold("A1")).outcome())
+    assert not await house.flaws()
+
+
+async def a_batch_whose_answer_is_lost(house: House, wire: Wire) -> tuple[Engine, list[Changes], list[Any]]:
+    """Four holds travel together; their write arrives and is kept, and its answer does not come back."""
+    till = await drafting_till(house, "before write", url=wire.url)
+    engine = Engine(till.store, ids=IDS, lanes=1)
+    heard: list[Changes] = []
+    engine.listen(heard.append)
+    asks = [a_hold(f"A{n}", buyer=f"buyer-{n}", memo=memo(f"key-{n}")) for n in range(1, 5)]
+    asked = [asyncio.ensure_future(engine.hold(ask)) for ask in asks]
+    await till.reached("before write", asked[0])
+    wire.lose_answers()
+    till.go()
+    await until(lambda: house.owner("A1"))
+    wire.cut()
+    return engine, heard, await asyncio.gather(*asked, return_exceptions=True)
+
+
+async def test_a_write_that_was_kept_and_not_answered_is_found(house: House, wire: Wire) -> None:
+    """The engine looks for the entries, whose ids it made, and answers everybody; nothing is carried out again."""
+    _, _, told = await a_batch_whose_answer_is_lost(house, wire)
+    for n, outcome in enumerate(told, start=1):
+        assert granted(outcome).id == await house.owner(f"A{n}")
+    assert await house.observer.fetchval("SELECT count(*) FROM bookings") == 1 + 4
+    assert not await house.flaws()
+
+
+async def test_whoever_listens_hears_of_a_write_that_is_in_doubt(house: House, wire: Wire) -> None:
+    """To look again costs little; to believe what is not so costs more."""
+    _, heard, _ = await a_batch_whose_answer_is_lost(house, wire)
+    assert [booking.buyer for changes in heard for booking in changes.opened] == [f"buyer-{n}" for n in range(1, 5)]
+
+
+async def test_a_key_tells_what_became_of_a_write_that_could_not_be_found(
+    house: House, wire: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody could look: everybody hears that the outcome is unknown, and a repeat is told what it was."""
+    monkeypatch.setattr("earmark.engine.engine.LOOKUPS_MAX", 0)
+    engine, _, told = await a_batch_whose_answer_is_lost(house, wire)
+    assert [type(outcome) for outcome in told] == [OutcomeUnknown] * 4
+    replayed = await engine.hold(a_hold("A1", buyer="buyer-1", memo=memo("key-1")))
+    assert isinstance(replayed, Replayed)
+    assert replayed.memory.body == str(await house.owner("A1")).encode()
+    assert not await house.flaws()
+
+
+async def test_a_write_that_never_arrived_stays_unknown_and_its_key_is_free(house: House, wire: Wire) -> None:
+    """It was sent, so nothing is certain; a repeat carries it out, once."""
+    till = (await drafting_till(house, "before write", url=wire.url)).ask(a_hold("A1", memo=memo()))
+    await till.reached("before write")
+    wire.lose_questions()
+    till.go()
+    await asyncio.sleep(0)
+    wire.cut()
+    outcome = await till.outcome()
+    assert isinstance(outcome, OutcomeUnknown), repr(outcome)
+    assert await house.owner("A1") is None
+    held = granted(await till.ask(a_hold("A1", memo=memo())).outcome())
+    assert await house.owner("A1") == held.id
+    assert not await house.flaws()
+
+
+async def test_a_line_cut_during_the_look_keeps_nothing(house: House, wire: Wire) -> None:
+    """Nothing was sent that could change anything."""
+    till = (await drafting_till(house, "before begin", url=wire.url)).ask(a_hold("A1"))
+    await till.reached("before begin")
+    wire.lose_answers()
+    till.go()
+    await asyncio.sleep(0)
+    wire.cut()
+    assert isinstance(await till.outcome(), StoreUnavailable)
+    granted(await till.ask(a_hold("A1")).outcome())
+    assert not await house.flaws()
+
+
+@pytest.mark.parametrize("from_memory", [False, True])
+async def test_connections_that_ended_while_nobody_used_them_hurt_nobody(house: House, *, from_memory: bool) -> None:
+    """A server that was restarted: the next hold is simply served, and never said to be in doubt."""
+    till = await drafting_till(house, memory=from_memory)
+    await until(lambda: till.store._recall._houses)
+    ended = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE application_name = 'earmark'"
+    assert await house.observer.fetchval(ended) > 0
+    await until(lambda: has_ended(till.store.connection))
+    held = granted(await till.ask(a_hold("A2")).outcome())
+    assert till.store.ran == ["memory" if from_memory else "look"]
+    assert await house.owner("A2") == held.id
+    assert not await house.flaws()
+
+
+@asynccontextmanager
+async def in_the_way(house: House) -> AsyncIterator[None]:
+    """A third has the first seats, for the length of a `with`."""
+    third = await asyncpg.connect(house.url)
+    try:
+        await third.execute("BEGIN")
+        await third.execute("SELECT FROM seats WHERE id IN ('A1', 'A2', 'A3') FOR UPDATE")
+        yield
+    finally:
+        await third.close()
+
+
+async def test_a_statement_that_was_cancelled_kept_nothing(house: House) -> None:
+    """The server says so itself; its connections are as good as before, however often it happens."""
+    till = await drafting_till(house)
+    for _ in range(CONNECTIONS_MAX + 1):
+        async with in_the_way(house):
+            await till.ask(a_hold("A1", memo=memo())).waits_for_a_lock()
+            await house.observer.execute("SELECT pg_cancel_backend($1)", till.store.stage.pid)
+            assert isinstance(await till.outcome(), StoreUnavailable)
+    assert await house.owner("A1") is None
+    granted(await till.ask(a_hold("A1", memo=memo())).outcome())
+    assert not await house.flaws()
+
+
+async def test_a_row_that_stays_locked_costs_a_draft_only_those_who_need_it(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The batch is split until the one that needs the row is alone."""
+    monkeypatch.setitem(module.SETTINGS, "lock_timeout", "50ms")
+    till = await drafting_till(house, "before write")
+    engine = Engine(till.store, ids=IDS, lanes=1)
+    async with in_the_way(house):
+        asked = [asyncio.ensure_future(engine.hold(a_hold(f"A{n}", buyer=f"buyer-{n}"))) for n in range(3, 7)]
+        await till.reached("before write", asked[0])
+        till.go()
+        told = await in_time(asyncio.gather(*asked, return_exceptions=True))
+    assert [type(outcome) for outcome in told] == [RowBusy, Decided, Decided, Decided]
+    assert not await house.flaws()
+
+
+@pytest.mark.parametrize("ended_by", ["its deadline", "its caller"])
+async def test_a_draft_that_is_given_up_in_the_middle_loses_no_connection(house: House, ended_by: str) -> None:
+    """The connection is cut, for nobody knows what comes back on it; the key tells what became of the write."""
+    till = await house.till(drafts=True, connections_max=2)
+    within = 0.6 if ended_by == "its deadline" else 5
+    for n in range(1, 4):
+        hold = partial(VERBS[Hold], batch=[a_hold(f"A{n}", memo=memo(f"key-{n}"))])
+        async with in_the_way(house):
+            doing = asyncio.ensure_future(till.store.transact(hold, within=within, draft=True))
+            await till.waits_for_a_lock(doing)
+            if ended_by == "its caller":
+                doing.cancel()
+            (told,) = await in_time(asyncio.gather(doing, return_exceptions=True))
+            assert isinstance(told, OutcomeUnknown if ended_by == "its deadline" else asyncio.CancelledError)
+            assert has_ended(till.store.connection)
+    for n in range(1, 4):
+        outcome = await till.ask(a_hold(f"A{n}", memo=memo(f"key-{n}"))).outcome()
+        assert isinstance(outcome, Decided | Replayed), repr(outcome)
+    assert await house.observer.fetchval("SELECT count(*) FROM bookings") == 3
+    assert not await house.flaws()
+
+
+async def test_drafts_leave_connections_for_everybody_else(house: House) -> None:
+    """However few there are: what drafts keep by them is not what a read or a lock needs."""
+    till = await house.till(drafts=True, connections_max=2)
+    async with asyncio.timeout(2):
+        held = await asyncio.gather(*(till.engine.hold(a_hold(f"A{n}", buyer=f"b{n}")) for n in (1, 2)))
+        sold = (till.engine.confirm(a_confirm(granted(outcome))) for outcome in held)
+        await asyncio.gather(*sold, till.engine.hold(a_hold("A3")))
+        assert await till.engine.store.read_event(granted(held[0]).event_id)

@@ -1,0 +1,374 @@
+"""What a process remembers of a house is only a guess: it spares a look, and sells nothing that is not so."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from earmark.domain.event import Event
+from earmark.domain.ids import EventId, SeatId, SeatRef
+from earmark.domain.journal import Key
+from earmark.engine.asks import Change, Decided, Memo, Replayed
+from earmark.engine.ports import Look
+from earmark.errors import IdempotencyMismatch, LimitExceeded, SaleClosed, SeatsTaken
+from earmark.store.postgres import recall as module
+from earmark.store.postgres.recall import Recall
+
+from . import shortcuts
+from .asks import EVENT, IDS, SHOP, a_block, a_hold, a_limit, a_release, a_repricing
+from .support import AS_BUILT, Shortcut, granted, until
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from earmark.engine.asks import Ask
+
+    from .support import House, Till
+
+
+def a_window(**fields: datetime | None) -> Change:
+    """The operator changes when the event is on sale."""
+    return Change(actor=SHOP, entry_id=IDS.entry_id(), event_id=EVENT, fields=fields)
+
+
+def in_an_hour() -> datetime:
+    return datetime.now(UTC) + timedelta(hours=1)
+
+
+async def remembering(house: House, *stops: str, shortcut: Shortcut = AS_BUILT) -> Till:
+    """A till that has looked once, and by now remembers the house."""
+    await house.observer.execute(shortcut.prepare)
+    till = await house.till(drafts=True, memory=True, connections_max=6, shortcut=shortcut)
+    await till.ask(a_hold("B9", buyer="eve")).outcome()
+    await until(lambda: till.store._recall._houses)
+    till.store.ran.clear()
+    till.stop_at(*stops)
+    return till
+
+
+async def by_another(house: House, ask: Ask) -> Any:
+    """What another process makes of a request."""
+    return await house.tried(ask)
+
+
+async def test_a_fresh_seat_is_sold_without_a_look(either_house: House) -> None:
+    """One call; and what it says of price, moment and limits is what a look would have said."""
+    till = await remembering(either_house)
+    held = granted(await till.ask(a_hold("A1", "A2")).outcome())
+    assert till.store.ran == ["memory"]
+    assert (held.total, held.version) == (2000, 1)
+    assert abs((held.created_at - either_house.clock.now()).total_seconds()) < 1
+    assert await either_house.owner("A1") == held.id
+    assert isinstance(await till.ask(a_hold("A1", buyer="cid")).outcome(), SeatsTaken)
+    assert till.store.ran == ["memory", "look"]
+    assert not await either_house.flaws()
+
+
+@pytest.mark.parametrize(
+    "change, told",
+    [
+        pytest.param(a_hold("A1", buyer="cid"), SeatsTaken, id="sold"),
+        pytest.param(a_block("A1"), SeatsTaken, id="blocked"),
+        pytest.param(a_limit(0), LimitExceeded, id="limited"),
+        pytest.param(a_window(sale_opens_at=in_an_hour()), SaleClosed, id="not-on-sale"),
+    ],
+)
+async def test_memory_sells_nothing_that_another_process_took_back(
+    either_house: House, change: Ask, told: type[Exception]
+) -> None:
+    """It believes the seat to be free and on sale; the write compares, and locks decide."""
+    till = await remembering(either_house)
+    await by_another(either_house, change)
+    assert isinstance(await till.ask(a_hold("A1")).outcome(), told)
+    assert till.store.ran[:2] == ["memory", "locks"]
+    assert not await either_house.flaws()
+
+
+async def test_memory_sells_for_the_price_that_is_asked_now(either_house: House) -> None:
+    """Also when it was priced by hand, and the event does not tell."""
+    till = await remembering(either_house)
+    await either_house.observer.execute("UPDATE seats SET price = 99 WHERE id = 'A1'")
+    assert granted(await till.ask(a_hold("A1")).outcome()).total == 99
+    assert till.store.ran == ["memory", "locks"]
+    await until(lambda: _remembers(till))
+    await by_another(either_house, a_repricing("A2", price=77))
+    assert granted(await till.ask(a_hold("A2")).outcome()).total == 77
+
+
+async def _remembers(till: Till) -> bool:
+    """After a doubt it must look before it reads the house again."""
+    till.store._recall._doubts.clear()
+    await till.ask(a_hold("B8", buyer="eve")).outcome()
+    return bool(till.store._recall._houses)
+
+
+async def test_memory_sells_no_seat_that_is_no_more(bare_house: House) -> None:
+    """A hand removed it."""
+    till = await remembering(bare_house)
+    await bare_house.observer.execute("DELETE FROM seats WHERE id = 'A1'")
+    outcome = await till.ask(a_hold("A1")).outcome()
+    assert not isinstance(outcome, Decided)
+    assert not await bare_house.flaws()
+
+
+async def test_without_the_rules_memory_sells_what_is_not_on_sale(bare_house: House) -> None:
+    """The control: a seat tells nothing about its event."""
+    till = await remembering(bare_house, shortcut=shortcuts.FORGETS_THE_RULES)
+    await by_another(bare_house, a_window(sale_opens_at=in_an_hour()))
+    granted(await till.ask(a_hold("A1")).outcome())
+    assert till.store.ran == ["memory"]
+
+
+async def test_memory_refuses_nobody(house: House) -> None:
+    """It knew that the sale had not begun; meanwhile the operator opened it, here or elsewhere."""
+    await by_another(house, a_window(sale_opens_at=in_an_hour()))
+    till = await remembering(house)
+    assert isinstance(await till.ask(a_hold("A1")).outcome(), SaleClosed)
+    await by_another(house, a_window(sale_opens_at=None))
+    granted(await till.ask(a_hold("A1")).outcome())
+    granted(await till.ask(a_hold("A2")).outcome())
+
+
+async def test_a_limit_that_was_raised_holds_at_once(house: House) -> None:
+    """As above, for what one buyer may have, alone and in a batch with somebody who may have it anyway."""
+    await by_another(house, a_limit(1))
+    till = await remembering(house)
+    assert isinstance(await till.ask(a_hold("A1", "A2")).outcome(), LimitExceeded)
+    await by_another(house, a_limit(5))
+    granted(await till.ask(a_hold("A1", "A2")).outcome())
+    for outcome in await till.ask_together(a_hold("A3", "A4", buyer="cid"), a_hold("A5", buyer="dan")).outcome():
+        granted(outcome)
+    assert not await house.flaws()
+
+
+async def test_a_key_is_remembered_by_the_store_and_not_by_memory(either_house: House) -> None:
+    """A key that was used elsewhere, for this or for another request, has its one effect."""
+    memo = Memo(key=Key("shop", "k"), request_hash=b"one", render=lambda booking, _: (201, str(booking.id).encode()))
+    other = Memo(key=Key("shop", "k"), request_hash=b"two", render=memo.render)
+    till = await remembering(either_house)
+    first = granted(await by_another(either_house, a_hold("A1", memo=memo)))
+    replayed = await till.ask(a_hold("A1", memo=memo)).outcome()
+    assert isinstance(replayed, Replayed)
+    assert replayed.memory.body == str(first.id).encode()
+    await until(lambda: _remembers(till))
+    assert isinstance(await till.ask(a_hold("A2", memo=other)).outcome(), IdempotencyMismatch)
+    assert await either_house.owner("A2") is None
+    assert not await either_house.flaws()
+
+
+@pytest.mark.parametrize("seconds", [-1.5, 0.5, 3600.0])
+async def test_a_moment_that_is_not_the_server_s_is_not_used(either_house: House, seconds: float) -> None:
+    """The process was paused, or one of the clocks was set: nothing is kept, and the server says what time it is."""
+    till = await remembering(either_house)
+    wrong(till, seconds=seconds)
+    held = granted(await till.ask(a_hold("A1")).outcome())
+    assert till.store.ran == ["memory", "locks"]
+    assert abs((held.created_at - either_house.clock.now()).total_seconds()) < 0.4
+
+
+async def test_without_the_hour_a_hold_ends_when_it_should_not(bare_house: House) -> None:
+    """The control: it would run an hour longer than anybody agreed to."""
+    till = await remembering(bare_house, shortcut=shortcuts.FORGETS_THE_HOUR)
+    wrong(till, seconds=3600)
+    held = granted(await till.ask(a_hold("A1")).outcome())
+    assert held.created_at > bare_house.clock.now() + timedelta(minutes=59)
+
+
+def wrong(till: Till, *, seconds: float) -> None:
+    """Let the clock that is remembered be wrong by so much."""
+    clock = till.store._recall._clock
+    assert clock is not None
+    till.store._recall._clock = (clock[0] + timedelta(seconds=seconds), clock[1])
+
+
+async def test_a_pause_between_memory_and_write_is_noticed(house: House) -> None:
+    """The process stood still for longer than a second; the moment that it remembered is over."""
+    till = await remembering(house, "before write")
+    till.ask(a_hold("A1"))
+    await till.reached("before write")
+    began = time.monotonic()
+    await until(lambda: time.monotonic() - began > 1.05)
+    granted(await till.outcome())
+    assert till.store.ran == ["memory", "locks"]
+    assert not await house.flaws()
+
+
+async def test_a_clock_that_was_read_long_ago_is_read_again(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clocks drift apart: after a while nobody reckons on."""
+    till = await remembering(house)
+    monkeypatch.setattr(module, "CLOCK_SECONDS_MAX", 0.0)
+    granted(await till.ask(a_hold("A1")).outcome())
+    assert till.store.ran == ["look"]
+
+
+async def test_time_that_a_test_moves_is_moved_in_memory_too(house: House) -> None:
+    """The offset is not part of what is remembered."""
+    till = await remembering(house)
+    house.clock.advance(3600)
+    held = granted(await till.ask(a_hold("A1")).outcome())
+    assert till.store.ran == ["memory"]
+    assert abs((held.created_at - house.clock.now()).total_seconds()) < 1
+
+
+async def test_a_seat_that_was_let_go_is_looked_at(house: House) -> None:
+    """Memory knows seats that nobody had; one that comes back is found by a look."""
+    till = await remembering(house)
+    held = granted(await till.ask(a_hold("A1")).outcome())
+    await by_another(house, a_release(held))
+    granted(await till.ask(a_hold("A1", buyer="cid")).outcome())
+    assert till.store.ran == ["memory", "look"]
+    assert not await house.flaws()
+
+
+# The memory by itself, with pages that a test hands out.
+
+NOW = datetime(2030, 1, 1, tzinfo=UTC)
+
+
+class Pages:
+    """A house of so many seats, read page by page as the test allows."""
+
+    def __init__(self, seats: int) -> None:
+        self.names = [f"S{n:06}" for n in range(seats)]
+        self.may_go_on = asyncio.Event()
+        self.may_go_on.set()
+        self.after = 0
+        """It stops once it has handed out so many pages."""
+        self.reads = 0
+        self.broken = False
+
+    async def read(self, _: EventId, after: str, limit: int) -> Collection[tuple[SeatId, int, int]]:
+        """The next page."""
+        if self.reads >= self.after:
+            await self.may_go_on.wait()
+        self.reads += 1
+        if self.broken:
+            raise OSError
+        return [(SeatId(name), 100, 0) for name in self.names if name > after][:limit]
+
+
+def an_event(name: str = "play") -> Event:
+    return Event(id=EventId(name), name="Play", currency="EUR", live=True, created_at=NOW)
+
+
+def looking_for(seat: str, event: str = "play") -> Look:
+    return Look(events=[EventId(event)], seats=[SeatRef(EventId(event), SeatId(seat))])
+
+
+def knows(recall: Recall, seat: str, event: str = "play") -> bool:
+    return recall.of(looking_for(seat, event), offset=timedelta(0)) is not None
+
+
+async def loaded(recall: Recall, *names: str) -> None:
+    """Learn of events, one after the other."""
+    for name in names:
+        recall.learn([an_event(name)], now=NOW)
+        await until(lambda: not recall._loading)
+
+
+async def test_a_seat_given_away_while_its_house_is_read_is_not_fresh() -> None:
+    """It was read before it was given, and is remembered after."""
+    pages = Pages(10)
+    pages.after = 1
+    pages.may_go_on.clear()
+    recall = Recall(pages.read)
+    recall.learn([an_event()], now=NOW)
+    await until(lambda: pages.reads)
+    recall.gave([SeatRef(EventId("play"), SeatId("S000003"))])
+    pages.may_go_on.set()
+    await until(lambda: not recall._loading)
+    assert knows(recall, "S000002")
+    assert not knows(recall, "S000003")
+
+
+async def test_one_house_is_read_at_a_time_and_nobody_waits_for_it() -> None:
+    """Whoever asks meanwhile is told that nothing is remembered."""
+    pages = Pages(10)
+    pages.may_go_on.clear()
+    recall = Recall(pages.read)
+    recall.learn([an_event("one"), an_event("two")], now=NOW)
+    recall.learn([an_event("two")], now=NOW)
+    assert not knows(recall, "S000001", "one")
+    assert len(recall._loading) == 1
+    pages.may_go_on.set()
+    await until(lambda: not recall._loading)
+    assert knows(recall, "S000001", "one")
+    assert not knows(recall, "S000001", "two")
+
+
+async def test_a_house_that_cannot_be_read_is_not_remembered() -> None:
+    """Nor is it half remembered; the next look tries again."""
+    pages = Pages(10)
+    pages.broken = True
+    recall = Recall(pages.read)
+    await loaded(recall, "play")
+    assert not knows(recall, "S000001")
+    pages.broken = False
+    await loaded(recall, "play")
+    assert knows(recall, "S000001")
+
+
+async def test_reading_stops_when_the_store_closes() -> None:
+    """Nothing is left running."""
+    pages = Pages(10)
+    recall = Recall(pages.read)
+    recall.learn([an_event()], now=NOW)
+    pages.may_go_on.clear()
+    await asyncio.sleep(0)
+    tasks = list(recall._loading.values())
+    await recall.close()
+    assert [task.done() for task in tasks] == [True]
+    await recall.close()
+
+
+async def test_memory_is_bounded_and_the_house_used_last_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that nobody asked for in a while go first; a house too large for all of it is not remembered."""
+    monkeypatch.setattr(module, "SEATS_MAX", 30)
+    monkeypatch.setattr(module, "PAGE", 4)
+    pages = Pages(10)
+    recall = Recall(pages.read)
+    await loaded(recall, "one", "two", "three")
+    assert knows(recall, "S000001", "one")
+    await loaded(recall, "four")
+    assert [knows(recall, "S000001", name) for name in ("one", "two", "three", "four")] == [True, False, True, True]
+    assert recall._seats == 30
+    pages.names = [f"S{n:06}" for n in range(31)]
+    await loaded(recall, "stadium")
+    assert not knows(recall, "S000001", "stadium")
+    assert recall._seats <= 30
+
+
+async def test_what_was_given_is_not_counted_twice() -> None:
+    """The bound is on what is remembered, so the count must be right."""
+    recall = Recall(Pages(10).read)
+    await loaded(recall, "play")
+    ref = SeatRef(EventId("play"), SeatId("S000001"))
+    recall.gave([ref])
+    recall.gave([ref])
+    assert recall._seats == 9
+    recall.doubt([EventId("play")])
+    assert recall._seats == 0
+
+
+async def test_a_house_in_doubt_is_looked_at_for_longer_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second, then twice as long each time, up to a minute; then it is read again."""
+    moment = 0.0
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: moment))
+    pages = Pages(10)
+    recall = Recall(pages.read)
+    lasted = []
+    for _ in range(9):
+        await loaded(recall, "play")
+        recall.doubt([EventId("play")])
+        began = moment
+        while recall._is_doubted(EventId("play")):
+            recall.learn([an_event()], now=NOW)
+            assert not recall._loading
+            moment += 0.5
+        lasted.append(moment - began)
+    assert lasted == [1, 2, 4, 8, 16, 32, 60, 60, 60]
