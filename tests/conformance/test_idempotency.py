@@ -211,11 +211,12 @@ async def test_twins_of_a_refusal_are_all_refused(rivals: list[Shop], memo: Memo
 async def test_twins_that_differ_are_told_so(shop: Shop, memo: Memos) -> None:
     """One key, two requests at once: the first to come has the key, the other is a mismatch."""
     await shop.create()
-    one, two = await asyncio.gather(
+    answers = await asyncio.gather(
         shop.engine.hold(shop.ask_hold("ada", "A1", memo=memo("k", request=b"one"))),
         shop.engine.hold(shop.ask_hold("ada", "A2", memo=memo("k", request=b"two"))),
         return_exceptions=True,
     )
+    one, two = answers
     assert isinstance(one, Decided)
     assert isinstance(two, IdempotencyMismatch)
     assert [booking.id for booking in await shop.bookings()] == [one.value.id]
