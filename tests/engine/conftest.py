@@ -94,6 +94,7 @@ class Line:
         self,
         *,
         lanes: int = 1,
+        lane_min: int = 1,
         size_max: int = 100,
         waiting_max: int = 5000,
         wants: Mapping[int, str] = MappingProxyType({}),
@@ -104,6 +105,7 @@ class Line:
             relieve=self.store.relieve,
             claims=lambda ask: tuple(wants.get(number_of(ask), "")),
             lanes=lanes,
+            lane_min=lane_min,
             size_max=size_max,
             waiting_max=waiting_max,
         )

@@ -83,6 +83,22 @@ async def test_lanes_carry_batches_side_by_side(line_of: Callable[..., Line], tu
     assert await answers_to(*requests) == [1, 2, 3]
 
 
+async def test_a_few_wait_for_the_lane_that_runs(line_of: Callable[..., Line], turn: Turn) -> None:
+    """Another lane is opened for many; a few are the next batch of the one that runs, and larger for it."""
+    line = line_of(lanes=2, lane_min=3)
+    first = line.submit(1)
+    one = await line.store.next()
+    few = [line.submit(number) for number in (2, 3)]
+    await turn()
+    assert line.store.carried == [(1,)]
+    third = line.submit(4)
+    many = await line.store.next()
+    assert many.numbers == (2, 3, 4)
+    one.commit()
+    many.commit()
+    assert await answers_to(first, *few, third) == [1, 2, 3, 4]
+
+
 async def test_a_rival_waits_for_the_batch_that_decides(line_of: Callable[..., Line], turn: Turn) -> None:
     """Two lanes never decide about one seat at once: the second to ask is told by what the first one's batch became."""
     line = line_of(lanes=2, size_max=1, wants={1: "A", 2: "A", 3: "B"})

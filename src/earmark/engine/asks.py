@@ -69,14 +69,17 @@ class Hold(Ask, frozen=True, kw_only=True):
     seats: tuple[SeatId, ...] = ()
     pools: Mapping[PoolId, int] = {}
     ttl_seconds: int | None = None
-    seat_refs: tuple[SeatRef, ...] = ()
-    """The seats in the order of locks; made here, once, for they are looked at again and again."""
+    _seat_refs: tuple[SeatRef, ...] | None = None
 
-    def __post_init__(self) -> None:
-        event_id = self.event_id
-        msgspec.structs.force_setattr(
-            self, "seat_refs", tuple([SeatRef(event_id, seat) for seat in sorted(self.seats)])
-        )
+    @property
+    def seat_refs(self) -> tuple[SeatRef, ...]:
+        """The seats in the order of locks; made once, for they are looked at again and again."""
+        refs = self._seat_refs
+        if refs is None:
+            event_id = self.event_id
+            refs = tuple([SeatRef(event_id, seat) for seat in sorted(self.seats)])
+            msgspec.structs.force_setattr(self, "_seat_refs", refs)
+        return refs
 
     @property
     def pool_refs(self) -> dict[PoolRef, int]:

@@ -23,6 +23,7 @@ A = TypeVar("A", bound=Ask)
 
 log = structlog.get_logger("earmark")
 
+TIDY_MIN = 1000
 PASSED_MAX = 200
 """How many who wait for a rival are passed over for one batch: to look past more of them costs more than it gives."""
 
@@ -30,17 +31,58 @@ PASSED_MAX = 200
 class Ticket(Generic[A]):
     """One request's place in the line."""
 
-    __slots__ = ("answer", "ask", "in_flight", "refusal", "relieved", "rounds")
+    __slots__ = ("answer", "ask", "deadline", "in_flight", "refusal", "relieved", "rounds")
 
-    def __init__(self, ask: A, answer: asyncio.Future[Answer]) -> None:
+    def __init__(self, ask: A, answer: asyncio.Future[Answer], *, deadline: float) -> None:
         self.ask = ask
         self.answer = answer
+        self.deadline = deadline
         self.in_flight = False
         self.rounds: Counter[str] | None = None
         """How often it had to come again, by reason: waiting for a twin is not being starved."""
         self.relieved: frozenset[object] = frozenset()
         self.refusal: EarmarkError | None = None
         """What to say if its time is over while it still waits; that the line was too long if nothing is known."""
+
+
+class Deadlines(Generic[A]):
+    """Tells each ticket when its time is over.
+
+    With one timer for all: `asyncio.wait` or a timer for each costs more than everything else that a line does.
+    """
+
+    def __init__(self) -> None:
+        self._watched: deque[Ticket[A]] = deque()
+        self._timer: asyncio.TimerHandle | None = None
+        self._tidy_at = TIDY_MIN
+
+    def watch(self, ticket: Ticket[A]) -> None:
+        """Until it is answered."""
+        watched = self._watched
+        while watched and watched[0].answer.done():
+            watched.popleft()
+        if watched and ticket.deadline < watched[-1].deadline:
+            # Somebody with less patience than those before: rare enough for a timer of its own.
+            asyncio.get_running_loop().call_at(ticket.deadline, _too_late, ticket)
+            return
+        watched.append(ticket)
+        if len(watched) >= self._tidy_at:
+            # One that waits long keeps those behind it, who were answered long ago.
+            self._watched = watched = deque(one for one in watched if not one.answer.done())
+            self._tidy_at = max(TIDY_MIN, 2 * len(watched))
+        if self._timer is None:
+            self._set(watched[0])
+
+    def _set(self, ticket: Ticket[A]) -> None:
+        self._timer = asyncio.get_running_loop().call_at(ticket.deadline, self._ring)
+
+    def _ring(self) -> None:
+        self._timer = None
+        now, watched = asyncio.get_running_loop().time(), self._watched
+        while watched and (watched[0].answer.done() or watched[0].deadline <= now):
+            _too_late(watched.popleft())
+        if watched:
+            self._set(watched[0])
 
 
 class Batcher(Generic[A]):
@@ -52,7 +94,8 @@ class Batcher(Generic[A]):
         *,
         relieve: Callable[[object], Awaitable[None]],
         claims: Callable[[A], Collection[object]] = lambda _: (),
-        lanes: int = 2,
+        lanes: int = 3,
+        lane_min: int = 8,
         size_max: int = 100,
         waiting_max: int = 5000,
     ) -> None:
@@ -62,11 +105,13 @@ class Batcher(Generic[A]):
         self._claimed: set[object] = set()
         """What the batches under way are deciding about. Whoever wants the same waits, and is then told at once."""
         self._lanes = lanes
+        self._lane_min = lane_min
         self._size_max = size_max
         self._waiting_max = waiting_max
         self._line: deque[Ticket[A]] = deque()
         self._running: set[asyncio.Task[None]] = set()
         self._later: dict[Ticket[A], asyncio.TimerHandle] = {}
+        self._deadlines: Deadlines[A] = Deadlines()
         self._closing = False
 
     async def submit(self, ask: A, *, within: float) -> Answer:
@@ -74,14 +119,10 @@ class Batcher(Generic[A]):
         if len(self._line) >= self._waiting_max:
             raise Overloaded
         loop = asyncio.get_running_loop()
-        ticket = Ticket(ask, loop.create_future())
-        # A timer, and the answer awaited as it is: `asyncio.wait` and `timeout` each cost more than all of this.
-        timer = loop.call_later(within, _too_late, ticket)
+        ticket = Ticket(ask, loop.create_future(), deadline=loop.time() + within)
+        self._deadlines.watch(ticket)
         self._enter(ticket)
-        try:
-            return await ticket.answer
-        finally:
-            timer.cancel()
+        return await ticket.answer
 
     async def close(self) -> None:
         """Finish what was accepted; whoever waits for a twin elsewhere is told so."""
@@ -97,7 +138,8 @@ class Batcher(Generic[A]):
         if ticket.answer.done():
             return
         (self._line.appendleft if first else self._line.append)(ticket)
-        if len(self._running) < self._lanes:
+        # A few are not worth a transaction of their own while one is under way: they will be the next.
+        if len(self._running) < self._lanes and (not self._running or len(self._line) >= self._lane_min):
             self._running.add(asyncio.get_running_loop().create_task(self._drive()))
 
     async def _drive(self) -> None:

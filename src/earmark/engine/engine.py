@@ -67,7 +67,7 @@ class Engine:
         admission: Admission | None = None,
         request_seconds_max: float = 15.0,
         transaction_seconds_max: float = 10.0,
-        lanes: int = 2,
+        lanes: int = 3,
         batch_size_max: int = 100,
     ) -> None:
         self.store = store

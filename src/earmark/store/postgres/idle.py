@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 SETTLED = (asyncpg.PostgresError, Misremembered)
 """After these nothing is under way on a connection."""
-CONNECTIONS_MAX = 4
+CONNECTIONS_MAX = 6
 """The pool keeps the rest for everybody else."""
 
 

@@ -83,7 +83,7 @@ class PostgresStore:
         self.outbox = PostgresOutbox(self.transact, read=self._read)
 
     @classmethod
-    async def connect(cls, url: str, *, clock: Clock, connections_max: int = 10) -> PostgresStore:
+    async def connect(cls, url: str, *, clock: Clock, connections_max: int = 12) -> PostgresStore:
         """Open a pool. `?pgbouncer=true` in the URL keeps to what a pooler in transaction mode allows."""
         dsn, pgbouncer = split_url(url)
         behind: dict[str, Any] = {"statement_cache_size": 0} if pgbouncer else {"server_settings": SETTINGS}

@@ -68,11 +68,6 @@ class House:
     async def tidy(self) -> None:
         """Nobody pays for what another left behind."""
         await self._connection.execute(self._sql["tidy_tables"])
-        try:
-            await self._connection.execute(self._sql["write_out"])
-        except asyncpg.InsufficientPrivilegeError:
-            # On a server of others this may be reserved to its operators; then it happens when the server likes.
-            return
 
     async def count(
         self, event_ids: Sequence[str], *, confirmed: Sequence[UUID] = (), held: Sequence[UUID] = ()
