@@ -143,6 +143,7 @@ class PostgresDraft:
             list(map(rows.opening, changes.opened)),
             list(map(rows.draft_entry, changes.entries)),
             [(*ref, units) for ref, units in sorted(changes.totals.items())],
+            all(units > 0 for units in changes.totals.values()),
             [(*ref, delta.held, delta.sold) for ref, delta in sorted(changes.pools.items())],
             [rows.taking(seats[ref], owner) for ref, owner in sorted(changes.seats.items())],
             [(*ref, owner, 0, 0, None) for ref, owner in sorted(changes.cleared.items())],

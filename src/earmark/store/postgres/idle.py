@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any
 
 import asyncpg
@@ -25,9 +26,9 @@ class Idle:
         self.waiting: list[Any] = []
         self.waiting_max = min(CONNECTIONS_MAX, pool.get_max_size() // 2)
 
-    def connection(self) -> _Lent:
-        """One of them, or a new one from the pool, for the length of a `with`."""
-        return _Lent(self)
+    def connection(self, *, within: float) -> _Lent:
+        """One of them, or a new one from the pool, for the length of a `with`; cut when that takes too long."""
+        return _Lent(self, within)
 
     async def close(self) -> None:
         """Give them all back."""
@@ -38,31 +39,43 @@ class Idle:
 class _Lent:
     """A connection on loan. One that was left in the middle of a call is cut, and never used again."""
 
-    __slots__ = ("_connection", "_idle")
+    __slots__ = ("_connection", "_idle", "_timer", "_within")
 
-    def __init__(self, idle: Idle) -> None:
+    def __init__(self, idle: Idle, within: float) -> None:
         self._idle = idle
+        self._within = within
         self._connection: Any = None
+        self._timer: asyncio.TimerHandle | None = None
 
     async def __aenter__(self) -> Any:
         waiting = self._idle.waiting
         while waiting:
             self._connection = waiting.pop()
             if is_open(self._connection):
-                return self._connection
+                break
             await self._idle.pool.release(self._connection)
-        self._connection = await self._idle.pool.acquire()
+        else:
+            self._connection = await self._idle.pool.acquire(timeout=self._within)
+        # A timer that cuts the connection costs less than a timeout around everything that is done with it.
+        self._timer = asyncio.get_running_loop().call_later(self._within, _cut, self._connection)
         return self._connection
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if error is not None and not isinstance(error, SETTLED) and is_open(self._connection):
-            self._connection.terminate()
+        assert self._timer is not None
+        self._timer.cancel()
+        if error is not None and not isinstance(error, SETTLED):
+            _cut(self._connection)
         if is_open(self._connection) and len(self._idle.waiting) < self._idle.waiting_max:
             self._idle.waiting.append(self._connection)
         else:
             await self._idle.pool.release(self._connection)
+
+
+def _cut(connection: Any) -> None:
+    if is_open(connection):
+        connection.terminate()
 
 
 def is_open(connection: Any) -> bool:

@@ -121,7 +121,7 @@ class PostgresStore:
         """Without locks, and one guarded call for what is to be written; `Moved` when locks are needed after all."""
         draft: PostgresDraft | None = None
         try:
-            async with asyncio.timeout(within), self._idle.connection() as connection:
+            async with self._idle.connection(within=within) as connection:
                 draft = PostgresDraft(
                     connection, offset=self._clock.offset, sql=self._sql, recall=self._recall, from_memory=from_memory
                 )

@@ -61,7 +61,7 @@ END $$;
 
 CREATE FUNCTION earmark_write(
     at timestamptz, clock interval, recalled earmark_recalled[], moves earmark_move[], payments earmark_payment[], opened earmark_opening[], entries earmark_entry[],
-    totals earmark_total[], pools earmark_pool[], seats earmark_taking[], cleared earmark_taking[]
+    totals earmark_total[], all_rise boolean, pools earmark_pool[], seats earmark_taking[], cleared earmark_taking[]
 ) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     written bigint;
@@ -114,8 +114,17 @@ BEGIN
            e.caller, e.key, e.request_hash, e.answer_status, e.answer_body
       FROM unnest(entries) e;
 
-    IF cardinality(totals) > 0 THEN
+    IF cardinality(totals) > 0 AND NOT all_rise THEN
         PERFORM earmark_add_totals(totals);
+    ELSIF cardinality(totals) > 0 THEN
+        -- Nobody gives anything back, as most often: one statement, which judges the limit on the row as it is now.
+        INSERT INTO buyer_totals AS t (event_id, buyer, units)
+        SELECT d.event_id, d.buyer, d.units FROM unnest(totals) d
+        ON CONFLICT (event_id, buyer) DO UPDATE SET units = t.units + excluded.units
+         WHERE (SELECT per_buyer_max FROM events e WHERE e.id = t.event_id) IS NULL
+            OR t.units + excluded.units <= (SELECT per_buyer_max FROM events e WHERE e.id = t.event_id);
+        GET DIAGNOSTICS written = ROW_COUNT;
+        IF written <> cardinality(totals) THEN PERFORM earmark_expect(written, cardinality(totals), 'totals'); END IF;
     END IF;
     IF cardinality(pools) > 0 THEN
         UPDATE pools p SET held = p.held + d.held, sold = p.sold + d.sold
@@ -160,12 +169,12 @@ BEGIN
          WHERE (SELECT per_buyer_max FROM events e WHERE e.id = t.event_id) IS NULL
             OR t.units + excluded.units <= (SELECT per_buyer_max FROM events e WHERE e.id = t.event_id);
         GET DIAGNOSTICS written = ROW_COUNT;
-        PERFORM earmark_expect(written, rising, 'totals');
+        IF written <> rising THEN PERFORM earmark_expect(written, rising, 'totals'); END IF;
     END IF;
     IF falling > 0 THEN
         UPDATE buyer_totals t SET units = t.units + d.units
           FROM unnest(totals) d WHERE d.units < 0 AND t.event_id = d.event_id AND t.buyer = d.buyer;
         GET DIAGNOSTICS written = ROW_COUNT;
-        PERFORM earmark_expect(written, falling, 'totals');
+        IF written <> falling THEN PERFORM earmark_expect(written, falling, 'totals'); END IF;
     END IF;
 END $$;
