@@ -200,6 +200,7 @@ class StagedStore(PostgresStore):
     shortcut: Shortcut
     retries: bool = False
     drafts: bool = False
+    drafts_again = 0
     ran: list[str]
     """How the work was run, each time: from "memory", by a "look", or under "locks"."""
     connection: Any = None

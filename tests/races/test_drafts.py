@@ -88,6 +88,19 @@ async def test_of_two_drafts_for_a_seat_one_gets_it(either_house: House, before:
     assert not await either_house.flaws()
 
 
+async def test_a_draft_that_met_somebody_looks_again_before_it_locks(either_house: House) -> None:
+    """Whoever moved the seat has committed by then: a second look shows it, and costs less than locks."""
+    second = await either_house.till("before write", drafts=True, connections_max=6)
+    second.store.drafts_again = 1
+    second.ask(a_hold("A1"))
+    await second.reached("before write")
+    first = granted(await by_another(either_house, a_hold("A1", buyer="cid")))
+    assert isinstance(await second.outcome(), SeatsTaken)
+    assert second.store.ran == ["look", "look"]
+    assert await either_house.owner("A1") == first.id
+    assert not await either_house.flaws()
+
+
 async def a_draft_from_before_the_end_meets_a_takeover(
     house: House, ask: Any, shortcut: Shortcut
 ) -> tuple[Booking, Booking, Till]:

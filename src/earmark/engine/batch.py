@@ -95,7 +95,7 @@ class Batcher(Generic[A]):
         relieve: Callable[[object], Awaitable[None]],
         claims: Callable[[A], Collection[object]] = lambda _: (),
         lanes: int = 3,
-        lane_min: int = 8,
+        lane_min: int = 32,
         size_max: int = 100,
         waiting_max: int = 5000,
     ) -> None:

@@ -114,7 +114,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
             "beside": self.figures.beside(),
             **self.zeros,
             "short": self.short,
-            "durable": self.durable,
+            "durable": self.durable if self.figures.readings else None,
             "deadlocks_seen": self.figures.deadlocks_seen,
             "figures": self.figures.plain(),
             "limits": {
