@@ -43,7 +43,8 @@ def unavailable(reason: ServerUnavailable) -> Any:
 def postgres_server() -> Iterator[Postgres]:
     """One real PostgreSQL for the whole run."""
     try:
-        server = start_postgres(settings={"fsync": "off", "max_connections": "300"})
+        # Statistics that come by themselves, whenever they like, make plans that a test did not ask for.
+        server = start_postgres(settings={"fsync": "off", "max_connections": "300", "autovacuum": "off"})
     except ServerUnavailable as reason:
         unavailable(reason)
     with server:
