@@ -140,7 +140,7 @@ CONNECTIONS: Mapping[str, Mapping[str, int]] = {
     LONE: {"for_update": 2, "cte": 2},
 }
 """How many connections each peer is given, by workload: of 8, 16, 32 and 64 what was best for it on two cores (of 2, 4,
-8 and 16 for the one pool, of 4, 8, 16 and 32 for the hot seats; medians of up to three rounds)."""
+8 and 16 for the one pool, of 4, 8, 16 and 32 for the hot seats; medians of one or two rounds)."""
 CONNECTIONS_ELSE = 16
 
 
@@ -179,7 +179,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """How long, how often, with how many clients, and what."""
 
     rounds: int = 3
-    seconds: float = 2.0
+    seconds: float = 1.7
     """Per workload and contender, in each round."""
     clients: int = 200
     workloads: tuple[str, ...] = tuple(CONTESTS)

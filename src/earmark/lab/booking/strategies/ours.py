@@ -15,13 +15,13 @@ never decides a sale, so that losing it costs speed and nothing else.
 from __future__ import annotations
 
 from http import HTTPStatus
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 from uuid import UUID
 
 import msgspec
 
 from earmark import wiring
-from earmark.domain.ids import BookingId, Buyer, EventId, PoolId, SeatId
+from earmark.domain.ids import BookingId, Buyer, EntryId, EventId
 from earmark.domain.journal import Key
 from earmark.engine.asks import Actor, Confirm, Decided, Hold, Memo
 from earmark.errors import Refusal
@@ -29,10 +29,11 @@ from earmark.lab.booking.ports import About, Place
 from earmark.lab.booking.strategies import drafts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from datetime import datetime
 
     from earmark.domain.booking import Booking
+    from earmark.domain.ids import PoolId, SeatId
     from earmark.engine.asks import Answer
     from earmark.engine.engine import Engine
     from earmark.lab.booking.ports import Want
@@ -57,15 +58,16 @@ class Earmark:
 
     async def hold(self, want: Want) -> UUID | None:
         """The engine's verb."""
-        ids = self._engine.ids
+        booking_id = self._engine.ids.booking_id()
         ask = Hold(
             actor=ACTOR,
-            entry_id=ids.entry_id(),
-            booking_id=ids.booking_id(),
+            # The entry that opens a booking may well have its id: they are in different tables.
+            entry_id=EntryId(booking_id),
+            booking_id=booking_id,
             event_id=EventId(want.event_id),
             buyer=Buyer(want.buyer),
-            seats=tuple(map(SeatId, want.seats)),
-            pools={PoolId(pool): units for pool, units in want.pools.items()},
+            seats=cast("tuple[SeatId, ...]", want.seats),
+            pools=cast("Mapping[PoolId, int]", want.pools),
             ttl_seconds=want.ttl_seconds,
             memo=_memo(want.key, drafts.hash_of(want), status=HTTPStatus.CREATED),
         )
