@@ -76,7 +76,7 @@ async def race(where: Servers, *strategies: str, buyers: int = 30, **plan: Any) 
 async def databases(where: Servers) -> list[str]:
     connection = await asyncpg.connect(split_url(where.database)[0])
     try:
-        found = await connection.fetch("SELECT datname FROM pg_database WHERE datname LIKE 'earmark_race_%'")
+        found = await connection.fetch("SELECT datname FROM pg_database WHERE starts_with(datname, 'earmark_race_')")
     finally:
         await connection.close()
     return [row["datname"] for row in found]
