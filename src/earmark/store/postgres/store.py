@@ -73,7 +73,7 @@ class Moved(Exception):
 class PostgresStore:
     """The truth, in PostgreSQL 15 or newer."""
 
-    drafts_again = 1
+    drafts_again = 2
     """How often a draft that met somebody is tried again before locks are taken."""
 
     def __init__(self, pool: Any, *, clock: Clock, pgbouncer: bool) -> None:
