@@ -41,6 +41,16 @@ class Wire:
         for line in self._lines:
             line.questions = False
 
+    def keep_open(self) -> None:
+        """From now on, a server that hangs up is heard to say so, and the line stays open."""
+        for line in self._lines:
+            line.closes = False
+
+    @property
+    def hung_up(self) -> bool:
+        """Whether the server has left every line."""
+        return all(line.left for line in self._lines)
+
     def cut(self) -> None:
         """Break every line that is open; new ones can be had."""
         for line in self._lines:
@@ -88,6 +98,8 @@ class _Line:
         self._server = server
         self.questions = True
         self.answers = True
+        self.closes = True
+        self.left = False
 
     def abort(self) -> None:
         """Break it on both sides."""
@@ -108,4 +120,6 @@ class _Line:
             while said := await self._server[0].read(65536):
                 if self.answers:
                     self._client[1].write(said)
-        self._client[1].close()
+        self.left = True
+        if self.closes:
+            self._client[1].close()

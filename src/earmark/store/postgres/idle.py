@@ -18,6 +18,10 @@ CONNECTIONS_MAX = 6
 """The pool keeps the rest for everybody else."""
 
 
+class Ended(Exception):
+    """The server had ended the connection before anything was sent on it."""
+
+
 class Idle:
     """The connections that wait for the next draft."""
 
@@ -85,3 +89,11 @@ def is_open(connection: Any) -> bool:
     except asyncpg.InterfaceError:
         # It was cut, and has left the pool with that.
         return False
+
+
+def has_said_goodbye(error: BaseException) -> bool:
+    """Whether nothing was sent, because the server's last word had been read already.
+
+    Between that word and the end of the line pass some milliseconds, in which the connection still looks open.
+    """
+    return isinstance(error, asyncpg.InternalClientError) and str(error).startswith("cannot switch to state")

@@ -16,7 +16,7 @@ from earmark.store import queries
 from earmark.store.migrations import check_current
 from earmark.store.postgres import rows
 from earmark.store.postgres.draft import Misremembered, PostgresDraft
-from earmark.store.postgres.idle import Idle, is_open
+from earmark.store.postgres.idle import Ended, Idle, has_said_goodbye, is_open
 from earmark.store.postgres.maps import read_map
 from earmark.store.postgres.migrate import read_applied, split_url
 from earmark.store.postgres.outbox import PostgresOutbox
@@ -35,7 +35,14 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-SILENT = (OSError, TimeoutError, asyncpg.PostgresConnectionError, asyncpg.InterfaceError, asyncpg.CannotConnectNowError)
+SILENT = (
+    OSError,
+    TimeoutError,
+    asyncpg.PostgresConnectionError,
+    asyncpg.InterfaceError,
+    asyncpg.InternalClientError,
+    asyncpg.CannotConnectNowError,
+)
 STOPPED = (
     asyncpg.OperatorInterventionError,
     asyncpg.InsufficientResourcesError,
@@ -132,6 +139,12 @@ class PostgresStore:
         return await self._draft(work, within=within, from_memory=False)
 
     async def _draft(self, work: Callable[[Transaction], Awaitable[T]], *, within: float, from_memory: bool) -> T:
+        """On the next connection, for as long as those that waited turn out to have ended."""
+        while True:
+            with contextlib.suppress(Ended):
+                return await self._draft_once(work, within=within, from_memory=from_memory)
+
+    async def _draft_once(self, work: Callable[[Transaction], Awaitable[T]], *, within: float, from_memory: bool) -> T:
         """Without locks, and one guarded call for what is to be written; `Moved` when locks are needed after all."""
         draft: PostgresDraft | None = None
         try:
@@ -149,6 +162,9 @@ class PostgresStore:
         except asyncpg.LockNotAvailableError as busy:
             raise RowBusy(because=str(busy)) from busy
         except SILENT_OR_STOPPED as silence:
+            if draft and has_said_goodbye(silence):
+                draft.writing = False
+                raise Ended from silence
             if draft and draft.writing and not isinstance(silence, UNWRITTEN):
                 raise OutcomeUnknown from silence
             raise StoreUnavailable(because=_reason(silence)) from silence
@@ -157,7 +173,7 @@ class PostgresStore:
                 self._recall.doubt(event_id for event_id, _ in draft.recalled)
             raise Moved from moved
         finally:
-            if draft and draft.written:
+            if draft and draft.written and draft.writing:
                 self._recall.gave(draft.written.seats)
 
     async def _once(self, work: Callable[[Transaction], Awaitable[T]], *, within: float) -> T:
