@@ -43,6 +43,9 @@ class Ground:
             raise ZeroDivisionError
         return [answer(call) if callable(answer) else answer for call in calls]
 
+    async def settle(self) -> None:
+        """Whoever goes leaves nothing behind."""
+
     async def close(self) -> None:
         """Nothing is open."""
 
@@ -204,3 +207,54 @@ async def test_such_an_answer_would_be_lost_to_a_timer_that_acts_at_once(
     gate = open_gate(server.url, timeout=0.1)
     await until_true(lambda: connected(gate))
     assert None in await answers_to_a_busy_process(gate)
+
+
+async def test_amends_follow_the_call_that_they_are_owed_for(wire: Ground, flights: Flights) -> None:
+    """Whoever asked has gone while its call was under way: only when that has landed is anything sent for it."""
+    lone = [asyncio.ensure_future(flights.ask(call(name))) for name in "ab"]
+    await wire.flew(2)
+    gathered = asyncio.ensure_future(flights.ask(call("c"), amends=call("sorry")))
+    wire.answers[0].set_result(0)
+    await wire.flew(3)
+    gathered.cancel()
+    wire.answers[1].set_result(0)
+    await asyncio.gather(*lone)
+    await asyncio.sleep(0.01)
+    assert wire.sent == [["a"], ["b"], ["c"]]
+    wire.answers[2].set_result(0)
+    await wire.flew(4)
+    assert wire.sent[3] == ["sorry"]
+    wire.answers[3].set_result(0)
+    await flights.close()
+
+
+async def test_a_call_that_was_never_made_needs_no_amends(wire: Ground, flights: Flights) -> None:
+    """Whoever goes before take-off, or meets an outage on the ground, has nothing to make good."""
+    lone = [asyncio.ensure_future(flights.ask(call(name))) for name in "ab"]
+    await wire.flew(2)
+    gone = asyncio.ensure_future(flights.ask(call("c"), amends=call("sorry for c")))
+    await asyncio.sleep(0)
+    gone.cancel()
+    grounded = asyncio.ensure_future(flights.ask(call("d"), amends=call("sorry for d")))
+    await asyncio.sleep(0)
+    wire.answers[0].set_result("gone")
+    with pytest.raises(LocksUnavailable):
+        await grounded
+    wire.answers[1].set_result(0)
+    await asyncio.gather(*lone, return_exceptions=True)
+    await flights.close()
+    assert wire.sent == [["a"], ["b"]]
+
+
+async def test_a_call_that_was_not_answered_needs_amends(wire: Ground) -> None:
+    """Alone or with others: it may have been carried out."""
+    flights = Flights(wire, breaker=Breaker(failures_max=9))
+    alone = asyncio.ensure_future(flights.ask(call("a"), amends=call("sorry")))
+    await wire.flew(1)
+    wire.answers[0].set_result("gone")
+    with pytest.raises(LocksUnavailable):
+        await alone
+    await wire.flew(2)
+    assert wire.sent[1] == ["sorry"]
+    wire.answers[1].set_result(0)
+    await flights.close()

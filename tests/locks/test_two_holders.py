@@ -118,7 +118,8 @@ async def play(
     fence = late.fence if fenced else None
     seen = account.read(fence)
     await asyncio.to_thread(disaster)
-    right = await right_locks.acquire(KEY, ttl=60)
+    # A server that was away is asked again after a second.
+    right = await right_locks.acquire(KEY, ttl=60, wait=BOUND)
     # Each of them has every reason to believe that it is alone.
     late.check()
     right.check()

@@ -69,6 +69,7 @@ class ClusterWire:
         self._timeout = timeout
         self._met = False
         self._meeting = asyncio.Lock()
+        self._left_behind: set[asyncio.Task[list[Any]]] = set()
 
     async def meet(self) -> None:
         """Find out who has which slot, if that is not known. One asks for all: redis-py stumbles over several."""
@@ -95,8 +96,14 @@ class ClusterWire:
                 answers[place] = answer
         return answers
 
+    async def settle(self) -> None:
+        """Wait for the answers that nobody waits for."""
+        if self._left_behind:
+            await asyncio.wait(self._left_behind)
+
     async def close(self) -> None:
         """Disconnect."""
+        await self.settle()
         await self._cluster.aclose()
 
     async def _send(self, slot: int, calls: Sequence[Call]) -> list[Any]:
@@ -115,19 +122,25 @@ class ClusterWire:
             raise
         return self._script.read(calls, answers)
 
-    async def _in_time(self, work: Coroutine[Any, Any, Any], deadline: float | None) -> Any:
-        """Redirections and reconnections have deadlines of their own; together they have this one."""
-        task = asyncio.ensure_future(work)
-        left = self._timeout if deadline is None else max(0.0, deadline - asyncio.get_running_loop().time())
+    async def _in_time(self, work: Coroutine[Any, Any, list[Any]], deadline: float | None) -> list[Any]:
+        """Redirections and reconnections have deadlines of their own; together they have this one.
+
+        Whoever asks may go; the call goes on, for what was sent may be carried out.
+        """
+        loop = asyncio.get_running_loop()
+        task = loop.create_task(work)
+        timer = loop.call_at(loop.time() + self._timeout if deadline is None else deadline, task.cancel)
+        task.add_done_callback(lambda _: timer.cancel())
         try:
-            done, _ = await asyncio.wait([task], timeout=left)
+            return await asyncio.shield(task)
         except asyncio.CancelledError:
-            task.cancel()
-            raise
-        if not done:
-            task.cancel()
-            raise LocksUnavailable(because=f"no answer in {self._timeout:g} s")
-        return task.result()
+            if not task.done():
+                self._left_behind.add(task)
+                task.add_done_callback(self._left_behind.discard)
+                raise
+            if (caller := asyncio.current_task()) and caller.cancelling():
+                raise
+            raise LocksUnavailable(because=f"no answer in {self._timeout:g} s") from None
 
 
 def open_cluster(nodes: Sequence[tuple[str, int]], *, timeout: float, options: dict[str, Any]) -> RedisCluster:

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from earmark.locks.redis.script import Call
     from earmark.locks.redis.wire import Wire
 
-    Passenger: TypeAlias = tuple[Call, asyncio.Future[Any] | None, float]
-    """A call, who waits for its answer (nobody, for one that was posted), and when it came."""
+    Passenger: TypeAlias = tuple[Call, asyncio.Future[Any] | None, float, Call | None]
+    """A call, who waits for its answer (nobody, for one that was posted), when it came, and what makes amends."""
 
 FLIGHTS_MAX = 2
 CALLS_PER_FLIGHT_MIN = 8  # Fewer are not worth a second flight.
@@ -61,13 +61,17 @@ class Flights:
         self.on_paid: Callable[[], None] = lambda: None
         """Told when calls have got through whose answers nobody read."""
 
-    def ask(self, call: Call) -> Awaitable[Any]:
-        """The script's answer to this call. No coroutine of its own: this is where every call passes."""
+    def ask(self, call: Call, *, amends: Call | None = None) -> Awaitable[Any]:
+        """The script's answer to this call. No coroutine of its own: this is where every call passes.
+
+        If the call is made and its answer not heard, for whoever asked has gone or the server is silent, then `amends`
+        are owed. They follow when the call is over: by another connection, they could arrive before it.
+        """
         self._check()
         if self._flying < FLIGHTS_MAX and not self._gathered:
-            return self._alone(call)
+            return self._alone(call, amends)
         future = self._loop.create_future()
-        self._gathered.append((call, future, self._loop.time() if self._patience else 0.0))
+        self._gathered.append((call, future, self._loop.time() if self._patience else 0.0, amends))
         return future
 
     def post(self, call: Call) -> None:
@@ -75,7 +79,7 @@ class Flights:
         if not self._breaker.allow():
             self._owed.append(call)
             return
-        self._gathered.append((call, None, 0.0))
+        self._gathered.append((call, None, 0.0, None))
         if len(self._gathered) == 1 and self._flying < FLIGHTS_MAX:
             self._depart()
 
@@ -100,6 +104,7 @@ class Flights:
         try:
             while self._pay_again and self._owed:
                 self._pay_again = False
+                await self._wire.settle()
                 owed = list(self._owed)
                 self._owed.clear()
                 answers = await asyncio.gather(*map(self._try, owed))
@@ -121,12 +126,16 @@ class Flights:
             seconds = self._breaker.retry_after_seconds
             raise LocksUnavailable(because=f"Redis did not answer lately; asked again in {seconds:.1f} s")
 
-    async def _alone(self, call: Call) -> Any:
+    async def _alone(self, call: Call, amends: Call | None) -> Any:
         self._flying += 1
         try:
             answers = await self._send([call], self._deadline())
         except LocksUnavailable as outage:
+            self._amend(amends)
             self._ground(outage)
+            raise
+        except asyncio.CancelledError:
+            self._amend(amends)
             raise
         finally:
             self._flying -= 1
@@ -160,29 +169,37 @@ class Flights:
         if not aboard:
             return
         try:
-            answers = await self._send([call for call, _, _ in aboard], self._deadline(aboard))
+            answers = await self._send([call for call, *_ in aboard], self._deadline(aboard))
         except LocksUnavailable as outage:
+            for *_, amends in aboard:
+                self._amend(amends)
             self._fail(aboard, outage)
             self._ground(outage)
             return
         except BaseException as bug:
-            for _, future, _ in aboard:
+            for _, future, _, amends in aboard:
+                self._amend(amends)
                 if future is not None and not future.done():
                     future.set_exception(bug)
             raise
         self._land(aboard, answers)
 
     def _land(self, aboard: list[Passenger], answers: list[Any]) -> None:
-        for (call, future, _), answer in zip(aboard, answers, strict=True):
+        for (call, future, _, amends), answer in zip(aboard, answers, strict=True):
             if future is None:
                 if isinstance(answer, BaseException):
                     self._owed.append(call)
             elif future.done():
-                continue
+                self._amend(amends)
             elif isinstance(answer, BaseException):
+                self._amend(amends)
                 future.set_exception(answer)
             else:
                 future.set_result(answer)
+
+    def _amend(self, amends: Call | None) -> None:
+        if amends is not None:
+            self.owe(amends)
 
     def _board(self) -> list[Passenger]:
         """An equal share of all who are under way.
@@ -203,7 +220,7 @@ class Flights:
 
     def _refuse_late(self, passengers: list[Passenger], *, late_since: float) -> None:
         """Who waited too long to fly is sent home, and the server is not blamed for it: this process was busy."""
-        for _, future, asked in passengers:
+        for _, future, asked, _ in passengers:
             if future is None or asked > late_since:
                 continue
             if not future.done():
@@ -213,7 +230,7 @@ class Flights:
         """When the first of those aboard loses patience. Whoever waits on the ground came later than all of them."""
         if self._patience is None:
             return None
-        waiting = next((asked for _, future, asked in aboard if future is not None), None)
+        waiting = next((asked for _, future, asked, _ in aboard if future is not None), None)
         return (self._loop.time() if waiting is None else waiting) + self._patience
 
     async def _send(self, calls: list[Call], deadline: float | None) -> list[Any]:
@@ -240,7 +257,7 @@ class Flights:
         self._fail(waiting, outage)
 
     def _fail(self, passengers: list[Passenger], outage: LocksUnavailable) -> None:
-        for call, future, _ in passengers:
+        for call, future, *_ in passengers:
             if future is None:
                 self._owed.append(call)
             elif not future.done():

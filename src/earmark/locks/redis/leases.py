@@ -110,12 +110,8 @@ class RedisLeases:
         began = time.monotonic()
         owner = owner_of(claim)
         call = Call(names, ("a", len(claim.keys), owner, milliseconds(claim.ttl)))
-        try:
-            answer = await self._flights.ask(call)
-        except (asyncio.CancelledError, LocksUnavailable):
-            # The answer is not known; the lease, if there is one, must not outlive the question.
-            self._flights.owe(Call(names, ("r", len(claim.keys), owner)))
-            raise
+        # If the answer is not known, the lease, if there is one, must not outlive the question.
+        answer = await self._flights.ask(call, amends=Call(names, ("r", len(claim.keys), owner)))
         if isinstance(answer, int):
             return Grant(claim, self, answer, began + claim.ttl)
         raise LockBusy(keys=_taken(claim, answer))
@@ -127,14 +123,13 @@ class RedisLeases:
             except LockBusy:
                 pass
         owner = owner_of(claim)
-        deadline = time.monotonic() + claim.wait
+        leaving = Call(names, ("l", len(claim.keys), owner, milliseconds(claim.ttl), self._post.channel))
         self._in_line += 1
         try:
-            return await self._stand_in_line(claim, names, owner, deadline)
+            return await self._stand_in_line(claim, owner, leaving)
         except BaseException:
             self._post.forget(owner)
-            words = ("l", len(claim.keys), owner, milliseconds(claim.ttl), self._post.channel)
-            self._flights.owe(Call(names, words))
+            self._flights.owe(leaving)
             raise
         finally:
             self._post.settle(owner)
@@ -142,7 +137,9 @@ class RedisLeases:
             if self._closed and not self._in_line:
                 self._line_left.set()
 
-    async def _stand_in_line(self, claim: Claim, names: tuple[str, ...], owner: str, deadline: float) -> Grant:
+    async def _stand_in_line(self, claim: Claim, owner: str, leaving: Call) -> Grant:
+        deadline = time.monotonic() + claim.wait
+        names = leaving.names
         words = ("w", len(claim.keys), owner, milliseconds(claim.ttl), self._post.channel, self._queue_max)
         again = 0
         while True:
@@ -151,7 +148,7 @@ class RedisLeases:
                 ears = self._servers.ears(names)
             handed_over = self._post.expect(owner)
             asked = time.monotonic()
-            answer = await self._flights.ask(Call(names, (*words, again)))
+            answer = await self._flights.ask(Call(names, (*words, again)), amends=leaving)
             if isinstance(answer, int):
                 return Grant(claim, self, answer, asked + claim.ttl)
             lease_ms, server_now, in_line, *_ = answer

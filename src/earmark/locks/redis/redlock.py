@@ -150,7 +150,7 @@ class Redlock:
         """One round. What a minority granted is given back at once, so that two who split the servers both go on."""
         began = time.monotonic()
         words = ("a", len(claim.keys), owner_of(claim), milliseconds(claim.ttl))
-        answers = await self._ask_all(Call(self._names.of(claim.keys), words))
+        answers = await self._ask_all(Call(self._names.of(claim.keys), words), amends=self._giving_back(claim))
         granted = sum(isinstance(answer, int) for answer in answers)
         until = began + _valid_for(claim.ttl)
         if granted >= self._majority and time.monotonic() < until:
@@ -164,15 +164,18 @@ class Redlock:
     def _whole(self, answers: list[Any]) -> bool:
         return sum(1 for answer in answers if answer == 1) >= self._majority
 
-    async def _give_back(self, claim: Claim) -> list[Any]:
-        return await self._ask_all(Call(self._names.of(claim.keys), ("r", len(claim.keys), owner_of(claim))))
+    def _giving_back(self, claim: Claim) -> Call:
+        return Call(self._names.of(claim.keys), ("r", len(claim.keys), owner_of(claim)))
 
-    async def _ask_all(self, call: Call) -> list[Any]:
+    async def _give_back(self, claim: Claim) -> list[Any]:
+        return await self._ask_all(self._giving_back(claim))
+
+    async def _ask_all(self, call: Call, *, amends: Call | None = None) -> list[Any]:
         """What each server answers; an outage stands for one that did not."""
 
         async def ask(flights: Flights) -> Any:
             try:
-                return await flights.ask(call)
+                return await flights.ask(call, amends=amends)
             except LocksUnavailable as outage:
                 return outage
 

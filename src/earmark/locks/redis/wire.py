@@ -17,7 +17,7 @@ from redis.exceptions import NoScriptError, RedisError
 from earmark.locks.errors import LocksUnavailable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Coroutine, Sequence
 
     from redis.asyncio.connection import AbstractConnection, ConnectionPool
 
@@ -39,6 +39,10 @@ class Wire(Protocol):
         """
         ...
 
+    async def settle(self) -> None:
+        """Return when each call whose caller has gone was answered, or its time is over."""
+        ...
+
     async def close(self) -> None:
         """Let go of connections."""
         ...
@@ -53,6 +57,7 @@ class ServerWire:
         self._timeout = timeout
         self._idle: list[AbstractConnection] = []
         self._closing: set[asyncio.Task[None]] = set()
+        self._reading_out: set[asyncio.Task[None]] = set()
 
     async def send(self, calls: Sequence[Call], *, deadline: float | None = None) -> list[Any]:
         """All calls in one script, one round trip."""
@@ -100,8 +105,14 @@ class ServerWire:
                 self._script.lost()
             return answer
 
+    async def settle(self) -> None:
+        """Wait for the answers that are read for nobody."""
+        if self._reading_out:
+            await asyncio.wait(self._reading_out)
+
     async def close(self) -> None:
         """Disconnect."""
+        await self.settle()
         await self._hang_up()
         if self._closing:
             await asyncio.wait(self._closing)
@@ -114,31 +125,62 @@ class ServerWire:
     async def _exchange(self, connection: AbstractConnection, deadline: float, arguments: tuple[Any, ...]) -> Any:
         # A timer that cuts the connection costs less than a timeout around the read, and nests in the caller's own.
         timer = _Timer(deadline, lambda: self._cut(connection))
-        healthy = False
         try:
             if not connection.is_connected:
                 await connection.connect()
             # Packed by hiredis: the connection would do it in Python, at a third of the whole cost.
             await connection.send_packed_command(pack_command(arguments), check_health=False)
-            answer = await connection.read_response()
-            healthy = True
+        except BaseException:
+            timer.cancel()
+            await connection.disconnect(nowait=True)
+            raise
+        return await self._answer(connection, timer)
+
+    async def _answer(self, connection: AbstractConnection, timer: _Timer) -> Any:
+        """What the server says to a command that was sent."""
+        over, usable = True, False
+        try:
+            answer = await connection.read_response(disconnect_on_error=False)
+            usable = True
+        except asyncio.CancelledError:
+            # The server may be about to carry it out. Nobody knows before it has answered.
+            over = False
+            self._keep(self._reading_out, self._read_out(connection, timer))
+            raise
         except BROKEN:
             raise
         except RedisError:
-            healthy = True
+            usable = True
             raise
         finally:
-            timer.cancel()
-            if healthy:
-                self._idle.append(connection)
-            else:
-                await connection.disconnect(nowait=True)
+            if over:
+                await self._let_go(connection, timer, usable=usable)
         return answer
 
+    async def _read_out(self, connection: AbstractConnection, timer: _Timer) -> None:
+        usable = False
+        try:
+            await connection.read_response(disconnect_on_error=False)
+            usable = True
+        except (*BROKEN, RedisError):
+            pass
+        finally:
+            await self._let_go(connection, timer, usable=usable)
+
+    async def _let_go(self, connection: AbstractConnection, timer: _Timer, *, usable: bool) -> None:
+        timer.cancel()
+        if usable:
+            self._idle.append(connection)
+        else:
+            await connection.disconnect(nowait=True)
+
     def _cut(self, connection: AbstractConnection) -> None:
-        closing = asyncio.ensure_future(connection.disconnect(nowait=True))
-        self._closing.add(closing)
-        closing.add_done_callback(self._closing.discard)
+        self._keep(self._closing, connection.disconnect(nowait=True))
+
+    def _keep(self, tasks: set[asyncio.Task[None]], work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        tasks.add(task)
+        task.add_done_callback(tasks.discard)
 
 
 class _Timer:
