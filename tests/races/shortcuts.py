@@ -318,7 +318,7 @@ def writes(name: str, *edits: tuple[str, str]) -> Shortcut:
     for old, new in edits:
         assert old in text, f"earmark_write has changed: it no longer says {old!r}"
         text = text.replace(old, new)
-    for function in ("earmark_write(", "earmark_add_totals("):
+    for function in ("earmark_write(", "earmark_add_totals(", "earmark_tell("):
         text = text.replace(function, f"{function[:-1]}_{name}(")
     write = edited("write_draft", "earmark_write(", f"earmark_write_{name}(")
     return Shortcut(sql=write, prepare=text.replace("CREATE FUNCTION", "CREATE OR REPLACE FUNCTION"))

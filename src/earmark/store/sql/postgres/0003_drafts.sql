@@ -108,11 +108,8 @@ BEGIN
         SELECT o.id, o.event_id, o.buyer, o.live, 'held', o.lines, o.total, o.currency, at, o.expires_at, 1
           FROM unnest(opened) o;
     END IF;
-    INSERT INTO journal (id, event_id, booking_id, version, verb, before, after, actor, reason, at, facts,
-                         caller, key, request_hash, answer_status, answer_body)
-    SELECT e.id, e.event_id, e.booking_id, e.version, e.verb, e.before, e.after, e.actor, e.reason, $1, e.facts,
-           e.caller, e.key, e.request_hash, e.answer_status, e.answer_body
-      FROM unnest(entries) e;
+    -- The story comes last, so that a draft in vain has not paid for it; but never while a pool waits, which many want.
+    IF cardinality(pools) > 0 THEN PERFORM earmark_tell(at, entries); END IF;
 
     IF cardinality(totals) > 0 AND NOT all_rise THEN
         PERFORM earmark_add_totals(totals);
@@ -148,6 +145,16 @@ BEGIN
         GET DIAGNOSTICS written = ROW_COUNT;
         IF written <> cardinality(cleared) THEN PERFORM earmark_expect(written, cardinality(cleared), 'seats'); END IF;
     END IF;
+    IF cardinality(pools) = 0 THEN PERFORM earmark_tell(at, entries); END IF;
+END $$;
+
+CREATE FUNCTION earmark_tell(at timestamptz, entries earmark_entry[]) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    INSERT INTO journal (id, event_id, booking_id, version, verb, before, after, actor, reason, at, facts,
+                         caller, key, request_hash, answer_status, answer_body)
+    SELECT e.id, e.event_id, e.booking_id, e.version, e.verb, e.before, e.after, e.actor, e.reason, $1, e.facts,
+           e.caller, e.key, e.request_hash, e.answer_status, e.answer_body
+      FROM unnest(entries) e;
 END $$;
 
 -- A total rises only within the event's limit, judged on the row as it is now, and falls whatever it is.
