@@ -216,8 +216,8 @@ class StagedStore(PostgresStore):
             try:
                 return await work(cast("Transaction", Staged(warped, self.stage)))
             finally:
-                recalled = getattr(transaction, "recalled", None)
-                self.ran.append("locks" if recalled is None else "memory" if recalled else "look")
+                remembered = getattr(transaction, "remembered", None)
+                self.ran.append("locks" if remembered is None else "memory" if remembered else "look")
 
         if self.retries:
             return await super().transact(staged, within=within, draft=draft and self.drafts)
@@ -347,7 +347,7 @@ class House:
         store.drafts = drafts
         store.ran = []
         if not memory:
-            store._recall = Recall(remember_nothing)
+            store._recall = Recall(remember_nothing, bookings_max=0)
         store._sql = {**store._sql, **shortcut.sql}
         till = Till(self, store)
         self._tills.append(till)

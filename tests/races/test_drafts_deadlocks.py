@@ -196,7 +196,7 @@ async def plans_of_a_draft(url: str, *, tables: str) -> list[dict[str, Any]]:
 
     # A new connection, which plans for these tables, and the only one that drafts may use.
     await store._recall.close()
-    store._recall = Recall(remember_nothing)
+    store._recall = Recall(remember_nothing, bookings_max=0)
     await store._idle.close()
     await store._pool.expire_connections()
     connection = await store._pool.acquire()

@@ -1,10 +1,10 @@
 """A draft: a verb run without a lock, and what it decides written in one guarded call.
 
 A transaction that locks takes a round trip for each kind of row, and keeps its locks while it waits for the next. A
-draft takes two: one look at everything, and one call that compares every row with what was seen as it writes. For
-seats that nobody has had yet, this process may remember what a look would show (`recall`), which leaves one. Where
-nobody else wanted the same rows in that moment, which is nearly always, that is all. Else the call keeps nothing
-(`Moved`), and the same verb runs again in a transaction that locks.
+draft takes two: one look at everything, and one call that compares every row with what was seen as it writes. Of seats
+that nobody has had yet, and of holds that it wrote itself, this process may remember what a look would show (`recall`),
+which leaves one. Where nobody else wanted the same rows in that moment, which is nearly always, that is all. Else the
+call keeps nothing (`Moved`), and the same verb runs again in a transaction that locks.
 
 The steps are the port's, in the port's order. Here the lock steps only look, and `write` does what locks would do.
 """
@@ -52,12 +52,14 @@ class PostgresDraft:
         self._connection = connection
         self._recall = recall
         self._from_memory = from_memory
-        self.recalled: list[tuple[EventId, int]] = []
-        """The events that were judged from memory, each with its version."""
+        self.remembered = False
+        """Whether this is judged from memory."""
+        self._recalled: list[tuple[EventId, int]] = []
+        """The events that are judged from memory, each with its version."""
         self._offset = offset
         self._sql = sql
         self._now: datetime | None = None
-        self._events: dict[EventId, Event] = {}
+        self._events: Mapping[EventId, Event] = {}
         self._seats: dict[SeatRef, SeatSeen] = {}
         self._bookings: dict[BookingId, Booking] = {}
         self._uses: Mapping[str, BookingId] = {}
@@ -70,16 +72,18 @@ class PostgresDraft:
     async def begin(self, keys: Sequence[Key], look: Look | None = None) -> Opening:
         """The moment, what the keys remember, and all that the verb will look at. No key is claimed before `write`."""
         assert look is not None, "a draft is for verbs that say what they look at"
-        if self._from_memory and look.seats and (memory := self._recall.of(look, offset=self._offset)):
+        if self._from_memory and (memory := self._recall.of(look, offset=self._offset)):
             # Nothing to look at. A key that remembers something after all makes the write refuse.
-            self._now, self._events, self._seats = memory
-            self.recalled = [(event.id, event.version) for event in self._events.values()]
+            self.remembered = True
+            self._now, self._events, self._seats, self._bookings = memory
+            self._recalled = [(event.id, event.version) for event in self._events.values()]
             self._requests = look.requests
             return Opening(now=self._now)
         distinct = rows.columns(set(keys), width=2)
         if look.bookings:
             (seen,) = await self._fetch("look_at_bookings", self._offset, *distinct, list(look.bookings))
             self._bookings = {booking.id: booking for booking in map(rows.booking, seen[2])}
+            self._recall.learn((), now=seen[0] - self._offset)
         else:
             refs = sorted(look.seats)
             wanted = rows.columns(refs, width=2)
@@ -130,14 +134,15 @@ class PostgresDraft:
     async def write(self, changes: Changes) -> None:
         """Kept for `commit`. Rows of each kind in key order, for that is the order in which they will be locked."""
         assert changes.event is None, "an operator's change works under locks"
-        if self.recalled and len(changes.opened) < self._requests:
+        if self.remembered and len(changes.opened) + len(changes.moved) < self._requests:
             raise Misremembered
         moved = sorted((*changes.expired, *changes.moved), key=lambda booking: booking.id)
         seats, now = self._seats, self._now
         self._arguments = (
             now,
             self._offset,
-            self.recalled,
+            self.remembered,
+            self._recalled,
             [rows.move(booking, seen=self._bookings[booking.id]) for booking in moved],
             sorted(self._uses.items()),
             list(map(rows.opening, changes.opened)),
@@ -155,6 +160,13 @@ class PostgresDraft:
         if self.written is not None:
             self.writing = True
             await self._connection.fetch(self._sql["write_draft"], *self._arguments)
+        elif self.remembered:
+            raise Misremembered
+
+    def doubt(self) -> None:
+        """What was remembered was not so."""
+        if self.remembered:
+            self._recall.doubt(self._events, self._bookings)
 
     async def insert_event(self, event: Event, *, seats: Sequence[Seat], pools: Sequence[Pool]) -> bool:
         """Never in a draft."""

@@ -1,8 +1,9 @@
-"""What this process remembers of the houses it sells, so that a hold of fresh seats need not look first.
+"""What this process remembers, so that a hold of fresh seats, and whatever follows on it, need not look first.
 
-Remembered are an event's rules, and the price and fence of its seats that nobody has had so far. Nothing is decided by
-it alone: the call that writes compares every seat with what is remembered, the event's version, and the moment with
-the server's own clock. Where one differs, nothing is kept, the event is forgotten, and the hold looks.
+Remembered are an event's rules, the price and fence of its seats that nobody has had so far, and the holds that this
+process has written. Nothing is decided by it alone: the call that writes compares every seat with what is remembered,
+the versions of events and bookings, and the moment with the server's own clock. Where one differs, nothing is kept,
+that event or booking is forgotten, and the verb looks.
 
 A seat is forgotten when this process gives it away. When another one does, the first to find out makes the whole event
 be looked at for a while, longer each time: a house that several processes sell to a crowd is better looked at.
@@ -19,16 +20,19 @@ from typing import TYPE_CHECKING, NamedTuple
 from earmark.domain.seat import SeatSeen
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Collection, Iterable
+    from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
     from datetime import datetime
 
+    from earmark.domain.booking import Booking
     from earmark.domain.event import Event
-    from earmark.domain.ids import EventId, SeatId, SeatRef
-    from earmark.engine.ports import Look
+    from earmark.domain.ids import BookingId, EventId, SeatId, SeatRef
+    from earmark.engine.ports import Changes, Look
 
 SEATS_MAX = 300_000
 """In all: about 110 bytes each."""
 EVENTS_MAX = 1000
+BOOKINGS_MAX = 10_000
+"""The newest: less than a kilobyte each."""
 PAGE = 2000
 """So many seats are read at once: few enough that nobody waits for them."""
 DOUBT_SECONDS_MIN = 1.0
@@ -44,13 +48,27 @@ class House(NamedTuple):
     fresh: dict[SeatId, tuple[int, int]]
 
 
+class Memory(NamedTuple):
+    """What a look would show."""
+
+    now: datetime
+    events: Mapping[EventId, Event]
+    seats: dict[SeatRef, SeatSeen]
+    bookings: dict[BookingId, Booking]
+
+
 class Recall:
-    """The houses, the one that was used last at the end."""
+    """The houses, the one that was used last at the end; and the holds, the newest at the end."""
 
     def __init__(
-        self, read_page: Callable[[EventId, str, int], Awaitable[Collection[tuple[SeatId, int, int]]]]
+        self,
+        read_page: Callable[[EventId, str, int], Awaitable[Collection[tuple[SeatId, int, int]]]],
+        *,
+        bookings_max: int = BOOKINGS_MAX,
     ) -> None:
         self._read_page = read_page
+        self._bookings: OrderedDict[BookingId, Booking] = OrderedDict()
+        self._bookings_max = bookings_max
         self._houses: OrderedDict[EventId, House] = OrderedDict()
         self._doubts: dict[EventId, tuple[float, float]] = {}
         self._loading: dict[EventId, asyncio.Task[None]] = {}
@@ -59,13 +77,17 @@ class Recall:
         self._seats = 0
         self._clock: tuple[datetime, float] | None = None
 
-    def of(
-        self, look: Look, *, offset: timedelta
-    ) -> tuple[datetime, dict[EventId, Event], dict[SeatRef, SeatSeen]] | None:
-        """The moment, the events and the seats, if all of them are remembered."""
+    def of(self, look: Look, *, offset: timedelta) -> Memory | None:
+        """All that is looked for, if all of it is remembered."""
         now = self._now()
+        if now is None:
+            return None
+        if look.bookings:
+            bookings = self._bookings
+            found = {booking_id: bookings[booking_id] for booking_id in look.bookings if booking_id in bookings}
+            return Memory(now + offset, {}, {}, found) if len(found) == len(look.bookings) else None
         houses = self._houses
-        if now is None or any(event_id not in houses for event_id in look.events):
+        if not look.seats or any(event_id not in houses for event_id in look.events):
             return None
         seats: dict[SeatRef, SeatSeen] = {}
         for ref in look.seats:
@@ -75,7 +97,7 @@ class Recall:
             seats[ref] = SeatSeen(ref=ref, price=fresh[0], blocked=False, pointer=None, fence=fresh[1])
         for event_id in look.events:
             houses.move_to_end(event_id)
-        return now + offset, {event_id: houses[event_id].event for event_id in look.events}, seats
+        return Memory(now + offset, {event_id: houses[event_id].event for event_id in look.events}, seats, {})
 
     def learn(self, events: Iterable[Event], *, now: datetime) -> None:
         """Somebody looked: the server's clock is known, and these events' rules. Their seats are read by and by."""
@@ -86,6 +108,18 @@ class Recall:
             if not (event.id in self._houses or self._loading or self._is_doubted(event.id)):
                 self._loading[event.id] = asyncio.get_running_loop().create_task(self._load(event))
 
+    def wrote(self, changes: Changes | None) -> None:
+        """This, if anything, was committed: the holds are remembered, and what has moved is not."""
+        if changes is None:
+            return
+        bookings = self._bookings
+        for booking in (*changes.moved, *changes.expired):
+            bookings.pop(booking.id, None)
+        for booking in changes.opened:
+            bookings[booking.id] = booking
+        while len(bookings) > self._bookings_max:
+            bookings.popitem(last=False)
+
     def gave(self, refs: Collection[SeatRef]) -> None:
         """These seats were given away, or may have been."""
         for event_id, seat_id in refs:
@@ -94,9 +128,11 @@ class Recall:
         if self._loading:
             self._given.update(refs)
 
-    def doubt(self, ids: Iterable[EventId]) -> None:
-        """What was remembered of these events was not so."""
-        for event_id in ids:
+    def doubt(self, event_ids: Iterable[EventId], booking_ids: Iterable[BookingId] = ()) -> None:
+        """What was remembered of one of these was not so."""
+        for booking_id in booking_ids:
+            self._bookings.pop(booking_id, None)
+        for event_id in event_ids:
             self._forget(event_id)
             _, seconds = self._doubts.get(event_id, (0.0, DOUBT_SECONDS_MIN / 2))
             seconds = min(2 * seconds, DOUBT_SECONDS_MAX)

@@ -209,6 +209,7 @@ def move(after: Booking, *, seen: Booking) -> tuple[object, ...]:
         after.payment_id,
         after.payment_method,
         seen.version,
+        seen.expires_at,
     )
 
 

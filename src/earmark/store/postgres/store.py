@@ -153,11 +153,10 @@ class PostgresStore:
                     connection, offset=self._clock.offset, sql=self._sql, recall=self._recall, from_memory=from_memory
                 )
                 result = await work(draft)
-                if draft.recalled and not draft.written:
-                    raise Misremembered
                 if draft.written and not is_open(connection):
                     raise StoreUnavailable(because="the connection was cut before anything was sent")
                 await draft.commit()
+                self._recall.wrote(draft.written)
                 return result
         except asyncpg.LockNotAvailableError as busy:
             raise RowBusy(because=str(busy)) from busy
@@ -170,7 +169,7 @@ class PostgresStore:
             raise StoreUnavailable(because=_reason(silence)) from silence
         except asyncpg.PostgresError as moved:
             if draft:
-                self._recall.doubt(event_id for event_id, _ in draft.recalled)
+                draft.doubt()
             raise Moved from moved
         finally:
             if draft and draft.written and draft.writing:
@@ -197,6 +196,7 @@ class PostgresStore:
                 if transaction.written:
                     self._recall.gave(transaction.written.seats)
                 await _commit(scope, connection)
+                self._recall.wrote(transaction.written)
                 return result
         except asyncpg.LockNotAvailableError as busy:
             raise RowBusy(because=str(busy)) from busy

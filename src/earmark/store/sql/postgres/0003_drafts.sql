@@ -27,7 +27,8 @@ CREATE TYPE earmark_payment AS (payment_id text, booking_id uuid);
 
 CREATE TYPE earmark_move AS (
     id uuid, version integer, state text, lines jsonb, total bigint, expires_at timestamptz, paying_until timestamptz,
-    confirmed_at timestamptz, ended_at timestamptz, payment_id text, payment_method text, seen integer
+    confirmed_at timestamptz, ended_at timestamptz, payment_id text, payment_method text,
+    seen integer, seen_expires_at timestamptz
 );
 
 CREATE TYPE earmark_opening AS (
@@ -60,7 +61,8 @@ BEGIN
 END $$;
 
 CREATE FUNCTION earmark_write(
-    at timestamptz, clock interval, recalled earmark_recalled[], moves earmark_move[], payments earmark_payment[], opened earmark_opening[], entries earmark_entry[],
+    at timestamptz, clock interval, from_memory boolean, recalled earmark_recalled[],
+    moves earmark_move[], payments earmark_payment[], opened earmark_opening[], entries earmark_entry[],
     totals earmark_total[], all_rise boolean, pools earmark_pool[], seats earmark_taking[], cleared earmark_taking[]
 ) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
@@ -72,7 +74,7 @@ BEGIN
     END IF;
 
     -- Judged from memory: by rules that still stand, and at a moment that is this server's now, or was a moment ago.
-    IF cardinality(recalled) > 0 AND (
+    IF from_memory AND (
         at NOT BETWEEN statement_timestamp() + clock - interval '1 second' AND statement_timestamp() + clock + interval '20 ms'
         OR EXISTS (SELECT 1 FROM unnest(recalled) r
                     WHERE NOT EXISTS (SELECT 1 FROM events e WHERE e.id = r.event_id AND e.version = r.version))) THEN
@@ -85,13 +87,13 @@ BEGIN
         RAISE EXCEPTION 'earmark: a key is being decided elsewhere' USING ERRCODE = 'EM001';
     END IF;
 
-    -- Bookings that were judged at a version, and still have it. Before the seats: the schema refuses a seat whose owner lives.
+    -- Bookings that were judged at a version, and still have it, and the same time to live. Before the seats: the schema refuses a seat whose owner lives.
     IF cardinality(moves) > 0 THEN
         UPDATE bookings b
            SET state = m.state, lines = coalesce(m.lines, b.lines), total = coalesce(m.total, b.total),
                expires_at = m.expires_at, paying_until = m.paying_until, confirmed_at = m.confirmed_at,
                ended_at = m.ended_at, payment_id = m.payment_id, payment_method = m.payment_method, version = m.version
-          FROM unnest(moves) m WHERE b.id = m.id AND b.version = m.seen;
+          FROM unnest(moves) m WHERE b.id = m.id AND b.version = m.seen AND b.expires_at = m.seen_expires_at;
         GET DIAGNOSTICS written = ROW_COUNT;
         IF written <> cardinality(moves) THEN PERFORM earmark_expect(written, cardinality(moves), 'bookings'); END IF;
     END IF;

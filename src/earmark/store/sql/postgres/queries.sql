@@ -339,7 +339,7 @@ SELECT p.event_id, p.id, p.capacity, p.held, p.sold, p.price
 
 -- name: write_draft
 -- Everything that a draft changes, compared with what it saw; EM001 when something moved.
-SELECT earmark_write($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12);
+SELECT earmark_write($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13);
 
 -- name: recall_seats
 -- The seats of a house that nobody ever had, page by page, for a process to remember.
