@@ -337,6 +337,7 @@ FORGETS_THE_FENCE = writes("fenceless", ("AND s.fence = t.fence ", ""))
 FORGETS_THE_PRICE = writes("priceless", ("AND s.price = t.price ", ""))
 FORGETS_THE_BLOCK = writes("blockless", (" AND NOT s.blocked", ""))
 FORGETS_THE_VERSION = writes("versionless", (_VERSION, ""))
+FORGETS_THE_PRICE_OF_UNITS = writes("priceless", (" AND (d.price IS NULL OR p.price = d.price)", ""))
 FORGETS_THE_TIME = writes("timeless", (" AND b.expires_at = m.seen_expires_at", ""))
 FORGETS_WHOSE_SEAT_IT_CLEARS = writes("clears_any", (_VERSION, ""), (" AND s.booking_id = c.pointer", ""))
 FORGETS_THE_CAPACITY = writes(

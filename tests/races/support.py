@@ -346,7 +346,9 @@ class House:
         store.retries = retries or drafts
         store.drafts = drafts
         store.ran = []
-        if not memory:
+        if memory:
+            store._recall._requests_per_page = 0
+        else:
             store._recall = Recall(remember_nothing, bookings_max=0)
         store._sql = {**store._sql, **shortcut.sql}
         till = Till(self, store)

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from earmark.domain.event import Event
-from earmark.domain.ids import EventId, SeatId, SeatRef
+from earmark.domain.ids import EventId, PoolId, PoolRef, SeatId, SeatRef
 from earmark.domain.journal import Key
 from earmark.engine.asks import Change, Decided, Memo, Replayed
 from earmark.engine.ports import Look
-from earmark.errors import IdempotencyMismatch, LimitExceeded, SaleClosed, SeatsTaken
+from earmark.errors import IdempotencyMismatch, LimitExceeded, PoolExhausted, SaleClosed, SeatsTaken
 from earmark.store.postgres import recall as module
 from earmark.store.postgres.recall import Recall
 
@@ -24,9 +24,10 @@ from .asks import EVENT, IDS, SHOP, a_block, a_hold, a_limit, a_release, a_repri
 from .support import AS_BUILT, Shortcut, granted, until
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Sequence
 
     from earmark.engine.asks import Ask
+    from earmark.store.postgres.recall import Page
 
     from .support import House, Till
 
@@ -242,14 +243,15 @@ class Pages:
         self.reads = 0
         self.broken = False
 
-    async def read(self, _: EventId, after: str, limit: int) -> Collection[tuple[SeatId, int, int]]:
+    async def read(self, _: EventId, after: str, limit: int) -> Sequence[Page]:
         """The next page."""
         if self.reads >= self.after:
             await self.may_go_on.wait()
         self.reads += 1
         if self.broken:
             raise OSError
-        return [(SeatId(name), 100, 0) for name in self.names if name > after][:limit]
+        page = [SeatId(name) for name in self.names if name > after][:limit]
+        return [(100, 0, page, page[-1])] if page else []
 
 
 def an_event(name: str = "play") -> Event:
@@ -268,7 +270,7 @@ async def loaded(recall: Recall, *names: str) -> None:
     """Learn of events, one after the other."""
     for name in names:
         recall.learn([an_event(name)], now=NOW)
-        await until(lambda: not recall._loading)
+        await until(lambda: not recall._reading)
 
 
 async def test_a_seat_given_away_while_its_house_is_read_is_not_fresh() -> None:
@@ -276,12 +278,12 @@ async def test_a_seat_given_away_while_its_house_is_read_is_not_fresh() -> None:
     pages = Pages(10)
     pages.after = 1
     pages.may_go_on.clear()
-    recall = Recall(pages.read)
+    recall = Recall(pages.read, requests_per_page=0)
     recall.learn([an_event()], now=NOW)
     await until(lambda: pages.reads)
     recall.gave([SeatRef(EventId("play"), SeatId("S000003"))])
     pages.may_go_on.set()
-    await until(lambda: not recall._loading)
+    await until(lambda: not recall._reading)
     assert knows(recall, "S000002")
     assert not knows(recall, "S000003")
 
@@ -290,13 +292,14 @@ async def test_one_house_is_read_at_a_time_and_nobody_waits_for_it() -> None:
     """Whoever asks meanwhile is told that nothing is remembered."""
     pages = Pages(10)
     pages.may_go_on.clear()
-    recall = Recall(pages.read)
+    recall = Recall(pages.read, requests_per_page=0)
     recall.learn([an_event("one"), an_event("two")], now=NOW)
     recall.learn([an_event("two")], now=NOW)
     assert not knows(recall, "S000001", "one")
-    assert len(recall._loading) == 1
+    assert recall._reading is not None
+    assert pages.reads == 0
     pages.may_go_on.set()
-    await until(lambda: not recall._loading)
+    await until(lambda: not recall._reading)
     assert knows(recall, "S000001", "one")
     assert not knows(recall, "S000001", "two")
 
@@ -305,7 +308,7 @@ async def test_a_house_that_cannot_be_read_is_not_remembered() -> None:
     """Nor is it half remembered; the next look tries again."""
     pages = Pages(10)
     pages.broken = True
-    recall = Recall(pages.read)
+    recall = Recall(pages.read, requests_per_page=0)
     await loaded(recall, "play")
     assert not knows(recall, "S000001")
     pages.broken = False
@@ -316,13 +319,14 @@ async def test_a_house_that_cannot_be_read_is_not_remembered() -> None:
 async def test_reading_stops_when_the_store_closes() -> None:
     """Nothing is left running."""
     pages = Pages(10)
-    recall = Recall(pages.read)
+    recall = Recall(pages.read, requests_per_page=0)
     recall.learn([an_event()], now=NOW)
     pages.may_go_on.clear()
     await asyncio.sleep(0)
-    tasks = list(recall._loading.values())
+    task = recall._reading
+    assert task is not None
     await recall.close()
-    assert [task.done() for task in tasks] == [True]
+    assert task.done()
     await recall.close()
 
 
@@ -330,8 +334,9 @@ async def test_memory_is_bounded_and_the_house_used_last_stays(monkeypatch: pyte
     """Those that nobody asked for in a while go first; a house too large for all of it is not remembered."""
     monkeypatch.setattr(module, "SEATS_MAX", 30)
     monkeypatch.setattr(module, "PAGE", 4)
+    monkeypatch.setattr(module, "KEPT_SECONDS", 0.0)
     pages = Pages(10)
-    recall = Recall(pages.read)
+    recall = Recall(pages.read, requests_per_page=0)
     await loaded(recall, "one", "two", "three")
     assert knows(recall, "S000001", "one")
     await loaded(recall, "four")
@@ -343,9 +348,41 @@ async def test_memory_is_bounded_and_the_house_used_last_stays(monkeypatch: pyte
     assert recall._seats <= 30
 
 
+async def test_houses_do_not_push_each_other_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where more houses are sold than can be remembered, reading them in turn would cost more than looking."""
+    monkeypatch.setattr(module, "SEATS_MAX", 30)
+    pages = Pages(10)
+    recall = Recall(pages.read, requests_per_page=0)
+    names = ("one", "two", "three", "four")
+    for _ in range(5):
+        for name in names:
+            await loaded(recall, name)
+            knows(recall, "S000001", name)
+    assert [knows(recall, "S000001", name) for name in names] == [True, True, True, False]
+    assert (pages.reads, recall._seats) == (4, 30)
+
+
+async def test_a_house_is_read_as_fast_as_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A page for every so many requests, and known only when all of it is."""
+    monkeypatch.setattr(module, "PAGE", 4)
+    pages = Pages(10)
+    recall = Recall(pages.read, requests_per_page=5)
+    read = []
+    for _ in range(16):
+        await loaded(recall, "play")
+        read.append(pages.reads)
+    assert read == [0] * 4 + [1] * 5 + [2] * 5 + [3] * 2
+    assert knows(recall, "S000009")
+    recall.learn([an_event("one"), an_event("two")], now=NOW, requests=9)
+    assert not recall._reading
+    recall.learn([an_event("one"), an_event("two")], now=NOW, requests=9)
+    assert recall._reading
+    await recall.close()
+
+
 async def test_what_was_given_is_not_counted_twice() -> None:
     """The bound is on what is remembered, so the count must be right."""
-    recall = Recall(Pages(10).read)
+    recall = Recall(Pages(10).read, requests_per_page=0)
     await loaded(recall, "play")
     ref = SeatRef(EventId("play"), SeatId("S000001"))
     recall.gave([ref])
@@ -360,7 +397,7 @@ async def test_a_house_in_doubt_is_looked_at_for_longer_each_time(monkeypatch: p
     moment = 0.0
     monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: moment))
     pages = Pages(10)
-    recall = Recall(pages.read)
+    recall = Recall(pages.read, requests_per_page=0)
     lasted = []
     for _ in range(9):
         await loaded(recall, "play")
@@ -368,7 +405,57 @@ async def test_a_house_in_doubt_is_looked_at_for_longer_each_time(monkeypatch: p
         began = moment
         while recall._is_doubted(EventId("play")):
             recall.learn([an_event()], now=NOW)
-            assert not recall._loading
+            assert not recall._reading
             moment += 0.5
         lasted.append(moment - began)
     assert lasted == [1, 2, 4, 8, 16, 32, 60, 60, 60]
+
+
+# Pools: remembered as they were seen last, and compared when they are written.
+
+
+async def remembering_a_pool(house: House, *, shortcut: Shortcut = AS_BUILT) -> Till:
+    """A till that has sold units, and by now remembers the pool."""
+    till = await remembering(house, shortcut=shortcut)
+    granted(await till.ask(a_hold(units=1, buyer="eve")).outcome())
+    till.store.ran.clear()
+    return till
+
+
+async def test_units_are_sold_without_a_look(either_house: House) -> None:
+    """One call, and the counts that are remembered follow what was sold."""
+    till = await remembering_a_pool(either_house)
+    for buyer in ("ann", "bob"):
+        granted(await till.ask(a_hold(units=1, buyer=buyer)).outcome())
+    assert till.store.ran == ["memory", "memory"]
+    pool = till.store._recall.pools([PoolRef(EVENT, PoolId("GA"))])
+    assert pool is not None
+    counted = await either_house.observer.fetchval("SELECT held FROM pools WHERE id = 'GA'")
+    assert pool[PoolRef(EVENT, PoolId("GA"))].held == counted
+    assert not await either_house.flaws()
+
+
+async def test_memory_sells_no_unit_that_another_process_has_sold(either_house: House) -> None:
+    """It believes that there are some left; the write counts them."""
+    till = await remembering_a_pool(either_house)
+    free = await either_house.observer.fetchval("SELECT capacity - held - sold FROM pools WHERE id = 'GA'")
+    await by_another(either_house, a_hold(units=free, buyer="cid"))
+    assert isinstance(await till.ask(a_hold(units=1)).outcome(), PoolExhausted)
+    assert till.store.ran[0] == "memory"
+    assert not await either_house.flaws()
+
+
+async def test_units_are_sold_for_the_price_that_is_asked_now(either_house: House) -> None:
+    """Also when they were priced by hand, and the event does not tell."""
+    till = await remembering_a_pool(either_house)
+    await either_house.observer.execute("UPDATE pools SET price = 99 WHERE id = 'GA'")
+    assert granted(await till.ask(a_hold(units=1)).outcome()).total == 99
+    assert till.store.ran == ["memory", "locks"]
+
+
+async def test_without_their_price_units_are_sold_for_what_they_cost_once(bare_house: House) -> None:
+    """The control."""
+    till = await remembering_a_pool(bare_house, shortcut=shortcuts.FORGETS_THE_PRICE_OF_UNITS)
+    await bare_house.observer.execute("UPDATE pools SET price = 99 WHERE id = 'GA'")
+    assert granted(await till.ask(a_hold(units=1)).outcome()).total != 99
+    assert till.store.ran == ["memory"]

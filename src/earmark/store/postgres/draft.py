@@ -62,6 +62,7 @@ class PostgresDraft:
         self._events: Mapping[EventId, Event] = {}
         self._seats: dict[SeatRef, SeatSeen] = {}
         self._bookings: dict[BookingId, Booking] = {}
+        self._pools: dict[PoolRef, Pool] = {}
         self._uses: Mapping[str, BookingId] = {}
         self._requests = 0
         self._arguments: tuple[object, ...] = ()
@@ -90,7 +91,7 @@ class PostgresDraft:
             (seen,) = await self._fetch("look_to_hold", self._offset, *distinct, list(look.events), *wanted)
             self._events = {row["id"]: rows.event(row) for row in seen[2]}
             self._seats = {ref: rows.seat_seen(row, ref) for row in seen[3] for ref in (refs[row[0] - 1],)}
-            self._recall.learn(self._events.values(), now=seen[0] - self._offset)
+            self._recall.learn(self._events.values(), now=seen[0] - self._offset, requests=look.requests)
         self._now = seen[0]
         return Opening(now=seen[0], remembered=dict(map(rows.memory, seen[1])))
 
@@ -121,11 +122,15 @@ class PostgresDraft:
         return dict.fromkeys(refs, 0) | {TotalRef(*row[:2]): row["units"] for row in found}
 
     async def lock_pools(self, refs: Collection[PoolRef]) -> dict[PoolRef, Pool]:
-        """Seen; `write` keeps a rise only within the capacity."""
-        if not refs:
+        """Seen where a hold will be judged by it; `write` keeps a rise only within the capacity, and at this price."""
+        if not refs or not self._events:
             return {}
-        found = await self._fetch("see_pools", *rows.columns(refs, width=2))
-        return {pool.ref: pool for pool in map(rows.pool, found)}
+        if not (self.remembered and (remembered := self._recall.pools(refs))):
+            found = await self._fetch("see_pools", *rows.columns(refs, width=2))
+            remembered = {pool.ref: pool for pool in map(rows.pool, found)}
+            self._recall.saw_pools(remembered.values())
+        self._pools = remembered
+        return remembered
 
     async def lock_seats(self, seen: Collection[SeatSeen]) -> frozenset[SeatRef]:
         """Taken to be as they were; `write` compares."""
@@ -149,7 +154,7 @@ class PostgresDraft:
             list(map(rows.draft_entry, changes.entries)),
             [(*ref, units) for ref, units in sorted(changes.totals.items())],
             all(units > 0 for units in changes.totals.values()),
-            [(*ref, delta.held, delta.sold) for ref, delta in sorted(changes.pools.items())],
+            [(*ref, delta.held, delta.sold, self._price(ref)) for ref, delta in sorted(changes.pools.items())],
             [rows.taking(seats[ref], owner) for ref, owner in sorted(changes.seats.items())],
             [(*ref, owner, 0, 0, None) for ref, owner in sorted(changes.cleared.items())],
         )
@@ -179,6 +184,9 @@ class PostgresDraft:
     async def lock_due(self, **wanted: Any) -> list[Booking]:
         """Never in a draft: what is due is found among rows that nobody else is changing."""
         _refuse(wanted)
+
+    def _price(self, ref: PoolRef) -> int | None:
+        return pool.price if (pool := self._pools.get(ref)) else None
 
     async def _fetch(self, name: str, *arguments: object) -> list[Any]:
         found: list[Any] = await self._connection.fetch(self._sql[name], *arguments)

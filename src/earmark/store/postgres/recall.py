@@ -1,10 +1,11 @@
 """What this process remembers, so that a hold of fresh seats, and whatever follows on it, need not look first.
 
-Remembered are an event's rules, the price and fence of its seats that nobody has had so far, and the holds that this
-process has written. Nothing is decided by it alone: the call that writes compares every seat with what is remembered,
-the versions of events and bookings, and the moment with the server's own clock. Where one differs, nothing is kept,
-that event or booking is forgotten, and the verb looks.
+Remembered are an event's rules, the price and fence of its seats that nobody has had so far, its pools, and the holds
+that this process has written. Nothing is decided by it alone: the call that writes compares every seat with what is
+remembered, the versions of events and bookings, and the moment with the server's own clock. Where one differs, nothing
+is kept, that event or booking is forgotten, and the verb looks.
 
+A house is read page by page, as fast as it is asked for: reading a thousand seats for a single hold would be no gain.
 A seat is forgotten when this process gives it away. When another one does, the first to find out makes the whole event
 be looked at for a while, longer each time: a house that several processes sell to a crowd is better looked at.
 """
@@ -17,16 +18,22 @@ from collections import OrderedDict
 from datetime import timedelta
 from typing import TYPE_CHECKING, NamedTuple
 
+import msgspec
+
 from earmark.domain.seat import SeatSeen
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+    from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
     from datetime import datetime
 
     from earmark.domain.booking import Booking
     from earmark.domain.event import Event
-    from earmark.domain.ids import BookingId, EventId, SeatId, SeatRef
+    from earmark.domain.ids import BookingId, EventId, PoolId, PoolRef, SeatId, SeatRef
+    from earmark.domain.pool import Pool
     from earmark.engine.ports import Changes, Look
+
+    Page = tuple[int, int, list[SeatId], SeatId]
+    """Seats of one price and fence: these, then their ids and the last of these."""
 
 SEATS_MAX = 300_000
 """In all: about 110 bytes each."""
@@ -35,17 +42,47 @@ BOOKINGS_MAX = 10_000
 """The newest: less than a kilobyte each."""
 PAGE = 2000
 """So many seats are read at once: few enough that nobody waits for them."""
+REQUESTS_PER_PAGE = 16
+"""A page costs about as much as it saves so many requests to be decided without a look."""
+KEPT_SECONDS = 30.0
+"""A house that was asked for so lately makes room for no other."""
 DOUBT_SECONDS_MIN = 1.0
 DOUBT_SECONDS_MAX = 60.0
 CLOCK_SECONDS_MAX = 60.0
 """How long the server's clock is reckoned from the last time that it was read."""
 
 
-class House(NamedTuple):
-    """One event, and the price and fence of its seats that nobody has had."""
+class House:
+    """One event, the price and fence of its seats that nobody has had, and its pools as they were seen."""
 
-    event: Event
-    fresh: dict[SeatId, tuple[int, int]]
+    __slots__ = ("event", "fresh", "given", "last", "pools", "requests", "used_at")
+
+    def __init__(self, event: Event) -> None:
+        self.event = event
+        self.fresh: dict[SeatId, tuple[int, int]] = {}
+        self.pools: dict[PoolId, Pool] = {}
+        self.used_at = 0.0
+        self.requests = 0
+        """How often it was asked for before it was known."""
+        self.last: SeatId | None = None
+        """The last seat that was read; the next page begins behind it."""
+        self.given: set[SeatId] = set()
+        """What was given away since the last page: the next may be on its way, and not know it."""
+
+    def give(self, seat_id: SeatId) -> bool:
+        """The seat is nobody's no more. Whether it was known."""
+        return self.fresh.pop(seat_id, None) is not None
+
+    def add(self, page: Sequence[Page]) -> int:
+        """Remember what a page shows. How many seats that were."""
+        before = len(self.fresh)
+        for price, fence, ids, last in page:
+            self.fresh.update(dict.fromkeys(ids, (price, fence)))
+            self.last = max(self.last, last) if self.last is not None else last
+        for seat_id in self.given:
+            self.fresh.pop(seat_id, None)
+        self.given.clear()
+        return len(self.fresh) - before
 
 
 class Memory(NamedTuple):
@@ -62,18 +99,20 @@ class Recall:
 
     def __init__(
         self,
-        read_page: Callable[[EventId, str, int], Awaitable[Collection[tuple[SeatId, int, int]]]],
+        read_page: Callable[[EventId, str, int], Awaitable[Sequence[Page]]],
         *,
         bookings_max: int = BOOKINGS_MAX,
+        requests_per_page: int = REQUESTS_PER_PAGE,
     ) -> None:
         self._read_page = read_page
+        self._requests_per_page = requests_per_page
+        self._houses: OrderedDict[EventId, House] = OrderedDict()
+        self._unread: OrderedDict[EventId, House] = OrderedDict()
+        """Houses that are not known whole yet."""
+        self._reading: asyncio.Task[None] | None = None
         self._bookings: OrderedDict[BookingId, Booking] = OrderedDict()
         self._bookings_max = bookings_max
-        self._houses: OrderedDict[EventId, House] = OrderedDict()
         self._doubts: dict[EventId, tuple[float, float]] = {}
-        self._loading: dict[EventId, asyncio.Task[None]] = {}
-        self._given: set[SeatRef] = set()
-        """What was given away while a house was being read."""
         self._seats = 0
         self._clock: tuple[datetime, float] | None = None
 
@@ -87,7 +126,7 @@ class Recall:
             found = {booking_id: bookings[booking_id] for booking_id in look.bookings if booking_id in bookings}
             return Memory(now + offset, {}, {}, found) if len(found) == len(look.bookings) else None
         houses = self._houses
-        if not look.seats or any(event_id not in houses for event_id in look.events):
+        if any(event_id not in houses for event_id in look.events):
             return None
         seats: dict[SeatRef, SeatSeen] = {}
         for ref in look.seats:
@@ -97,16 +136,38 @@ class Recall:
             seats[ref] = SeatSeen(ref=ref, price=fresh[0], blocked=False, pointer=None, fence=fresh[1])
         for event_id in look.events:
             houses.move_to_end(event_id)
+            houses[event_id].used_at = time.monotonic()
         return Memory(now + offset, {event_id: houses[event_id].event for event_id in look.events}, seats, {})
 
-    def learn(self, events: Iterable[Event], *, now: datetime) -> None:
+    def pools(self, refs: Collection[PoolRef]) -> dict[PoolRef, Pool] | None:
+        """These pools as they were seen or changed last, if all of them are remembered."""
+        houses = self._houses
+        found = {ref: pool for ref in refs if (house := houses.get(ref[0])) and (pool := house.pools.get(ref[1]))}
+        return found if len(found) == len(refs) else None
+
+    def saw_pools(self, pools: Iterable[Pool]) -> None:
+        """Somebody looked at these."""
+        for pool in pools:
+            if house := self._houses.get(pool.event_id):
+                house.pools[pool.id] = pool
+
+    def learn(self, events: Collection[Event], *, now: datetime, requests: int = 1) -> None:
         """Somebody looked: the server's clock is known, and these events' rules. Their seats are read by and by."""
         self._clock = (now, time.monotonic())
         for event in events:
             if (house := self._houses.get(event.id)) and house.event.version != event.version:
                 self._forget(event.id)
-            if not (event.id in self._houses or self._loading or self._is_doubted(event.id)):
-                self._loading[event.id] = asyncio.get_running_loop().create_task(self._load(event))
+            if event.id in self._houses or self._is_doubted(event.id):
+                continue
+            unread = self._unread.get(event.id)
+            if unread is None or unread.event.version != event.version:
+                self._forget(event.id)
+                unread = self._unread[event.id] = House(event)
+            unread.requests += max(1, requests // len(events))
+            if self._reading is None and self._is_due(unread):
+                self._reading = asyncio.get_running_loop().create_task(self._read(unread))
+        while len(self._unread) > EVENTS_MAX:
+            self._forget(next(iter(self._unread)))
 
     def wrote(self, changes: Changes | None) -> None:
         """This, if anything, was committed: the holds are remembered, and what has moved is not."""
@@ -119,14 +180,19 @@ class Recall:
             bookings[booking.id] = booking
         while len(bookings) > self._bookings_max:
             bookings.popitem(last=False)
+        for (event_id, pool_id), delta in changes.pools.items():
+            if (house := self._houses.get(event_id)) and (pool := house.pools.get(pool_id)):
+                held, sold = pool.held + delta.held, pool.sold + delta.sold
+                house.pools[pool_id] = msgspec.structs.replace(pool, held=held, sold=sold)
 
     def gave(self, refs: Collection[SeatRef]) -> None:
         """These seats were given away, or may have been."""
         for event_id, seat_id in refs:
-            if (house := self._houses.get(event_id)) and house.fresh.pop(seat_id, None):
-                self._seats -= 1
-        if self._loading:
-            self._given.update(refs)
+            if house := self._houses.get(event_id):
+                self._seats -= house.give(seat_id)
+            elif unread := self._unread.get(event_id):
+                self._seats -= unread.give(seat_id)
+                unread.given.add(seat_id)
 
     def doubt(self, event_ids: Iterable[EventId], booking_ids: Iterable[BookingId] = ()) -> None:
         """What was remembered of one of these was not so."""
@@ -135,46 +201,58 @@ class Recall:
         for event_id in event_ids:
             self._forget(event_id)
             _, seconds = self._doubts.get(event_id, (0.0, DOUBT_SECONDS_MIN / 2))
-            seconds = min(2 * seconds, DOUBT_SECONDS_MAX)
-            self._doubts[event_id] = (time.monotonic() + seconds, seconds)
-        while len(self._doubts) > EVENTS_MAX:
-            del self._doubts[next(iter(self._doubts))]
+            self._leave(event_id, min(2 * seconds, DOUBT_SECONDS_MAX))
 
     async def close(self) -> None:
         """Stop reading."""
-        for task in self._loading.values():
-            task.cancel()
-        if self._loading:
-            await asyncio.wait(self._loading.values())
+        if self._reading is not None:
+            self._reading.cancel()
+            await asyncio.wait([self._reading])
 
-    async def _load(self, event: Event) -> None:
-        fresh: dict[SeatId, tuple[int, int]] = {}
-        kinds: dict[tuple[int, int], tuple[int, int]] = {}
-        last = ""
+    def _is_due(self, unread: House) -> bool:
+        """Whether the next page has been asked for often enough."""
+        pages = len(unread.fresh) // PAGE + 1
+        return unread.requests >= pages * self._requests_per_page
+
+    async def _read(self, unread: House) -> None:
+        """One page. A house that is known whole by then is remembered, if there is room for it."""
+        event_id = unread.event.id
         try:
-            while page := await self._read_page(event.id, last, PAGE):
-                for seat_id, price, fence in page:
-                    kind = (price, fence)
-                    fresh[seat_id] = kinds.setdefault(kind, kind)
-                    last = seat_id
-                if len(fresh) > SEATS_MAX:
-                    fresh = {}
-                    break
+            page = await self._read_page(event_id, unread.last or "", PAGE)
         except Exception:  # noqa: BLE001 (a store that does not answer is met by those who need it)
             return
         finally:
-            given, self._given = self._given, set()
-            del self._loading[event.id]
-        for event_id, seat_id in given:
-            if event_id == event.id:
-                fresh.pop(seat_id, None)
-        self._houses[event.id] = House(event, fresh)
-        self._seats += len(fresh)
-        while self._seats > SEATS_MAX or len(self._houses) > EVENTS_MAX:
-            self._forget(next(iter(self._houses)))
+            self._reading = None
+        if self._unread.get(event_id) is not unread:
+            return
+        seats = sum(len(ids) for _, _, ids, _ in page)
+        self._seats += unread.add(page)
+        if not self._has_room():
+            self._forget(event_id)
+            self._leave(event_id, KEPT_SECONDS)
+        elif seats < PAGE:
+            del self._unread[event_id]
+            self._houses[event_id] = unread
+        elif self._is_due(unread):
+            self._reading = asyncio.get_running_loop().create_task(self._read(unread))
+
+    def _has_room(self) -> bool:
+        """If need be, because those go that nobody asked for in a while."""
+        while self._seats > SEATS_MAX or len(self._houses) >= EVENTS_MAX:
+            oldest = next(iter(self._houses.values()), None)
+            if oldest is None or time.monotonic() - oldest.used_at < KEPT_SECONDS:
+                return False
+            self._forget(oldest.event.id)
+        return True
+
+    def _leave(self, event_id: EventId, seconds: float) -> None:
+        """Do not remember this event for so long."""
+        self._doubts[event_id] = (time.monotonic() + seconds, seconds)
+        while len(self._doubts) > EVENTS_MAX:
+            del self._doubts[next(iter(self._doubts))]
 
     def _forget(self, event_id: EventId) -> None:
-        if house := self._houses.pop(event_id, None):
+        if house := self._houses.pop(event_id, None) or self._unread.pop(event_id, None):
             self._seats -= len(house.fresh)
 
     def _is_doubted(self, event_id: EventId) -> bool:

@@ -42,7 +42,8 @@ CREATE TYPE earmark_entry AS (
 
 CREATE TYPE earmark_total AS (event_id text, buyer text, units integer);
 
-CREATE TYPE earmark_pool AS (event_id text, id text, held integer, sold integer);
+-- With the price it was sold for, if any of it was.
+CREATE TYPE earmark_pool AS (event_id text, id text, held integer, sold integer, price bigint);
 
 CREATE TYPE earmark_taking AS (event_id text, id text, pointer uuid, fence integer, price bigint, booking_id uuid);
 
@@ -128,7 +129,7 @@ BEGIN
     IF cardinality(pools) > 0 THEN
         UPDATE pools p SET held = p.held + d.held, sold = p.sold + d.sold
           FROM unnest(pools) d
-         WHERE p.event_id = d.event_id AND p.id = d.id
+         WHERE p.event_id = d.event_id AND p.id = d.id AND (d.price IS NULL OR p.price = d.price)
            AND (d.held + d.sold <= 0 OR p.held + p.sold + d.held + d.sold <= p.capacity);
         GET DIAGNOSTICS written = ROW_COUNT;
         IF written <> cardinality(pools) THEN PERFORM earmark_expect(written, cardinality(pools), 'pools'); END IF;

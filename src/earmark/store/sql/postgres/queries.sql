@@ -342,6 +342,8 @@ SELECT p.event_id, p.id, p.capacity, p.held, p.sold, p.price
 SELECT earmark_write($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13);
 
 -- name: recall_seats
--- The seats of a house that nobody ever had, page by page, for a process to remember.
-SELECT id, price, fence FROM seats
- WHERE event_id = $1 AND id > $2 AND booking_id IS NULL AND NOT blocked ORDER BY id LIMIT $3;
+-- The seats of a house that nobody ever had, page by page, for a process to remember. Most have one price: told once.
+SELECT price, fence, array_agg(id) AS ids, max(id) AS last
+  FROM (SELECT id, price, fence FROM seats
+         WHERE event_id = $1 AND id > $2 AND booking_id IS NULL AND NOT blocked ORDER BY id LIMIT $3) AS page
+ GROUP BY price, fence;
