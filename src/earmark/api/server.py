@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import gc
 import logging
 import signal
 import socket
@@ -60,6 +61,9 @@ async def serve(settings: Settings, *, ready: Callable[[str], None]) -> None:
         agents += [Sweeper(engine, swept=metrics.swept), Relay(engine.store.outbox, Feed())]
     try:
         async with _signals(stop), _door(create_app(house), settings, stop):
+            # What is here by now stays: to search it for rubbish again and again would be a pause in every minute.
+            gc.collect()
+            gc.freeze()
             ready(f"http://{_shown(settings.host)}:{settings.port}")
             await loop.run(agents, stop)
             await stop.wait()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import itertools
 from typing import TYPE_CHECKING
 
@@ -112,7 +111,7 @@ async def measure(cell: Cell, plan: Plan, site: Site) -> Reading:
     try:
         # Connections are open and statements are known before the clock starts, for everybody alike.
         await Load(warming, clients=load.clients, seconds=None, confirm=load.confirm).run(strategy)
-        gc.collect()
+        workloads.put_away_rubbish()
         before = site.meter.read()
         tally = await load.run(strategy)
         spent = _since(before, site.meter.read())
@@ -144,7 +143,9 @@ async def _prepare(workload: str, event_id: str, plan: Plan, house: House) -> Lo
         await house.open_event(event_id, units=flows * 2)
         wants = workloads.units(event_id, flows=flows * 2)
         return Load(wants, clients=plan.clients, seconds=seconds, confirm=False)
-    clients = 1 if workload == LONE else plan.clients
+    clients = plan.clients
+    if workload == LONE:
+        clients, flows = 1, max(int(sizes.lone_flows_per_second_max * seconds), 1)
     await house.open_event(event_id, seats=flows * sizes.seats_each)
     wants = workloads.apart(event_id, flows=flows, seats_each=sizes.seats_each)
     return Load(wants, clients=clients, seconds=seconds)

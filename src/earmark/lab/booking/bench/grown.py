@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -81,7 +80,7 @@ class Grown:
             if cell.contender == FEW
             else (want for _, want in zip(range(flows), self._free, strict=False))
         )
-        gc.collect()
+        workloads.put_away_rubbish()
         before = self._meter.read()
         tally = await workloads.crowd(strategy, wants, clients=plan.clients, seconds=None)
         after = self._meter.read()

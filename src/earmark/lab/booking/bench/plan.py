@@ -159,6 +159,8 @@ class Sizes(msgspec.Struct, frozen=True, kw_only=True):
     """Per client, before the clock starts."""
     warm_flows_min: int = 60
     """A connection settles on its plans after some calls of each statement."""
+    lone_flows_per_second_max: int = 2_000
+    """As above, where there is one client."""
     lone_pairs_min: int = 6
     """One alone is measured in at least so many paired rounds: a millisecond is easily disturbed."""
     primer: int = 3_000

@@ -137,9 +137,6 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
 async def run(plan: Plan, *, database: str | None, redis: str | None, watch: Watch) -> Result:
     """Measure."""
     figures, session = Figures(), Session(plan, watch)
-    gc.collect()
-    # What was there before is not searched for rubbish again at every cell.
-    gc.freeze()
     try:
         if plan.contests and set(plan.workloads) & NEED_POSTGRES:
             needed = {name for contest in plan.contests for name in contest.contenders}
@@ -167,8 +164,6 @@ async def run(plan: Plan, *, database: str | None, redis: str | None, watch: Wat
 async def _rounds(session: Session, figures: Figures) -> None:
     every = list(schedule(session.plan, absent=session.absent))
     for number, cell in enumerate(every):
-        # Nobody pays for the rubbish of the one before.
-        gc.collect()
         figures.add(cell, await session.measure(cell))
         session.watch.measured(figures, cell, (number + 1) / len(every))
 

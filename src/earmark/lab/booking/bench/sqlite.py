@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import tempfile
 from collections import Counter
@@ -65,7 +64,7 @@ async def _measure(cell: Cell, plan: Plan, engine: Engine) -> Reading:
     strategy = Earmark(engine)
     warming = workloads.apart(warm, flows=sizes.warm(plan.clients), seats_each=sizes.seats_each)
     await workloads.crowd(strategy, warming, clients=plan.clients, seconds=None)
-    gc.collect()
+    workloads.put_away_rubbish()
     wants = workloads.apart(event_id, flows=flows, seats_each=sizes.seats_each)
     tally = await workloads.crowd(strategy, wants, clients=plan.clients, seconds=plan.seconds)
     cells.check(cell, tally)

@@ -10,7 +10,6 @@ clients of all processes want at that moment, in any order: there they meet, and
 from __future__ import annotations
 
 import asyncio
-import gc
 import random
 import sys
 from collections import Counter
@@ -196,7 +195,7 @@ async def _serve(part: Part) -> None:
     try:
         warm = workloads.apart(f"{part.event_id}-warm-{part.number}", flows=part.warm_flows, seats_each=part.seats_each)
         await workloads.crowd(strategy, warm, clients=part.clients, seconds=None)
-        gc.collect()
+        workloads.put_away_rubbish()
         _say(READY)
         # Waiting for the word blocks this loop, which has nothing else to do.
         if sys.stdin.buffer.readline() != GO:
