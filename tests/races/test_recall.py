@@ -373,10 +373,9 @@ async def test_a_house_is_read_as_fast_as_it_is_asked_for(monkeypatch: pytest.Mo
         read.append(pages.reads)
     assert read == [0] * 4 + [1] * 5 + [2] * 5 + [3] * 2
     assert knows(recall, "S000009")
-    recall.learn([an_event("one"), an_event("two")], now=NOW, requests=9)
-    assert not recall._reading
-    recall.learn([an_event("one"), an_event("two")], now=NOW, requests=9)
-    assert recall._reading
+    for requests, reads in ((8, False), (0, False), (2, True)):
+        recall.learn([an_event("one"), an_event("two")], now=NOW, requests=requests)
+        assert (recall._reading is not None) is reads
     await recall.close()
 
 

@@ -6,7 +6,7 @@ import asyncio
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol
 
 import msgspec
 from cyclopts import App, Parameter
@@ -15,6 +15,9 @@ from rich.console import Console
 
 from earmark.cli.logs import configure
 from earmark.errors import SetupError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 bench = App(name="bench", help="Measure on this machine.")
 
@@ -55,15 +58,9 @@ def booking(
     told, out = Console(stderr=True, highlight=False), Console(highlight=False)
     with screen.Screen(out if out.is_terminal and not json else told, plan) as watch:
         result = asyncio.run(runs.run(plan, database=database, redis=redis, watch=watch))
-    if json:
-        sys.stdout.write(msgspec.json.encode(result.plain()).decode() + "\n")
-    else:
-        screen.show(out, result)
     if html is not None:
         html.write_text(report.page(result, when=datetime.now(UTC)), encoding="utf-8")
-    for flaw in result.flaws:
-        told.print(f"[red]earmark:[/] {flaw}", soft_wrap=True)
-    return 1 if result.flaws else 0
+    return _end(result, told=told, show=None if json else lambda: screen.show(out, result))
 
 
 @bench.command
@@ -93,12 +90,30 @@ def locks(
             told.print(f"{name} is not installed, and left out: pip install {name}", soft_wrap=True)
         with screen.Screen(out if out.is_terminal and not json else told, plan) as watch:
             result = runs.run(url, plan, field=field, watch=watch)
-    if json:
-        sys.stdout.write(msgspec.json.encode(result.plain()).decode() + "\n")
-    else:
-        screen.show(out, result)
     if html is not None:
         html.write_text(report.page(result, when=datetime.now(UTC)), encoding="utf-8")
+    return _end(result, told=told, show=None if json else lambda: screen.show(out, result))
+
+
+class _Result(Protocol):
+    """What both benches come to."""
+
+    @property
+    def flaws(self) -> list[str]:
+        """What must never be."""
+        ...
+
+    def plain(self) -> dict[str, Any]:
+        """The whole, ready for JSON."""
+        ...
+
+
+def _end(result: _Result, *, told: Console, show: Callable[[], None] | None) -> int:
+    """Show it, or print JSON; then what must never be, and the exit code that says so."""
+    if show:
+        show()
+    else:
+        sys.stdout.write(msgspec.json.encode(result.plain()).decode() + "\n")
     for flaw in result.flaws:
         told.print(f"[red]earmark:[/] {flaw}", soft_wrap=True)
     return 1 if result.flaws else 0

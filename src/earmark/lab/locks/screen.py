@@ -5,19 +5,18 @@ It is drawn between the cells and never during one: nothing but the contender ru
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 from rich.console import Group
-from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 
+from earmark.lab.board import Board
 from earmark.lab.locks import figures as lab
 from earmark.lab.locks.figures import HANDOVER, LONE, SINGLE, SYNC, THREE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from types import TracebackType
 
     from rich.console import Console
 
@@ -27,35 +26,21 @@ if TYPE_CHECKING:
 UNKNOWN = "·"
 
 
-class Screen:
-    """Shows a run while it goes on: a table that grows on a terminal, a line per step elsewhere."""
+class Screen(Board):
+    """Shows a run while it goes on."""
 
     def __init__(self, console: Console, plan: Plan) -> None:
-        self._console = console
+        super().__init__(console)
         self._plan = plan
-        self._live = Live(console=console, auto_refresh=False, transient=True) if console.is_terminal else None
-        self._step: tuple[int, str] | None = None
-
-    def __enter__(self) -> Self:
-        if self._live:
-            self._live.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        if self._live:
-            self._live.stop()
 
     def __call__(self, figures: Figures, cell: Cell, share: float) -> None:
         """A cell was measured."""
         said = f"round {cell.round + 1} of {self._plan.rounds}: {lab.WORKLOADS[cell.workload]}"
-        if self._live:
+        if self.is_live:
             bar = ProgressBar(total=1.0, completed=share, width=40)
-            self._live.update(Group(table(figures), "", bar, f"[dim]{said} · {cell.contender}[/]"), refresh=True)
-        elif self._step != (step := (cell.round, cell.workload)):
-            self._step = step
-            self._console.print(said)
+            self.draw(Group(table(figures), "", bar, f"[dim]{said} · {cell.contender}[/]"))
+        else:
+            self.tell(said, step=(cell.round, cell.workload))
 
 
 def show(console: Console, result: Result) -> None:

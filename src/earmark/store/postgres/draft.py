@@ -91,7 +91,10 @@ class PostgresDraft:
             (seen,) = await self._fetch("look_to_hold", self._offset, *distinct, list(look.events), *wanted)
             self._events = {row["id"]: rows.event(row) for row in seen[2]}
             self._seats = {ref: rows.seat_seen(row, ref) for row in seen[3] for ref in (refs[row[0] - 1],)}
-            self._recall.learn(self._events.values(), now=seen[0] - self._offset, requests=look.requests)
+            fresh = all(seat.pointer is None for seat in self._seats.values())
+            self._recall.learn(
+                self._events.values(), now=seen[0] - self._offset, requests=look.requests if fresh else 0
+            )
         self._now = seen[0]
         return Opening(now=seen[0], remembered=dict(map(rows.memory, seen[1])))
 

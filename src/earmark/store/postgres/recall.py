@@ -63,7 +63,7 @@ class House:
         self.pools: dict[PoolId, Pool] = {}
         self.used_at = 0.0
         self.requests = 0
-        """How often it was asked for before it was known."""
+        """How often it would have been of use before it was known."""
         self.last: SeatId | None = None
         """The last seat that was read; the next page begins behind it."""
         self.given: set[SeatId] = set()
@@ -152,7 +152,10 @@ class Recall:
                 house.pools[pool.id] = pool
 
     def learn(self, events: Collection[Event], *, now: datetime, requests: int = 1) -> None:
-        """Somebody looked: the server's clock is known, and these events' rules. Their seats are read by and by."""
+        """Somebody looked: the server's clock is known, and these events' rules. Their seats are read by and by.
+
+        `requests` is for how many memory would have done: for none if one of the seats was not fresh.
+        """
         self._clock = (now, time.monotonic())
         for event in events:
             if (house := self._houses.get(event.id)) and house.event.version != event.version:
@@ -163,7 +166,7 @@ class Recall:
             if unread is None or unread.event.version != event.version:
                 self._forget(event.id)
                 unread = self._unread[event.id] = House(event)
-            unread.requests += max(1, requests // len(events))
+            unread.requests += -(-requests // len(events))
             if self._reading is None and self._is_due(unread):
                 self._reading = asyncio.get_running_loop().create_task(self._read(unread))
         while len(self._unread) > EVENTS_MAX:

@@ -7,20 +7,18 @@ from __future__ import annotations
 
 from statistics import median
 from time import perf_counter
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 from rich.console import Group
-from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 
+from earmark.lab.board import Board
 from earmark.lab.booking.bench.figures import BESIDE, RATIOS, meets, times
 from earmark.lab.booking.bench.plan import ALL_OURS, CONTESTS, LONE, MEMORY
 from earmark.lab.medians import median_ratio
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from rich.console import Console
 
     from earmark.lab.booking.bench.figures import Figures, Ratio
@@ -31,48 +29,33 @@ UNKNOWN = "·"
 NARROW = {"box": None, "pad_edge": False, "padding": (0, 2, 0, 0), "header_style": "dim"}
 
 
-class Screen:
-    """Shows a run while it goes on: a table that changes on a terminal, a line per step elsewhere."""
+class Screen(Board):
+    """Shows a run while it goes on."""
 
     def __init__(self, console: Console, plan: Plan) -> None:
-        self._console = console
+        super().__init__(console)
         self._plan = plan
-        self._live = Live(console=console, auto_refresh=False, transient=True) if console.is_terminal else None
-        self._step: tuple[int, str] | None = None
         self._began = perf_counter()
-
-    def __enter__(self) -> Self:
-        if self._live:
-            self._live.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        if self._live:
-            self._live.stop()
 
     def say(self, said: str) -> None:
         """Something is being prepared."""
-        if self._live:
-            self._live.update(f"[dim]{said} …[/]", refresh=True)
+        if self.is_live:
+            self.draw(f"[dim]{said} …[/]")
         else:
-            self._console.print(f"{said} …")
+            self.tell(f"{said} …", step=said)
 
     def measured(self, figures: Figures, cell: Cell, share: float) -> None:
         """A cell was measured."""
         said = f"round {cell.round + 1} of {self._plan.rounds}: {CONTESTS[cell.workload].title}"
-        if self._live:
+        if self.is_live:
             spent = perf_counter() - self._began
             left = f"about {spent / share - spent:.0f} s to go"
             progress = Table.grid(padding=(0, 1))
             bar = ProgressBar(total=1.0, completed=share, width=30)
             progress.add_row(bar, f"[dim]{said} · {cell.contender} · {left}[/]")
-            shown = Group(contest(figures, cell.workload), "", ratios(figures, RATIOS), "", progress)
-            self._live.update(shown, refresh=True)
-        elif self._step != (step := (cell.round, cell.workload)):
-            self._step = step
-            self._console.print(said)
+            self.draw(Group(contest(figures, cell.workload), "", ratios(figures, RATIOS), "", progress))
+        else:
+            self.tell(said, step=(cell.round, cell.workload))
 
 
 def show(console: Console, result: Result) -> None:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
-from rich.live import Live
 from rich.table import Table
 
+from earmark.lab.board import Board
 from earmark.lab.booking.race import figures as lab
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from types import TracebackType
 
     from rich.console import Console
 
@@ -22,35 +21,23 @@ UNKNOWN = "·"
 WITH_GUARDS = "{} + guards"
 
 
-class Screen:
-    """Shows a race while it goes on: a table on a terminal, a line per strategy elsewhere."""
+class Screen(Board):
+    """Shows a race while it goes on."""
 
     def __init__(self, console: Console, plan: Plan) -> None:
-        self._console = console
+        super().__init__(console)
         self._plan = plan
         self._done: dict[str, Figures] = {}
-        self._live = Live(console=console, auto_refresh=False, transient=True) if console.is_terminal else None
-
-    def __enter__(self) -> Self:
-        if self._live:
-            self._live.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        if self._live:
-            self._live.stop()
 
     def __call__(self, tally: Tally, figures: Figures | None) -> None:
         """A strategy goes on, or has ended."""
         name = WITH_GUARDS.format(tally.name) if tally.guards else tally.name
         if figures:
             self._done[name] = figures
-        if self._live:
-            self._live.update(self._table(None if figures else (name, tally)), refresh=True)
+        if self.is_live:
+            self.draw(self._table(None if figures else (name, tally)))
         elif figures:
-            self._console.print(f"{name}: {_seen(figures)}")
+            self.tell(f"{name}: {_seen(figures)}", step=name)
 
     def _table(self, running: tuple[str, Tally] | None) -> Table:
         shown = table(self._done)
