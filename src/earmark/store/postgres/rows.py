@@ -37,8 +37,20 @@ def columns(rows: Iterable[Sequence[object]], *, width: int) -> list[list[Any]]:
 
 
 def event(row: Row) -> Event:
-    """A row of `events`."""
-    return Event(**dict(row))
+    """A row of `events`, its columns in the order of `earmark_event`."""
+    return Event(
+        id=row[0],
+        name=row[1],
+        currency=row[2],
+        live=row[3],
+        created_at=row[4],
+        starts_at=row[5],
+        sale_opens_at=row[6],
+        sale_closes_at=row[7],
+        hold_ttl_seconds=row[8],
+        per_buyer_max=row[9],
+        version=row[10],
+    )
 
 
 def booking(row: Row) -> Booking:

@@ -207,12 +207,14 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def schedule(plan: Plan, *, absent: Container[str] = ()) -> Iterator[Cell]:
-    """Who is measured when."""
-    for number in range(plan.rounds):
-        for contest in plan.contests:
-            present = [name for name in contest.contenders if name not in absent]
-            for pair in range(plan.lone_pairs if contest.name == LONE else 1):
-                yield from _row(present, contest.name, number=number, turn=number + pair)
+    """Who is measured when. Growth in rounds of its own at the end: its millions of rows would weigh on the others."""
+    last = [contest for contest in plan.contests if contest.name == GROWTH]
+    for contests in ([contest for contest in plan.contests if contest not in last], last):
+        for number in range(plan.rounds):
+            for contest in contests:
+                present = [name for name in contest.contenders if name not in absent]
+                for pair in range(plan.lone_pairs if contest.name == LONE else 1):
+                    yield from _row(present, contest.name, number=number, turn=number + pair)
 
 
 def _row(contenders: Sequence[str], workload: str, *, number: int, turn: int) -> Iterator[Cell]:

@@ -180,6 +180,7 @@ class Session:
         self.redis_limit: RedisLimit | None = None
         self.pgbench: Pgbench | None = None
         self._site: cells.Site | None = None
+        self._place: Ground | None = None
         self._grown: Grown | None = None
 
     async def prepare(self, place: Ground) -> None:
@@ -203,11 +204,17 @@ class Session:
                 self.pgbench = Pgbench(place.pgbench, house, meter=place.meter, seats_each=sizes.seats_each)
         self.watch.say("some sales and holds to begin with")
         await cells.prime(self._site, self.plan)
-        if GROWTH in self.plan.workloads:
+        self._place = place
+
+    async def _grow(self) -> Grown:
+        """Once, when it is needed."""
+        if self._grown is None:
+            assert self._place is not None
             sizes = self.plan.sizes
             seats = sizes.many_events * sizes.many_seats_each
             self.watch.say(f"loading {seats:,} seats and {sizes.many_bookings:,} bookings of the past")
-            self._grown = await Grown.load(place, self.plan)
+            self._grown = await Grown.load(self._place, self.plan)
+        return self._grown
 
     async def measure(self, cell: Cell) -> Reading:
         """One cell; what breaks it says where."""
@@ -227,8 +234,7 @@ class Session:
             return await sqlite.measure(cell, plan)
         assert self._site is not None
         if cell.workload == GROWTH:
-            assert self._grown is not None
-            return await self._grown.measure(cell, plan)
+            return await (await self._grow()).measure(cell, plan)
         if cell.workload == TWO:
             return await two.measure(cell, plan, self._site)
         if cell.contender == PGBENCH:

@@ -174,29 +174,31 @@ CREATE TRIGGER seat_points_to_its_booking AFTER UPDATE ON seats
     REFERENCING NEW TABLE AS seats_after
     FOR EACH STATEMENT EXECUTE FUNCTION earmark_point_to_lister();
 
--- A seat leaves its booking only when that booking has ended or no longer lists it.
-CREATE FUNCTION earmark_keep_owner() RETURNS trigger LANGUAGE plpgsql AS $$
+-- A seat leaves its booking, or goes off sale, only when that booking has ended or no longer lists it.
+CREATE FUNCTION earmark_keep_owners() RETURNS trigger LANGUAGE plpgsql SET enable_seqscan = off AS $$
+DECLARE
+    kept record;
 BEGIN
-    IF EXISTS (
-        SELECT 1 FROM bookings b
-         WHERE b.id = OLD.booking_id AND b.state IN ('held', 'paying', 'confirmed')
-           AND b.lines -> 'seats' @> jsonb_build_array(jsonb_build_object('id', OLD.id))
-    ) THEN
-        RAISE EXCEPTION 'earmark: seat % of % belongs to the live booking %', OLD.id, OLD.event_id, OLD.booking_id
+    SELECT o.event_id, o.id, o.booking_id INTO kept
+      FROM seats_before o JOIN bookings b ON b.id = o.booking_id
+     WHERE o.booking_id IS NOT NULL AND b.state IN ('held', 'paying', 'confirmed')
+       AND b.lines -> 'seats' @> jsonb_build_array(jsonb_build_object('id', o.id))
+       AND NOT EXISTS (SELECT 1 FROM seats s WHERE s.event_id = o.event_id AND s.id = o.id
+                        AND s.booking_id = o.booking_id AND (o.blocked OR NOT s.blocked))
+     LIMIT 1;
+    IF FOUND THEN
+        RAISE EXCEPTION 'earmark: seat % of % belongs to the live booking %', kept.id, kept.event_id, kept.booking_id
             USING ERRCODE = 'check_violation', CONSTRAINT = 'seat_keeps_its_live_owner';
     END IF;
-    RETURN CASE TG_OP WHEN 'DELETE' THEN OLD ELSE NEW END;
+    RETURN NULL;
 END $$;
 
 CREATE TRIGGER seat_keeps_its_live_owner AFTER UPDATE ON seats
-    FOR EACH ROW WHEN (OLD.booking_id IS NOT NULL
-        AND (NEW.booking_id IS DISTINCT FROM OLD.booking_id
-             OR NEW.event_id <> OLD.event_id OR NEW.id <> OLD.id
-             OR (NEW.blocked AND NOT OLD.blocked)))
-    EXECUTE FUNCTION earmark_keep_owner();
-
-CREATE TRIGGER seat_with_a_live_owner_stays BEFORE DELETE ON seats
-    FOR EACH ROW WHEN (OLD.booking_id IS NOT NULL) EXECUTE FUNCTION earmark_keep_owner();
+    REFERENCING OLD TABLE AS seats_before
+    FOR EACH STATEMENT EXECUTE FUNCTION earmark_keep_owners();
+CREATE TRIGGER seat_with_a_live_owner_stays AFTER DELETE ON seats
+    REFERENCING OLD TABLE AS seats_before
+    FOR EACH STATEMENT EXECUTE FUNCTION earmark_keep_owners();
 
 -- A blocked seat is nobody's.
 CREATE FUNCTION earmark_refuse_blocked() RETURNS trigger LANGUAGE plpgsql AS $$
