@@ -55,7 +55,7 @@ CLOCK_SECONDS_MAX = 60.0
 class House:
     """One event, the price and fence of its seats that nobody has had, and its pools as they were seen."""
 
-    __slots__ = ("event", "fresh", "given", "last", "pools", "requests", "used_at")
+    __slots__ = ("awaits_page", "event", "fresh", "given", "last", "pools", "requests", "used_at")
 
     def __init__(self, event: Event) -> None:
         self.event = event
@@ -66,11 +66,14 @@ class House:
         """How often it would have been of use before it was known."""
         self.last: SeatId | None = None
         """The last seat that was read; the next page begins behind it."""
+        self.awaits_page = False
         self.given: set[SeatId] = set()
-        """What was given away since the last page: the next may be on its way, and not know it."""
+        """What was given away while a page was on its way, which may not know it."""
 
     def give(self, seat_id: SeatId) -> bool:
-        """The seat is nobody's no more. Whether it was known."""
+        """The seat has an owner now. Whether it was known."""
+        if self.awaits_page:
+            self.given.add(seat_id)
         return self.fresh.pop(seat_id, None) is not None
 
     def add(self, page: Sequence[Page]) -> int:
@@ -191,11 +194,8 @@ class Recall:
     def gave(self, refs: Collection[SeatRef]) -> None:
         """These seats were given away, or may have been."""
         for event_id, seat_id in refs:
-            if house := self._houses.get(event_id):
+            if house := self._houses.get(event_id) or self._unread.get(event_id):
                 self._seats -= house.give(seat_id)
-            elif unread := self._unread.get(event_id):
-                self._seats -= unread.give(seat_id)
-                unread.given.add(seat_id)
 
     def doubt(self, event_ids: Iterable[EventId], booking_ids: Iterable[BookingId] = ()) -> None:
         """What was remembered of one of these was not so."""
@@ -220,12 +220,14 @@ class Recall:
     async def _read(self, unread: House) -> None:
         """One page. A house that is known whole by then is remembered, if there is room for it."""
         event_id = unread.event.id
+        unread.awaits_page = True
         try:
             page = await self._read_page(event_id, unread.last or "", PAGE)
         except Exception:  # noqa: BLE001 (a store that does not answer is met by those who need it)
             return
         finally:
             self._reading = None
+            unread.awaits_page = False
         if self._unread.get(event_id) is not unread:
             return
         seats = sum(len(ids) for _, _, ids, _ in page)

@@ -68,7 +68,7 @@ class Pgbench:
 
     def __init__(self, program: Path, house: House, *, meter: Meter, seats_each: int) -> None:
         self._program = program
-        self._house = house
+        self.house = house
         self._meter = meter
         self._seats_each = seats_each
         self._clients: int | None = None
@@ -91,12 +91,12 @@ class Pgbench:
         whole = WARM_SECONDS + max(1, math.ceil(seconds))
         for attempt in range(ATTEMPTS_MAX):
             name, flows_each = f"{event_id}-{attempt}", max(flows * self._larger // clients, 1)
-            await self._house.open_event(name, seats=flows_each * clients * self._seats_each)
-            await self._house.tidy()
+            await self.house.open_event(name, seats=flows_each * clients * self._seats_each)
+            await self.house.tidy()
             before = self._meter.read()
             said = await self._program_says(name, seconds=whole, clients=clients, flows_each=flows_each)
             after = self._meter.read()
-            counted = await self._house.count([name])
+            counted = await self.house.count([name])
             if said.ended_well or counted.confirmed < flows_each:
                 break
             self._larger *= LARGER
@@ -114,13 +114,13 @@ class Pgbench:
     async def _program_says(self, event_id: str, *, seconds: int, clients: int, flows_each: int) -> Said:
         with tempfile.TemporaryDirectory(prefix="earmark-pgbench-") as folder:
             script = Path(folder, "flow.sql")
-            text = flow(self._seats_each, flows_each=flows_each, uuid7=self._house.major >= UUID7_SINCE)
+            text = flow(self._seats_each, flows_each=flows_each, uuid7=self.house.major >= UUID7_SINCE)
             script.write_text(text, encoding="utf-8")  # noqa: ASYNC240 -- nothing else runs, or is measured, meanwhile
             options = ("-n", "-M", "prepared", "-c", clients, "-j", THREADS, "-T", seconds, "-P", 1)
             variables = ("-D", f"event={event_id}", "-D", "n=-1")
             settings = " ".join(f"-c {name}={value}" for name, value in SETTINGS.items() if name != "application_name")
             process = await asyncio.create_subprocess_exec(
-                *(str(self._program), *map(str, options), *variables, "-f", str(script), self._house.dsn),
+                *(str(self._program), *map(str, options), *variables, "-f", str(script), self.house.dsn),
                 env={**os.environ, "PGOPTIONS": settings},
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.STDOUT,

@@ -40,6 +40,7 @@ from earmark.version import __version__
 if TYPE_CHECKING:
     from earmark.lab.booking.bench.figures import Reading
     from earmark.lab.booking.bench.ground import Ground
+    from earmark.lab.booking.bench.house import House
     from earmark.lab.booking.bench.plan import Cell
 
 BROKEN = (EarmarkError, OSError, ExceptionGroup, asyncpg.PostgresError, asyncpg.InterfaceError, redis_py.RedisError)
@@ -180,16 +181,17 @@ class Session:
         self.redis_limit: RedisLimit | None = None
         self.pgbench: Pgbench | None = None
         self._site: cells.Site | None = None
+        self._number = 0
         self._place: Ground | None = None
         self._grown: Grown | None = None
 
     async def prepare(self, place: Ground) -> None:
-        """Servers are there: fill what the cells need, and see who cannot take part."""
+        """Servers are there: see who cannot take part."""
+        self._place = place
         chosen = {name for contest in self.plan.contests for name in contest.contenders}
         house = await place.database()
         self.versions["database"] = house.version
         self.settings = await house.settings(list(ground.SETTINGS))
-        self._site = cells.Site(house, meter=place.meter, redis=place.redis)
         if WITH_REDIS in chosen and WITH_REDIS not in STRATEGIES:
             self.absent[WITH_REDIS] = "this engine cannot be opened with Redis in front"
         if place.redis is None:
@@ -202,9 +204,17 @@ class Session:
             else:
                 sizes = self.plan.sizes
                 self.pgbench = Pgbench(place.pgbench, house, meter=place.meter, seats_each=sizes.seats_each)
-        self.watch.say("some sales and holds to begin with")
+        await self._move_in(house, number=0)
+
+    async def _move_in(self, house: House, *, number: int) -> None:
+        """Every round has a database of its own: the tidying between cells would take longer with each."""
+        assert self._place is not None
+        self.watch.say(f"some sales and holds to begin round {number + 1} with")
+        self._site = cells.Site(house, meter=self._place.meter, redis=self._place.redis)
+        self._number = number
+        if self.pgbench:
+            self.pgbench.house = house
         await cells.prime(self._site, self.plan)
-        self._place = place
 
     async def _grow(self) -> Grown:
         """Once, when it is needed."""
@@ -233,8 +243,11 @@ class Session:
         if cell.workload == SQLITE:
             return await sqlite.measure(cell, plan)
         assert self._site is not None
+        assert self._place is not None
         if cell.workload == GROWTH:
             return await (await self._grow()).measure(cell, plan)
+        if cell.round != self._number:
+            await self._move_in(await self._place.database(), number=cell.round)
         if cell.workload == TWO:
             return await two.measure(cell, plan, self._site)
         if cell.contender == PGBENCH:
