@@ -149,7 +149,8 @@ async def test_connections_that_ended_while_nobody_used_them_hurt_nobody(house: 
     till = await drafting_till(house, memory=from_memory)
     await until(lambda: till.store._recall._houses or not from_memory)
     assert await house.observer.fetchval(END_ALL) > 0
-    await until(lambda: has_ended(till.store.connection))
+    connections = [holder._con for holder in till.store._pool._holders]
+    await until(lambda: all(connection is None or connection.is_closed() for connection in connections))
     held = granted(await till.ask(a_hold("A2")).outcome())
     assert set(till.store.ran) == {"memory" if from_memory else "look"}
     assert await house.owner("A2") == held.id

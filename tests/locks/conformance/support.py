@@ -60,6 +60,15 @@ async def until_waiting(locks: Locks, count: int, key: str = KEY, *, unless: asy
         await asyncio.sleep(0.05)
 
 
+async def reached(place: asyncio.Event, task: asyncio.Future[Any]) -> None:
+    """Until a task has come so far. One that broke before says why, and nobody waits for it for ever."""
+    waiting = asyncio.ensure_future(place.wait())
+    await asyncio.wait({waiting, task}, return_when=asyncio.FIRST_COMPLETED)
+    waiting.cancel()
+    if not place.is_set():
+        await task
+
+
 async def until_nothing_is_left(locks: Locks) -> None:
     """Until nobody holds anything and nobody waits. The leases of a test live longer than this waits."""
 

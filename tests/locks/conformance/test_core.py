@@ -17,6 +17,7 @@ from .support import (
     SHORT,
     eventually,
     holding,
+    reached,
     until_nothing_is_left,
     until_waiting,
     waiters,
@@ -148,13 +149,13 @@ async def test_a_late_end_of_the_block_does_not_touch_the_next_holder(locks: Loc
     inside, overtaken = asyncio.Event(), asyncio.Event()
 
     async def oversleep() -> None:
-        async with locks.lock(KEY, ttl=SHORT) as late:
+        async with locks.lock(KEY, ttl=1) as late:
             inside.set()
             await overtaken.wait()
             late.check()
 
     late = asyncio.create_task(oversleep())
-    await inside.wait()
+    await reached(inside, late)
     next_holder = await locks.acquire(KEY, ttl=60, wait=BOUND)
     overtaken.set()
     with pytest.raises(LockLost):
@@ -268,7 +269,7 @@ async def test_a_cancelled_holder_leaves_nothing(locks: Locks) -> None:
             await asyncio.Event().wait()
 
     holder = asyncio.create_task(work())
-    await inside.wait()
+    await reached(inside, holder)
     holder.cancel()
     with pytest.raises(asyncio.CancelledError):
         await holder

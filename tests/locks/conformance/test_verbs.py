@@ -11,7 +11,7 @@ from tests.locks.conftest import TIMED
 from earmark.locks import LockBusy, LockLost
 from earmark.locks.ports import Group
 
-from .support import BOUND, KEY, SHORT, eventually, holding, until_nothing_is_left, until_waiting
+from .support import BOUND, KEY, SHORT, eventually, holding, reached, until_nothing_is_left, until_waiting
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -157,12 +157,12 @@ async def test_renewal_ends_with_the_longest_life(locks: Locks) -> None:
     inside = asyncio.Event()
 
     async def hang() -> None:
-        async with locks.lock(KEY, ttl=SHORT, renew=True, life=SHORT):
+        async with locks.lock(KEY, ttl=1, renew=True, life=SHORT):
             inside.set()
             await asyncio.sleep(BOUND)
 
     hanging = asyncio.create_task(hang())
-    await inside.wait()
+    await reached(inside, hanging)
     async with locks.lock(KEY, ttl=60, wait=BOUND) as held:
         with pytest.raises(LockLost):
             await hanging
@@ -216,7 +216,7 @@ async def test_a_cancellation_from_outside_stays_one_under_renewal(locks: Locks)
             await asyncio.sleep(BOUND)
 
     task = asyncio.create_task(work())
-    await inside.wait()
+    await reached(inside, task)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
