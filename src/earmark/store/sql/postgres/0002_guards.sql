@@ -180,11 +180,13 @@ DECLARE
     kept record;
 BEGIN
     SELECT o.event_id, o.id, o.booking_id INTO kept
-      FROM seats_before o JOIN bookings b ON b.id = o.booking_id
-     WHERE o.booking_id IS NOT NULL AND b.state IN ('held', 'paying', 'confirmed')
-       AND b.lines -> 'seats' @> jsonb_build_array(jsonb_build_object('id', o.id))
+      FROM seats_before o
+     -- Row by row, by key: a plan that was made while the table was small must not read it whole later.
+     CROSS JOIN LATERAL (SELECT b.state, b.lines FROM bookings b WHERE b.id = o.booking_id OFFSET 0) AS owner
+     WHERE o.booking_id IS NOT NULL AND owner.state IN ('held', 'paying', 'confirmed')
+       AND owner.lines -> 'seats' @> jsonb_build_array(jsonb_build_object('id', o.id))
        AND NOT EXISTS (SELECT 1 FROM seats s WHERE s.event_id = o.event_id AND s.id = o.id
-                        AND s.booking_id = o.booking_id AND (o.blocked OR NOT s.blocked))
+                        AND s.booking_id = o.booking_id AND (o.blocked OR NOT s.blocked) OFFSET 0)
      LIMIT 1;
     IF FOUND THEN
         RAISE EXCEPTION 'earmark: seat % of % belongs to the live booking %', kept.id, kept.event_id, kept.booking_id
