@@ -58,6 +58,7 @@ class Flights:
         self._paying = False
         self._pay_again = False
         self._tasks: set[asyncio.Task[None]] = set()
+        self._lone_landed = asyncio.Event()
         self.on_paid: Callable[[], None] = lambda: None
         """Told when calls have got through whose answers nobody read."""
 
@@ -97,8 +98,12 @@ class Flights:
 
     async def close(self) -> None:
         """Wait for what is under way."""
-        while self._tasks:
-            await asyncio.wait(self._tasks)
+        while self._tasks or self._flying:
+            if self._tasks:
+                await asyncio.wait(self._tasks)
+            else:
+                self._lone_landed.clear()
+                await self._lone_landed.wait()
 
     async def _pay(self) -> None:
         try:
@@ -139,6 +144,7 @@ class Flights:
             raise
         finally:
             self._flying -= 1
+            self._lone_landed.set()
             if self._gathered:
                 self._depart()
         return answers[0]

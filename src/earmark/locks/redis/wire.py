@@ -56,6 +56,7 @@ class ServerWire:
         self._script = script
         self._timeout = timeout
         self._idle: list[AbstractConnection] = []
+        self._closed = False
         self._closing: set[asyncio.Task[None]] = set()
         self._reading_out: set[asyncio.Task[None]] = set()
 
@@ -111,7 +112,8 @@ class ServerWire:
             await asyncio.wait(self._reading_out)
 
     async def close(self) -> None:
-        """Disconnect."""
+        """Disconnect. A connection on which somebody still waits for an answer is closed when it has come."""
+        self._closed = True
         await self.settle()
         await self._hang_up()
         if self._closing:
@@ -128,6 +130,8 @@ class ServerWire:
         try:
             if not connection.is_connected:
                 await connection.connect()
+                if timer.rang:  # Then there was nothing to cut yet.
+                    raise RedisConnectionError("connected too late")  # noqa: TRY301
             # Packed by hiredis: the connection would do it in Python, at a third of the whole cost.
             await connection.send_packed_command(pack_command(arguments), check_health=False)
         except BaseException:
@@ -169,7 +173,7 @@ class ServerWire:
 
     async def _let_go(self, connection: AbstractConnection, timer: _Timer, *, usable: bool) -> None:
         timer.cancel()
-        if usable:
+        if usable and not self._closed:
             self._idle.append(connection)
         else:
             await connection.disconnect(nowait=True)
@@ -190,9 +194,10 @@ class _Timer:
     which came in time, is read first.
     """
 
-    __slots__ = ("_act", "_handle", "_loop")
+    __slots__ = ("_act", "_handle", "_loop", "rang")
 
     def __init__(self, at: float, act: Callable[[], None]) -> None:
+        self.rang = False
         self._act = act
         self._loop = asyncio.get_running_loop()
         self._handle: asyncio.Handle = self._loop.call_at(at, self._ring)
@@ -201,4 +206,5 @@ class _Timer:
         self._handle.cancel()
 
     def _ring(self) -> None:
+        self.rang = True
         self._handle = self._loop.call_soon(self._act)
