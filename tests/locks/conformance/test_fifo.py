@@ -157,9 +157,9 @@ async def test_waiters_behind_a_crashed_holder_are_served(locks: Locks) -> None:
 @pytest.mark.parametrize("fifo_place", TIMED_LINES, indirect=True)
 async def test_a_lease_ends_in_time_though_its_line_went_away(locks: Locks) -> None:
     """Somebody waited for it and gave up: that neither keeps it alive nor hides that it ended."""
-    crashed = await locks.acquire(KEY, ttl=SHORT * 2)
+    crashed = await locks.acquire(KEY, ttl=1)
     with pytest.raises(LockBusy):
-        await locks.acquire(KEY, wait=SHORT / 2)
+        await locks.acquire(KEY, wait=SHORT)
     await until_nothing_is_left(locks)
     async with locks.lock(KEY, ttl=5) as held:
         assert await crashed.release() is False
