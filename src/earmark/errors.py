@@ -193,6 +193,25 @@ class PaymentUsed(Refusal):
 
 
 @dataclass(kw_only=True, eq=False)
+class PaymentDeclined(Refusal):
+    """The gateway said no to this payment."""
+
+    code = "payment_declined"
+    state: str
+    expires_in: float | None = None
+    why: str | None = None
+
+
+@dataclass(kw_only=True, eq=False)
+class RefundRefused(Refusal):
+    """Less than that is left to refund."""
+
+    code = "refund_refused"
+    available: int
+    asked: int
+
+
+@dataclass(kw_only=True, eq=False)
 class IdempotencyInProgress(Refusal):
     """The first request with this key is still being decided."""
 

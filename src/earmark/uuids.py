@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from uuid_utils.compat import uuid7
 
-from earmark.domain.ids import BookingId, EntryId
+from earmark.domain.ids import BookingId, EntryId, PaymentId, RefundId
 
 
 class Uuid7Ids:
@@ -17,3 +17,11 @@ class Uuid7Ids:
     def entry_id(self) -> EntryId:
         """For a new journal entry."""
         return EntryId(uuid7())
+
+    def payment_id(self) -> PaymentId:
+        """For a new payment."""
+        return PaymentId(uuid7())
+
+    def refund_id(self) -> RefundId:
+        """For a new refund."""
+        return RefundId(uuid7())

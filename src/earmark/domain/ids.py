@@ -11,6 +11,8 @@ PoolId = NewType("PoolId", str)
 Buyer = NewType("Buyer", str)
 BookingId = NewType("BookingId", UUID)
 EntryId = NewType("EntryId", UUID)
+PaymentId = NewType("PaymentId", UUID)
+RefundId = NewType("RefundId", UUID)
 
 
 class SeatRef(NamedTuple):

@@ -1,0 +1,288 @@
+"""A payment: what was asked of a gateway for one booking, what is known of it, and what is still to be done.
+
+    pending ──► authorised ──► captured ──► partially_refunded ──► refunded
+       │  ╲         │              ▲
+       │   unknown  └──► voiding ──┼──► voided      (a void that found the money taken)
+       │   requires_action         │
+       └──► failed ────────────────┘                (money that came after the no)
+
+What a gateway says is laid over what is known, and the later stage stays: reports may come in any order and any number
+and lead to the same end. Money that was captured is a fact from every state. Silence is `unknown`, and never `failed`.
+Nothing here changes anything; each function returns the payment as it then is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from enum import StrEnum
+from uuid import UUID, uuid5
+
+import msgspec
+
+from earmark.domain.ids import BookingId, EventId, PaymentId, RefundId
+from earmark.errors import RefundRefused
+
+PAYING_SECONDS = 900
+"""How long `paying` pins a hold."""
+PAYING_SECONDS_MAX = 3600
+"""The same, while the gateway says that it is being decided."""
+RESEND_SECONDS_MAX = 20 * 3600
+"""Until when a create may be sent again: gateways forget idempotency keys after a day."""
+LEASE_SECONDS = 30
+"""How long whoever is at work on a payment is left alone with it."""
+LOOK_BACK_SECONDS = (3_600, 8 * 3_600, 26 * 3_600)
+"""How long after its beginning a payment that came to nothing is looked at once more."""
+WAIT_SECONDS_MIN = 2
+WAIT_SECONDS_MAX = 300
+
+
+_NAMESPACE = UUID("6f0b1c52-6e9f-5d3a-9a50-8f1f2a6d7c11")
+
+
+class PaymentState(StrEnum):
+    """Where a payment stands."""
+
+    PENDING = "pending"
+    REQUIRES_ACTION = "requires_action"
+    UNKNOWN = "unknown"
+    AUTHORISED = "authorised"
+    CAPTURED = "captured"
+    PARTIALLY_REFUNDED = "partially_refunded"
+    REFUNDED = "refunded"
+    VOIDING = "voiding"
+    VOIDED = "voided"
+    FAILED = "failed"
+    NEEDS_ATTENTION = "needs_attention"
+
+
+UNDECIDED = frozenset({PaymentState.PENDING, PaymentState.REQUIRES_ACTION, PaymentState.UNKNOWN})
+"""Nobody here knows yet whether there is money."""
+TAKEN = frozenset({PaymentState.CAPTURED, PaymentState.PARTIALLY_REFUNDED, PaymentState.REFUNDED})
+"""The money was taken, whatever went back since."""
+
+
+class Standing(StrEnum):
+    """How a payment stands at its gateway, as that tells it."""
+
+    ABSENT = "absent"
+    """The gateway knows no such payment."""
+    PROCESSING = "processing"
+    """It is being decided, and nobody here can hurry it."""
+    REQUIRES_ACTION = "requires_action"
+    """The buyer has to do something first, as with 3-D Secure."""
+    AUTHORISED = "authorised"
+    """The money is set aside and can be captured or voided."""
+    CAPTURED = "captured"
+    """The money is ours, less what was refunded."""
+    VOIDED = "voided"
+    """Given up before capture: by us, or because the authorisation ran out."""
+    DECLINED = "declined"
+    """The buyer's bank or the gateway said no."""
+
+
+class Payment(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """The row that is written before a gateway is called."""
+
+    id: PaymentId
+    booking_id: BookingId
+    event_id: EventId
+    live: bool
+    gateway: str
+    method: str
+    amount: int
+    currency: str
+    automatic: bool
+    """Whether the gateway takes the money at once; else it is set aside first."""
+    created_at: datetime
+    state: PaymentState = PaymentState.PENDING
+    gateway_id: str | None = None
+    captured: int = 0
+    refunding: int = 0
+    """All refunds that were ever owed; never more than was captured."""
+    refunded: int = 0
+    """Those that the gateway has made."""
+    code: str | None = None
+    message: str | None = None
+    action: Mapping[str, str] | None = None
+    return_url: str | None = None
+    due_at: datetime | None = None
+    """When somebody has to look at it next; None when nothing is left to do."""
+    tries: int = 0
+    version: int = 1
+
+    @property
+    def left(self) -> int:
+        """What can still be refunded."""
+        return self.captured - self.refunding
+
+    @property
+    def owes(self) -> bool:
+        """Whether a refund is on its way."""
+        return self.refunding > self.refunded
+
+
+class RefundState(StrEnum):
+    """Where a refund stands."""
+
+    PENDING = "pending"
+    DONE = "done"
+    REFUSED = "refused"
+
+
+class Refund(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """Money on its way back. Recorded before the gateway is asked."""
+
+    id: RefundId
+    payment_id: PaymentId
+    booking_id: BookingId
+    amount: int
+    created_at: datetime
+    reason: str | None = None
+    state: RefundState = RefundState.PENDING
+    gateway_id: str | None = None
+    code: str | None = None
+
+
+_NO = dict.fromkeys((Standing.DECLINED, Standing.VOIDED), PaymentState.FAILED)
+_YES = {Standing.AUTHORISED: PaymentState.AUTHORISED, Standing.CAPTURED: PaymentState.CAPTURED}
+_LATE = {Standing.AUTHORISED: PaymentState.VOIDING, Standing.CAPTURED: PaymentState.CAPTURED}
+_DECIDING = {Standing.PROCESSING: PaymentState.PENDING, Standing.REQUIRES_ACTION: PaymentState.REQUIRES_ACTION}
+
+HEARD: dict[PaymentState, dict[Standing, PaymentState]] = {
+    **dict.fromkeys(UNDECIDED, _NO | _YES | _DECIDING),
+    PaymentState.NEEDS_ATTENTION: _NO | _YES,
+    PaymentState.AUTHORISED: _NO | _YES,
+    PaymentState.FAILED: _LATE,
+    PaymentState.VOIDED: _LATE,
+    PaymentState.VOIDING: {
+        Standing.CAPTURED: PaymentState.CAPTURED,
+        **dict.fromkeys((Standing.DECLINED, Standing.VOIDED), PaymentState.VOIDED),
+    },
+}
+"""What a gateway's word makes of a payment that was not captured yet. What is not listed changes nothing."""
+
+EDGES = frozenset(
+    {(source, to) for source, heard in HEARD.items() for to in heard.values() if source is not to}
+    | {(PaymentState.PENDING, PaymentState.UNKNOWN), (PaymentState.AUTHORISED, PaymentState.VOIDING)}
+    | {(source, PaymentState.VOIDING) for source in UNDECIDED | {PaymentState.NEEDS_ATTENTION}}
+    | {(source, PaymentState.NEEDS_ATTENTION) for source in TAKEN | (HEARD.keys() - {PaymentState.NEEDS_ATTENTION})}
+    | {(PaymentState.CAPTURED, PaymentState.PARTIALLY_REFUNDED), (PaymentState.CAPTURED, PaymentState.REFUNDED)}
+    | {(PaymentState.PARTIALLY_REFUNDED, PaymentState.REFUNDED)}
+)
+"""Every change of state that anything here makes: what the schema's guard lets pass."""
+
+
+def heard(payment: Payment, standing: Standing, *, wanted: bool, captured: int = 0) -> Payment:
+    """The payment after this was said of it; the same one if that is nothing new.
+
+    `wanted` tells whether its booking still waits for this money or is sold for it. What is not wanted is given up.
+    """
+    to = _next(payment, standing, wanted=wanted)
+    if to is payment.state:
+        return payment
+    if to is not PaymentState.CAPTURED:
+        return msgspec.structs.replace(payment, state=to)
+    if captured != payment.amount:
+        known = msgspec.structs.replace(payment, captured=max(0, min(captured, payment.amount)))
+        return flagged(known, code="captured_another_amount")
+    return msgspec.structs.replace(payment, state=to, captured=captured)
+
+
+def _next(payment: Payment, standing: Standing, *, wanted: bool) -> PaymentState:
+    if payment.captured:
+        return payment.state
+    to = HEARD[payment.state].get(standing, payment.state)
+    return PaymentState.VOIDING if to is PaymentState.AUTHORISED and not wanted else to
+
+
+def unanswered(payment: Payment) -> Payment:
+    """The gateway was silent: what was asked may have happened."""
+    if payment.state is PaymentState.PENDING:
+        return msgspec.structs.replace(payment, state=PaymentState.UNKNOWN)
+    return payment
+
+
+def given_up(payment: Payment) -> Payment:
+    """Its booking is lost: whatever is set aside, now or later, is never to be captured."""
+    assert payment.state in UNDECIDED | {PaymentState.AUTHORISED}, f"a {payment.state} payment is not given up"
+    return msgspec.structs.replace(payment, state=PaymentState.VOIDING)
+
+
+def flagged(payment: Payment, *, code: str) -> Payment:
+    """Nothing more can be done by itself: somebody has to look."""
+    return msgspec.structs.replace(payment, state=PaymentState.NEEDS_ATTENTION, code=code)
+
+
+def owing(payment: Payment, amount: int) -> Payment:
+    """So much more is to go back, and never more than was taken."""
+    if not 1 <= amount <= payment.left:
+        raise RefundRefused(available=payment.left, asked=amount)
+    return msgspec.structs.replace(payment, refunding=payment.refunding + amount)
+
+
+def repaid(payment: Payment, refund: Refund) -> Payment:
+    """The gateway has made a refund."""
+    refunded = payment.refunded + refund.amount
+    assert refunded <= payment.refunding <= payment.captured, "more went back than was owed"
+    state = PaymentState.REFUNDED if refunded == payment.captured else PaymentState.PARTIALLY_REFUNDED
+    if payment.state is PaymentState.NEEDS_ATTENTION:
+        state = payment.state
+    return msgspec.structs.replace(payment, refunded=refunded, state=state)
+
+
+def scheduled(payment: Payment, *, now: datetime, tried: bool, open_question: bool = False) -> Payment:
+    """With the time at which somebody has to look next: sooner after news, later after every try that brought none.
+
+    An `open_question` is asked again in any state: a refund that is on its way, a look that was not answered.
+    """
+    tries = payment.tries + 1 if tried else 0
+    seconds = min(WAIT_SECONDS_MIN * 2 ** min(tries, 10), WAIT_SECONDS_MAX)
+    due_at = _look_back_at(payment, now=now)
+    if open_question or has_work(payment):
+        due_at = now + timedelta(seconds=seconds)
+    return msgspec.structs.replace(payment, tries=tries, due_at=due_at)
+
+
+def _look_back_at(payment: Payment, *, now: datetime) -> datetime | None:
+    """A no may turn out to have been a yes, and the callback about it be lost: looked at a few times more."""
+    if payment.state not in {PaymentState.FAILED, PaymentState.VOIDED}:
+        return None
+    looks = (payment.created_at + timedelta(seconds=after) for after in LOOK_BACK_SECONDS)
+    return next((at for at in looks if at > now), None)
+
+
+def has_work(payment: Payment) -> bool:
+    """Whether its story goes on by itself."""
+    if payment.state is PaymentState.NEEDS_ATTENTION:
+        # Nobody knows whether there is money: somebody looks at it, and the gateway is asked all the same.
+        return not payment.captured
+    return payment.state in UNDECIDED | {PaymentState.AUTHORISED, PaymentState.VOIDING} or payment.owes
+
+
+def paying_until(*, began: datetime, now: datetime) -> datetime:
+    """Until when a gateway that is deciding pins the hold, if it said so now."""
+    return min(now + timedelta(seconds=PAYING_SECONDS), began + timedelta(seconds=PAYING_SECONDS_MAX))
+
+
+def is_past_cap(payment: Payment, *, now: datetime) -> bool:
+    """Whether even a gateway that says it is deciding has had its time."""
+    return now - payment.created_at >= timedelta(seconds=PAYING_SECONDS_MAX)
+
+
+def may_resend(payment: Payment, *, now: datetime) -> bool:
+    """Whether the gateway still knows the first create by its key."""
+    return now - payment.created_at < timedelta(seconds=RESEND_SECONDS_MAX)
+
+
+def payment_id_for(caller: str, key: str) -> PaymentId:
+    """The payment that a request with this idempotency key opens, now and whenever it comes again."""
+    return PaymentId(uuid5(_NAMESPACE, f"{caller}\x1f{key}"))
+
+
+def payment_id_of(text: str) -> PaymentId | None:
+    """One of our payments' ids, if a booking's payment is one; a shop's own reference is none."""
+    try:
+        return PaymentId(UUID(text))
+    except ValueError:
+        return None

@@ -1,0 +1,189 @@
+"""What the saga needs from whoever moves the money.
+
+A gateway is believed in what it says has happened, and never in its silence: whatever raises `GatewaySilent` may have
+taken effect. Every call that moves money carries an id of ours, and the same call again has the same effect once.
+
+Order of a payment with capture by hand, the default:
+
+    authorise → (the booking is confirmed) → capture → refund, once or in parts
+        └────── (the booking is lost)     → void
+
+With automatic capture the first call takes the money at once. Callbacks only say that it is time to ask for `status`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from enum import StrEnum
+from typing import TYPE_CHECKING, Protocol
+from uuid import UUID
+
+import msgspec
+
+from earmark.domain.payment import Standing
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+
+class Order(msgspec.Struct, frozen=True, kw_only=True):
+    """What to charge."""
+
+    payment_id: UUID
+    """Ours; the idempotency key of the first call, and how the payment is found when its gateway's id is not known."""
+    booking_id: UUID
+    event_id: str
+    amount: int
+    """In minor units, at least 1."""
+    currency: str
+    method: str
+    """The gateway's own word for what to charge: a token, never a card number."""
+    automatic: bool = False
+    """Take the money at once instead of setting it aside."""
+    created_at: datetime
+    """By the store's clock: from when on to look for it."""
+    return_url: str | None = None
+    """Where the buyer comes back to after an action."""
+    gateway_id: str | None = None
+    """The gateway's own id, once it is known."""
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True):
+    """How a payment stands, as its gateway tells it."""
+
+    standing: Standing
+    gateway_id: str | None = None
+    captured: int = 0
+    refunded: int = 0
+    """What went back of it, by the gateway's count."""
+    code: str | None = None
+    """Why it was declined or voided, as a word: `card_declined`, `insufficient_funds`, …"""
+    message: str | None = None
+    """The same as a sentence for people."""
+    action: Mapping[str, str] | None = None
+    """What the buyer needs for the action: a `url` to visit, a `client_secret` for the gateway's own page."""
+
+
+class RefundStanding(StrEnum):
+    """How a refund stands at its gateway."""
+
+    PROCESSING = "processing"
+    DONE = "done"
+    REFUSED = "refused"
+    """It will not happen: a closed account, a charge in dispute, more than is left. People have to look at it."""
+
+
+class RefundOrder(msgspec.Struct, frozen=True, kw_only=True):
+    """What to give back."""
+
+    refund_id: UUID
+    """Ours; the idempotency key."""
+    payment: Order
+    amount: int
+    gateway_id: str | None = None
+
+
+class RefundReport(msgspec.Struct, frozen=True, kw_only=True):
+    """How a refund stands, as its gateway tells it."""
+
+    standing: RefundStanding
+    gateway_id: str | None = None
+    code: str | None = None
+    message: str | None = None
+
+
+class Callback(msgspec.Struct, frozen=True, kw_only=True):
+    """What a gateway called about, once its signature was found to be right.
+
+    The facts are compared with ours, and then the payment's status is asked for: what has happened since is not in it.
+    """
+
+    id: str
+    """The gateway's id of this event: the same event may come any number of times."""
+    kind: str
+    """The gateway's word for it."""
+    live: bool
+    payment_id: UUID | None
+    """Ours, as the gateway kept it for us; None when the event is about no payment of ours."""
+    gateway_id: str | None = None
+    amount: int | None = None
+    currency: str | None = None
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True):
+    """A line of the gateway's own books, to compare with ours."""
+
+    payment_id: UUID | None
+    gateway_id: str
+    standing: Standing
+    currency: str
+    captured: int
+    refunded: int
+
+
+class GatewaySilent(Exception):
+    """No answer, or one that says nothing: the call may have taken effect, or may yet."""
+
+
+class GatewayRefused(Exception):
+    """The gateway will not do it, now or later, and it has not been done: `code` says why."""
+
+    def __init__(self, code: str, message: str = "") -> None:
+        super().__init__(message or code)
+        self.code = code
+
+
+class CallbackRefused(Exception):
+    """A callback that is not from the gateway, or is too old, or is not meant for us."""
+
+
+class Gateway(Protocol):
+    """One gateway. Its calls may take as long as they take: the saga holds no lock and no transaction meanwhile.
+
+    Each raises `GatewaySilent` when the outcome is not known, and `GatewayRefused` when the call itself was wrong.
+    A decline is no error: it is a `Report`.
+    """
+
+    name: str
+
+    @property
+    def live(self) -> bool:
+        """Whether it moves real money. Live events pay at live gateways, test events at the others."""
+        ...
+
+    async def authorise(self, order: Order) -> Report:
+        """Set the money aside, or take it at once if the order says so. The same order again is the same payment."""
+        ...
+
+    async def capture(self, order: Order) -> Report:
+        """Take all of what was set aside."""
+        ...
+
+    async def void(self, order: Order) -> Report:
+        """Give up a payment that was not captured; of one that was, the report says so. Also of one that is absent."""
+        ...
+
+    async def refund(self, refund: RefundOrder) -> RefundReport:
+        """Give money back. The same refund again is the same refund."""
+        ...
+
+    async def status(self, order: Order) -> Report:
+        """How the payment stands now: by the gateway's id, or by ours when that was never learnt."""
+        ...
+
+    async def refund_status(self, refund: RefundOrder) -> RefundReport | None:
+        """How a refund stands now; None when the gateway knows none of this id."""
+        ...
+
+    def read_callback(self, headers: Mapping[str, str], body: bytes) -> Callback:
+        """Check the signature over the very bytes, and the age; raises `CallbackRefused`."""
+        ...
+
+    def books(self, *, since: datetime) -> AsyncIterator[Record]:
+        """The gateway's own books, newest or oldest first."""
+        ...
+
+    async def close(self) -> None:
+        """Let go of connections."""
+        ...

@@ -1,0 +1,1 @@
+"""The money: the gateways behind the port of `earmark.engine.gateway`."""

@@ -1,0 +1,197 @@
+"""What the bank has written down, and how each move is written: the intent, its line in the ledger, its event.
+
+Nothing is judged here; the bank has judged before.
+"""
+
+from __future__ import annotations
+
+import random
+import string
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from earmark.payments.sandbox.model import (
+    Dispute,
+    Event,
+    Intent,
+    Line,
+    Method,
+    Move,
+    Problem,
+    Refund,
+    RefundStatus,
+    Status,
+    missing,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from datetime import datetime
+
+    from earmark.engine.ports import Clock
+
+_ALPHABET = string.ascii_letters + string.digits
+
+
+class Books:
+    """Intents, refunds, disputes, events and the ledger. Ids come from the seed, so that a run can be repeated."""
+
+    def __init__(self, clock: Clock, *, seed: int, listener: Callable[[Event], None] | None) -> None:
+        self.ledger: list[Line] = []
+        self.events: list[Event] = []
+        self.disputes: list[Dispute] = []
+        self.intents: dict[str, Intent] = {}
+        self.refunds: dict[str, Refund] = {}
+        self.open: dict[str, datetime] = {}
+        """Since when an intent's money is set aside, the longest first."""
+        self._by_payment: dict[str, list[str]] = {}
+        self._by_charge: dict[str, str] = {}
+        self._refunds_of: dict[str, list[str]] = {}
+        self._clock = clock
+        self._listener = listener
+        self._random = random.Random(seed)  # noqa: S311 (ids that repeat are wanted here)
+
+    def intent(self, intent_id: str) -> Intent:
+        """An intent."""
+        if intent_id not in self.intents:
+            raise missing("payment_intent", intent_id)
+        return self.intents[intent_id]
+
+    def intent_of_charge(self, charge_id: str) -> Intent:
+        """The intent that a charge belongs to."""
+        if charge_id not in self._by_charge:
+            raise missing("charge", charge_id)
+        return self.intents[self._by_charge[charge_id]]
+
+    def find(self, payment_id: str) -> list[Intent]:
+        """The intents that carry this id of ours, the newest first."""
+        return [self.intents[id_] for id_ in reversed(self._by_payment.get(payment_id, []))]
+
+    def refunds_of(self, intent_id: str) -> list[Refund]:
+        """The refunds of an intent, the newest first."""
+        return [self.refunds[id_] for id_ in reversed(self._refunds_of.get(intent_id, []))]
+
+    def add(self, intent: Intent) -> Intent:
+        """A new intent."""
+        self.intents[intent.id] = intent
+        self._by_charge[intent.charge_id] = intent.id
+        if intent.payment_id is not None:
+            self._by_payment.setdefault(intent.payment_id, []).append(intent.id)
+        self._tell("payment_intent.created", intent)
+        return intent
+
+    def wait(self, intent: Intent, status: Status) -> Intent:
+        """Somebody else has to do something first."""
+        kind = "requires_action" if status is Status.REQUIRES_ACTION else "processing"
+        return self._move(intent, f"payment_intent.{kind}", status=status, problem=None)
+
+    def approve(self, intent: Intent) -> Intent:
+        """The money is set aside and, where that is automatic, taken."""
+        intent = self.change(
+            intent, status=Status.REQUIRES_CAPTURE, problem=None, canceled_at=None, cancellation_reason=None
+        )
+        self.open[intent.id] = self._clock.now()
+        self._write(Move.AUTHORISED, intent, intent.amount)
+        if intent.automatic:
+            return self.take(intent, intent.amount)
+        self._tell("payment_intent.amount_capturable_updated", intent)
+        return intent
+
+    def take(self, intent: Intent, amount: int) -> Intent:
+        """So much of what was set aside is taken, and the rest let go."""
+        del self.open[intent.id]
+        self._write(Move.CAPTURED, intent, amount)
+        if amount < intent.amount:
+            self._write(Move.VOIDED, intent, intent.amount - amount)
+        intent = self._move(intent, "payment_intent.succeeded", status=Status.SUCCEEDED, captured=amount)
+        return self._dispute(intent) if intent.method == Method.DISPUTE else intent
+
+    def fail(self, intent: Intent, problem: Problem) -> Intent:
+        """There is no money, or no longer."""
+        self._let_go(intent)
+        status = Status.REQUIRES_PAYMENT_METHOD
+        return self._move(intent, "payment_intent.payment_failed", status=status, problem=problem)
+
+    def cancel(self, intent: Intent, reason: str | None) -> Intent:
+        """The intent is given up."""
+        self._let_go(intent)
+        changes = {"canceled_at": self._clock.now(), "cancellation_reason": reason}
+        return self._move(intent, "payment_intent.canceled", status=Status.CANCELED, **changes)
+
+    def begin_refund(self, intent: Intent, refund: Refund) -> Refund:
+        """Money is on its way back."""
+        self.refunds[refund.id] = refund
+        self._refunds_of.setdefault(intent.id, []).append(refund.id)
+        self.change(intent, refunding=intent.refunding + refund.amount)
+        self._tell("refund.created", refund)
+        return refund
+
+    def end_refund(self, refund: Refund, *, succeed: bool) -> Refund:
+        """It has arrived, or it never will."""
+        intent = self.intents[refund.intent_id]
+        intent = self.change(
+            intent,
+            refunding=intent.refunding - refund.amount,
+            refunded=intent.refunded + (refund.amount if succeed else 0),
+        )
+        status = RefundStatus.SUCCEEDED if succeed else RefundStatus.FAILED
+        failure = None if succeed else "expired_or_canceled_card"
+        refund = msgspec.structs.replace(refund, status=status, failure=failure)
+        self.refunds[refund.id] = refund
+        if succeed:
+            self._write(Move.REFUNDED, intent, refund.amount)
+            self._tell("charge.refunded", intent)
+        self._tell("refund.updated" if succeed else "refund.failed", refund)
+        return refund
+
+    def change(self, intent: Intent, **changes: object) -> Intent:
+        """The intent as it is from now on."""
+        changed = msgspec.structs.replace(intent, **changes)
+        self.intents[intent.id] = changed
+        return changed
+
+    def new_id(self, prefix: str, *, length: int = 24) -> str:
+        """An id that nothing else has."""
+        return f"{prefix}_{''.join(self._random.choices(_ALPHABET, k=length))}"
+
+    def _dispute(self, intent: Intent) -> Intent:
+        self._write(Move.DISPUTED, intent, intent.captured)
+        intent = self.change(intent, disputed=True)
+        dispute = Dispute(
+            id=self.new_id("dp"),
+            intent_id=intent.id,
+            charge_id=intent.charge_id,
+            created=self._clock.now(),
+            amount=intent.captured,
+            currency=intent.currency,
+        )
+        self.disputes.append(dispute)
+        self._tell("charge.dispute.created", dispute)
+        return intent
+
+    def _let_go(self, intent: Intent) -> None:
+        if self.open.pop(intent.id, None) is not None:
+            self._write(Move.VOIDED, intent, intent.amount)
+
+    def _move(self, intent: Intent, kind: str, **changes: object) -> Intent:
+        intent = self.change(intent, **changes)
+        self._tell(kind, intent)
+        return intent
+
+    def _write(self, move: Move, intent: Intent, amount: int) -> None:
+        line = Line(
+            move=move,
+            amount=amount,
+            currency=intent.currency,
+            at=self._clock.now(),
+            intent_id=intent.id,
+            payment_id=intent.payment_id,
+        )
+        self.ledger.append(line)
+
+    def _tell(self, kind: str, about: Intent | Refund | Dispute) -> None:
+        event = Event(id=self.new_id("evt"), kind=kind, created=self._clock.now(), about=about)
+        self.events.append(event)
+        if self._listener is not None:
+            self._listener(event)

@@ -1,0 +1,254 @@
+"""The sandbox's own calls, under `/sandbox`: script a fault, push the clock, act as the buyer, read the ledger."""
+
+from __future__ import annotations
+
+import html
+from typing import TYPE_CHECKING, TypeVar
+from urllib.parse import urlencode
+
+import msgspec
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.routing import Route
+
+from earmark.clock import MovableClock
+from earmark.payments.sandbox import words
+from earmark.payments.sandbox.faults import Rule
+from earmark.payments.sandbox.forms import Form
+from earmark.payments.sandbox.model import Intent, Refused, Status, invalid
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from starlette.requests import Request
+
+    from earmark.payments.sandbox.callbacks import Letter
+    from earmark.payments.sandbox.house import Sandbox
+
+T = TypeVar("T")
+
+PAGE = """<!doctype html>
+<html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">
+<title>Sandbox bank</title>
+<style>body{{font:1.1rem system-ui;max-width:28rem;margin:4rem auto;padding:0 1rem}}
+button{{font:inherit;padding:.5rem 1.5rem;margin-right:1rem}}</style>
+<h1>Sandbox bank</h1>
+{body}
+</html>
+"""
+
+
+class Seconds(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How far to push the clock."""
+
+    seconds: float
+
+
+class Verdict(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What the buyer, or the buyer's bank, does with an intent or a refund."""
+
+    id: str
+    succeed: bool = True
+
+
+class Named(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Which event."""
+
+    event_id: str
+
+
+class Switch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """On or off."""
+
+    on: bool
+
+
+def routes(sandbox: Sandbox) -> list[Route]:
+    """The calls, for an application to mount."""
+    desk = Controls(sandbox)
+    table: list[tuple[str, str, Callable[[Request], Awaitable[object]]]] = [
+        ("/sandbox/ledger", "GET", desk.ledger),
+        ("/sandbox/calls", "GET", desk.calls),
+        ("/sandbox/faults", "GET", desk.faults),
+        ("/sandbox/faults", "POST", desk.add_fault),
+        ("/sandbox/faults", "DELETE", desk.clear_faults),
+        ("/sandbox/sticky", "POST", desk.sticky),
+        ("/sandbox/clock", "POST", desk.advance),
+        ("/sandbox/act", "POST", desk.act),
+        ("/sandbox/decide", "POST", desk.decide),
+        ("/sandbox/land", "POST", desk.land),
+        ("/sandbox/callbacks", "GET", desk.callbacks),
+        ("/sandbox/callbacks/deliver", "POST", desk.deliver),
+        ("/sandbox/callbacks/lose", "POST", desk.lose),
+        ("/sandbox/callbacks/redeliver", "POST", desk.redeliver),
+    ]
+    page = "/sandbox/action/{id}"
+    return [
+        *(Route(path, _endpoint(sandbox, handle), methods=[method]) for path, method, handle in table),
+        Route(page, desk.action_page, methods=["GET"]),
+        Route(page, desk.action, methods=["POST"]),
+    ]
+
+
+class Controls:
+    """Whoever runs the sandbox sits here."""
+
+    def __init__(self, sandbox: Sandbox) -> None:
+        self.sandbox = sandbox
+
+    async def ledger(self, _: Request) -> object:
+        """What really happened."""
+        return {"lines": self.sandbox.bank.ledger}
+
+    async def calls(self, _: Request) -> object:
+        """Who asked for what."""
+        return {"calls": self.sandbox.desk.calls}
+
+    async def faults(self, _: Request) -> object:
+        """What is still to go wrong."""
+        return {"rules": self.sandbox.script.rules, "sticky_errors": self.sandbox.script.sticky_errors}
+
+    async def add_fault(self, request: Request) -> object:
+        """Let something go wrong."""
+        rule = await _read(request, Rule)
+        self.sandbox.script.append(rule)
+        return rule
+
+    async def clear_faults(self, _: Request) -> object:
+        """Let nothing go wrong any more."""
+        self.sandbox.script.clear()
+        return await self.faults(_)
+
+    async def sticky(self, request: Request) -> object:
+        """Whether a key whose first answer was a 500 answers 500 for ever."""
+        self.sandbox.script.sticky_errors = (await _read(request, Switch)).on
+        return await self.faults(request)
+
+    async def advance(self, request: Request) -> object:
+        """Let time pass at once."""
+        clock = self.sandbox.clock
+        if not isinstance(clock, MovableClock):
+            raise invalid("The clock of this sandbox cannot be pushed.")
+        clock.advance((await _read(request, Seconds)).seconds)
+        return {"now": clock.now()}
+
+    async def act(self, request: Request) -> object:
+        """Be the buyer."""
+        verdict = await _read(request, Verdict)
+        return self._worded(self.sandbox.bank.act(verdict.id, succeed=verdict.succeed))
+
+    async def decide(self, request: Request) -> object:
+        """Be the buyer's bank."""
+        verdict = await _read(request, Verdict)
+        decided = self.sandbox.bank.decide(verdict.id, succeed=verdict.succeed)
+        return self._worded(decided) if isinstance(decided, Intent) else words.refund(decided)
+
+    async def land(self, _: Request) -> object:
+        """Let the money come that comes after the no."""
+        return {"landed": [self._worded(intent) for intent in self.sandbox.bank.land()]}
+
+    async def callbacks(self, _: Request) -> object:
+        """The callbacks, and what became of them."""
+        return {"callbacks": [_letter(letter) for letter in self.sandbox.courier.letters]}
+
+    async def deliver(self, _: Request) -> object:
+        """Send what is due, now."""
+        if self.sandbox.courier.deliver is None:
+            raise invalid("This sandbox was given no address to call.")
+        return {"taken": await self.sandbox.courier.send_due(flush=True)}
+
+    async def lose(self, request: Request) -> object:
+        """Never send what is queued about an event."""
+        return {"lost": self.sandbox.courier.lose((await _read(request, Named)).event_id)}
+
+    async def redeliver(self, request: Request) -> object:
+        """Send an event once more."""
+        event_id = (await _read(request, Named)).event_id
+        try:
+            self.sandbox.courier.redeliver(event_id)
+        except KeyError as unknown:
+            raise invalid(f"No such event: '{event_id}'") from unknown
+        return await self.callbacks(request)
+
+    async def action_page(self, request: Request) -> Response:
+        """Where a buyer proves to be the card's owner, or does not."""
+        intent = self._acting(request.path_params["id"], request.query_params.get("client_secret"))
+        if intent is None:
+            return _page("<p>There is nothing to authorise here.</p>", status=404)
+        amount = f"{intent.amount} {html.escape(intent.currency)} (minor units)"
+        secret = html.escape(intent.client_secret, quote=True)
+        return _page(
+            f"<p>A shop asks for <strong>{amount}</strong>.</p><form method='post'>"
+            f"<input type='hidden' name='client_secret' value='{secret}'>"
+            "<button name='answer' value='authorise'>Authorise</button>"
+            "<button name='answer' value='refuse'>Refuse</button></form>"
+        )
+
+    async def action(self, request: Request) -> Response:
+        """The buyer has pressed a button, and goes back to the shop."""
+        try:
+            form = Form.read(await request.body())
+        except Refused:
+            return _page("<p>This cannot be read.</p>", status=400)
+        intent = self._acting(request.path_params["id"], form.text("client_secret"))
+        answer = form.text("answer")
+        if intent is None or answer not in {"authorise", "refuse"}:
+            return _page("<p>There is nothing to authorise here.</p>", status=404)
+        self.sandbox.bank.act(intent.id, succeed=answer == "authorise")
+        said = "succeeded" if answer == "authorise" else "failed"
+        if intent.return_url is None:
+            return _page(f"<p>The payment has {said}. You may close this page.</p>")
+        query = {
+            "payment_intent": intent.id,
+            "payment_intent_client_secret": intent.client_secret,
+            "redirect_status": said,
+        }
+        joint = "&" if "?" in intent.return_url else "?"
+        return RedirectResponse(f"{intent.return_url}{joint}{urlencode(query)}", status_code=303)
+
+    def _acting(self, intent_id: str, client_secret: str | None) -> Intent | None:
+        try:
+            intent = self.sandbox.bank.intent(intent_id)
+        except Refused:
+            return None
+        waits = intent.status is Status.REQUIRES_ACTION and intent.client_secret == client_secret
+        return intent if waits else None
+
+    def _worded(self, intent: Intent) -> words.Words:
+        return words.intent(intent, base_url=self.sandbox.base_url)
+
+
+def _endpoint(
+    sandbox: Sandbox, handle: Callable[[Request], Awaitable[object]]
+) -> Callable[[Request], Awaitable[Response]]:
+    async def endpoint(request: Request) -> Response:
+        status, said = 200, None
+        try:
+            said = await handle(request)
+        except Refused as refused:
+            status, said = words.problem(refused, base_url=sandbox.base_url)
+        return Response(msgspec.json.encode(said), status, media_type="application/json")
+
+    return endpoint
+
+
+async def _read(request: Request, type_: type[T]) -> T:
+    try:
+        return msgspec.json.decode(await request.body(), type=type_)
+    except msgspec.DecodeError as unread:
+        raise invalid(str(unread)) from unread
+
+
+def _letter(letter: Letter) -> words.Words:
+    return {
+        "event_id": letter.event.id,
+        "type": letter.event.kind,
+        "state": letter.state,
+        "fault": letter.fault,
+        "tries": letter.tries,
+        "problem": letter.problem,
+        "due_at": letter.due_at,
+    }
+
+
+def _page(body: str, *, status: int = 200) -> HTMLResponse:
+    return HTMLResponse(PAGE.format(body=body), status)

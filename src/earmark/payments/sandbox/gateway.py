@@ -1,0 +1,280 @@
+"""The sandbox as a gateway in this process: the port of `earmark.engine.gateway` over a bank that plays its script."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, TypeVar
+from uuid import UUID
+
+import msgspec
+
+from earmark.domain.payment import Standing
+from earmark.engine.gateway import (
+    Callback,
+    CallbackRefused,
+    GatewayRefused,
+    GatewaySilent,
+    Order,
+    Record,
+    RefundOrder,
+    RefundReport,
+    RefundStanding,
+    Report,
+)
+from earmark.payments.sandbox import signature, words
+from earmark.payments.sandbox.desk import ReplyLost
+from earmark.payments.sandbox.model import PAYMENT_ID, Fate, Intent, Kind, Refund, RefundStatus, Refused, Status
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+    from datetime import datetime
+
+    from earmark.payments.sandbox.house import Sandbox
+
+T = TypeVar("T")
+Moved = TypeVar("Moved", bound=Intent | Refund)
+
+REFUND_ID = "refund_id"
+UNKNOWN = frozenset({Kind.BROKEN, Kind.BUSY, Kind.IN_PROGRESS})
+STANDINGS = {
+    Status.REQUIRES_CONFIRMATION: Standing.PROCESSING,
+    Status.REQUIRES_ACTION: Standing.REQUIRES_ACTION,
+    Status.PROCESSING: Standing.PROCESSING,
+    Status.REQUIRES_PAYMENT_METHOD: Standing.DECLINED,
+    Status.REQUIRES_CAPTURE: Standing.AUTHORISED,
+    Status.CANCELED: Standing.VOIDED,
+    Status.SUCCEEDED: Standing.CAPTURED,
+}
+REFUND_STANDINGS = {
+    RefundStatus.PENDING: RefundStanding.PROCESSING,
+    RefundStatus.SUCCEEDED: RefundStanding.DONE,
+    RefundStatus.FAILED: RefundStanding.REFUSED,
+}
+
+
+class SandboxGateway:
+    """One shop's view of a sandbox bank. `patience_seconds` is how long it waits for an answer."""
+
+    name = "sandbox"
+    live = False
+
+    def __init__(self, sandbox: Sandbox, *, patience_seconds: float = 10.0) -> None:
+        self.sandbox = sandbox
+        self.bank = sandbox.bank
+        self.script = sandbox.script
+        self.courier = sandbox.courier
+        self.patience_seconds = patience_seconds
+        self._under_way: set[asyncio.Task[Any]] = set()
+
+    async def authorise(self, order: Order) -> Report:
+        """Set the money aside, or take it at once."""
+        asked: dict[str, Any] = {
+            "amount": order.amount,
+            "currency": order.currency,
+            "method": order.method,
+            "automatic": order.automatic,
+            "return_url": order.return_url,
+            "metadata": _metadata(order),
+        }
+        key = str(order.payment_id)
+        try:
+            intent = await self._change("authorise", lambda fate: self.bank.authorise(**asked, fate=fate), key, asked)
+        except Refused as refused:
+            if refused.kind is not Kind.CARD or refused.intent is None:
+                raise GatewayRefused(refused.problem.code, refused.problem.message) from refused
+            intent = refused.intent
+        # A key repeats the first answer; what is true now is in the books.
+        return self._report(self.bank.intent(intent.id))
+
+    async def capture(self, order: Order) -> Report:
+        """Take all of what was set aside."""
+        return await self._move("capture", order, lambda id_, fate: self.bank.capture(id_, fate=fate))
+
+    async def void(self, order: Order) -> Report:
+        """Give up what was not captured."""
+        return await self._move("void", order, lambda id_, fate: self.bank.void(id_, fate=fate))
+
+    async def refund(self, refund: RefundOrder) -> RefundReport:
+        """Give money back."""
+        found = self._find(refund.payment)
+        if found is None:
+            raise GatewayRefused("resource_missing", "There is no such payment.")
+        intent = found
+        metadata = _metadata(refund.payment) | {REFUND_ID: str(refund.refund_id)}
+
+        def work(fate: Fate) -> Refund:
+            # The bank forgets keys after a day. A refund that was made is found by our id, and is not made twice.
+            made = self._find_refund(intent, refund)
+            return made or self.bank.refund(intent.id, amount=refund.amount, metadata=metadata, fate=fate)
+
+        try:
+            given = await self._change("refund", work, str(refund.refund_id), [intent.id, refund.amount])
+        except Refused as refused:
+            if not refused.kept:
+                raise GatewayRefused(refused.problem.code, refused.problem.message) from refused
+            code, message = refused.problem.code, refused.problem.message
+            return RefundReport(standing=RefundStanding.REFUSED, code=code, message=message)
+        return _refund_report(self.bank.refund_by_id(given.id))
+
+    async def status(self, order: Order) -> Report:
+        """How the payment stands now."""
+        found = await self._read("status", lambda: self._find(order))
+        return self._report(found) if found else Report(standing=Standing.ABSENT)
+
+    async def refund_status(self, refund: RefundOrder) -> RefundReport | None:
+        """How a refund stands now."""
+
+        def look() -> Refund | None:
+            intent = self._find(refund.payment)
+            return self._find_refund(intent, refund) if intent else None
+
+        found = await self._read("refund_status", look)
+        return _refund_report(found) if found else None
+
+    def read_callback(self, headers: Mapping[str, str], body: bytes) -> Callback:
+        """Check who signed it and when, and read what it is about."""
+        signature.verify(headers, body, secret=self.sandbox.secret, now=self.sandbox.clock.now())
+        try:
+            said = msgspec.json.decode(body)
+            about = said["data"]["object"]
+            gateway_id = about["id"] if about["object"] == "payment_intent" else about["payment_intent"]
+            whole = about["object"] in {"payment_intent", "charge"}
+            return Callback(
+                id=said["id"],
+                kind=said["type"],
+                live=said["livemode"],
+                payment_id=_uuid(about["metadata"].get(PAYMENT_ID) or self._payment_id(gateway_id)),
+                gateway_id=gateway_id,
+                # The amount of a refund or a dispute is not that of its payment.
+                amount=about["amount"] if whole else None,
+                currency=about["currency"].upper(),
+            )
+        except (msgspec.DecodeError, KeyError, TypeError, AttributeError) as unread:
+            raise CallbackRefused("It is no event.") from unread
+
+    async def books(self, *, since: datetime) -> AsyncIterator[Record]:
+        """Every intent from `since` on, the newest first."""
+        for intent in await self._read("list", self.bank.intents):
+            if intent.created >= since:
+                yield Record(
+                    payment_id=_uuid(intent.payment_id),
+                    gateway_id=intent.id,
+                    standing=STANDINGS[intent.status],
+                    currency=intent.currency,
+                    captured=intent.captured,
+                    refunded=intent.refunded,
+                )
+
+    async def deliver_callbacks(self, *, flush: bool = True) -> int:
+        """Send the callbacks that are due; how many were taken."""
+        return await self.courier.send_due(flush=flush)
+
+    async def close(self) -> None:
+        """Nothing goes on after this."""
+        for task in self._under_way:
+            task.cancel()
+        await asyncio.gather(*self._under_way, return_exceptions=True)
+
+    async def _move(self, name: str, order: Order, work: Callable[[str, Fate], Intent]) -> Report:
+        """Change an intent that exists. One that cannot be changed so, any more or yet, is reported as it stands."""
+        found = self._find(order)
+        if found is None:
+            return Report(standing=Standing.ABSENT)
+        intent_id = found.id
+        try:
+            # No key: that it happens once follows from the intent's state, and a no need not be remembered.
+            moved = await self._change(name, lambda fate: work(intent_id, fate), None, intent_id)
+        except Refused as refused:
+            return self._report(refused.intent or found)
+        return self._report(moved)
+
+    def _find(self, order: Order) -> Intent | None:
+        if order.gateway_id is None:
+            return next(iter(self.bank.find(str(order.payment_id))), None)
+        try:
+            return self.bank.intent(order.gateway_id)
+        except Refused:
+            return None
+
+    def _find_refund(self, intent: Intent, refund: RefundOrder) -> Refund | None:
+        id_ = str(refund.refund_id)
+        return next((one for one in self.bank.refunds(intent.id) if one.metadata.get(REFUND_ID) == id_), None)
+
+    def _payment_id(self, gateway_id: str) -> str | None:
+        """Ours, of an intent: a dispute does not carry it."""
+        try:
+            return self.bank.intent(gateway_id).payment_id
+        except Refused:
+            return None
+
+    async def _change(self, name: str, work: Callable[[Fate], Moved], key: str | None, params: object) -> Moved:
+        value, _ = await self._patiently(self.sandbox.desk.change(name, work, key=key, params=params, gone=self._gone))
+        return value
+
+    async def _read(self, name: str, work: Callable[[], T]) -> T:
+        return await self._patiently(self.sandbox.desk.read(name, work, gone=self._gone))
+
+    async def _patiently(self, call: Coroutine[Any, Any, T]) -> T:
+        """Wait for an answer, for so long. The bank goes on with what was asked, whether or not somebody waits."""
+        task = asyncio.ensure_future(call)
+        self._under_way.add(task)
+        task.add_done_callback(self._ended)
+        done, _ = await asyncio.wait({task}, timeout=self.patience_seconds)
+        if not done:
+            raise GatewaySilent("The sandbox did not answer.")
+        try:
+            return task.result()
+        except ReplyLost as lost:
+            raise GatewaySilent("The connection was cut.") from lost
+        except Refused as refused:
+            if refused.kind in UNKNOWN:
+                raise GatewaySilent(refused.problem.message) from refused
+            raise
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self._under_way.discard(task)
+        if not task.cancelled():
+            task.exception()
+
+    async def _gone(self) -> None:
+        """Whoever asked gives up when its patience is over."""
+        await asyncio.sleep(self.patience_seconds)
+
+    def _report(self, intent: Intent) -> Report:
+        action = None
+        if intent.status is Status.REQUIRES_ACTION:
+            url = words.action_url(intent, base_url=self.sandbox.base_url)
+            action = {"url": url, "client_secret": intent.client_secret}
+        return Report(
+            standing=STANDINGS[intent.status],
+            gateway_id=intent.id,
+            captured=intent.captured,
+            refunded=intent.refunded,
+            code=_code(intent),
+            message=intent.problem.message if intent.problem else None,
+            action=action,
+        )
+
+
+def _code(intent: Intent) -> str | None:
+    """The most telling word there is."""
+    if intent.problem is None:
+        return intent.cancellation_reason
+    telling = intent.problem.decline_code not in {None, "generic_decline"}
+    return intent.problem.decline_code if telling else intent.problem.code
+
+
+def _refund_report(refund: Refund) -> RefundReport:
+    standing = REFUND_STANDINGS[refund.status]
+    return RefundReport(standing=standing, gateway_id=refund.id, code=refund.failure)
+
+
+def _metadata(order: Order) -> dict[str, str]:
+    return {PAYMENT_ID: str(order.payment_id), "booking_id": str(order.booking_id), "event_id": order.event_id}
+
+
+def _uuid(text: str | None) -> UUID | None:
+    try:
+        return UUID(text) if text else None
+    except ValueError:
+        return None

@@ -1,0 +1,61 @@
+"""Idempotency keys, strictly: the same call again is answered as the first was, and another call is refused."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from earmark.payments.sandbox.model import Intent, Kind, Problem, Refund, Refused
+
+if TYPE_CHECKING:
+    from earmark.engine.ports import Clock
+
+REMEMBERED_FOR = timedelta(hours=24)
+
+
+class Answer(msgspec.Struct, frozen=True, kw_only=True):
+    """What the bank answered: a value, or a no."""
+
+    value: Intent | Refund | None = None
+    refused: Refused | None = None
+
+
+class _Entry(msgspec.Struct, kw_only=True):
+    fingerprint: bytes
+    at: datetime
+    answer: Answer | None = None
+
+
+class Keys:
+    """What was asked with which key in the last 24 hours, and what was answered."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._entries: dict[str, _Entry] = {}
+
+    def begin(self, key: str, fingerprint: bytes) -> Answer | None:
+        """The earlier answer; None when this is the first such call, which is then in progress."""
+        now = self._clock.now()
+        entry = self._entries.get(key)
+        if entry is None or now >= entry.at + REMEMBERED_FOR:
+            self._entries[key] = _Entry(fingerprint=fingerprint, at=now)
+            return None
+        if entry.fingerprint != fingerprint:
+            message = f"The idempotency key '{key}' was used with other parameters."
+            raise Refused(Kind.IDEMPOTENCY, Problem(code="idempotency_error", message=message))
+        if entry.answer is None:
+            message = f"Another call with the idempotency key '{key}' is in progress."
+            raise Refused(Kind.IN_PROGRESS, Problem(code="idempotency_key_in_use", message=message))
+        return entry.answer
+
+    def finish(self, key: str, answer: Answer) -> None:
+        """From now on this is the answer."""
+        self._entries[key].answer = answer
+
+    def abandon(self, key: str) -> None:
+        """Nothing came of the call: the key is free again, unless there is an answer."""
+        entry = self._entries.get(key)
+        if entry is not None and entry.answer is None:
+            del self._entries[key]

@@ -1,0 +1,186 @@
+"""The law of payments: what is heard, in any order and any number, leads to one end."""
+
+from __future__ import annotations
+
+import itertools
+from datetime import UTC, datetime, timedelta
+from uuid import UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from earmark.domain import payment as law
+from earmark.domain.ids import BookingId, EventId, PaymentId, RefundId
+from earmark.domain.payment import EDGES, HEARD, TAKEN, UNDECIDED, Payment, PaymentState, Refund, Standing
+from earmark.errors import RefundRefused
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+PRICE = 4500
+
+
+def opened(**known: object) -> Payment:
+    fields: dict[str, object] = {
+        "id": PaymentId(UUID(int=1)),
+        "booking_id": BookingId(UUID(int=2)),
+        "event_id": EventId("concert"),
+        "live": True,
+        "gateway": "sandbox",
+        "method": "card",
+        "amount": PRICE,
+        "currency": "EUR",
+        "automatic": False,
+        "created_at": NOW,
+    }
+    return Payment(**fields | known)  # type: ignore[arg-type]
+
+
+def refund(amount: int) -> Refund:
+    payment = opened()
+    back = RefundId(UUID(int=3))
+    return Refund(id=back, payment_id=payment.id, booking_id=payment.booking_id, amount=amount, created_at=NOW)
+
+
+def heard(payment: Payment, *said: Standing, wanted: bool = True) -> Payment:
+    for standing in said:
+        captured = PRICE if standing is Standing.CAPTURED else 0
+        payment = law.heard(payment, standing, wanted=wanted, captured=captured)
+    return payment
+
+
+def test_captured_is_a_fact_from_every_state() -> None:
+    """Whatever was believed before: the money is there."""
+    for state in set(PaymentState) - TAKEN:
+        assert heard(opened(state=state), Standing.CAPTURED).state is PaymentState.CAPTURED, state
+        assert heard(opened(state=state), Standing.CAPTURED, wanted=False).state is PaymentState.CAPTURED, state
+
+
+@given(said=st.lists(st.sampled_from(Standing), max_size=6))
+def test_nothing_that_is_said_unmakes_money_that_was_taken(said: list[Standing]) -> None:
+    """Reports of an earlier stage may come late, and change nothing."""
+    taken = heard(opened(), Standing.CAPTURED)
+    assert heard(taken, *said) == taken
+
+
+@given(
+    said=st.lists(st.sampled_from([Standing.PROCESSING, Standing.REQUIRES_ACTION, Standing.AUTHORISED]), max_size=5),
+    order=st.randoms(use_true_random=False),
+)
+def test_a_sale_ends_alike_in_any_order_of_what_was_said(said: list[Standing], order: object) -> None:
+    """Early words, late words and repeats of a payment that went well."""
+    words = [*said, Standing.AUTHORISED, Standing.CAPTURED]
+    order.shuffle(words)  # type: ignore[attr-defined]
+    assert heard(opened(), *words).state is PaymentState.CAPTURED
+
+
+@pytest.mark.parametrize("captured", [0, 1, PRICE - 1, PRICE + 1])
+def test_another_amount_than_was_asked_for_calls_a_human(captured: int) -> None:
+    """A gateway that takes too much, or too little, is not argued with."""
+    payment = law.heard(opened(), Standing.CAPTURED, wanted=True, captured=captured)
+    assert (payment.state, payment.code) == (PaymentState.NEEDS_ATTENTION, "captured_another_amount")
+    assert payment.captured == min(captured, PRICE)
+
+
+def test_what_nobody_wants_is_given_up_and_never_captured() -> None:
+    """An authorisation for a booking that is lost, however late it comes."""
+    for state in (*UNDECIDED, PaymentState.FAILED, PaymentState.VOIDED, PaymentState.AUTHORISED, PaymentState.VOIDING):
+        assert heard(opened(state=state), Standing.AUTHORISED, wanted=False).state is PaymentState.VOIDING, state
+
+
+def test_silence_is_unknown_and_never_failed() -> None:
+    """A timeout says nothing of the money."""
+    assert law.unanswered(opened()).state is PaymentState.UNKNOWN
+    for state in set(PaymentState) - {PaymentState.PENDING}:
+        assert law.unanswered(opened(state=state)).state is state
+
+
+def test_every_change_of_state_is_an_edge() -> None:
+    """What the law does, the schema lets pass: no function leads anywhere else."""
+    found = {
+        (state, after.state)
+        for state, standing, wanted in itertools.product(HEARD, Standing, (True, False))
+        if (after := heard(opened(state=state), standing, wanted=wanted)).state is not state
+    }
+    found |= {(state, law.given_up(opened(state=state)).state) for state in UNDECIDED | {PaymentState.AUTHORISED}}
+    found |= {(PaymentState.PENDING, PaymentState.UNKNOWN)}
+    found |= {(state, law.flagged(opened(state=state), code="x").state) for state in TAKEN}
+    found |= {
+        (state, law.heard(opened(state=state), Standing.CAPTURED, wanted=True, captured=1).state)
+        for state in HEARD.keys() - {PaymentState.NEEDS_ATTENTION}
+    }
+    found |= {(PaymentState.CAPTURED, law.repaid(_owing(amount), refund(amount)).state) for amount in (1, PRICE)} | {
+        (PaymentState.PARTIALLY_REFUNDED, PaymentState.REFUNDED)
+    }
+    assert found == EDGES
+
+
+def _owing(amount: int) -> Payment:
+    return law.owing(opened(state=PaymentState.CAPTURED, captured=PRICE), amount)
+
+
+@pytest.mark.parametrize("amount", [0, -1, PRICE + 1])
+def test_a_refund_is_at_least_a_cent_and_at_most_what_is_left(amount: int) -> None:
+    """Neither nothing, nor less than nothing, nor more than was taken."""
+    with pytest.raises(RefundRefused) as refused:
+        law.owing(opened(state=PaymentState.CAPTURED, captured=PRICE), amount)
+    assert refused.value.available == PRICE
+
+
+@given(parts=st.lists(st.integers(min_value=1, max_value=PRICE), max_size=8))
+def test_refunds_in_parts_never_exceed_the_charge(parts: list[int]) -> None:
+    """However they are cut, they stop at what was taken."""
+    payment = opened(state=PaymentState.CAPTURED, captured=PRICE)
+    for part in parts:
+        try:
+            payment = law.owing(payment, part)
+        except RefundRefused:
+            assert payment.refunding + part > PRICE
+    assert payment.refunding == PRICE - payment.left <= PRICE
+
+
+def test_who_waits_for_an_answer_asks_less_and_less_often_and_never_stops() -> None:
+    """Quickly at first; after news, quickly again."""
+    payment, waits = opened(state=PaymentState.UNKNOWN), []
+    for _ in range(12):
+        payment = law.scheduled(payment, now=NOW, tried=True)
+        assert payment.due_at is not None
+        waits.append((payment.due_at - NOW).total_seconds())
+    assert waits == sorted(waits)
+    assert waits[-1] == law.WAIT_SECONDS_MAX
+    fresh = law.scheduled(payment, now=NOW, tried=False)
+    assert fresh.due_at == NOW + timedelta(seconds=law.WAIT_SECONDS_MIN)
+
+
+@pytest.mark.parametrize("state", sorted(PaymentState))
+def test_what_is_over_is_not_looked_at_again(state: PaymentState) -> None:
+    """And what is not over always is."""
+    over = {PaymentState.CAPTURED, PaymentState.PARTIALLY_REFUNDED, PaymentState.REFUNDED}
+    over |= {PaymentState.VOIDED, PaymentState.FAILED}
+    due = law.scheduled(opened(state=state), now=NOW + timedelta(days=2), tried=False).due_at
+    assert (due is None) == (state in over)
+    owes = opened(state=PaymentState.CAPTURED, captured=PRICE, refunding=1)
+    assert law.scheduled(owes, now=NOW, tried=False).due_at is not None
+    stuck = opened(state=PaymentState.NEEDS_ATTENTION, captured=PRICE, refunding=1)
+    assert law.scheduled(stuck, now=NOW, tried=False).due_at is None
+
+
+@pytest.mark.parametrize("state", [PaymentState.FAILED, PaymentState.VOIDED])
+def test_what_came_to_nothing_is_looked_at_a_few_times_more(state: PaymentState) -> None:
+    """Within a day or so: a gateway may have said no and taken the money, and its callback be lost."""
+    now, looks = NOW, []
+    while (due := law.scheduled(opened(state=state), now=now, tried=False).due_at) is not None:
+        looks.append((due - NOW).total_seconds())
+        now = due
+    assert looks == list(law.LOOK_BACK_SECONDS)
+
+
+def test_paying_is_pinned_for_a_quarter_of_an_hour_at_a_time_and_an_hour_in_all() -> None:
+    """While the gateway says that it is deciding."""
+    pinned = [law.paying_until(began=NOW, now=NOW + timedelta(seconds=after)) for after in (0, 600, 3000, 9000)]
+    assert [(until - NOW).total_seconds() for until in pinned] == [900, 1500, 3600, 3600]
+
+
+def test_a_shops_own_reference_is_no_payment_of_ours() -> None:
+    """Ours are UUIDs."""
+    assert law.payment_id_of("till-1") is None
+    assert law.payment_id_of(str(UUID(int=1))) == UUID(int=1)
