@@ -18,6 +18,7 @@ from earmark.engine.asks import (
     Extend,
     Hold,
     Memo,
+    Pay,
     Release,
     SeatPatch,
 )
@@ -63,6 +64,18 @@ def an_extend(booking: Booking, *, seconds: int = 600) -> Extend:
 def a_release(booking: Booking) -> Release:
     """Let go."""
     return Release(actor=SHOP, entry_id=IDS.entry_id(), booking_id=booking.id)
+
+
+def a_payment(booking: Booking) -> Pay:
+    """Begin to pay; nobody is asked for money yet."""
+    return Pay(
+        actor=SHOP,
+        entry_id=IDS.entry_id(),
+        booking_id=booking.id,
+        payment_id=IDS.payment_id(),
+        gateway="sandbox",
+        method="card",
+    )
 
 
 def a_cancel(booking: Booking, *seats: str) -> Cancel:

@@ -13,8 +13,10 @@ import msgspec
 from earmark.domain.ids import PoolRef, SeatRef, TotalRef
 from earmark.domain.journal import Entry, Key
 from earmark.domain.machine import State
+from earmark.domain.payment import PaymentState
 from earmark.domain.pool import PoolDelta
 from earmark.engine.ports import Changes, Look, Opening
+from earmark.store import queries
 from earmark.store.postgres import rows
 
 from .asks import IDS
@@ -25,7 +27,8 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from earmark.domain.booking import Booking
-    from earmark.domain.ids import BookingId
+    from earmark.domain.ids import BookingId, PaymentId
+    from earmark.domain.payment import Payment
     from earmark.domain.seat import SeatSeen
 
 replace = msgspec.structs.replace
@@ -376,3 +379,80 @@ LOCKS_BACKWARDS = {
     "pools": writes("last_pool_first", _backwards("pools", "d")),
     "seats": writes("last_seat_first", _backwards("seats", "t")),
 }
+
+
+# The money: late money brings a booking back, and a payment is decided by whoever hears of it first.
+class _TakesTheSeatsUnseen(Warp):
+    async def lock_seats(self, seen: Collection[SeatSeen]) -> frozenset[SeatRef]:
+        return frozenset(seat.ref for seat in seen)
+
+
+class _LocksItsBookingFirst(Warp):
+    def __init__(self, transaction: Any, stage: Stage, *, first: BookingId) -> None:
+        super().__init__(transaction, stage)
+        self.first = first
+
+    async def lock_bookings(self, ids: Collection[BookingId]) -> dict[BookingId, Booking]:
+        locked: dict[BookingId, Booking] = await self.inner.lock_bookings({self.first})
+        await self.stage.reach("after its first lock")
+        locked |= await self.inner.lock_bookings(set(ids) - {self.first})
+        return locked
+
+
+class _LocksPaymentsFirst(Warp):
+    async def lock_bookings(self, ids: Collection[BookingId]) -> dict[BookingId, Booking]:
+        peek = "SELECT id FROM payments WHERE booking_id = ANY ($1) ORDER BY id FOR NO KEY UPDATE"
+        await self.inner._connection.fetch(peek, list(ids))
+        await self.stage.reach("after its first lock")
+        locked: dict[BookingId, Booking] = await self.inner.lock_bookings(ids)
+        return locked
+
+
+class _FlipsWhicheverOwnerItFinds(Warp):
+    """An owner that looked lapsed is ended, whatever has become of it during the wait."""
+
+    async def lock_bookings(self, ids: Collection[BookingId]) -> dict[BookingId, Booking]:
+        locked: dict[BookingId, Booking] = await self.inner.lock_bookings(ids)
+        return {
+            id_: booking if booking.payment_id else replace(booking, state=State.HELD)
+            for id_, booking in locked.items()
+        }
+
+
+class _JudgesPaymentsAsTheyBegan(Warp):
+    """What a payment has come to is not asked again: the report is taken as the first one."""
+
+    async def lock_payments(self, ids: Collection[PaymentId]) -> dict[PaymentId, Payment]:
+        locked: dict[PaymentId, Payment] = await self.inner.lock_payments(ids)
+        return {id_: replace(payment, state=PaymentState.PENDING) for id_, payment in locked.items()}
+
+
+def _money_edited(name: str, old: str, new: str) -> dict[str, str]:
+    text = queries.sql("postgres", "money.sql")[name]
+    assert old in text, f"{name} has changed: it no longer says {old!r}"
+    return {name: text.replace(old, new)}
+
+
+_RAISES_NO_FENCE = _money_edited("reclaim_seats", ", fence = s.fence + 1", "")
+_TOUCHES_NO_SEAT = {
+    "reclaim_seats": "SELECT 1 FROM unnest($1::text[], $2::text[], $3::uuid[]) AS p (event_id, id, booking_id)"
+}
+
+RECLAIMS_WITHOUT_RAISING_THE_FENCE = Shortcut(sql=_RAISES_NO_FENCE)
+RECLAIMS_WITHOUT_TOUCHING_THE_SEATS = Shortcut(sql=_TOUCHES_NO_SEAT, warp=_TakesTheSeatsUnseen)
+LOCKS_PAYMENTS_FIRST = Shortcut(warp=_LocksPaymentsFirst)
+FLIPS_WHICHEVER_OWNER_IT_FINDS = Shortcut(sql=_UNVERSIONED, warp=_FlipsWhicheverOwnerItFinds)
+JUDGES_PAYMENTS_AS_THEY_BEGAN = Shortcut(warp=_JudgesPaymentsAsTheyBegan)
+DECIDES_MONEY_UNLOCKED = Shortcut(
+    sql={
+        **_UNVERSIONED,
+        **edited("lock_bookings", "FOR NO KEY UPDATE", ""),
+        **_money_edited("lock_payments", "FOR NO KEY UPDATE", ""),
+        **_money_edited("update_payment", "AND version = $12 - 1", ""),
+    }
+)
+
+
+def locks_its_booking_first(booking_id: BookingId) -> Shortcut:
+    """A re-claim that locks its own booking, and then the owners that it would end."""
+    return Shortcut(warp=partial(_LocksItsBookingFirst, first=booking_id))

@@ -2,34 +2,20 @@
 
 from __future__ import annotations
 
-import sqlite3
-from contextlib import closing
 from typing import TYPE_CHECKING
 
-import asyncpg
 import pytest
 
 from earmark.engine.engine import Engine
 from earmark.errors import PaymentInProgress, PoolExhausted, SeatsTaken
 
-from .asks import IDS, TTL_SECONDS, a_block, a_hold, a_play, a_release
+from .asks import IDS, TTL_SECONDS, a_block, a_hold, a_payment, a_play, a_release
 from .support import granted
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-    from pathlib import Path
-
     from earmark.clock import MovableClock
     from earmark.domain.booking import Booking
     from earmark.engine.ports import Store
-
-    Pay = Callable[[Booking], Awaitable[None]]
-
-_MOVE = "UPDATE bookings SET state = 'paying', version = 2, paying_until = {until} WHERE id = {id}"
-_TELL = (
-    "INSERT INTO journal (id, event_id, booking_id, version, verb, before, after, actor, at, facts) "
-    "SELECT {entry}, event_id, id, 2, 'pay', 'held', 'paying', 'shop', created_at, '{{}}' FROM bookings WHERE id = {id}"
-)
 
 
 @pytest.fixture(params=["sqlite_store", "postgres_store"])
@@ -40,41 +26,12 @@ def truth(request: pytest.FixtureRequest) -> Store:
 
 
 @pytest.fixture
-def pay(request: pytest.FixtureRequest, truth: Store) -> Pay:
-    """Begin a payment by hand, as the verb for it will: the hold is paying, for an hour."""
-    if type(truth).__name__ == "PostgresStore":
-        return _paying_on_postgres(request.getfixturevalue("postgres_url"))
-    return _paying_on_sqlite(request.getfixturevalue("tmp_path") / "earmark.sqlite3")
-
-
-def _paying_on_postgres(url: str) -> Pay:
-    async def pay(booking: Booking) -> None:
-        connection = await asyncpg.connect(url)
-        async with connection.transaction():
-            await connection.execute(_MOVE.format(id="$1", until="expires_at + interval '1 hour'"), booking.id)
-            await connection.execute(_TELL.format(id="$1", entry="$2"), booking.id, IDS.entry_id())
-        await connection.close()
-
-    return pay
-
-
-def _paying_on_sqlite(path: Path) -> Pay:
-    async def pay(booking: Booking) -> None:
-        with closing(sqlite3.connect(path)) as connection, connection:
-            connection.execute(_MOVE.format(id="?", until="expires_at + 3600000000"), (str(booking.id),))
-            told = (str(IDS.entry_id()), str(booking.id))
-            connection.execute(_TELL.format(id="?", entry="?"), told)
-
-    return pay
-
-
-@pytest.fixture
-async def paid(truth: Store, clock: MovableClock, pay: Pay) -> tuple[Engine, Booking]:
+async def paid(truth: Store, clock: MovableClock) -> tuple[Engine, Booking]:
     """A booking that is paying, past the end of its hold."""
     engine = Engine(truth, ids=IDS)
     await engine.create(a_play())
     booking = granted(await engine.hold(a_hold("A1", "A2", units=10, buyer="ann")))
-    await pay(booking)
+    await engine.pay(a_payment(booking))
     clock.advance(TTL_SECONDS + 1)
     return engine, booking
 

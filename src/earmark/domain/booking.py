@@ -139,6 +139,48 @@ def expire(booking: Booking, *, now: datetime) -> Booking:
     return msgspec.structs.replace(_moved(booking, Verb.EXPIRE, State.EXPIRED), ended_at=now)
 
 
+def begin_paying(booking: Booking, *, payment_id: str, method: str, until: datetime, now: datetime) -> Booking:
+    """A payment is under way: it pins the hold, whatever the clock says."""
+    _check(booking, Verb.PAY, now=now)
+    moved = _moved(booking, Verb.PAY, State.PAYING)
+    return msgspec.structs.replace(moved, payment_id=payment_id, payment_method=method, paying_until=until)
+
+
+def pay_nothing(booking: Booking, *, now: datetime) -> Booking:
+    """Nothing is to be paid, so paying is confirming."""
+    assert booking.total == 0, f"{booking.id} costs {booking.total}"
+    _check(booking, Verb.PAY, now=now)
+    return msgspec.structs.replace(_moved(booking, Verb.PAY, State.CONFIRMED), confirmed_at=now)
+
+
+def settle(booking: Booking, *, payment_id: str, method: str, now: datetime) -> Booking:
+    """The money is there: a booking that waited for it, or that ran out and is still free, is sold."""
+    moved = _moved(booking, Verb.CONFIRM, State.CONFIRMED)
+    paid = {"payment_id": payment_id, "payment_method": method, "confirmed_at": now}
+    return msgspec.structs.replace(moved, **paid, paying_until=None, ended_at=None)
+
+
+def decline(booking: Booking, *, keep: bool, now: datetime) -> Booking:
+    """The money did not come: the hold lives on if it may and has time left."""
+    if not keep:
+        return msgspec.structs.replace(_moved(booking, Verb.DECLINE, State.FAILED), paying_until=None, ended_at=now)
+    if now >= booking.expires_at:
+        return msgspec.structs.replace(_moved(booking, Verb.DECLINE, State.EXPIRED), paying_until=None, ended_at=now)
+    held = _moved(booking, Verb.DECLINE, State.HELD)
+    return msgspec.structs.replace(held, paying_until=None, payment_id=None, payment_method=None)
+
+
+def lapse(booking: Booking, *, now: datetime) -> Booking:
+    """The gateway did not decide in time, and its payment was given up."""
+    return msgspec.structs.replace(_moved(booking, Verb.EXPIRE, State.EXPIRED), paying_until=None, ended_at=now)
+
+
+def noted(booking: Booking, *, paying_until: datetime | None = None) -> Booking:
+    """The same, one version on: something about its money was told."""
+    until = paying_until if paying_until is not None else booking.paying_until
+    return msgspec.structs.replace(booking, version=booking.version + 1, paying_until=until)
+
+
 def cancel(booking: Booking, *, now: datetime) -> Booking:
     """A sale undone, whole. Cancelling what was cancelled is the same answer."""
     if booking.state is State.CANCELLED:

@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 from datetime import datetime
+from enum import StrEnum
 
 import msgspec
 
 from earmark.domain.ids import EventId
 from earmark.errors import SaleClosed
+
+
+class OnDecline(StrEnum):
+    """What becomes of a hold whose payment was declined."""
+
+    KEEP = "keep"
+    """It lives on until it runs out, so that the buyer may try again."""
+    RELEASE = "release"
+    """It ends with the payment."""
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True):
@@ -23,7 +33,12 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
     sale_closes_at: datetime | None = None
     hold_ttl_seconds: int | None = None
     per_buyer_max: int | None = None
+    on_decline: OnDecline = OnDecline.KEEP
     version: int = 1
+
+    def is_over(self, *, now: datetime) -> bool:
+        """Whether it has begun: nobody is sold a seat after that by money that came late."""
+        return self.starts_at is not None and now >= self.starts_at
 
 
 def check_on_sale(event: Event, *, now: datetime) -> None:

@@ -8,19 +8,31 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from enum import StrEnum
+from typing import Any
 
 import msgspec
 
+from earmark.domain.booking import Booking
 from earmark.domain.event import Event
-from earmark.domain.ids import BookingId, Buyer, EntryId, EventId, PoolId, PoolRef, SeatId, SeatRef, TotalRef
+from earmark.domain.ids import (
+    BookingId,
+    Buyer,
+    EntryId,
+    EventId,
+    PaymentId,
+    PoolId,
+    PoolRef,
+    RefundId,
+    SeatId,
+    SeatRef,
+    TotalRef,
+)
 from earmark.domain.journal import Key, Memory
+from earmark.domain.payment import Payment
 from earmark.domain.pool import Pool
 from earmark.domain.seat import Seat
 from earmark.errors import Refusal
-
-if TYPE_CHECKING:
-    from earmark.domain.booking import Booking
 
 
 class Actor(msgspec.Struct, frozen=True, kw_only=True):
@@ -84,6 +96,8 @@ class Hold(Ask, frozen=True, kw_only=True):
     @property
     def pool_refs(self) -> dict[PoolRef, int]:
         """The units of each pool, in the order of locks."""
+        if not self.pools:
+            return {}
         return {PoolRef(self.event_id, pool_id): units for pool_id, units in sorted(self.pools.items())}
 
     @property
@@ -120,11 +134,38 @@ class Release(BookingAsk, frozen=True, kw_only=True):
     """Let go of a hold."""
 
 
+class Full(StrEnum):
+    """All of it."""
+
+    FULL = "full"
+
+
 class Cancel(BookingAsk, frozen=True, kw_only=True):
     """Undo a sale, or some lines of it."""
 
     seats: frozenset[SeatId] = frozenset()
     pools: Mapping[PoolId, int] = {}
+    reason: str | None = None
+    refund: int | Full | None = None
+    """How much goes back of money that was taken here; `Full` is the price of what is undone, and so is None where
+    there is such money."""
+
+
+class Pay(BookingAsk, frozen=True, kw_only=True):
+    """Open a payment. Every attempt with one idempotency key has the same id, and so is the same payment."""
+
+    payment_id: PaymentId
+    gateway: str
+    method: str
+    automatic: bool = False
+    return_url: str | None = None
+
+
+class GiveBack(BookingAsk, frozen=True, kw_only=True):
+    """Money back, without a change to what was sold."""
+
+    refund_id: RefundId
+    amount: int
     reason: str | None = None
 
 
@@ -160,6 +201,13 @@ class Change(Ask, frozen=True, kw_only=True):
     """The event's own fields, by name, with their new values."""
     seats: tuple[SeatPatch, ...] = ()
     pools: tuple[PoolPatch, ...] = ()
+
+
+class Paid(msgspec.Struct, frozen=True, kw_only=True):
+    """A booking and the payment that was opened for it; None where nothing was to be paid."""
+
+    booking: Booking
+    payment: Payment | None = None
 
 
 class Decided(msgspec.Struct, frozen=True, kw_only=True, gc=False):

@@ -26,8 +26,10 @@ from earmark.engine.asks import (
     Create,
     Decided,
     Extend,
+    GiveBack,
     Hold,
     Outcome,
+    Pay,
     Release,
 )
 from earmark.engine.batch import Batcher
@@ -38,6 +40,8 @@ from earmark.engine.create import create
 from earmark.engine.expire import expire
 from earmark.engine.extend import extend
 from earmark.engine.hold import hold
+from earmark.engine.pay import conclude, pay
+from earmark.engine.refund import refund
 from earmark.engine.release import release
 from earmark.engine.replay import Replays
 from earmark.errors import EarmarkError, Outage, OutcomeUnknown, SeatsTaken
@@ -49,6 +53,7 @@ if TYPE_CHECKING:
     from earmark.engine.ports import Admission, Changes, Ids, Store, Transaction
 
 A = TypeVar("A", bound=Ask)
+T = TypeVar("T")
 
 RELIEF_LIMIT = 50
 LOOKUPS_MAX = 5
@@ -139,6 +144,18 @@ class Engine:
         """Undo a sale."""
         return self._cancels.submit(ask, within=self._request_seconds_max)
 
+    async def pay(self, ask: Pay) -> Answer:
+        """Open a payment for a hold. Nobody is asked for money yet: see `teller`."""
+        return await self._alone(ask, lambda transaction: pay(transaction, ask, ids=self.ids))
+
+    async def conclude(self, ask: Pay) -> Answer:
+        """Word what became of a payment, once and for good."""
+        return await self._alone(ask, lambda transaction: conclude(transaction, ask, ids=self.ids))
+
+    async def refund(self, ask: GiveBack) -> Answer:
+        """Record money as owed back. The gateway is asked for it afterwards: see `teller`."""
+        return await self._alone(ask, lambda transaction: refund(transaction, ask, ids=self.ids))
+
     async def create(self, ask: Create) -> Answer:
         """Open an event."""
         return await self._alone(ask, lambda transaction: create(transaction, ask, ids=self.ids))
@@ -151,16 +168,22 @@ class Engine:
         self, *, limit: int, skip: int = 0, reason: str = "swept", within: PoolRef | TotalRef | None = None
     ) -> list[Booking]:
         """End due holds: the sweeper's verb, and what a hold asks for before a pool is called exhausted."""
+        return await self.transact(
+            lambda transaction: expire(transaction, limit=limit, skip=skip, ids=self.ids, reason=reason, within=within)
+        )
+
+    async def transact(self, work: Callable[[Transaction], Awaitable[T]]) -> T:
+        """One transaction of a worker's; whoever listens is told what it wrote."""
         written: Changes | None = None
 
-        async def work(transaction: Transaction) -> list[Booking]:
+        async def watched(transaction: Transaction) -> T:
             nonlocal written
-            expired = await expire(transaction, limit=limit, skip=skip, ids=self.ids, reason=reason, within=within)
+            result = await work(transaction)
             written = transaction.written
-            return expired
+            return result
 
         try:
-            return await self.store.transact(work, within=self._transaction_seconds_max)
+            return await self.store.transact(watched, within=self._transaction_seconds_max)
         finally:
             self._tell(written)
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from earmark.domain import booking as law
 from earmark.domain.journal import Entry
 from earmark.domain.machine import State, Verb
@@ -20,13 +22,16 @@ if TYPE_CHECKING:
 
     from earmark.domain.booking import Booking
     from earmark.domain.event import Event
-    from earmark.domain.ids import BookingId, EntryId, PoolRef, SeatRef, TotalRef
+    from earmark.domain.ids import BookingId, EntryId, PaymentId, PoolRef, RefundId, SeatRef, TotalRef
     from earmark.domain.journal import Memory
+    from earmark.domain.payment import Payment, Refund
     from earmark.engine.asks import Ask
     from earmark.engine.ports import Ids
 
 CLOCK = "clock"
 REPEAT = "repeat"
+PAYMENT = "payment"
+"""What is told of a booking's money when the booking itself does not move."""
 _TOLD = (
     "buyer",
     "lines",
@@ -50,6 +55,9 @@ class Ledger:
         self._moved: dict[BookingId, Booking] = {}
         self._opened: dict[BookingId, Booking] = {}
         self._cleared: dict[SeatRef, BookingId] = {}
+        self._reclaimed: dict[BookingId, Booking] = {}
+        self._payments: dict[PaymentId, Payment] = {}
+        self._refunds: dict[RefundId, Refund] = {}
         self._entries: list[Entry] = []
         self.memories: dict[EntryId, Memory] = {}
         self.totals: dict[TotalRef, int] = {}
@@ -57,7 +65,7 @@ class Ledger:
         self.seats: dict[SeatRef, BookingId] = {}
 
     def __bool__(self) -> bool:
-        return bool(self._entries)
+        return bool(self._entries or self._payments or self._refunds)
 
     def current(self, booking: Booking) -> Booking:
         """The booking as this transaction has moved it so far."""
@@ -68,7 +76,7 @@ class Ledger:
         after = law.expire(booking, now=self.now)
         self._expired[booking.id] = after
         self._count(booking, after)
-        self._tell(Verb.EXPIRE, booking, after, entry_id=self._ids.entry_id(), actor=CLOCK, reason=reason)
+        self._tell(Verb.EXPIRE.value, booking, after, entry_id=self._ids.entry_id(), actor=CLOCK, reason=reason)
         return after
 
     def open(self, booking: Booking, *, ask: Ask) -> Booking:
@@ -76,19 +84,68 @@ class Ledger:
         self._opened[booking.id] = booking
         self._count(None, booking)
         self.seats.update(dict.fromkeys(booking.seat_refs, booking.id))
-        self._tell(Verb.HOLD, None, booking, entry_id=ask.entry_id, actor=ask.actor.name, ask=ask)
+        self._tell(Verb.HOLD.value, None, booking, entry_id=ask.entry_id, actor=ask.actor.name, ask=ask)
         return booking
 
-    def move(self, verb: Verb, before: Booking, after: Booking, *, ask: Ask, reason: str | None = None) -> Booking:
-        """A booking that a verb has moved."""
+    def move(
+        self,
+        verb: Verb,
+        before: Booking,
+        after: Booking,
+        *,
+        ask: Ask,
+        reason: str | None = None,
+        told: object = None,
+        money: dict[str, Any] | None = None,
+    ) -> Booking:
+        """A booking that a verb has moved; `told` is the answer, where that is more than the booking."""
         self._moved[before.id] = after
         self._count(before, after)
         if after.is_live and after.lines is not before.lines:
             self._cleared |= dict.fromkeys(set(before.seat_refs) - set(after.seat_refs), before.id)
-        self._tell(verb, before, after, entry_id=ask.entry_id, actor=ask.actor.name, ask=ask, reason=reason)
+        self._tell(
+            verb.value,
+            before,
+            after,
+            entry_id=ask.entry_id,
+            actor=ask.actor.name,
+            ask=ask,
+            reason=reason,
+            told=told,
+            money=money,
+        )
         return after
 
-    def remember(self, verb: Verb, booking: Booking, *, ask: Ask) -> None:
+    def settle(
+        self, verb: Verb, before: Booking, after: Booking, *, actor: str, reason: str | None, money: dict[str, Any]
+    ) -> Booking:
+        """A booking that money has moved, or its absence; an expired one that is sold has all its seats again."""
+        again = before.state is State.EXPIRED and after.state is State.CONFIRMED
+        (self._reclaimed if again else self._moved)[before.id] = after
+        self._count(before, after)
+        told = self._ids.entry_id()
+        self._tell(verb.value, before, after, entry_id=told, actor=actor, reason=reason, money=money)
+        return after
+
+    def note(self, before: Booking, after: Booking, *, actor: str, reason: str | None, money: dict[str, Any]) -> None:
+        """Something about a booking's money that does not move the booking."""
+        self._moved[before.id] = after
+        told = self._ids.entry_id()
+        self._tell(PAYMENT, before, after, entry_id=told, actor=actor, reason=reason, money=money)
+
+    def pay(self, payment: Payment) -> Payment:
+        """A payment as it now is: one version on, however often it moves in one transaction."""
+        if known := self._payments.get(payment.id):
+            payment = msgspec.structs.replace(payment, version=known.version)
+        self._payments[payment.id] = payment
+        return payment
+
+    def refund(self, refund: Refund) -> Refund:
+        """A refund as it now is."""
+        self._refunds[refund.id] = refund
+        return refund
+
+    def remember(self, verb: Verb, booking: Booking, *, ask: Ask, told: object = None) -> None:
         """A verb that found its work done: nothing moved, so the entry is about no version, but its key remembers."""
         if ask.memo is None:
             return
@@ -100,7 +157,7 @@ class Ledger:
             at=self.now,
             facts={"booking_id": str(booking.id), "verb": verb.value},
             key=ask.memo.key,
-            memory=ask.memo.remember(booking, self.now),
+            memory=ask.memo.remember(told or booking, self.now),
         )
         self._add(entry)
 
@@ -129,10 +186,13 @@ class Ledger:
         return Changes(
             expired=list(self._expired.values()),
             moved=list(self._moved.values()),
+            payments=list(self._payments.values()),
+            refunds=list(self._refunds.values()),
             totals={ref: units for ref, units in self.totals.items() if units},
             pools={ref: delta for ref, delta in self.pools.items() if delta != PoolDelta()},
             opened=list(self._opened.values()),
             seats=self.seats,
+            reclaimed=list(self._reclaimed.values()),
             cleared=self._cleared,
             entries=self._entries,
             **offer,
@@ -152,7 +212,7 @@ class Ledger:
 
     def _tell(
         self,
-        verb: Verb,
+        verb: str,
         before: Booking | None,
         after: Booking,
         *,
@@ -160,22 +220,27 @@ class Ledger:
         actor: str,
         ask: Ask | None = None,
         reason: str | None = None,
+        money: dict[str, Any] | None = None,
+        told: object = None,
     ) -> None:
         memo = ask.memo if ask else None
+        facts = _facts(before, after)
+        if money:
+            facts["payment"] = money
         entry = Entry(
             id=entry_id,
             event_id=after.event_id,
             booking_id=after.id,
             version=after.version,
-            verb=verb.value,
+            verb=verb,
             before=before.state.value if before else None,
             after=after.state.value,
             actor=actor,
             reason=reason,
             at=self.now,
-            facts=_facts(before, after),
+            facts=facts,
             key=memo.key if memo else None,
-            memory=memo.remember(after, self.now) if memo else None,
+            memory=memo.remember(told or after, self.now) if memo else None,
         )
         self._add(entry)
 

@@ -3,7 +3,7 @@
 A verb orders the steps; a store only takes them. The steps of a `Transaction` stand here in the one order
 in which every verb takes them, so that no two transactions can wait for each other:
 
-    begin (idempotency keys) → lock_event → lock_bookings → take_payments
+    begin (idempotency keys) → take_callback → lock_event → lock_bookings → take_payments, lock_payments
         → lock_totals → lock_pools → lock_seats → write
 
 Each lock step locks in key order. Nothing is judged in the step that waited: a verb judges the rows that the step
@@ -20,9 +20,21 @@ import msgspec
 
 from earmark.domain.booking import Booking
 from earmark.domain.event import Event
-from earmark.domain.ids import BookingId, Buyer, EntryId, EventId, PoolRef, SeatId, SeatRef, TotalRef
+from earmark.domain.ids import (
+    BookingId,
+    Buyer,
+    EntryId,
+    EventId,
+    PaymentId,
+    PoolRef,
+    RefundId,
+    SeatId,
+    SeatRef,
+    TotalRef,
+)
 from earmark.domain.journal import Entry, Key, Memory
 from earmark.domain.machine import State
+from earmark.domain.payment import Payment, Refund
 from earmark.domain.pool import Pool, PoolDelta
 from earmark.domain.seat import Seat, SeatSeen
 
@@ -53,6 +65,14 @@ class Ids(Protocol):
 
     def entry_id(self) -> EntryId:
         """For a new journal entry."""
+        ...
+
+    def payment_id(self) -> PaymentId:
+        """For a new payment."""
+        ...
+
+    def refund_id(self) -> RefundId:
+        """For a new refund."""
         ...
 
 
@@ -98,6 +118,10 @@ class Changes(msgspec.Struct, frozen=True, kw_only=True):
     """Due holds that end here. First of all, for the schema refuses a seat whose owner still lives."""
     moved: Sequence[Booking] = ()
     """Bookings as they now are; each was locked by this transaction."""
+    payments: Sequence[Payment] = ()
+    """Payments as they now are: new ones at version 1, the others locked by this transaction."""
+    refunds: Sequence[Refund] = ()
+    """Refunds as they now are, new or of a payment that is locked; after the payment that they count against."""
     totals: Mapping[TotalRef, int] = {}
     """What to add to buyers' totals. A total that this transaction made and leaves at zero is not kept."""
     pools: Mapping[PoolRef, PoolDelta] = {}
@@ -105,6 +129,8 @@ class Changes(msgspec.Struct, frozen=True, kw_only=True):
     """New bookings, version 1."""
     seats: Mapping[SeatRef, BookingId] = {}
     """Seats that now point to a booking."""
+    reclaimed: Sequence[Booking] = ()
+    """Expired bookings that are sold after all. All their seats point to them from here on, with a higher fence."""
     cleared: Mapping[SeatRef, BookingId] = {}
     """Seats that point to this booking and shall point to none."""
     event: Event | None = None
@@ -167,6 +193,18 @@ class Transaction(Protocol):
 
     async def take_payments(self, uses: Mapping[str, BookingId]) -> frozenset[str]:
         """Tie outside payments to bookings; the ones that were still free to tie."""
+        ...
+
+    async def take_callback(self, gateway: str, callback_id: str, *, payment_id: PaymentId) -> bool:
+        """Remember for good that this was called about; False when it was known already."""
+        ...
+
+    async def lock_payments(self, ids: Collection[PaymentId]) -> dict[PaymentId, Payment]:
+        """The payments there are, each as it is once nobody else is changing it."""
+        ...
+
+    async def read_refunds(self, payment_id: PaymentId) -> list[Refund]:
+        """A payment's refunds, oldest first. They change only under the lock of their payment."""
         ...
 
     async def lock_totals(self, refs: Collection[TotalRef]) -> dict[TotalRef, int]:
@@ -249,6 +287,15 @@ class BookingFilter(msgspec.Struct, frozen=True, kw_only=True):
     state: State | None = None
 
 
+class Dossier(msgspec.Struct, frozen=True, kw_only=True):
+    """A payment with what it pays for and what goes back of it, in one snapshot."""
+
+    now: datetime
+    payment: Payment
+    booking: Booking
+    refunds: Sequence[Refund]
+
+
 class Flaw(msgspec.Struct, frozen=True, kw_only=True):
     """Something that must never be: a promise broken, and the row that shows it."""
 
@@ -307,6 +354,31 @@ class Store(Protocol):
 
     async def read_history(self, booking_id: BookingId) -> list[Entry]:
         """All that happened to a booking, in order."""
+        ...
+
+    async def read_dossier(self, payment_id: PaymentId) -> Dossier | None:
+        """One payment and what belongs to it."""
+        ...
+
+    async def list_payments(self, booking_id: BookingId) -> list[tuple[Payment, list[Refund]]]:
+        """All payments of a booking, oldest first, each with its refunds."""
+        ...
+
+    async def claim_payments(
+        self, *, limit: int, lease_seconds: float, gateways: Collection[str] | None = None
+    ) -> list[PaymentId]:
+        """Payments that somebody has to look at now, the longest due first. For so long nobody else is given them.
+
+        Of these gateways only, if they are named: a process that cannot reach a gateway leaves its payments to others.
+        """
+        ...
+
+    async def seconds_to_next_payment(self, *, gateways: Collection[str] | None = None) -> float | None:
+        """How long until the next payment is due (zero or less: now); None when none is under way."""
+        ...
+
+    async def list_attention(self, *, limit: int) -> list[Payment]:
+        """Payments that need somebody to look at them, oldest first."""
         ...
 
     async def seconds_to_next_due(self) -> float | None:

@@ -10,11 +10,21 @@ from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
-from earmark.domain.ids import BookingId, Buyer, EntryId, EventId, PoolRef, SeatId, SeatRef, TotalRef
+from earmark.domain.ids import (
+    BookingId,
+    Buyer,
+    EntryId,
+    EventId,
+    PoolRef,
+    SeatId,
+    SeatRef,
+    TotalRef,
+)
 from earmark.domain.machine import EDGES, LIVE, State
 from earmark.domain.seat import Seat, SeatSeen
 from earmark.engine.ports import BookingFilter, Changes, Flaw, Opening, SeatMap, SeatOnMap
 from earmark.store.inline import drive
+from earmark.store.memory_money import MoneyReads, MoneySteps, MoneyTables
 from earmark.store.memory_outbox import MemoryOutbox
 
 if TYPE_CHECKING:
@@ -36,14 +46,15 @@ class _Seat(msgspec.Struct, frozen=True, kw_only=True):
     fence: int = 0
 
 
-class _Tables:
+class _Tables(MoneyTables):
     def __init__(self) -> None:
+        super().__init__()
         self.events: dict[EventId, Event] = {}
         self.seats: dict[SeatRef, _Seat] = {}
         self.pools: dict[PoolRef, Pool] = {}
         self.bookings: dict[BookingId, Booking] = {}
         self.totals: dict[TotalRef, int] = {}
-        self.payments: dict[str, BookingId] = {}
+        self.outside_payments: dict[str, BookingId] = {}
         self.entries: dict[EntryId, Entry] = {}
         self.memories: dict[Key, Memory] = {}
         self.numbers: dict[EntryId, int] = {}
@@ -55,8 +66,10 @@ class _Tables:
         return fork
 
 
-class MemoryStore:
+class MemoryStore(MoneyReads):
     """The truth, for as long as the process lives."""
+
+    _tables: _Tables
 
     def __init__(self, *, clock: Clock) -> None:
         self._clock = clock
@@ -146,8 +159,10 @@ class MemoryStore:
         """Nothing to let go of."""
 
 
-class MemoryTransaction:
+class MemoryTransaction(MoneySteps):
     """The port's steps over dictionaries. One writer, so there is nothing to lock."""
+
+    tables: _Tables
 
     def __init__(self, tables: _Tables, *, now: datetime) -> None:
         self.tables = tables
@@ -209,8 +224,9 @@ class MemoryTransaction:
 
     async def take_payments(self, uses: Mapping[str, BookingId]) -> frozenset[str]:
         """First come, first served."""
-        won = {payment: booking for payment, booking in uses.items() if payment not in self.tables.payments}
-        self.tables.payments |= won
+        taken = self.tables.outside_payments
+        won = {payment: booking for payment, booking in uses.items() if payment not in taken}
+        taken |= won
         return frozenset(won)
 
     async def lock_totals(self, refs: Collection[TotalRef]) -> dict[TotalRef, int]:
@@ -238,6 +254,7 @@ class MemoryTransaction:
         tables = self.tables
         for booking in (*changes.expired, *changes.moved):
             self._move(booking)
+        self.write_money(changes.payments, changes.refunds)
         for total, units in changes.totals.items():
             if not units:
                 continue
@@ -251,6 +268,8 @@ class MemoryTransaction:
         tables.bookings |= {booking.id: booking for booking in changes.opened}
         for seat, booking_id in changes.seats.items():
             self._point(seat, booking_id)
+        for booking in changes.reclaimed:
+            self._reclaim(booking)
         for seat in changes.cleared:
             self._point(seat, None)
         self._write_offer(changes)
@@ -269,6 +288,11 @@ class MemoryTransaction:
                 row = self.tables.seats[ref]
                 assert row.pointer == booking.id, f"seat {ref} belongs to {row.pointer}"
                 self.tables.seats[ref] = msgspec.structs.replace(row, fence=row.fence + 1)
+
+    def _reclaim(self, booking: Booking) -> None:
+        for ref in booking.seat_refs:
+            self._point(ref, booking.id)
+        self._move(booking)
 
     def _point(self, ref: SeatRef, booking_id: BookingId | None) -> None:
         row = self.tables.seats[ref]

@@ -37,3 +37,8 @@ def load(dialect: str, file: str) -> dict[str, Query]:
 def sql(dialect: str, file: str = "queries.sql") -> dict[str, str]:
     """Just the statements of one file, by name."""
     return {query.name: query.sql for query in load(dialect, file).values()}
+
+
+def steps(dialect: str) -> dict[str, str]:
+    """What a store and its transactions run, by name."""
+    return sql(dialect) | sql(dialect, "money.sql")

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from earmark.domain.ids import PoolRef, SeatRef, TotalRef
+from earmark.domain.ids import PaymentId, PoolRef, SeatRef, TotalRef
 from earmark.engine.ports import Opening
 from earmark.store.postgres import rows
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from earmark.domain.event import Event
     from earmark.domain.ids import BookingId, EventId
     from earmark.domain.journal import Key
+    from earmark.domain.payment import Payment, Refund
     from earmark.domain.pool import Pool
     from earmark.domain.seat import Seat, SeatSeen
     from earmark.engine.ports import Changes, Look
@@ -35,6 +36,10 @@ Connection = Any  # asyncpg ships no types
 
 class Misremembered(Exception):
     """Judged from memory, and not every request was granted: what refuses somebody must be looked at."""
+
+
+class NeedsLocks(Exception):
+    """What is to be decided is never decided on a look alone."""
 
 
 class PostgresDraft:
@@ -183,6 +188,20 @@ class PostgresDraft:
     async def lock_event(self, event_id: EventId) -> Event | None:
         """Never in a draft."""
         _refuse(event_id)
+
+    async def take_callback(self, gateway: str, callback_id: str, *, payment_id: PaymentId) -> bool:
+        """Never in a draft."""
+        _refuse(gateway, callback_id, payment_id)
+
+    async def lock_payments(self, ids: Collection[PaymentId]) -> dict[PaymentId, Payment]:
+        """Money is decided under locks."""
+        if ids:
+            raise NeedsLocks
+        return {}
+
+    async def read_refunds(self, payment_id: PaymentId) -> list[Refund]:
+        """Never in a draft."""
+        _refuse(payment_id)
 
     async def lock_due(self, **wanted: Any) -> list[Booking]:
         """Never in a draft: what is due is found among rows that nobody else is changing."""

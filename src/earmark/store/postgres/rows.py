@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from earmark.domain.booking import Booking, Lines
-from earmark.domain.event import Event
+from earmark.domain.event import Event, OnDecline
 from earmark.domain.journal import Entry, Key, Memory
 from earmark.domain.machine import State
 from earmark.domain.pool import Pool
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 Row = Any  # asyncpg gives records, which know their columns by name
 _lines = msgspec.json.Decoder(Lines)
 _encoder = msgspec.json.Encoder()
+EVENT_COLUMNS = 11
 _STATES = {state.value: state for state in State}
 
 
@@ -37,7 +38,7 @@ def columns(rows: Iterable[Sequence[object]], *, width: int) -> list[list[Any]]:
 
 
 def event(row: Row) -> Event:
-    """A row of `events`, its columns in the order of `earmark_event`."""
+    """A row of `events`, its columns in the order of `earmark_event`, which ends before the rules of paying."""
     return Event(
         id=row[0],
         name=row[1],
@@ -50,6 +51,7 @@ def event(row: Row) -> Event:
         hold_ttl_seconds=row[8],
         per_buyer_max=row[9],
         version=row[10],
+        on_decline=OnDecline(row[11]) if len(row) > EVENT_COLUMNS else OnDecline.KEEP,
     )
 
 

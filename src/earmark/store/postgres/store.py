@@ -15,10 +15,11 @@ from earmark.errors import OutcomeUnknown, RowBusy, SetupError, StoreUnavailable
 from earmark.store import queries
 from earmark.store.migrations import check_current
 from earmark.store.postgres import rows
-from earmark.store.postgres.draft import Misremembered, PostgresDraft
+from earmark.store.postgres.draft import Misremembered, NeedsLocks, PostgresDraft
 from earmark.store.postgres.idle import Ended, Idle, has_said_goodbye, is_open
 from earmark.store.postgres.maps import read_map
 from earmark.store.postgres.migrate import read_applied, split_url
+from earmark.store.postgres.money import MoneyReads
 from earmark.store.postgres.outbox import PostgresOutbox
 from earmark.store.postgres.recall import Recall
 from earmark.store.postgres.transaction import PostgresTransaction
@@ -77,7 +78,7 @@ class Moved(Exception):
     """Something that a draft had seen was not as seen any more; nothing was kept."""
 
 
-class PostgresStore:
+class PostgresStore(MoneyReads):
     """The truth, in PostgreSQL 15 or newer."""
 
     drafts_again = 2
@@ -89,7 +90,7 @@ class PostgresStore:
         self._pgbouncer = pgbouncer
         self._recall = Recall(self._read_page)
         self._idle = Idle(pool)
-        self._sql = queries.sql("postgres") | queries.sql("postgres", "outbox.sql")
+        self._sql = queries.steps("postgres") | queries.sql("postgres", "outbox.sql")
         self.outbox = PostgresOutbox(self.transact, read=self._read)
 
     @classmethod
@@ -111,7 +112,7 @@ class PostgresStore:
         """Deadlocks cannot happen between our own verbs; hand-written SQL may still cause one, so retry."""
         if draft and not self._pgbouncer:
             began = asyncio.get_running_loop().time()
-            with contextlib.suppress(Moved):
+            with contextlib.suppress(Moved, NeedsLocks):
                 return await self._drafts(work, within=within)
             within -= asyncio.get_running_loop().time() - began
         async for attempt in stamina.retry_context(
@@ -304,6 +305,18 @@ class PostgresStore:
     async def _now(self) -> datetime:
         now: datetime = (await self._read("begin", self._clock.offset))[0][0]
         return now
+
+    async def _look(self, look: Callable[[Any], Awaitable[T]]) -> T:
+        """All that is read here is as one commit left it."""
+        try:
+            async with (
+                asyncio.timeout(READ_SECONDS),
+                self._pool.acquire() as connection,
+                connection.transaction(isolation="repeatable_read", readonly=True),
+            ):
+                return await look(connection)
+        except SILENT_OR_STOPPED as silence:
+            raise StoreUnavailable(because=_reason(silence)) from silence
 
     async def _read(self, name: str, *arguments: object) -> list[Any]:
         try:

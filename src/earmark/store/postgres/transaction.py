@@ -8,6 +8,7 @@ from earmark.domain.ids import BookingId, Buyer, EventId, PoolRef, SeatRef, Tota
 from earmark.engine.ports import Changes, Opening
 from earmark.store import queries
 from earmark.store.postgres import rows
+from earmark.store.postgres.money import MoneySteps
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -23,13 +24,13 @@ if TYPE_CHECKING:
 Connection = Any  # asyncpg ships no types
 
 
-class PostgresTransaction:
+class PostgresTransaction(MoneySteps):
     """READ COMMITTED, with row locks taken in the order of the port."""
 
     def __init__(self, connection: Connection, *, offset: timedelta, sql: Mapping[str, str] | None = None) -> None:
         self._connection = connection
         self._offset = offset
-        self._sql = sql or queries.sql("postgres")
+        self._sql = sql or queries.steps("postgres")
         self._totals_made: list[TotalRef] = []
         self._now: datetime | None = None
         self.wrote = False
@@ -65,7 +66,8 @@ class PostgresTransaction:
         e = event
         window = (e.starts_at, e.sale_opens_at, e.sale_closes_at)
         head = (e.id, e.name, e.currency, e.live, e.created_at)
-        if not await self._fetch("insert_event", *head, *window, e.hold_ttl_seconds, e.per_buyer_max):
+        rules = (e.hold_ttl_seconds, e.per_buyer_max, e.on_decline.value)
+        if not await self._fetch("insert_event", *head, *window, *rules):
             return False
         self.wrote = True
         await self._fetch("insert_seats", e.id, *rows.seat_columns(seats))
@@ -142,6 +144,21 @@ class PostgresTransaction:
             await self._write("update_bookings", rows.moved_columns(c.expired), expect=len(c.expired))
         if c.moved:
             await self._write("update_bookings", rows.moved_columns(c.moved), expect=len(c.moved))
+        await self.write_money(c.payments, c.refunds)
+        await self._write_counts(c)
+        if c.opened:
+            await self._write("insert_bookings", rows.opened_columns(c.opened), expect=len(c.opened))
+        if c.seats:
+            await self._write("point_seats", _pointers(c.seats), expect=len(c.seats))
+        if c.reclaimed:
+            await self._reclaim(c.reclaimed)
+        if c.cleared:
+            await self._write("clear_seats", _pointers(c.cleared), expect=len(c.cleared))
+        await self._write_offer(c)
+        if c.entries:
+            await self._write("insert_entries", rows.entry_columns(c.entries), expect=len(c.entries))
+
+    async def _write_counts(self, c: Changes) -> None:
         if c.totals:
             added = rows.columns(((*ref, units) for ref, units in sorted(c.totals.items())), width=3)
             await self._write("add_totals", added, expect=len(c.totals))
@@ -149,19 +166,17 @@ class PostgresTransaction:
             await self._write("drop_empty_totals", rows.columns(unused, width=2), expect=len(unused))
         if c.pools:
             await self._write("add_pools", rows.delta_columns(c.pools), expect=len(c.pools))
-        if c.opened:
-            await self._write("insert_bookings", rows.opened_columns(c.opened), expect=len(c.opened))
-        if c.seats:
-            await self._write("point_seats", _pointers(c.seats), expect=len(c.seats))
-        if c.cleared:
-            await self._write("clear_seats", _pointers(c.cleared), expect=len(c.cleared))
-        await self._write_offer(c)
-        await self._write("insert_entries", rows.entry_columns(c.entries), expect=len(c.entries))
+
+    async def _reclaim(self, bookings: Sequence[Booking]) -> None:
+        """Their seats first: the schema refuses a sale whose seats are not its own."""
+        seats = {ref: booking.id for booking in bookings for ref in booking.seat_refs}
+        await self._write("reclaim_seats", _pointers(seats), expect=len(seats))
+        await self._write("update_bookings", rows.moved_columns(bookings), expect=len(bookings))
 
     async def _write_offer(self, c: Changes) -> None:
         if e := c.event:
             window = [e.starts_at, e.sale_opens_at, e.sale_closes_at]
-            fields = [e.id, e.name, *window, e.hold_ttl_seconds, e.per_buyer_max, e.version]
+            fields = [e.id, e.name, *window, e.hold_ttl_seconds, e.per_buyer_max, e.on_decline.value, e.version]
             await self._write("update_event", fields, expect=1)
         if c.seat_changes:
             changed = rows.columns(((*change.ref, change.blocked, change.price) for change in c.seat_changes), width=4)

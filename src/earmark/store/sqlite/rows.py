@@ -12,7 +12,7 @@ from uuid import UUID
 import msgspec
 
 from earmark.domain.booking import Booking, Lines
-from earmark.domain.event import Event
+from earmark.domain.event import Event, OnDecline
 from earmark.domain.ids import BookingId, EntryId, SeatRef
 from earmark.domain.journal import Entry, Key, Memory
 from earmark.domain.machine import State
@@ -69,6 +69,7 @@ def event(row: sqlite3.Row) -> Event:
         sale_closes_at=moment_or_none(row["sale_closes_at"]),
         hold_ttl_seconds=row["hold_ttl_seconds"],
         per_buyer_max=row["per_buyer_max"],
+        on_decline=OnDecline(row["on_decline"]),
         version=row["version"],
     )
 
@@ -171,13 +172,13 @@ def event_columns(e: Event) -> tuple[Any, ...]:
     """For `insert_event`."""
     window = (to_moment_or_none(e.starts_at), to_moment_or_none(e.sale_opens_at), to_moment_or_none(e.sale_closes_at))
     head = (e.id, e.name, e.currency, e.live, to_moment(e.created_at))
-    return (*head, *window, e.hold_ttl_seconds, e.per_buyer_max)
+    return (*head, *window, e.hold_ttl_seconds, e.per_buyer_max, e.on_decline.value)
 
 
 def changed_event_columns(e: Event) -> tuple[Any, ...]:
     """For `update_event`."""
     window = (to_moment_or_none(e.starts_at), to_moment_or_none(e.sale_opens_at), to_moment_or_none(e.sale_closes_at))
-    return (e.id, e.name, *window, e.hold_ttl_seconds, e.per_buyer_max, e.version)
+    return (e.id, e.name, *window, e.hold_ttl_seconds, e.per_buyer_max, e.on_decline.value, e.version)
 
 
 def moved_columns(b: Booking) -> tuple[Any, ...]:

@@ -18,18 +18,20 @@ from earmark.store.migrations import check_current
 from earmark.store.sqlite import rows
 from earmark.store.sqlite.connection import connect, file_of, is_busy, is_silence, unavailable, use_wal
 from earmark.store.sqlite.migrate import read_applied
+from earmark.store.sqlite.money import MoneyReads
 from earmark.store.sqlite.outbox import SqliteOutbox
+from earmark.store.sqlite.transaction import SqliteTransaction
 from earmark.store.sqlite.writer import Ticket, Writer
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator
+    from collections.abc import Awaitable, Callable, Collection, Iterator
     from concurrent.futures import Executor
     from datetime import datetime
     from pathlib import Path
 
     from earmark.domain.booking import Booking
     from earmark.domain.event import Event
-    from earmark.domain.ids import BookingId, EntryId, EventId, SeatId
+    from earmark.domain.ids import BookingId, EntryId, EventId, PaymentId, SeatId
     from earmark.domain.journal import Entry
     from earmark.engine.ports import Clock
 
@@ -41,13 +43,13 @@ VERIFY_SECONDS = 600.0
 FIRST = str(UUID(int=0))
 
 
-class SqliteStore:
+class SqliteStore(MoneyReads):
     """The truth, in one file. Other processes may write to it too; they wait for each other."""
 
     def __init__(self, file: Path, *, clock: Clock) -> None:
         self._file = file
         self._clock = clock
-        self._sql = queries.sql("sqlite")
+        self._sql = queries.steps("sqlite")
         self._writer = Writer(file, clock=clock, sql=self._sql)
         self._writing = ThreadPoolExecutor(1, thread_name_prefix="earmark-writer")
         self._reading = ThreadPoolExecutor(READERS, thread_name_prefix="earmark-reader")
@@ -156,6 +158,19 @@ class SqliteStore:
         due = (await self._read("next_due"))[0][0]
         return None if due is None else (rows.moment(due) - self._clock.now()).total_seconds()
 
+    async def claim_payments(
+        self, *, limit: int, lease_seconds: float, gateways: Collection[str] | None = None
+    ) -> list[PaymentId]:
+        """By the writer, so that nobody else is given the same ones."""
+
+        async def claim(transaction: Transaction) -> list[PaymentId]:
+            assert isinstance(transaction, SqliteTransaction)
+            return await transaction.claim_payments(
+                limit=limit, lease_seconds=lease_seconds, gateways=gateways, now=self._moment()
+            )
+
+        return await self.transact(claim, within=READ_SECONDS)
+
     async def find_flaws(self, *, limit: int) -> list[Flaw]:
         """Every query of `verify.sql`, in one snapshot, so that running traffic does not look like a flaw."""
 
@@ -180,6 +195,9 @@ class SqliteStore:
         self._reading.shutdown(wait=False, cancel_futures=True)
         self._writing.shutdown(wait=False, cancel_futures=True)
         await asyncio.to_thread(self._end)
+
+    def _moment(self) -> datetime:
+        return self._clock.now()
 
     def _start(self) -> None:
         """In the writer's thread: the file is there, and it is in the mode that everything here rests on."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from earmark.domain.ids import BookingId, Buyer, EventId, PoolRef, SeatRef, TotalRef
 from earmark.engine.ports import Changes, Opening
 from earmark.store.sqlite import rows
+from earmark.store.sqlite.money import MoneySteps
 
 if TYPE_CHECKING:
     import sqlite3
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from earmark.engine.ports import Clock, Look
 
 
-class SqliteTransaction:
+class SqliteTransaction(MoneySteps):
     """The one transaction that is writing."""
 
     def __init__(self, connection: sqlite3.Connection, *, clock: Clock, sql: Mapping[str, str]) -> None:
@@ -127,10 +128,13 @@ class SqliteTransaction:
         c = changes
         self._run("update_bookings", map(rows.moved_columns, c.expired))
         self._run("update_bookings", map(rows.moved_columns, c.moved))
+        self.write_money(c.payments, c.refunds)
         self._write_totals(c.totals)
         self._run("add_pools", ((*ref, delta.held, delta.sold) for ref, delta in sorted(c.pools.items())))
         self._run("insert_bookings", map(rows.opened_columns, c.opened))
         self._run("point_seats", _pointers(c.seats))
+        self._run("reclaim_seats", _pointers({ref: one.id for one in c.reclaimed for ref in one.seat_refs}))
+        self._run("update_bookings", map(rows.moved_columns, c.reclaimed))
         self._run("clear_seats", _pointers(c.cleared))
         if c.event:
             self._run("update_event", [rows.changed_event_columns(c.event)])

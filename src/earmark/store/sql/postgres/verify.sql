@@ -98,3 +98,69 @@ SELECT format('booking %s belongs to %s, which is not there', b.id, b.event_id) 
 -- P3: a payment that was taken elsewhere confirmed a booking that is there
 SELECT format('payment %s belongs to booking %s, which is not there', p.payment_id, p.booking_id) AS row
   FROM outside_payments p WHERE NOT EXISTS (SELECT 1 FROM bookings b WHERE b.id = p.booking_id) LIMIT $1;
+
+-- name: gateway_payment_of_its_booking
+-- P3: a payment is of a booking that is there, in its event, mode and currency
+SELECT format('payment %s and booking %s do not agree', p.id, p.booking_id) AS row
+  FROM payments p
+ WHERE NOT EXISTS (SELECT 1 FROM bookings b
+                    WHERE b.id = p.booking_id AND b.event_id = p.event_id AND b.live = p.live AND b.currency = p.currency)
+ LIMIT $1;
+
+-- name: payment_amounts_in_order
+-- P3: a payment takes no more than was asked, and gives back no more than it took
+SELECT format('payment %s: amount %s, captured %s, refunding %s, refunded %s', id, amount, captured, refunding, refunded) AS row
+  FROM payments WHERE NOT (0 <= refunded AND refunded <= refunding AND refunding <= captured AND captured <= amount) LIMIT $1;
+
+-- name: captured_money_has_a_booking
+-- P3: captured money has a booking that was sold for it, is on its way back, or somebody was told
+SELECT format('payment %s keeps %s, and its booking %s is %s and names payment %s', p.id, p.captured - p.refunding, b.id,
+              b.state, coalesce(b.payment_id, 'none')) AS row
+  FROM payments p JOIN bookings b ON b.id = p.booking_id
+ WHERE p.captured > p.refunding AND p.state <> 'needs_attention'
+   -- What a cancelled sale keeps was left out of its refund on purpose.
+   AND (b.state NOT IN ('confirmed', 'cancelled') OR b.payment_id IS DISTINCT FROM p.id::text) LIMIT $1;
+
+-- name: sale_has_its_money
+-- P3: a confirmed booking that names one of our payments has its money
+SELECT format('booking %s is confirmed, and its payment %s is %s', b.id, p.id, p.state) AS row
+  FROM bookings b JOIN payments p ON p.id::text = b.payment_id
+ WHERE b.state = 'confirmed'
+   AND (p.booking_id <> b.id
+        OR NOT (p.state = 'authorised'
+                OR (p.captured > 0
+                    AND p.state IN ('captured', 'partially_refunded', 'refunded', 'needs_attention')))) LIMIT $1;
+
+-- name: paying_waits_for_one_payment
+-- P3: a paying booking waits for one payment, the one that it names
+SELECT format('booking %s is paying and names payment %s; undecided: %s', b.id, coalesce(b.payment_id, 'none'),
+              coalesce(string_agg(p.id::text, ', ' ORDER BY p.id), 'none')) AS row
+  FROM bookings b
+  LEFT JOIN payments p ON p.booking_id = b.id
+        AND (p.state IN ('pending', 'requires_action', 'unknown') OR (p.state = 'needs_attention' AND p.captured = 0))
+ WHERE b.state = 'paying'
+ GROUP BY b.id HAVING count(p.id) <> 1 OR min(p.id::text) IS DISTINCT FROM b.payment_id LIMIT $1;
+
+-- name: refunds_add_up
+-- P3: a payment's refunds add up to what it owes, and those that were made to what it gave back
+SELECT format('payment %s: refunding %s and refunded %s, but its refunds say %s and %s', p.id, p.refunding, p.refunded,
+              coalesce(r.owed, 0), coalesce(r.made, 0)) AS row
+  FROM payments p
+  LEFT JOIN (SELECT payment_id, sum(amount) AS owed, sum(amount) FILTER (WHERE state = 'done') AS made
+               FROM refunds GROUP BY payment_id) AS r ON r.payment_id = p.id
+ WHERE (p.refunding, p.refunded) IS DISTINCT FROM (coalesce(r.owed, 0), coalesce(r.made, 0)) LIMIT $1;
+
+-- name: one_payment_keeps_its_money
+-- P3: a booking is paid for once: at most one of its payments has money that is not going back
+SELECT format('booking %s: payments %s', booking_id, string_agg(id::text, ', ' ORDER BY id)) AS row
+  FROM payments WHERE captured > refunding OR state = 'authorised'
+ GROUP BY booking_id HAVING count(*) > 1 LIMIT $1;
+
+-- name: payment_with_work_is_due
+-- P3: a payment whose story goes on by itself is looked at again
+SELECT format('payment %s is %s, owes %s, and nobody will look at it', id, state, refunding - refunded) AS row
+  FROM payments
+ WHERE due_at IS NULL
+   AND (state IN ('pending', 'requires_action', 'unknown', 'authorised', 'voiding')
+        OR (state = 'needs_attention' AND captured = 0)
+        OR (state <> 'needs_attention' AND refunding > refunded)) LIMIT $1;

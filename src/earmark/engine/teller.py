@@ -1,0 +1,321 @@
+"""The teller: takes a payment from where its rows stand to where nothing is left to do.
+
+    read the payment, its booking and its refunds → one step → call the gateway → write what it said → and again
+
+The rows are the saga. Whoever drives a payment (a request, a callback, the reconciler) starts from them, and may die
+anywhere: the next one starts from them too. No lock and no transaction is open while a gateway works, and two who drive
+the same payment do no harm, for every call carries an id that makes it the same call.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from enum import StrEnum
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
+
+from earmark.domain import payment as law
+from earmark.domain.ids import PaymentId, PoolRef, TotalRef
+from earmark.domain.machine import State
+from earmark.domain.payment import UNDECIDED, Payment, PaymentState, RefundState, Standing
+from earmark.engine import money
+from earmark.engine.asks import Decided, Paid, Replayed
+from earmark.engine.gateway import (
+    Gateway,
+    GatewayRefused,
+    GatewaySilent,
+    Order,
+    RefundOrder,
+    Report,
+)
+from earmark.errors import Outage
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping
+    from datetime import datetime
+
+    from earmark.domain.booking import Booking
+    from earmark.engine.asks import Answer, GiveBack, Pay
+    from earmark.engine.engine import Engine
+    from earmark.engine.gateway import Callback
+    from earmark.engine.ports import Dossier, Transaction
+
+T = TypeVar("T")
+
+STEPS_MAX = 20
+MOVED_ROUNDS_MAX = 3
+
+_log = logging.getLogger("earmark.money")
+
+
+class Step(StrEnum):
+    """What to do next about a payment."""
+
+    AUTHORISE = "authorise"
+    CAPTURE = "capture"
+    VOID = "void"
+    REFUND = "refund"
+    STATUS = "status"
+    GIVE_UP = "give_up"
+
+
+def next_step(about: Dossier, *, look: bool) -> Step | None:
+    """What the rows ask for; where they ask for nothing, a `look` at how things stand, or None."""
+    payment = about.payment
+    if payment.state in UNDECIDED:
+        return _while_undecided(about)
+    if any(refund.state is RefundState.PENDING for refund in about.refunds):
+        return Step.REFUND
+    match payment.state:
+        case PaymentState.AUTHORISED:
+            return Step.CAPTURE if money.wants(about.booking, payment) else Step.GIVE_UP
+        case PaymentState.VOIDING:
+            return Step.VOID
+        case PaymentState.NEEDS_ATTENTION if not payment.captured:
+            return Step.VOID
+    return Step.STATUS if look else None
+
+
+def _while_undecided(about: Dossier) -> Step:
+    """Ask, until the gateway took too long. What it may take by itself is only ended by its own word."""
+    payment, now, until = about.payment, about.now, about.booking.paying_until
+    if until is not None and now >= until:
+        return Step.VOID if payment.automatic and not law.is_past_cap(payment, now=now) else Step.GIVE_UP
+    known = payment.gateway_id is not None or not law.may_resend(payment, now=now)
+    return Step.STATUS if known else Step.AUTHORISE
+
+
+class CallbackMismatch(Exception):
+    """A callback about a payment of ours whose facts are not those of the payment."""
+
+
+class Teller:
+    """One per process, over the engine's store."""
+
+    def __init__(self, engine: Engine, gateways: Mapping[str, Gateway], *, call_seconds_max: float = 30.0) -> None:
+        self._engine = engine
+        self._gateways = gateways
+        self._call_seconds_max = call_seconds_max
+        self._driving: dict[PaymentId, asyncio.Task[Payment | None]] = {}
+
+    async def pay(self, ask: Pay, *, within: float) -> Answer:
+        """Open a payment and drive it, for so long; what is not decided by then goes on by itself."""
+        answer = await self._engine.pay(ask)
+        if isinstance(answer, Replayed) or answer.value.payment is None:
+            return answer
+        payment_id: PaymentId = answer.value.payment.id
+        await self._drive_within(payment_id, within)
+        about = await self._engine.store.read_dossier(payment_id)
+        assert about is not None, "a payment is never deleted"
+        sold = about.booking.state is State.CONFIRMED
+        if payment_id == ask.payment_id and (sold or about.payment.state is PaymentState.FAILED):
+            again = msgspec.structs.replace(ask, entry_id=self._engine.ids.entry_id())
+            return await self._engine.conclude(again)
+        return Decided(value=Paid(booking=about.booking, payment=about.payment), now=about.now)
+
+    async def refund(self, ask: GiveBack, *, within: float) -> Answer:
+        """Record what goes back and ask the gateway for it; what is not done by then goes on by itself."""
+        answer = await self._engine.refund(ask)
+        if isinstance(answer, Decided):
+            await self._drive_within(answer.value.payment.id, within)
+        return answer
+
+    def follow_up(self, booking: Booking) -> None:
+        """Drive the payment of a booking that was just changed, behind whoever changed it."""
+        payment_id = law.payment_id_of(booking.payment_id) if booking.payment_id else None
+        if payment_id is not None:
+            self._drive_on(payment_id)
+
+    async def hear(self, gateway: str, callback: Callback) -> bool:
+        """A gateway called: remember that it did, and look how the payment stands now. False for one that is not ours.
+
+        Nothing that the callback says is believed but which payment it is about.
+        """
+        store = self._engine.store
+        payment_id = callback.payment_id
+        about = await store.read_dossier(PaymentId(payment_id)) if payment_id else None
+        if about is None:
+            return False
+        _check(about.payment, gateway, callback)
+        new = await self._transact(partial(_take_callback, gateway=gateway, callback=callback, about=about))
+        # Whoever drives it now may wait for a reply that this overtook. The payment is due, and looked at afterwards.
+        if new and about.payment.id not in self._driving:
+            await self.advance(about.payment.id, look=True)
+        return True
+
+    async def seconds_to_next(self) -> float | None:
+        """How long until a payment is due; None when none is under way."""
+        return await self._engine.store.seconds_to_next_payment(gateways=self._gateways)
+
+    async def reconcile(self, *, limit: int, at_once: int = 8) -> int:
+        """Drive the payments that are due; how many there were."""
+        store = self._engine.store
+        due = await store.claim_payments(limit=limit, lease_seconds=law.LEASE_SECONDS, gateways=self._gateways)
+        turns = asyncio.Semaphore(at_once)
+
+        async def one(payment_id: PaymentId) -> None:
+            async with turns:
+                await self.advance(payment_id, look=True)
+
+        await asyncio.gather(*map(one, due))
+        return len(due)
+
+    async def advance(self, payment_id: PaymentId, *, look: bool = False) -> Payment | None:
+        """Take a payment as far as it goes now. Whoever asks for one that is being driven waits for that drive.
+
+        With `look`, also one that is over is asked about once.
+        """
+        return await asyncio.shield(self._drive_on(payment_id, look=look))
+
+    async def close(self) -> None:
+        """Finish the steps that are under way, then let go of the gateways."""
+        while self._driving:
+            await asyncio.wait(self._driving.values())
+        for gateway in self._gateways.values():
+            await gateway.close()
+
+    def _drive_on(self, payment_id: PaymentId, *, look: bool = False) -> asyncio.Task[Payment | None]:
+        task = self._driving.get(payment_id)
+        if task is None:
+            task = asyncio.create_task(self._drive(payment_id, look=look))
+            self._driving[payment_id] = task
+            task.add_done_callback(lambda _: self._driving.pop(payment_id, None))
+        return task
+
+    async def _drive_within(self, payment_id: PaymentId, seconds: float) -> None:
+        driving = self._drive_on(payment_id)
+        await asyncio.wait([driving], timeout=seconds)
+        if driving.done():
+            driving.result()
+
+    async def _drive(self, payment_id: PaymentId, *, look: bool) -> Payment | None:
+        payment = None
+        try:
+            for taken in range(STEPS_MAX):
+                about = await self._engine.store.read_dossier(payment_id)
+                step = next_step(about, look=look and not taken) if about else None
+                if about is None or step is None:
+                    break
+                payment = await self._take(step, about, first=not look and about.payment.version == 1)
+                if not _went_on(about.payment, payment):
+                    break
+        except Outage as outage:
+            # Whatever was asked of the gateway is asked again: the payment is due soon.
+            _log.warning("payment %s rests: %s", payment_id, outage)
+        return payment
+
+    async def _take(self, step: Step, about: Dossier, *, first: bool) -> Payment:
+        """One step: ask, then write what was said. `first` tells that nothing was asked before."""
+        ids = self._engine.ids
+        if step is Step.GIVE_UP:
+            return await self._transact(partial(money.give_up, about=about, ids=ids))
+        gateway = self._gateways.get(about.payment.gateway)
+        if gateway is None:
+            _log.error("payment %s waits: this process has no gateway %r", about.payment.id, about.payment.gateway)
+            return await self._transact(partial(money.hear_nothing, about=about, ids=ids))
+        try:
+            if step is Step.REFUND:
+                return await self._refund_next(gateway, about)
+            report = await self._ask(gateway, step, about.payment, first=first)
+        except (GatewaySilent, TimeoutError) as silence:
+            _log.warning("gateway %s did not say what became of %s: %s", gateway.name, about.payment.id, silence)
+            return await self._transact(partial(money.hear_nothing, about=about, ids=ids))
+        return await self._hear(report, about)
+
+    async def _ask(self, gateway: Gateway, step: Step, payment: Payment, *, first: bool) -> Report:
+        calls: dict[Step, Callable[[Order], Awaitable[Report]]] = {
+            Step.AUTHORISE: gateway.authorise,
+            Step.CAPTURE: gateway.capture,
+            Step.VOID: gateway.void,
+            Step.STATUS: gateway.status,
+        }
+        try:
+            async with asyncio.timeout(self._call_seconds_max):
+                report = await calls[step](order_of(payment))
+        except GatewayRefused as refused:
+            if step is not Step.AUTHORISE or not first:
+                # It says nothing of the money, which an earlier call may have moved: a key that was revoked, say.
+                raise GatewaySilent(str(refused)) from refused
+            return Report(standing=Standing.DECLINED, code=refused.code, message=str(refused))
+        if step is Step.VOID and report.standing is Standing.ABSENT:
+            return msgspec.structs.replace(report, standing=Standing.VOIDED)
+        return report
+
+    async def _hear(self, report: Report, about: Dossier) -> Payment:
+        """Write what was said; where something moved underneath, look again and decide anew, a few times."""
+        relieved: set[PoolRef | TotalRef] = set()
+        for _ in range(MOVED_ROUNDS_MAX):
+            heard = await self._transact(
+                partial(money.hear, report=report, about=about, ids=self._engine.ids, relieved=relieved)
+            )
+            if isinstance(heard, Payment):
+                return heard
+            if heard.relief is not None:
+                await self._engine.relieve(heard.relief)
+                relieved.add(heard.relief)
+            about = await self._engine.store.read_dossier(about.payment.id) or about
+        return about.payment
+
+    async def _refund_next(self, gateway: Gateway, about: Dossier) -> Payment:
+        refund = next(one for one in about.refunds if one.state is RefundState.PENDING)  # `next_step` has seen it
+        order = RefundOrder(
+            refund_id=refund.id, payment=order_of(about.payment), amount=refund.amount, gateway_id=refund.gateway_id
+        )
+        try:
+            async with asyncio.timeout(self._call_seconds_max):
+                report = await gateway.refund(order)
+        except GatewayRefused as refused:
+            raise GatewaySilent(str(refused)) from refused
+        return await self._transact(
+            partial(money.hear_refund, report=report, refund_id=refund.id, about=about, ids=self._engine.ids)
+        )
+
+    async def _transact(self, work: Callable[[Transaction], Awaitable[T]]) -> T:
+        return await self._engine.transact(work)
+
+
+def order_of(payment: Payment) -> Order:
+    """A payment as its gateway is told of it."""
+    return Order(
+        payment_id=payment.id,
+        booking_id=payment.booking_id,
+        event_id=payment.event_id,
+        amount=payment.amount,
+        currency=payment.currency,
+        method=payment.method,
+        automatic=payment.automatic,
+        created_at=payment.created_at,
+        return_url=payment.return_url,
+        gateway_id=payment.gateway_id,
+    )
+
+
+def _went_on(before: Payment, after: Payment) -> bool:
+    """Whether a step led somewhere, so that the next may follow at once."""
+    return after.state not in UNDECIDED and (before.state, before.refunded) != (after.state, after.refunded)
+
+
+def _check(payment: Payment, gateway: str, callback: Callback) -> None:
+    ours: dict[str, Any] = {"live": payment.live, "amount": payment.amount, "currency": payment.currency}
+    ours["gateway_id"] = payment.gateway_id
+    theirs = {name: getattr(callback, name) for name in ours}
+    for name, said in theirs.items():
+        if said is not None and ours[name] is not None and said != ours[name]:
+            raise CallbackMismatch(f"{name} is {said!r}, not {ours[name]!r}")
+    if gateway != payment.gateway:
+        raise CallbackMismatch(f"{payment.id} is no payment of {gateway}")
+
+
+async def _take_callback(transaction: Transaction, *, gateway: str, callback: Callback, about: Dossier) -> bool:
+    """Remember the callback and make its payment due, in one transaction: who crashes after it loses nothing."""
+    opening = await transaction.begin([])
+    now: datetime = opening.now
+    if not await transaction.take_callback(gateway, callback.id, payment_id=about.payment.id):
+        return False
+    await transaction.lock_bookings({about.booking.id})
+    payment = (await transaction.lock_payments({about.payment.id}))[about.payment.id]
+    await transaction.write(money.due_now(payment, now=now))
+    return True

@@ -1,0 +1,144 @@
+"""The money's rows in memory: the tables, the steps of a transaction, and what is read outside of one."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from earmark.domain.payment import EDGES, Payment, PaymentState, Refund, RefundState
+from earmark.engine.ports import Dossier
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+    from earmark.domain.booking import Booking
+    from earmark.domain.ids import BookingId, PaymentId, RefundId
+    from earmark.engine.ports import Clock
+
+
+class MoneyTables:
+    """Rows by their keys."""
+
+    bookings: dict[BookingId, Booking]
+
+    def __init__(self) -> None:
+        self.payments: dict[PaymentId, Payment] = {}
+        self.refunds: dict[RefundId, Refund] = {}
+        self.callbacks: dict[tuple[str, str], PaymentId] = {}
+
+
+class MoneySteps:
+    """The steps about money. One writer, so there is nothing to lock."""
+
+    tables: MoneyTables
+
+    async def take_callback(self, gateway: str, callback_id: str, *, payment_id: PaymentId) -> bool:
+        """First come, first served."""
+        if (gateway, callback_id) in self.tables.callbacks:
+            return False
+        self.tables.callbacks[gateway, callback_id] = payment_id
+        return True
+
+    async def lock_payments(self, ids: Collection[PaymentId]) -> dict[PaymentId, Payment]:
+        """By id."""
+        known = self.tables.payments
+        return {payment_id: known[payment_id] for payment_id in ids if payment_id in known}
+
+    async def read_refunds(self, payment_id: PaymentId) -> list[Refund]:
+        """In the order in which they were made."""
+        return _refunds(self.tables, payment_id)
+
+    def write_money(self, payments: Sequence[Payment], refunds: Sequence[Refund]) -> None:
+        """The law stands here too: a write that breaks it is our bug."""
+        tables = self.tables
+        for payment in payments:
+            before = tables.payments.get(payment.id)
+            assert payment.version == (before.version + 1 if before else 1), f"payment {payment.id} was not locked"
+            _check(payment, before)
+            tables.payments[payment.id] = payment
+        for refund in refunds:
+            _check_refund(refund, tables.refunds.get(refund.id))
+            tables.refunds[refund.id] = refund
+            owed = sum(one.amount for one in _refunds(tables, refund.payment_id))
+            assert owed <= tables.payments[refund.payment_id].refunding, f"{refund} is owed by nobody"
+
+
+def _check(payment: Payment, before: Payment | None) -> None:
+    assert payment.amount > 0, f"{payment} asks for nothing"
+    in_order = 0 <= payment.refunded <= payment.refunding <= payment.captured <= payment.amount
+    assert in_order, f"{payment} takes or gives back too much"
+    if before is None:
+        assert (payment.state, payment.captured) == (PaymentState.PENDING, 0), f"{payment} has begun before"
+        return
+    assert before.captured in {0, payment.captured}, f"{payment.id} has captured {before.captured}"
+    shrinks = payment.refunding < before.refunding or payment.refunded < before.refunded
+    assert not shrinks, f"{payment} gives back less than {before}"
+    if before.state is not payment.state:
+        assert (before.state, payment.state) in EDGES, f"{payment.id} from {before.state} to {payment.state}"
+
+
+def _check_refund(refund: Refund, before: Refund | None) -> None:
+    assert refund.amount > 0, f"{refund} gives nothing back"
+    was = before.state if before else RefundState.PENDING
+    settled = before is not None and was is RefundState.PENDING
+    assert refund.state is was or settled, f"refund {refund.id} from {was} to {refund.state}"
+
+
+class MoneyReads:
+    """What is read of the money outside of a transaction."""
+
+    _clock: Clock
+    _tables: MoneyTables
+
+    async def read_dossier(self, payment_id: PaymentId) -> Dossier | None:
+        """By id."""
+        payment = self._tables.payments.get(payment_id)
+        if payment is None:
+            return None
+        return Dossier(
+            now=self._clock.now(),
+            payment=payment,
+            booking=self._tables.bookings[payment.booking_id],
+            refunds=_refunds(self._tables, payment_id),
+        )
+
+    async def list_payments(self, booking_id: BookingId) -> list[tuple[Payment, list[Refund]]]:
+        """By age."""
+        payments = [payment for payment in self._tables.payments.values() if payment.booking_id == booking_id]
+        return [(payment, _refunds(self._tables, payment.id)) for payment in sorted(payments, key=_age)]
+
+    async def claim_payments(
+        self, *, limit: int, lease_seconds: float, gateways: Collection[str] | None = None
+    ) -> list[PaymentId]:
+        """The longest due first."""
+        now = self._clock.now()
+        ours = (one for one in self._tables.payments.values() if gateways is None or one.gateway in gateways)
+        due = sorted((at, payment.id) for payment in ours if (at := payment.due_at))
+        claimed = [payment_id for at, payment_id in due if at <= now][:limit]
+        for payment_id in claimed:
+            leased = msgspec.structs.replace(
+                self._tables.payments[payment_id], due_at=now + timedelta(seconds=lease_seconds)
+            )
+            self._tables.payments[payment_id] = leased
+        return claimed
+
+    async def seconds_to_next_payment(self, *, gateways: Collection[str] | None = None) -> float | None:
+        """Over all payments."""
+        ours = (one for one in self._tables.payments.values() if gateways is None or one.gateway in gateways)
+        due = [payment.due_at for payment in ours if payment.due_at]
+        return (min(due) - self._clock.now()).total_seconds() if due else None
+
+    async def list_attention(self, *, limit: int) -> list[Payment]:
+        """By age."""
+        flagged = (one for one in self._tables.payments.values() if one.state is PaymentState.NEEDS_ATTENTION)
+        return sorted(flagged, key=_age)[:limit]
+
+
+def _age(one: Payment | Refund) -> tuple[datetime, Any]:
+    return one.created_at, one.id
+
+
+def _refunds(tables: MoneyTables, payment_id: PaymentId) -> list[Refund]:
+    return sorted((refund for refund in tables.refunds.values() if refund.payment_id == payment_id), key=_age)

@@ -1,0 +1,159 @@
+"""The money's rows in PostgreSQL: the steps of a transaction, and what is read outside of one."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from earmark.domain.payment import Payment, PaymentState, Refund, RefundState
+from earmark.engine.ports import Dossier
+from earmark.store.postgres import rows
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+    from datetime import datetime
+
+    from earmark.domain.ids import BookingId, PaymentId
+    from earmark.engine.ports import Clock
+
+Row = Any
+
+
+def payment(row: Row) -> Payment:
+    """A row of `payments`."""
+    facts = dict(row)
+    action = facts.pop("action")
+    state = PaymentState(facts.pop("state"))
+    return Payment(**facts, state=state, action=msgspec.json.decode(action) if action else None)
+
+
+def refund(row: Row) -> Refund:
+    """A row of `refunds`."""
+    facts = dict(row)
+    return Refund(**facts | {"state": RefundState(facts["state"])})
+
+
+def inserted(p: Payment) -> list[object]:
+    """For `insert_payment`, in the order of the table."""
+    facts = msgspec.structs.asdict(p)
+    facts |= {"state": p.state.value, "action": None if p.action is None else rows.to_json(p.action)}
+    return [facts[name] for name in _COLUMNS]
+
+
+def updated(p: Payment) -> list[object]:
+    """For `update_payment`."""
+    action = None if p.action is None else rows.to_json(p.action)
+    money = [p.captured, p.refunding, p.refunded]
+    return [p.id, p.state.value, p.gateway_id, *money, p.code, p.message, action, p.due_at, p.tries, p.version]
+
+
+def written(r: Refund) -> list[object]:
+    """For `write_refund`."""
+    head = [r.id, r.payment_id, r.booking_id, r.amount, r.created_at, r.reason]
+    return [*head, r.state.value, r.gateway_id, r.code]
+
+
+_COLUMNS = [
+    "id",
+    "booking_id",
+    "event_id",
+    "live",
+    "gateway",
+    "method",
+    "amount",
+    "currency",
+    "automatic",
+    "created_at",
+    "state",
+    "gateway_id",
+    "captured",
+    "refunding",
+    "refunded",
+    "code",
+    "message",
+    "action",
+    "return_url",
+    "due_at",
+    "tries",
+    "version",
+]
+
+
+class MoneySteps:
+    """The steps about money, for a transaction that can fetch and write."""
+
+    _now: datetime | None
+    _fetch: Callable[..., Awaitable[list[Any]]]
+    _write: Callable[..., Awaitable[None]]
+
+    async def take_callback(self, gateway: str, callback_id: str, *, payment_id: PaymentId) -> bool:
+        """Waits for a twin that is taking the same one, and then knows."""
+        return bool(await self._fetch("take_callback", gateway, callback_id, payment_id, self._now))
+
+    async def lock_payments(self, ids: Collection[PaymentId]) -> dict[PaymentId, Payment]:
+        """Sorted by the query."""
+        found = await self._fetch("lock_payments", list(ids)) if ids else []
+        return {one.id: one for one in map(payment, found)}
+
+    async def read_refunds(self, payment_id: PaymentId) -> list[Refund]:
+        """Oldest first."""
+        return [refund(row) for row in await self._fetch("read_refunds", [payment_id])]
+
+    async def write_money(self, payments: Sequence[Payment], refunds: Sequence[Refund]) -> None:
+        """One by one: few transactions write more than one."""
+        for one in payments:
+            name, columns = ("insert_payment", inserted(one)) if one.version == 1 else ("update_payment", updated(one))
+            await self._write(name, columns, expect=1)
+        for back in refunds:
+            await self._write("write_refund", written(back), expect=1)
+
+
+class MoneyReads:
+    """What is read of the money outside of a transaction, for a store that can read and knows what time it is."""
+
+    _clock: Clock
+    _sql: Mapping[str, str]
+    _read: Callable[..., Awaitable[list[Any]]]
+    _look: Callable[..., Awaitable[Any]]
+    _now: Callable[[], Awaitable[datetime]]
+
+    async def read_dossier(self, payment_id: PaymentId) -> Dossier | None:
+        """In one snapshot: a payment that owes is read with the refund that it owes."""
+
+        async def look(connection: Any) -> Dossier | None:
+            found = await connection.fetchrow(self._sql["read_payment"], payment_id)
+            if found is None:
+                return None
+            paid = payment(found)
+            booking = rows.booking(await connection.fetchrow(self._sql["read_booking"], paid.booking_id))
+            refunds = [refund(row) for row in await connection.fetch(self._sql["read_refunds"], [payment_id])]
+            now = await connection.fetchval(self._sql["begin"], self._clock.offset)
+            return Dossier(now=now, payment=paid, booking=booking, refunds=refunds)
+
+        dossier: Dossier | None = await self._look(look)
+        return dossier
+
+    async def list_payments(self, booking_id: BookingId) -> list[tuple[Payment, list[Refund]]]:
+        """By age."""
+        payments = [payment(row) for row in await self._read("list_payments", booking_id)]
+        refunds = [refund(row) for row in await self._read("read_refunds", [one.id for one in payments])]
+        return [(one, [back for back in refunds if back.payment_id == one.id]) for one in payments]
+
+    async def claim_payments(
+        self, *, limit: int, lease_seconds: float, gateways: Collection[str] | None = None
+    ) -> list[PaymentId]:
+        """In a statement of its own, which passes over what others are taking."""
+        lease = timedelta(seconds=lease_seconds)
+        named = None if gateways is None else list(gateways)
+        return [row["id"] for row in await self._read("claim_payments", await self._now(), limit, lease, named)]
+
+    async def seconds_to_next_payment(self, *, gateways: Collection[str] | None = None) -> float | None:
+        """By the reconciler's index."""
+        due: datetime | None = (await self._read("next_payment", None if gateways is None else list(gateways)))[0][0]
+        return None if due is None else (due - await self._now()).total_seconds()
+
+    async def list_attention(self, *, limit: int) -> list[Payment]:
+        """By age."""
+        return [payment(row) for row in await self._read("list_attention", limit)]

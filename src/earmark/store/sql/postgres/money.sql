@@ -1,0 +1,80 @@
+-- The money's rows. What the order of locks is, and why, stands in `engine/ports.py`.
+
+-- name: take_callback
+-- No row back means that it was called about before.
+INSERT INTO callbacks (gateway, id, payment_id, at) VALUES ($1, $2, $3, $4)
+ON CONFLICT DO NOTHING
+RETURNING id;
+
+-- name: lock_payments
+-- By key alone and in key order, after the bookings.
+SELECT id, booking_id, event_id, live, gateway, method, amount, currency, automatic, created_at, state, gateway_id,
+       captured, refunding, refunded, code, message, action, return_url, due_at, tries, version
+  FROM payments WHERE id = ANY ($1::uuid[]) ORDER BY id FOR NO KEY UPDATE;
+
+-- name: read_refunds
+-- What goes back of some payments, oldest first.
+SELECT id, payment_id, booking_id, amount, created_at, reason, state, gateway_id, code
+  FROM refunds WHERE payment_id = ANY ($1::uuid[]) ORDER BY created_at, id LIMIT 10000;
+
+-- name: insert_payment
+-- Before its gateway is called.
+INSERT INTO payments ( id, booking_id, event_id, live, gateway, method, amount, currency, automatic, created_at,
+                      state, gateway_id, captured, refunding, refunded, code, message, action, return_url, due_at,
+                      tries, version)
+VALUES ( $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22);
+
+-- name: update_payment
+-- The payment was locked before; the version says that nobody else moved it.
+UPDATE payments
+   SET state = $2, gateway_id = $3, captured = $4, refunding = $5, refunded = $6, code = $7, message = $8, action = $9::jsonb,
+       due_at = $10, tries = $11, version = $12
+ WHERE id = $1 AND version = $12 - 1;
+
+-- name: write_refund
+-- New, or as its gateway has decided. Refunds change only under the lock of their payment.
+INSERT INTO refunds (id, payment_id, booking_id, amount, created_at, reason, state, gateway_id, code)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)
+ON CONFLICT (id) DO UPDATE SET state = excluded.state, gateway_id = excluded.gateway_id, code = excluded.code;
+
+-- name: reclaim_seats
+-- A booking that ran out and is sold after all: each of its seats changes, also one that points to it still, for whoever
+-- saw it as ended must find that it has moved. Where the guards stand, the booking's own raises the fence once more.
+UPDATE seats s SET booking_id = p.booking_id, fence = s.fence + 1
+  FROM unnest($1::text[], $2::text[], $3::uuid[]) AS p (event_id, id, booking_id)
+ WHERE s.event_id = p.event_id AND s.id = p.id;
+
+-- name: read_payment
+-- One payment.
+SELECT id, booking_id, event_id, live, gateway, method, amount, currency, automatic, created_at, state, gateway_id,
+       captured, refunding, refunded, code, message, action, return_url, due_at, tries, version
+  FROM payments WHERE id = $1;
+
+-- name: list_payments
+-- All that were opened for a booking, oldest first.
+SELECT id, booking_id, event_id, live, gateway, method, amount, currency, automatic, created_at, state, gateway_id,
+       captured, refunding, refunded, code, message, action, return_url, due_at, tries, version
+  FROM payments WHERE booking_id = $1 ORDER BY created_at, id LIMIT 1000;
+
+-- name: claim_payments
+-- What somebody has to look at, for one worker at a time: the others pass over what this one is taking. Chosen once and
+-- sorted at the end: an update chooses as often as its plan likes, and returns its rows in no order.
+WITH due AS MATERIALIZED (
+    SELECT id, due_at FROM payments
+     WHERE due_at <= $1 AND ($4::text[] IS NULL OR gateway = ANY ($4::text[]))
+     ORDER BY due_at, id LIMIT $2 FOR NO KEY UPDATE SKIP LOCKED
+), leased AS (
+    UPDATE payments p SET due_at = $1::timestamptz + $3::interval FROM due WHERE p.id = due.id
+    RETURNING p.id, due.due_at
+)
+SELECT id FROM leased ORDER BY due_at, id;
+
+-- name: next_payment
+-- When the reconciler has to wake up.
+SELECT min(due_at) FROM payments WHERE due_at IS NOT NULL AND ($1::text[] IS NULL OR gateway = ANY ($1::text[]));
+
+-- name: list_attention
+-- Where nothing more happens by itself.
+SELECT id, booking_id, event_id, live, gateway, method, amount, currency, automatic, created_at, state, gateway_id,
+       captured, refunding, refunded, code, message, action, return_url, due_at, tries, version
+  FROM payments WHERE state = 'needs_attention' ORDER BY created_at, id LIMIT $1;

@@ -1,0 +1,76 @@
+-- The money's rows. What the order of locks is, and why, stands in `engine/ports.py`.
+
+-- name: take_callback
+-- No row changed means that it was called about before.
+INSERT INTO callbacks (gateway, id, payment_id, at) VALUES (?, ?, ?, ?)
+ON CONFLICT DO NOTHING;
+
+-- name: lock_payments
+-- By key; the rows that come back are judged by the verb.
+SELECT p.id, p.booking_id, p.event_id, p.live, p.gateway, p.method, p.amount, p.currency, p.automatic, p.created_at,
+       p.state, p.gateway_id, p.captured, p.refunding, p.refunded, p.code, p.message, p.action, p.return_url,
+       p.due_at, p.tries, p.version
+  FROM json_each(?1) AS k CROSS JOIN payments p ON p.id = k.value;
+
+-- name: read_refunds
+-- What goes back of some payments, oldest first.
+SELECT r.id, r.payment_id, r.booking_id, r.amount, r.created_at, r.reason, r.state, r.gateway_id, r.code
+  FROM json_each(?1) AS k CROSS JOIN refunds r ON r.payment_id = k.value ORDER BY r.created_at, r.id LIMIT 10000;
+
+-- name: insert_payment
+-- Before its gateway is called.
+INSERT INTO payments ( id, booking_id, event_id, live, gateway, method, amount, currency, automatic, created_at,
+                      state, gateway_id, captured, refunding, refunded, code, message, action, return_url, due_at,
+                      tries, version)
+VALUES ( ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+
+-- name: update_payment
+-- The version says that nobody else moved it.
+UPDATE payments
+   SET state = ?2, gateway_id = ?3, captured = ?4, refunding = ?5, refunded = ?6, code = ?7, message = ?8, action = ?9,
+       due_at = ?10, tries = ?11, version = ?12
+ WHERE id = ?1 AND version = ?12 - 1;
+
+-- name: write_refund
+-- New, or as its gateway has decided.
+INSERT INTO refunds (id, payment_id, booking_id, amount, created_at, reason, state, gateway_id, code)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
+ON CONFLICT (id) DO UPDATE SET state = excluded.state, gateway_id = excluded.gateway_id, code = excluded.code;
+
+-- name: reclaim_seats
+-- A booking that ran out and is sold after all: each of its seats changes, also one that points to it still. Where the
+-- guards stand, the booking's own raises the fence once more.
+UPDATE seats SET booking_id = ?3, fence = fence + 1 WHERE event_id = ?1 AND id = ?2;
+
+-- name: read_payment
+-- One payment.
+SELECT id, booking_id, event_id, live, gateway, method, amount, currency, automatic, created_at, state, gateway_id,
+       captured, refunding, refunded, code, message, action, return_url, due_at, tries, version
+  FROM payments WHERE id = ?1;
+
+-- name: list_payments
+-- All that were opened for a booking, oldest first.
+SELECT id, booking_id, event_id, live, gateway, method, amount, currency, automatic, created_at, state, gateway_id,
+       captured, refunding, refunded, code, message, action, return_url, due_at, tries, version
+  FROM payments WHERE booking_id = ?1 ORDER BY created_at, id LIMIT 1000;
+
+-- name: due_payments
+-- What somebody has to look at, the longest due first.
+SELECT id FROM payments
+ WHERE due_at <= ?1 AND (?3 IS NULL OR gateway IN (SELECT value FROM json_each(?3)))
+ ORDER BY due_at, id LIMIT ?2;
+
+-- name: lease_payment
+-- For so long nobody else is given it.
+UPDATE payments SET due_at = ?2 WHERE id = ?1;
+
+-- name: next_payment
+-- When the reconciler has to wake up.
+SELECT min(due_at) FROM payments
+ WHERE due_at IS NOT NULL AND (?1 IS NULL OR gateway IN (SELECT value FROM json_each(?1)));
+
+-- name: list_attention
+-- Where nothing more happens by itself.
+SELECT id, booking_id, event_id, live, gateway, method, amount, currency, automatic, created_at, state, gateway_id,
+       captured, refunding, refunded, code, message, action, return_url, due_at, tries, version
+  FROM payments WHERE state = 'needs_attention' ORDER BY created_at, id LIMIT ?1;

@@ -1,0 +1,156 @@
+"""The money's rows in SQLite: the steps of a transaction, and what is read outside of one."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+import msgspec
+
+from earmark.domain.ids import BookingId, PaymentId, RefundId
+from earmark.domain.payment import Payment, PaymentState, Refund, RefundState
+from earmark.engine.ports import Dossier
+from earmark.store.sqlite import rows
+
+if TYPE_CHECKING:
+    import sqlite3
+    from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+    from datetime import datetime
+
+
+READ_SECONDS = 10.0
+
+
+def payment(row: sqlite3.Row) -> Payment:
+    """A row of `payments`."""
+    facts = dict(row)
+    facts["id"] = PaymentId(UUID(row["id"]))
+    facts["booking_id"] = BookingId(UUID(row["booking_id"]))
+    facts["state"] = PaymentState(row["state"])
+    facts["action"] = msgspec.json.decode(row["action"]) if row["action"] else None
+    facts |= {"live": bool(row["live"]), "automatic": bool(row["automatic"])}
+    facts |= {"created_at": rows.moment(row["created_at"]), "due_at": rows.moment_or_none(row["due_at"])}
+    return Payment(**facts)
+
+
+def refund(row: sqlite3.Row) -> Refund:
+    """A row of `refunds`."""
+    facts = dict(row)
+    facts["id"] = RefundId(UUID(row["id"]))
+    facts["payment_id"] = PaymentId(UUID(row["payment_id"]))
+    facts["booking_id"] = BookingId(UUID(row["booking_id"]))
+    facts |= {"state": RefundState(row["state"]), "created_at": rows.moment(row["created_at"])}
+    return Refund(**facts)
+
+
+def inserted(p: Payment) -> tuple[object, ...]:
+    """For `insert_payment`, in the order of the table."""
+    whose = (str(p.id), str(p.booking_id), p.event_id, p.live, p.gateway, p.method)
+    what = (p.amount, p.currency, p.automatic, rows.to_moment(p.created_at), p.state.value, p.gateway_id)
+    return (*whose, *what, *_money(p), *_told(p), p.return_url, rows.to_moment_or_none(p.due_at), p.tries, p.version)
+
+
+def updated(p: Payment) -> tuple[object, ...]:
+    """For `update_payment`."""
+    due = rows.to_moment_or_none(p.due_at)
+    return (str(p.id), p.state.value, p.gateway_id, *_money(p), *_told(p), due, p.tries, p.version)
+
+
+def written(r: Refund) -> tuple[object, ...]:
+    """For `write_refund`."""
+    whose = (str(r.id), str(r.payment_id), str(r.booking_id))
+    return (*whose, r.amount, rows.to_moment(r.created_at), r.reason, r.state.value, r.gateway_id, r.code)
+
+
+def _money(p: Payment) -> tuple[int, int, int]:
+    return (p.captured, p.refunding, p.refunded)
+
+
+def _told(p: Payment) -> tuple[str | None, str | None, str | None]:
+    return (p.code, p.message, None if p.action is None else rows.to_json(p.action))
+
+
+class MoneySteps:
+    """The steps about money, for the one transaction that is writing."""
+
+    _connection: sqlite3.Connection
+    _sql: Mapping[str, str]
+    _now: datetime | None
+    wrote: bool
+    _fetch: Callable[..., list[Any]]
+
+    async def take_callback(self, gateway: str, callback_id: str, *, payment_id: PaymentId) -> bool:
+        """First come, first served."""
+        assert self._now is not None, "a transaction begins first"
+        row = (gateway, callback_id, str(payment_id), rows.to_moment(self._now))
+        return self._connection.execute(self._sql["take_callback"], row).rowcount == 1
+
+    async def lock_payments(self, ids: Collection[PaymentId]) -> dict[PaymentId, Payment]:
+        """In key order, as everywhere."""
+        found = self._fetch("lock_payments", rows.to_json(sorted(map(str, ids)))) if ids else []
+        return {one.id: one for one in map(payment, found)}
+
+    async def read_refunds(self, payment_id: PaymentId) -> list[Refund]:
+        """Oldest first."""
+        return [refund(row) for row in self._fetch("read_refunds", rows.to_json([str(payment_id)]))]
+
+    async def claim_payments(
+        self, *, limit: int, lease_seconds: float, gateways: Collection[str] | None, now: datetime
+    ) -> list[PaymentId]:
+        """The longest due first."""
+        named = None if gateways is None else rows.to_json(sorted(gateways))
+        due = [row["id"] for row in self._fetch("due_payments", rows.to_moment(now), limit, named)]
+        until = rows.to_moment(now + timedelta(seconds=lease_seconds))
+        self._connection.executemany(self._sql["lease_payment"], ((one, until) for one in due))
+        self.wrote = bool(due)
+        return [PaymentId(UUID(one)) for one in due]
+
+    def write_money(self, payments: Sequence[Payment], refunds: Sequence[Refund]) -> None:
+        """A payment before the refunds that count against it."""
+        for one in payments:
+            name, columns = ("insert_payment", inserted(one)) if one.version == 1 else ("update_payment", updated(one))
+            changed = self._connection.execute(self._sql[name], columns).rowcount
+            assert changed == 1, f"payment {one.id} was not locked"
+        self._connection.executemany(self._sql["write_refund"], map(written, refunds))
+
+
+class MoneyReads:
+    """What is read of the money outside of a transaction, for a store that can read."""
+
+    _sql: Mapping[str, str]
+    _read: Callable[..., Awaitable[list[Any]]]
+    _look: Callable[..., Awaitable[Any]]
+    _moment: Callable[[], datetime]
+
+    async def read_dossier(self, payment_id: PaymentId) -> Dossier | None:
+        """As one commit left it."""
+
+        def look(connection: sqlite3.Connection) -> Dossier | None:
+            found = connection.execute(self._sql["read_payment"], (str(payment_id),)).fetchone()
+            if found is None:
+                return None
+            paid = payment(found)
+            booking = connection.execute(self._sql["read_booking"], (str(paid.booking_id),)).fetchone()
+            back = connection.execute(self._sql["read_refunds"], (rows.to_json([str(payment_id)]),))
+            refunds = [refund(row) for row in back]
+            return Dossier(now=self._moment(), payment=paid, booking=rows.booking(booking), refunds=refunds)
+
+        dossier: Dossier | None = await self._look(look, within=READ_SECONDS)
+        return dossier
+
+    async def list_payments(self, booking_id: BookingId) -> list[tuple[Payment, list[Refund]]]:
+        """By age."""
+        payments = [payment(row) for row in await self._read("list_payments", str(booking_id))]
+        keys = rows.to_json([str(one.id) for one in payments])
+        refunds = [refund(row) for row in await self._read("read_refunds", keys)]
+        return [(one, [back for back in refunds if back.payment_id == one.id]) for one in payments]
+
+    async def seconds_to_next_payment(self, *, gateways: Collection[str] | None = None) -> float | None:
+        """By the reconciler's index."""
+        due = (await self._read("next_payment", None if gateways is None else rows.to_json(sorted(gateways))))[0][0]
+        return None if due is None else (rows.moment(due) - self._moment()).total_seconds()
+
+    async def list_attention(self, *, limit: int) -> list[Payment]:
+        """By age."""
+        return [payment(row) for row in await self._read("list_attention", limit)]

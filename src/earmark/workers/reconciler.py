@@ -1,0 +1,44 @@
+"""The reconciler: sees every payment through whose driver died, hung or was never answered.
+
+A payment's row says when somebody has to look at it. Any number of reconcilers may run: each is given payments that no
+other has, for a while, and two that drive the same one do no harm.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING
+
+import structlog
+
+if TYPE_CHECKING:
+    from earmark.engine.teller import Teller
+
+BATCH_SIZE_MAX = 50
+LEAST_SECONDS = 0.1
+
+log = structlog.get_logger("earmark")
+
+
+class Reconciler:
+    """An agent around the teller."""
+
+    name = "reconciler"
+
+    def __init__(
+        self, teller: Teller, *, batch_size_max: int = BATCH_SIZE_MAX, interval_seconds_max: float = 1.0
+    ) -> None:
+        self._teller = teller
+        self._batch_size_max = batch_size_max
+        self._interval_seconds_max = interval_seconds_max
+
+    async def act(self) -> float:
+        """One batch. At once again while there is more; else sleep until the next payment is due."""
+        found = await self._teller.reconcile(limit=self._batch_size_max)
+        if found:
+            log.info("reconcile", outcome="ok", count=found)
+        if found == self._batch_size_max:
+            return 0.0
+        due_in = await self._teller.seconds_to_next()
+        longest = self._interval_seconds_max * random.uniform(0.8, 1.0)  # noqa: S311 (jitter, not a secret)
+        return min(longest, max(due_in, LEAST_SECONDS)) if due_in is not None else longest

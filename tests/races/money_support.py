@@ -1,0 +1,384 @@
+"""Money for the laboratory: a bank that keeps books of its own, and cashiers who drive payments at it.
+
+A `Bank` does what it is asked once for each id, however often it is asked, and counts what it did. Its calls can be
+stopped at a door before or after they take effect, so that what is said and when it is heard are two moments. Its books
+are compared with ours at the end: what was taken and did not go back is the price of what is sold.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from earmark.domain.ids import PaymentId
+from earmark.domain.machine import State
+from earmark.domain.payment import Payment, PaymentState, Refund, Standing
+from earmark.engine import money
+from earmark.engine.asks import Decided, GiveBack, Pay
+from earmark.engine.gateway import Callback, CallbackRefused, Record, RefundReport, RefundStanding, Report
+from earmark.engine.teller import Teller
+
+from .asks import IDS, SHOP
+from .support import AS_BUILT, PATIENCE_SECONDS, Shortcut, Till, in_time, until
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Mapping
+    from datetime import datetime
+    from random import Random
+    from uuid import UUID
+
+    from earmark.domain.booking import Booking
+    from earmark.engine.asks import Memo
+    from earmark.engine.engine import Engine
+    from earmark.engine.gateway import Order, RefundOrder
+    from earmark.engine.ports import Store
+
+    from .support import House
+
+WITHIN = PATIENCE_SECONDS
+PAYING_IS_OVER = 901.0
+ROUNDS_MAX = 40
+
+# Payments outlive the bookings that the houses begin without.
+_NO_MONEY = """
+    SET session_replication_role = replica;
+    DELETE FROM callbacks; DELETE FROM refunds; DELETE FROM payments;
+    RESET session_replication_role"""
+
+
+@dataclass
+class Account:
+    """One payment, as the bank knows it."""
+
+    amount: int
+    standing: Standing = Standing.PROCESSING
+    refunds: dict[UUID, int] = field(default_factory=dict)
+
+    @property
+    def captured(self) -> int:
+        """What was taken."""
+        return self.amount if self.standing is Standing.CAPTURED else 0
+
+    @property
+    def kept(self) -> int:
+        """What was taken and did not go back."""
+        return self.captured - sum(self.refunds.values())
+
+
+class Door:
+    """Where calls of one kind stop until they are let through."""
+
+    def __init__(self) -> None:
+        self.reached = asyncio.Event()
+        self.opened = asyncio.Event()
+
+    async def pass_through(self) -> None:
+        """Say that somebody stands here, and wait."""
+        self.reached.set()
+        await in_time(self.opened.wait())
+
+
+class Bank:
+    """A gateway with books. By itself it says yes to everything, at once or after a moment of its own choosing."""
+
+    name = "bank"
+    live = True
+
+    def __init__(self, *, random: Random | None = None) -> None:
+        self.accounts: dict[UUID, Account] = {}
+        self.effects: Counter[str] = Counter()
+        """How often money was moved, by what was done to whom."""
+        self.calls: Counter[str] = Counter()
+        self.fails: dict[str, Exception] = {}
+        """What a call raises after it has taken effect, by its name, until it is taken out again."""
+        self.refuses: dict[str, Exception] = {}
+        """What a call raises without an effect."""
+        self.decides = Standing.AUTHORISED
+        """What becomes of a new payment."""
+        self.refund_trouble: str | None = None
+        """Why no refund is made, now or later."""
+        self.forgets = False
+        """Whether each order is a new one to it, as with gateways that know no idempotency."""
+        self._random = random
+        self._doors: dict[str, Door] = {}
+
+    def door(self, place: str) -> Door:
+        """Calls stop at this place from now on, such as `before void` or `after status`."""
+        return self._doors.setdefault(place, Door())
+
+    def open_all(self) -> None:
+        """Let everybody through, from now on."""
+        for door in self._doors.values():
+            door.opened.set()
+        self._doors.clear()
+
+    async def authorise(self, order: Order) -> Report:
+        """The same order again is the same payment."""
+        await self._begin("authorise", order)
+        if self.forgets or order.payment_id not in self.accounts:
+            decided = Standing.CAPTURED if order.automatic and self.decides is Standing.AUTHORISED else self.decides
+            self.accounts[order.payment_id] = Account(amount=order.amount, standing=decided)
+            self.effects[f"authorise {order.payment_id}"] += 1
+        return await self._end("authorise", order)
+
+    async def capture(self, order: Order) -> Report:
+        """Once."""
+        await self._begin("capture", order)
+        self._move(order, Standing.CAPTURED, "capture", only_from={Standing.AUTHORISED})
+        return await self._end("capture", order)
+
+    async def void(self, order: Order) -> Report:
+        """What is captured stays captured, and the report says so."""
+        await self._begin("void", order)
+        self._move(order, Standing.VOIDED, "void", only_from={Standing.AUTHORISED, Standing.PROCESSING})
+        return await self._end("void", order)
+
+    async def status(self, order: Order) -> Report:
+        """As it stands."""
+        await self._begin("status", order)
+        return await self._end("status", order)
+
+    async def refund(self, refund: RefundOrder) -> RefundReport:
+        """The same refund again is the same refund; more than is left is refused."""
+        await self._begin("refund", refund.payment)
+        account = self.accounts[refund.payment.payment_id]
+        if refund.refund_id not in account.refunds:
+            if self.refund_trouble or refund.amount > account.kept:
+                return RefundReport(standing=RefundStanding.REFUSED, code=self.refund_trouble or "too_much")
+            account.refunds[refund.refund_id] = refund.amount
+            self.effects[f"refund {refund.refund_id}"] += 1
+        await self._pause("refund")
+        return RefundReport(standing=RefundStanding.DONE, gateway_id=f"re-{refund.refund_id}")
+
+    async def refund_status(self, refund: RefundOrder) -> RefundReport | None:
+        """By our id."""
+        made = refund.refund_id in self.accounts[refund.payment.payment_id].refunds
+        return RefundReport(standing=RefundStanding.DONE) if made else None
+
+    def read_callback(self, headers: Mapping[str, str], body: bytes) -> Callback:
+        """Callbacks are made by the tests."""
+        raise CallbackRefused(f"{len(headers)} headers, {len(body)} bytes")
+
+    async def books(self, *, since: datetime) -> AsyncIterator[Record]:  # noqa: ARG002 (it was opened this morning)
+        """All of them."""
+        for payment_id, account in self.accounts.items():
+            yield Record(
+                payment_id=payment_id,
+                gateway_id=f"pi-{payment_id}",
+                standing=account.standing,
+                currency="EUR",
+                captured=account.captured,
+                refunded=account.captured - account.kept,
+            )
+
+    async def close(self) -> None:
+        """Has nothing to let go of."""
+
+    def _move(self, order: Order, to: Standing, name: str, *, only_from: set[Standing]) -> None:
+        account = self.accounts.get(order.payment_id)
+        if account is not None and account.standing in only_from:
+            account.standing = to
+            self.effects[f"{name} {order.payment_id}"] += 1
+
+    async def _begin(self, call: str, order: Order) -> None:
+        self.calls[f"{call} {order.payment_id}"] += 1
+        if door := self._doors.get(f"before {call}"):
+            await door.pass_through()
+        await self._dawdle()
+        if refused := self.refuses.get(call):
+            raise refused
+
+    async def _end(self, call: str, order: Order) -> Report:
+        report = self._report(order.payment_id)
+        await self._pause(call)
+        return report
+
+    async def _pause(self, call: str) -> None:
+        """What was done is done; the answer is on its way."""
+        failed = self.fails.get(call)
+        if door := self._doors.get(f"after {call}"):
+            await door.pass_through()
+        await self._dawdle()
+        if failed:
+            raise failed
+
+    async def _dawdle(self) -> None:
+        if self._random is not None:
+            await asyncio.sleep(self._random.uniform(0, 0.004))
+
+    def _report(self, payment_id: UUID) -> Report:
+        account = self.accounts.get(payment_id)
+        if account is None:
+            return Report(standing=Standing.ABSENT)
+        code = "card_declined" if account.standing is Standing.DECLINED else None
+        return Report(standing=account.standing, gateway_id=f"pi-{payment_id}", captured=account.captured, code=code)
+
+
+class Cashier:
+    """One process that drives payments: an engine over a store of its own, and its teller."""
+
+    def __init__(self, till: Till, bank: Bank) -> None:
+        self.till = till
+        self.teller = Teller(till.engine, {bank.name: bank})
+
+    def drive(self, payment: Payment) -> Till:
+        """Begin to take a payment as far as it goes."""
+        return self.till._begin(self.teller.advance(payment.id))
+
+    def hear(self, payment: Payment, *, callback_id: str = "evt-1") -> Till:
+        """Begin to take a callback."""
+        return self.till._begin(self.teller.hear("bank", a_callback(payment, id=callback_id)))
+
+    def give_up(self, about: Any) -> Till:
+        """Begin to give a payment up."""
+        work = partial(money.give_up, about=about, ids=IDS)
+        return self.till._begin(self.till.store.transact(work, within=WITHIN))
+
+
+class MoneyHouse:
+    """A house with a bank next door."""
+
+    def __init__(self, house: House) -> None:
+        self.house = house
+        self.bank = Bank()
+        self.first: Cashier
+
+    @classmethod
+    async def open(cls, house: House) -> MoneyHouse:
+        """With no payment of anybody who was here before."""
+        await house.observer.execute(_NO_MONEY)
+        opened = cls(house)
+        opened.first = await opened.cashier()
+        return opened
+
+    async def close(self) -> None:
+        """Leave no payment behind, and nobody who waits at a door."""
+        self.bank.open_all()
+        await self.first.teller.close()
+        await self.house.observer.execute(_NO_MONEY)
+
+    async def cashier(self, *stops: str, shortcut: Shortcut = AS_BUILT) -> Cashier:
+        """A new process, which stops at these places."""
+        return Cashier(await self.house.till(*stops, shortcut=shortcut), self.bank)
+
+    async def opened(self, booking: Booking, *, automatic: bool = False) -> Payment:
+        """A payment that was recorded; nobody was asked for money yet."""
+        return await opened(self.first.till.engine, a_pay(booking, automatic=automatic))
+
+    async def lost(self, *seats: str, buyer: str = "ann", units: int = 0) -> tuple[Booking, Payment]:
+        """A booking whose payment nobody decided in time: expired, and the payment is to be voided."""
+        held = await self.house.held(*seats, buyer=buyer, units=units)
+        payment = await self.opened(held)
+        self.house.clock.advance(PAYING_IS_OVER)
+        given_up = await self.first.give_up(await self.dossier(payment)).outcome()
+        assert given_up.state is PaymentState.VOIDING, repr(given_up)
+        assert await self.house.state(held) == "expired"
+        return held, given_up
+
+    async def taken_late(self, *seats: str, buyer: str = "ann", units: int = 0) -> tuple[Booking, Payment]:
+        """A lost booking, and the bank has taken the money all the same; nobody here has heard of it yet."""
+        booking, payment = await self.lost(*seats, buyer=buyer, units=units)
+        self.bank.accounts[payment.id] = Account(amount=payment.amount, standing=Standing.CAPTURED)
+        return booking, payment
+
+    async def sold(self, *seats: str, buyer: str = "ann") -> tuple[Booking, Payment]:
+        """Paid and sold."""
+        held = await self.house.held(*seats, buyer=buyer)
+        payment = await self.opened(held)
+        done = await self.first.drive(payment).outcome()
+        assert done.state is PaymentState.CAPTURED, repr(done)
+        return held, done
+
+    async def dossier(self, payment: Payment) -> Any:
+        """A payment and what belongs to it."""
+        about = await self.first.till.store.read_dossier(payment.id)
+        assert about is not None
+        return about
+
+    async def payment(self, payment: Payment) -> Payment:
+        """As it is now."""
+        found: Payment = (await self.dossier(payment)).payment
+        return found
+
+    async def refunds(self, payment: Payment) -> list[Refund]:
+        """What goes back of it."""
+        return list((await self.dossier(payment)).refunds)
+
+    async def until_called(self, call: str, payment: Payment, *, times: int) -> None:
+        """Return once the bank was asked so often."""
+        await until(lambda: self.bank.calls[f"{call} {payment.id}"] >= times)
+
+    async def settle_down(self) -> None:
+        """Let time pass and the reconciler look, until nothing is left to do."""
+        await reconcile(self.first.till.store, self.house.clock, self.first.teller)
+
+    async def assert_books_agree(self) -> None:
+        """The bank has the price of what is sold, and of nothing else."""
+        await assert_books_agree(self.first.till.store, self.bank)
+
+
+async def opened(engine: Engine, ask: Pay) -> Payment:
+    """Record a payment; nobody is asked for money yet."""
+    answer = await engine.pay(ask)
+    assert isinstance(answer, Decided), repr(answer)
+    payment: Payment = answer.value.payment
+    return payment
+
+
+async def reconcile(store: Store, clock: Any, *tellers: Teller) -> None:
+    """Let time pass and the reconcilers look, all at once, until no payment is under way."""
+    for _ in range(ROUNDS_MAX):
+        seconds = await store.seconds_to_next_payment()
+        if seconds is None:
+            return
+        clock.advance(max(seconds, 0) + 1)
+        await asyncio.gather(*(teller.reconcile(limit=100) for teller in tellers))
+    raise AssertionError("a payment is under way for ever")
+
+
+async def assert_books_agree(store: Store, bank: Bank) -> None:
+    """For each payment: what the bank has is what its booking costs, if that is sold for it, and else nothing."""
+    for payment_id, account in bank.accounts.items():
+        about = await store.read_dossier(PaymentId(payment_id))
+        assert about is not None, f"the bank has {payment_id}, and nobody here knows of it"
+        payment, booking = about.payment, about.booking
+        assert (payment.captured, payment.refunded) == (account.captured, account.captured - account.kept)
+        is_sold = booking.state is State.CONFIRMED and booking.payment_id == str(payment_id)
+        assert account.kept == (booking.total if is_sold else 0), f"{booking.state} and {payment.state}: {account}"
+        assert account.standing in {Standing.CAPTURED, Standing.VOIDED, Standing.DECLINED}
+    assert not await store.find_flaws(limit=20)
+
+
+def a_pay(
+    booking: Booking,
+    *,
+    payment_id: PaymentId | None = None,
+    automatic: bool = False,
+    memo: Memo | None = None,
+) -> Pay:
+    """A payment for a hold."""
+    return Pay(
+        actor=SHOP,
+        entry_id=IDS.entry_id(),
+        booking_id=booking.id,
+        payment_id=payment_id or IDS.payment_id(),
+        gateway="bank",
+        method="card",
+        automatic=automatic,
+        memo=memo,
+    )
+
+
+def a_refund(booking: Booking, amount: int) -> GiveBack:
+    """Money back."""
+    return GiveBack(
+        actor=SHOP, entry_id=IDS.entry_id(), booking_id=booking.id, refund_id=IDS.refund_id(), amount=amount
+    )
+
+
+def a_callback(payment: Payment, *, id: str) -> Callback:  # noqa: A002 (the gateway's word)
+    """The bank calls about a payment."""
+    return Callback(id=id, kind="changed", live=True, payment_id=payment.id)

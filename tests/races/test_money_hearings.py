@@ -1,0 +1,318 @@
+"""Two who hear of one payment, at once or one long after the other: it is decided once."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import asyncpg
+import pytest
+
+from earmark.domain.machine import State
+from earmark.domain.payment import LEASE_SECONDS, Payment, PaymentState, Standing
+from earmark.engine import money
+from earmark.engine.teller import order_of
+
+from . import shortcuts
+from .asks import a_cancel, a_hold
+from .money_support import PAYING_IS_OVER, MoneyHouse, a_refund
+from .support import AS_BUILT, Shortcut, granted, in_time
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from earmark.domain.booking import Booking
+
+    from .support import House
+
+
+@pytest.fixture
+async def shop(house: House) -> AsyncIterator[MoneyHouse]:
+    """As it is in production."""
+    shop = await MoneyHouse.open(house)
+    yield shop
+    await shop.close()
+
+
+@pytest.fixture
+async def bare_shop(bare_house: House) -> AsyncIterator[MoneyHouse]:
+    """Without the guards of the schema."""
+    shop = await MoneyHouse.open(bare_house)
+    yield shop
+    await shop.close()
+
+
+@pytest.fixture
+async def either_shop(either_house: House) -> AsyncIterator[MoneyHouse]:
+    """What is built keeps its promises with the schema's guards and without them."""
+    shop = await MoneyHouse.open(either_house)
+    yield shop
+    await shop.close()
+
+
+async def callback_and_giving_up_meet(shop: MoneyHouse, shortcut: Shortcut, place: str) -> tuple[Any, Any]:
+    """The bank calls about a payment at the moment at which it took too long to decide."""
+    payment = await shop.opened(await shop.house.held("A1"))
+    shop.bank.decides = Standing.PROCESSING
+    await shop.first.drive(payment).outcome()
+    shop.house.clock.advance(PAYING_IS_OVER)
+    giving_up = (await shop.cashier("after lock_bookings")).give_up(await shop.dossier(payment))
+    await giving_up.reached("after lock_bookings")
+    calling = (await shop.cashier(place, shortcut=shortcut)).hear(payment)
+    await calling.reached(place)
+    calling.go()
+    await calling.waits_for_a_lock()
+    return await giving_up.outcome(), await calling.outcome()
+
+
+async def test_a_callback_that_locks_its_payment_first_deadlocks(bare_shop: MoneyHouse) -> None:
+    """It has the payment and wants the booking; whoever gives the payment up has the booking."""
+    outcomes = await callback_and_giving_up_meet(bare_shop, shortcuts.LOCKS_PAYMENTS_FIRST, "after its first lock")
+    assert [type(outcome) for outcome in outcomes].count(asyncpg.DeadlockDetectedError) == 1, outcomes
+    assert await bare_shop.house.deadlocks() == 1
+
+
+async def test_a_callback_waits_for_the_booking_and_then_has_both(either_shop: MoneyHouse) -> None:
+    """The payment is given up, and the callback is about one that is to be voided."""
+    given_up, called = await callback_and_giving_up_meet(either_shop, AS_BUILT, "after begin")
+    assert given_up.state is PaymentState.VOIDING
+    assert called is True
+    await either_shop.settle_down()
+    await either_shop.assert_books_agree()
+    assert await either_shop.house.deadlocks() == 0
+
+
+async def a_no_is_heard_again_after_the_next_payment(
+    shop: MoneyHouse, shortcut: Shortcut = AS_BUILT
+) -> tuple[Booking, Payment]:
+    """Two were told that the first card is declined. One of them writes it down when the second card is being tried."""
+    held = await shop.house.held("A1")
+    first = await shop.opened(held)
+    shop.bank.decides = Standing.DECLINED
+    answering = shop.bank.door("after authorise")
+    late = (await shop.cashier(shortcut=shortcut)).drive(first)
+    await in_time(answering.reached.wait())
+    about = await shop.dossier(first)
+    report = await shop.bank.status(order_of(about.payment))
+    await in_time(shop.first.teller._hear(report, about))
+    assert await shop.house.state(held) == "held"
+    second = await shop.opened(held)
+    shop.bank.open_all()
+    await late.outcome()
+    return held, second
+
+
+def wants_whatever_is_paid(booking: Booking, _: Payment) -> bool:
+    """The booking waits for money, so this must be about the money that it waits for."""
+    return booking.state in {State.PAYING, State.CONFIRMED}
+
+
+async def test_a_no_that_is_not_bound_to_its_payment_ends_another(
+    shop: MoneyHouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A buyer whose second card is being charged loses the booking to the first card's no."""
+    monkeypatch.setattr(money, "wants", wants_whatever_is_paid)
+    held, _ = await a_no_is_heard_again_after_the_next_payment(shop, shortcuts.JUDGES_PAYMENTS_AS_THEY_BEGAN)
+    assert await shop.house.state(held) == "held"
+
+
+@pytest.mark.parametrize("guard", ["the payment's state", "the booking's payment"])
+async def test_either_of_two_guards_keeps_a_repeated_no_from_the_next_payment(
+    shop: MoneyHouse, monkeypatch: pytest.MonkeyPatch, guard: str
+) -> None:
+    """A payment that has failed does not fail again, and a booking listens only to the payment that it waits for."""
+    shortcut = AS_BUILT
+    if guard == "the payment's state":
+        monkeypatch.setattr(money, "wants", wants_whatever_is_paid)
+    else:
+        shortcut = shortcuts.JUDGES_PAYMENTS_AS_THEY_BEGAN
+    held, second = await a_no_is_heard_again_after_the_next_payment(shop, shortcut)
+    assert (await shop.house.booking(held)).payment_id == str(second.id)
+    assert await shop.house.state(held) == "paying"
+
+
+async def test_a_repeated_no_leaves_the_next_payment_alone(either_shop: MoneyHouse) -> None:
+    """The booking is sold for the second card."""
+    held, second = await a_no_is_heard_again_after_the_next_payment(either_shop)
+    assert await either_shop.house.state(held) == "paying"
+    either_shop.bank.decides = Standing.AUTHORISED
+    await either_shop.settle_down()
+    assert (await either_shop.house.booking(held)).payment_id == str(second.id)
+    assert await either_shop.house.state(held) == "confirmed"
+    await either_shop.assert_books_agree()
+
+
+async def two_hear_of_late_money(shop: MoneyHouse, shortcut: Shortcut, *, gone: bool) -> tuple[Booking, Payment]:
+    """Two reconcilers ask the bank about one payment, and both are told that the money was taken."""
+    booking, payment = await shop.taken_late("A1")
+    if gone:
+        await shop.house.held("A1", buyer="bob")
+    first = (await shop.cashier("before write", shortcut=shortcut)).drive(payment)
+    await first.reached("before write")
+    stop = "before write" if shortcut is not AS_BUILT else "after begin"
+    second = (await shop.cashier(stop, shortcut=shortcut)).drive(payment)
+    await second.reached(stop)
+    if shortcut is AS_BUILT:
+        second.go()
+        await second.waits_for_a_lock()
+    for heard in (await first.outcome(), await second.outcome()):
+        assert isinstance(heard, Payment), repr(heard)
+    return booking, payment
+
+
+async def test_deciding_money_unlocked_gives_it_back_twice(bare_shop: MoneyHouse) -> None:
+    """Each has recorded a refund of all of it: only the bank's own books keep the second from being made."""
+    _, payment = await two_hear_of_late_money(bare_shop, shortcuts.DECIDES_MONEY_UNLOCKED, gone=True)
+    assert [refund.amount for refund in await bare_shop.refunds(payment)] == [1000, 1000]
+
+
+async def test_money_that_two_heard_of_goes_back_once(either_shop: MoneyHouse) -> None:
+    """The second waits for the booking, and then hears nothing new."""
+    booking, payment = await two_hear_of_late_money(either_shop, AS_BUILT, gone=True)
+    await either_shop.settle_down()
+    assert await either_shop.house.state(booking) == "expired"
+    assert [refund.amount for refund in await either_shop.refunds(payment)] == [1000]
+    await either_shop.assert_books_agree()
+
+
+async def test_money_that_two_heard_of_brings_its_booking_back_once(either_shop: MoneyHouse) -> None:
+    """The second finds it sold for this very payment."""
+    booking, payment = await two_hear_of_late_money(either_shop, AS_BUILT, gone=False)
+    assert (await either_shop.house.verbs(booking)).count("confirm") == 1
+    assert await either_shop.refunds(payment) == []
+    await either_shop.settle_down()
+    await either_shop.assert_books_agree()
+
+
+async def test_two_reconcilers_are_never_given_the_same_payment(shop: MoneyHouse) -> None:
+    """One takes it; to the other it is not due until the first has had its time."""
+    _, payment = await shop.taken_late("A1")
+    shop.house.clock.advance(600)
+    asking = shop.bank.door("before void")
+    one, other = await shop.cashier(), await shop.cashier()
+    reconciling = one.till._begin(one.teller.reconcile(limit=10))
+    await in_time(asking.reached.wait())
+    assert await other.teller.reconcile(limit=10) == 0
+    shop.house.clock.advance(LEASE_SECONDS + 1)
+    shop.bank.open_all()
+    assert await other.teller.reconcile(limit=10) == 1
+    assert await reconciling.outcome() == 1
+    assert (await shop.payment(payment)).state is PaymentState.CAPTURED
+    await shop.assert_books_agree()
+
+
+async def a_cancel_meets_a_capture(shop: MoneyHouse, place: str) -> tuple[Booking, Payment]:
+    """The sale is undone while the bank is asked to take the money, before it does or before it has said so."""
+    held = await shop.house.held("A1")
+    payment = await shop.opened(held)
+    door = shop.bank.door(place)
+    capturing = (await shop.cashier()).drive(payment)
+    await in_time(door.reached.wait())
+    assert granted(await shop.house.tried(a_cancel(held))).state is State.CANCELLED
+    granted(await shop.house.tried(a_hold("A1")))
+    shop.bank.open_all()
+    await capturing.outcome()
+    return held, payment
+
+
+@pytest.mark.parametrize("place", ["before capture", "after capture"])
+async def test_a_sale_that_is_undone_during_its_capture_keeps_no_money(either_shop: MoneyHouse, place: str) -> None:
+    """The void finds the money taken, or the capture hears that it was not wanted: either way all of it goes back."""
+    held, payment = await a_cancel_meets_a_capture(either_shop, place)
+    await either_shop.settle_down()
+    assert await either_shop.house.state(held) == "cancelled"
+    assert (await either_shop.payment(payment)).state is PaymentState.REFUNDED
+    await either_shop.assert_books_agree()
+
+
+async def test_a_void_that_overtakes_a_capture_leaves_nothing_taken(either_shop: MoneyHouse) -> None:
+    """The capture comes to what was let go meanwhile, and its answer says so."""
+    held = await either_shop.house.held("A1")
+    payment = await either_shop.opened(held)
+    door = either_shop.bank.door("before capture")
+    capturing = (await either_shop.cashier()).drive(payment)
+    await in_time(door.reached.wait())
+    granted(await either_shop.house.tried(a_cancel(held)))
+    voided = await (await either_shop.cashier()).drive(payment).outcome()
+    assert voided.state is PaymentState.VOIDED
+    either_shop.bank.open_all()
+    await capturing.outcome()
+    await either_shop.settle_down()
+    assert (await either_shop.payment(payment)).captured == 0
+    await either_shop.assert_books_agree()
+
+
+async def test_a_refund_and_a_cancel_owe_no_more_than_was_taken(either_shop: MoneyHouse) -> None:
+    """The cancel waits for the refund, and gives back the rest."""
+    sold, payment = await either_shop.sold("A1", "A2")
+    till = await either_shop.house.till("before write")
+    giving_back = till._begin(till.engine.refund(a_refund(sold, 500)))
+    await giving_back.reached("before write")
+    undoing = (await either_shop.house.till()).ask(a_cancel(sold))
+    await undoing.waits_for_a_lock()
+    await giving_back.outcome()
+    granted(await undoing.outcome())
+    assert [refund.amount for refund in await either_shop.refunds(payment)] == [500, 1500]
+    await either_shop.settle_down()
+    await either_shop.assert_books_agree()
+
+
+async def test_one_refund_that_two_send_is_made_once(either_shop: MoneyHouse) -> None:
+    """The second is told that it was made, and finds that written down."""
+    sold, payment = await either_shop.sold("A1")
+    granted(await either_shop.house.tried(a_cancel(sold)))
+    door = either_shop.bank.door("after refund")
+    first = (await either_shop.cashier()).drive(payment)
+    await in_time(door.reached.wait())
+    second = (await either_shop.cashier()).drive(payment)
+    await either_shop.until_called("refund", payment, times=2)
+    either_shop.bank.open_all()
+    await first.outcome()
+    await second.outcome()
+    [refund] = await either_shop.refunds(payment)
+    assert either_shop.bank.effects[f"refund {refund.id}"] == 1
+    assert (await either_shop.payment(payment)).refunded == 1000
+    await either_shop.settle_down()
+    await either_shop.assert_books_agree()
+
+
+async def two_ask_for_one_payment(shop: MoneyHouse) -> tuple[Booking, Payment]:
+    """Two processes stand before the bank with the same order."""
+    held = await shop.house.held("A1")
+    payment = await shop.opened(held)
+    door = shop.bank.door("before authorise")
+    first = (await shop.cashier()).drive(payment)
+    await in_time(door.reached.wait())
+    second = (await shop.cashier()).drive(payment)
+    await shop.until_called("authorise", payment, times=2)
+    shop.bank.open_all()
+    for driven in (await first.outcome(), await second.outcome()):
+        assert isinstance(driven, Payment), repr(driven)
+    return held, payment
+
+
+async def test_a_bank_that_takes_each_order_for_a_new_one_charges_twice(shop: MoneyHouse) -> None:
+    """What the count of effects is worth: nothing here keeps two processes from asking for the same."""
+    shop.bank.forgets = True
+    _, payment = await two_ask_for_one_payment(shop)
+    assert shop.bank.effects[f"authorise {payment.id}"] == 2
+
+
+async def test_two_who_ask_for_one_payment_charge_once(either_shop: MoneyHouse) -> None:
+    """The order carries the payment's id, and is the same order."""
+    held, payment = await two_ask_for_one_payment(either_shop)
+    assert either_shop.bank.effects[f"authorise {payment.id}"] == 1
+    await either_shop.settle_down()
+    assert await either_shop.house.state(held) == "confirmed"
+    await either_shop.assert_books_agree()
+
+
+@pytest.mark.parametrize("wrong", [Standing.CAPTURED, Standing.AUTHORISED])
+async def test_money_that_nobody_here_has_heard_of_is_seen_in_the_books(shop: MoneyHouse, wrong: Standing) -> None:
+    """What the comparison of books is worth: it tells of money that was taken, or is still set aside."""
+    payment = await shop.opened(await shop.house.held("A1"))
+    shop.bank.decides = Standing.DECLINED
+    await shop.first.drive(payment).outcome()
+    await shop.assert_books_agree()
+    shop.bank.accounts[payment.id].standing = wrong
+    with pytest.raises(AssertionError):
+        await shop.assert_books_agree()
