@@ -30,6 +30,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     secret: str | None = None
     guests: bool = False
     sweep: bool = True
+    stripe_key: str | None = None
+    stripe_webhook_secret: str | None = None
 
 
 def read(environment: Mapping[str, str], **given: object) -> Settings:
@@ -43,6 +45,8 @@ def read(environment: Mapping[str, str], **given: object) -> Settings:
         "secret": _first(environment, "EARMARK_SECRET"),
         "guests": _switch("EARMARK_GUESTS", _first(environment, "EARMARK_GUESTS")),
         "sweep": _switch("EARMARK_SWEEP", _first(environment, "EARMARK_SWEEP")),
+        "stripe_key": _first(environment, "EARMARK_STRIPE_KEY"),
+        "stripe_webhook_secret": _first(environment, "EARMARK_STRIPE_WEBHOOK_SECRET"),
     }
     chosen = found | {name: value for name, value in given.items() if value is not None}
     settings = msgspec.convert({name: value for name, value in chosen.items() if value is not None}, Settings)

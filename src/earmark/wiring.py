@@ -14,6 +14,8 @@ from earmark.uuids import Uuid7Ids
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
+    from earmark.config import Settings
+    from earmark.engine.gateway import Gateway
     from earmark.engine.ports import Admission, Clock, Store
     from earmark.store.migrations import Migration
 
@@ -30,6 +32,28 @@ async def open_engine(database_url: str, *, redis_url: str | None = None, clock:
         await store.close()
         raise
     return Engine(store, ids=Uuid7Ids(), admission=admission)
+
+
+def open_sandbox(clock: Clock | None = None) -> dict[str, Gateway]:
+    """A gateway for test events, in this process: it knows only what this process asked of it."""
+    from earmark.payments.sandbox.gateway import SandboxGateway
+    from earmark.payments.sandbox.house import Sandbox
+
+    return {"sandbox": SandboxGateway(Sandbox(clock or SystemClock()))}
+
+
+def open_gateways(settings: Settings) -> dict[str, Gateway]:
+    """Who takes the money of live events, as far as it is set up."""
+    key, secret = settings.stripe_key, settings.stripe_webhook_secret
+    if key is None and secret is None:
+        return {}
+    if key is None or secret is None:
+        raise SetupError(problem="Stripe needs both EARMARK_STRIPE_KEY and EARMARK_STRIPE_WEBHOOK_SECRET.")
+    try:
+        from earmark.payments.stripe import StripeGateway
+    except ImportError as missing:
+        raise SetupError(problem="Stripe needs an extra: pip install 'earmark[stripe]'") from missing
+    return {"stripe": StripeGateway(key, webhook_secret=secret)}
 
 
 def _open_admission(redis_url: str) -> Admission:

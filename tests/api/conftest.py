@@ -12,9 +12,11 @@ from earmark.api.door import House
 from earmark.api.events import draw
 from earmark.api.identity import Identity
 from earmark.api.metrics import Metrics
+from earmark.api.till import Till
 from earmark.engine.engine import Engine
 from earmark.publish.availability import Availability
 from earmark.store.memory import MemoryStore
+from earmark.wiring import open_sandbox
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -40,6 +42,7 @@ def house(clock: MovableClock, ids: Uuid7Ids, identity: Identity) -> House:
         clock=clock,
         guests=True,
         availability=Availability(engine, clock=clock, word=draw),
+        till=Till(engine, open_sandbox(clock)),
     )
 
 

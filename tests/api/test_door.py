@@ -70,6 +70,7 @@ async def test_a_key_of_one_kind_does_not_see_the_other(house: object, event: st
         clock=clock,
         guests=False,
         availability=house.availability,
+        till=house.till,
     )
     transport = httpx2.ASGITransport(app=create_app(live))
     async with httpx2.AsyncClient(

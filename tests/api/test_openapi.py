@@ -50,9 +50,13 @@ async def test_examples_are_true(shop: httpx2.AsyncClient, event: str, call: Any
     booking_id = held.json()["id"]
     if call.name == "cancel":
         await shop.post(f"/v1/bookings/{booking_id}/confirm", json={"payment_id": "till-1"})
+    if call.name == "refund":
+        card = {"method": "pm_card_visa"}
+        await shop.post(f"/v1/bookings/{booking_id}/pay", json=card, headers={"Idempotency-Key": "first"})
     path = re.sub(r"\{event_id\}", event, re.sub(r"\{booking_id\}", booking_id, call.path))
     body = {**call.example, "id": "another"} if call.name == "create" else call.example
-    answer = await shop.request(call.method, path, json=body)
+    headers = {"Idempotency-Key": "example"} if call.keyed else {}
+    answer = await shop.request(call.method, path, json=body, headers=headers)
     assert answer.status_code == call.status, answer.text
 
 

@@ -14,6 +14,7 @@ from earmark.api.door import House
 from earmark.api.events import draw
 from earmark.api.identity import Identity
 from earmark.api.metrics import Metrics
+from earmark.api.till import Till
 from earmark.domain.ids import Buyer, EventId
 from earmark.engine.engine import Engine
 from earmark.library import Earmark
@@ -60,6 +61,7 @@ def house(clock: MovableClock, ids: Uuid7Ids, worded: Words) -> House:
         clock=clock,
         guests=True,
         availability=Availability(engine, clock=clock, word=worded),
+        till=Till(engine, {}),
     )
 
 

@@ -13,7 +13,8 @@ from earmark.api.paging import read_page
 from earmark.api.problems import Forbidden
 from earmark.domain.ids import BookingId, Buyer, EventId, PoolId, SeatId
 from earmark.domain.machine import State
-from earmark.engine.asks import Cancel, Confirm, Extend, Hold, Release
+from earmark.domain.money import AMOUNT_MAX
+from earmark.engine.asks import Cancel, Confirm, Extend, Full, Hold, Release
 from earmark.engine.ports import BookingFilter
 from earmark.errors import BookingUnknown, InvalidRequest
 
@@ -40,7 +41,7 @@ async def hold(visit: Visit, body: words.HoldBody) -> Reply:
 
 async def extend(visit: Visit, body: words.ExtendBody) -> Reply:
     """More time, within the longest life of a hold."""
-    ask = Extend(**_common(visit), booking_id=_booking_id(visit), seconds=body.seconds)
+    ask = Extend(**_common(visit), booking_id=booking_id(visit), seconds=body.seconds)
     return reply(await visit.engine.extend(ask), _render)
 
 
@@ -48,7 +49,7 @@ async def confirm(visit: Visit, body: words.ConfirmBody) -> Reply:
     """The shop took the money itself: the hold becomes a sale."""
     ask = Confirm(
         **_common(visit),
-        booking_id=_booking_id(visit),
+        booking_id=booking_id(visit),
         payment_id=body.payment_id,
         payment_method=body.payment_method,
     )
@@ -57,28 +58,27 @@ async def confirm(visit: Visit, body: words.ConfirmBody) -> Reply:
 
 async def release(visit: Visit, _: words.ReleaseBody) -> Reply:
     """Let go of a hold."""
-    return reply(await visit.engine.release(Release(**_common(visit), booking_id=_booking_id(visit))), _render)
+    return reply(await visit.engine.release(Release(**_common(visit), booking_id=booking_id(visit))), _render)
 
 
 async def cancel(visit: Visit, body: words.CancelBody) -> Reply:
     """Undo a sale, or some lines of it."""
-    if body.refund != "none":
-        raise InvalidRequest.at("refund", "must be none: this money was taken elsewhere, so it goes back elsewhere")
     if len(set(body.seats)) != len(body.seats):
         raise InvalidRequest.at("seats", "names a seat twice")
     ask = Cancel(
         **_common(visit),
-        booking_id=_booking_id(visit),
+        booking_id=booking_id(visit),
         seats=frozenset(SeatId(seat) for seat in body.seats),
         pools={PoolId(pool): units for pool, units in body.pools.items()},
         reason=body.reason,
+        refund=_refund(body.refund),
     )
-    return reply(await visit.engine.cancel(ask), _render)
+    return reply(await visit.house.till.cancel(ask), _render)
 
 
 async def read(visit: Visit) -> Reply:
     """One booking."""
-    now, booking = await _find(visit)
+    now, booking = await find(visit)
     return say(words.booking_answer(booking, now))
 
 
@@ -105,16 +105,17 @@ async def list_(visit: Visit) -> Reply:
 
 async def show_history(visit: Visit) -> Reply:
     """All that happened to a booking."""
-    _, booking = await _find(visit)
+    _, booking = await find(visit)
     entries = await visit.engine.store.read_history(booking.id)
     return say(words.HistoryAnswer(entries=[words.entry_answer(entry) for entry in entries]))
 
 
-async def _find(visit: Visit) -> tuple[datetime, Booking]:
-    booking_id = _booking_id(visit)
-    now, booking = await visit.engine.store.read_booking(booking_id)
+async def find(visit: Visit) -> tuple[datetime, Booking]:
+    """The booking that a call is about, if the caller may see it."""
+    wanted = booking_id(visit)
+    now, booking = await visit.engine.store.read_booking(wanted)
     if booking is None or not visit.principal.actor.may_see(booking):
-        raise BookingUnknown(booking_id=str(booking_id))
+        raise BookingUnknown(booking_id=str(wanted))
     return now, booking
 
 
@@ -130,7 +131,8 @@ def _common(visit: Visit, *, status: HTTPStatus = HTTPStatus.OK) -> dict[str, An
     }
 
 
-def _booking_id(visit: Visit) -> BookingId:
+def booking_id(visit: Visit) -> BookingId:
+    """The id in a call's path."""
     text = visit.request.path_params["booking_id"]
     try:
         return BookingId(UUID(text))
@@ -157,6 +159,19 @@ def _check_claim(body: words.HoldBody) -> None:
         raise InvalidRequest.at("seats", f"a hold names at most {words.CLAIM_ITEMS_MAX} seats and pools")
     if doubles := sorted({seat for seat in body.seats if body.seats.count(seat) > 1}):
         raise InvalidRequest.at("seats", f"names {', '.join(doubles)} twice")
+
+
+def _refund(said: str | int | None) -> int | Full | None:
+    """How much goes back of money that was taken here; what was taken elsewhere goes back elsewhere."""
+    if said is None:
+        return None
+    if said == "full":
+        return Full.FULL
+    if said == "none":
+        return 0
+    if isinstance(said, str) or not 0 <= said <= AMOUNT_MAX:
+        raise InvalidRequest.at("refund", "must be full, none, or an amount in minor units")
+    return said
 
 
 def _after(text: str | None) -> BookingId | None:
@@ -282,7 +297,7 @@ CALLS = (
         body=words.CancelBody,
         answer=words.BookingAnswer,
         scope=Scope.SELL,
-        refusals=(*_ON_BOOKING, "booking_not_confirmed"),
+        refusals=(*_ON_BOOKING, "booking_not_confirmed", "refund_refused"),
         idempotent=True,
         example={"refund": "none"},
     ),

@@ -20,8 +20,9 @@ from starlette.responses import Response
 from earmark.api import problems
 from earmark.api.identity import Identity, Principal, Scope
 from earmark.api.metrics import Metrics
+from earmark.api.till import Till
 from earmark.domain.journal import Key
-from earmark.engine.asks import Answer, Memo, Replayed
+from earmark.engine.asks import Answer, Decided, Memo, Replayed
 from earmark.engine.engine import Engine
 from earmark.engine.ports import Clock
 from earmark.errors import EarmarkError, InvalidRequest, Outage
@@ -71,11 +72,17 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     answer: Any
     scope: Scope | None = Scope.BUY
     body: Any = None
+    raw: bool = False
+    """Whether the handler reads the body itself, byte for byte."""
     status: HTTPStatus = HTTPStatus.OK
     bytes_max: int = BODY_BYTES_MAX
+    also: tuple[HTTPStatus, ...] = ()
+    """Other statuses that the same answer may have."""
     refusals: tuple[str, ...] = ()
     query: tuple[tuple[str, str], ...] = ()
     idempotent: bool = False
+    keyed: bool = False
+    """Whether an idempotency key is not only accepted but required."""
     group: str = "bookings"
     example: Any = None
 
@@ -89,6 +96,7 @@ class House(msgspec.Struct, frozen=True, kw_only=True):
     clock: Clock
     guests: bool
     availability: Availability
+    till: Till
 
 
 class Visit:
@@ -108,8 +116,17 @@ class Visit:
         assert self._principal is not None
         return self._principal
 
+    @property
+    def raw(self) -> bytes:
+        """The body, byte for byte."""
+        return self._raw
+
     def memo(self, render: Render, *, status: HTTPStatus) -> Memo | None:
         """The idempotency key, if the caller chose one: in their scope, for this method, path and body."""
+        return self.memo_of(lambda value, now: say(render(value, now), status=status))
+
+    def memo_of(self, word: Callable[[Any, datetime], Reply]) -> Memo | None:
+        """The same, for a call whose answer chooses its own status."""
         text = self.request.headers.get(KEY_HEADER)
         if text is None:
             return None
@@ -120,19 +137,30 @@ class Visit:
         return Memo(
             key=Key(self.principal.actor.name, text),
             request_hash=digest,
-            render=lambda value, now: (int(status), _encoder.encode(render(value, now))),
+            render=lambda value, now: _as_stored(word(value, now)),
         )
+
+
+def _as_stored(worded: Reply) -> tuple[int, bytes]:
+    return int(worded.status), worded.body
+
+
+def again(answer: Answer) -> Reply | None:
+    """What a key remembers, byte for byte; None where nothing does."""
+    memory = answer.memory
+    if memory is None:
+        return None
+    media_type = JSON if memory.status < HTTPStatus.BAD_REQUEST else problems.MEDIA_TYPE
+    headers = {REPLAYED_HEADER: "true"} if isinstance(answer, Replayed) else {}
+    return Reply(status=HTTPStatus(memory.status), body=memory.body, media_type=media_type, headers=headers)
 
 
 def reply(answer: Answer, render: Render, *, status: HTTPStatus = HTTPStatus.OK) -> Reply:
     """A verb's answer: again, byte for byte, what the key remembers, else worded now."""
-    if isinstance(answer, Replayed):
-        return Reply(
-            status=HTTPStatus(answer.memory.status), body=answer.memory.body, headers={REPLAYED_HEADER: "true"}
-        )
-    if answer.memory:
-        return Reply(status=HTTPStatus(answer.memory.status), body=answer.memory.body)
-    return Reply(status=status, body=_encoder.encode(render(answer.value, answer.now)))
+    if told := again(answer):
+        return told
+    assert isinstance(answer, Decided), "what is replayed is remembered"
+    return say(render(answer.value, answer.now), status=status)
 
 
 def say(value: object, *, status: HTTPStatus = HTTPStatus.OK, headers: dict[str, str] | None = None) -> Reply:
@@ -176,7 +204,7 @@ async def _welcome(request: Request, *, call: Call, house: House) -> Visit:
             raise problems.Unauthorized
         if call.scope not in principal.scopes:
             raise problems.Forbidden(needs=call.scope)
-    raw = await _read(request, bytes_max=call.bytes_max) if call.body else b""
+    raw = await _read(request, bytes_max=call.bytes_max) if call.body or call.raw else b""
     return Visit(request, call=call, house=house, principal=principal, raw=raw)
 
 

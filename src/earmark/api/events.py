@@ -61,6 +61,7 @@ async def create(visit: Visit, body: words.EventBody) -> Reply:
         sale_closes_at=_utc("sale_closes_at", body.sale_closes_at),
         hold_ttl_seconds=body.hold_ttl_seconds,
         per_buyer_max=body.per_buyer_max,
+        on_decline=body.on_decline,
     )
     ask = Create(
         actor=visit.principal.actor,

@@ -89,6 +89,7 @@ def _parameters(call: Call) -> list[dict[str, Any]]:
     key = {
         "name": "Idempotency-Key",
         "in": "header",
+        "required": call.keyed,
         "description": "The same key with the same request gets the same answer again, byte for byte, for 24 hours.",
         "schema": {"type": "string", "minLength": 1, "maxLength": 255},
     }
@@ -117,4 +118,4 @@ def _responses(call: Call, names: dict[Any, str]) -> dict[str, Any]:
         }
         for status, told in sorted(by_status.items())
     }
-    return {str(int(call.status)): answered, **refused}
+    return {str(int(status)): answered for status in (call.status, *call.also)} | refused

@@ -53,6 +53,13 @@ class MethodNotAllowed(Refusal):
 
 
 @dataclass(kw_only=True, eq=False)
+class CallbackForged(Refusal):
+    """This callback is not from the gateway, or not about a payment as it is."""
+
+    code = "callback_refused"
+
+
+@dataclass(kw_only=True, eq=False)
 class TooLarge(Refusal):
     """The body is larger than this call accepts."""
 
@@ -92,10 +99,13 @@ STATUS: dict[str, HTTPStatus] = {
     "booking_not_confirmed": HTTPStatus.CONFLICT,
     "payment_in_progress": HTTPStatus.CONFLICT,
     "payment_used": HTTPStatus.CONFLICT,
+    "payment_declined": HTTPStatus.PAYMENT_REQUIRED,
+    "refund_refused": HTTPStatus.CONFLICT,
     "idempotency_in_progress": HTTPStatus.CONFLICT,
     "booking_expired": HTTPStatus.GONE,
     "idempotency_mismatch": HTTPStatus.UNPROCESSABLE_ENTITY,
     "invalid_request": HTTPStatus.UNPROCESSABLE_ENTITY,
+    "callback_refused": HTTPStatus.BAD_REQUEST,
     "unauthorized": HTTPStatus.UNAUTHORIZED,
     "forbidden": HTTPStatus.FORBIDDEN,
     "method_not_allowed": HTTPStatus.METHOD_NOT_ALLOWED,
@@ -182,8 +192,11 @@ _DETAILS: dict[str, str | Callable[[Mapping[str, Any]], str]] = {
     "booking_not_confirmed": "This booking is not confirmed yet.",
     "payment_in_progress": "Your payment is being processed. Please wait a moment.",
     "payment_used": "This payment belongs to another booking.",
+    "payment_declined": "Your payment was declined. Please try another way to pay.",
+    "refund_refused": "That is more than can be given back.",
     "idempotency_in_progress": "Your first request is still being processed. Please wait a moment.",
     "idempotency_mismatch": "This looks like a different request. Please start again.",
+    "callback_refused": "This was not sent by the gateway.",
     "unauthorized": "Please sign in first.",
     "forbidden": "You are not allowed to do this.",
     "method_not_allowed": "This cannot be done here.",

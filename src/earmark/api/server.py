@@ -21,13 +21,15 @@ from earmark.api.door import House
 from earmark.api.events import draw
 from earmark.api.identity import Identity
 from earmark.api.metrics import Metrics
+from earmark.api.till import Till
 from earmark.clock import SystemClock
 from earmark.errors import SetupError
 from earmark.publish.availability import Availability
 from earmark.publish.news import Feed
 from earmark.version import __version__
-from earmark.wiring import open_engine
+from earmark.wiring import open_engine, open_gateways, open_sandbox
 from earmark.workers import loop
+from earmark.workers.reconciler import Reconciler
 from earmark.workers.relay import Relay
 from earmark.workers.sweeper import Sweeper
 
@@ -47,6 +49,7 @@ async def serve(settings: Settings, *, ready: Callable[[str], None]) -> None:
     _check_free(settings.host, settings.port)
     engine = await open_engine(settings.database_url, redis_url=settings.redis_url)
     metrics = Metrics(version=__version__)
+    till = Till(engine, open_sandbox() | open_gateways(settings))
     house = House(
         engine=engine,
         identity=Identity(admin_key=settings.admin_key, secret=settings.secret),
@@ -54,11 +57,12 @@ async def serve(settings: Settings, *, ready: Callable[[str], None]) -> None:
         clock=SystemClock(),
         guests=settings.guests,
         availability=Availability(engine, clock=SystemClock(), word=draw),
+        till=till,
     )
     stop = asyncio.Event()
     agents: list[loop.Agent] = []
     if settings.sweep:
-        agents += [Sweeper(engine, swept=metrics.swept), Relay(engine.store.outbox, Feed())]
+        agents += [Sweeper(engine, swept=metrics.swept), Relay(engine.store.outbox, Feed()), Reconciler(till.teller)]
     try:
         async with _signals(stop), _door(create_app(house), settings, stop):
             # What is here by now stays: to search it for rubbish again and again would be a pause in every minute.
@@ -68,6 +72,7 @@ async def serve(settings: Settings, *, ready: Callable[[str], None]) -> None:
             await loop.run(agents, stop)
             await stop.wait()
     finally:
+        await till.close()
         await engine.close()
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 from msgspec import Meta, Struct
 
+from earmark.domain.event import OnDecline
 from earmark.domain.ids import Buyer, PoolId, SeatId
 from earmark.domain.machine import State
 from earmark.domain.money import AMOUNT_MAX, Money
@@ -89,6 +90,7 @@ class EventBody(Struct, forbid_unknown_fields=True, kw_only=True):
     sale_closes_at: Moment | None = None
     hold_ttl_seconds: Ttl | None = None
     per_buyer_max: PerBuyer | None = None
+    on_decline: OnDecline = OnDecline.KEEP
     seats: Annotated[list[SeatBody], Meta(max_length=EVENT_SEATS_MAX)] = []
     layout: LayoutBody | None = None
     pools: Annotated[list[PoolBody], Meta(max_length=EVENT_POOLS_MAX)] = []
@@ -119,6 +121,7 @@ class EventPatchBody(Struct, forbid_unknown_fields=True, kw_only=True):
     sale_closes_at: Moment | msgspec.UnsetType | None = msgspec.UNSET
     hold_ttl_seconds: Ttl | msgspec.UnsetType | None = msgspec.UNSET
     per_buyer_max: PerBuyer | msgspec.UnsetType | None = msgspec.UNSET
+    on_decline: OnDecline | msgspec.UnsetType = msgspec.UNSET
     seats: Annotated[list[SeatPatchBody], Meta(max_length=EVENT_SEATS_MAX)] = []
     pools: Annotated[list[PoolPatchBody], Meta(max_length=EVENT_POOLS_MAX)] = []
 
@@ -153,7 +156,7 @@ class ReleaseBody(Struct, forbid_unknown_fields=True, kw_only=True):
 class CancelBody(Struct, forbid_unknown_fields=True, kw_only=True):
     """What to undo (all of it, unless lines are named) and what becomes of the money."""
 
-    refund: Annotated[str | int, Meta(description="full, none, or an amount in minor units")] = "none"
+    refund: Annotated[str | int | None, Meta(description="full, none, or an amount in minor units")] = None
     seats: Annotated[list[Id], Meta(max_length=CLAIM_ITEMS_MAX)] = []
     pools: dict[Id, Units] = {}
     reason: Name | None = None
@@ -172,6 +175,7 @@ class EventAnswer(Struct, kw_only=True):
     sale_closes_at: Moment | None
     hold_ttl_seconds: int | None
     per_buyer_max: int | None
+    on_decline: OnDecline
     version: int
 
 

@@ -127,7 +127,10 @@ async def _serve(settings: config.Settings) -> None:
 
 
 def work(*, database: Database = None, redis: Redis = None, verbose: Verbose = False) -> None:
-    """Run the workers beside several servers: the sweeper ends due holds, the relay numbers what happened."""
+    """Run the workers beside several servers.
+
+    The sweeper ends due holds, the reconciler sees payments through, the relay numbers what happened.
+    """
     configure(verbose=verbose)
     settings = config.read(os.environ, database_url=database, redis_url=redis)
     _refuse_memory(settings)
@@ -135,8 +138,10 @@ def work(*, database: Database = None, redis: Redis = None, verbose: Verbose = F
 
 
 async def _work(settings: config.Settings) -> None:
+    from earmark.engine.teller import Teller
     from earmark.publish.news import Feed
     from earmark.workers import loop
+    from earmark.workers.reconciler import Reconciler
     from earmark.workers.relay import Relay
     from earmark.workers.sweeper import Sweeper
 
@@ -145,10 +150,12 @@ async def _work(settings: config.Settings) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     out = Console(highlight=False, soft_wrap=True)
-    out.print("Earmark works: sweeper, relay.")
+    teller = Teller(engine, wiring.open_gateways(settings))
+    out.print("Earmark works: sweeper, reconciler, relay.")
     try:
-        await loop.run([Sweeper(engine), Relay(engine.store.outbox, Feed())], stop)
+        await loop.run([Sweeper(engine), Reconciler(teller), Relay(engine.store.outbox, Feed())], stop)
     finally:
+        await teller.close()
         await engine.close()
     out.print("Stopped.")
 

@@ -1,0 +1,60 @@
+"""The till: which gateways this server has, and for how long a request waits for one of them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from earmark.engine.asks import Decided
+from earmark.engine.teller import Teller
+from earmark.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from earmark.engine.asks import Answer, Cancel, GiveBack, Pay
+    from earmark.engine.engine import Engine
+    from earmark.engine.gateway import Gateway
+
+ANSWER_SECONDS = 10.0
+SANDBOX = "sandbox"
+
+
+class Till:
+    """Where money changes hands. Live events pay at gateways that move real money, test events at the others."""
+
+    def __init__(self, engine: Engine, gateways: Mapping[str, Gateway], *, seconds: float = ANSWER_SECONDS) -> None:
+        self._engine = engine
+        self.gateways = gateways
+        self.teller = Teller(engine, gateways)
+        self._seconds = seconds
+
+    def choose(self, named: str | None, *, live: bool) -> str:
+        """The gateway for a payment; where none is named, the sandbox for tests, and for a live event the only one."""
+        fit = sorted(name for name, gateway in self.gateways.items() if gateway.live == live)
+        if named is None and fit:
+            return SANDBOX if SANDBOX in fit else fit[0]
+        if named in fit:
+            return named
+        which = (
+            f"is one of {', '.join(fit)}" if fit else f"this server has none for {'live' if live else 'test'} events"
+        )
+        raise InvalidRequest.at("gateway", which)
+
+    async def pay(self, ask: Pay) -> Answer:
+        """Open a payment and see it through, as far as it goes in the time of a request."""
+        return await self.teller.pay(ask, within=self._seconds)
+
+    async def refund(self, ask: GiveBack) -> Answer:
+        """Money back."""
+        return await self.teller.refund(ask, within=self._seconds)
+
+    async def cancel(self, ask: Cancel) -> Answer:
+        """Undo a sale; its money goes back behind the answer."""
+        answer = await self._engine.cancel(ask)
+        if isinstance(answer, Decided) and answer.wrote:
+            self.teller.follow_up(answer.value)
+        return answer
+
+    async def close(self) -> None:
+        """Finish what is under way."""
+        await self.teller.close()

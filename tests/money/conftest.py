@@ -1,0 +1,133 @@
+"""A shop with one concert, on each of the stores, and somebody to take its money."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.money.scripted import ScriptedGateway
+
+from earmark.domain.ids import BookingId, EventId, SeatId
+from earmark.engine.asks import Actor, Cancel, Change, Decided, GiveBack, Pay, SeatPatch
+from earmark.engine.engine import Engine
+from earmark.engine.teller import Teller
+from earmark.library import Earmark
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from earmark.clock import MovableClock
+    from earmark.domain.booking import Booking
+    from earmark.domain.payment import Payment
+    from earmark.engine.asks import Paid
+    from earmark.engine.ports import SeatMap, Store
+    from earmark.uuids import Uuid7Ids
+
+PRICE = 4500
+
+
+class Shop:
+    """The verbs in a test's words."""
+
+    def __init__(self, store: Store, *, ids: Uuid7Ids, clock: MovableClock) -> None:
+        self.store = store
+        self.clock = clock
+        self.engine = Engine(store, ids=ids)
+        self.gateway = ScriptedGateway()
+        self.teller = Teller(self.engine, {"scripted": self.gateway})
+        self.actor = Actor(name="test", live=True)
+
+    async def open_another(self, event: str, *, seats: dict[str, int] | None = None, **policy: Any) -> None:
+        """Four seats and three standing."""
+        seats = seats or dict.fromkeys(("A1", "A2", "A3", "A4"), PRICE)
+        library = Earmark(self.engine)
+        await library.create(event, name="A show", currency="EUR", seats=seats, pools={"GA": (3, 2500)}, **policy)
+
+    async def hold(
+        self,
+        *seats: str,
+        event: str = "concert",
+        buyer: str = "alice",
+        ttl: int = 1700,
+        pools: dict[str, int] | None = None,
+    ) -> Booking:
+        """Set aside."""
+        return await Earmark(self.engine).hold(event, buyer=buyer, seats=seats, pools=pools, ttl_seconds=ttl)
+
+    async def map(self) -> SeatMap:
+        """The seats and whose they are."""
+        return await self.store.read_map(EventId("concert"))
+
+    async def change(self, *, blocked: str | None = None, **fields: Any) -> None:
+        """What an operator does meanwhile."""
+        seats = (SeatPatch(id=SeatId(blocked), blocked=True),) if blocked else ()
+        entry_id = self.engine.ids.entry_id()
+        ask = Change(actor=self.actor, entry_id=entry_id, event_id=EventId("concert"), fields=fields, seats=seats)
+        await self.engine.change(ask)
+
+    async def pay(self, booking: Booking, **how: Any) -> Paid:
+        """Pay, and wait for what comes of it."""
+        told: dict[str, Any] = {
+            "payment_id": self.engine.ids.payment_id(),
+            "gateway": "scripted",
+            "method": "card",
+        } | how
+        ask = Pay(actor=self.actor, entry_id=self.engine.ids.entry_id(), booking_id=booking.id, **told)
+        answer = await self.teller.pay(ask, within=30)
+        assert isinstance(answer, Decided)
+        paid: Paid = answer.value
+        return paid
+
+    async def cancel(self, booking: Booking, **how: Any) -> Booking:
+        """Undo a sale, and wait for what goes back."""
+        ask = Cancel(actor=self.actor, entry_id=self.engine.ids.entry_id(), booking_id=booking.id, **how)
+        answer = await self.engine.cancel(ask)
+        assert isinstance(answer, Decided)
+        undone: Booking = answer.value
+        return undone
+
+    async def refund(self, booking: Booking, amount: int) -> Paid:
+        """Money back."""
+        ask = GiveBack(
+            actor=self.actor,
+            entry_id=self.engine.ids.entry_id(),
+            booking_id=booking.id,
+            refund_id=self.engine.ids.refund_id(),
+            amount=amount,
+        )
+        answer = await self.teller.refund(ask, within=30)
+        assert isinstance(answer, Decided)
+        paid: Paid = answer.value
+        return paid
+
+    def about(self, booking: Booking) -> dict[str, Any]:
+        """What every ask about a booking says."""
+        return {"actor": self.actor, "entry_id": self.engine.ids.entry_id(), "booking_id": booking.id}
+
+    async def booking(self, booking: Booking) -> Booking:
+        """As it is now."""
+        _, found = await self.store.read_booking(BookingId(booking.id))
+        assert found is not None
+        return found
+
+    async def payment(self, booking: Booking) -> Payment:
+        """The one payment of a booking, as it is now."""
+        [(payment, _)] = await self.store.list_payments(booking.id)
+        return payment
+
+    async def reconcile(self, *, seconds: float = 0, rounds: int = 10) -> None:
+        """Let time pass, and whoever looks after payments look at each that is due, until none is."""
+        self.clock.advance(seconds)
+        for _ in range(rounds):
+            if not await self.teller.reconcile(limit=100):
+                return
+
+
+@pytest.fixture
+async def shop(store: Store, ids: Uuid7Ids, clock: MovableClock) -> AsyncIterator[Shop]:
+    """Open for business."""
+    shop = Shop(store, ids=ids, clock=clock)
+    await shop.open_another("concert")
+    yield shop
+    assert await store.find_flaws(limit=10) == []
+    await shop.teller.close()

@@ -1,0 +1,84 @@
+"""A gateway that says what a test tells it to, and writes down what it was asked."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from earmark.domain.payment import Standing
+from earmark.engine.gateway import Callback, CallbackRefused, RefundReport, RefundStanding, Report
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Mapping
+    from datetime import datetime
+
+    from earmark.engine.gateway import Order, Record, RefundOrder
+
+
+class ScriptedGateway:
+    """Answers each call with what the test has put under its name: a report, or an error to raise."""
+
+    name = "scripted"
+    live = True
+
+    def __init__(self, **says: Report | Exception) -> None:
+        self.says: dict[str, Report | Exception] = {"authorise": AUTHORISED, "capture": CAPTURED, "void": VOIDED}
+        self.says |= says
+        self.refunds: RefundReport | Exception = RefundReport(standing=RefundStanding.DONE, gateway_id="re_1")
+        self.calls: list[str] = []
+
+    async def authorise(self, order: Order) -> Report:
+        """Set aside."""
+        return self._answer("authorise", order)
+
+    async def capture(self, order: Order) -> Report:
+        """Take."""
+        return self._answer("capture", order)
+
+    async def void(self, order: Order) -> Report:
+        """Let go."""
+        return self._answer("void", order)
+
+    async def status(self, order: Order) -> Report:
+        """How it stands."""
+        return self._answer("status", order)
+
+    async def refund(self, refund: RefundOrder) -> RefundReport:
+        """Give back."""
+        self.calls.append(f"refund {refund.amount}")
+        if isinstance(self.refunds, Exception):
+            raise self.refunds
+        return self.refunds
+
+    async def refund_status(self, refund: RefundOrder) -> RefundReport | None:
+        """How that stands."""
+        return await self.refund(refund)
+
+    def read_callback(self, headers: Mapping[str, str], body: bytes) -> Callback:
+        """Believes nobody."""
+        raise CallbackRefused(f"{len(headers)} headers, {len(body)} bytes")
+
+    async def books(self, *, since: datetime) -> AsyncIterator[Record]:
+        """Keeps none."""
+        kept: list[Record] = []
+        for record in kept:
+            assert record.captured, since
+            yield record
+
+    async def close(self) -> None:
+        """Has nothing to let go of."""
+
+    def _answer(self, call: str, order: Order) -> Report:
+        self.calls.append(call)
+        said = self.says[call]
+        if isinstance(said, Exception):
+            raise said
+        if said.standing is Standing.CAPTURED:
+            return Report(standing=said.standing, gateway_id=said.gateway_id, captured=order.amount)
+        return said
+
+
+AUTHORISED = Report(standing=Standing.AUTHORISED, gateway_id="pi_1")
+CAPTURED = Report(standing=Standing.CAPTURED, gateway_id="pi_1")
+VOIDED = Report(standing=Standing.VOIDED, gateway_id="pi_1")
+DECLINED = Report(standing=Standing.DECLINED, gateway_id="pi_1", code="card_declined")
+PROCESSING = Report(standing=Standing.PROCESSING, gateway_id="pi_1")

@@ -1,0 +1,113 @@
+"""Callbacks in every order, any number of times, before, between and after the API's own reply: one end."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.money.world import World
+
+from earmark.clock import MovableClock
+from earmark.domain.machine import State
+from earmark.domain.payment import PaymentState
+from earmark.engine.teller import Teller
+from earmark.store.memory import MemoryStore
+from earmark.uuids import Uuid7Ids
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from earmark.engine.gateway import Gateway, Order, Report
+
+CALLBACKS = 5 if os.environ.get("EARMARK_PROOF") else 3
+
+
+class SlowReply:
+    """A gateway whose first reply is on its way for as long as the test likes."""
+
+    def __init__(self, inner: Gateway) -> None:
+        self._inner = inner
+        self.done = asyncio.Event()
+        self.released = asyncio.Event()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    async def authorise(self, order: Order) -> Report:
+        """It has happened; whoever asked hears of it later."""
+        report = await self._inner.authorise(order)
+        self.done.set()
+        await self.released.wait()
+        return report
+
+
+def sequences(kinds: int, *, length: int = CALLBACKS) -> Iterator[tuple[int, ...]]:
+    """Which event is called about, one after the other; -1 is the reply. Each order, with repeats and with gaps."""
+    for count in range(length + 1):
+        for events in itertools.product(range(kinds), repeat=count):
+            for place in range(count + 1):
+                yield (*events[:place], -1, *events[place:])
+
+
+async def live(
+    method: str, order: tuple[int, ...], *, automatic: bool, elsewhere: bool, succeed: bool
+) -> tuple[str, ...]:
+    """One payment, what the bank decides of it, and the news in this order; how everything ends."""
+    clock = MovableClock()
+    store = MemoryStore(clock=clock)
+    world = World(store, clock=clock, ids=Uuid7Ids())
+    await world.open()
+    held = await world.hold("A1", ttl=1700)
+    slow = SlowReply(world.gateway)
+    world.start(store, slow)
+    other = Teller(world.engine, {"sandbox": world.gateway}) if elsewhere else world.teller
+    paying = asyncio.create_task(world.pay(world.ask_to_pay(held, method=method, automatic=automatic)))
+    await slow.done.wait()
+    [intent] = world.bank.intents()
+    if method == "pm_card_processing":
+        world.bank.decide(intent.id, succeed=succeed)
+    elif method == "pm_card_authenticationRequired":
+        world.bank.act(intent.id, succeed=succeed)
+    for event in order:
+        if event < 0:
+            slow.released.set()
+            await paying
+        elif event < len(world.bank.events):
+            callback = world.gateway.read_callback(*world.sandbox.courier.sealed(world.bank.events[event]))
+            assert await other.hear("sandbox", callback)
+    await world.settle()
+    assert await world.disagreements() == [], order
+    booking = await world.booking(held)
+    [(payment, _)] = await store.list_payments(held.id)
+    net = payment.captured - payment.refunded
+    return booking.state.value, payment.state.value, str(net)
+
+
+SOLD = (State.CONFIRMED.value, PaymentState.CAPTURED.value, "4500")
+LOST = (State.EXPIRED.value, PaymentState.FAILED.value, "0")
+STORIES = [
+    pytest.param("pm_card_visa", False, True, 3, SOLD, id="a good card"),
+    pytest.param("pm_card_visa", True, True, 2, SOLD, id="a good card, taken at once"),
+    pytest.param("pm_card_processing", False, True, 3, SOLD, id="decided later"),
+    pytest.param("pm_card_processing", True, True, 3, SOLD, id="decided later and taken at once"),
+    pytest.param("pm_card_processing", False, False, 3, LOST, id="declined later"),
+    pytest.param("pm_card_authenticationRequired", False, True, 3, SOLD, id="after an action"),
+    pytest.param("pm_card_authenticationRequired", True, False, 3, LOST, id="an action that was refused"),
+]
+
+
+@pytest.mark.parametrize("method,automatic,succeed,kinds,end", STORIES)
+@pytest.mark.parametrize("elsewhere", [True, False], ids=["another server", "the same server"])
+async def test_any_order_and_any_number_of_callbacks_has_one_end(
+    method: str, kinds: int, end: tuple[str, ...], *, automatic: bool, succeed: bool, elsewhere: bool
+) -> None:
+    """Also when a callback overtakes the reply to the call that it is about."""
+    ends = [
+        await live(method, order, automatic=automatic, elsewhere=elsewhere, succeed=succeed)
+        for order in sequences(kinds)
+    ]
+    assert set(ends) == {end}
+    assert len(ends) > 40
