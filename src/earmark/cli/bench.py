@@ -34,7 +34,7 @@ def booking(
     rounds: Annotated[int, Parameter(validator=Number(gte=1), help="How often everything is measured.")] = 3,
     seconds: Annotated[
         float, Parameter(validator=Number(gt=0, lte=600), help="How long, per workload, contender and round.")
-    ] = 1.7,
+    ] = 1.5,
     clients: Annotated[int, Parameter(validator=Number(gte=2, lte=2000), help="How many buyers at once.")] = 200,
     database: Annotated[
         str | None,

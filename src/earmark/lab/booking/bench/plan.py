@@ -181,7 +181,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """How long, how often, with how many clients, and what."""
 
     rounds: int = 3
-    seconds: float = 1.7
+    seconds: float = 1.5
     """Per workload and contender, in each round."""
     clients: int = 200
     workloads: tuple[str, ...] = tuple(CONTESTS)
