@@ -1,0 +1,208 @@
+"""Money over HTTP: paying, giving back, and callbacks that must not be believed."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from earmark.domain.payment import PaymentState
+from earmark.payments.sandbox import signature
+from earmark.payments.sandbox.gateway import SandboxGateway
+from earmark.payments.sandbox.house import SECRET
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import httpx2
+
+    from earmark.api.door import House
+    from earmark.clock import MovableClock
+
+PRICE = 4500
+CALLBACK = "/v1/payments/sandbox/callback"
+
+
+async def held(shop: httpx2.AsyncClient, event: str, *seats: str) -> str:
+    answer = await shop.post("/v1/bookings", json={"event_id": event, "buyer": "alice", "seats": list(seats)})
+    booking_id: str = answer.json()["id"]
+    return booking_id
+
+
+async def pay(shop: httpx2.AsyncClient, booking_id: str, *, key: str = "one", **how: Any) -> httpx2.Response:
+    body = {"method": "pm_card_visa"} | how
+    return await shop.post(f"/v1/bookings/{booking_id}/pay", json=body, headers={"Idempotency-Key": key})
+
+
+def bank(house: House) -> SandboxGateway:
+    gateway = house.till.gateways["sandbox"]
+    assert isinstance(gateway, SandboxGateway)
+    return gateway
+
+
+async def test_a_payment_is_answered_again_byte_for_byte(shop: httpx2.AsyncClient, event: str, house: House) -> None:
+    """The same key is the same payment, and one charge."""
+    booking_id = await held(shop, event, "A1")
+    first, second = await pay(shop, booking_id), await pay(shop, booking_id)
+    assert (first.status_code, first.json()["state"]) == (200, "confirmed")
+    assert first.json()["payment"]["captured"] == PRICE
+    assert second.content == first.content
+    assert second.headers["Idempotency-Replayed"] == "true"
+    assert [line.amount for line in bank(house).bank.ledger if line.move == "captured"] == [PRICE]
+
+
+async def test_a_declined_card_says_what_is_left(shop: httpx2.AsyncClient, event: str) -> None:
+    """402 with the state of the hold, also when it is asked for again."""
+    booking_id = await held(shop, event, "A1")
+    for replayed in (False, True):
+        no = await pay(shop, booking_id, method="pm_card_insufficient_funds")
+        assert (no.status_code, no.headers["Content-Type"]) == (402, "application/problem+json")
+        assert ("Idempotency-Replayed" in no.headers) is replayed
+        assert no.json() | {"code": "payment_declined", "state": "held", "why": "insufficient_funds"} == no.json()
+        assert no.json()["expires_in"] > 0
+    assert (await pay(shop, booking_id, key="two")).json()["state"] == "confirmed"
+
+
+async def test_a_payment_that_is_being_decided_is_202(shop: httpx2.AsyncClient, event: str, house: House) -> None:
+    """With what the buyer has to do; once it was done, the same request is answered with the sale."""
+    booking_id = await held(shop, event, "A1")
+    waiting = await pay(shop, booking_id, method="pm_card_authenticationRequired")
+    assert (waiting.status_code, waiting.json()["state"]) == (202, "paying")
+    assert "url" in waiting.json()["payment"]["action"]
+    assert (await shop.post(f"/v1/bookings/{booking_id}/release", json={})).json()["code"] == "payment_in_progress"
+    [intent] = bank(house).bank.intents()
+    bank(house).bank.act(intent.id, succeed=True)
+    sold = await pay(shop, booking_id, method="pm_card_authenticationRequired")
+    assert (sold.status_code, sold.json()["state"]) == (200, "confirmed")
+
+
+@pytest.mark.parametrize("path", ["pay", "refunds"])
+async def test_where_money_moves_a_key_is_required(shop: httpx2.AsyncClient, event: str, path: str) -> None:
+    """Without one, a repeat could not be told from a second payment."""
+    booking_id = await held(shop, event, "A1")
+    body = {"method": "pm_card_visa"} if path == "pay" else {"amount": 1}
+    answer = await shop.post(f"/v1/bookings/{booking_id}/{path}", json=body)
+    assert (answer.status_code, answer.json()["errors"][0]["path"]) == (422, "Idempotency-Key")
+
+
+async def test_a_gateway_for_live_events_takes_no_test_money(shop: httpx2.AsyncClient, event: str) -> None:
+    """And one that nobody has is named."""
+    answer = await pay(shop, await held(shop, event, "A1"), gateway="stripe")
+    assert (answer.status_code, answer.json()["errors"]) == (
+        422,
+        [{"path": "gateway", "message": "is one of sandbox"}],
+    )
+
+
+async def test_money_goes_back_in_parts_and_with_a_cancel(shop: httpx2.AsyncClient, event: str, house: House) -> None:
+    """Never more than was taken; the rest goes back when the sale is undone."""
+    booking_id = await held(shop, event, "A1", "A2")
+    await pay(shop, booking_id)
+    refund = {"Idempotency-Key": "back"}
+    for _ in range(2):
+        answer = await shop.post(f"/v1/bookings/{booking_id}/refunds", json={"amount": 1000}, headers=refund)
+        assert (answer.status_code, answer.json()["payment"]["refunding"]) == (201, 1000)
+    more = {"amount": 2 * PRICE - 999}
+    no = await shop.post(f"/v1/bookings/{booking_id}/refunds", json=more, headers={"Idempotency-Key": "more"})
+    assert (no.status_code, no.json()["code"], no.json()["available"]) == (409, "refund_refused", 2 * PRICE - 1000)
+    assert (await shop.post(f"/v1/bookings/{booking_id}/cancel", json={})).json()["state"] == "cancelled"
+    await house.till.teller.close()
+    [payment] = (await shop.get(f"/v1/bookings/{booking_id}/payments")).json()["payments"]
+    assert (payment["state"], payment["refunded"]) == (PaymentState.REFUNDED, 2 * PRICE)
+    assert sum(line.amount for line in bank(house).bank.ledger if line.move == "refunded") == 2 * PRICE
+
+
+class Letters:
+    """Callbacks about a payment that waits for its buyer, and what a forger can do with them."""
+
+    def __init__(self, house: House, clock: MovableClock) -> None:
+        self._gateway = bank(house)
+        self._clock = clock
+        [self.event, *_] = self._gateway.bank.events
+
+    def signed(self, body: bytes, *, secret: str = SECRET, seconds: float = 0) -> dict[str, str]:
+        """The headers of this body, signed now or so many seconds from now."""
+        now = self._clock.now() + timedelta(seconds=seconds)
+        return {signature.HEADER: signature.sign(body, secret=secret, now=now), "Content-Type": "application/json"}
+
+    @property
+    def body(self) -> bytes:
+        """A true one."""
+        return self._gateway.courier.sealed(self.event)[1]
+
+    def altered(self, **changes: Any) -> bytes:
+        """One that tells something else of the payment."""
+        told = json.loads(self.body)
+        told["data"]["object"] |= changes
+        return json.dumps(told).encode()
+
+
+@pytest.fixture
+async def letters(shop: httpx2.AsyncClient, event: str, house: House, clock: MovableClock) -> Letters:
+    booking_id = await held(shop, event, "A1")
+    await pay(shop, booking_id, method="pm_card_authenticationRequired")
+    return Letters(house, clock)
+
+
+FORGERIES: dict[str, Callable[[Letters], tuple[bytes, dict[str, str]]]] = {
+    "a tampered body": lambda all_: (all_.body + b" ", all_.signed(all_.body)),
+    "too old": lambda all_: (all_.body, all_.signed(all_.body, seconds=-301)),
+    "from the future": lambda all_: (all_.body, all_.signed(all_.body, seconds=302)),
+    "the wrong secret": lambda all_: (all_.body, all_.signed(all_.body, secret="whsec_guessed")),
+    "no signature": lambda all_: (all_.body, {"Content-Type": "application/json"}),
+    "an amount off by one": lambda all_: (body := all_.altered(amount=PRICE + 1), all_.signed(body)),
+    "another currency": lambda all_: (body := all_.altered(currency="usd"), all_.signed(body)),
+    "not JSON": lambda all_: (b"{", all_.signed(b"{")),
+}
+
+
+@pytest.mark.parametrize("forgery", FORGERIES)
+async def test_a_forged_callback_is_refused_and_nothing_moves(
+    stranger: httpx2.AsyncClient, letters: Letters, house: House, forgery: str
+) -> None:
+    """Nothing is remembered of it either: the true one is taken afterwards."""
+    store = house.engine.store
+    before = [await store.list_payments(one.id) for one in await _bookings(house)]
+    calls = len(bank(house).sandbox.desk.calls)
+    body, headers = FORGERIES[forgery](letters)
+    answer = await stranger.post(CALLBACK, content=body, headers=headers)
+    assert (answer.status_code, answer.json()["code"]) == (400, "callback_refused")
+    assert [await store.list_payments(one.id) for one in await _bookings(house)] == before
+    assert len(bank(house).sandbox.desk.calls) == calls
+    true = await stranger.post(CALLBACK, content=letters.body, headers=letters.signed(letters.body))
+    assert (true.status_code, true.json()) == (200, {"received": True})
+
+
+async def test_the_same_callback_a_hundred_times_asks_the_gateway_once(
+    stranger: httpx2.AsyncClient, letters: Letters, house: House
+) -> None:
+    """Each of them is answered well, for the gateway has done nothing wrong."""
+    calls = len(bank(house).sandbox.desk.calls)
+    for _ in range(100):
+        answer = await stranger.post(CALLBACK, content=letters.body, headers=letters.signed(letters.body))
+        assert answer.status_code == 200
+    assert len(bank(house).sandbox.desk.calls) == calls + 1
+
+
+async def test_a_callback_about_a_payment_of_nobody_is_to_be_sent_again(
+    stranger: httpx2.AsyncClient, letters: Letters
+) -> None:
+    """It may be faster than the row that it is about; another merchant's is never taken."""
+    told = json.loads(letters.body)
+    told["data"]["object"]["metadata"]["payment_id"] = "01a1e3d3-515f-7314-94da-fe2cea1f87f9"
+    body = json.dumps(told).encode()
+    answer = await stranger.post(CALLBACK, content=body, headers=letters.signed(body))
+    assert (answer.status_code, answer.json()["code"]) == (404, "not_found")
+
+
+async def test_a_gateway_that_is_not_there_is_not_found(stranger: httpx2.AsyncClient) -> None:
+    """Nor is anything else behind that address."""
+    assert (await stranger.post("/v1/payments/nobody/callback", json={})).status_code == 404
+
+
+async def _bookings(house: House) -> Any:
+    from earmark.engine.ports import BookingFilter
+
+    return (await house.engine.store.list_bookings(BookingFilter(live=False, limit=10)))[1]
