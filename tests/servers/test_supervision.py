@@ -19,8 +19,9 @@ Eventually = Callable[[Callable[[], bool]], None]
 
 # A test run in small: it starts both servers, says where they are, and waits for a word.
 RUN = """
-import json, os, select, sys
+import json, os, select, signal, sys
 from earmark.servers import start_postgres, start_valkey
+signal.signal(signal.SIGINT, signal.default_int_handler)  # A suite in the background hands down that it is ignored.
 postgres, valkey = start_postgres(settings={"fsync": "off"}), start_valkey()
 child = os.fork() if "fork" in sys.argv else 0
 if "fork" in sys.argv and child == 0:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from typing import TYPE_CHECKING, Any
 
+from earmark.locks import LockLost
 from earmark.locks.ports import Group
 
 if TYPE_CHECKING:
@@ -14,7 +16,7 @@ if TYPE_CHECKING:
 
     import pytest
 
-    from earmark.locks import Locks
+    from earmark.locks import Held, Locks
     from earmark.locks.ports import Holding
 
 KEY = "invoice:42"
@@ -67,6 +69,15 @@ async def reached(place: asyncio.Event, task: asyncio.Future[Any]) -> None:
     waiting.cancel()
     if not place.is_set():
         await task
+
+
+async def soon_lost(locks: Locks, *keys: str) -> Held:
+    """A lock whose lease is about to run out. Where it has before the answer came, the machine is slow: once more."""
+    wait = 0.0
+    while True:
+        with contextlib.suppress(LockLost):
+            return await locks.acquire(*keys, ttl=SHORT, wait=wait)
+        wait = BOUND
 
 
 async def until_nothing_is_left(locks: Locks) -> None:

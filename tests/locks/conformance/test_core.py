@@ -14,10 +14,10 @@ from earmark.locks import LockBusy, LockLost
 from .support import (
     BOUND,
     KEY,
-    SHORT,
     eventually,
     holding,
     reached,
+    soon_lost,
     until_nothing_is_left,
     until_waiting,
     waiters,
@@ -96,7 +96,7 @@ async def test_another_prefix_is_another_lock(place: Place, locks: Locks, open_l
 @pytest.mark.parametrize("place", TIMED, indirect=True)
 async def test_the_lease_of_a_crashed_holder_runs_out(locks: Locks) -> None:
     """Nobody released it: time did, and the one who had it knows."""
-    crashed = await locks.acquire(KEY, ttl=SHORT)
+    crashed = await soon_lost(locks, KEY)
     async with locks.lock(KEY, wait=BOUND) as held:
         assert not held.lost
         assert crashed.lost
@@ -108,7 +108,7 @@ async def test_the_lease_of_a_crashed_holder_runs_out(locks: Locks) -> None:
 
 async def test_a_late_release_does_not_touch_the_next_holder(locks: Locks, caplog: pytest.LogCaptureFixture) -> None:
     """A's lease ran out and B took over: A's release is refused with a warning, B's lock stands, C is refused."""
-    late = await locks.acquire(KEY, ttl=SHORT)
+    late = await soon_lost(locks, KEY)
     next_holder = await locks.acquire(KEY, ttl=60, wait=BOUND)
     with pytest.raises(LockLost):
         await late.extend(ttl=600)

@@ -12,7 +12,7 @@ from tests.locks.topologies import ask, start_private
 from earmark.locks import FenceUnavailable
 from earmark.locks.ports import Group
 
-from .support import BOUND, KEY, SEATS, SHORT
+from .support import BOUND, KEY, SEATS, soon_lost
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -46,7 +46,7 @@ async def test_it_grows_with_every_grant(locks: Locks) -> None:
 @pytest.mark.parametrize("fence_place", [name for name in TIMED if Group.FENCE in GROUPS[name]], indirect=True)
 async def test_it_grows_after_a_lease_ran_out(locks: Locks) -> None:
     """The one who overslept is outranked by the one who took over."""
-    late = await locks.acquire(KEY, ttl=SHORT)
+    late = await soon_lost(locks, KEY)
     assert_grows([late.fence, await next_fence(locks), await next_fence(locks)])
 
 

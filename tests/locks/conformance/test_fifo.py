@@ -15,7 +15,7 @@ from tests.locks.topologies import ask
 from earmark.locks import LockBusy, QueueFull
 from earmark.locks.ports import Group
 
-from .support import BOUND, KEY, SEATS, SHORT, eventually, until_nothing_is_left, until_waiting, waiters
+from .support import BOUND, KEY, SEATS, SHORT, eventually, soon_lost, until_nothing_is_left, until_waiting, waiters
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -143,7 +143,7 @@ async def test_a_waiter_that_gave_up_is_passed_over(locks: Locks) -> None:
 @pytest.mark.parametrize("fifo_place", TIMED_LINES, indirect=True)
 async def test_waiters_behind_a_crashed_holder_are_served(locks: Locks) -> None:
     """Nobody releases; the lease runs out, and the first in line has it."""
-    await locks.acquire(KEY, ttl=SHORT)
+    await soon_lost(locks, KEY)
     first = asyncio.create_task(locks.acquire(KEY, ttl=60, wait=BOUND))
     await until_waiting(locks, 1, unless=first)
     second = asyncio.create_task(locks.acquire(KEY, ttl=60, wait=BOUND))

@@ -12,7 +12,7 @@ from tests.locks.conftest import GROUPS, TIMED
 from earmark.locks import KeysApart, LockBusy, LockLost
 from earmark.locks.ports import Group
 
-from .support import BOUND, SEATS, SHORT, until_nothing_is_left
+from .support import BOUND, SEATS, soon_lost, until_nothing_is_left
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -74,7 +74,7 @@ async def test_several_keys_are_extended_together_or_not_at_all(locks: Locks) ->
 @pytest.mark.parametrize("many_place", [name for name in TIMED if Group.MANY in GROUPS[name]], indirect=True)
 async def test_the_leases_of_a_crashed_holder_run_out_together(locks: Locks) -> None:
     """Whoever waits for all of them has them all."""
-    await locks.acquire(*SEATS[:3], ttl=SHORT)
+    await soon_lost(locks, *SEATS[:3])
     async with locks.lock(*SEATS[:3], ttl=60, wait=BOUND) as held:
         assert held.keys == SEATS[:3]
         assert await held_keys(locks) == list(SEATS[:3])
