@@ -149,7 +149,8 @@ async def test_what_is_not_json_is_refused(shop: Caller, event: str, name: str) 
     body, headers, statuses = RAW[name]
     body = body.replace(b"EVENT", event.encode())
     code = "invalid_request" if statuses == (422,) else None
-    refused(await shop.http.post("/v1/bookings", content=body, headers=headers), statuses, code)
+    problem = refused(await shop.http.post("/v1/bookings", content=body, headers=headers), statuses, code)
+    assert problem["status"] in statuses
 
 
 async def test_unknown_seats_are_named(shop: Caller, event: str) -> None:
@@ -174,15 +175,17 @@ async def test_an_oversized_hold_is_cut_off(shop: Caller, event: str) -> None:
         for start in range(0, len(body), 65_536):
             yield body[start : start + 65_536]
 
-    refused(await shop.http.post("/v1/bookings", content=body, headers=JSON_TYPE), 413)
-    refused(await shop.http.post("/v1/bookings", content=pieces(), headers=JSON_TYPE), 413)
+    for content in (body, pieces()):
+        problem = refused(await shop.http.post("/v1/bookings", content=content, headers=JSON_TYPE), 413)
+        assert problem["code"] == "body_too_large"
 
 
 async def test_an_oversized_event_is_cut_off(shop: Caller) -> None:
     """Even an event has a size: seventeen megabytes are too many."""
     name = unique("evt")
     body = json.dumps({"id": name, "name": "x" * 17_000_000, "currency": "EUR"}).encode()
-    refused(await shop.http.post("/v1/events", content=body, headers=JSON_TYPE), 413)
+    problem = refused(await shop.http.post("/v1/events", content=body, headers=JSON_TYPE), 413)
+    assert problem["code"] == "body_too_large"
     refused(await shop.http.get(f"/v1/events/{name}"), 404, "event_unknown")
 
 
@@ -194,7 +197,8 @@ async def test_a_thousand_silent_connections_shut_nobody_out(service: Service, s
             silent = stack.enter_context(socket.create_connection(("127.0.0.1", service.port)))
             silent.sendall(b"POST /v1/bookings HTTP/1.1\r\nHost: x\r\n" if n % 2 else b"")
         async with asyncio.timeout(10), calling(service) as other:
-            await other.held(event, seats=["A1"])
+            held = await other.held(event, seats=["A1"])
+    assert held["state"] == "held"
 
 
 VERBS: dict[str, tuple[str, Any]] = {
@@ -223,6 +227,7 @@ async def test_a_senseless_verb_is_refused(shop: Caller, event: str, name: str) 
     wanted = "confirmed" if verb == "cancel" else "held"
     booking = (await shop.bookings(event_id=event, state=wanted))[0]["id"]
     refused(await shop.verb(booking, verb, body), 422, "invalid_request")
+    assert await shop.state(booking) == wanted
 
 
 @pytest.mark.parametrize(
@@ -232,6 +237,7 @@ async def test_only_what_a_booking_has_can_be_cancelled_of_it(shop: Caller, even
     """Another's seat, an unknown one or units it never had cannot be given back."""
     booking = (await shop.bookings(event_id=event, state="confirmed"))[0]["id"]
     refused(await shop.cancel(booking, **lines), (404, 409, 422))
+    assert await shop.state(booking) == "confirmed"
 
 
 @pytest.mark.parametrize(
@@ -250,14 +256,15 @@ async def test_a_senseless_booking_id_is_unknown(shop: Caller, booking_id: str) 
     ]
     for method, path, body in requests:
         response = await shop.http.request(method, f"/v1/bookings/{booking_id}{path}", json=body)
-        refused(response, NO_SUCH)
+        assert refused(response, NO_SUCH)["code"] != "internal"
 
 
 @pytest.mark.parametrize("event_id", ["nobody", "%00", "%7B%7D", "e" * 300, "%0d%0a", "%F0%9F%8E%AB"])
 async def test_a_senseless_event_id_is_unknown(shop: Caller, event_id: str) -> None:
     """Whatever is asked for as an event's id, it is merely not there."""
     for path in ("", "/seats", "/seats/A1"):
-        refused(await shop.http.get(f"/v1/events/{event_id}{path}"), NO_SUCH, ("event_unknown", "invalid_request"))
+        problem = refused(await shop.http.get(f"/v1/events/{event_id}{path}"), NO_SUCH)
+        assert problem["code"] in {"event_unknown", "invalid_request"}
 
 
 @pytest.mark.parametrize(
