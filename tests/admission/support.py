@@ -54,13 +54,14 @@ def gate_on(
     remember_seconds: float = 0.0,
     doubts: Doubts | None = None,
     source: bytes = SOURCE,
+    cooldown_seconds: float = COOLDOWN_SECONDS,
 ) -> Gate:
     """A gate as `open_admission` makes it, but for what a test wants to be different."""
     lines = open_lines(url, timeout=timeout, ttl_seconds=ttl_seconds, source=source)
     for line in lines:
         # Tried again soon, however often it failed before: a test waits for that.
-        line.breaker._cooldown_seconds = line.breaker._cooldown_seconds_least = COOLDOWN_SECONDS
-        line.breaker._cooldown_seconds_max = COOLDOWN_SECONDS
+        line.breaker._cooldown_seconds = line.breaker._cooldown_seconds_least = cooldown_seconds
+        line.breaker._cooldown_seconds_max = cooldown_seconds
     hints = Hints(seconds_max=remember_seconds)
     return Gate(lines, prefix=prefix, ttl_seconds=ttl_seconds, hints=hints, doubts=doubts)
 

@@ -268,7 +268,7 @@ NONSENSE = {
 async def test_nonsense_is_no_answer(says: bytes, open_gate: Callable[..., Gate]) -> None:
     """Nobody is refused by it, nobody fails by it, and after a few times it is not asked any more."""
     with Liar(says) as liar:
-        gate = open_gate(liar.url)
+        gate = open_gate(liar.url, cooldown_seconds=LONG)
         for number in range(10):
             assert await gate.admit(EVENT, seats(f"A{number}")) is None
         assert gate._lines[0].breaker.state is BreakerState.OPEN

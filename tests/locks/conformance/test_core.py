@@ -278,7 +278,7 @@ async def test_a_cancelled_holder_leaves_nothing(locks: Locks) -> None:
 
 async def turns_to_acquire(locks: Locks) -> int:
     """How many turns of the loop a whole acquisition takes."""
-    acquiring = asyncio.ensure_future(locks.acquire(KEY, ttl=60))
+    acquiring = asyncio.ensure_future(locks.acquire(KEY, ttl=60, wait=BOUND / 2))
     turns = 0
     while not acquiring.done():
         await asyncio.sleep(0)
@@ -289,7 +289,8 @@ async def turns_to_acquire(locks: Locks) -> int:
 
 async def cancel_after(locks: Locks, turns: int) -> Held | None:
     """Cancel an acquisition after so many turns of the loop. What it won nevertheless is returned."""
-    acquiring = asyncio.ensure_future(locks.acquire(KEY, ttl=60))
+    # It waits, because what was begun for the one before may be on its way back still.
+    acquiring = asyncio.ensure_future(locks.acquire(KEY, ttl=60, wait=BOUND / 2))
     for _ in range(turns):
         await asyncio.sleep(0)
     acquiring.cancel()
