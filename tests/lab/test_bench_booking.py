@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+from collections import Counter
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
@@ -70,8 +71,9 @@ SMALL = Sizes(
     flash_per_seat=3,
     warm_flows=1,
     warm_flows_min=4,
-    lone_pairs_min=1,
+    pairs_min={},
     primer=50,
+    log_files=2,
     few_seats=90,
     many_events=4,
     many_seats_each=300,
@@ -445,14 +447,33 @@ def _alike(column: str, value: Any, event_id: str) -> Any:
 @pytest.mark.parametrize("rounds", [1, 3, 5, 8])
 def test_everybody_begins_in_turn(rounds: int) -> None:
     """What the machine does meanwhile must fall on everybody alike."""
-    listed = list(plan.schedule(Plan(rounds=rounds)))
+    whole = Plan(rounds=rounds)
+    listed = list(plan.schedule(whole))
     for contest in CONTESTS.values():
-        order = [cell.contender for cell in listed if cell.workload == contest.name]
-        size = len(contest.contenders)
-        rows = [order[start : start + size] for start in range(0, len(order), size)]
-        assert all(set(row) == set(contest.contenders) for row in rows), "somebody is measured twice before all were"
-        assert len({row[0] for row in rows}) == min(len(rows), size), "somebody begins twice before all began"
-        assert len(rows) >= (6 if contest.name == "lone" else rounds)
+        compared = {*contest.contenders} - contest.beside
+        firsts: list[list[str]] = []
+        for number in range(rounds):
+            order = [cell.contender for cell in listed if (cell.workload, cell.round) == (contest.name, number)]
+            rows = [order[: len(contest.contenders)]]
+            rest = order[len(contest.contenders) :]
+            rows += [rest[start : start + len(compared)] for start in range(0, len(rest), len(compared))]
+            assert {*rows[0]} == {*contest.contenders}
+            assert all({*row} == compared for row in rows[1:]), "somebody is measured twice before all were"
+            assert len(rows) == whole.pairs(contest.name)
+            firsts.append([row[0] for row in rows])
+        begun = [names[0] for names in firsts]
+        assert len({*begun}) == min(rounds, len(contest.contenders)), "somebody begins twice before all began"
+        assert all(len({*names}) == min(len(names), len(compared)) for names in firsts)
+        assert rounds * whole.pairs(contest.name) >= max(rounds, whole.sizes.pairs_min.get(contest.name, 0))
+
+
+def test_who_is_compared_by_no_ratio_is_measured_once_a_round() -> None:
+    """Their figures are shown; the time is better spent on those that decide something."""
+    listed = list(plan.schedule(Plan(rounds=3, workloads=("uniform",))))
+    times = Counter(cell.contender for cell in listed)
+    assert times == dict.fromkeys(CONTESTS["uniform"].contenders, 6) | dict.fromkeys(CONTESTS["uniform"].beside, 3)
+    compared = {name for ratio in RATIOS for name in (ratio.ours, ratio.theirs) if ratio.workload == "uniform"}
+    assert not compared & CONTESTS["uniform"].beside
 
 
 def test_who_is_absent_is_left_out() -> None:

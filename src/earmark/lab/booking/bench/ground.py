@@ -5,6 +5,7 @@ Nothing that was there before is touched: a run makes databases with names of it
 
 from __future__ import annotations
 
+import os
 import secrets
 import shutil
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -58,6 +59,16 @@ class Ground:
     async def database(self) -> House:
         """A database of our own, migrated and empty, gone when the run ends."""
         return await self._stack.enter_async_context(_database(self._url))
+
+    async def settle(self, house: House, *, log_files: int) -> None:
+        """Bring a server of our own to where one is that has run for a while. Another's is left as it is."""
+        if self._server is not None:
+            await house.make_log_files(log_files)
+
+    def rest(self) -> None:
+        """Wait until what was loaded is on the disk, or its writing falls on whoever is measured first."""
+        if self._server is not None and hasattr(os, "sync"):
+            os.sync()
 
     @property
     def pgbench(self) -> Path | None:

@@ -46,6 +46,7 @@ class Grown:
         past = await growth.load(many, plan.sizes)
         grown = cls(few, many, past=past, meter=ground.meter)
         grown._before = await many.count(grown._events)
+        ground.rest()
         return grown
 
     async def measure(self, cell: Cell, plan: Plan) -> Reading:
@@ -86,6 +87,8 @@ class Grown:
         after = self._meter.read()
         counted = None
         if cell.contender == FEW:
+            # It was empty when it was last looked at: by a plan for that, counting takes as long as selling.
+            await house.tidy()
             counted = await house.count([FEW_EVENT], confirmed=tally.confirmed, held=tally.held)
         return tally, counted, None if before is None or after is None else after - before
 

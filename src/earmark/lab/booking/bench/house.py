@@ -106,6 +106,21 @@ class House:
         rows = await self._connection.fetch(self._sql["read_settings"], names)
         return {row["name"]: row["setting"] for row in rows}
 
+    async def make_log_files(self, count: int) -> None:
+        """So many files of the write-ahead log, ready to be used again, as a server has that has run for a day.
+
+        A server that was made a moment ago must make each of them in the middle of what is measured: sixteen megabytes
+        of zeros for which every commit waits, and whoever writes most, most often.
+        """
+        for _ in range(count):
+            await self._connection.execute(self._sql["write_to_log"])
+            await self._connection.execute(self._sql["next_log_file"])
+        await self.checkpoint()
+
+    async def checkpoint(self) -> None:
+        """What was written so far weighs on nobody who comes after."""
+        await self._connection.execute(self._sql["checkpoint"])
+
     async def deadlocks(self) -> int:
         """So far, those included that were tried again and that no client saw."""
         cut: int = await self._connection.fetchval(self._sql["count_deadlocks"])

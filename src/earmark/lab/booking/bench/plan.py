@@ -45,6 +45,8 @@ class Contest(msgspec.Struct, frozen=True, kw_only=True):
     contenders: tuple[str, ...]
     share: float = 1.0
     """Of the seconds that a cell has."""
+    beside: frozenset[str] = frozenset()
+    """Contenders that no ratio compares with: once in a round is enough for them."""
 
 
 CONTESTS: Mapping[str, Contest] = {
@@ -65,6 +67,7 @@ CONTESTS: Mapping[str, Contest] = {
                 OURS,
                 PGBENCH,
             ),
+            beside=frozenset({"optimistic", "advisory", "redis_lock"}),
         ),
         Contest(
             name=HOT,
@@ -161,10 +164,13 @@ class Sizes(msgspec.Struct, frozen=True, kw_only=True):
     """A connection settles on its plans after some calls of each statement."""
     lone_flows_per_second_max: int = 2_000
     """As above, where there is one client."""
-    lone_pairs_min: int = 6
-    """One alone is measured in at least so many paired rounds: a millisecond is easily disturbed."""
+    pairs_min: dict[str, int] = msgspec.field(default_factory=lambda: {UNIFORM: 6, LONE: 9, GROWTH: 6})
+    """These workloads are measured at least so often in all. Their floors are near, or their figures easily disturbed
+    (a p99, a millisecond): one hiccup of the machine must not decide a median."""
     primer: int = 3_000
     """Sales, and as many standing holds, that a database has before anything is measured."""
+    log_files: int = 128
+    """Of 16 MB each, that a server of our own has before anything is measured: what it keeps by `min_wal_size`."""
     few_seats: int = 10_000
     many_events: int = 100
     many_seats_each: int = 10_000
@@ -192,10 +198,9 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         """The chosen ones, in the order they are shown."""
         return [contest for name, contest in CONTESTS.items() if name in self.workloads]
 
-    @property
-    def lone_pairs(self) -> int:
-        """How often one alone is measured in each round."""
-        return math.ceil(self.sizes.lone_pairs_min / self.rounds)
+    def pairs(self, workload: str) -> int:
+        """How often a workload is measured in each round."""
+        return math.ceil(self.sizes.pairs_min.get(workload, 1) / self.rounds)
 
 
 class Cell(msgspec.Struct, frozen=True, kw_only=True):
@@ -213,8 +218,9 @@ def schedule(plan: Plan, *, absent: Container[str] = ()) -> Iterator[Cell]:
         for number in range(plan.rounds):
             for contest in contests:
                 present = [name for name in contest.contenders if name not in absent]
-                for pair in range(plan.lone_pairs if contest.name == LONE else 1):
-                    yield from _row(present, contest.name, number=number, turn=number + pair)
+                compared = [name for name in present if name not in contest.beside]
+                for pair in range(plan.pairs(contest.name)):
+                    yield from _row(compared if pair else present, contest.name, number=number, turn=number + pair)
 
 
 def _row(contenders: Sequence[str], workload: str, *, number: int, turn: int) -> Iterator[Cell]:

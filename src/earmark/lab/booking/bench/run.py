@@ -209,7 +209,9 @@ class Session:
     async def _move_in(self, house: House, *, number: int) -> None:
         """Every round has a database of its own: the tidying between cells would take longer with each."""
         assert self._place is not None
-        self.watch.say(f"some sales and holds to begin round {number + 1} with")
+        self.watch.say(f"log files, some sales and some holds to begin round {number + 1} with")
+        # The first time all files of the log are made; after that they only have to be let go of.
+        await self._place.settle(house, log_files=0 if number else self.plan.sizes.log_files)
         self._site = cells.Site(house, meter=self._place.meter, redis=self._place.redis)
         self._number = number
         if self.pgbench:
