@@ -46,7 +46,7 @@ REQUESTS_PER_PAGE = 16
 """A page costs about as much as it saves so many requests to be decided without a look."""
 KEPT_SECONDS = 30.0
 """A house that was asked for so lately makes room for no other."""
-DOUBT_SECONDS_MIN = 1.0
+DOUBT_SECONDS_MIN = 5.0
 DOUBT_SECONDS_MAX = 60.0
 CLOCK_SECONDS_MAX = 60.0
 """How long the server's clock is reckoned from the last time that it was read."""
