@@ -121,6 +121,7 @@ CONTESTS: Mapping[str, Contest] = {
             said="As many clients in all, nine of ten flows on seats of their own, one on seats that all want.",
             unit="confirmed flows per second",
             contenders=(ONE_PROCESS, TWO_PROCESSES),
+            share=2.0,
         ),
     )
 }
@@ -164,7 +165,7 @@ class Sizes(msgspec.Struct, frozen=True, kw_only=True):
     """A connection settles on its plans after some calls of each statement."""
     lone_flows_per_second_max: int = 2_000
     """As above, where there is one client."""
-    pairs_min: dict[str, int] = msgspec.field(default_factory=lambda: {UNIFORM: 6, LONE: 9, GROWTH: 6})
+    pairs_min: dict[str, int] = msgspec.field(default_factory=lambda: {UNIFORM: 6, LONE: 12, GROWTH: 6})
     """These workloads are measured at least so often in all. Their floors are near, or their figures easily disturbed
     (a p99, a millisecond): one hiccup of the machine must not decide a median."""
     primer: int = 3_000

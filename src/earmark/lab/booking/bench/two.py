@@ -2,9 +2,13 @@
 
     python -m earmark.lab.booking.bench.two
 
-A process reads its part from stdin, says `ready` when it is warmed up, begins when it is told `go`, and says what its
-clients heard. Nine of ten flows are on seats of the client's own. Every tenth is on three of a hundred seats that the
-clients of all processes want at that moment, in any order: there they meet, and a double sale or a deadlock would show.
+A process reads its part from stdin, says `ready` when it is warmed up, works for a moment whenever it is told `go`, and
+says each time what its clients heard. Nine of ten flows are on seats of the client's own. Every tenth is on three of a
+hundred seats that the clients of all processes want at that moment, in any order: there they meet, and a double sale or
+a deadlock would show.
+
+One process and two of them take turns of half a second: on few cores they differ by less than what a machine's speed
+does within a minute.
 """
 
 from __future__ import annotations
@@ -21,17 +25,18 @@ import msgspec
 
 from earmark.errors import SetupError
 from earmark.lab.booking.bench import cells, workloads
-from earmark.lab.booking.bench.plan import OURS, TWO_PROCESSES
+from earmark.lab.booking.bench.plan import CONTESTS, ONE_PROCESS, OURS, TWO, TWO_PROCESSES, Cell
 from earmark.lab.booking.ports import Place, Want
 from earmark.lab.booking.strategies import STRATEGIES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from earmark.lab.booking.bench.cells import Site
     from earmark.lab.booking.bench.figures import Reading
-    from earmark.lab.booking.bench.plan import Cell, Plan
+    from earmark.lab.booking.bench.plan import Plan
 
+TURN_SECONDS = 0.5
 SHARED_EVERY = 10
 SHARED_BLOCK = 100
 SHARED_SECONDS = 0.05
@@ -48,6 +53,7 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
     event_id: str
     clients: int
     seconds: float
+    """Of one turn."""
     seats_each: int
     warm_flows: int
     first: int
@@ -71,38 +77,82 @@ class Heard(msgspec.Struct, frozen=True, kw_only=True):
     first_error: str | None
 
 
-async def measure(cell: Cell, plan: Plan, site: Site) -> Reading:
-    """One cell: one process, or two with half of the clients each."""
-    event_id, processes = cells.fresh_name(cell), 2 if cell.contender == TWO_PROCESSES else 1
-    parts = await _prepare(event_id, plan, site, processes=processes)
-    deadlocks = await site.house.deadlocks()
-    crew = [await _start(part) for part in parts]
+async def measure(plan: Plan, site: Site) -> dict[str, Reading]:
+    """Both cells: one process, and two with half of the clients each."""
+    turns = max(round(plan.seconds * CONTESTS[TWO].share / TURN_SECONDS), 1)
+    crews = [await Crew.start(name, plan, site, turns=turns) for name in (ONE_PROCESS, TWO_PROCESSES)]
     try:
-        for process in crew:
+        for crew in crews:
+            await crew.warmed_up()
+        for turn in range(turns):
+            for crew in crews if turn % 2 else reversed(crews):
+                await crew.work()
+    finally:
+        for crew in crews:
+            await crew.dismiss()
+    return {crew.name: await crew.reading() for crew in crews}
+
+
+class Crew:
+    """The processes of one cell."""
+
+    def __init__(self, name: str, event_id: str, site: Site, processes: Sequence[asyncio.subprocess.Process]) -> None:
+        self.name = name
+        self._event_id = event_id
+        self._site = site
+        self._processes = processes
+        self._tallies: list[workloads.Tally] = []
+        self._spent: list[float | None] = []
+        self._deadlocks = 0
+
+    @classmethod
+    async def start(cls, name: str, plan: Plan, site: Site, *, turns: int) -> Crew:
+        """In an event of their own."""
+        cell = Cell(round=0, workload=TWO, contender=name)
+        event_id, processes = cells.fresh_name(cell), 2 if name == TWO_PROCESSES else 1
+        parts = await _prepare(event_id, plan, site, processes=processes, turns=turns)
+        return cls(name, event_id, site, [await _start(part) for part in parts])
+
+    async def warmed_up(self) -> None:
+        """All of them are."""
+        for process in self._processes:
             await _expect(process, READY)
-        before = site.meter.read()
-        for process in crew:
+
+    async def work(self) -> None:
+        """One turn."""
+        deadlocks = await self._site.house.deadlocks()
+        before = self._site.meter.read()
+        for process in self._processes:
             assert process.stdin is not None
             process.stdin.write(GO)
-        told = [await _hear(process) for process in crew]
-        after = site.meter.read()
-    finally:
-        for process in crew:
+        told = [await _hear(process) for process in self._processes]
+        after = self._site.meter.read()
+        self._spent.append(None if before is None or after is None else after - before)
+        self._tallies.append(_together(told))
+        self._deadlocks += await self._site.house.deadlocks() - deadlocks
+
+    async def dismiss(self) -> None:
+        """Whether they are done or not."""
+        for process in self._processes:
             if process.returncode is None:
                 process.kill()
             await process.wait()
-    tally = _together(told)
-    cells.check(cell, tally)
-    counted = await site.house.count([event_id], confirmed=tally.confirmed, held=tally.held)
-    spent = None if before is None or after is None else after - before
-    reading = cells.reading(cell.workload, tally, counted, database_seconds=spent)
-    return msgspec.structs.replace(reading, deadlocks=await site.house.deadlocks() - deadlocks)
+
+    async def reading(self) -> Reading:
+        """All turns together."""
+        cell, tally = Cell(round=0, workload=TWO, contender=self.name), cells.merged(self._tallies)
+        cells.check(cell, tally)
+        counted = await self._site.house.count([self._event_id], confirmed=tally.confirmed, held=tally.held)
+        spent = [seconds for seconds in self._spent if seconds is not None]
+        reading = cells.reading(TWO, tally, counted, database_seconds=sum(spent) if spent else None)
+        return msgspec.structs.replace(reading, deadlocks=self._deadlocks)
 
 
-async def _prepare(event_id: str, plan: Plan, site: Site, *, processes: int) -> list[Part]:
+async def _prepare(event_id: str, plan: Plan, site: Site, *, processes: int, turns: int) -> list[Part]:
     sizes = plan.sizes
-    flows = max(int(sizes.flows_per_second_max * plan.seconds), plan.clients) // processes
-    blocks = int(plan.seconds / SHARED_SECONDS) + 1
+    seconds = plan.seconds * CONTESTS[TWO].share
+    flows = max(int(sizes.flows_per_second_max * seconds), plan.clients) // processes
+    blocks = int(seconds / SHARED_SECONDS) + turns
     own = flows * processes * sizes.seats_each
     await site.house.open_event(event_id, seats=own + blocks * SHARED_BLOCK)
     clients = plan.clients // processes
@@ -116,7 +166,7 @@ async def _prepare(event_id: str, plan: Plan, site: Site, *, processes: int) -> 
             database=site.house.url,
             event_id=event_id,
             clients=clients,
-            seconds=plan.seconds,
+            seconds=seconds / turns,
             seats_each=sizes.seats_each,
             warm_flows=warm,
             first=number * flows,
@@ -170,15 +220,35 @@ def _together(told: list[Heard]) -> workloads.Tally:
     return tally
 
 
-def wants(part: Part) -> Iterator[Want]:
+class Clock:
+    """The seconds that a process has worked, whatever lay between its turns."""
+
+    def __init__(self) -> None:
+        self._before = 0.0
+        self._began = perf_counter()
+
+    def begin(self) -> None:
+        """A turn."""
+        self._began = perf_counter()
+
+    def end(self) -> None:
+        """As above."""
+        self._before = self.seconds
+
+    @property
+    def seconds(self) -> float:
+        """So far, in the middle of a turn."""
+        return self._before + perf_counter() - self._began
+
+
+def wants(part: Part, clock: Clock) -> Iterator[Want]:
     """Mostly seats of its own; every tenth time, seats that all want just now."""
     chance = random.Random(part.number)  # noqa: S311 -- lots, not secrets
     own = workloads.apart(part.event_id, flows=part.flows, seats_each=part.seats_each, first=part.first)
-    began = perf_counter()
     for number, want in enumerate(own):
         yield want
         if number % SHARED_EVERY == SHARED_EVERY - 1:
-            block = min(int((perf_counter() - began) / SHARED_SECONDS), part.shared_blocks - 1)
+            block = min(int(clock.seconds / SHARED_SECONDS), part.shared_blocks - 1)
             first = part.shared_from + block * SHARED_BLOCK
             seats = chance.sample(range(first, first + SHARED_BLOCK), part.seats_each)
             name = f"shared-{part.number}-{number}"
@@ -197,12 +267,19 @@ async def _serve(part: Part) -> None:
         await workloads.crowd(strategy, warm, clients=part.clients, seconds=None)
         workloads.put_away_rubbish()
         _say(READY)
+        clock = Clock()
+        wanted = wants(part, clock)
         # Waiting for the word blocks this loop, which has nothing else to do.
-        if sys.stdin.buffer.readline() != GO:
-            return
-        tally = await workloads.crowd(strategy, wants(part), clients=part.clients, seconds=part.seconds)
+        while sys.stdin.buffer.readline() == GO:
+            clock.begin()
+            tally = await workloads.crowd(strategy, wanted, clients=part.clients, seconds=part.seconds)
+            clock.end()
+            _say(_said(tally))
     finally:
         await strategy.close()
+
+
+def _said(tally: workloads.Tally) -> bytes:
     heard = Heard(
         seconds=tally.seconds,
         client_seconds=tally.client_seconds,
@@ -213,7 +290,7 @@ async def _serve(part: Part) -> None:
         errors=dict(tally.errors),
         first_error=repr(tally.first_error) if tally.first_error else None,
     )
-    _say(msgspec.json.encode(heard) + b"\n")
+    return msgspec.json.encode(heard) + b"\n"
 
 
 def _say(line: bytes) -> None:
