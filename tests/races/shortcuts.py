@@ -373,6 +373,27 @@ WAITS_FOR_A_TWIN = writes(
 FORGETS_THE_RULES = writes("lawless", ("AND e.version = r.version", ""))
 FORGETS_THE_HOUR = writes("timeless", ("at NOT BETWEEN", "false AND at NOT BETWEEN"))
 
+def alone(old: str, new: str = "") -> Shortcut:
+    """The statement that writes one hold alone, with one thing changed."""
+    return Shortcut(sql=edited("write_hold_alone", old, new))
+
+
+ALONE_FORGETS = {
+    "the pointer": alone("s.booking_id IS NULL AND "),
+    "the fence": alone("s.fence = w.fence AND "),
+    "the price": alone("s.price = w.price AND "),
+    "the block": alone(" AND NOT s.blocked"),
+    "the rules": alone(" AND e.version = $4", " AND $4::integer IS NOT NULL"),
+    "the hour": alone("AND $1::timestamptz BETWEEN", "AND true OR $1::timestamptz BETWEEN"),
+    "the limit": alone("OR t.units + excluded.units <= (SELECT per_buyer_max FROM fit)", "OR true"),
+    "to count seats": alone("<> cardinality($13) THEN", "< 0 THEN"),
+    "the key": alone(
+        "$19, $20, $21, $22, $23, $24 FROM fit",
+        "$19, NULL, NULL, NULL::bytea, NULL::integer, NULL::bytea FROM fit"
+        " WHERE ($22::bytea, $23::integer, $24::bytea) IS DISTINCT FROM (NULL, 0, NULL)",
+    ),
+}
+
 LOCKS_BACKWARDS = {
     "moves": writes("last_move_first", _backwards("moves", "m")),
     "totals": writes("last_total_first", _backwards("totals", "d")),

@@ -70,7 +70,9 @@ class PostgresDraft:
         self._pools: dict[PoolRef, Pool] = {}
         self._uses: Mapping[str, BookingId] = {}
         self._requests = 0
+        self._query = ""
         self._arguments: tuple[object, ...] = ()
+        """Of the call that writes."""
         self.written: Changes | None = None
         self.writing = False
         """Whether the call that writes was sent: from then on, silence leaves the outcome unknown."""
@@ -147,10 +149,15 @@ class PostgresDraft:
     async def write(self, changes: Changes) -> None:
         """Kept for `commit`. Rows of each kind in key order, for that is the order in which they will be locked."""
         assert changes.event is None, "an operator's change works under locks"
+        self.written = changes
         if self.remembered and len(changes.opened) + len(changes.moved) < self._requests:
             raise Misremembered
+        if self.remembered and self._requests == 1 and changes.opened and not changes.pools:
+            self._query, self._arguments = "write_hold_alone", self._alone(changes)
+            return
         moved = sorted((*changes.expired, *changes.moved), key=lambda booking: booking.id)
         seats, now = self._seats, self._now
+        self._query = "write_draft"
         self._arguments = (
             now,
             self._offset,
@@ -166,13 +173,30 @@ class PostgresDraft:
             [rows.taking(seats[ref], owner) for ref, owner in sorted(changes.seats.items())],
             [(*ref, owner, 0, 0, None) for ref, owner in sorted(changes.cleared.items())],
         )
-        self.written = changes
+
+    def _alone(self, changes: Changes) -> tuple[object, ...]:
+        """One hold of fresh seats, as plain values: taking rows apart costs the server as much as writing them."""
+        ((event_id, version),), (booking,), (entry,) = self._recalled, changes.opened, changes.entries
+        seats = [self._seats[ref] for ref in sorted(changes.seats)]
+        return (
+            self._now,
+            self._offset,
+            event_id,
+            version,
+            *rows.opening(booking)[2:],
+            booking.id,
+            changes.totals[TotalRef(event_id, booking.buyer)],
+            [seat.ref.seat_id for seat in seats],
+            [seat.fence for seat in seats],
+            [seat.price for seat in seats],
+            *rows.alone_entry(entry),
+        )
 
     async def commit(self) -> None:
         """One call, after the verb has said what it came to: an answer that is lost can then be looked up."""
         if self.written is not None:
             self.writing = True
-            await self._connection.fetch(self._sql["write_draft"], *self._arguments)
+            await self._connection.fetch(self._sql[self._query], *self._arguments)
         elif self.remembered:
             raise Misremembered
 

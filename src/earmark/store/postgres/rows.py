@@ -245,6 +245,12 @@ def draft_entry(e: Entry) -> tuple[object, ...]:
     return (*head, *e.key, e.memory.request_hash, e.memory.status, e.memory.body)
 
 
+def alone_entry(e: Entry) -> tuple[object, ...]:
+    """For `write_hold_alone`, which knows the rest of it."""
+    entry = draft_entry(e)
+    return (entry[0], *entry[7:])
+
+
 def seat_columns(seats: Sequence[Seat]) -> list[list[Any]]:
     """For `insert_seats`."""
     rows = (

@@ -341,6 +341,40 @@ SELECT p.event_id, p.id, p.capacity, p.held, p.sold, p.price
 -- Everything that a draft changes, compared with what it saw; EM001 when something moved.
 SELECT earmark_write($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13);
 
+-- name: write_hold_alone
+-- One hold of seats that nobody has had, judged from memory: what `write_draft` would do, compared in the same way and
+-- refused as a whole in the same way, but in one statement of plain values. Totals are locked before seats, as there: the
+-- last SELECT asks for them in that order. The booking and its story are written when it is known that they stand.
+WITH fit AS MATERIALIZED (
+    SELECT e.id, e.per_buyer_max
+      FROM events e
+     WHERE e.id = $3 AND e.version = $4
+       AND $1::timestamptz BETWEEN statement_timestamp() + $2::interval - interval '1 second'
+                               AND statement_timestamp() + $2::interval + interval '20 ms'
+       AND ($21::text IS NULL OR pg_try_advisory_xact_lock(earmark_claim($20::text, $21::text)))
+), counted AS (
+    INSERT INTO buyer_totals AS t (event_id, buyer, units) SELECT fit.id, $5, $12::integer FROM fit
+    ON CONFLICT (event_id, buyer) DO UPDATE SET units = t.units + excluded.units
+     WHERE (SELECT per_buyer_max FROM fit) IS NULL OR t.units + excluded.units <= (SELECT per_buyer_max FROM fit)
+    RETURNING 1
+), taken AS (
+    UPDATE seats s SET booking_id = $11::uuid
+      FROM fit, unnest($13::text[], $14::integer[], $15::bigint[]) AS w (id, fence, price)
+     WHERE s.event_id = fit.id AND s.id = w.id
+       AND s.booking_id IS NULL AND s.fence = w.fence AND s.price = w.price AND NOT s.blocked
+    RETURNING 1
+), opened AS (
+    INSERT INTO bookings (id, event_id, buyer, live, state, lines, total, currency, created_at, expires_at, version)
+    SELECT $11::uuid, fit.id, $5, $6, 'held', $7, $8, $9, $1, $10, 1 FROM fit
+), told AS (
+    INSERT INTO journal (id, event_id, booking_id, version, verb, before, after, actor, reason, at, facts,
+                         caller, key, request_hash, answer_status, answer_body)
+    SELECT $16, fit.id, $11::uuid, 1, 'hold', NULL, 'held', $17, $18, $1, $19, $20, $21, $22, $23, $24 FROM fit
+)
+SELECT CASE WHEN (SELECT count(*) FROM counted) <> 1 THEN earmark_expect(0, 1, 'totals')
+            WHEN (SELECT count(*) FROM taken) <> cardinality($13) THEN earmark_expect(0, cardinality($13), 'seats')
+       END;
+
 -- name: recall_seats
 -- The seats of a house that nobody ever had, page by page, for a process to remember. Most have one price: told once.
 SELECT price, fence, array_agg(id) AS ids, max(id) AS last
