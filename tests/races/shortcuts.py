@@ -373,6 +373,7 @@ WAITS_FOR_A_TWIN = writes(
 FORGETS_THE_RULES = writes("lawless", ("AND e.version = r.version", ""))
 FORGETS_THE_HOUR = writes("timeless", ("at NOT BETWEEN", "false AND at NOT BETWEEN"))
 
+
 def alone(old: str, new: str = "") -> Shortcut:
     """The statement that writes one hold alone, with one thing changed."""
     return Shortcut(sql=edited("write_hold_alone", old, new))

@@ -91,6 +91,7 @@ CONTESTS: Mapping[str, Contest] = {
             "it is the fight for one row.",
             unit="bookings per second",
             contenders=("for_update", "cte", OURS),
+            beside=frozenset({"cte"}),
         ),
         Contest(
             name=LONE,
@@ -98,6 +99,7 @@ CONTESTS: Mapping[str, Contest] = {
             said="Nobody to travel with: hold three seats, confirm, again and again.",
             unit="flows per second",
             contenders=("for_update", "cte", OURS),
+            beside=frozenset({"for_update"}),
             share=0.25,
         ),
         Contest(
@@ -165,7 +167,7 @@ class Sizes(msgspec.Struct, frozen=True, kw_only=True):
     """A connection settles on its plans after some calls of each statement."""
     lone_flows_per_second_max: int = 2_000
     """As above, where there is one client."""
-    pairs_min: dict[str, int] = msgspec.field(default_factory=lambda: {UNIFORM: 6, LONE: 12, GROWTH: 6})
+    pairs_min: dict[str, int] = msgspec.field(default_factory=lambda: {UNIFORM: 6, SKU: 6, LONE: 12, GROWTH: 6})
     """These workloads are measured at least so often in all. Their floors are near, or their figures easily disturbed
     (a p99, a millisecond): one hiccup of the machine must not decide a median."""
     primer: int = 3_000
