@@ -5,7 +5,6 @@ Each case comes twice: as it is built, and with the one comparison taken out tha
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -21,6 +20,8 @@ from .support import AS_BUILT, granted
 from .test_recall import a_window, by_another, in_an_hour, remembering, wrong
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
     from earmark.engine.asks import Hold
 
     from .support import House, Till

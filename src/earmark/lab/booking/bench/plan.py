@@ -161,7 +161,7 @@ class Sizes(msgspec.Struct, frozen=True, kw_only=True):
     hot_share: float = 0.9
     flash_seats: int = 2_000
     flash_per_seat: int = 10
-    warm_flows: int = 2
+    warm_flows: int = 1
     """Per client, before the clock starts."""
     warm_flows_min: int = 60
     """A connection settles on its plans after some calls of each statement."""
