@@ -32,6 +32,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     sweep: bool = True
     stripe_key: str | None = None
     stripe_webhook_secret: str | None = None
+    stripe_url: str | None = None
 
 
 def read(environment: Mapping[str, str], **given: object) -> Settings:
@@ -47,6 +48,7 @@ def read(environment: Mapping[str, str], **given: object) -> Settings:
         "sweep": _switch("EARMARK_SWEEP", _first(environment, "EARMARK_SWEEP")),
         "stripe_key": _first(environment, "EARMARK_STRIPE_KEY"),
         "stripe_webhook_secret": _first(environment, "EARMARK_STRIPE_WEBHOOK_SECRET"),
+        "stripe_url": _first(environment, "EARMARK_STRIPE_URL"),
     }
     chosen = found | {name: value for name, value in given.items() if value is not None}
     settings = msgspec.convert({name: value for name, value in chosen.items() if value is not None}, Settings)

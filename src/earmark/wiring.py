@@ -53,7 +53,10 @@ def open_gateways(settings: Settings) -> dict[str, Gateway]:
         from earmark.payments.stripe import StripeGateway
     except ImportError as missing:
         raise SetupError(problem="Stripe needs an extra: pip install 'earmark[stripe]'") from missing
-    return {"stripe": StripeGateway(key, webhook_secret=secret)}
+    gateway = StripeGateway(key, webhook_secret=secret, url=settings.stripe_url)
+    if gateway.live and settings.stripe_url:
+        raise SetupError(problem="EARMARK_STRIPE_URL is for test keys: a live key is shown to Stripe alone.")
+    return {"stripe": gateway}
 
 
 def _open_admission(redis_url: str) -> Admission:

@@ -54,7 +54,7 @@ async def calling(sandbox: Sandbox, url: str | None) -> AsyncIterator[None]:
     try:
         import httpx2
     except ModuleNotFoundError as absent:
-        raise SetupError(problem="Callbacks over HTTP need httpx2: pip install httpx2") from absent
+        raise SetupError(problem="Callbacks over HTTP need httpx2: pip install 'earmark[server]'") from absent
 
     async with httpx2.AsyncClient(timeout=CALLBACK_SECONDS_MAX) as client:
 
