@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from cyclopts import App, CycloptsError
 from rich.console import Console
 
-from earmark.cli import bench, database, locks, race, sandbox, serving
+from earmark.cli import bench, database, explain, locks, race, sandbox, serving
 from earmark.errors import EarmarkError
 from earmark.version import __version__
 
@@ -26,6 +26,7 @@ app.command(serving.serve)
 app.command(serving.work)
 app.command(database.migrate)
 app.command(database.verify)
+app.command(explain.explain)
 app.command(sandbox.sandbox)
 app.command(locks.locks)
 app.command(race.race)
