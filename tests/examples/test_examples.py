@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
 import sqlite3
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
+from uuid import UUID
 
 import msgspec
 import pytest
@@ -15,6 +18,8 @@ from tests.docs.pages import ROOT, Block, blocks, codes, prose, read
 from tests.docs.stories import BIN, Failed, compare, environment, tell
 
 from earmark.api.words import EventIdText
+from earmark.domain.ids import EntryId, EventId
+from earmark.domain.journal import Entry
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -170,6 +175,56 @@ def test_an_airline_sells_a_seat_once_per_number_and_date(url: str, ask: Ask) ->
     assert bags == {morning: (0, 4 + 6), next_day: (0, 1 + 1), back: (0, 10)}
     assert ask(STATES) == [("confirmed", "9"), ("expired", "1")]
     sells_nothing_twice("flight.py", url, ask)
+
+
+def test_letters_are_written_once(url: str, ask: Ask) -> None:
+    """Who bought, whose hold ran out and who gave a seat back hears of it, in the order in which it happened."""
+    said = told("letters.py", url)
+    assert [line.partition(": ")[2] for line in said.splitlines()] == [
+        "Your seats are yours -> alice@mail.example",
+        "Your hold has run out -> bob@mail.example",
+        "Your booking was changed -> alice@mail.example",
+        "True",
+    ]
+    assert ask(STATES) == [("confirmed", "1"), ("expired", "1")]
+    sells_nothing_twice("letters.py", url, ask)
+
+
+def _letters() -> Any:
+    spec = importlib.util.spec_from_file_location("letters", EXAMPLES / "letters.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize(
+    "verb, after, money, subject",
+    [
+        ("hold", "held", None, None),
+        (
+            "payment",
+            "confirmed",
+            {"from": "captured", "to": "refunded", "refunded": 1},
+            "Your money is on its way back",
+        ),
+        ("payment", "confirmed", {"from": "captured", "to": "needs_attention"}, "A payment needs you"),
+        ("cancel", "cancelled", {"owed": 1}, "Your booking was cancelled"),
+    ],
+)
+def test_money_has_its_letters(verb: str, after: str, money: dict[str, Any] | None, subject: str | None) -> None:
+    """What goes back, and what a person has to see to."""
+    entry = Entry(
+        id=EntryId(UUID(int=1)),
+        event_id=EventId("play"),
+        verb=verb,
+        at=datetime(2030, 1, 1, tzinfo=UTC),
+        actor="test",
+        facts={"payment": money} if money else {},
+        after=after,
+    )
+    assert _letters().subject_of(entry) == subject
 
 
 CHANGED = {

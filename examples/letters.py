@@ -1,0 +1,109 @@
+"""Letters to buyers: sold, ran out, money back, and a note to the shop where its money needs a person.
+
+Every change of a booking is an entry of its event's story, numbered without a gap. This reads on from the last number
+that it wrote down, writes a letter for what a buyer should know, and writes the number down. When it dies in between,
+it sends that one letter again, and loses none.
+
+Run it: `python examples/letters.py`. It puts the letters into a folder; a shop hands them to its mail server.
+"""
+
+import asyncio
+import logging
+import os
+import tempfile
+from email.message import EmailMessage
+from pathlib import Path
+
+import structlog
+
+from earmark import Earmark
+from earmark.domain.ids import EventId
+from earmark.domain.journal import Entry
+from earmark.publish.news import Feed
+from earmark.testing import MovableClock
+from earmark.workers.relay import Relay
+
+PLAY = "letters:play"
+SEATS = {"A1": 4500, "A2": 4500, "A3": 4500}  # prices in cents
+SHOP = "box-office@shop.example"
+PAGE = 100
+
+
+def subject_of(entry: Entry) -> str | None:
+    """What a letter about this is called; None where nobody needs one."""
+    money = entry.facts.get("payment") or {}
+    if money.get("to") == "needs_attention":
+        return "A payment needs you"
+    if money.get("refunded"):
+        return "Your money is on its way back"
+    if entry.verb == "confirm":
+        return "Your seats are yours"
+    if entry.verb == "cancel":
+        return "Your booking was changed" if entry.after == "confirmed" else "Your booking was cancelled"
+    if entry.verb == "expire":
+        return "Your hold has run out"
+    return None
+
+
+async def letter_about(shop: Earmark, entry: Entry, subject: str) -> EmailMessage:
+    """To the buyer, or to the shop itself where a person has to look."""
+    assert entry.booking_id is not None
+    booking = await shop.booking(entry.booking_id)
+    letter = EmailMessage()
+    letter["From"] = SHOP
+    letter["To"] = SHOP if subject == "A payment needs you" else booking.buyer
+    letter["Subject"] = subject
+    # One id per entry: a mail server that sees it twice may drop the second.
+    letter["Message-ID"] = f"<{entry.id}@shop.example>"
+    seats = ", ".join(seat.id for seat in booking.lines.seats) or "none"
+    letter.set_content(f"Booking {booking.id}\nSeats: {seats}\n")
+    return letter
+
+
+async def send_news(shop: Earmark, event_id: str, *, folder: Path) -> None:
+    """One look at the story: letters for what is new, and then the number down to which it is told."""
+    cursor = folder / "cursor"
+    told = int(cursor.read_text()) if cursor.exists() else 0
+    while news := await shop.engine.store.outbox.read_numbered(EventId(event_id), after=told, limit=PAGE):
+        for numbered in news:
+            entry = numbered.entry
+            if entry.booking_id is not None and (subject := subject_of(entry)):
+                letter = await letter_about(shop, entry, subject)
+                (folder / f"{numbered.sequence:06}.eml").write_bytes(bytes(letter))
+                print(f"{numbered.sequence}: {letter['Subject']} -> {letter['To']}")
+            told = numbered.sequence
+            cursor.write_text(str(told))
+
+
+async def all_told(shop: Earmark, *, folder: Path) -> bool:
+    """Whether the story has been told to its end."""
+    (count,) = (await shop.engine.store.outbox.count([EventId(PLAY)])).values()
+    return str(count) == (folder / "cursor").read_text()
+
+
+async def main() -> None:
+    """A short day: one buys, one takes too long, one changes her mind about a seat."""
+    clock = MovableClock()  # A clock to push, so that nobody waits. Leave it out in your shop.
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
+        url = os.environ.get("DATABASE_URL") or f"sqlite:///{folder}/shop.sqlite3"
+        async with Earmark.open(url, clock=clock) as shop:
+            relay = Relay(shop.engine.store.outbox, Feed())  # `earmark serve` and `earmark work` run one for you.
+            await shop.create(PLAY, name="A play", currency="EUR", seats=SEATS)
+            alice = await shop.hold(PLAY, buyer="alice@mail.example", seats=["A1", "A2"])
+            await shop.hold(PLAY, buyer="bob@mail.example", seats=["A3"], ttl_seconds=60)
+            await shop.confirm(alice.id, payment_id="card-1")
+            await relay.act()
+            await send_news(shop, PLAY, folder=folder)
+            clock.advance(61)
+            await shop.sweep()
+            await shop.cancel(alice.id, seats=["A2"])
+            await relay.act()
+            await send_news(shop, PLAY, folder=folder)
+            await send_news(shop, PLAY, folder=folder)  # Nothing is new, so nothing is sent.
+            print("all told:", await all_told(shop, folder=folder))
+
+
+if __name__ == "__main__":
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.INFO))
+    asyncio.run(main())
