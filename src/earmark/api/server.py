@@ -26,6 +26,7 @@ from earmark.clock import SystemClock
 from earmark.errors import SetupError
 from earmark.publish.availability import Availability
 from earmark.publish.news import Feed
+from earmark.threads import threads_ended
 from earmark.version import __version__
 from earmark.wiring import open_engine, open_gateways, open_sandbox
 from earmark.workers import loop
@@ -64,7 +65,7 @@ async def serve(settings: Settings, *, ready: Callable[[str], None]) -> None:
     if settings.sweep:
         agents += [Sweeper(engine, swept=metrics.swept), Relay(engine.store.outbox, Feed()), Reconciler(till.teller)]
     try:
-        async with _signals(stop), _door(create_app(house), settings, stop):
+        async with threads_ended(), _signals(stop), _door(create_app(house), settings, stop):
             # What is here by now stays: to search it for rubbish again and again would be a pause in every minute.
             gc.collect()
             gc.freeze()

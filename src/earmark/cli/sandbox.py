@@ -69,7 +69,8 @@ def sandbox(
 
 
 async def _run(house: Sandbox, *, host: str, port: int, callback_url: str | None, seed: int) -> None:
-    from earmark.payments.sandbox.server import calling, serve, threads_ended
+    from earmark.payments.sandbox.server import calling, serve
+    from earmark.threads import threads_ended
 
     out = Console(highlight=False, soft_wrap=True)
     stop = asyncio.Event()

@@ -7,7 +7,6 @@ import contextlib
 import socket
 import threading
 import warnings
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
@@ -25,7 +24,6 @@ OPEN_SECONDS_MAX = 60
 GRACE_SECONDS = 1.0
 COURIER_SECONDS = 0.05
 CALLBACK_SECONDS_MAX = 10.0
-THREADS_SECONDS_MAX = 5.0
 
 
 class CallbackNotTaken(Exception):
@@ -68,32 +66,6 @@ async def calling(sandbox: Sandbox, url: str | None) -> AsyncIterator[None]:
             yield
         finally:
             sandbox.courier.deliver = None
-
-
-@contextlib.asynccontextmanager
-async def threads_ended() -> AsyncIterator[None]:
-    """Leave only when the threads that began inside have ended, as far as the system tells.
-
-    Granian says that it has stopped a moment before its own threads have. A program that ends in that moment is
-    aborted, for they still reach for an interpreter that is being taken down.
-    """
-    before = _threads()
-    try:
-        yield
-    finally:
-        for _ in range(int(THREADS_SECONDS_MAX * 100)):
-            if _threads() <= before:
-                break
-            await asyncio.sleep(0.01)
-
-
-def _threads() -> set[str]:
-    """The threads of this process that Python has not made; empty where the system does not tell."""
-    known = {str(thread.native_id) for thread in threading.enumerate()}
-    try:
-        return {path.name for path in Path("/proc/self/task").iterdir()} - known
-    except OSError:
-        return set()
 
 
 class RunningSandbox:
