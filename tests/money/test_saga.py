@@ -316,6 +316,20 @@ async def test_refunds_in_parts_never_exceed_the_charge(shop: Shop) -> None:
     assert (await shop.booking(paid.booking)).state is State.CONFIRMED
 
 
+async def test_a_refund_that_takes_days_holds_up_none_behind_it(shop: Shop) -> None:
+    """The bank is slow with the first; the second is asked for all the same, and both are done in the end."""
+    paid = await shop.pay(await shop.hold("A1"))
+    done, shop.gateway.refunds = shop.gateway.refunds, RefundReport(standing=RefundStanding.PROCESSING)
+    await shop.refund(paid.booking, 1000)
+    await shop.refund(paid.booking, 2000)
+    assert {"refund 1000", "refund 2000"} <= {*shop.gateway.calls}
+    assert (await shop.payment(paid.booking)).refunded == 0
+    shop.gateway.refunds = done
+    await shop.reconcile(seconds=600)
+    payment = await shop.payment(paid.booking)
+    assert (payment.state, payment.refunded) == (PaymentState.PARTIALLY_REFUNDED, 3000)
+
+
 async def test_a_sale_that_is_cancelled_before_its_capture_is_voided(shop: Shop) -> None:
     """What was only set aside is let go; nothing is taken, and nothing has to go back."""
     shop.gateway.says["capture"] = GatewaySilent("no answer")

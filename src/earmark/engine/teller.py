@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from earmark.domain import payment as law
-from earmark.domain.ids import PaymentId, PoolRef, TotalRef
+from earmark.domain.ids import PaymentId, PoolRef, RefundId, TotalRef
 from earmark.domain.machine import State
 from earmark.domain.payment import UNDECIDED, Payment, PaymentState, RefundState, Standing
 from earmark.engine import money
@@ -34,7 +34,7 @@ from earmark.engine.gateway import (
 from earmark.errors import Outage
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
+    from collections.abc import Awaitable, Callable, Collection, Mapping
     from datetime import datetime
 
     from earmark.domain.booking import Booking
@@ -62,13 +62,16 @@ class Step(StrEnum):
     GIVE_UP = "give_up"
 
 
-def next_step(about: Dossier, *, look: bool) -> Step | None:
-    """What the rows ask for; where they ask for nothing, a `look` at how things stand, or None."""
+def next_step(about: Dossier, *, look: bool, asked: Collection[RefundId] = ()) -> Step | None:
+    """What the rows ask for; where they ask for nothing, a `look` at how things stand, or None.
+
+    Refunds that were `asked` for a moment ago are on their way; those behind them need not wait for that.
+    """
     payment = about.payment
     if payment.state in UNDECIDED:
         return _while_undecided(about)
-    if any(refund.state is RefundState.PENDING for refund in about.refunds):
-        return Step.REFUND
+    if pending := [refund for refund in about.refunds if refund.state is RefundState.PENDING]:
+        return Step.REFUND if any(refund.id not in asked for refund in pending) else None
     match payment.state:
         case PaymentState.AUTHORISED:
             return Step.CAPTURE if money.wants(about.booking, payment) else Step.GIVE_UP
@@ -193,21 +196,23 @@ class Teller:
 
     async def _drive(self, payment_id: PaymentId, *, look: bool) -> Payment | None:
         payment = None
+        asked: set[RefundId] = set()
         try:
             for taken in range(STEPS_MAX):
                 about = await self._engine.store.read_dossier(payment_id)
-                step = next_step(about, look=look and not taken) if about else None
+                step = next_step(about, look=look and not taken, asked=asked) if about else None
                 if about is None or step is None:
                     break
-                payment = await self._take(step, about, first=not look and about.payment.version == 1)
-                if not _went_on(about.payment, payment):
+                heard = len(asked)
+                payment = await self._take(step, about, first=not look and about.payment.version == 1, asked=asked)
+                if not _went_on(about.payment, payment) and len(asked) == heard:
                     break
         except Outage as outage:
             # Whatever was asked of the gateway is asked again: the payment is due soon.
             _log.warning("payment %s rests: %s", payment_id, outage)
         return payment
 
-    async def _take(self, step: Step, about: Dossier, *, first: bool) -> Payment:
+    async def _take(self, step: Step, about: Dossier, *, first: bool, asked: set[RefundId]) -> Payment:
         """One step: ask, then write what was said. `first` tells that nothing was asked before."""
         ids = self._engine.ids
         if step is Step.GIVE_UP:
@@ -218,7 +223,7 @@ class Teller:
             return await self._transact(partial(money.hear_nothing, about=about, ids=ids))
         try:
             if step is Step.REFUND:
-                return await self._refund_next(gateway, about)
+                return await self._refund_next(gateway, about, asked=asked)
             report = await self._ask(gateway, step, about.payment, first=first)
         except (GatewaySilent, TimeoutError) as silence:
             _log.warning("gateway %s did not say what became of %s: %s", gateway.name, about.payment.id, silence)
@@ -259,8 +264,9 @@ class Teller:
             about = await self._engine.store.read_dossier(about.payment.id) or about
         return about.payment
 
-    async def _refund_next(self, gateway: Gateway, about: Dossier) -> Payment:
-        refund = next(one for one in about.refunds if one.state is RefundState.PENDING)  # `next_step` has seen it
+    async def _refund_next(self, gateway: Gateway, about: Dossier, *, asked: set[RefundId]) -> Payment:
+        pending = (one for one in about.refunds if one.state is RefundState.PENDING and one.id not in asked)
+        refund = next(pending)  # `next_step` has seen it
         order = RefundOrder(
             refund_id=refund.id, payment=order_of(about.payment), amount=refund.amount, gateway_id=refund.gateway_id
         )
@@ -269,6 +275,7 @@ class Teller:
                 report = await gateway.refund(order)
         except GatewayRefused as refused:
             raise GatewaySilent(str(refused)) from refused
+        asked.add(refund.id)
         return await self._transact(
             partial(money.hear_refund, report=report, refund_id=refund.id, about=about, ids=self._engine.ids)
         )
