@@ -4,8 +4,8 @@ A transaction that locks takes a round trip for each kind of row, and keeps its 
 draft takes two: one look at everything, and one call that compares every row with what was seen as it writes. Of seats
 that nobody has had yet, and of holds that it wrote itself, this process may remember what a look would show (`recall`),
 which leaves one. Where nobody else wanted the same rows in that moment, which is nearly always, that is all. Else the
-call keeps nothing (`Moved`), and the same verb runs again in a transaction that locks. One hold alone, from memory, has a
-call of its own: it is what a buyer in a quiet shop waits for.
+call keeps nothing (`Moved`), and the same verb runs again in a transaction that locks. One hold alone, from memory, has
+a call of its own: it is what a buyer in a quiet shop waits for.
 
 The steps are the port's, in the port's order. Here the lock steps only look, and `write` does what locks would do.
 """
