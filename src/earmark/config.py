@@ -33,6 +33,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     stripe_key: str | None = None
     stripe_webhook_secret: str | None = None
     stripe_url: str | None = None
+    balance: bool = False
 
 
 def read(environment: Mapping[str, str], **given: object) -> Settings:
@@ -49,6 +50,7 @@ def read(environment: Mapping[str, str], **given: object) -> Settings:
         "stripe_key": _first(environment, "EARMARK_STRIPE_KEY"),
         "stripe_webhook_secret": _first(environment, "EARMARK_STRIPE_WEBHOOK_SECRET"),
         "stripe_url": _first(environment, "EARMARK_STRIPE_URL"),
+        "balance": _switch("EARMARK_BALANCE", _first(environment, "EARMARK_BALANCE")),
     }
     chosen = found | {name: value for name, value in given.items() if value is not None}
     settings = msgspec.convert({name: value for name, value in chosen.items() if value is not None}, Settings)

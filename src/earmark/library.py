@@ -20,6 +20,7 @@ from earmark.domain.event import Event
 from earmark.domain.ids import BookingId, Buyer, EventId, PoolId, SeatId
 from earmark.domain.money import AMOUNT_MAX, is_currency
 from earmark.domain.pool import Pool
+from earmark.domain.refunds import check_rules
 from earmark.domain.seat import Seat
 from earmark.engine.asks import Actor, Cancel, Confirm, Create, Decided, Extend, Hold, Release
 from earmark.errors import BookingUnknown, EventUnknown, InvalidRequest
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
     from earmark.domain.booking import Booking
     from earmark.domain.journal import Entry
-    from earmark.engine.asks import Answer
+    from earmark.engine.asks import Answer, Undone
     from earmark.engine.engine import Engine
     from earmark.engine.ports import Clock, SeatMap
 
@@ -85,6 +86,7 @@ class Earmark:
         own = EventId(event_id)
         now = (await self.engine.store.read_map(own)).now
         event = Event(id=own, name=name, currency=currency, live=self._actor.live, created_at=now, **policy)
+        check_rules(event)
         ask = Create(
             actor=self._actor,
             entry_id=self.engine.ids.entry_id(),
@@ -156,7 +158,8 @@ class Earmark:
             pools={PoolId(pool): units for pool, units in (pools or {}).items()},
             reason=reason,
         )
-        return _booking(await self.engine.cancel(ask))
+        undone: Undone = _value(await self.engine.cancel(ask))
+        return undone.booking
 
     async def booking(self, booking_id: BookingId | str) -> Booking:
         """A booking as it is. A hold whose time is over may still read `held` here until somebody meets it."""

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
     from earmark.config import Settings
+    from earmark.engine.accounts import Accounts
     from earmark.engine.gateway import Gateway
     from earmark.engine.ports import Admission, Clock, Store
     from earmark.store.migrations import Migration
@@ -42,8 +43,18 @@ def open_sandbox(clock: Clock | None = None) -> dict[str, Gateway]:
     return {"sandbox": SandboxGateway(Sandbox(clock or SystemClock()))}
 
 
-def open_gateways(settings: Settings) -> dict[str, Gateway]:
-    """Who takes the money of live events, as far as it is set up."""
+def open_gateways(settings: Settings, accounts: Accounts | None = None) -> dict[str, Gateway]:
+    """Who takes the money of live events, as far as it is set up. The balance gateway needs the store's accounts."""
+    return _open_stripe(settings) | (_open_balance(accounts) if settings.balance and accounts is not None else {})
+
+
+def _open_balance(accounts: Accounts) -> dict[str, Gateway]:
+    from earmark.payments.balance.gateway import BalanceGateway
+
+    return {"balance": BalanceGateway(accounts)}
+
+
+def _open_stripe(settings: Settings) -> dict[str, Gateway]:
     key, secret = settings.stripe_key, settings.stripe_webhook_secret
     if key is None and secret is None:
         return {}

@@ -43,8 +43,9 @@ async def ended(shop: Caller, state: str, event: str) -> Json:
 async def test_the_same_verb_again_answers_with_the_booking(shop: Caller, state: str, repeated: str) -> None:
     """A double click is not an error: the same confirm, release or cancel again is 200 and changes nothing."""
     booking = await ended(shop, state, await shop.theatre())
+    beside = {"money": None} if repeated == "cancel" else {}
     for _ in range(3):
-        assert timeless(answered(await ask(shop, repeated, booking["id"]), 200)) == timeless(booking)
+        assert timeless(answered(await ask(shop, repeated, booking["id"]), 200)) == timeless(booking) | beside
     assert timeless(await shop.booking(booking["id"])) == timeless(booking)
 
 

@@ -114,6 +114,94 @@ async def test_money_goes_back_in_parts_and_with_a_cancel(shop: httpx2.AsyncClie
     assert sum(line.amount for line in bank(house).bank.ledger if line.move == "refunded") == 2 * PRICE
 
 
+RULES = {"refund_until_seconds": 86_400, "refund_fee_percent": 10, "refund_fee_fixed": 150}
+
+
+async def strict(shop: httpx2.AsyncClient, clock: MovableClock) -> str:
+    """An event that keeps a fee, until a day before it starts."""
+    starts_at = (clock.now() + timedelta(days=2)).isoformat()
+    layout = {"rows": 1, "seats_per_row": 4, "price": PRICE}
+    body = {"id": "strict", "name": "A play", "currency": "EUR", "layout": layout, "starts_at": starts_at} | RULES
+    answer = await shop.post("/v1/events", json=body)
+    assert (answer.status_code, answer.json() | RULES) == (201, answer.json())
+    return "strict"
+
+
+async def test_a_cancel_says_what_went_back_what_was_kept_and_why(
+    shop: httpx2.AsyncClient, house: House, clock: MovableClock
+) -> None:
+    """In time less the fee, later nothing, and what the shop says where it says something."""
+    event = await strict(shop, clock)
+    booking_id = await held(shop, event, "A1", "A2", "A3")
+    await pay(shop, booking_id)
+
+    async def cancel(key: str, **body: Any) -> Any:
+        path, headers = f"/v1/bookings/{booking_id}/cancel", {"Idempotency-Key": key}
+        said, again = [await shop.post(path, json=body, headers=headers) for _ in range(2)]
+        assert (again.content, again.headers["Idempotency-Replayed"]) == (said.content, "true")
+        return said.json()["money"]
+
+    assert await cancel("in-time", seats=["A1"]) == {"refund": PRICE - 600, "fee": 600, "reason": "within_window"}
+    clock.advance(86_400)
+    assert await cancel("late", seats=["A2"]) == {"refund": 0, "fee": PRICE, "reason": "window_over"}
+    assert await cancel("kind", refund="full") == {"refund": PRICE, "fee": 0, "reason": "asked"}
+    assert (await shop.post(f"/v1/bookings/{booking_id}/cancel", json={})).json()["money"] is None
+    await house.till.teller.close()
+    assert sum(line.amount for line in bank(house).bank.ledger if line.move == "refunded") == 2 * PRICE - 600
+    told = (await shop.get(f"/v1/bookings/{booking_id}/history")).json()["entries"]
+    kept = [entry["facts"]["payment"]["fee"] for entry in told if entry["verb"] == "cancel"]
+    assert kept == [600, PRICE, 0]
+
+
+async def test_an_operator_changes_the_refund_rules(shop: httpx2.AsyncClient, clock: MovableClock) -> None:
+    """Null takes the window away; a fee is taken away by 0."""
+    event = await strict(shop, clock)
+    answer = await shop.patch(f"/v1/events/{event}", json={"refund_until_seconds": None, "refund_fee_percent": 0})
+    assert answer.status_code == 200
+    known = {"refund_until_seconds": None, "refund_fee_percent": 0, "refund_fee_fixed": 150}
+    assert (await shop.get(f"/v1/events/{event}")).json() | known == answer.json()
+
+
+@pytest.mark.parametrize(
+    "field, value",
+    [
+        ("refund_until_seconds", -1),
+        ("refund_until_seconds", 10**9),
+        ("refund_fee_percent", 101),
+        ("refund_fee_percent", 2.5),
+        ("refund_fee_percent", None),
+        ("refund_fee_fixed", -1),
+        ("refund_fee_fixed", 10**12 + 1),
+    ],
+)
+async def test_refund_rules_out_of_bounds_are_refused(
+    shop: httpx2.AsyncClient, clock: MovableClock, field: str, value: object
+) -> None:
+    """In a new event and in a change, and the field is named."""
+    event = await strict(shop, clock)
+    layout = {"rows": 1, "seats_per_row": 1, "price": PRICE}
+    new = await shop.post("/v1/events", json={"name": "No", "currency": "EUR", "layout": layout, field: value})
+    changed = await shop.patch(f"/v1/events/{event}", json={field: value})
+    for answer in (new, changed):
+        assert (answer.status_code, answer.json()["code"]) == (422, "invalid_request")
+        assert field in answer.text
+
+
+async def test_a_guest_cannot_cancel_past_the_rules(
+    shop: httpx2.AsyncClient, stranger: httpx2.AsyncClient, clock: MovableClock
+) -> None:
+    """Neither the whole price nor a refund by hand: both are the shop's."""
+    event = await strict(shop, clock)
+    assert (await stranger.post("/v1/guests")).status_code == 201
+    booking = await stranger.post("/v1/bookings", json={"event_id": event, "seats": ["A1"]})
+    booking_id = booking.json()["id"]
+    assert (await pay(stranger, booking_id)).json()["state"] == "confirmed"
+    for path, body in {"cancel": {"refund": "full"}, "refunds": {"amount": 1}}.items():
+        answer = await stranger.post(f"/v1/bookings/{booking_id}/{path}", json=body, headers={"Idempotency-Key": path})
+        assert (answer.status_code, answer.json()["code"]) == (403, "forbidden")
+    assert (await shop.get(f"/v1/bookings/{booking_id}")).json()["state"] == "confirmed"
+
+
 class Letters:
     """Callbacks about a payment that waits for its buyer, and what a forger can do with them."""
 

@@ -27,6 +27,7 @@ NOW = datetime(2030, 1, 2, 3, 4, 5, tzinfo=UTC)
 ID = BookingId(UUID(int=1))
 PAYMENT = PaymentId(UUID(int=2))
 EVENT = EventId("play")
+BACK_AND_KEPT = "40.00 EUR owed back, 5.00 EUR kept (within_window)"
 
 
 def a_booking(state: State = State.CONFIRMED, **fields: object) -> Booking:
@@ -89,7 +90,12 @@ def test_a_sale_with_a_decline_a_refund_and_one_seat_less() -> None:
         an_entry("confirm", "confirmed", payment=money | {"from": "pending", "to": "authorised"}),
         an_entry("refund", "confirmed", payment=money | {"owed": 1500}),
         an_entry("payment", "confirmed", payment=money | {"from": "captured", "to": "captured", "refunded": 1500}),
-        an_entry("cancel", "confirmed", lines={"seats": [{"id": "A1"}], "pools": []}),
+        an_entry(
+            "cancel",
+            "confirmed",
+            lines={"seats": [{"id": "A1"}], "pools": []},
+            payment=money | {"refund": 4000, "fee": 500, "reason": "within_window"},
+        ),
         payments=[(a_payment(captured=9000, gateway_id="pi_1"), [a_refund(RefundState.DONE, gateway_id="re_1")])],
     )
     assert said == [
@@ -100,7 +106,7 @@ def test_a_sale_with_a_decline_a_refund_and_one_seat_less() -> None:
         "  2030-01-02 03:04:05  confirmed; payment 00000000 pending → authorised  [key:1]",
         "  2030-01-02 03:04:05  payment 00000000, 15.00 EUR owed back  [key:1]",
         "  2030-01-02 03:04:05  payment 00000000 stays captured, 15.00 EUR went back  [key:1]",
-        "  2030-01-02 03:04:05  cancelled but for A1  [key:1]",
+        f"  2030-01-02 03:04:05  cancelled but for A1; payment 00000000, {BACK_AND_KEPT}  [key:1]",
         "",
         f"  payment {PAYMENT} at stripe (pi_1): captured, 45.00 EUR, 90.00 EUR taken",
         "    15.00 EUR went back, re_1",

@@ -26,6 +26,7 @@ from earmark.engine.asks import (
     PoolPatch,
     Release,
     SeatPatch,
+    Undone,
 )
 from earmark.engine.engine import Engine
 from earmark.engine.ports import BookingFilter
@@ -169,7 +170,10 @@ class Shop:
 
     async def cancel(self, booking: Booking, *seats: str, **rest: Any) -> Booking:
         """Undo a sale; with seats or units, only those."""
-        return _booking(await self.engine.cancel(self.ask_cancel(booking, *seats, **rest)))
+        answer = await self.engine.cancel(self.ask_cancel(booking, *seats, **rest))
+        assert isinstance(answer, Decided)
+        undone: Undone = answer.value
+        return undone.booking
 
     def ask_change(
         self,
@@ -284,7 +288,8 @@ def memo() -> Callable[..., Memo]:
 
 
 def _render(decided: Any, now: datetime) -> tuple[int, bytes]:
-    return 201, f"{decided.id} v{decided.version} at {now.isoformat()}".encode()
+    known = decided.booking if isinstance(decided, Undone) else decided
+    return 201, f"{known.id} v{known.version} at {now.isoformat()}".encode()
 
 
 @pytest.fixture

@@ -16,6 +16,19 @@ class Planted(NamedTuple):
     row: str
 
 
+_UNDO = "UPDATE bookings SET state = 'cancelled' WHERE id = '{sold}'"
+
+
+def _told_of(*, fee: int) -> str:
+    """The journal's word of what a cancellation kept."""
+    facts = f'{{{{"payment": {{{{"fee": {fee}}}}}}}}}'
+    return (
+        "INSERT INTO journal (id, event_id, booking_id, version, verb, before, after, actor, at, facts) "
+        f"SELECT '{LATE}', event_id, id, version + 1, 'cancel', 'confirmed', 'cancelled', 'shop', created_at, "
+        f"'{facts}' FROM bookings WHERE id = '{{sold}}'"
+    )
+
+
 MONEY_PLANTED = [
     Planted(
         "a payment of no booking",
@@ -62,6 +75,18 @@ MONEY_PLANTED = [
         "captured_money_has_a_booking",
         on(OPEN, "state = 'captured', captured = amount"),
         f"payment {OPEN} keeps 2000, and its booking {{held}} is paying",
+    ),
+    Planted(
+        "money of a sale that was undone, and no word of it",
+        "kept_money_is_a_price_or_a_fee",
+        _UNDO,
+        f"payment {SALE} keeps 600, and its booking {{sold}} is cancelled for 1000 with 0 of fees",
+    ),
+    Planted(
+        "more than what is left of a sale",
+        "kept_money_is_a_price_or_a_fee",
+        "UPDATE bookings SET total = 599 WHERE id = '{sold}'",
+        f"payment {SALE} keeps 600, and its booking {{sold}} is confirmed for 599 with 0 of fees",
     ),
     Planted(
         "a sale for a payment that failed",
@@ -141,8 +166,15 @@ MONEY_PLANTED = [
 ]
 
 MONEY_IN_ORDER = {
-    "a cancelled sale keeps what was not refunded": ["UPDATE bookings SET state = 'cancelled' WHERE id = '{sold}'"],
+    "a cancelled sale keeps its fee": [_UNDO, _told_of(fee=600)],
+    "a cancelled sale gave back of its fee": [_UNDO, _told_of(fee=601)],
     "somebody was told of money without a booking": [on(LATE, "state = 'needs_attention', captured = amount")],
+    "a person has settled money without a booking": [on(LATE, "state = 'settled', captured = amount")],
+    "another amount was taken for a hold that waits": [on(OPEN, "state = 'needs_attention', captured = 1")],
+    "a refund that a person made good": [
+        on(SALE, "state = 'settled', code = 'refunded_by_hand', refunded = 0"),
+        on_back("state = 'refused'"),
+    ],
     "a flagged payment is waited for": [on(OPEN, "state = 'needs_attention'")],
     "a sale of which a refund was refused": [
         on(SALE, "state = 'needs_attention', refunded = 0"),

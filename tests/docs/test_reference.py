@@ -41,6 +41,8 @@ ANSWERS = (
     words.BookingAnswer,
     money_words.PaidAnswer,
     money_words.PaymentAnswer,
+    money_words.UndoneAnswer,
+    money_words.RulingAnswer,
     words.EventAnswer,
     words.SeatAnswer,
     words.PoolAnswer,
@@ -111,7 +113,7 @@ def test_every_setting_is_listed_with_its_default() -> None:
     assert [row[3] for row in rows] == [shown.get(field.default, f"`{field.default}`") for field in fields]
 
 
-SAMPLES = {"port": "8181", "guests": "on", "sweep": "off", "admin_key": "ek_test_0123456789"}
+SAMPLES = {"port": "8181", "guests": "on", "sweep": "off", "balance": "on", "admin_key": "ek_test_0123456789"}
 
 
 @pytest.mark.parametrize("row", table(SETTINGS), ids=lambda row: row[0].strip("`"))

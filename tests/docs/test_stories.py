@@ -95,7 +95,12 @@ def test_running_several_servers(empty_postgres_url: str, tmp_path: Path) -> Non
 
 def test_taking_payments_with_stripe(tmp_path: Path) -> None:
     """From test keys to a booking that is paid, through the official SDK, where the sandbox stands in for Stripe."""
-    given = {"8080": free_port(), "8090": free_port(), "sk_test_…": "sk_test_of_the_page", "whsec_…": "whsec_of_the_page"}
+    given = {
+        "8080": free_port(),
+        "8090": free_port(),
+        "sk_test_…": "sk_test_of_the_page",
+        "whsec_…": "whsec_of_the_page",
+    }
     assert tell(read("docs/howto/stripe.md"), folder=tmp_path, instead=given) == 5
 
 

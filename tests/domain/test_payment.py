@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from earmark.domain import payment as law
 from earmark.domain.ids import BookingId, EventId, PaymentId, RefundId
-from earmark.domain.payment import EDGES, HEARD, TAKEN, UNDECIDED, Payment, PaymentState, Refund, Standing
+from earmark.domain.payment import EDGES, HEARD, TAKEN, UNDECIDED, Payment, PaymentState, Refund, SettledAs, Standing
 from earmark.errors import RefundRefused
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -103,6 +103,8 @@ def test_every_change_of_state_is_an_edge() -> None:
     }
     found |= {(state, law.given_up(opened(state=state)).state) for state in UNDECIDED | {PaymentState.AUTHORISED}}
     found |= {(PaymentState.PENDING, PaymentState.UNKNOWN)}
+    flagged = opened(state=PaymentState.NEEDS_ATTENTION, captured=PRICE)
+    found |= {(PaymentState.NEEDS_ATTENTION, law.settled(flagged, [], how=SettledAs.KEPT, note="x").state)}
     found |= {(state, law.flagged(opened(state=state), code="x").state) for state in TAKEN}
     found |= {
         (state, law.heard(opened(state=state), Standing.CAPTURED, wanted=True, captured=1).state)
@@ -155,7 +157,7 @@ def test_who_waits_for_an_answer_asks_less_and_less_often_and_never_stops() -> N
 def test_what_is_over_is_not_looked_at_again(state: PaymentState) -> None:
     """And what is not over always is."""
     over = {PaymentState.CAPTURED, PaymentState.PARTIALLY_REFUNDED, PaymentState.REFUNDED}
-    over |= {PaymentState.VOIDED, PaymentState.FAILED}
+    over |= {PaymentState.VOIDED, PaymentState.FAILED, PaymentState.SETTLED}
     due = law.scheduled(opened(state=state), now=NOW + timedelta(days=2), tried=False).due_at
     assert (due is None) == (state in over)
     owes = opened(state=PaymentState.CAPTURED, captured=PRICE, refunding=1)

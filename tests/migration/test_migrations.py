@@ -77,6 +77,16 @@ def test_a_schema_that_lacks_a_step_is_old(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
+def test_a_database_has_all_guards_or_none(dialect: str) -> None:
+    """Yesterday's guards would refuse what the law allows today."""
+    steps = migrations.migrations(dialect)
+    *_, newest = [step for step in steps if step.name.endswith("guards")]
+    with pytest.raises(SetupError, match=str(newest)):
+        check_current(dialect, {step.number: step.checksum for step in steps if step is not newest})
+    check_current(dialect, {step.number: step.checksum for step in steps if not step.name.endswith("guards")})
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
 def test_migrations_count_without_a_gap(dialect: str) -> None:
     """0001, 0002, …: each number once, the same names in both dialects."""
     known = migrations.migrations(dialect)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from typing import TYPE_CHECKING
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
 
 from tests.money.world import SEATS, World
 
@@ -43,6 +44,13 @@ OF_CALLS = (
 )
 OF_CALLBACKS = (Fault.DUPLICATE, Fault.REORDER, Fault.DELAY, Fault.LOSE)
 STEPS = 40
+RULES: tuple[dict[str, int], ...] = (
+    {},
+    {"refund_fee_percent": 7, "refund_fee_fixed": 99},
+    {"refund_fee_percent": 10, "refund_until_seconds": 3600},
+)
+"""How the events of the seeds give money back, in turn."""
+STARTS_IN = timedelta(hours=2)
 
 
 class Chaos:
@@ -54,10 +62,13 @@ class Chaos:
         self.world = World(store, clock=clock, ids=ids, seed=seed)
         self.world.sandbox.courier.deliver = self._take
         self._bookings: list[Booking] = []
+        self._rules: dict[str, Any] = dict(RULES[seed % len(RULES)])
+        if "refund_until_seconds" in self._rules:
+            self._rules["starts_at"] = clock.now() + STARTS_IN
 
     async def run(self) -> list[str]:
         """Everything at once, then peace; what does not agree in the end."""
-        await self.world.open()
+        await self.world.open(**self._rules)
         script = self.world.sandbox.script
         for fault in OF_CALLS:
             script.add(fault, probability=0.04, times=None, seconds=self._random.choice([None, 30, 2000]))
@@ -160,6 +171,9 @@ class Chaos:
     async def _count(self) -> None:
         for booking in self._bookings:
             self.seen[f"booking {(await self.world.booking(booking)).state}"] += 1
+            for entry in await self.world.store.read_history(booking.id):
+                if "fee" in (money := entry.facts.get("payment", {})):
+                    self.seen[f"cancelled {money['reason']}{' with a fee' if money['fee'] else ''}"] += 1
             for payment, refunds in await self.world.store.list_payments(booking.id):
                 self.seen[f"payment {payment.state}"] += 1
                 self.seen["refunds"] += len(refunds)

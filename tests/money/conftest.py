@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from earmark.clock import MovableClock
     from earmark.domain.booking import Booking
     from earmark.domain.payment import Payment
-    from earmark.engine.asks import Paid
+    from earmark.engine.asks import Paid, Undone
     from earmark.engine.ports import SeatMap, Store
     from earmark.uuids import Uuid7Ids
 
@@ -79,12 +79,13 @@ class Shop:
         return paid
 
     async def cancel(self, booking: Booking, **how: Any) -> Booking:
-        """Undo a sale, and wait for what goes back."""
+        """Undo a sale; what goes back is on its way."""
         ask = Cancel(actor=self.actor, entry_id=self.engine.ids.entry_id(), booking_id=booking.id, **how)
         answer = await self.engine.cancel(ask)
         assert isinstance(answer, Decided)
-        undone: Booking = answer.value
-        return undone
+        undone: Undone = answer.value
+        self.undone = undone
+        return undone.booking
 
     async def refund(self, booking: Booking, amount: int) -> Paid:
         """Money back."""

@@ -1,4 +1,4 @@
-"""Random buyers, bank faults and clock jumps, seed after seed: money in less money out is the price of what is sold."""
+"""Random buyers, bank faults and clock jumps, seed after seed: money in less money out is what is sold, and fees."""
 
 from __future__ import annotations
 
@@ -31,6 +31,9 @@ MUST_BE_SEEN = {
     "callback",
     "seats_taken",
     "refunds",
+    "cancelled within_window",
+    "cancelled within_window with a fee",
+    "cancelled window_over with a fee",
 }
 
 

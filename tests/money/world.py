@@ -50,10 +50,11 @@ class World:
         self.engine = Engine(store, ids=self.ids)
         self.teller = Teller(self.engine, {"sandbox": gateway}, call_seconds_max=1)
 
-    async def open(self) -> None:
+    async def open(self, **policy: Any) -> None:
         """Eight seats."""
         seats = dict.fromkeys(SEATS, PRICE)
-        await Earmark(self.engine, live=False).create(self.event, name="A concert", currency="EUR", seats=seats)
+        library = Earmark(self.engine, live=False)
+        await library.create(self.event, name="A concert", currency="EUR", seats=seats, **policy)
 
     async def hold(self, *seats: str, buyer: str = "alice", ttl: int = 600) -> Booking:
         """Set aside."""
@@ -114,15 +115,22 @@ class World:
         wrong: list[str] = []
         _, bookings = await self.store.list_bookings(BookingFilter(live=False, limit=10_000, event_id=self.event))
         worth = sum(booking.total for booking in bookings if booking.state is State.CONFIRMED)
+        fees = 0
         for booking in bookings:
+            fees += await self.fees(booking)
             wrong += await self._wrong_with(booking)
         net = self.bank.total(Move.CAPTURED) - self.bank.total(Move.REFUNDED)
-        if net != worth - refunded_by_hand:
-            wrong.append(f"the bank took {net}, and {worth} is sold less {refunded_by_hand} given back")
+        if net != worth + fees - refunded_by_hand:
+            wrong.append(f"the bank took {net}, {worth} is sold, {fees} are fees, {refunded_by_hand} was given back")
         wrong += [
             f"{one.id} is set aside for ever" for one in self.bank.intents() if one.status is Status.REQUIRES_CAPTURE
         ]
         return wrong + [f"{flaw.rule}: {flaw.row}" for flaw in await self.store.find_flaws(limit=10)]
+
+    async def fees(self, booking: Booking) -> int:
+        """What its cancellations kept, as the journal tells it."""
+        told = [entry.facts.get("payment", {}) for entry in await self.store.read_history(booking.id)]
+        return sum(money.get("fee", 0) for money in told)
 
     async def _wrong_with(self, booking: Booking) -> list[str]:
         wrong: list[str] = []
@@ -136,7 +144,7 @@ class World:
         if booking.state is State.PAYING:
             wrong.append(f"{booking.id} is paying for ever")
         kept = sum(payment.captured - payment.refunding for payment, _ in payments)
-        if kept and booking.state is not State.CONFIRMED:
+        if kept > await self.fees(booking) and booking.state is not State.CONFIRMED:
             wrong.append(f"{booking.id} is {booking.state}, and {kept} of its money was kept")
         if booking.state is State.CONFIRMED and not any(payment.captured for payment, _ in payments):
             wrong.append(f"{booking.id} is sold, and nobody paid")

@@ -28,6 +28,7 @@ from earmark.engine.asks import (
     Extend,
     Hold,
     Release,
+    Undone,
 )
 from earmark.engine.batch import Batcher
 from earmark.engine.cancel import cancel
@@ -429,7 +430,7 @@ class House:
 def granted(outcome: Any) -> Booking:
     """The booking that a request was answered with."""
     assert isinstance(outcome, Decided), repr(outcome)
-    found: Booking = outcome.value
+    found: Booking = outcome.value.booking if isinstance(outcome.value, Undone) else outcome.value
     return found
 
 

@@ -12,7 +12,7 @@ from earmark.errors import Refusal
 
 from . import shortcuts
 from .asks import a_block, a_cancel, a_confirm, a_hold, a_limit, a_release, a_repricing, an_extend
-from .support import AS_BUILT, LOST_ITS_SEAT, TWO_OWNERS, Shortcut
+from .support import AS_BUILT, LOST_ITS_SEAT, TWO_OWNERS, Shortcut, granted
 
 if TYPE_CHECKING:
     from earmark.domain.booking import Booking
@@ -40,8 +40,9 @@ async def shop(house: House, engine: Engine, chance: random.Random, told: list[A
             told.append(refused)
             continue
         told.append(answer)
-        if answer.value.state in {State.HELD, State.CONFIRMED}:
-            mine.append(answer.value)
+        booking = granted(answer)
+        if booking.state in {State.HELD, State.CONFIRMED}:
+            mine.append(booking)
 
 
 def next_ask(mine: list[Booking], chance: random.Random) -> Ask:

@@ -44,7 +44,9 @@ async def readyz(visit: Visit) -> Reply:
 
 async def metrics(visit: Visit) -> Reply:
     """For Prometheus."""
-    return Reply(body=visit.house.metrics.page(), media_type="text/plain; version=0.0.4; charset=utf-8")
+    house = visit.house
+    await house.metrics.watch(house.engine.store, gateways=house.till.gateways, now=house.clock.now())
+    return Reply(body=house.metrics.page(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
 HEALTH = (

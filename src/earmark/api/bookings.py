@@ -6,8 +6,8 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from earmark.api import words
-from earmark.api.door import Call, Reply, Visit, reply, say
+from earmark.api import money_words, words
+from earmark.api.door import Call, Render, Reply, Visit, reply, say
 from earmark.api.identity import Scope
 from earmark.api.paging import read_page
 from earmark.api.problems import Forbidden
@@ -66,14 +66,14 @@ async def cancel(visit: Visit, body: words.CancelBody) -> Reply:
     if len(set(body.seats)) != len(body.seats):
         raise InvalidRequest.at("seats", "names a seat twice")
     ask = Cancel(
-        **_common(visit),
+        **_common(visit, render=money_words.undone_answer),
         booking_id=booking_id(visit),
         seats=frozenset(SeatId(seat) for seat in body.seats),
         pools={PoolId(pool): units for pool, units in body.pools.items()},
         reason=body.reason,
         refund=_refund(body.refund),
     )
-    return reply(await visit.house.till.cancel(ask), _render)
+    return reply(await visit.house.till.cancel(ask), money_words.undone_answer)
 
 
 async def read(visit: Visit) -> Reply:
@@ -123,11 +123,11 @@ def _render(booking: Booking, now: datetime) -> Any:
     return words.booking_answer(booking, now)
 
 
-def _common(visit: Visit, *, status: HTTPStatus = HTTPStatus.OK) -> dict[str, Any]:
+def _common(visit: Visit, *, status: HTTPStatus = HTTPStatus.OK, render: Render = _render) -> dict[str, Any]:
     return {
         "actor": visit.principal.actor,
         "entry_id": visit.engine.ids.entry_id(),
-        "memo": visit.memo(_render, status=status),
+        "memo": visit.memo(render, status=status),
     }
 
 
@@ -295,7 +295,7 @@ CALLS = (
         summary="Undo a sale, or some lines of it",
         handler=cancel,
         body=words.CancelBody,
-        answer=words.BookingAnswer,
+        answer=money_words.UndoneAnswer,
         scope=Scope.SELL,
         refusals=(*_ON_BOOKING, "booking_not_confirmed", "refund_refused"),
         idempotent=True,

@@ -62,6 +62,9 @@ async def create(visit: Visit, body: words.EventBody) -> Reply:
         hold_ttl_seconds=body.hold_ttl_seconds,
         per_buyer_max=body.per_buyer_max,
         on_decline=body.on_decline,
+        refund_until_seconds=body.refund_until_seconds,
+        refund_fee_percent=body.refund_fee_percent,
+        refund_fee_fixed=body.refund_fee_fixed,
     )
     ask = Create(
         actor=visit.principal.actor,

@@ -11,11 +11,12 @@ from msgspec import Meta, Struct
 from earmark.api.words import BookingAnswer, Moment, Reference, booking_answer
 from earmark.domain.money import AMOUNT_MAX, Money
 from earmark.domain.payment import Payment, PaymentState
+from earmark.domain.refunds import Reason
 
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from earmark.engine.asks import Paid
+    from earmark.engine.asks import Paid, Undone
 
 
 class Capture(StrEnum):
@@ -67,6 +68,20 @@ class PaidAnswer(BookingAnswer, kw_only=True):
     payment: PaymentAnswer | None
 
 
+class RulingAnswer(Struct, kw_only=True):
+    """What became of the money of what was undone: given back and kept, in minor units, and by which rule."""
+
+    refund: int
+    fee: int
+    reason: Reason
+
+
+class UndoneAnswer(BookingAnswer, kw_only=True):
+    """A booking of which a sale was undone; `money` is null where none was taken here, or nothing was left to undo."""
+
+    money: RulingAnswer | None
+
+
 class PaymentsAnswer(Struct, kw_only=True):
     """All payments of a booking, oldest first."""
 
@@ -102,3 +117,9 @@ def paid_answer(paid: Paid, now: datetime) -> PaidAnswer:
     """A booking and its payment in the API's words."""
     booking = msgspec.structs.asdict(booking_answer(paid.booking, now))
     return PaidAnswer(**booking, payment=payment_answer(paid.payment) if paid.payment else None)
+
+
+def undone_answer(undone: Undone, now: datetime) -> UndoneAnswer:
+    """A booking and what became of its money in the API's words."""
+    booking, ruling = msgspec.structs.asdict(booking_answer(undone.booking, now)), undone.money
+    return UndoneAnswer(**booking, money=RulingAnswer(**msgspec.structs.asdict(ruling)) if ruling else None)

@@ -50,7 +50,7 @@ async def serve(settings: Settings, *, ready: Callable[[str], None]) -> None:
     _check_free(settings.host, settings.port)
     engine = await open_engine(settings.database_url, redis_url=settings.redis_url)
     metrics = Metrics(version=__version__)
-    till = Till(engine, open_sandbox() | open_gateways(settings))
+    till = Till(engine, open_sandbox() | open_gateways(settings, engine.store.accounts))
     house = House(
         engine=engine,
         identity=Identity(admin_key=settings.admin_key, secret=settings.secret),

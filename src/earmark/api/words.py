@@ -17,6 +17,7 @@ from earmark.domain.ids import Buyer, PoolId, SeatId
 from earmark.domain.machine import State
 from earmark.domain.money import AMOUNT_MAX, Money
 from earmark.domain.policy import TTL_SECONDS_MAX, TTL_SECONDS_MIN
+from earmark.domain.refunds import PERCENT_MAX, UNTIL_SECONDS_MAX
 from earmark.domain.seat import SeatState, shown_state
 
 if TYPE_CHECKING:
@@ -47,6 +48,8 @@ Ttl = Annotated[int, Meta(ge=TTL_SECONDS_MIN, le=TTL_SECONDS_MAX)]
 Units = Annotated[int, Meta(ge=1, le=UNITS_MAX)]
 Capacity = Annotated[int, Meta(ge=0, le=10_000_000)]
 PerBuyer = Annotated[int, Meta(ge=1, le=100_000)]
+RefundUntil = Annotated[int, Meta(ge=0, le=UNTIL_SECONDS_MAX, description="before starts_at")]
+Percent = Annotated[int, Meta(ge=0, le=PERCENT_MAX)]
 
 
 class SeatBody(Struct, forbid_unknown_fields=True, kw_only=True):
@@ -91,6 +94,9 @@ class EventBody(Struct, forbid_unknown_fields=True, kw_only=True):
     hold_ttl_seconds: Ttl | None = None
     per_buyer_max: PerBuyer | None = None
     on_decline: OnDecline = OnDecline.KEEP
+    refund_until_seconds: RefundUntil | None = None
+    refund_fee_percent: Percent = 0
+    refund_fee_fixed: Price = 0
     seats: Annotated[list[SeatBody], Meta(max_length=EVENT_SEATS_MAX)] = []
     layout: LayoutBody | None = None
     pools: Annotated[list[PoolBody], Meta(max_length=EVENT_POOLS_MAX)] = []
@@ -122,6 +128,9 @@ class EventPatchBody(Struct, forbid_unknown_fields=True, kw_only=True):
     hold_ttl_seconds: Ttl | msgspec.UnsetType | None = msgspec.UNSET
     per_buyer_max: PerBuyer | msgspec.UnsetType | None = msgspec.UNSET
     on_decline: OnDecline | msgspec.UnsetType = msgspec.UNSET
+    refund_until_seconds: RefundUntil | msgspec.UnsetType | None = msgspec.UNSET
+    refund_fee_percent: Percent | msgspec.UnsetType = msgspec.UNSET
+    refund_fee_fixed: Price | msgspec.UnsetType = msgspec.UNSET
     seats: Annotated[list[SeatPatchBody], Meta(max_length=EVENT_SEATS_MAX)] = []
     pools: Annotated[list[PoolPatchBody], Meta(max_length=EVENT_POOLS_MAX)] = []
 
@@ -156,7 +165,9 @@ class ReleaseBody(Struct, forbid_unknown_fields=True, kw_only=True):
 class CancelBody(Struct, forbid_unknown_fields=True, kw_only=True):
     """What to undo (all of it, unless lines are named) and what becomes of the money."""
 
-    refund: Annotated[str | int | None, Meta(description="full, none, or an amount in minor units")] = None
+    refund: Annotated[str | int | None, Meta(description="full, none, or minor units; else by the event's rules")] = (
+        None
+    )
     seats: Annotated[list[Id], Meta(max_length=CLAIM_ITEMS_MAX)] = []
     pools: dict[Id, Units] = {}
     reason: Name | None = None
@@ -176,6 +187,9 @@ class EventAnswer(Struct, kw_only=True):
     hold_ttl_seconds: int | None
     per_buyer_max: int | None
     on_decline: OnDecline
+    refund_until_seconds: int | None
+    refund_fee_percent: int
+    refund_fee_fixed: int
     version: int
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from datetime import datetime, timedelta
 from typing import Annotated
 
 from cyclopts import Parameter
@@ -11,6 +12,11 @@ from cyclopts.validators import Number
 from rich.console import Console
 
 from earmark import config, wiring
+from earmark.cli.books import compare
+from earmark.clock import SystemClock
+from earmark.engine.gateway import Gateway, GatewayRefused, GatewaySilent
+from earmark.engine.ports import Flaw, Store
+from earmark.errors import SetupError
 
 Database = Annotated[
     str | None,
@@ -39,23 +45,31 @@ def verify(
     rows: Annotated[
         int, Parameter(validator=Number(gte=1, lte=10_000), help="How many rows to name per broken rule, at most.")
     ] = 20,
+    books: Annotated[
+        bool, Parameter(negative="", help="Compare our payments with the books of every gateway that is set up, too.")
+    ] = False,
+    days: Annotated[
+        int, Parameter(validator=Number(gte=1, lte=3650), help="How many days of its books to compare.")
+    ] = 30,
 ) -> int:
     """Check the promises on a live database: no seat sold twice, no booking resolved twice, no count that drifted.
 
     Reads only. Exits with 1 and names the rows when a promise is broken.
     """
-    url = config.read(os.environ, database_url=database).database_url
-    return asyncio.run(_verify(url, rows=rows))
+    settings = config.read(os.environ, database_url=database)
+    return asyncio.run(_verify(settings, rows=rows, days=days if books else None))
 
 
-async def _verify(url: str, *, rows: int) -> int:
-    store = await wiring.open_store(url)
+async def _verify(settings: config.Settings, *, rows: int, days: int | None) -> int:
+    out = Console(highlight=False, soft_wrap=True)
+    store = await wiring.open_store(settings.database_url)
     try:
         await store.check()
         flaws = await store.find_flaws(limit=rows)
+        if days is not None:
+            flaws += await _compare(store, settings, since=SystemClock().now() - timedelta(days=days), out=out)
     finally:
         await store.close()
-    out = Console(highlight=False, soft_wrap=True)
     for flaw in flaws:
         out.print(f"[red]BROKEN[/] {flaw.promise}: {flaw.rule}\n       {flaw.row}", markup=True)
     if flaws:
@@ -63,3 +77,27 @@ async def _verify(url: str, *, rows: int) -> int:
         return 1
     out.print("clean: every seat has at most one live owner, every count is right, every booking resolved at most once")
     return 0
+
+
+async def _compare(store: Store, settings: config.Settings, *, since: datetime, out: Console) -> list[Flaw]:
+    """Each gateway's books beside ours; what differs and is not over is only told."""
+    gateways = wiring.open_gateways(settings, store.accounts)
+    try:
+        if not gateways:
+            raise SetupError(problem="There are no books to compare with: no gateway is set up here.")
+        return [flaw for gateway in gateways.values() for flaw in await _beside(store, gateway, since=since, out=out)]
+    finally:
+        for gateway in gateways.values():
+            await gateway.close()
+
+
+async def _beside(store: Store, gateway: Gateway, *, since: datetime, out: Console) -> list[Flaw]:
+    try:
+        found = await compare(store, gateway, since=since)
+    except (GatewaySilent, GatewayRefused) as silence:
+        raise SetupError(problem=f"The books of {gateway.name} cannot be read: {silence}") from silence
+    for waits in found.still_open:
+        out.print(f"[yellow]still open[/] {waits.row}", markup=True)
+    told = f"books of {gateway.name}: {found.agree} agree, {len(found.still_open)} still open, {len(found.flaws)} wrong"
+    out.print(f"{told}; {found.foreign} charges there carry no id of ours" if found.foreign else told)
+    return found.flaws

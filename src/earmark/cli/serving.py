@@ -150,7 +150,7 @@ async def _work(settings: config.Settings) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     out = Console(highlight=False, soft_wrap=True)
-    teller = Teller(engine, wiring.open_gateways(settings))
+    teller = Teller(engine, wiring.open_gateways(settings, engine.store.accounts))
     out.print("Earmark works: sweeper, reconciler, relay.")
     try:
         await loop.run([Sweeper(engine), Reconciler(teller), Relay(engine.store.outbox, Feed())], stop)

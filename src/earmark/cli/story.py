@@ -97,8 +97,10 @@ def _money(money: dict[str, Any], currency: str) -> str:
     said = f"payment {_short(money.get('id'))}"
     if "to" in money:
         said += f" {money['from']} → {money['to']}" if money["from"] != money["to"] else f" stays {money['to']}"
-    if "owed" in money:
-        said += f", {spelled(money['owed'], currency)} owed back"
+    if owed := money.get("owed", money.get("refund")):
+        said += f", {spelled(owed, currency)} owed back"
+    if money.get("fee"):
+        said += f", {spelled(money['fee'], currency)} kept ({money.get('reason')})"
     if "refunded" in money:
         said += f", {spelled(money['refunded'], currency)} went back"
     return said

@@ -34,6 +34,11 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
     hold_ttl_seconds: int | None = None
     per_buyer_max: int | None = None
     on_decline: OnDecline = OnDecline.KEEP
+    refund_until_seconds: int | None = None
+    """How long before the start a cancellation still gives money back; always, if it is not said."""
+    refund_fee_percent: int = 0
+    refund_fee_fixed: int = 0
+    """What is kept of each cancellation, in minor units; see `refunds`."""
     version: int = 1
 
     def is_over(self, *, now: datetime) -> bool:

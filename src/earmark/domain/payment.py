@@ -6,6 +6,8 @@
        │   requires_action         │
        └──► failed ────────────────┘                (money that came after the no)
 
+    any ──► needs_attention ──► settled             (by a person, elsewhere)
+
 What a gateway says is laid over what is known, and the later stage stays: reports may come in any order and any number
 and lead to the same end. Money that was captured is a fact from every state. Silence is `unknown`, and never `failed`.
 Nothing here changes anything; each function returns the payment as it then is.
@@ -13,7 +15,7 @@ Nothing here changes anything; each function returns the payment as it then is.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from enum import StrEnum
 from uuid import UUID, uuid5
@@ -21,7 +23,7 @@ from uuid import UUID, uuid5
 import msgspec
 
 from earmark.domain.ids import BookingId, EventId, PaymentId, RefundId
-from earmark.errors import RefundRefused
+from earmark.errors import InvalidRequest, RefundRefused
 
 PAYING_SECONDS = 900
 """How long `paying` pins a hold."""
@@ -35,6 +37,8 @@ LOOK_BACK_SECONDS = (3_600, 8 * 3_600, 26 * 3_600)
 """How long after its beginning a payment that came to nothing is looked at once more."""
 WAIT_SECONDS_MIN = 2
 WAIT_SECONDS_MAX = 300
+ALL_BY_HAND = "refunded_by_hand"
+"""The code of a payment that a person has given back whole."""
 
 
 _NAMESPACE = UUID("6f0b1c52-6e9f-5d3a-9a50-8f1f2a6d7c11")
@@ -54,11 +58,21 @@ class PaymentState(StrEnum):
     VOIDED = "voided"
     FAILED = "failed"
     NEEDS_ATTENTION = "needs_attention"
+    SETTLED = "settled"
+
+
+class SettledAs(StrEnum):
+    """How a person settled a payment that needed one."""
+
+    REFUNDED = "refunded"
+    """The buyer has the money back, by another way than a refund of ours."""
+    KEPT = "kept"
+    """The shop keeps it."""
 
 
 UNDECIDED = frozenset({PaymentState.PENDING, PaymentState.REQUIRES_ACTION, PaymentState.UNKNOWN})
 """Nobody here knows yet whether there is money."""
-TAKEN = frozenset({PaymentState.CAPTURED, PaymentState.PARTIALLY_REFUNDED, PaymentState.REFUNDED})
+TAKEN = frozenset({PaymentState.CAPTURED, PaymentState.PARTIALLY_REFUNDED, PaymentState.REFUNDED, PaymentState.SETTLED})
 """The money was taken, whatever went back since."""
 
 
@@ -113,7 +127,9 @@ class Payment(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def left(self) -> int:
-        """What can still be refunded."""
+        """What can still be refunded; nothing once a person has given it all back."""
+        if self.state is PaymentState.SETTLED and self.code == ALL_BY_HAND:
+            return 0
         return self.captured - self.refunding
 
     @property
@@ -169,6 +185,7 @@ EDGES = frozenset(
     | {(source, PaymentState.NEEDS_ATTENTION) for source in TAKEN | (HEARD.keys() - {PaymentState.NEEDS_ATTENTION})}
     | {(PaymentState.CAPTURED, PaymentState.PARTIALLY_REFUNDED), (PaymentState.CAPTURED, PaymentState.REFUNDED)}
     | {(PaymentState.PARTIALLY_REFUNDED, PaymentState.REFUNDED)}
+    | {(PaymentState.NEEDS_ATTENTION, PaymentState.SETTLED)}
 )
 """Every change of state that anything here makes: what the schema's guard lets pass."""
 
@@ -214,6 +231,23 @@ def flagged(payment: Payment, *, code: str) -> Payment:
     return msgspec.structs.replace(payment, state=PaymentState.NEEDS_ATTENTION, code=code)
 
 
+def settled(payment: Payment, refunds: Sequence[Refund], *, how: SettledAs, note: str) -> Payment:
+    """A person has dealt with it elsewhere. What its gateway took and gave back stays as it is: that is a fact.
+
+    Where a refund was refused it is that refund which was made by hand, and the rest can still go back; else all was.
+    """
+    if payment.state is not PaymentState.NEEDS_ATTENTION:
+        raise InvalidRequest.at("payment_id", f"is {payment.state}: only a payment that needs attention is settled")
+    if not payment.captured:
+        raise InvalidRequest.at("payment_id", "has taken nothing yet: ask its gateway again, only that can tell")
+    if any(refund.state is RefundState.PENDING for refund in refunds):
+        raise InvalidRequest.at("payment_id", "has a refund on its way: wait for what becomes of it")
+    code = ALL_BY_HAND if how is SettledAs.REFUNDED else "kept_by_hand"
+    if how is SettledAs.REFUNDED and any(refund.state is RefundState.REFUSED for refund in refunds):
+        code = "refund_by_hand"
+    return msgspec.structs.replace(payment, state=PaymentState.SETTLED, code=code, message=note)
+
+
 def owing(payment: Payment, amount: int) -> Payment:
     """So much more is to go back, and never more than was taken."""
     if not 1 <= amount <= payment.left:
@@ -226,7 +260,7 @@ def repaid(payment: Payment, refund: Refund) -> Payment:
     refunded = payment.refunded + refund.amount
     assert refunded <= payment.refunding <= payment.captured, "more went back than was owed"
     state = PaymentState.REFUNDED if refunded == payment.captured else PaymentState.PARTIALLY_REFUNDED
-    if payment.state is PaymentState.NEEDS_ATTENTION:
+    if payment.state in {PaymentState.NEEDS_ATTENTION, PaymentState.SETTLED}:
         state = payment.state
     return msgspec.structs.replace(payment, refunded=refunded, state=state)
 
@@ -257,6 +291,9 @@ def has_work(payment: Payment) -> bool:
     if payment.state is PaymentState.NEEDS_ATTENTION:
         # Nobody knows whether there is money: somebody looks at it, and the gateway is asked all the same.
         return not payment.captured
+    if payment.state is PaymentState.SETTLED:
+        # What it owes beyond what went back is the refund that was refused, and a person has dealt with that.
+        return False
     return payment.state in UNDECIDED | {PaymentState.AUTHORISED, PaymentState.VOIDING} or payment.owes
 
 

@@ -31,6 +31,7 @@ from earmark.domain.ids import (
 from earmark.domain.journal import Key, Memory
 from earmark.domain.payment import Payment
 from earmark.domain.pool import Pool
+from earmark.domain.refunds import Ruling
 from earmark.domain.seat import Seat
 from earmark.errors import Refusal
 
@@ -147,8 +148,8 @@ class Cancel(BookingAsk, frozen=True, kw_only=True):
     pools: Mapping[PoolId, int] = {}
     reason: str | None = None
     refund: int | Full | None = None
-    """How much goes back of money that was taken here; `Full` is the price of what is undone, and so is None where
-    there is such money."""
+    """How much goes back of money that was taken here: `Full` is the price of what is undone; None is what the event's
+    rules give, and a buyer's own cancel never gives more than those."""
 
 
 class Pay(BookingAsk, frozen=True, kw_only=True):
@@ -208,6 +209,13 @@ class Paid(msgspec.Struct, frozen=True, kw_only=True):
 
     booking: Booking
     payment: Payment | None = None
+
+
+class Undone(msgspec.Struct, frozen=True, kw_only=True):
+    """A booking of which a sale was undone, and what became of its money; None where none was taken here."""
+
+    booking: Booking
+    money: Ruling | None = None
 
 
 class Decided(msgspec.Struct, frozen=True, kw_only=True, gc=False):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from earmark.engine.asks import Again, Ask, BookingAsk, Decided, Outcome, Paid, Replayed
+from earmark.engine.asks import Again, Ask, BookingAsk, Decided, Outcome, Paid, Replayed, Undone
 from earmark.engine.ledger import Ledger
 from earmark.engine.ports import Look
 from earmark.errors import BookingExpired, BookingUnknown, IdempotencyInProgress, IdempotencyMismatch, Refusal
@@ -66,7 +66,9 @@ class Desk(Generic[A]):
         """Decide it in the next batch."""
         self._settle(ask, again)
 
-    def answer(self, ask: A, value: Booking | Event | Paid, *, wrote: bool = True, first: bool = False) -> None:
+    def answer(
+        self, ask: A, value: Booking | Event | Paid | Undone, *, wrote: bool = True, first: bool = False
+    ) -> None:
         """Decided; the answer that a key remembers is the very one that is given."""
         memory = self.ledger.memories.get(ask.entry_id)
         self._settle(ask, Decided(value=value, now=self.now, wrote=wrote, first=first, memory=memory))

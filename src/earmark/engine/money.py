@@ -18,7 +18,7 @@ from earmark.domain import payment as law
 from earmark.domain.event import OnDecline
 from earmark.domain.ids import PoolRef, TotalRef
 from earmark.domain.machine import State, Verb
-from earmark.domain.payment import UNDECIDED, Payment, PaymentState, Refund, RefundState, Standing
+from earmark.domain.payment import UNDECIDED, Payment, PaymentState, Refund, RefundState, SettledAs, Standing
 from earmark.domain.seat import Verdict, verdict
 from earmark.engine.gateway import RefundReport, RefundStanding, Report
 from earmark.engine.ledger import Ledger
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from earmark.engine.ports import Dossier, Ids, Transaction
 
 LATE = "the payment came too late"
+OPERATOR = "operator"
 
 
 class Moved(msgspec.Struct, frozen=True, kw_only=True):
@@ -125,6 +126,29 @@ async def hear_refund(
                 refund = ledger.refund(known)
     on_their_way = any(one.state is RefundState.PENDING for one in (refund, *refunds.values()))
     after = ledger.pay(_scheduled(before, after, about=about, now=ledger.now, open_question=on_their_way))
+    await transaction.write(ledger.changes())
+    return after
+
+
+async def settle(transaction: Transaction, *, how: SettledAs, note: str, about: Dossier, ids: Ids) -> Payment:
+    """A person has dealt with a flagged payment elsewhere. A booking that still waits for it is sold, or lost."""
+    opening = await transaction.begin([])
+    ledger = Ledger(now=opening.now, ids=ids)
+    booking = (await transaction.lock_bookings({about.booking.id}))[about.booking.id]
+    before = (await transaction.lock_payments({about.payment.id}))[about.payment.id]
+    after = law.settled(before, await transaction.read_refunds(before.id), how=how, note=note)
+    told = _told(before, after) | {"settled_as": how.value}
+    if booking.state is not State.PAYING or not wants(booking, before):
+        ledger.note(booking, booking_law.noted(booking), actor=OPERATOR, reason=note, money=told)
+    elif how is SettledAs.KEPT:
+        sold = booking_law.settle(booking, payment_id=str(after.id), method=after.method, now=ledger.now)
+        ledger.settle(Verb.CONFIRM, booking, sold, actor=OPERATOR, reason=note, money=told)
+    else:
+        lost = booking_law.lapse(booking, now=ledger.now)
+        ledger.settle(Verb.EXPIRE, booking, lost, actor=OPERATOR, reason=note, money=told)
+    after = ledger.pay(_scheduled(before, after, about=about, now=ledger.now))
+    await transaction.lock_totals({ref for ref, units in ledger.totals.items() if units})
+    await transaction.lock_pools(ledger.pools.keys())
     await transaction.write(ledger.changes())
     return after
 
@@ -303,7 +327,9 @@ def _is_lapsed(seat: SeatSeen, ledger: Ledger) -> bool:
 
 
 def _known(payment: Payment, report: Report) -> Payment:
-    """With what the gateway told beside how it stands."""
+    """With what the gateway told beside how it stands. What a person said when settling it is not overwritten."""
+    if payment.state is PaymentState.SETTLED:
+        return payment
     return msgspec.structs.replace(
         payment,
         gateway_id=report.gateway_id or payment.gateway_id,

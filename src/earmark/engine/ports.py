@@ -37,6 +37,8 @@ from earmark.domain.machine import State
 from earmark.domain.payment import Payment, Refund
 from earmark.domain.pool import Pool, PoolDelta
 from earmark.domain.seat import Seat, SeatSeen
+from earmark.engine.accounts import KeepsAccounts
+from earmark.engine.watch import Watched
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
@@ -304,7 +306,7 @@ class Flaw(msgspec.Struct, frozen=True, kw_only=True):
     row: str
 
 
-class Store(Protocol):
+class Store(KeepsAccounts, Watched, Protocol):
     """The truth."""
 
     @property
@@ -375,10 +377,6 @@ class Store(Protocol):
 
     async def seconds_to_next_payment(self, *, gateways: Collection[str] | None = None) -> float | None:
         """How long until the next payment is due (zero or less: now); None when none is under way."""
-        ...
-
-    async def list_attention(self, *, limit: int) -> list[Payment]:
-        """Payments that need somebody to look at them, oldest first."""
         ...
 
     async def seconds_to_next_due(self) -> float | None:

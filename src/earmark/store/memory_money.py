@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -9,6 +10,7 @@ import msgspec
 
 from earmark.domain.payment import EDGES, Payment, PaymentState, Refund, RefundState
 from earmark.engine.ports import Dossier
+from earmark.engine.watch import MoneyWatch
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -134,6 +136,32 @@ class MoneyReads:
         """By age."""
         flagged = (one for one in self._tables.payments.values() if one.state is PaymentState.NEEDS_ATTENTION)
         return sorted(flagged, key=_age)[:limit]
+
+    async def watch_money(self, *, limit: int) -> MoneyWatch:
+        """Over all payments."""
+        flagged = await self.list_attention(limit=limit)
+        due = sorted((one for one in self._tables.payments.values() if one.due_at), key=lambda one: one.due_at or 0)
+        began = [at for one in due[:limit] if (at := _open_since(self._tables, one))]
+        return MoneyWatch(
+            attention=Counter(one.gateway for one in flagged),
+            open=len(began),
+            open_since=min(began, default=None),
+            now=self._clock.now(),
+        )
+
+    async def page_payments(
+        self, gateway: str, *, since: datetime, after: PaymentId | None, limit: int
+    ) -> list[Payment]:
+        """By id."""
+        known = sorted(self._tables.payments.items())
+        ours = (one for _, one in known if one.gateway == gateway and one.created_at >= since)
+        return [one for one in ours if after is None or one.id > after][:limit]
+
+
+def _open_since(tables: MoneyTables, payment: Payment) -> datetime | None:
+    pending = [one.created_at for one in _refunds(tables, payment.id) if one.state is RefundState.PENDING]
+    over = payment.captured or payment.state in {PaymentState.FAILED, PaymentState.VOIDED}
+    return min(pending) if pending else None if over else payment.created_at
 
 
 def _age(one: Payment | Refund) -> tuple[datetime, Any]:

@@ -1,19 +1,28 @@
-"""The worlds that the rules are asked of: the sandbox in this process, and the same over HTTP by Stripe's own SDK."""
+"""The worlds that the rules are asked of: the sandbox, the same by Stripe's own SDK over HTTP, and accounts of ours."""
 
 from __future__ import annotations
 
+import tempfile
 from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import msgspec
 
 from earmark.clock import MovableClock
+from earmark.domain.account import EntryKind
+from earmark.payments.balance.gateway import BalanceGateway
 from earmark.payments.sandbox import signature, words
 from earmark.payments.sandbox.gateway import SandboxGateway
 from earmark.payments.sandbox.house import Sandbox
 from earmark.payments.sandbox.model import Method, Move
 from earmark.payments.sandbox.server import run_in_thread
 from earmark.payments.stripe import StripeGateway
+from earmark.store import sqlite
+from earmark.store.memory import MemoryStore
+from earmark.store.postgres import PostgresStore
+from earmark.store.sqlite import SqliteStore
+from earmark.uuids import Uuid7Ids
 
 from .support import Group, Letter, Situation, Totals
 
@@ -23,6 +32,7 @@ if TYPE_CHECKING:
     from datetime import datetime
     from uuid import UUID
 
+    from earmark.engine.accounts import Accounts
     from earmark.engine.gateway import Gateway
 
     from .support import World
@@ -140,7 +150,105 @@ def stripe_shaped() -> Iterator[tuple[Sandbox, Reach]]:
         yield running.sandbox, running.do
 
 
-WORLDS: dict[str, Callable[[], AbstractAsyncContextManager[World]]] = {"sandbox": in_process, "stripe": over_http}
+class BalanceWorld:
+    """A gateway that pays from accounts of the shop's own: one that has plenty, and one that has nothing."""
+
+    def __init__(self, accounts: Accounts, clock: MovableClock) -> None:
+        self.gateway: Gateway = BalanceGateway(accounts, live=False)
+        self.clock = clock
+        self._accounts = accounts
+        own = Uuid7Ids().entry_id()
+        self._ids = {Situation.FINE: f"rich-{own}", Situation.NO_FUNDS: f"poor-{own}"}
+
+    async def fill(self) -> None:
+        """Before the first payment."""
+        for account_id in self._ids.values():
+            await self._accounts.open(account_id, currency="EUR", live=False)
+        rich = self._ids[Situation.FINE]
+        await self._accounts.credit(rich, 10**9, entry_id=rich)
+
+    def method(self, situation: Situation) -> str:
+        """The account's id."""
+        return self._ids[situation]
+
+    async def act(self, gateway_id: str, *, succeed: bool) -> None:
+        """Nobody has to."""
+        raise AssertionError(f"{gateway_id} waits for nobody ({succeed})")
+
+    async def decide(self, gateway_id: str, *, succeed: bool) -> None:
+        """It decides at once."""
+        raise AssertionError(f"{gateway_id} is decided ({succeed})")
+
+    async def moved(self, payment_id: UUID) -> Totals:
+        """By the entries of the accounts."""
+        sums = dict.fromkeys(EntryKind, 0)
+        at_once = 0
+        for account_id in self._ids.values():
+            for entry in await self._accounts.entries(account_id):
+                if entry.payment_id == payment_id:
+                    sums[entry.kind] += max(abs(entry.amount), abs(entry.aside))
+                    at_once += -entry.amount if entry.kind is EntryKind.TAKEN and not entry.aside else 0
+        return Totals(
+            authorised=sums[EntryKind.SET_ASIDE] + at_once,
+            captured=sums[EntryKind.TAKEN],
+            voided=sums[EntryKind.LET_GO],
+            refunded=sums[EntryKind.GIVEN_BACK],
+        )
+
+    async def letters(self) -> list[Letter]:
+        """It writes to nobody."""
+        return []
+
+    def sign(self, body: bytes, *, at: datetime, secret: str | None = None) -> Mapping[str, str]:
+        """It signs nothing."""
+        raise AssertionError(f"nothing is signed ({len(body)} bytes, {at}, {secret})")
+
+
+@asynccontextmanager
+async def in_memory() -> AsyncIterator[World]:
+    """Accounts in memory."""
+    clock = MovableClock()
+    world = BalanceWorld(MemoryStore(clock=clock).accounts, clock)
+    await world.fill()
+    yield world
+
+
+@asynccontextmanager
+async def in_sqlite() -> AsyncIterator[World]:
+    """Accounts in a file."""
+    clock = MovableClock()
+    with tempfile.TemporaryDirectory(prefix="earmark-accounts-") as folder:
+        path = Path(folder, "earmark.sqlite3")
+        await sqlite.migrate(path)
+        store = await SqliteStore.open(path, clock=clock)
+        world = BalanceWorld(store.accounts, clock)
+        await world.fill()
+        yield world
+        await store.close()
+
+
+@asynccontextmanager
+async def in_postgres() -> AsyncIterator[World]:
+    """Accounts in a database of the test's own."""
+    clock = MovableClock()
+    store = await PostgresStore.connect(postgres_url, clock=clock)
+    world = BalanceWorld(store.accounts, clock)
+    await world.fill()
+    yield world
+    await store.close()
+
+
+postgres_url = ""
+"""Set by a fixture before a world in PostgreSQL is opened."""
+WORLDS: dict[str, Callable[[], AbstractAsyncContextManager[World]]] = {
+    "sandbox": in_process,
+    "stripe": over_http,
+    "balance-memory": in_memory,
+    "balance-sqlite": in_sqlite,
+    "balance-postgres": in_postgres,
+}
 """By name: how to open a world of one's own."""
-GROUPS = {"sandbox": frozenset(Group), "stripe": frozenset(Group)}
-"""What each must be able to do beyond the core. A third joins with a line here and a line above."""
+GROUPS = {"sandbox": frozenset(Group), "stripe": frozenset(Group)} | dict.fromkeys(
+    ("balance-memory", "balance-sqlite", "balance-postgres"), frozenset({Group.AUTOMATIC})
+)
+"""What each must be able to do beyond the core. Another joins with a line here and a line above."""

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 import msgspec
 
 from earmark.domain.payment import Payment, PaymentState, Refund, RefundState
 from earmark.engine.ports import Dossier
+from earmark.engine.watch import MoneyWatch
 from earmark.store.postgres import rows
 
 if TYPE_CHECKING:
@@ -157,3 +159,15 @@ class MoneyReads:
     async def list_attention(self, *, limit: int) -> list[Payment]:
         """By age."""
         return [payment(row) for row in await self._read("list_attention", limit)]
+
+    async def watch_money(self, *, limit: int) -> MoneyWatch:
+        """By the index of what needs somebody, and by the reconciler's."""
+        [(count, since)] = await self._read("count_open", limit)
+        flagged = dict(await self._read("count_attention", limit))
+        return MoneyWatch(attention=flagged, open=count, open_since=since, now=await self._now())
+
+    async def page_payments(
+        self, gateway: str, *, since: datetime, after: PaymentId | None, limit: int
+    ) -> list[Payment]:
+        """By id."""
+        return [payment(row) for row in await self._read("page_payments", gateway, since, after or UUID(int=0), limit)]

@@ -39,6 +39,7 @@ def columns(rows: Iterable[Sequence[object]], *, width: int) -> list[list[Any]]:
 
 def event(row: Row) -> Event:
     """A row of `events`, its columns in the order of `earmark_event`, which ends before the rules of paying."""
+    rules = row[EVENT_COLUMNS:] or (OnDecline.KEEP, None, 0, 0)
     return Event(
         id=row[0],
         name=row[1],
@@ -51,8 +52,17 @@ def event(row: Row) -> Event:
         hold_ttl_seconds=row[8],
         per_buyer_max=row[9],
         version=row[10],
-        on_decline=OnDecline(row[11]) if len(row) > EVENT_COLUMNS else OnDecline.KEEP,
+        on_decline=OnDecline(rules[0]),
+        refund_until_seconds=rules[1],
+        refund_fee_percent=rules[2],
+        refund_fee_fixed=rules[3],
     )
+
+
+def event_rules(e: Event) -> tuple[object, ...]:
+    """For `insert_event` and `update_event`: what it is sold and paid by."""
+    paying = (e.on_decline.value, e.refund_until_seconds, e.refund_fee_percent, e.refund_fee_fixed)
+    return (e.hold_ttl_seconds, e.per_buyer_max, *paying)
 
 
 def booking(row: Row) -> Booking:

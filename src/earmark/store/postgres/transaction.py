@@ -66,8 +66,7 @@ class PostgresTransaction(MoneySteps):
         e = event
         window = (e.starts_at, e.sale_opens_at, e.sale_closes_at)
         head = (e.id, e.name, e.currency, e.live, e.created_at)
-        rules = (e.hold_ttl_seconds, e.per_buyer_max, e.on_decline.value)
-        if not await self._fetch("insert_event", *head, *window, *rules):
+        if not await self._fetch("insert_event", *head, *window, *rows.event_rules(e)):
             return False
         self.wrote = True
         await self._fetch("insert_seats", e.id, *rows.seat_columns(seats))
@@ -176,7 +175,7 @@ class PostgresTransaction(MoneySteps):
     async def _write_offer(self, c: Changes) -> None:
         if e := c.event:
             window = [e.starts_at, e.sale_opens_at, e.sale_closes_at]
-            fields = [e.id, e.name, *window, e.hold_ttl_seconds, e.per_buyer_max, e.on_decline.value, e.version]
+            fields = [e.id, e.name, *window, *rows.event_rules(e), e.version]
             await self._write("update_event", fields, expect=1)
         if c.seat_changes:
             changed = rows.columns(((*change.ref, change.blocked, change.price) for change in c.seat_changes), width=4)

@@ -11,6 +11,7 @@ import msgspec
 from earmark.domain.ids import BookingId, PaymentId, RefundId
 from earmark.domain.payment import Payment, PaymentState, Refund, RefundState
 from earmark.engine.ports import Dossier
+from earmark.engine.watch import MoneyWatch
 from earmark.store.sqlite import rows
 
 if TYPE_CHECKING:
@@ -154,3 +155,17 @@ class MoneyReads:
     async def list_attention(self, *, limit: int) -> list[Payment]:
         """By age."""
         return [payment(row) for row in await self._read("list_attention", limit)]
+
+    async def watch_money(self, *, limit: int) -> MoneyWatch:
+        """By the index of what needs somebody, and by the reconciler's."""
+        [(count, since)] = await self._read("count_open", limit)
+        flagged = dict(await self._read("count_attention", limit))
+        began = None if since is None else rows.moment(since)
+        return MoneyWatch(attention=flagged, open=count, open_since=began, now=self._moment())
+
+    async def page_payments(
+        self, gateway: str, *, since: datetime, after: PaymentId | None, limit: int
+    ) -> list[Payment]:
+        """By id."""
+        asked = (gateway, rows.to_moment(since), str(after or ""), limit)
+        return [payment(row) for row in await self._read("page_payments", *asked)]

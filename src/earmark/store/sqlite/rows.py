@@ -70,6 +70,9 @@ def event(row: sqlite3.Row) -> Event:
         hold_ttl_seconds=row["hold_ttl_seconds"],
         per_buyer_max=row["per_buyer_max"],
         on_decline=OnDecline(row["on_decline"]),
+        refund_until_seconds=row["refund_until_seconds"],
+        refund_fee_percent=row["refund_fee_percent"],
+        refund_fee_fixed=row["refund_fee_fixed"],
         version=row["version"],
     )
 
@@ -172,13 +175,18 @@ def event_columns(e: Event) -> tuple[Any, ...]:
     """For `insert_event`."""
     window = (to_moment_or_none(e.starts_at), to_moment_or_none(e.sale_opens_at), to_moment_or_none(e.sale_closes_at))
     head = (e.id, e.name, e.currency, e.live, to_moment(e.created_at))
-    return (*head, *window, e.hold_ttl_seconds, e.per_buyer_max, e.on_decline.value)
+    return (*head, *window, *_rules(e))
 
 
 def changed_event_columns(e: Event) -> tuple[Any, ...]:
     """For `update_event`."""
     window = (to_moment_or_none(e.starts_at), to_moment_or_none(e.sale_opens_at), to_moment_or_none(e.sale_closes_at))
-    return (e.id, e.name, *window, e.hold_ttl_seconds, e.per_buyer_max, e.on_decline.value, e.version)
+    return (e.id, e.name, *window, *_rules(e), e.version)
+
+
+def _rules(e: Event) -> tuple[Any, ...]:
+    paying = (e.on_decline.value, e.refund_until_seconds, e.refund_fee_percent, e.refund_fee_fixed)
+    return (e.hold_ttl_seconds, e.per_buyer_max, *paying)
 
 
 def moved_columns(b: Booking) -> tuple[Any, ...]:

@@ -18,7 +18,7 @@ SELECT j.caller, j.key, j.request_hash, j.answer_status, j.answer_body
 -- name: read_events
 -- The rules a claim is judged by.
 SELECT id, name, currency, live, created_at, starts_at, sale_opens_at, sale_closes_at, hold_ttl_seconds, per_buyer_max,
-       version, on_decline
+       version, on_decline, refund_until_seconds, refund_fee_percent, refund_fee_fixed
   FROM events WHERE id = ANY ($1::text[]) LIMIT 1000;
 
 -- name: read_seats
@@ -31,8 +31,9 @@ SELECT r.n::integer AS n, s.price, s.blocked, s.booking_id, s.fence, b.state, b.
 -- name: insert_event
 -- No row back means the id is taken.
 INSERT INTO events (id, name, currency, live, created_at, starts_at, sale_opens_at, sale_closes_at,
-                    hold_ttl_seconds, per_buyer_max, on_decline, version)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, 1)
+                    hold_ttl_seconds, per_buyer_max, on_decline, refund_until_seconds, refund_fee_percent,
+                    refund_fee_fixed, version)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, 1)
 ON CONFLICT DO NOTHING
 RETURNING id;
 
@@ -53,7 +54,7 @@ SELECT $1, p.id, p.capacity, p.price, p.position
 -- name: lock_event
 -- Operators change an event one after the other.
 SELECT id, name, currency, live, created_at, starts_at, sale_opens_at, sale_closes_at, hold_ttl_seconds, per_buyer_max,
-       version, on_decline
+       version, on_decline, refund_until_seconds, refund_fee_percent, refund_fee_fixed
   FROM events WHERE id = $1 FOR NO KEY UPDATE;
 
 -- name: lock_bookings
@@ -183,7 +184,7 @@ UPDATE seats s SET booking_id = NULL, fence = s.fence + 1
 -- An operator's change; the row was locked before.
 UPDATE events
    SET name = $2, starts_at = $3, sale_opens_at = $4, sale_closes_at = $5, hold_ttl_seconds = $6, per_buyer_max = $7,
-       on_decline = $8, version = $9
+       on_decline = $8, refund_until_seconds = $9, refund_fee_percent = $10, refund_fee_fixed = $11, version = $12
  WHERE id = $1;
 
 -- name: change_seats
@@ -216,7 +217,7 @@ SELECT EXISTS (SELECT 1 FROM journal WHERE id = $1);
 -- name: list_events
 -- A page of events, by id.
 SELECT id, name, currency, live, created_at, starts_at, sale_opens_at, sale_closes_at, hold_ttl_seconds, per_buyer_max,
-       version, on_decline
+       version, on_decline, refund_until_seconds, refund_fee_percent, refund_fee_fixed
   FROM events WHERE live = $1 AND id > $2 ORDER BY id LIMIT $3;
 
 -- name: read_map

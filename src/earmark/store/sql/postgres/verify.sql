@@ -117,9 +117,21 @@ SELECT format('payment %s: amount %s, captured %s, refunding %s, refunded %s', i
 SELECT format('payment %s keeps %s, and its booking %s is %s and names payment %s', p.id, p.captured - p.refunding, b.id,
               b.state, coalesce(b.payment_id, 'none')) AS row
   FROM payments p JOIN bookings b ON b.id = p.booking_id
- WHERE p.captured > p.refunding AND p.state <> 'needs_attention'
-   -- What a cancelled sale keeps was left out of its refund on purpose.
+ WHERE p.captured > p.refunding AND p.state NOT IN ('needs_attention', 'settled')
+   -- What a cancelled sale may keep is the next rule's.
    AND (b.state NOT IN ('confirmed', 'cancelled') OR b.payment_id IS DISTINCT FROM p.id::text) LIMIT $1;
+
+-- name: kept_money_is_a_price_or_a_fee
+-- P3: what is kept of a payment is the price of what is still sold, and what its cancellations say they kept
+SELECT format('payment %s keeps %s, and its booking %s is %s for %s with %s of fees', p.id, p.captured - p.refunding, b.id,
+              b.state, b.total, f.fees) AS row
+  FROM payments p JOIN bookings b ON b.id = p.booking_id
+ CROSS JOIN LATERAL (SELECT coalesce(sum((j.facts -> 'payment' ->> 'fee')::bigint), 0) AS fees
+                       FROM journal j WHERE j.booking_id = b.id AND j.verb = 'cancel') AS f
+ WHERE p.captured > p.refunding AND p.state NOT IN ('needs_attention', 'settled') AND b.payment_id = p.id::text
+   -- Less may be kept: a shop may give back what it likes.
+   AND p.captured - p.refunding > CASE WHEN b.state = 'confirmed' THEN b.total ELSE 0 END + f.fees
+   AND b.state IN ('confirmed', 'cancelled') LIMIT $1;
 
 -- name: sale_has_its_money
 -- P3: a confirmed booking that names one of our payments has its money
@@ -129,7 +141,7 @@ SELECT format('booking %s is confirmed, and its payment %s is %s', b.id, p.id, p
    AND (p.booking_id <> b.id
         OR NOT (p.state = 'authorised'
                 OR (p.captured > 0
-                    AND p.state IN ('captured', 'partially_refunded', 'refunded', 'needs_attention')))) LIMIT $1;
+                    AND p.state IN ('captured', 'partially_refunded', 'refunded', 'needs_attention', 'settled')))) LIMIT $1;
 
 -- name: paying_waits_for_one_payment
 -- P3: a paying booking waits for one payment, the one that it names
@@ -137,7 +149,8 @@ SELECT format('booking %s is paying and names payment %s; undecided: %s', b.id, 
               coalesce(string_agg(p.id::text, ', ' ORDER BY p.id), 'none')) AS row
   FROM bookings b
   LEFT JOIN payments p ON p.booking_id = b.id
-        AND (p.state IN ('pending', 'requires_action', 'unknown') OR (p.state = 'needs_attention' AND p.captured = 0))
+        AND (p.state IN ('pending', 'requires_action', 'unknown')
+             OR (p.state = 'needs_attention' AND (p.captured = 0 OR p.id::text = b.payment_id)))
  WHERE b.state = 'paying'
  GROUP BY b.id HAVING count(p.id) <> 1 OR min(p.id::text) IS DISTINCT FROM b.payment_id LIMIT $1;
 
@@ -153,7 +166,8 @@ SELECT format('payment %s: refunding %s and refunded %s, but its refunds say %s 
 -- name: one_payment_keeps_its_money
 -- P3: a booking is paid for once: at most one of its payments has money that is not going back
 SELECT format('booking %s: payments %s', booking_id, string_agg(id::text, ', ' ORDER BY id)) AS row
-  FROM payments WHERE captured > refunding OR state = 'authorised'
+  FROM payments
+ WHERE (captured > refunding AND (state, code) IS DISTINCT FROM ('settled', 'refunded_by_hand')) OR state = 'authorised'
  GROUP BY booking_id HAVING count(*) > 1 LIMIT $1;
 
 -- name: payment_with_work_is_due
@@ -163,4 +177,4 @@ SELECT format('payment %s is %s, owes %s, and nobody will look at it', id, state
  WHERE due_at IS NULL
    AND (state IN ('pending', 'requires_action', 'unknown', 'authorised', 'voiding')
         OR (state = 'needs_attention' AND captured = 0)
-        OR (state <> 'needs_attention' AND refunding > refunded)) LIMIT $1;
+        OR (state NOT IN ('needs_attention', 'settled') AND refunding > refunded)) LIMIT $1;

@@ -9,7 +9,8 @@ SELECT j.caller, j.key, j.request_hash, j.answer_status, j.answer_body
 -- name: read_events
 -- The rules a claim is judged by.
 SELECT e.id, e.name, e.currency, e.live, e.created_at, e.starts_at, e.sale_opens_at, e.sale_closes_at,
-       e.hold_ttl_seconds, e.per_buyer_max, e.on_decline, e.version
+       e.hold_ttl_seconds, e.per_buyer_max, e.on_decline, e.refund_until_seconds, e.refund_fee_percent, e.refund_fee_fixed,
+       e.version
   FROM json_each(?1) AS k CROSS JOIN events e ON e.id = k.value LIMIT 1000;
 
 -- name: read_seats
@@ -23,8 +24,9 @@ SELECT s.event_id, s.id, s.price, s.blocked, s.booking_id, s.fence,
 -- name: insert_event
 -- No row changed means the id is taken.
 INSERT INTO events (id, name, currency, live, created_at, starts_at, sale_opens_at, sale_closes_at,
-                    hold_ttl_seconds, per_buyer_max, on_decline, version)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 1)
+                    hold_ttl_seconds, per_buyer_max, on_decline, refund_until_seconds, refund_fee_percent,
+                    refund_fee_fixed, version)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 1)
 ON CONFLICT DO NOTHING;
 
 -- name: insert_seats
@@ -125,7 +127,7 @@ UPDATE seats SET booking_id = NULL, fence = fence + 1 WHERE event_id = ?1 AND id
 -- An operator's change.
 UPDATE events
    SET name = ?2, starts_at = ?3, sale_opens_at = ?4, sale_closes_at = ?5, hold_ttl_seconds = ?6, per_buyer_max = ?7,
-       on_decline = ?8, version = ?9
+       on_decline = ?8, refund_until_seconds = ?9, refund_fee_percent = ?10, refund_fee_fixed = ?11, version = ?12
  WHERE id = ?1;
 
 -- name: change_seats
@@ -149,7 +151,7 @@ SELECT EXISTS (SELECT 1 FROM journal WHERE id = ?1);
 -- name: list_events
 -- A page of events, by id.
 SELECT id, name, currency, live, created_at, starts_at, sale_opens_at, sale_closes_at, hold_ttl_seconds, per_buyer_max,
-       on_decline, version
+       on_decline, refund_until_seconds, refund_fee_percent, refund_fee_fixed, version
   FROM events WHERE live = ?1 AND id > ?2 ORDER BY id LIMIT ?3;
 
 -- name: read_map

@@ -123,9 +123,22 @@ SELECT printf('payment %s: amount %d, captured %d, refunding %d, refunded %d', i
 SELECT printf('payment %s keeps %d, and its booking %s is %s and names payment %s', p.id, p.captured - p.refunding, b.id,
               b.state, coalesce(b.payment_id, 'none')) AS row
   FROM payments p JOIN bookings b ON b.id = p.booking_id
- WHERE p.captured > p.refunding AND p.state <> 'needs_attention'
-   -- What a cancelled sale keeps was left out of its refund on purpose.
+ WHERE p.captured > p.refunding AND p.state NOT IN ('needs_attention', 'settled')
+   -- What a cancelled sale may keep is the next rule's.
    AND (b.state NOT IN ('confirmed', 'cancelled') OR b.payment_id IS NOT p.id) LIMIT ?1;
+
+-- name: kept_money_is_a_price_or_a_fee
+-- P3: what is kept of a payment is the price of what is still sold, and what its cancellations say they kept
+SELECT printf('payment %s keeps %d, and its booking %s is %s for %d with %d of fees', id, kept, booking_id, state, total,
+              fees) AS row
+  FROM (SELECT p.id, p.captured - p.refunding AS kept, p.booking_id, b.state, b.total,
+               (SELECT coalesce(sum(json_extract(j.facts, '$.payment.fee')), 0)
+                  FROM journal j WHERE j.booking_id = b.id AND j.verb = 'cancel') AS fees
+          FROM payments p JOIN bookings b ON b.id = p.booking_id
+         WHERE p.captured > p.refunding AND p.state NOT IN ('needs_attention', 'settled') AND b.payment_id = p.id
+           AND b.state IN ('confirmed', 'cancelled')) AS money
+   -- Less may be kept: a shop may give back what it likes.
+ WHERE kept > CASE WHEN state = 'confirmed' THEN total ELSE 0 END + fees LIMIT ?1;
 
 -- name: sale_has_its_money
 -- P3: a confirmed booking that names one of our payments has its money
@@ -135,7 +148,7 @@ SELECT printf('booking %s is confirmed, and its payment %s is %s', b.id, p.id, p
    AND (p.booking_id <> b.id
         OR NOT (p.state = 'authorised'
                 OR (p.captured > 0
-                    AND p.state IN ('captured', 'partially_refunded', 'refunded', 'needs_attention')))) LIMIT ?1;
+                    AND p.state IN ('captured', 'partially_refunded', 'refunded', 'needs_attention', 'settled')))) LIMIT ?1;
 
 -- name: paying_waits_for_one_payment
 -- P3: a paying booking waits for one payment, the one that it names
@@ -143,7 +156,8 @@ SELECT printf('booking %s is paying and names payment %s; undecided: %s', b.id, 
               coalesce(group_concat(p.id, ', '), 'none')) AS row
   FROM bookings b
   LEFT JOIN payments p ON p.booking_id = b.id
-        AND (p.state IN ('pending', 'requires_action', 'unknown') OR (p.state = 'needs_attention' AND p.captured = 0))
+        AND (p.state IN ('pending', 'requires_action', 'unknown')
+             OR (p.state = 'needs_attention' AND (p.captured = 0 OR p.id = b.payment_id)))
  WHERE b.state = 'paying'
  GROUP BY b.id HAVING count(p.id) <> 1 OR min(p.id) IS NOT b.payment_id LIMIT ?1;
 
@@ -159,7 +173,9 @@ SELECT printf('payment %s: refunding %d and refunded %d, but its refunds say %d 
 -- name: one_payment_keeps_its_money
 -- P3: a booking is paid for once: at most one of its payments has money that is not going back
 SELECT printf('booking %s: payments %s', booking_id, group_concat(id, ', ')) AS row
-  FROM (SELECT booking_id, id FROM payments WHERE captured > refunding OR state = 'authorised' ORDER BY id) AS kept
+  FROM (SELECT booking_id, id FROM payments
+         WHERE (captured > refunding AND (state, code) IS NOT ('settled', 'refunded_by_hand')) OR state = 'authorised'
+         ORDER BY id) AS kept
  GROUP BY booking_id HAVING count(*) > 1 LIMIT ?1;
 
 -- name: payment_with_work_is_due
@@ -169,4 +185,4 @@ SELECT printf('payment %s is %s, owes %d, and nobody will look at it', id, state
  WHERE due_at IS NULL
    AND (state IN ('pending', 'requires_action', 'unknown', 'authorised', 'voiding')
         OR (state = 'needs_attention' AND captured = 0)
-        OR (state <> 'needs_attention' AND refunding > refunded)) LIMIT ?1;
+        OR (state NOT IN ('needs_attention', 'settled') AND refunding > refunded)) LIMIT ?1;

@@ -1,0 +1,228 @@
+"""Accounts: who has how much with the shop, and what is done to it, each in one transaction.
+
+Every verb locks the account before it looks at anything, judges what it then sees, and writes a payment, a guarded
+change of the account and its entry together, or nothing. An effect has an id, and the same again finds it done.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+import msgspec
+
+from earmark.domain import account as law
+from earmark.domain.account import Account, AccountEntry, Draw, EntryKind
+from earmark.errors import IdempotencyMismatch, InvalidRequest
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from datetime import datetime
+    from uuid import UUID
+
+T = TypeVar("T")
+
+LIST_MAX = 500
+START = -1
+"""Before the first entry."""
+
+
+class AccountSteps(Protocol):
+    """What one transaction can do. The account is locked before anything else is looked at."""
+
+    now: datetime
+
+    async def lock(self, account_id: str) -> Account | None:
+        """Nobody else changes it until this transaction ends."""
+        ...
+
+    async def find(self, payment_id: UUID) -> Draw | None:
+        """A payment, with what its entries say."""
+        ...
+
+    async def find_entry(self, kind: EntryKind, entry_id: str) -> AccountEntry | None:
+        """An effect that may have been there before."""
+        ...
+
+    async def open(self, account: Account, entry: AccountEntry) -> bool:
+        """A new account with its first entry; False when there is one of this id."""
+        ...
+
+    async def draw(self, draw: Draw) -> bool:
+        """What was asked, and why not if so; False when this payment was asked for before."""
+        ...
+
+    async def post(self, entry: AccountEntry) -> None:
+        """The account becomes as its next entry says, if it is as that entry found it and good for it."""
+        ...
+
+
+class AccountBooks(Protocol):
+    """Where the accounts are kept."""
+
+    async def transact(self, work: Callable[[AccountSteps], Awaitable[T]]) -> T:
+        """All of it or nothing. The work awaits nothing but its steps, and may be run again."""
+        ...
+
+    async def read(self, account_id: str) -> Account | None:
+        """As the last commit left it."""
+        ...
+
+    async def entries(self, account_id: str, *, after: int, limit: int) -> list[AccountEntry]:
+        """By number."""
+        ...
+
+    async def find(self, payment_id: UUID) -> Draw | None:
+        """A payment, with what its entries say."""
+        ...
+
+    async def find_entry(self, kind: EntryKind, entry_id: str) -> AccountEntry | None:
+        """One effect."""
+        ...
+
+    async def draws(self, *, live: bool, since: datetime, after: UUID, limit: int) -> list[Draw]:
+        """Payments by their beginning, and by id where that is the same: those behind this moment and id."""
+        ...
+
+
+class Accounts:
+    """What can be done with accounts, over any store."""
+
+    def __init__(self, books: AccountBooks) -> None:
+        self._books = books
+        self.read = books.read
+        self.find = books.find
+        self.find_entry = books.find_entry
+        self.draws = books.draws
+
+    async def open(self, account_id: str, *, currency: str, live: bool) -> Account:
+        """A new account, with nothing in it; the same again is the same account."""
+
+        async def work(steps: AccountSteps) -> Account:
+            new = law.new_account(account_id, currency=currency, live=live, now=steps.now)
+            if await steps.open(new, law.first_entry(new)):
+                return new
+            known = await _locked(steps, account_id)
+            if (known.currency, known.live) != (currency, live):
+                kind = "live" if known.live else "test"
+                raise InvalidRequest.at("account_id", f"is a {kind} account in {known.currency}")
+            return known
+
+        return await self._books.transact(work)
+
+    async def credit(self, account_id: str, amount: int, *, entry_id: str, reason: str | None = None) -> Account:
+        """A top-up, or a gift card that was bought. The same entry again credits nothing more."""
+
+        async def work(steps: AccountSteps) -> Account:
+            account = await _locked(steps, account_id)
+            entry = law.credited(account, amount, entry_id=entry_id, reason=reason, now=steps.now)
+            if known := await steps.find_entry(EntryKind.CREDITED, entry_id):
+                if (known.account_id, known.amount) != (account_id, amount):
+                    raise IdempotencyMismatch
+                return account
+            await steps.post(entry)
+            return _after(account, entry)
+
+        return await self._books.transact(work)
+
+    async def entries(self, account_id: str, *, after: int = START, limit: int = LIST_MAX) -> list[AccountEntry]:
+        """An account's story, on from a number."""
+        return await self._books.entries(account_id, after=after, limit=limit)
+
+    async def draw(self, asked: Draw) -> Draw:
+        """Set money aside for a payment, or take it at once; or remember why not."""
+
+        async def work(steps: AccountSteps) -> Draw:
+            account = await steps.lock(asked.account_id)
+            if known := await steps.find(asked.payment_id):
+                law.check_same(known, asked)
+                return known
+            code = law.why_not(account, asked)
+            new = await steps.draw(msgspec.structs.replace(asked, created_at=steps.now, code=code))
+            if new and account is not None and code is None:
+                await steps.post(law.drawn(account, asked, now=steps.now))
+            return await _found(steps, asked)
+
+        return await self._books.transact(work)
+
+    async def take(self, asked: Draw) -> Draw | None:
+        """What was set aside is the shop's; None of a payment that nobody asked for."""
+
+        async def work(steps: AccountSteps) -> Draw | None:
+            account = await steps.lock(asked.account_id)
+            known = await steps.find(asked.payment_id)
+            if known is None:
+                return None
+            law.check_same(known, asked)
+            if account is None or not known.waits:
+                return known
+            await steps.post(law.taken(account, known, now=steps.now))
+            return await _found(steps, asked)
+
+        return await self._books.transact(work)
+
+    async def let_go(self, asked: Draw) -> Draw:
+        """What was set aside can be spent again. A payment that nobody asked for yet will be refused when it comes."""
+
+        async def work(steps: AccountSteps) -> Draw:
+            account = await steps.lock(asked.account_id)
+            known = await steps.find(asked.payment_id)
+            if known is None:
+                await steps.draw(msgspec.structs.replace(asked, created_at=steps.now, code=law.VOIDED))
+                return await _found(steps, asked)
+            law.check_same(known, asked)
+            if account is None or not known.waits:
+                return known
+            await steps.post(law.let_go(account, known, now=steps.now))
+            return await _found(steps, asked)
+
+        return await self._books.transact(work)
+
+    async def give_back(self, asked: Draw, amount: int, *, refund_id: UUID) -> AccountEntry | None:
+        """Money back on the account it came from; None for a payment that nobody asked for."""
+
+        async def work(steps: AccountSteps) -> AccountEntry | None:
+            account = await steps.lock(asked.account_id)
+            known = await steps.find(asked.payment_id)
+            if known is None:
+                return None
+            law.check_same(known, asked)
+            if made := await steps.find_entry(EntryKind.GIVEN_BACK, str(refund_id)):
+                if (made.payment_id, made.amount) != (asked.payment_id, amount):
+                    raise IdempotencyMismatch
+                return made
+            if account is None:
+                # Nothing was ever drawn from an account that is not there.
+                return None
+            entry = law.given_back(account, known, amount, refund_id=refund_id, now=steps.now)
+            await steps.post(entry)
+            return entry
+
+        return await self._books.transact(work)
+
+
+class KeepsAccounts(Protocol):
+    """A store that keeps accounts."""
+
+    @property
+    def accounts(self) -> Accounts:
+        """What buyers have with the shop."""
+        ...
+
+
+async def _locked(steps: AccountSteps, account_id: str) -> Account:
+    account = await steps.lock(account_id)
+    if account is None:
+        raise InvalidRequest.at("account_id", "names no account")
+    return account
+
+
+async def _found(steps: AccountSteps, asked: Draw) -> Draw:
+    """As it was just written: by us, or by a twin that we could not see, at another account or at one that is not."""
+    found = await steps.find(asked.payment_id)
+    assert found is not None, "a payment stays"
+    law.check_same(found, asked)
+    return found
+
+
+def _after(account: Account, entry: AccountEntry) -> Account:
+    return msgspec.structs.replace(account, number=entry.number, balance=entry.balance, set_aside=entry.set_aside)

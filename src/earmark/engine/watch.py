@@ -1,0 +1,43 @@
+"""What whoever keeps an eye on the money asks of a store. Nothing here changes anything, and no verb needs it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import TYPE_CHECKING, Protocol
+
+import msgspec
+
+if TYPE_CHECKING:
+    from earmark.domain.ids import PaymentId
+    from earmark.domain.payment import Payment
+
+
+class MoneyWatch(msgspec.Struct, frozen=True, kw_only=True):
+    """What an operator is to know of the payments, at a glance."""
+
+    attention: Mapping[str, int]
+    """How many need somebody, by gateway; a gateway without any is left out."""
+    open: int
+    """How many go on by themselves and are not over: undecided, to be captured or voided, or to be refunded."""
+    open_since: datetime | None
+    """When the oldest of these began: the payment, or the refund where that is what it waits for."""
+    now: datetime
+
+
+class Watched(Protocol):
+    """A store, as an operator sees its money."""
+
+    async def list_attention(self, *, limit: int) -> list[Payment]:
+        """Payments that need somebody to look at them, oldest first."""
+        ...
+
+    async def watch_money(self, *, limit: int) -> MoneyWatch:
+        """Counted over at most `limit` payments each: those that need somebody, and those that are due the soonest."""
+        ...
+
+    async def page_payments(
+        self, gateway: str, *, since: datetime, after: PaymentId | None, limit: int
+    ) -> list[Payment]:
+        """Our side of a gateway's books: what began at `since` or later, by id."""
+        ...

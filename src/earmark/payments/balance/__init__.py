@@ -1,0 +1,1 @@
+"""Paying from accounts that the shop itself keeps: credit and gift cards."""

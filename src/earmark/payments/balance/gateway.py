@@ -1,0 +1,174 @@
+"""The balance gateway: pays from accounts in the shop's own database, and calls nobody.
+
+`Order.method` is the id of the account. Whoever knows it can pay from it, as with the code on a gift card: give
+accounts ids that cannot be guessed.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from earmark.domain.account import VOIDED, Draw, EntryKind
+from earmark.domain.payment import Standing
+from earmark.engine.accounts import LIST_MAX
+from earmark.engine.gateway import (
+    CallbackRefused,
+    GatewayRefused,
+    GatewaySilent,
+    Record,
+    RefundReport,
+    RefundStanding,
+    Report,
+)
+from earmark.errors import Outage, RefundRefused, Refusal
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator, Mapping
+    from datetime import datetime
+
+    from earmark.engine.accounts import Accounts
+    from earmark.engine.gateway import Callback, Order, RefundOrder
+
+MESSAGES = {
+    "account_unknown": "There is no such account.",
+    "currency_mismatch": "The account is in another currency.",
+    "insufficient_funds": "There is not enough on the account.",
+    VOIDED: "It was given up before it was asked for.",
+}
+ABSENT = Report(standing=Standing.ABSENT)
+
+
+class BalanceGateway:
+    """One mode: live accounts pay for live events, test accounts for test events. Our ids are its own."""
+
+    name = "balance"
+
+    def __init__(self, accounts: Accounts, *, live: bool = True) -> None:
+        self._accounts = accounts
+        self._live = live
+
+    @property
+    def live(self) -> bool:
+        """Whether its accounts hold real money."""
+        return self._live
+
+    async def authorise(self, order: Order) -> Report:
+        """Set aside, or taken at once. An account that is not good for it is a decline, and stays one."""
+        with _translated():
+            return _report(await self._accounts.draw(self._draw(order)))
+
+    async def capture(self, order: Order) -> Report:
+        """Taken, once."""
+        with _translated():
+            taken = await self._accounts.take(self._draw(order))
+        return _report(taken) if taken else ABSENT
+
+    async def void(self, order: Order) -> Report:
+        """Let go, once. An order that arrives after its void draws nothing any more."""
+        with _translated():
+            return _report(await self._accounts.let_go(self._draw(order)))
+
+    async def refund(self, refund: RefundOrder) -> RefundReport:
+        """Given back to the account it came from, whole as asked or not at all."""
+        try:
+            with _translated():
+                made = await self._accounts.give_back(
+                    self._draw(refund.payment), refund.amount, refund_id=refund.refund_id
+                )
+        except RefundRefused as refused:
+            left = f"{refused.available} of it is left, and not {refused.asked}."
+            return RefundReport(standing=RefundStanding.REFUSED, code=refused.code, message=left)
+        if made is None:
+            raise GatewayRefused("payment_unknown", "There is no such payment.")
+        return RefundReport(standing=RefundStanding.DONE, gateway_id=made.id)
+
+    async def status(self, order: Order) -> Report:
+        """By our id, which is its own."""
+        with _translated():
+            known = await self._accounts.find(order.payment_id)
+        return _report(known) if known and known.live == self._live else ABSENT
+
+    async def refund_status(self, refund: RefundOrder) -> RefundReport | None:
+        """By our id. Of a refund that was refused it knows nothing: asked for again, it is refused again."""
+        with _translated():
+            made = await self._accounts.find_entry(EntryKind.GIVEN_BACK, str(refund.refund_id))
+        if made is None or made.payment_id != refund.payment.payment_id:
+            return None
+        return RefundReport(standing=RefundStanding.DONE, gateway_id=made.id)
+
+    def read_callback(self, headers: Mapping[str, str], body: bytes) -> Callback:  # noqa: ARG002 (believes none)
+        """It calls nobody."""
+        raise CallbackRefused("the balance gateway calls nobody")
+
+    async def books(self, *, since: datetime) -> AsyncIterator[Record]:
+        """Oldest first, also what was declined."""
+        after = UUID(int=0)
+        while True:
+            with _translated():
+                page = await self._accounts.draws(live=self._live, since=since, after=after, limit=LIST_MAX)
+            for draw in page:
+                yield _record(draw)
+            if len(page) < LIST_MAX:
+                return
+            since, after = page[-1].created_at, page[-1].payment_id
+
+    async def close(self) -> None:
+        """The store is somebody else's to close."""
+
+    def _draw(self, order: Order) -> Draw:
+        if order.amount < 1:
+            raise GatewayRefused("amount_invalid", "A payment is of at least 1.")
+        return Draw(
+            payment_id=order.payment_id,
+            account_id=order.method,
+            currency=order.currency,
+            live=self._live,
+            amount=order.amount,
+            automatic=order.automatic,
+            created_at=order.created_at,
+        )
+
+
+@contextmanager
+def _translated() -> Iterator[None]:
+    """A store that does not answer may have kept what was asked; a refusal is of the call itself."""
+    try:
+        yield
+    except Outage as outage:
+        raise GatewaySilent(str(outage)) from outage
+    except RefundRefused:
+        raise
+    except Refusal as refusal:
+        raise GatewayRefused(refusal.code, str(refusal)) from refusal
+
+
+def _standing(draw: Draw) -> Standing:
+    if draw.code is not None:
+        return Standing.VOIDED if draw.code == VOIDED else Standing.DECLINED
+    if draw.let_go:
+        return Standing.VOIDED
+    return Standing.CAPTURED if draw.taken else Standing.AUTHORISED
+
+
+def _report(draw: Draw) -> Report:
+    return Report(
+        standing=_standing(draw),
+        gateway_id=str(draw.payment_id),
+        captured=draw.taken,
+        refunded=draw.given_back,
+        code=draw.code,
+        message=MESSAGES[draw.code] if draw.code else None,
+    )
+
+
+def _record(draw: Draw) -> Record:
+    return Record(
+        payment_id=draw.payment_id,
+        gateway_id=str(draw.payment_id),
+        standing=_standing(draw),
+        currency=draw.currency,
+        captured=draw.taken,
+        refunded=draw.given_back,
+    )

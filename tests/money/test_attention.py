@@ -1,0 +1,225 @@
+"""Payments that only a person can settle: how they are counted, and the way out of them, on each of the stores."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+from tests.money.conftest import PRICE
+from tests.money.scripted import AUTHORISED, PROCESSING
+
+from earmark.domain.machine import State
+from earmark.domain.payment import PaymentState, RefundState, SettledAs, Standing
+from earmark.engine import money
+from earmark.engine.gateway import GatewaySilent, RefundReport, RefundStanding, Report
+from earmark.engine.ports import Changes
+from earmark.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    from tests.money.conftest import Shop
+
+    from earmark.domain.booking import Booking
+    from earmark.domain.payment import Payment
+    from earmark.engine.ports import Transaction
+
+REFUSED = RefundReport(standing=RefundStanding.REFUSED, code="charge_disputed")
+DONE = RefundReport(standing=RefundStanding.DONE, gateway_id="re_2")
+LESS = Report(standing=Standing.CAPTURED, gateway_id="pi_1", captured=1000)
+NOTE = "Paid back by bank transfer on Monday."
+
+
+async def settle(shop: Shop, payment: Payment, how: SettledAs) -> Payment:
+    about = await shop.store.read_dossier(payment.id)
+    assert about is not None
+    return await shop.engine.transact(partial(money.settle, how=how, note=NOTE, about=about, ids=shop.engine.ids))
+
+
+async def refused(shop: Shop, amount: int = PRICE) -> tuple[Booking, Payment]:
+    """A sale of which so much was to go back, and the gateway would not."""
+    paid = await shop.pay(await shop.hold("A1"))
+    shop.gateway.refunds = REFUSED
+    await shop.refund(paid.booking, amount)
+    payment = await shop.payment(paid.booking)
+    assert payment.state is PaymentState.NEEDS_ATTENTION
+    return paid.booking, payment
+
+
+async def test_a_refused_refund_is_settled_by_hand_and_the_journal_says_by_whom(shop: Shop) -> None:
+    """What the gateway took, gave back and refused stays as it was: those are facts."""
+    booking, payment = await refused(shop)
+    settled = await settle(shop, payment, SettledAs.REFUNDED)
+    assert (settled.state, settled.code, settled.message) == (PaymentState.SETTLED, "refund_by_hand", NOTE)
+    assert (settled.captured, settled.refunding, settled.refunded, settled.due_at) == (PRICE, PRICE, 0, None)
+    [(_, [refund])] = await shop.store.list_payments(booking.id)
+    assert refund.state is RefundState.REFUSED
+    assert await shop.store.list_attention(limit=9) == []
+    last = (await shop.store.read_history(booking.id))[-1]
+    assert (last.actor, last.reason, last.verb) == ("operator", NOTE, "payment")
+    told = last.facts["payment"]
+    assert (told["from"], told["to"], told["settled_as"]) == ("needs_attention", "settled", "refunded")
+
+
+async def test_money_that_is_kept_leaves_the_booking_as_it_is(shop: Shop) -> None:
+    """It was settled between people; nothing more is asked of the gateway."""
+    booking, payment = await refused(shop)
+    await settle(shop, payment, SettledAs.KEPT)
+    asked = list(shop.gateway.calls)
+    await shop.reconcile(seconds=30 * 86_400)
+    assert (await shop.booking(booking)).state is State.CONFIRMED
+    assert shop.gateway.calls == asked
+
+
+async def test_a_settled_payment_can_give_back_what_is_left_and_call_somebody_again(shop: Shop) -> None:
+    """Settled is what was refused, and not what comes later."""
+    booking, payment = await refused(shop, 1000)
+    await settle(shop, payment, SettledAs.KEPT)
+    shop.gateway.refunds = DONE
+    await shop.refund(booking, 500)
+    after = await shop.payment(booking)
+    assert (after.state, after.refunded) == (PaymentState.SETTLED, 500)
+    shop.gateway.refunds = REFUSED
+    await shop.refund(booking, 500)
+    assert (await shop.payment(booking)).state is PaymentState.NEEDS_ATTENTION
+
+
+@pytest.mark.parametrize("how, state", [(SettledAs.KEPT, State.CONFIRMED), (SettledAs.REFUNDED, State.EXPIRED)])
+async def test_a_booking_that_still_waits_is_sold_for_what_is_kept_and_else_lost(
+    shop: Shop, how: SettledAs, state: State
+) -> None:
+    """Another amount was taken than was asked for: a person says what that means, and the hold is pinned no longer."""
+    held = await shop.hold("A1", pools={"GA": 2})
+    shop.gateway.says |= {"authorise": PROCESSING, "status": PROCESSING}
+    await shop.pay(held)
+    payment = await shop.payment(held)
+    about = await shop.store.read_dossier(payment.id)
+    assert about is not None
+    await shop.engine.transact(partial(money.hear, report=LESS, about=about, ids=shop.engine.ids))
+    flagged = await shop.payment(held)
+    assert (flagged.state, flagged.captured) == (PaymentState.NEEDS_ATTENTION, 1000)
+    assert await shop.store.find_flaws(limit=9) == []
+    await settle(shop, flagged, how)
+    assert (await shop.booking(held)).state is state
+    assert (await shop.payment(held)).state is PaymentState.SETTLED
+    free = (await shop.hold("A1", buyer="bob")).state if state is State.EXPIRED else None
+    assert free in {State.HELD, None}
+
+
+@pytest.mark.parametrize("how, asked", [(SettledAs.REFUNDED, []), (SettledAs.KEPT, ["refund 1000"])])
+async def test_what_a_person_gave_back_is_not_given_back_again(shop: Shop, how: SettledAs, asked: list[str]) -> None:
+    """The sale stands, and is cancelled later: only money that was kept goes back then."""
+    shop.gateway.says["capture"] = GatewaySilent("no answer")
+    paid = await shop.pay(await shop.hold("A1"))
+    about = await shop.store.read_dossier((await shop.payment(paid.booking)).id)
+    assert about is not None
+    await shop.engine.transact(partial(money.hear, report=LESS, about=about, ids=shop.engine.ids))
+    await settle(shop, await shop.payment(paid.booking), how)
+    assert (await shop.cancel(paid.booking)).state is State.CANCELLED
+    await shop.reconcile(seconds=600)
+    assert [call for call in shop.gateway.calls if call.startswith("refund")] == asked
+
+
+async def test_what_a_person_said_outlives_the_next_look(shop: Shop) -> None:
+    """The gateway has words of its own for why."""
+    booking, payment = await refused(shop)
+    settled = await settle(shop, payment, SettledAs.KEPT)
+    shop.gateway.says["status"] = Report(standing=Standing.DECLINED, code="odd", message="Odd.")
+    await shop.teller.advance(payment.id, look=True)
+    after = await shop.payment(booking)
+    assert (after.code, after.message, after.state) == (settled.code, settled.message, PaymentState.SETTLED)
+
+
+async def test_a_payment_that_needs_nobody_is_not_settled(shop: Shop) -> None:
+    """Whoever mistypes an id changes nothing."""
+    paid = await shop.pay(await shop.hold("A1"))
+    before = await shop.payment(paid.booking)
+    with pytest.raises(InvalidRequest, match="is captured"):
+        await settle(shop, before, SettledAs.KEPT)
+    assert await shop.payment(paid.booking) == before
+    assert (await shop.store.read_history(paid.booking.id))[-1].actor == "gateway:scripted"
+
+
+async def test_a_payment_is_settled_once(shop: Shop) -> None:
+    """Two people who both say how it went are told of each other."""
+    booking, payment = await refused(shop)
+    first = await settle(shop, payment, SettledAs.KEPT)
+    with pytest.raises(InvalidRequest, match="is settled"):
+        await settle(shop, payment, SettledAs.REFUNDED)
+    assert await shop.payment(booking) == first
+
+
+async def test_what_the_gateway_has_not_decided_only_the_gateway_decides(shop: Shop) -> None:
+    """Nobody here knows whether there is money, so nobody settles it."""
+    held = await shop.hold("A1")
+    shop.gateway.says |= dict.fromkeys(("authorise", "status", "void"), PROCESSING)
+    await shop.pay(held, automatic=True)
+    for _ in range(10):
+        await shop.reconcile(seconds=600)
+    flagged = await shop.payment(held)
+    assert flagged.state is PaymentState.NEEDS_ATTENTION
+    with pytest.raises(InvalidRequest, match="taken nothing yet"):
+        await settle(shop, flagged, SettledAs.REFUNDED)
+    assert (await shop.booking(held)).state is State.PAYING
+
+
+async def test_a_payment_with_a_refund_on_its_way_is_settled_afterwards(shop: Shop) -> None:
+    """One refund was refused, and another is not decided: it may still move money."""
+    booking, payment = await refused(shop, 1000)
+    shop.gateway.refunds = GatewaySilent("no answer")
+    await shop.refund(booking, 500)
+    with pytest.raises(InvalidRequest, match="on its way"):
+        await settle(shop, payment, SettledAs.KEPT)
+    shop.gateway.refunds = DONE
+    await shop.reconcile(seconds=600)
+    assert (await settle(shop, payment, SettledAs.KEPT)).refunded == 500
+
+
+async def test_control_a_write_that_goes_round_the_law_is_refused_by_every_store(shop: Shop) -> None:
+    """The edge is open from `needs_attention` alone: the schema, or the memory store, refuses it from anywhere else."""
+    paid = await shop.pay(await shop.hold("A1"))
+    before = await shop.payment(paid.booking)
+    forged = msgspec.structs.replace(before, state=PaymentState.SETTLED, version=before.version + 1)
+
+    async def write(transaction: Transaction) -> None:
+        await transaction.begin([])
+        await transaction.lock_payments({before.id})
+        await transaction.write(Changes(payments=[forged]))
+
+    with pytest.raises(Exception, match=r"payment_moves_along_an_edge|captured to settled"):
+        await shop.engine.transact(write)
+    assert (await shop.payment(paid.booking)).state is PaymentState.CAPTURED
+
+
+# -- what an operator is shown -------------------------------------------------------------------------------------
+
+
+async def test_what_needs_somebody_is_counted_by_gateway_and_what_is_open_by_its_age(shop: Shop) -> None:
+    """A refund's age counts from when it was owed: that its payment is a month old is no alarm."""
+    nothing = await shop.store.watch_money(limit=100)
+    assert (nothing.attention, nothing.open, nothing.open_since) == ({}, 0, None)
+    sold = await shop.pay(await shop.hold("A1"))
+    shop.clock.advance(30 * 86_400)
+    shop.gateway.refunds = GatewaySilent("no answer")
+    await shop.refund(sold.booking, 1000)
+    one = await shop.store.watch_money(limit=100)
+    assert (one.attention, one.open) == ({}, 1)
+    assert one.open_since is not None
+    assert (one.now - one.open_since).total_seconds() < 86_400
+    shop.gateway.says["authorise"] = GatewaySilent("no answer")
+    await shop.pay(await shop.hold("A2"))
+    assert (await shop.store.watch_money(limit=100)).open == 2
+    assert (await shop.store.watch_money(limit=1)).open == 1
+    shop.gateway.says["authorise"] = AUTHORISED
+    shop.gateway.refunds = REFUSED
+    await shop.reconcile(seconds=600)
+    after = await shop.store.watch_money(limit=100)
+    assert (after.attention, after.open, after.open_since) == ({"scripted": 1}, 0, None)
+
+
+async def test_a_payment_that_came_to_nothing_is_not_open_though_it_is_looked_back_at(shop: Shop) -> None:
+    """Every declined card would be an alarm a day long."""
+    shop.gateway.says["authorise"] = Report(standing=Standing.DECLINED, code="card_declined")
+    await shop.pay(await shop.hold("A1"))
+    assert await shop.store.seconds_to_next_payment() is not None
+    assert (await shop.store.watch_money(limit=100)).open == 0

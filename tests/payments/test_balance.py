@@ -1,0 +1,451 @@
+"""Paying from accounts: never more than is there, each effect once, and nothing by halves."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import Counter
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import asyncpg
+import msgspec
+import pytest
+
+from earmark import config, wiring
+from earmark.domain import account as law
+from earmark.domain.account import Draw, EntryKind
+from earmark.domain.payment import PaymentState, Standing
+from earmark.engine.accounts import Accounts
+from earmark.engine.asks import Actor, Cancel, Decided, Pay
+from earmark.engine.engine import Engine
+from earmark.engine.gateway import (
+    CallbackRefused,
+    GatewayRefused,
+    GatewaySilent,
+    Order,
+    RefundOrder,
+    RefundStanding,
+)
+from earmark.engine.teller import Teller
+from earmark.errors import IdempotencyMismatch, InvalidRequest
+from earmark.library import Earmark
+from earmark.payments.balance.gateway import BalanceGateway
+from earmark.store.sqlite.connection import connect
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from pathlib import Path
+
+    from earmark.clock import MovableClock
+    from earmark.engine.accounts import AccountSteps
+    from earmark.engine.gateway import Report
+    from earmark.store.memory import MemoryStore
+    from earmark.store.postgres import PostgresStore
+    from earmark.store.sqlite import SqliteStore
+    from earmark.uuids import Uuid7Ids
+
+    AnyStore = MemoryStore | PostgresStore | SqliteStore
+
+PRICE = 4500
+BUYERS = 50
+GOOD_FOR = 7
+
+
+class Bank:
+    """A gateway over one store, and short words for what is asked of it."""
+
+    def __init__(self, store: AnyStore, *, ids: Uuid7Ids, clock: MovableClock) -> None:
+        self.store = store
+        self.accounts = store.accounts
+        self.gateway = BalanceGateway(store.accounts)
+        self.ids = ids
+        self.clock = clock
+        self.account = f"gift-{ids.entry_id()}"
+
+    async def fill(self, amount: int, *, account: str | None = None, currency: str = "EUR") -> str:
+        """An account with so much in it."""
+        account = account or self.account
+        await self.accounts.open(account, currency=currency, live=True)
+        await self.accounts.credit(account, amount, entry_id=f"first-{account}")
+        return account
+
+    def order(self, **changes: Any) -> Order:
+        """A new payment."""
+        whole = {
+            "payment_id": self.ids.payment_id(),
+            "booking_id": self.ids.booking_id(),
+            "event_id": "opera",
+            "amount": PRICE,
+            "currency": "EUR",
+            "method": self.account,
+            "created_at": self.clock.now(),
+        }
+        return Order(**{**whole, **changes})
+
+    async def figures(self) -> tuple[int, int]:
+        """Balance and what is set aside; the entries say the same."""
+        account = await self.accounts.read(self.account)
+        assert account is not None
+        entries = await self.accounts.entries(self.account)
+        assert [entry.number for entry in entries] == list(range(account.number + 1))
+        assert sum(entry.amount for entry in entries) == entries[-1].balance == account.balance
+        assert sum(entry.aside for entry in entries) == entries[-1].set_aside == account.set_aside
+        return account.balance, account.set_aside
+
+
+@pytest.fixture
+def bank(store: AnyStore, ids: Uuid7Ids, clock: MovableClock) -> Bank:
+    """On each of the stores in turn."""
+    return Bank(store, ids=ids, clock=clock)
+
+
+async def answered(ask: Callable[[], Awaitable[Report]]) -> Report:
+    """A machine that stalls may leave a call without an answer: the same call again is harmless."""
+    for _ in range(50):
+        with contextlib.suppress(GatewaySilent):
+            return await ask()
+    raise AssertionError("never answered")
+
+
+@pytest.mark.parametrize("automatic", [False, True], ids=["set aside", "at once"])
+async def test_fifty_payments_from_money_for_seven_are_seven(bank: Bank, *, automatic: bool) -> None:
+    """All at once, from one account: whoever comes too late is told so, and the balance is spent to the end."""
+    await bank.fill(GOOD_FOR * PRICE + PRICE // 2)
+    orders = [bank.order(automatic=automatic) for _ in range(BUYERS)]
+    reports = await asyncio.gather(*(answered(partial(bank.gateway.authorise, one)) for one in orders))
+    granted = Standing.CAPTURED if automatic else Standing.AUTHORISED
+    assert Counter(report.standing for report in reports) == {granted: GOOD_FOR, Standing.DECLINED: BUYERS - GOOD_FOR}
+    assert {report.code for report in reports} == {None, "insufficient_funds"}
+    left = PRICE // 2 if automatic else GOOD_FOR * PRICE + PRICE // 2
+    assert await bank.figures() == (left, 0 if automatic else GOOD_FOR * PRICE)
+
+
+async def test_without_lock_and_guard_postgres_oversells(postgres_url: str) -> None:
+    """The control: to look, and then to write what was computed from it, sells to everybody who looked in time."""
+    pool: Any = await asyncpg.create_pool(postgres_url, min_size=2, max_size=10)
+    async with pool:
+        await pool.execute("CREATE TABLE naive (id text PRIMARY KEY, balance bigint NOT NULL)")
+        await pool.execute("INSERT INTO naive VALUES ('gift', $1)", GOOD_FOR * PRICE)
+        seen = await asyncio.gather(*(pool.fetchval("SELECT balance FROM naive") for _ in range(BUYERS)))
+        good = [balance for balance in seen if balance >= PRICE]
+        writing = "UPDATE naive SET balance = $1"
+        await asyncio.gather(*(pool.execute(writing, balance - PRICE) for balance in good))
+        left = await pool.fetchval("SELECT balance FROM naive")
+        await pool.execute("DROP TABLE naive")
+    assert len(good) > GOOD_FOR
+    assert left != (GOOD_FOR - len(good)) * PRICE, "the balance does not even say so"
+
+
+async def test_without_lock_and_guard_sqlite_oversells(tmp_path: Path) -> None:
+    """The same control: one writer at a time helps nobody whose decision is older than their turn."""
+    with contextlib.closing(connect(tmp_path / "naive.sqlite3", mode="rwc")) as connection:
+        connection.execute("CREATE TABLE naive (id text PRIMARY KEY, balance integer NOT NULL)")
+        connection.execute("INSERT INTO naive VALUES ('gift', ?)", (GOOD_FOR * PRICE,))
+        seen = [connection.execute("SELECT balance FROM naive").fetchone()[0] for _ in range(BUYERS)]
+        good = [balance for balance in seen if balance >= PRICE]
+        for balance in good:
+            connection.execute("BEGIN IMMEDIATE")
+            connection.execute("UPDATE naive SET balance = ?", (balance - PRICE,))
+            connection.execute("COMMIT")
+    assert len(good) > GOOD_FOR
+
+
+async def test_a_decision_from_an_old_look_is_not_written(bank: Bank) -> None:
+    """The guard stands where the lock was left out: an account that has moved since is not changed."""
+    await bank.fill(2 * PRICE)
+    old = await bank.accounts.read(bank.account)
+    assert old is not None
+    await bank.gateway.authorise(bank.order())
+    late = Draw(
+        payment_id=bank.ids.payment_id(),
+        account_id=bank.account,
+        currency="EUR",
+        live=True,
+        amount=PRICE,
+        automatic=False,
+        created_at=bank.clock.now(),
+    )
+
+    async def work(steps: AccountSteps) -> None:
+        await steps.draw(late)
+        await steps.post(law.drawn(old, late, now=steps.now))
+
+    with pytest.raises(AssertionError, match="was not locked"):
+        await bank.accounts._books.transact(work)
+    assert await bank.accounts.find(late.payment_id) is None
+    assert await bank.figures() == (2 * PRICE, PRICE)
+
+
+async def test_money_that_is_set_aside_is_not_spent_twice(bank: Bank) -> None:
+    """It is still in the balance, and nobody else's; let go, it can be spent again."""
+    await bank.fill(PRICE)
+    first, second, third = (bank.order() for _ in range(3))
+    assert (await bank.gateway.authorise(first)).standing is Standing.AUTHORISED
+    assert await bank.figures() == (PRICE, PRICE)
+    assert (await bank.gateway.authorise(second)).code == "insufficient_funds"
+    await bank.gateway.void(first)
+    assert (await bank.gateway.authorise(second)).standing is Standing.DECLINED, "a no stays a no"
+    assert (await bank.gateway.authorise(third)).standing is Standing.AUTHORISED
+    assert (await bank.gateway.capture(third)).standing is Standing.CAPTURED
+    assert await bank.figures() == (0, 0)
+
+
+async def test_a_capture_and_a_void_at_once_have_one_end(bank: Bank) -> None:
+    """Whoever comes second is told what the first has done."""
+    await bank.fill(PRICE)
+    order = bank.order()
+    await bank.gateway.authorise(order)
+    ends = [bank.gateway.capture, bank.gateway.void] * 5
+    reports = await asyncio.gather(*(answered(partial(end, order)) for end in ends))
+    [standing] = {report.standing for report in reports}
+    assert await bank.figures() == ((0, 0) if standing is Standing.CAPTURED else (PRICE, 0))
+
+
+async def test_refunds_at_once_give_back_no_more_than_was_taken(bank: Bank) -> None:
+    """Ten refunds of a third each: three are made."""
+    await bank.fill(PRICE)
+    order = bank.order(automatic=True)
+    await bank.gateway.authorise(order)
+    refunds = [RefundOrder(refund_id=bank.ids.refund_id(), payment=order, amount=PRICE // 3) for _ in range(10)]
+    reports = await asyncio.gather(*map(bank.gateway.refund, refunds))
+    assert Counter(report.standing for report in reports) == {RefundStanding.DONE: 3, RefundStanding.REFUSED: 7}
+    assert await bank.figures() == (PRICE, 0)
+
+
+async def test_an_account_that_does_not_fit_is_a_decline_that_stays(bank: Bank) -> None:
+    """Unknown, of the other mode, or in another currency: the same order is the same no, also when that has changed."""
+    await bank.accounts.open(f"test-{bank.account}", currency="EUR", live=False)
+    await bank.accounts.open(f"usd-{bank.account}", currency="USD", live=True)
+    orders = {
+        "account_unknown": [bank.order(), bank.order(method=f"test-{bank.account}")],
+        "currency_mismatch": [bank.order(method=f"usd-{bank.account}")],
+    }
+    for code, wrong in orders.items():
+        for order in wrong:
+            report = await bank.gateway.authorise(order)
+            assert (report.standing, report.code) == (Standing.DECLINED, code)
+            assert report.message
+    await bank.fill(PRICE)
+    assert (await bank.gateway.authorise(orders["account_unknown"][0])).code == "account_unknown"
+    assert await bank.figures() == (PRICE, 0)
+
+
+async def test_an_id_is_one_effect(bank: Bank) -> None:
+    """The same id with other facts is refused, and moves nothing."""
+    await bank.fill(2 * PRICE)
+    other = await bank.fill(PRICE, account=f"other-{bank.account}")
+    order = bank.order()
+    await bank.gateway.authorise(order)
+    for changes in ({"method": other}, {"amount": 1}, {"automatic": True}, {"currency": "USD"}):
+        changed = msgspec.structs.replace(order, **changes)
+        for ask in (bank.gateway.authorise, bank.gateway.capture, bank.gateway.void):
+            with pytest.raises(GatewayRefused):
+                await ask(changed)
+    await bank.gateway.capture(order)
+    refund = RefundOrder(refund_id=bank.ids.refund_id(), payment=order, amount=100)
+    await bank.gateway.refund(refund)
+    another = bank.order(automatic=True)
+    await bank.gateway.authorise(another)
+    for changed_refund in (
+        msgspec.structs.replace(refund, amount=200),
+        msgspec.structs.replace(refund, payment=another),
+    ):
+        with pytest.raises(GatewayRefused):
+            await bank.gateway.refund(changed_refund)
+    with pytest.raises(GatewayRefused):
+        await bank.gateway.authorise(bank.order(amount=0))
+    assert await bank.figures() == (100, 0)
+
+
+async def test_an_order_that_arrives_after_its_void_draws_nothing(bank: Bank) -> None:
+    """It was given up before it was asked for; the payment that took the slow road finds that out."""
+    await bank.fill(PRICE)
+    order = bank.order()
+    assert (await bank.gateway.void(order)).standing is Standing.VOIDED
+    assert (await bank.gateway.authorise(order)).standing is Standing.VOIDED
+    assert await bank.figures() == (PRICE, 0)
+
+
+async def test_a_credit_is_made_once(bank: Bank) -> None:
+    """The same entry again, also at once, credits nothing more; with another amount or account it is refused."""
+    await bank.accounts.open(bank.account, currency="EUR", live=True)
+    other = f"other-{bank.account}"
+    await bank.accounts.open(other, currency="EUR", live=True)
+    entry = f"card-{bank.account}"
+    await asyncio.gather(*(bank.accounts.credit(bank.account, 1000, entry_id=entry) for _ in range(5)))
+    for account, amount in ((bank.account, 999), (other, 1000)):
+        with pytest.raises(IdempotencyMismatch):
+            await bank.accounts.credit(account, amount, entry_id=entry)
+    assert await bank.figures() == (1000, 0)
+    both = [bank.accounts.credit(account, 7, entry_id=f"both-{entry}") for account in (bank.account, other)]
+    ends = await asyncio.gather(*both, return_exceptions=True)
+    assert [type(end) for end in ends if isinstance(end, Exception)] == [IdempotencyMismatch]
+
+
+async def test_an_account_is_opened_once(bank: Bank) -> None:
+    """The same again is the same account; in another currency or mode, and without sense, it is refused."""
+    opened = await asyncio.gather(*(bank.accounts.open(bank.account, currency="EUR", live=True) for _ in range(5)))
+    assert len({account.created_at for account in opened}) == 1
+    for wrong in (("USD", True), ("EUR", False), ("EURO", True)):
+        with pytest.raises(InvalidRequest):
+            await bank.accounts.open(bank.account, currency=wrong[0], live=wrong[1])
+    with pytest.raises(InvalidRequest):
+        await bank.accounts.credit("nobody", 1, entry_id="x")
+    for amount, entry_id, reason in ((0, "x", None), (1, "", None), (1, "x\0", None), (1, "x", "\0")):
+        with pytest.raises(InvalidRequest):
+            await bank.accounts.credit(bank.account, amount, entry_id=entry_id, reason=reason)
+    with pytest.raises(InvalidRequest):
+        await bank.accounts.open("a card", currency="EUR", live=True)
+    assert await bank.figures() == (0, 0)
+
+
+class Died(BaseException):
+    """The process is gone."""
+
+
+class MortalSteps:
+    """Dies at one of its steps, before or after that was taken."""
+
+    def __init__(self, steps: AccountSteps, *, at: int, after: bool) -> None:
+        self._steps = steps
+        self._left = at
+        self._after = after
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._steps, name)
+        if not callable(found):
+            return found
+
+        async def step(*arguments: Any) -> Any:
+            self._left -= 1
+            if self._left < 0 and not self._after:
+                raise Died
+            result = await found(*arguments)
+            if self._left < 0:
+                raise Died
+            return result
+
+        return step
+
+
+class MortalBooks:
+    """Books whose transactions die."""
+
+    def __init__(self, accounts: Accounts, *, at: int, after: bool) -> None:
+        self._books = accounts._books
+        self._at = at
+        self._after = after
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._books, name)
+
+    async def transact(self, work: Callable[[AccountSteps], Awaitable[Any]]) -> Any:
+        """With a death in it."""
+        return await self._books.transact(lambda steps: work(MortalSteps(steps, at=self._at, after=self._after)))
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("call", ["authorise", "capture", "void", "refund"])
+async def test_a_death_between_steps_leaves_nothing_half(bank: Bank, call: str, *, after: bool) -> None:
+    """One transaction: wherever it ends early, the account, its entries and the payment are as they were."""
+    await bank.fill(2 * PRICE)
+    order = bank.order(automatic=call == "refund")
+    if call != "authorise":
+        await bank.gateway.authorise(order)
+    asked: Any = order
+    if call == "refund":
+        asked = RefundOrder(refund_id=bank.ids.refund_id(), payment=order, amount=100)
+    before = await bank.figures(), await bank.accounts.find(order.payment_id)
+    deaths = 0
+    for at in range(10):
+        mortal = BalanceGateway(Accounts(MortalBooks(bank.accounts, at=at, after=after)))
+        try:
+            await getattr(mortal, call)(asked)
+        except Died:
+            deaths += 1
+            assert (await bank.figures(), await bank.accounts.find(order.payment_id)) == before
+        else:
+            break
+    assert deaths >= 3
+    ends = {
+        "authorise": (2 * PRICE, PRICE),
+        "capture": (PRICE, 0),
+        "void": (2 * PRICE, 0),
+        "refund": (PRICE + 100, 0),
+    }
+    assert await bank.figures() == ends[call]
+
+
+async def test_a_store_that_is_gone_is_silence(
+    postgres_store: PostgresStore, ids: Uuid7Ids, clock: MovableClock
+) -> None:
+    """Nobody may take it for a no."""
+    bank = Bank(postgres_store, ids=ids, clock=clock)
+    await bank.fill(PRICE)
+    await postgres_store.close()
+    for ask in (bank.gateway.authorise, bank.gateway.capture, bank.gateway.void, bank.gateway.status):
+        with pytest.raises(GatewaySilent):
+            await ask(bank.order())
+
+
+async def test_it_calls_nobody(bank: Bank) -> None:
+    """So no callback is from it."""
+    with pytest.raises(CallbackRefused):
+        bank.gateway.read_callback({"Stripe-Signature": "t=1,v1=x"}, b"{}")
+
+
+async def test_books_are_read_page_by_page(bank: Bank, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each payment once, also where many have begun at the same moment."""
+    monkeypatch.setattr("earmark.payments.balance.gateway.LIST_MAX", 2)
+    await bank.fill(3 * PRICE)
+    since = bank.clock.now()
+    orders = [bank.order() for _ in range(5)]
+    for order in orders:
+        await bank.gateway.authorise(order)
+    told = [record.payment_id async for record in bank.gateway.books(since=since)]
+    assert [one for one in told if one in {order.payment_id for order in orders}] == [one.payment_id for one in orders]
+
+
+async def test_a_booking_is_paid_from_an_account_and_paid_back(bank: Bank) -> None:
+    """The whole saga: what is sold is taken, what is cancelled comes back."""
+    await bank.fill(PRICE)
+    engine = Engine(bank.store, ids=bank.ids)
+    teller = Teller(engine, {"balance": bank.gateway})
+    shop = Earmark(engine)
+    await shop.create("opera", name="An opera", currency="EUR", seats={"A1": PRICE, "A2": PRICE})
+    actor = Actor(name="test", live=True)
+    ends = []
+    for seat in ("A1", "A2"):
+        held = await shop.hold("opera", buyer="alice", seats=[seat])
+        ask = Pay(
+            actor=actor,
+            entry_id=bank.ids.entry_id(),
+            booking_id=held.id,
+            payment_id=bank.ids.payment_id(),
+            gateway="balance",
+            method=bank.account,
+        )
+        answer = await teller.pay(ask, within=60)
+        assert isinstance(answer, Decided)
+        ends.append((held, answer.value.payment))
+    assert [(payment.state, payment.code) for _, payment in ends] == [
+        (PaymentState.CAPTURED, None),
+        (PaymentState.FAILED, "insufficient_funds"),
+    ]
+    assert await bank.figures() == (0, 0)
+    sold, payment = ends[0]
+    await engine.cancel(Cancel(actor=actor, entry_id=bank.ids.entry_id(), booking_id=sold.id))
+    await teller.advance(payment.id)
+    assert await bank.figures() == (PRICE, 0)
+    kinds = [entry.kind for entry in await bank.accounts.entries(bank.account)]
+    assert kinds[2:] == [EntryKind.SET_ASIDE, EntryKind.TAKEN, EntryKind.GIVEN_BACK]
+    await teller.close()
+
+
+def test_the_gateway_is_offered_where_it_is_switched_on(store: AnyStore) -> None:
+    """`EARMARK_BALANCE`, for live events."""
+    assert wiring.open_gateways(config.read({}), store.accounts) == {}
+    offered = wiring.open_gateways(config.read({"EARMARK_BALANCE": "true"}), store.accounts)
+    assert list(offered) == ["balance"]
+    assert offered["balance"].live
