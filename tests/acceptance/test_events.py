@@ -95,9 +95,10 @@ async def test_an_event_id_is_used_once(shop: Caller) -> None:
 async def test_the_same_seat_of_two_shows_is_two_seats(shop: Caller) -> None:
     """A1 tonight and A1 tomorrow do not meet."""
     tonight, tomorrow = await shop.theatre(), await shop.theatre()
-    await shop.held(tonight, buyer="ann", seats=["A1"])
-    await shop.held(tomorrow, buyer="bob", seats=["A1"])
-    refused(await shop.hold(tonight, buyer="bob", seats=["A1"]), 409, "seats_taken")
+    first = await shop.held(tonight, buyer="ann", seats=["A1"])
+    second = await shop.held(tomorrow, buyer="bob", seats=["A1"])
+    assert (first["event_id"], second["event_id"]) == (tonight, tomorrow)
+    assert refused(await shop.hold(tonight, buyer="bob", seats=["A1"]), 409, "seats_taken")["seats"] == ["A1"]
 
 
 @pytest.mark.parametrize(
@@ -113,9 +114,9 @@ async def test_nothing_is_sold_outside_the_sale_window(shop: Caller, window: dic
     event = await shop.theatre(**times)
     refused(await shop.hold(event, seats=["A1"]), 409, "sale_closed")
     answered(await shop.patch(event, sale_opens_at=in_minutes(-90), sale_closes_at=in_minutes(90)), 200)
-    await shop.held(event, seats=["A1"])
+    assert (await shop.held(event, seats=["A1"]))["state"] == "held"
     answered(await shop.patch(event, sale_closes_at=in_minutes(-1)), 200)
-    refused(await shop.hold(event, buyer="bob", seats=["A2"]), 409, "sale_closed")
+    assert refused(await shop.hold(event, buyer="bob", seats=["A2"]), 409)["code"] == "sale_closed"
 
 
 async def test_a_hold_made_in_time_can_be_confirmed_after_the_sale_closed(shop: Caller) -> None:
@@ -123,7 +124,7 @@ async def test_a_hold_made_in_time_can_be_confirmed_after_the_sale_closed(shop: 
     event = await shop.theatre()
     booking = await shop.held(event, seats=["A1"])
     answered(await shop.patch(event, sale_closes_at=in_minutes(-1)), 200)
-    answered(await shop.confirm(booking["id"]), 200)
+    assert answered(await shop.confirm(booking["id"]), 200)["state"] == "confirmed"
 
 
 async def test_a_patch_changes_what_it_names_and_nothing_else(shop: Caller) -> None:

@@ -101,7 +101,8 @@ async def test_a_refused_key_may_carry_another_request(shop: Caller) -> None:
     await shop.held(event, buyer="bob", seats=["A1"])
     key = unique("key")
     refused(await shop.hold(event, seats=["A1"], idempotency_key=key), 409, "seats_taken")
-    answered(await shop.hold(event, seats=["A2"], idempotency_key=key), 201)
+    made = answered(await shop.hold(event, seats=["A2"], idempotency_key=key), 201)
+    assert [seat["id"] for seat in made["seats"]] == ["A2"]
 
 
 async def test_two_callers_may_choose_the_same_key(shop: Caller, guests: Guests) -> None:

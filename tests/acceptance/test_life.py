@@ -149,7 +149,7 @@ async def test_an_extended_hold_outlives_its_first_expiry(shop: Caller) -> None:
     witness = await shop.held(event, buyer="eve", seats=["A2"], ttl_seconds=2)
     await eventually(lambda: shop.state(witness["id"]), lambda state: state == "expired")
     refused(await shop.hold(event, buyer="bob", seats=["A1"]), 409, "seats_taken")
-    answered(await shop.confirm(mine["id"]), 200)
+    assert answered(await shop.confirm(mine["id"]), 200)["state"] == "confirmed"
 
 
 async def test_a_hold_cannot_be_extended_for_ever(shop: Caller) -> None:

@@ -171,7 +171,7 @@ async def test_a_spoilt_token_is_no_token(service: Service, guests: Guests) -> N
         letter = "A" if token[place] != "A" else "B"
         spoilt = token[:place] + letter + token[place + 1 :]
         async with calling(service, token=spoilt) as somebody:
-            refused(await somebody.http.get("/v1/bookings"), 401)
+            assert refused(await somebody.http.get("/v1/bookings"), 401)["status"] == 401
 
 
 async def test_every_documented_call_asks_for_a_key(service: Service) -> None:

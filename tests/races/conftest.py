@@ -14,6 +14,7 @@ import pytest
 
 from earmark.store import postgres
 
+from .money_support import MoneyHouse
 from .support import House
 
 if TYPE_CHECKING:
@@ -74,3 +75,27 @@ def either_house(request: pytest.FixtureRequest) -> House:
     """What is built keeps its promises with the schema's guards and, by itself, without them."""
     found: House = request.getfixturevalue(request.param)
     return found
+
+
+@pytest.fixture
+async def shop(house: House) -> AsyncIterator[MoneyHouse]:
+    """As it is in production."""
+    shop = await MoneyHouse.open(house)
+    yield shop
+    await shop.close()
+
+
+@pytest.fixture
+async def bare_shop(bare_house: House) -> AsyncIterator[MoneyHouse]:
+    """Without the guards of the schema."""
+    shop = await MoneyHouse.open(bare_house)
+    yield shop
+    await shop.close()
+
+
+@pytest.fixture
+async def either_shop(either_house: House) -> AsyncIterator[MoneyHouse]:
+    """What is built keeps its promises with the schema's guards and without them."""
+    shop = await MoneyHouse.open(either_house)
+    yield shop
+    await shop.close()

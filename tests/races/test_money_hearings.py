@@ -18,35 +18,7 @@ from .money_support import PAYING_IS_OVER, MoneyHouse, a_refund
 from .support import AS_BUILT, Shortcut, granted, in_time
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
     from earmark.domain.booking import Booking
-
-    from .support import House
-
-
-@pytest.fixture
-async def shop(house: House) -> AsyncIterator[MoneyHouse]:
-    """As it is in production."""
-    shop = await MoneyHouse.open(house)
-    yield shop
-    await shop.close()
-
-
-@pytest.fixture
-async def bare_shop(bare_house: House) -> AsyncIterator[MoneyHouse]:
-    """Without the guards of the schema."""
-    shop = await MoneyHouse.open(bare_house)
-    yield shop
-    await shop.close()
-
-
-@pytest.fixture
-async def either_shop(either_house: House) -> AsyncIterator[MoneyHouse]:
-    """What is built keeps its promises with the schema's guards and without them."""
-    shop = await MoneyHouse.open(either_house)
-    yield shop
-    await shop.close()
 
 
 async def callback_and_giving_up_meet(shop: MoneyHouse, shortcut: Shortcut, place: str) -> tuple[Any, Any]:

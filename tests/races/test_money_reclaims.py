@@ -5,47 +5,20 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import asyncpg
-import pytest
 
 from earmark.domain.payment import PaymentState
 from earmark.errors import BookingExpired, SeatsTaken
 
 from . import shortcuts
 from .asks import a_block, a_cancel, a_confirm, a_hold
-from .money_support import MoneyHouse
 from .support import AS_BUILT, BLOCKED_AND_OWNED, TOTAL_DRIFT, TWO_OWNERS, Shortcut, granted, refused_by
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
     from earmark.domain.booking import Booking
     from earmark.domain.payment import Payment
 
+    from .money_support import MoneyHouse
     from .support import House
-
-
-@pytest.fixture
-async def shop(house: House) -> AsyncIterator[MoneyHouse]:
-    """As it is in production."""
-    shop = await MoneyHouse.open(house)
-    yield shop
-    await shop.close()
-
-
-@pytest.fixture
-async def bare_shop(bare_house: House) -> AsyncIterator[MoneyHouse]:
-    """Without the guards of the schema."""
-    shop = await MoneyHouse.open(bare_house)
-    yield shop
-    await shop.close()
-
-
-@pytest.fixture
-async def either_shop(either_house: House) -> AsyncIterator[MoneyHouse]:
-    """What is built keeps its promises with the schema's guards and without them."""
-    shop = await MoneyHouse.open(either_house)
-    yield shop
-    await shop.close()
 
 
 async def assert_sold(shop: MoneyHouse, booking: Booking, payment: Payment) -> None:
