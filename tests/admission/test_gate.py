@@ -141,6 +141,16 @@ async def test_what_the_store_knows_to_be_taken_becomes_a_hint(gate: Gate, insid
     assert 0 < inside.left_ms("A2") <= 3000
 
 
+async def test_a_hint_never_outlives_its_hold_however_long_the_store_took(gate: Gate, inside: Inside) -> None:
+    """The store counts from somewhere between the pass and its answer; a hint that counted from the answer would
+    refuse a seat that is free again."""
+    found = await passed(gate.admit(EVENT, seats("A1", "A2")))
+    await asyncio.sleep(0.3)
+    gate.settle(found, seconds=2.0)
+    await until(lambda: inside.kinds("A1", "A2") == "hh")
+    assert 0 < inside.left_ms("A1") <= 2000 - 300
+
+
 async def test_a_mark_and_a_hint_live_five_seconds_at_most(gate: Gate, inside: Inside) -> None:
     """Whoever dies or is cut off, a seat sells again soon."""
     found = await passed(gate.admit(EVENT, seats("A1")))

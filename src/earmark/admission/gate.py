@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import time
 import zlib
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
@@ -41,7 +40,7 @@ _UNKEYED: Final = 1 << 32
 class Pass:
     """A request that was let through, and what it left in Redis. It is settled or left, once."""
 
-    __slots__ = ("event_id", "line", "names", "seats", "since", "token")
+    __slots__ = ("event_id", "line", "names", "seats", "token")
 
     def __init__(
         self, line: Line, names: tuple[str, ...], event_id: EventId, seats: tuple[SeatId, ...], token: int
@@ -51,7 +50,6 @@ class Pass:
         self.event_id = event_id
         self.seats = seats
         self.token = token
-        self.since = time.monotonic()
 
 
 class Counts(msgspec.Struct):
@@ -180,7 +178,6 @@ class Gate:
             self.leave(passed)
             raise
         if answer == 0:
-            passed.since = time.monotonic()
             self.counts.admitted += 1
             self._doubts.admitted(passed.event_id, passed.seats)
             return passed
@@ -206,9 +203,9 @@ class Gate:
         raise SeatsTaken(seats=busy, transient=True, surely_new=self._firsts.know(event_id, hinted))
 
     def _turn_to_hints(self, passed: Pass, names: tuple[str, ...], seconds: float) -> None:
-        # Counted from when the pass was here for certain, which is after the server's own count began.
-        end = time.monotonic() - passed.since + min(seconds, self._ttl_seconds)
-        passed.line.flights.post(script.settle(names, passed.token, end_ms=int(end * 1000) if seconds > 0 else 0))
+        # The store began to count after the pass was given, so a hint that counts from the pass never outlives its hold.
+        end = max(0.0, min(seconds, self._ttl_seconds))
+        passed.line.flights.post(script.settle(names, passed.token, end_ms=int(end * 1000)))
 
     def _token(self, key: Key | None) -> int:
         """A number that no other request has; or one that only the same request has again.
