@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
 from earmark.clock import SystemClock
+from earmark.domain.policy import Policy
 from earmark.engine.engine import Engine
 from earmark.errors import SetupError
 from earmark.uuids import Uuid7Ids
@@ -23,7 +24,20 @@ if TYPE_CHECKING:
 POSTGRES = {"postgres", "postgresql"}
 
 
-async def open_engine(database_url: str, *, redis_url: str | None = None, clock: Clock | None = None) -> Engine:
+async def engine_for(settings: Settings) -> Engine:
+    """The engine that the settings describe."""
+    policy = Policy(ttl_seconds_default=settings.hold_ttl_seconds, life_seconds_max=settings.hold_life_seconds_max)
+    return await open_engine(
+        settings.database_url,
+        redis_url=settings.redis_url,
+        policy=policy,
+        request_seconds_max=settings.request_seconds_max,
+    )
+
+
+async def open_engine(
+    database_url: str, *, redis_url: str | None = None, clock: Clock | None = None, **limits: Any
+) -> Engine:
     """An engine on a database whose schema is current; with a Redis, hopeless holds are refused in front of it."""
     store = await open_store(database_url, clock=clock)
     try:
@@ -32,7 +46,7 @@ async def open_engine(database_url: str, *, redis_url: str | None = None, clock:
     except BaseException:
         await store.close()
         raise
-    return Engine(store, ids=Uuid7Ids(), admission=admission)
+    return Engine(store, ids=Uuid7Ids(), admission=admission, **limits)
 
 
 def open_sandbox(clock: Clock | None = None) -> dict[str, Gateway]:

@@ -142,8 +142,7 @@ async def test_what_the_store_knows_to_be_taken_becomes_a_hint(gate: Gate, insid
 
 
 async def test_a_hint_never_outlives_its_hold_however_long_the_store_took(gate: Gate, inside: Inside) -> None:
-    """The store counts from somewhere between the pass and its answer; a hint that counted from the answer would
-    refuse a seat that is free again."""
+    """A hint that counted from the store's answer would refuse a seat that is free again."""
     found = await passed(gate.admit(EVENT, seats("A1", "A2")))
     await asyncio.sleep(0.3)
     gate.settle(found, seconds=2.0)

@@ -203,7 +203,7 @@ class Gate:
         raise SeatsTaken(seats=busy, transient=True, surely_new=self._firsts.know(event_id, hinted))
 
     def _turn_to_hints(self, passed: Pass, names: tuple[str, ...], seconds: float) -> None:
-        # The store began to count after the pass was given, so a hint that counts from the pass never outlives its hold.
+        # The store began to count after the pass was given: a hint that counts from the pass never outlives its hold.
         end = max(0.0, min(seconds, self._ttl_seconds))
         passed.line.flights.post(script.settle(names, passed.token, end_ms=int(end * 1000)))
 

@@ -28,7 +28,7 @@ from earmark.publish.availability import Availability
 from earmark.publish.news import Feed
 from earmark.threads import threads_ended
 from earmark.version import __version__
-from earmark.wiring import open_engine, open_gateways, open_sandbox
+from earmark.wiring import engine_for, open_gateways, open_sandbox
 from earmark.workers import loop
 from earmark.workers.reconciler import Reconciler
 from earmark.workers.relay import Relay
@@ -48,7 +48,7 @@ async def serve(settings: Settings, *, ready: Callable[[str], None]) -> None:
     """Serve until SIGINT or SIGTERM; `ready` is told the URL once the door is open."""
     assert settings.admin_key is not None
     _check_free(settings.host, settings.port)
-    engine = await open_engine(settings.database_url, redis_url=settings.redis_url)
+    engine = await engine_for(settings)
     metrics = Metrics(version=__version__)
     till = Till(engine, open_sandbox() | open_gateways(settings, engine.store.accounts))
     house = House(
@@ -63,7 +63,13 @@ async def serve(settings: Settings, *, ready: Callable[[str], None]) -> None:
     stop = asyncio.Event()
     agents: list[loop.Agent] = []
     if settings.sweep:
-        agents += [Sweeper(engine, swept=metrics.swept), Relay(engine.store.outbox, Feed()), Reconciler(till.teller)]
+        sweeper = Sweeper(
+            engine,
+            swept=metrics.swept,
+            interval_seconds_max=settings.sweep_interval_seconds,
+            batch_size_max=settings.sweep_batch_size_max,
+        )
+        agents += [sweeper, Relay(engine.store.outbox, Feed()), Reconciler(till.teller)]
     try:
         async with threads_ended(), _signals(stop), _door(create_app(house), settings, stop):
             # What is here by now stays: to search it for rubbish again and again would be a pause in every minute.

@@ -145,7 +145,7 @@ async def _work(settings: config.Settings) -> None:
     from earmark.workers.relay import Relay
     from earmark.workers.sweeper import Sweeper
 
-    engine = await wiring.open_engine(settings.database_url, redis_url=settings.redis_url)
+    engine = await wiring.engine_for(settings)
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
@@ -153,7 +153,12 @@ async def _work(settings: config.Settings) -> None:
     teller = Teller(engine, wiring.open_gateways(settings, engine.store.accounts))
     out.print("Earmark works: sweeper, reconciler, relay.")
     try:
-        await loop.run([Sweeper(engine), Reconciler(teller), Relay(engine.store.outbox, Feed())], stop)
+        sweeper = Sweeper(
+            engine,
+            interval_seconds_max=settings.sweep_interval_seconds,
+            batch_size_max=settings.sweep_batch_size_max,
+        )
+        await loop.run([sweeper, Reconciler(teller), Relay(engine.store.outbox, Feed())], stop)
     finally:
         await teller.close()
         await engine.close()
