@@ -50,7 +50,7 @@ bench: $(READY) ## Measure hold and confirm on this machine
 	@$(BIN)/earmark bench booking $(ARGS)
 
 lock: $(READY) ## Pin dependencies again: names, versions and hashes
-	@$(PYTHON) -m uv pip compile --quiet --universal --generate-hashes --no-header --no-annotate --no-emit-index-url --python-version 3.11 --extra postgres --extra redis --extra server --extra servers --extra stripe --group dev --output-file requirements/dev.txt pyproject.toml
+	@$(PYTHON) -m uv pip compile --quiet --universal --generate-hashes --no-header --no-annotate --no-emit-index-url --python-version 3.11 --extra postgres --extra redis --extra server --extra servers --extra stripe --extra tracing --group dev --output-file requirements/dev.txt pyproject.toml
 
 clean: ## Remove what make and the tools made
 	@rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis dist build
