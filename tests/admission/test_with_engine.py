@@ -7,6 +7,7 @@ import random
 from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Protocol, Self
+from unittest.mock import patch
 
 import pytest
 from tests.locks.proxy import Proxy
@@ -15,13 +16,14 @@ from tests.locks.topologies import ask
 from tests.races.asks import EVENT, a_cancel, a_confirm, a_hold, a_play, a_release
 
 from earmark import wiring
+from earmark.admission import open_admission
 from earmark.domain.ids import SeatId
 from earmark.domain.journal import Key
 from earmark.engine.asks import Decided, Memo, Replayed
 from earmark.errors import SeatsTaken
 from earmark.servers.ports import free_port
 
-from .support import Inside, Liar, Slow, until, until_true
+from .support import PATIENCE, Inside, Liar, Slow, until, until_true
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -39,6 +41,10 @@ SEATS = [f"{row}{number}" for row in "AB" for number in range(1, 10)]
 BUYERS = 40
 GRANTS = 25
 """How many holds are granted between one fault and the next."""
+
+
+def patiently(url: str) -> Gate:
+    return open_admission(url, timeout=PATIENCE)
 
 
 class Seller(Protocol):
@@ -65,8 +71,10 @@ async def open_engine(clock: MovableClock) -> AsyncIterator[Callable[..., Awaita
     """Opens engines, the first of them with a play on sale, and closes them after the test."""
     engines: list[Engine] = []
 
-    async def opened(database_url: str, redis_url: str) -> Engine:
-        engine = await wiring.open_engine(database_url, redis_url=redis_url, clock=clock)
+    async def opened(database_url: str, redis_url: str, *, patient: bool = False) -> Engine:
+        """With patience Redis is heard out, however slow the machine is: for tests of what Redis says."""
+        with patch.object(wiring, "_open_admission", patiently if patient else wiring._open_admission):
+            engine = await wiring.open_engine(database_url, redis_url=redis_url, clock=clock)
         if not engines:
             await engine.create(a_play())
         engines.append(engine)
@@ -214,7 +222,7 @@ async def test_a_sold_seat_is_refused_without_the_store(
 ) -> None:
     """That is what it is for; and such a refusal says that it may be otherwise in a moment."""
     await empty(server)
-    engine = await open_engine(database_url, server.url)
+    engine = await open_engine(database_url, server.url, patient=True)
     await engine.hold(a_hold("A1"))
     await until(lambda: inside(server).kind("A1") == "h")
     before = counts(engine).refused
@@ -230,7 +238,7 @@ async def test_a_seat_that_comes_back_sells_again_at_once(
 ) -> None:
     """Released, cancelled, run out: no hint says otherwise."""
     await empty(server)
-    engine = await open_engine(database_url, server.url)
+    engine = await open_engine(database_url, server.url, patient=True)
     held = granted(await engine.hold(a_hold("A1")))
     await engine.release(a_release(held))
     sold = granted(await engine.hold(a_hold("A1")))
@@ -248,7 +256,8 @@ async def test_a_seat_released_while_redis_is_cut_off_sells_again_within_five_se
     """The hint that nobody could drop has at most so long to live, and another server sells the seat after it."""
     await empty(server)
     with Proxy(server.port) as wire:
-        cut_off, elsewhere = await open_engine(postgres_url, wire.url), await open_engine(postgres_url, server.url)
+        cut_off = await open_engine(postgres_url, wire.url, patient=True)
+        elsewhere = await open_engine(postgres_url, server.url, patient=True)
         held = granted(await cut_off.hold(a_hold("A1")))
         await until(lambda: inside(server).kind("A1") == "h")
         wire.hold()
@@ -277,7 +286,7 @@ async def test_a_repeat_gets_the_answer_of_the_first(
 ) -> None:
     """The hint on a seat is no reason to tell its own buyer that it is taken."""
     await empty(server)
-    engine, other = await open_engine(database_url, server.url), await open_engine(database_url, server.url)
+    engine, other = [await open_engine(database_url, server.url, patient=True) for _ in range(2)]
     answers = await asyncio.gather(*(one.hold(a_hold("A1", memo=MEMO)) for one in (engine, other, engine, other)))
     await until(lambda: inside(server).kind("A1") == "h")
     answers.append(await other.hold(a_hold("A1", memo=MEMO)))
@@ -331,7 +340,7 @@ async def test_a_repeat_gets_its_answer_though_others_were_refused_meanwhile(
 ) -> None:
     """The hint of the sale has ended, and one that a stranger's refusal made stands in its place."""
     await empty(server)
-    engine = await open_engine(database_url, server.url)
+    engine = await open_engine(database_url, server.url, patient=True)
     first = await engine.hold(a_hold("A1", memo=MEMO))
     await until(lambda: inside(server).kind("A1") == "h")
     await empty(server)
@@ -346,7 +355,7 @@ async def test_a_repeat_gets_its_answer_though_the_seat_is_another_buyers_by_now
 ) -> None:
     """What a key remembers is older than any hint."""
     await empty(server)
-    engine = await open_engine(database_url, server.url)
+    engine = await open_engine(database_url, server.url, patient=True)
     first = await engine.hold(a_hold("A1", memo=MEMO))
     await engine.release(a_release(granted(first)))
     await engine.hold(a_hold("A1", buyer="eve"))
