@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 DATABASE_DEFAULT = "sqlite:///earmark.sqlite3"
 KEY_LENGTH_MIN = 16
 PORT_MAX = 65535
+WORKERS_MAX = 64
 DAY = 86_400
 SWITCH = {"on": True, "true": True, "yes": True, "1": True, "off": False, "false": False, "no": False, "0": False}
 
@@ -50,6 +51,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     host: Annotated[str, About("the address to listen on")] = "127.0.0.1"
     port: Annotated[int, About("the port to listen on", also=("PORT",), least=0, most=PORT_MAX)] = 8080
+    workers: Annotated[
+        int,
+        About("how many processes `serve` runs on the port; more than one needs PostgreSQL", least=1, most=WORKERS_MAX),
+    ] = 1
     guests: Annotated[bool, About("whether anonymous buyers are let in")] = False
     sweep: Annotated[
         bool,

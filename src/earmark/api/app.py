@@ -15,6 +15,7 @@ from starlette.routing import Route
 
 from earmark.api import bookings, events, guests, openapi, payments, problems, words
 from earmark.api.door import Call, House, Reply, Visit, endpoint, say
+from earmark.api.router import Router
 from earmark.errors import EarmarkError
 from earmark.version import __version__
 
@@ -91,10 +92,12 @@ def create_app(house: House) -> ASGIApp:
     async def describe(_: Request) -> Response:
         return Response(described, media_type="application/json")
 
-    routes = [Route(call.path, endpoint(call, house), methods=[call.method]) for call in (*CALLS, METRICS)]
+    answers = [(call, endpoint(call, house)) for call in (*CALLS, METRICS)]
+    routes = [Route(call.path, answer, methods=[call.method]) for call, answer in answers]
     routes += [Route(path, _page(file)) for path, file in PAGES.items()]
     routes += [Route("/openapi.json", describe), Route("/web/{file}", _asset)]
-    return Starlette(routes=routes, exception_handlers={HTTPException: _stray, EarmarkError: _refused})
+    pages = Starlette(routes=routes, exception_handlers={HTTPException: _stray, EarmarkError: _refused})
+    return Router([(call.method, call.path, answer) for call, answer in answers], otherwise=pages)
 
 
 def _page(file: str) -> Any:

@@ -133,7 +133,7 @@ def _common(visit: Visit, *, status: HTTPStatus = HTTPStatus.OK, render: Render 
 
 def booking_id(visit: Visit) -> BookingId:
     """The id in a call's path."""
-    text = visit.request.path_params["booking_id"]
+    text = visit.path["booking_id"]
     try:
         return BookingId(UUID(text))
     except ValueError:

@@ -6,7 +6,6 @@ and become problems here.
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import re
 import time
@@ -15,11 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import structlog
-from starlette.responses import Response
+from starlette.requests import Request, cookie_parser
 
 from earmark.api import problems
 from earmark.api.identity import Identity, Principal, Scope
 from earmark.api.metrics import Metrics
+from earmark.api.patience import Patience
 from earmark.api.till import Till
 from earmark.domain.journal import Key
 from earmark.engine.asks import Answer, Decided, Memo, Replayed
@@ -29,10 +29,11 @@ from earmark.errors import EarmarkError, InvalidRequest, Outage
 from earmark.publish.availability import Availability
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Callable, Mapping
     from datetime import datetime
 
-    from starlette.requests import Request
+    from starlette.types import ASGIApp, Receive, Send
+    from starlette.types import Scope as Asked
 
 
 BODY_BYTES_MAX = 64 * 1024
@@ -43,10 +44,15 @@ KEY_HEADER = "idempotency-key"
 REPLAYED_HEADER = "Idempotency-Replayed"
 JSON = "application/json"
 
-_KEY = re.compile(r"[\x21-\x7e]{1,255}")
+_KEY = re.compile(rb"[\x21-\x7e]{1,255}")
 _AT = re.compile(r"^(?P<message>.*?)(?: - at `(?P<path>[^`]*)`)?$", re.DOTALL)
 _FIELD = re.compile(r"Object (?:(?P<missing>missing required)|contains unknown) field `(?P<name>[^`]*)`")
+_KEY_HEADER = KEY_HEADER.encode()
+_JSON = JSON.encode()
+_MEDIA_TYPES = {said: said.encode() for said in (JSON, problems.MEDIA_TYPE)}
+_WITHOUT_BODY = frozenset({HTTPStatus.NO_CONTENT, HTTPStatus.NOT_MODIFIED})
 _encoder = msgspec.json.Encoder()
+_patience = Patience(BODY_SECONDS_MAX)
 log = structlog.get_logger("earmark")
 
 Render = Any  # a function from what was decided, and when, to the answer in the API's words
@@ -102,13 +108,36 @@ class House(msgspec.Struct, frozen=True, kw_only=True):
 class Visit:
     """One request, from somebody who has shown who they are."""
 
-    def __init__(self, request: Request, *, call: Call, house: House, principal: Principal | None, raw: bytes) -> None:
-        self.request = request
+    __slots__ = ("_principal", "_raw", "_request", "call", "engine", "headers", "house", "path", "scope")
+
+    def __init__(
+        self,
+        scope: Asked,
+        *,
+        call: Call,
+        house: House,
+        headers: Mapping[bytes, bytes],
+        principal: Principal | None,
+        raw: bytes,
+    ) -> None:
+        self.scope = scope
         self.call = call
         self.house = house
         self.engine = house.engine
+        self.headers = headers
+        """As they were sent: bytes, by names in small letters."""
+        self.path: Mapping[str, str] = scope["path_params"]
+        """What the call's path names, such as `booking_id`."""
         self._principal = principal
         self._raw = raw
+        self._request: Request | None = None
+
+    @property
+    def request(self) -> Request:
+        """All of the request, for the few calls that ask for more than the path, the body and a header."""
+        if self._request is None:
+            self._request = Request(self.scope)
+        return self._request
 
     @property
     def principal(self) -> Principal:
@@ -127,15 +156,15 @@ class Visit:
 
     def memo_of(self, word: Callable[[Any, datetime], Reply]) -> Memo | None:
         """The same, for a call whose answer chooses its own status."""
-        text = self.request.headers.get(KEY_HEADER)
+        text = self.headers.get(_KEY_HEADER)
         if text is None:
             return None
         if not _KEY.fullmatch(text):
             raise InvalidRequest.at("Idempotency-Key", "must be 1 to 255 visible ASCII characters")
-        request = self.request
-        digest = hashlib.sha256(f"{request.method}\n{request.url.path}\n".encode() + self._raw).digest()
+        scope = self.scope
+        digest = hashlib.sha256(f"{scope['method']}\n{scope['path']}\n".encode() + self._raw).digest()
         return Memo(
-            key=Key(self.principal.actor.name, text),
+            key=Key(self.principal.actor.name, text.decode()),
             request_hash=digest,
             render=lambda value, now: _as_stored(word(value, now)),
         )
@@ -168,78 +197,118 @@ def say(value: object, *, status: HTTPStatus = HTTPStatus.OK, headers: dict[str,
     return Reply(status=status, body=_encoder.encode(value), headers=headers or {})
 
 
-def endpoint(call: Call, house: House) -> Callable[[Request], Awaitable[Response]]:
-    """The call as Starlette wants it."""
-    decoder = msgspec.json.Decoder(call.body) if call.body else None
+def endpoint(call: Call, house: House) -> ASGIApp:
+    """The call as an ASGI application."""
+    return _Endpoint(call, house)
 
-    async def handle(request: Request) -> Response:
-        started = time.perf_counter()
+
+class _Endpoint:
+    """The steps of a call, in order."""
+
+    def __init__(self, call: Call, house: House) -> None:
+        self._call = call
+        self._house = house
+        self._decoder = msgspec.json.Decoder(call.body) if call.body else None
+        self._log = log.bind()
+
+    async def __call__(self, scope: Asked, receive: Receive, send: Send) -> None:
+        """Welcome, decode, handle, word, count, tell."""
+        call, started = self._call, time.perf_counter()
         try:
-            visit = await _welcome(request, call=call, house=house)
-            arguments = (_decode(decoder, visit._raw),) if decoder else ()  # noqa: SLF001 (the door made the visit)
-            answered: Reply = await call.handler(visit, *arguments)
-            response = Response(
-                answered.body, status_code=answered.status, media_type=answered.media_type, headers=answered.headers
-            )
+            visit = await _welcome(scope, receive, call=call, house=self._house)
+            if self._decoder is None:
+                answered: Reply = await call.handler(visit)
+            else:
+                answered = await call.handler(visit, _decode(self._decoder, visit.raw))
             outcome = "ok"
         except EarmarkError as error:
-            response, outcome = problems.respond(error), error.code
+            answered, outcome = refuse(error), error.code
             if isinstance(error, Outage):
-                log.warning(call.name, outcome=outcome, **error.facts())
+                self._log.warning(call.name, outcome=outcome, **error.facts())
         except Exception:
             log.exception(call.name, outcome="internal")
-            response, outcome = problems.respond(problems.OurFault()), "internal"
+            answered, outcome = refuse(problems.OurFault()), "internal"
         seconds = time.perf_counter() - started
-        house.metrics.observe(call.name, outcome=outcome, seconds=seconds)
-        log.debug(call.name, outcome=outcome, took_ms=round(seconds * 1000, 1), **request.path_params)
-        return response
-
-    return handle
+        self._house.metrics.observe(call.name, outcome=outcome, seconds=seconds)
+        self._log.debug(call.name, outcome=outcome, took_ms=round(seconds * 1000, 1), **scope["path_params"])
+        await _put(answered, send)
 
 
-async def _welcome(request: Request, *, call: Call, house: House) -> Visit:
-    principal = _recognise(request, house.identity, now=house.clock.now())
+def refuse(error: EarmarkError) -> Reply:
+    """The problem, worded."""
+    return Reply(
+        status=problems.STATUS[error.code],
+        body=_encoder.encode(problems.describe(error)),
+        media_type=problems.MEDIA_TYPE,
+        headers=problems.headers(error),
+    )
+
+
+async def _put(reply: Reply, send: Send) -> None:
+    """On the wire."""
+    status = int(reply.status)
+    headers = [(b"content-type", _MEDIA_TYPES.get(reply.media_type) or reply.media_type.encode())]
+    if status not in _WITHOUT_BODY:
+        headers.append((b"content-length", b"%d" % len(reply.body)))
+    if reply.headers:
+        headers += [(name.lower().encode("latin-1"), said.encode("latin-1")) for name, said in reply.headers.items()]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": reply.body})
+
+
+async def _welcome(scope: Asked, receive: Receive, *, call: Call, house: House) -> Visit:
+    # Of a header that is sent twice the first counts.
+    headers = dict(reversed(scope["headers"]))
+    principal = _recognise(headers, house.identity, now=house.clock.now())
     if call.scope is not None:
         if principal is None:
             raise problems.Unauthorized
         if call.scope not in principal.scopes:
             raise problems.Forbidden(needs=call.scope)
-    raw = await _read(request, bytes_max=call.bytes_max) if call.body or call.raw else b""
-    return Visit(request, call=call, house=house, principal=principal, raw=raw)
+    raw = await _read(headers, receive, bytes_max=call.bytes_max) if call.body or call.raw else b""
+    return Visit(scope, call=call, house=house, headers=headers, principal=principal, raw=raw)
 
 
-def _recognise(request: Request, identity: Identity, *, now: datetime) -> Principal | None:
-    kind, _, credential = request.headers.get("authorization", "").partition(" ")
+def _recognise(headers: Mapping[bytes, bytes], identity: Identity, *, now: datetime) -> Principal | None:
+    kind, _, credential = headers.get(b"authorization", b"").decode("latin-1").partition(" ")
     if kind:
         return identity.recognise(credential.strip(), now=now) if kind.lower() == "bearer" else None
-    cookie = request.cookies.get(COOKIE)
+    cookies = headers.get(b"cookie")
+    cookie = cookie_parser(cookies.decode("latin-1")).get(COOKIE) if cookies else None
     return identity.recognise(cookie, now=now) if cookie else None
 
 
-async def _read(request: Request, *, bytes_max: int) -> bytes:
+async def _read(headers: Mapping[bytes, bytes], receive: Receive, *, bytes_max: int) -> bytes:
     """The body, if it is JSON and not too large.
 
     What is too large is read on and thrown away, up to a bound: a sender that is cut off while it still sends would
     see a broken connection instead of the answer.
     """
-    parts: list[bytes] = []
-    size = 0
     try:
-        async with asyncio.timeout(BODY_SECONDS_MAX):
-            async for part in request.stream():
-                size += len(part)
-                if size <= bytes_max:
-                    parts.append(part)
-                elif size > DISCARDED_BYTES_MAX:
-                    break
+        raw, size = await _patience.wait(_gather(receive, bytes_max=bytes_max))
     except TimeoutError:
         raise InvalidRequest.at("", "the body did not arrive in time") from None
     if size > bytes_max:
         raise problems.TooLarge(bytes_max=bytes_max)
-    media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if size and media_type != JSON:
+    if size and headers.get(b"content-type", b"").partition(b";")[0].strip().lower() != _JSON:
         raise problems.WrongMediaType
-    return b"".join(parts)
+    return raw
+
+
+async def _gather(receive: Receive, *, bytes_max: int) -> tuple[bytes, int]:
+    """All that is sent, and its size; of what is too large, only the size."""
+    parts: list[bytes] = []
+    size, more = 0, True
+    while more and size <= DISCARDED_BYTES_MAX:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise InvalidRequest.at("", "the connection broke before the body was here")
+        part = message.get("body", b"")
+        size += len(part)
+        if size <= bytes_max:
+            parts.append(part)
+        more = message.get("more_body", False)
+    return b"".join(parts), size
 
 
 def _decode(decoder: msgspec.json.Decoder[Any], raw: bytes) -> Any:

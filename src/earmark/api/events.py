@@ -124,7 +124,7 @@ async def show_map(visit: Visit) -> Reply:
     own = shown.picture.own.get(actor.buyer, ()) if actor.buyer else ()
     version = shown.picture.version + (f"-{zlib.crc32(repr(own).encode()):08x}" if own else "")
     headers = {"ETag": f'"{version}"', "Cache-Control": "private, no-cache"}
-    if f'"{version}"' in visit.request.headers.get("if-none-match", ""):
+    if f'"{version}"' in visit.headers.get(b"if-none-match", b"").decode("latin-1"):
         return Reply(status=HTTPStatus.NOT_MODIFIED, headers=headers)
     return Reply(body=_finish(shown.picture.body, version=version, own=own), headers=headers)
 
@@ -194,7 +194,7 @@ async def find(visit: Visit) -> Event:
 
 async def _one_seat(visit: Visit) -> SeatMap:
     event = await find(visit)
-    seat_id = SeatId(visit.request.path_params["seat_id"])
+    seat_id = SeatId(visit.path["seat_id"])
     if "\0" in seat_id:
         raise SeatUnknown(seats=(seat_id.replace("\0", "\N{REPLACEMENT CHARACTER}"),))
     seen = await visit.engine.store.read_map(event.id, seat_id=seat_id)
@@ -204,7 +204,7 @@ async def _one_seat(visit: Visit) -> SeatMap:
 
 
 def _event_id(visit: Visit) -> EventId:
-    event_id = visit.request.path_params["event_id"]
+    event_id = visit.path["event_id"]
     if "\0" in event_id:  # PostgreSQL's text cannot hold it, so no event has it
         raise EventUnknown(event_id=event_id.replace("\0", "\N{REPLACEMENT CHARACTER}"))
     return EventId(event_id)

@@ -76,7 +76,7 @@ async def list_(visit: Visit) -> Reply:
 
 async def callback(visit: Visit) -> Reply:
     """A gateway calls: its signature is checked over the very bytes, and then it is asked how things stand."""
-    name = visit.request.path_params["gateway"]
+    name = visit.path["gateway"]
     gateway = visit.house.till.gateways.get(name)
     if gateway is None:
         raise NotFound

@@ -121,15 +121,25 @@ STATUS: dict[str, HTTPStatus] = {
 
 def respond(error: EarmarkError) -> Response:
     """The problem, as an answer."""
+    return Response(
+        msgspec.json.encode(describe(error)),
+        status_code=STATUS[error.code],
+        media_type=MEDIA_TYPE,
+        headers=headers(error),
+    )
+
+
+def headers(error: EarmarkError) -> dict[str, str]:
+    """What a client may act on without reading the problem."""
     status = STATUS[error.code]
-    headers = {}
+    headers: dict[str, str] = {}
     if status is HTTPStatus.SERVICE_UNAVAILABLE or error.code == "idempotency_in_progress":
         headers["Retry-After"] = RETRY_SECONDS
     if status is HTTPStatus.UNAUTHORIZED:
         headers["WWW-Authenticate"] = "Bearer"
     if isinstance(error, MethodNotAllowed):
         headers["Allow"] = ", ".join(error.allowed)
-    return Response(msgspec.json.encode(describe(error)), status_code=status, media_type=MEDIA_TYPE, headers=headers)
+    return headers
 
 
 def describe(error: EarmarkError) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Serving: one process, one event loop, with the sweeper and the relay beside the door.
+"""Serving: one process, one event loop, with the sweeper and the relay beside the door. `crew.py` runs several.
 
 Stopping is polite and bounded: no new connection is taken, what was accepted is finished, and whoever only keeps a
 connection open is not waited for.
@@ -44,10 +44,14 @@ BACKLOG = 2048
 TAKEN = {errno.EADDRINUSE, errno.EACCES}
 
 
-async def serve(settings: Settings, *, ready: Callable[[str], None]) -> None:
-    """Serve until SIGINT or SIGTERM; `ready` is told the URL once the door is open."""
+async def serve(settings: Settings, *, ready: Callable[[str], None], duty: asyncio.Event | None = None) -> None:
+    """Serve until SIGINT or SIGTERM; `ready` is told the URL once the door is open.
+
+    With `duty` it is one of a crew: it shares its port, and runs the workers only once it is called to.
+    """
     assert settings.admin_key is not None
-    _check_free(settings.host, settings.port)
+    if duty is None:
+        check_free(settings.host, settings.port)
     engine = await engine_for(settings)
     metrics = Metrics(version=__version__)
     till = Till(engine, open_sandbox() | open_gateways(settings, engine.store.accounts))
@@ -71,11 +75,12 @@ async def serve(settings: Settings, *, ready: Callable[[str], None]) -> None:
         )
         agents += [sweeper, Relay(engine.store.outbox, Feed()), Reconciler(till.teller)]
     try:
-        async with threads_ended(), _signals(stop), _door(create_app(house), settings, stop):
+        async with threads_ended(), signals(stop), _door(create_app(house), settings, stop):
             # What is here by now stays: to search it for rubbish again and again would be a pause in every minute.
             gc.collect()
             gc.freeze()
-            ready(f"http://{_shown(settings.host)}:{settings.port}")
+            ready(shown_url(settings))
+            await _called(duty, stop)
             await loop.run(agents, stop)
             await stop.wait()
     finally:
@@ -83,8 +88,18 @@ async def serve(settings: Settings, *, ready: Callable[[str], None]) -> None:
         await engine.close()
 
 
+async def _called(duty: asyncio.Event | None, stop: asyncio.Event) -> None:
+    """Wait for the call to duty; whoever is alone is always on duty."""
+    if duty is not None:
+        waits = [asyncio.create_task(event.wait()) for event in (duty, stop)]
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        for wait in waits:
+            wait.cancel()
+
+
 @contextlib.asynccontextmanager
-async def _signals(stop: asyncio.Event) -> AsyncIterator[None]:
+async def signals(stop: asyncio.Event) -> AsyncIterator[None]:
+    """Meanwhile SIGINT and SIGTERM ask to stop."""
     running = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         running.add_signal_handler(number, stop.set)
@@ -150,7 +165,8 @@ async def _open(settings: Settings, serving: asyncio.Task[None]) -> None:
     raise SetupError(problem=f"The server did not answer on {settings.host}:{settings.port} within 5 seconds.")
 
 
-def _check_free(host: str, port: int) -> None:
+def check_free(host: str, port: int) -> None:
+    """Refuse, in words, an address that cannot be listened on."""
     try:
         with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -165,7 +181,7 @@ def first_free_port(host: str, *, first: int, tries: int = 100) -> int:
     """The first port from `first` on that nobody listens on."""
     for port in range(first, first + tries):
         try:
-            _check_free(host, port)
+            check_free(host, port)
         except SetupError as refused:
             if isinstance(refused.__cause__, OSError) and refused.__cause__.errno in TAKEN:
                 continue
@@ -174,8 +190,10 @@ def first_free_port(host: str, *, first: int, tries: int = 100) -> int:
     raise SetupError(problem=f"No free port from {first} to {first + tries - 1} on {host}. Choose one with --port.")
 
 
-def _shown(host: str) -> str:
-    return f"[{host}]" if ":" in host else host
+def shown_url(settings: Settings) -> str:
+    """Where the door is, as people write it."""
+    host = f"[{settings.host}]" if ":" in settings.host else settings.host
+    return f"http://{host}:{settings.port}"
 
 
 logging.getLogger("_granian").setLevel(logging.WARNING)

@@ -66,13 +66,15 @@ def demo(
                 guests=True,
                 admin_key=new_key(live=False),
             )
-        asyncio.run(_demo(settings, open_page=open_ and sys.stdout.isatty()))
+        asyncio.run(_demo(settings, open_page=open_ and sys.stdout.isatty(), verbose=verbose))
 
 
-async def _demo(settings: config.Settings, *, open_page: bool) -> None:
-    from earmark.api.server import serve
+async def _demo(settings: config.Settings, *, open_page: bool, verbose: bool) -> None:
+    from earmark.api import crew
+    from earmark.cli import hand
     from earmark.cli.theatre import seed
 
+    crew.refuse(settings)
     await wiring.migrate(settings.database_url)
     event_id = await seed(settings)
     out = Console(highlight=False, soft_wrap=True)
@@ -88,7 +90,7 @@ async def _demo(settings: config.Settings, *, open_page: bool) -> None:
         if open_page:
             webbrowser.open(page)
 
-    await serve(settings, ready=ready)
+    await crew.serve(settings, ready=ready, command=hand.command(verbose=verbose))
     out.print("Stopped.")
 
 
@@ -100,12 +102,26 @@ def serve(
     redis: Redis = None,
     guests: Annotated[bool | None, Parameter(help="Let anonymous buyers in (`POST /v1/guests`).")] = None,
     sweep: Annotated[bool | None, Parameter(help="Run the workers here too. Else run `earmark work`.")] = None,
+    workers: Annotated[
+        int | None,
+        Parameter(
+            validator=Number(gte=1, lte=config.WORKERS_MAX),
+            help="How many processes serve on the port. Else EARMARK_WORKERS, else 1. More than one needs PostgreSQL.",
+        ),
+    ] = None,
     verbose: Verbose = False,
 ) -> None:
     """Serve the API and the page. Needs a migrated database and EARMARK_ADMIN_KEY."""
     configure(verbose=verbose)
     settings = config.read(
-        os.environ, host=host, port=port, database_url=database, redis_url=redis, guests=guests, sweep=sweep
+        os.environ,
+        host=host,
+        port=port,
+        database_url=database,
+        redis_url=redis,
+        guests=guests,
+        sweep=sweep,
+        workers=workers,
     )
     if settings.admin_key is None:
         from earmark.api.identity import new_key
@@ -115,14 +131,19 @@ def serve(
         )
         raise SetupError(problem=problem)
     _refuse_memory(settings)
-    asyncio.run(_serve(settings))
+    asyncio.run(_serve(settings, verbose=verbose))
 
 
-async def _serve(settings: config.Settings) -> None:
-    from earmark.api.server import serve as run
+async def _serve(settings: config.Settings, *, verbose: bool) -> None:
+    from earmark.api import crew
+    from earmark.cli import hand
 
     out = Console(highlight=False, soft_wrap=True)
-    await run(settings, ready=lambda url: out.print(f"Earmark serves {url}"))
+
+    def ready(url: str) -> None:
+        out.print(f"Earmark serves {url}" + (f" with {settings.workers} workers" if settings.workers > 1 else ""))
+
+    await crew.serve(settings, ready=ready, command=hand.command(verbose=verbose))
     out.print("Stopped.")
 
 
