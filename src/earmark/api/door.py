@@ -17,7 +17,7 @@ import msgspec
 import structlog
 from starlette.responses import Response
 
-from earmark.api import problems
+from earmark.api import problems, query
 from earmark.api.identity import Identity, Principal, Scope
 from earmark.api.metrics import Metrics
 from earmark.api.till import Till
@@ -26,6 +26,7 @@ from earmark.engine.asks import Answer, Decided, Memo, Replayed
 from earmark.engine.engine import Engine
 from earmark.engine.ports import Clock
 from earmark.errors import EarmarkError, InvalidRequest, Outage
+from earmark.locks import Locks
 from earmark.publish.availability import Availability
 
 if TYPE_CHECKING:
@@ -97,6 +98,8 @@ class House(msgspec.Struct, frozen=True, kw_only=True):
     guests: bool
     availability: Availability
     till: Till
+    locks: Locks | None = None
+    """Where a Redis is set up."""
 
 
 class Visit:
@@ -130,8 +133,7 @@ class Visit:
         text = self.request.headers.get(KEY_HEADER)
         if text is None:
             return None
-        if not _KEY.fullmatch(text):
-            raise InvalidRequest.at("Idempotency-Key", "must be 1 to 255 visible ASCII characters")
+        check_key(text)
         request = self.request
         digest = hashlib.sha256(f"{request.method}\n{request.url.path}\n".encode() + self._raw).digest()
         return Memo(
@@ -139,6 +141,12 @@ class Visit:
             request_hash=digest,
             render=lambda value, now: _as_stored(word(value, now)),
         )
+
+
+def check_key(text: str) -> None:
+    """Refuse what cannot be an idempotency key."""
+    if not _KEY.fullmatch(text):
+        raise InvalidRequest.at("Idempotency-Key", "must be 1 to 255 visible ASCII characters")
 
 
 def _as_stored(worded: Reply) -> tuple[int, bytes]:
@@ -204,6 +212,8 @@ async def _welcome(request: Request, *, call: Call, house: House) -> Visit:
             raise problems.Unauthorized
         if call.scope not in principal.scopes:
             raise problems.Forbidden(needs=call.scope)
+    if not call.raw:
+        query.check(request.query_params.multi_items(), known={name for name, _ in call.query})
     raw = await _read(request, bytes_max=call.bytes_max) if call.body or call.raw else b""
     return Visit(request, call=call, house=house, principal=principal, raw=raw)
 
