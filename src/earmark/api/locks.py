@@ -11,7 +11,7 @@ from earmark.api.door import Call, Reply, Visit, say
 from earmark.api.identity import Scope
 from earmark.api.paging import read_limit
 from earmark.api.problems import LockUnknown
-from earmark.errors import StoreUnavailable
+from earmark.errors import InvalidRequest, StoreUnavailable
 from earmark.locks.errors import LocksUnavailable
 
 if TYPE_CHECKING:
@@ -46,11 +46,13 @@ class LocksAnswer(Struct, kw_only=True):
 async def list_(visit: Visit) -> Reply:
     """Who holds what."""
     query = visit.request.query_params
-    limit, opened = read_limit(query), visit.house.locks
+    limit, match, opened = read_limit(query), query.get("match", "*"), visit.house.locks
+    if not 1 <= len(match) <= MATCH_LENGTH_MAX:
+        raise InvalidRequest.at("match", f"must have 1 to {MATCH_LENGTH_MAX} characters")
     if opened is None:
         return say(LocksAnswer(locks=[]))
     try:
-        found = await opened.holdings(match=query.get("match", "*")[:MATCH_LENGTH_MAX], limit=limit)
+        found = await opened.holdings(match=match, limit=limit)
     except LocksUnavailable as silent:
         raise LocksSilent(because=silent.because) from silent
     return say(LocksAnswer(locks=[_answer(holding) for holding in found]))

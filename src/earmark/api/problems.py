@@ -132,14 +132,21 @@ STATUS: dict[str, HTTPStatus] = {
 }
 
 
+HEADERS: dict[str, dict[str, str]] = {
+    **{
+        code: {"Retry-After": RETRY_SECONDS}
+        for code, status in STATUS.items()
+        if status is HTTPStatus.SERVICE_UNAVAILABLE
+    },
+    "idempotency_in_progress": {"Retry-After": RETRY_SECONDS},
+    "unauthorized": {"WWW-Authenticate": "Bearer"},
+}
+"""What a problem says beside its body, by code."""
+
+
 def respond(error: EarmarkError) -> Response:
     """The problem, as an answer."""
-    status = STATUS[error.code]
-    headers = {}
-    if status is HTTPStatus.SERVICE_UNAVAILABLE or error.code == "idempotency_in_progress":
-        headers["Retry-After"] = RETRY_SECONDS
-    if status is HTTPStatus.UNAUTHORIZED:
-        headers["WWW-Authenticate"] = "Bearer"
+    status, headers = STATUS[error.code], {**HEADERS.get(error.code, {})}
     if isinstance(error, MethodNotAllowed):
         headers["Allow"] = ", ".join(error.allowed)
     return Response(msgspec.json.encode(describe(error)), status_code=status, media_type=MEDIA_TYPE, headers=headers)
