@@ -56,7 +56,7 @@ async def test_a_walk_shows_what_was_there_all_along_once_and_only_once(
     seen: list[str] = []
     cursor: dict[str, str] = {}
     for page in range(100):
-        answer = (await shop.get("/v1/bookings", params={"limit": 5, "event_id": event} | cursor)).json()
+        answer = (await shop.get("/v1/bookings", params={"limit": "5", "event_id": event} | cursor)).json()
         seen += [booking["id"] for booking in answer["bookings"]]
         if answer["next_cursor"] is None:
             break
@@ -79,7 +79,7 @@ async def test_a_filtered_walk_misses_nobody_who_fits_all_along(shop: httpx2.Asy
     seen: list[str] = []
     cursor: dict[str, str] = {}
     while True:
-        query = {"limit": 2, "event_id": event, "state": "held"} | cursor
+        query = {"limit": "2", "event_id": event, "state": "held"} | cursor
         answer = (await shop.get("/v1/bookings", params=query)).json()
         seen += [booking["id"] for booking in answer["bookings"]]
         if answer["next_cursor"] is None:
