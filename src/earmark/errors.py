@@ -105,6 +105,16 @@ class SeatsTaken(Refusal):
 
 
 @dataclass(kw_only=True, eq=False)
+class NoneAvailable(Refusal):
+    """There are not so many free seats of that kind, or not side by side."""
+
+    code = "none_available"
+    asked: int
+    available: int
+    transient: bool = False
+
+
+@dataclass(kw_only=True, eq=False)
 class PoolExhausted(Refusal):
     """The pool has fewer units left than were asked for."""
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from earmark.engine.accounts import Accounts
     from earmark.engine.gateway import Gateway
     from earmark.engine.ports import Admission, Clock, Store
+    from earmark.locks import Locks
     from earmark.store.migrations import Migration
 
 POSTGRES = {"postgres", "postgresql"}
@@ -82,6 +83,15 @@ def _open_stripe(settings: Settings) -> dict[str, Gateway]:
     if gateway.live and settings.stripe_url:
         raise SetupError(problem="EARMARK_STRIPE_URL is for test keys: a live key is shown to Stripe alone.")
     return {"stripe": gateway}
+
+
+def open_locks(settings: Settings) -> Locks | None:
+    """The locks on the Redis that is set up, to look at and to break; nothing here takes one."""
+    if settings.redis_url is None:
+        return None
+    from earmark.locks import Locks
+
+    return Locks.from_url(settings.redis_url)
 
 
 def _open_admission(redis_url: str) -> Admission:

@@ -120,8 +120,9 @@ def serve(
     key: str | None = None,
     port: int | None = None,
     guests: bool = True,
+    patience: float | None = None,
 ) -> Service:
-    """Start a server and wait until it says that it is ready."""
+    """Start a server and wait until it says that it is ready; `patience` is how long its engine takes at most."""
     key = key or f"ek_test_{secrets.token_hex(16)}"
     port = port or free_port()
     log_path = directory / f"serve-{port}.log"
@@ -129,7 +130,11 @@ def serve(
     with log_path.open("ab") as log:
         process = subprocess.Popen(
             command,
-            env=environment(EARMARK_ADMIN_KEY=key, **({"EARMARK_GUESTS": "on"} if guests else {})),
+            env=environment(
+                EARMARK_ADMIN_KEY=key,
+                **({"EARMARK_GUESTS": "on"} if guests else {}),
+                **({"EARMARK_REQUEST_SECONDS_MAX": str(patience)} if patience else {}),
+            ),
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,

@@ -31,7 +31,8 @@ async def test_the_document_describes_every_call_and_refers_to_nothing_missing(s
     described = {(path, method.upper()) for path, methods in document["paths"].items() for method in methods}
     assert described == {(call.path, call.method) for call in CALLS}
     assert document["openapi"].startswith("3.1")
-    known = {f"#/components/schemas/{name}" for name in document["components"]["schemas"]}
+    parts = document["components"]
+    known = {f"#/components/{part}/{name}" for part in ("schemas", "headers") for name in parts[part]}
     assert set(refs(document)) <= known
 
 

@@ -30,6 +30,7 @@ FACTS = {
     "expires_at": "2030-01-01T00:00:00Z",
     "state": "released",
     "payment_id": "p",
+    "key": "event:{opera}:seat:A1",
     "errors": ({"path": "seats", "message": "names A1 twice"},),
     "because": "the cable was cut",
     "bytes_max": 65536,

@@ -13,7 +13,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.routing import Route
 
-from earmark.api import bookings, events, guests, openapi, payments, problems, words
+from earmark.api import bookings, events, guests, idempotency, locks, openapi, payments, problems, words
 from earmark.api.door import Call, House, Reply, Visit, endpoint, say
 from earmark.api.router import Router
 from earmark.errors import EarmarkError
@@ -72,7 +72,15 @@ HEALTH = (
         group="operations",
     ),
 )
-CALLS = (*events.CALLS, *bookings.CALLS, *payments.CALLS, *guests.CALLS, *HEALTH)
+CALLS = (
+    *events.CALLS,
+    *bookings.CALLS,
+    *idempotency.CALLS,
+    *payments.CALLS,
+    *guests.CALLS,
+    *locks.CALLS,
+    *HEALTH,
+)
 METRICS = Call(
     method="GET",
     path="/metrics",

@@ -6,11 +6,14 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from earmark.api import money_words, words
+import msgspec
+
+from earmark.api import hold_words, money_words, words
 from earmark.api.door import Call, Render, Reply, Visit, reply, say
 from earmark.api.identity import Scope
 from earmark.api.paging import read_page
 from earmark.api.problems import Forbidden
+from earmark.domain.allocation import Wish
 from earmark.domain.ids import BookingId, Buyer, EventId, PoolId, SeatId
 from earmark.domain.machine import State
 from earmark.domain.money import AMOUNT_MAX
@@ -19,12 +22,13 @@ from earmark.engine.ports import BookingFilter
 from earmark.errors import BookingUnknown, InvalidRequest
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from datetime import datetime
 
     from earmark.domain.booking import Booking
 
 
-async def hold(visit: Visit, body: words.HoldBody) -> Reply:
+async def hold(visit: Visit, body: hold_words.HoldBody) -> Reply:
     """Set seats and pool units aside for a few minutes, all or nothing."""
     _check_claim(body)
     ask = Hold(
@@ -36,7 +40,11 @@ async def hold(visit: Visit, body: words.HoldBody) -> Reply:
         pools={PoolId(pool): units for pool, units in body.pools.items()},
         ttl_seconds=body.ttl_seconds,
     )
-    return reply(await visit.engine.hold(ask), _render, status=HTTPStatus.CREATED)
+    best = body.best_available
+    if best is None:
+        return reply(await visit.engine.hold(ask), _render, status=HTTPStatus.CREATED)
+    wish = Wish(**msgspec.structs.asdict(best))
+    return reply(await visit.engine.hold_best(ask, wish), _render, status=HTTPStatus.CREATED)
 
 
 async def extend(visit: Visit, body: words.ExtendBody) -> Reply:
@@ -85,16 +93,16 @@ async def read(visit: Visit) -> Reply:
 async def list_(visit: Visit) -> Reply:
     """Bookings, oldest first: a buyer's own, or for a shop anybody's."""
     query = visit.request.query_params
-    page = read_page(query)
     actor = visit.principal.actor
+    page = read_page(query, of=visit.call.name, actor=actor)
     if actor.buyer is not None and query.get("buyer", actor.buyer) != actor.buyer:
         raise Forbidden
     wanted = BookingFilter(
         live=actor.live,
         limit=page.limit + 1,
         after=_after(page.after),
-        buyer=actor.buyer or _text(query.get("buyer"), "buyer", Buyer),
-        event_id=_text(query.get("event_id"), "event_id", EventId),
+        buyer=actor.buyer or _asked(query, "buyer", words.Who),
+        event_id=_asked(query, "event_id", words.EventIdText),
         state=_state(query.get("state")),
     )
     now, found = await visit.engine.store.list_bookings(wanted)
@@ -152,10 +160,13 @@ def _buyer(visit: Visit, named: str | None) -> Buyer:
     return Buyer(named)
 
 
-def _check_claim(body: words.HoldBody) -> None:
-    if not body.seats and not body.pools:
+def _check_claim(body: hold_words.HoldBody) -> None:
+    best = body.best_available
+    if not body.seats and not body.pools and best is None:
         raise InvalidRequest.at("seats", "a hold names seats, pools, or both")
-    if len(body.seats) + len(body.pools) > words.CLAIM_ITEMS_MAX:
+    if body.seats and best is not None:
+        raise InvalidRequest.at("best_available", "name the seats or say how many, not both")
+    if len(body.seats) + len(body.pools) + (best.count if best else 0) > words.CLAIM_ITEMS_MAX:
         raise InvalidRequest.at("seats", f"a hold names at most {words.CLAIM_ITEMS_MAX} seats and pools")
     if doubles := sorted({seat for seat in body.seats if body.seats.count(seat) > 1}):
         raise InvalidRequest.at("seats", f"names {', '.join(doubles)} twice")
@@ -181,15 +192,17 @@ def _after(text: str | None) -> BookingId | None:
         raise InvalidRequest.at("cursor", "is not one that this server gave out") from None
 
 
-def _text(text: str | None, path: str, kind: Any) -> Any:
-    if text is not None and "\0" in text:
-        raise InvalidRequest.at(path, "contains a control character")
-    return kind(text) if text else None
+def _asked(query: Mapping[str, str], name: str, kind: Any) -> Any:
+    """A filter, if there is one: what nobody can be called is refused, not answered with nothing."""
+    try:
+        return msgspec.convert(query[name], type=kind) if name in query else None
+    except msgspec.ValidationError:
+        raise InvalidRequest.at(name, "is nothing that can be asked for") from None
 
 
 def _state(text: str | None) -> State | None:
     try:
-        return State(text) if text else None
+        return State(text) if text is not None else None
     except ValueError:
         raise InvalidRequest.at("state", f"is one of {', '.join(State)}") from None
 
@@ -203,7 +216,7 @@ CALLS = (
         name="hold",
         summary="Hold seats and pool units, all or nothing",
         handler=hold,
-        body=words.HoldBody,
+        body=hold_words.HoldBody,
         answer=words.BookingAnswer,
         status=HTTPStatus.CREATED,
         refusals=(
@@ -211,6 +224,7 @@ CALLS = (
             "seat_unknown",
             "pool_unknown",
             "seats_taken",
+            "none_available",
             "pool_exhausted",
             "limit_exceeded",
             "sale_closed",

@@ -16,7 +16,7 @@ import msgspec
 import structlog
 from starlette.requests import Request, cookie_parser
 
-from earmark.api import problems
+from earmark.api import problems, query
 from earmark.api.identity import Identity, Principal, Scope
 from earmark.api.metrics import Metrics
 from earmark.api.patience import Patience
@@ -26,6 +26,7 @@ from earmark.engine.asks import Answer, Decided, Memo, Replayed
 from earmark.engine.engine import Engine
 from earmark.engine.ports import Clock
 from earmark.errors import EarmarkError, InvalidRequest, Outage
+from earmark.locks import Locks
 from earmark.publish.availability import Availability
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ KEY_HEADER = "idempotency-key"
 REPLAYED_HEADER = "Idempotency-Replayed"
 JSON = "application/json"
 
-_KEY = re.compile(rb"[\x21-\x7e]{1,255}")
+_KEY = re.compile(r"[\x21-\x7e]{1,255}")
 _AT = re.compile(r"^(?P<message>.*?)(?: - at `(?P<path>[^`]*)`)?$", re.DOTALL)
 _FIELD = re.compile(r"Object (?:(?P<missing>missing required)|contains unknown) field `(?P<name>[^`]*)`")
 _KEY_HEADER = KEY_HEADER.encode()
@@ -103,6 +104,8 @@ class House(msgspec.Struct, frozen=True, kw_only=True):
     guests: bool
     availability: Availability
     till: Till
+    locks: Locks | None = None
+    """Where a Redis is set up."""
 
 
 class Visit:
@@ -159,15 +162,20 @@ class Visit:
         text = self.headers.get(_KEY_HEADER)
         if text is None:
             return None
-        if not _KEY.fullmatch(text):
-            raise InvalidRequest.at("Idempotency-Key", "must be 1 to 255 visible ASCII characters")
-        scope = self.scope
+        key, scope = text.decode("latin-1"), self.scope
+        check_key(key)
         digest = hashlib.sha256(f"{scope['method']}\n{scope['path']}\n".encode() + self._raw).digest()
         return Memo(
-            key=Key(self.principal.actor.name, text.decode()),
+            key=Key(self.principal.actor.name, key),
             request_hash=digest,
             render=lambda value, now: _as_stored(word(value, now)),
         )
+
+
+def check_key(text: str) -> None:
+    """Refuse what cannot be an idempotency key."""
+    if not _KEY.fullmatch(text):
+        raise InvalidRequest.at("Idempotency-Key", "must be 1 to 255 visible ASCII characters")
 
 
 def _as_stored(worded: Reply) -> tuple[int, bytes]:
@@ -265,6 +273,8 @@ async def _welcome(scope: Asked, receive: Receive, *, call: Call, house: House) 
             raise problems.Unauthorized
         if call.scope not in principal.scopes:
             raise problems.Forbidden(needs=call.scope)
+    if scope["query_string"] and not call.raw:
+        query.check(Request(scope).query_params.multi_items(), known={name for name, _ in call.query})
     raw = await _read(headers, receive, bytes_max=call.bytes_max) if call.body or call.raw else b""
     return Visit(scope, call=call, house=house, headers=headers, principal=principal, raw=raw)
 

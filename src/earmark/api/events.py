@@ -106,7 +106,7 @@ async def read(visit: Visit) -> Reply:
 
 async def list_(visit: Visit) -> Reply:
     """Events, by id."""
-    page = read_page(visit.request.query_params)
+    page = read_page(visit.request.query_params, of=visit.call.name, actor=visit.principal.actor)
     after = EventId(page.after) if page.after else None
     found = await visit.engine.store.list_events(live=visit.principal.actor.live, after=after, limit=page.limit + 1)
     shown = [words.event_answer(event) for event in found[: page.limit]]

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from http import HTTPStatus
 
 from earmark.api import words
-from earmark.api.door import COOKIE, Call, Reply, Visit, say
+from earmark.api.door import COOKIE, KEY_HEADER, Call, Reply, Visit, check_key, say
 from earmark.api.identity import GUEST_SECONDS, new_guest
 from earmark.api.problems import NotFound
 
@@ -15,6 +15,8 @@ async def welcome(visit: Visit) -> Reply:
     """A name and a token for somebody who has none; somebody who has one keeps the name."""
     if not visit.house.guests:
         raise NotFound
+    if (key := visit.request.headers.get(KEY_HEADER)) is not None:
+        check_key(key)
     now = visit.house.clock.now()
     known = visit._principal.actor.buyer if visit._principal else None  # noqa: SLF001 (this call needs nobody)
     buyer = known or new_guest()

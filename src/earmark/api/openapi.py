@@ -2,27 +2,48 @@
 
 from __future__ import annotations
 
-import re
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from earmark.api import problems, words
+from earmark.api import examples, problems, words
 from earmark.api.door import COOKIE
 from earmark.api.identity import Scope
-from earmark.api.paging import LIMIT_DEFAULT, LIMIT_MAX
+from earmark.api.parameters import parameters
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from earmark.api.door import Call
 
 _REF = "#/components/schemas/{name}"
 DESCRIPTION = (
     "Errors are RFC 9457 problems with a stable `code`; `transient` says whether the same request may succeed later. "
-    "Times are RFC 3339 in UTC, money is in minor units of its currency. Unknown fields are refused."
+    "Times are RFC 3339 in UTC, money is in minor units of its currency. Unknown fields and unknown query parameters "
+    "are refused. A method that an address does not answer to is 405, with `Allow`."
 )
-_PATH_PARAMETER = re.compile(r"\{(\w+)\}")
+_TEXT = {"type": "string"}
+HEADERS: dict[str, dict[str, Any]] = {
+    "Allow": {"description": "The methods that this address answers to.", "schema": _TEXT},
+    "Cache-Control": {"description": "Who may keep it, and for how long.", "schema": _TEXT},
+    "ETag": {"description": "Changes when anything on the map does.", "schema": _TEXT},
+    "Idempotency-Replayed": {
+        "description": "There when this is the first answer again.",
+        "schema": {"type": "string", "enum": ["true"]},
+    },
+    "Location": {"description": "Where the new event is.", "schema": _TEXT},
+    "Retry-After": {"description": "In how many seconds to come again.", "schema": {"type": "integer", "minimum": 1}},
+    "Set-Cookie": {"description": f"The token, in `{COOKIE}`, where scripts cannot read it.", "schema": _TEXT},
+    "WWW-Authenticate": {"description": "Which way to show who you are: `Bearer`.", "schema": _TEXT},
+}
+_OF_CALL = {
+    "create": ("Location",),
+    "show_map": ("ETag", "Cache-Control"),
+    "welcome": ("Set-Cookie", "Cache-Control"),
+    "recall": ("Cache-Control",),
+}
+"""The headers that a call's own answer has."""
 
 
 def document(calls: Sequence[Call], *, version: str) -> dict[str, Any]:
@@ -43,10 +64,15 @@ def document(calls: Sequence[Call], *, version: str) -> dict[str, Any]:
             "description": DESCRIPTION,
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
+        "servers": [{"url": "/"}],
         "tags": [{"name": group} for group in dict.fromkeys(call.group for call in calls)],
         "paths": paths,
         "components": {
             "schemas": components,
+            "responses": {
+                "MethodNotAllowed": _refused(["method_not_allowed"], names) | {"headers": _headers(("Allow",))}
+            },
+            "headers": HEADERS,
             "securitySchemes": {
                 "key": {"type": "http", "scheme": "bearer", "description": "an API key (ek_…) or a buyer token (et_…)"},
                 "guest": {"type": "apiKey", "in": "cookie", "name": COOKIE, "description": "from POST /v1/guests"},
@@ -60,7 +86,7 @@ def _operation(call: Call, names: dict[Any, str]) -> dict[str, Any]:
         "operationId": call.name,
         "summary": call.summary,
         "tags": [call.group],
-        "parameters": _parameters(call),
+        "parameters": parameters(call),
         "responses": _responses(call, names),
     }
     if call.scope is not None:
@@ -70,52 +96,66 @@ def _operation(call: Call, names: dict[Any, str]) -> dict[str, Any]:
         content: dict[str, Any] = {"schema": {"$ref": names[call.body]}}
         if call.example is not None:
             content["example"] = call.example
-        operation["requestBody"] = {"required": bool(call.example), "content": {"application/json": content}}
+        required = any(field.required for field in msgspec.structs.fields(call.body))
+        operation["requestBody"] = {"required": required, "content": {"application/json": content}}
+    elif call.raw:
+        body = {"schema": {"type": "object"}, "example": {"id": "evt_1", "type": "payment_intent.succeeded"}}
+        said = "As the gateway sends it: its signature is over these very bytes."
+        operation["requestBody"] = {"required": True, "description": said, "content": {"application/json": body}}
     return operation
 
 
-def _parameters(call: Call) -> list[dict[str, Any]]:
-    text = {"type": "string"}
-    inside = [
-        {"name": name, "in": "path", "required": True, "schema": text} for name in _PATH_PARAMETER.findall(call.path)
-    ]
-    limit = {"type": "integer", "minimum": 1, "maximum": LIMIT_MAX, "default": LIMIT_DEFAULT}
-    behind = [
-        {"name": name, "in": "query", "description": why, "schema": limit if name == "limit" else text}
-        for name, why in call.query
-    ]
-    if not call.idempotent:
-        return [*inside, *behind]
-    key = {
-        "name": "Idempotency-Key",
-        "in": "header",
-        "required": call.keyed,
-        "description": "The same key with the same request gets the same answer again, byte for byte, for 24 hours.",
-        "schema": {"type": "string", "minLength": 1, "maxLength": 255},
-    }
-    return [*inside, *behind, key]
-
-
 def _responses(call: Call, names: dict[Any, str]) -> dict[str, Any]:
-    said = (call.answer.__doc__ or call.summary).partition("\n")[0]
-    answered = {"description": said, "content": {"application/json": {"schema": {"$ref": names[call.answer]}}}}
+    by_status: dict[int, list[str]] = {}
+    for code in _codes(call):
+        by_status.setdefault(int(problems.STATUS[code]), []).append(code)
+    refused = {str(status): _refused(codes, names) for status, codes in sorted(by_status.items())}
+    granted = {str(int(status)): _granted(call, names) for status in (call.status, *call.also)}
+    if call.name == "show_map":
+        unchanged = {"description": "Nothing has changed.", "headers": _headers(_OF_CALL[call.name])}
+        granted[str(int(HTTPStatus.NOT_MODIFIED))] = unchanged
+    return granted | refused
+
+
+def _codes(call: Call) -> list[str]:
+    """All that it may refuse with, its own first."""
     codes = [*call.refusals]
+    if not call.raw:
+        codes += ["invalid_request"]
     if call.body:
-        codes += ["invalid_request", "body_too_large", "unsupported_media_type"]
+        codes += ["body_too_large", "unsupported_media_type"]
     if call.idempotent:
         codes += ["idempotency_mismatch", "idempotency_in_progress"]
     if call.scope is not None:
         codes += ["unauthorized", "forbidden"]
-    codes += ["overloaded", "outcome_unknown", "unavailable"]
-    by_status: dict[int, list[str]] = {}
-    for code in codes:
-        by_status.setdefault(int(problems.STATUS[code]), []).append(code)
-    problem = {"schema": {"$ref": names[words.ProblemAnswer]}}
-    refused = {
-        str(status): {
-            "description": ", ".join(f"`{code}`" for code in told),
-            "content": {problems.MEDIA_TYPE: problem},
-        }
-        for status, told in sorted(by_status.items())
+    return [*codes, "overloaded", "outcome_unknown", "unavailable", "internal"]
+
+
+def _granted(call: Call, names: dict[Any, str]) -> dict[str, Any]:
+    said = (call.answer.__doc__ or call.summary).partition("\n")[0]
+    content: dict[str, Any] = {"schema": {"$ref": names[call.answer]}}
+    if call.name in examples.ANSWERS:
+        content["example"] = examples.ANSWERS[call.name]
+    answered = {"description": said, "content": {"application/json": content}}
+    headers = [*_OF_CALL.get(call.name, ()), *(["Idempotency-Replayed"] if call.idempotent else [])]
+    return answered | ({"headers": _headers(headers)} if headers else {})
+
+
+def _refused(codes: Iterable[str], names: dict[Any, str]) -> dict[str, Any]:
+    """One status, and every code that it may have, each with an example."""
+    told = list(dict.fromkeys(codes))
+    shown = {
+        code: {"summary": code, "value": msgspec.to_builtins(problems.describe(examples.REFUSALS[code]))}
+        for code in told
+        if code in examples.REFUSALS
     }
-    return {str(int(status)): answered for status in (call.status, *call.also)} | refused
+    content: dict[str, Any] = {"schema": {"$ref": names[words.ProblemAnswer]}}
+    if shown:
+        content["examples"] = shown
+    headers = _headers(dict.fromkeys(name for code in told for name in problems.HEADERS.get(code, {})))
+    described = {"description": ", ".join(f"`{code}`" for code in told), "content": {problems.MEDIA_TYPE: content}}
+    return described | ({"headers": headers} if headers else {})
+
+
+def _headers(names: Iterable[str]) -> dict[str, Any]:
+    return {name: {"$ref": f"#/components/headers/{name}"} for name in names}

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 
 MEDIA_TYPE = "application/problem+json"
 RETRY_SECONDS = "1"
+BUSY = frozenset({"issuer_not_available", "processing_error", "rate_limit", "reenter_transaction", "try_again_later"})
+"""Why a gateway declines when it is not about the buyer's money: it, or a bank behind it, was too busy."""
 
 
 @dataclass(kw_only=True, eq=False)
@@ -42,6 +45,14 @@ class NotFound(Refusal):
     """There is nothing at this address."""
 
     code = "not_found"
+
+
+@dataclass(kw_only=True, eq=False)
+class LockUnknown(Refusal):
+    """Nobody holds a lock of this name."""
+
+    code = "lock_unknown"
+    key: str
 
 
 @dataclass(kw_only=True, eq=False)
@@ -87,9 +98,11 @@ STATUS: dict[str, HTTPStatus] = {
     "seat_unknown": HTTPStatus.NOT_FOUND,
     "pool_unknown": HTTPStatus.NOT_FOUND,
     "booking_unknown": HTTPStatus.NOT_FOUND,
+    "lock_unknown": HTTPStatus.NOT_FOUND,
     "not_found": HTTPStatus.NOT_FOUND,
     "event_exists": HTTPStatus.CONFLICT,
     "seats_taken": HTTPStatus.CONFLICT,
+    "none_available": HTTPStatus.CONFLICT,
     "pool_exhausted": HTTPStatus.CONFLICT,
     "capacity_in_use": HTTPStatus.CONFLICT,
     "limit_exceeded": HTTPStatus.CONFLICT,
@@ -119,6 +132,18 @@ STATUS: dict[str, HTTPStatus] = {
 }
 
 
+HEADERS: dict[str, dict[str, str]] = {
+    **{
+        code: {"Retry-After": RETRY_SECONDS}
+        for code, status in STATUS.items()
+        if status is HTTPStatus.SERVICE_UNAVAILABLE
+    },
+    "idempotency_in_progress": {"Retry-After": RETRY_SECONDS},
+    "unauthorized": {"WWW-Authenticate": "Bearer"},
+}
+"""What a problem says beside its body, by code."""
+
+
 def respond(error: EarmarkError) -> Response:
     """The problem, as an answer."""
     return Response(
@@ -131,12 +156,7 @@ def respond(error: EarmarkError) -> Response:
 
 def headers(error: EarmarkError) -> dict[str, str]:
     """What a client may act on without reading the problem."""
-    status = STATUS[error.code]
-    headers: dict[str, str] = {}
-    if status is HTTPStatus.SERVICE_UNAVAILABLE or error.code == "idempotency_in_progress":
-        headers["Retry-After"] = RETRY_SECONDS
-    if status is HTTPStatus.UNAUTHORIZED:
-        headers["WWW-Authenticate"] = "Bearer"
+    headers = {**HEADERS.get(error.code, {})}
     if isinstance(error, MethodNotAllowed):
         headers["Allow"] = ", ".join(error.allowed)
     return headers
@@ -149,26 +169,45 @@ def describe(error: EarmarkError) -> dict[str, Any]:
         "type": f"urn:earmark:problem:{error.code}",
         "title": (type(error).__doc__ or error.code).partition("\n")[0],
         "status": int(STATUS[error.code]),
-        "detail": _detail(error.code, facts),
+        "detail": _detail(error),
         "code": error.code,
         "transient": error.transient,
         **{name: value for name, value in facts.items() if name != "because"},
     }
 
 
-def _detail(code: str, facts: Mapping[str, Any]) -> str:
-    said = _DETAILS[code]
-    return said if isinstance(said, str) else said(facts)
+def _detail(error: EarmarkError) -> str:
+    if isinstance(error, errors.SeatsTaken):
+        return _seats_taken(error)
+    said = _DETAILS[error.code]
+    return said if isinstance(said, str) else said(error.facts())
 
 
-def _seats_taken(facts: Mapping[str, Any]) -> str:
-    seats = list(facts["seats"])
-    have = "has" if len(seats) == 1 else "have"
-    if facts.get("why") == "blocked":
-        return f"Sorry, {_seats(seats)} {'is' if len(seats) == 1 else 'are'} not for sale."
-    if yours := facts.get("yours"):
-        return f"You are holding {_seats(sorted(yours))} already."
-    return f"Sorry, {_seats(seats)} {have} just been taken. Please choose another seat."
+def _seats_taken(taken: errors.SeatsTaken) -> str:
+    """Gone, or still in somebody's basket: the second may come back within minutes."""
+    names = list(taken.seats)
+    which, are = _seats(names), "is" if len(names) == 1 else "are"
+    if taken.why == "blocked":
+        return f"Sorry, {which} {are} not for sale."
+    if taken.yours:
+        return f"You are holding {_seats(sorted(taken.yours))} already."
+    if taken.transient or (taken.lapses and max(taken.lapses.values()) < math.inf):
+        return f"{which[0].upper()}{which[1:]} {are} currently being booked by another user. Please try another seat."
+    return f"Sorry, {which} {are} not available. Please try another seat."
+
+
+def _declined(facts: Mapping[str, Any]) -> str:
+    if facts.get("why") in BUSY:
+        return "The payment system is busy. Please try again."
+    return "Your payment was declined. Please try another way to pay."
+
+
+def _none_available(asked: int, available: int) -> str:
+    if available >= asked:
+        return f"There are no {asked} seats side by side any more. Please choose fewer, or seats apart."
+    if available:
+        return f"Only {available} {'seat is' if available == 1 else 'seats are'} left. Please choose fewer."
+    return "There are no such seats left."
 
 
 def _seats(seats: Sequence[str]) -> str:
@@ -182,8 +221,8 @@ def _invalid(wrong: Mapping[str, str]) -> str:
 
 
 _DETAILS: dict[str, str | Callable[[Mapping[str, Any]], str]] = {
-    "seats_taken": _seats_taken,
     "seat_unknown": lambda facts: f"This event has no {_seats(facts['seats'])}.",
+    "none_available": lambda facts: _none_available(facts["asked"], facts["available"]),
     "pool_exhausted": lambda facts: f"Only {facts['available']} left." if facts["available"] else "Sold out.",
     "limit_exceeded": lambda facts: (
         f"You may book at most {facts['limit']} for this event, and you have {facts['have']}."
@@ -194,6 +233,7 @@ _DETAILS: dict[str, str | Callable[[Mapping[str, Any]], str]] = {
     "event_unknown": "We could not find this event.",
     "pool_unknown": "This event does not sell that.",
     "booking_unknown": "We could not find this booking.",
+    "lock_unknown": "Nobody holds this.",
     "not_found": "We could not find this page.",
     "event_exists": "This event is there already.",
     "capacity_in_use": "More than that is held or sold already.",
@@ -202,7 +242,7 @@ _DETAILS: dict[str, str | Callable[[Mapping[str, Any]], str]] = {
     "booking_not_confirmed": "This booking is not confirmed yet.",
     "payment_in_progress": "Your payment is being processed. Please wait a moment.",
     "payment_used": "This payment belongs to another booking.",
-    "payment_declined": "Your payment was declined. Please try another way to pay.",
+    "payment_declined": _declined,
     "refund_refused": "That is more than can be given back.",
     "idempotency_in_progress": "Your first request is still being processed. Please wait a moment.",
     "idempotency_mismatch": "This looks like a different request. Please start again.",

@@ -28,7 +28,7 @@ from earmark.publish.availability import Availability
 from earmark.publish.news import Feed
 from earmark.threads import threads_ended
 from earmark.version import __version__
-from earmark.wiring import engine_for, open_gateways, open_sandbox
+from earmark.wiring import engine_for, open_gateways, open_locks, open_sandbox
 from earmark.workers import loop
 from earmark.workers.reconciler import Reconciler
 from earmark.workers.relay import Relay
@@ -63,6 +63,7 @@ async def serve(settings: Settings, *, ready: Callable[[str], None], duty: async
         guests=settings.guests,
         availability=Availability(engine, clock=SystemClock(), word=draw),
         till=till,
+        locks=open_locks(settings),
     )
     stop = asyncio.Event()
     agents: list[loop.Agent] = []
@@ -85,6 +86,8 @@ async def serve(settings: Settings, *, ready: Callable[[str], None], duty: async
             await stop.wait()
     finally:
         await till.close()
+        if house.locks is not None:
+            await house.locks.close()
         await engine.close()
 
 

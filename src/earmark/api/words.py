@@ -135,16 +135,6 @@ class EventPatchBody(Struct, forbid_unknown_fields=True, kw_only=True):
     pools: Annotated[list[PoolPatchBody], Meta(max_length=EVENT_POOLS_MAX)] = []
 
 
-class HoldBody(Struct, forbid_unknown_fields=True, kw_only=True):
-    """Seats and pool units of one event, all or nothing."""
-
-    event_id: EventIdText
-    buyer: Who | None = None
-    seats: Annotated[list[Id], Meta(max_length=CLAIM_ITEMS_MAX)] = []
-    pools: dict[Id, Units] = {}
-    ttl_seconds: Ttl | None = None
-
-
 class ExtendBody(Struct, forbid_unknown_fields=True, kw_only=True):
     """How much longer."""
 

@@ -33,6 +33,7 @@ from earmark.engine.asks import (
     Release,
 )
 from earmark.engine.batch import Batcher
+from earmark.engine.best import BestSeats
 from earmark.engine.cancel import cancel
 from earmark.engine.change import change
 from earmark.engine.confirm import confirm
@@ -43,13 +44,15 @@ from earmark.engine.hold import hold
 from earmark.engine.pay import conclude, pay
 from earmark.engine.refund import refund
 from earmark.engine.release import release
-from earmark.engine.replay import Replays
+from earmark.engine.replay import Recalled, Replays, recall
 from earmark.errors import EarmarkError, Outage, OutcomeUnknown, SeatsTaken
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Sequence
 
+    from earmark.domain.allocation import Wish
     from earmark.domain.booking import Booking
+    from earmark.domain.journal import Key
     from earmark.engine.ports import Admission, Changes, Ids, Store, Transaction
 
 A = TypeVar("A", bound=Ask)
@@ -91,6 +94,7 @@ class Engine:
         self._releases: Batcher[Release] = line(partial(release, ids=ids))
         self._cancels: Batcher[Cancel] = line(partial(cancel, ids=ids))
         self._replays = Replays(store, within=transaction_seconds_max)
+        self._best = BestSeats(store, hold=self.hold, replays=self._replays)
 
     def listen(self, hear: Callable[[Changes], None]) -> None:
         """Tell somebody, after each commit of this process, what it wrote. To hear is quick, and never fails."""
@@ -128,6 +132,10 @@ class Engine:
             admission.leave(passed)
         return answer
 
+    def hold_best(self, ask: Hold, wish: Wish) -> Coroutine[Any, Any, Answer]:
+        """Set aside the best seats there are, and the units that the ask names: see `best`."""
+        return self._best.hold(ask, wish)
+
     def extend(self, ask: Extend) -> Coroutine[Any, Any, Answer]:
         """Give a hold more time."""
         return self._extends.submit(ask, within=self._request_seconds_max)
@@ -164,6 +172,10 @@ class Engine:
         """Change an event."""
         return await self._alone(ask, lambda transaction: change(transaction, ask, ids=self.ids))
 
+    async def recall(self, key: Key) -> Recalled:
+        """What became of the request with this key."""
+        return await recall(self.store, key, within=self._transaction_seconds_max)
+
     async def expire(
         self, *, limit: int, skip: int = 0, reason: str = "swept", within: PoolRef | TotalRef | None = None
     ) -> list[Booking]:
@@ -190,7 +202,7 @@ class Engine:
     async def close(self) -> None:
         """Finish what was accepted, then let go of the store."""
         lines = (self._holds, self._extends, self._confirms, self._releases, self._cancels)
-        await asyncio.gather(*(line.close() for line in lines), self._replays.close())
+        await asyncio.gather(*(line.close() for line in lines), self._best.close(), self._replays.close())
         if self._admission is not None:
             await self._admission.close()
         await self.store.close()

@@ -10,16 +10,42 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+import msgspec
+
+from earmark.domain.ids import BookingId
+from earmark.domain.journal import Key, Memory
+from earmark.domain.payment import payment_id_for
 from earmark.engine.asks import Replayed
 from earmark.engine.ports import Look
 from earmark.errors import IdempotencyMismatch
 
 if TYPE_CHECKING:
-    from earmark.domain.journal import Memory
     from earmark.engine.asks import Memo
     from earmark.engine.ports import Store
 
 KEYS_MAX = 500
+
+
+class Recalled(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of the request with a key, as far as the store knows it."""
+
+    memory: Memory | None = None
+    """The answer that it got."""
+    busy: bool = False
+    """It is being decided at this moment, or its payment is."""
+    booking_id: BookingId | None = None
+    """The booking that its payment is for."""
+
+
+async def recall(store: Store, key: Key, *, within: float) -> Recalled:
+    """Look a key up without deciding anything. A payment under way is found by its id, which is made from the key."""
+    opening = await store.transact(lambda transaction: transaction.begin([key]), within=within)
+    if memory := opening.remembered.get(key):
+        return Recalled(memory=memory)
+    paying = await store.read_dossier(payment_id_for(*key))
+    if paying is not None:
+        return Recalled(busy=True, booking_id=paying.booking.id)
+    return Recalled(busy=key in opening.busy)
 
 
 class Replays:

@@ -1,0 +1,85 @@
+"""What may stand in a path, behind the question mark and in the headers, as OpenAPI describes it."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from earmark.api import words
+from earmark.api.paging import LIMIT_DEFAULT, LIMIT_MAX
+from earmark.domain.machine import State
+
+if TYPE_CHECKING:
+    from earmark.api.door import Call
+
+TEXT: dict[str, Any] = {"type": "string"}
+KEY: dict[str, Any] = {"type": "string", "minLength": 1, "maxLength": 255, "pattern": "^[\\x21-\\x7e]+$"}
+CURSOR: dict[str, Any] = {"type": "string", "minLength": 1, "pattern": "^[A-Za-z0-9_-]+$"}
+LIMIT: dict[str, Any] = {"type": "integer", "minimum": 1, "maximum": LIMIT_MAX, "default": LIMIT_DEFAULT}
+
+_NAMES = re.compile(r"\{(\w+)\}")
+
+
+def _schema(kind: Any) -> dict[str, Any]:
+    return msgspec.json.schema(kind)
+
+
+PATH: dict[str, tuple[dict[str, Any], str]] = {
+    "event_id": (_schema(words.EventIdText), "concert"),
+    "seat_id": (_schema(words.Id), "A1"),
+    "booking_id": ({"type": "string", "format": "uuid"}, "01997b1c-6f2a-7c3e-9d41-2f6d0c9a7b10"),
+    "gateway": ({"type": "string", "pattern": "^[a-z]+$"}, "stripe"),
+    "key": ({"type": "string", "minLength": 1, "maxLength": 255, "pattern": "^[\\x21-\\x2e\\x30-\\x7e]+$"}, "basket-7"),
+}
+QUERY: dict[str, tuple[dict[str, Any], Any]] = {
+    "buyer": (_schema(words.Who), "alice"),
+    "event_id": (_schema(words.EventIdText), "concert"),
+    "state": ({"type": "string", "enum": [state.value for state in State]}, "held"),
+    "match": ({"type": "string", "minLength": 1, "maxLength": 512}, "event:*"),
+    "cursor": (CURSOR, None),
+    "limit": (LIMIT, LIMIT_DEFAULT),
+}
+EXAMPLES: dict[tuple[str, str], str] = {("break_lock", "key"): "order:{7}"}
+"""Where a name means something else than elsewhere."""
+
+
+def parameters(call: Call) -> list[dict[str, Any]]:
+    """All of a call's, each with its form and an example."""
+    return [*_in_path(call), *_in_query(call), *_in_headers(call)]
+
+
+def _in_path(call: Call) -> list[dict[str, Any]]:
+    found = []
+    for name in _NAMES.findall(call.path):
+        schema, example = PATH.get(name, (TEXT, None))
+        shown = EXAMPLES.get((call.name, name), example)
+        found.append({"name": name, "in": "path", "required": True, "schema": schema} | _example(shown))
+    return found
+
+
+def _in_query(call: Call) -> list[dict[str, Any]]:
+    found = []
+    for name, why in call.query:
+        schema, example = QUERY.get(name, (TEXT, None))
+        found.append({"name": name, "in": "query", "description": why, "schema": schema} | _example(example))
+    return found
+
+
+def _example(shown: Any) -> dict[str, Any]:
+    return {} if shown is None else {"example": shown}
+
+
+def _in_headers(call: Call) -> list[dict[str, Any]]:
+    if call.name == "show_map":
+        why = "The `ETag` of the map that you have: 304 while nothing has changed."
+        return [{"name": "If-None-Match", "in": "header", "description": why, "schema": TEXT}]
+    if call.name == "welcome":
+        why = "Accepted, and without effect: a stranger has no scope that a key could belong to."
+    elif call.idempotent:
+        why = "The same key with the same request gets the same answer again, byte for byte."
+    else:
+        return []
+    key = {"name": "Idempotency-Key", "in": "header", "required": call.keyed, "description": why, "schema": KEY}
+    return [key | {"example": "basket-7"}]

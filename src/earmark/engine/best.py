@@ -1,0 +1,172 @@
+"""Best available: a hold whose seats are chosen here, from a map that is read for it.
+
+    earlier answer? → read the map → choose → hold, as if the buyer had named these seats
+
+The map decides nothing: the hold does. Who finds the seats gone reads again and chooses again, a bounded number of
+times. All who ask for one event while its map is being read share the next reading, and are offered different seats;
+what was offered and is not decided yet is offered to nobody else of this process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from earmark.domain.allocation import Wish, allocate
+from earmark.domain.event import check_on_sale
+from earmark.domain.seat import SeatState, shown_state
+from earmark.errors import EventUnknown, NoneAvailable, SeatsTaken
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Collection
+
+    from earmark.domain.ids import EventId, SeatId
+    from earmark.engine.asks import Answer, Hold
+    from earmark.engine.ports import SeatMap, SeatOnMap, Store
+    from earmark.engine.replay import Replays
+
+ROUNDS_MAX = 10
+
+
+class _Wanted:
+    """One who waits to be offered seats."""
+
+    __slots__ = ("ask", "offer", "wish")
+
+    def __init__(self, ask: Hold, wish: Wish) -> None:
+        self.ask = ask
+        self.wish = wish
+        self.offer: asyncio.Future[tuple[SeatId, ...]] = asyncio.get_running_loop().create_future()
+
+
+class _House:
+    """One event: who waits for an offer, who waits for what others were offered, and what that is."""
+
+    def __init__(self) -> None:
+        self.waiting: list[_Wanted] = []
+        self.parked: list[_Wanted] = []
+        self.offered: set[SeatId] = set()
+        self.reading: asyncio.Task[None] | None = None
+
+    @property
+    def idle(self) -> bool:
+        """Whether nobody is here any more."""
+        return not (self.waiting or self.parked or self.offered or self.reading)
+
+
+class BestSeats:
+    """Chooses for many at once; the hold itself is the engine's."""
+
+    def __init__(self, store: Store, *, hold: Callable[[Hold], Awaitable[Answer]], replays: Replays) -> None:
+        self._store = store
+        self._hold = hold
+        self._replays = replays
+        self._houses: dict[EventId, _House] = {}
+
+    async def hold(self, ask: Hold, wish: Wish) -> Answer:
+        """The best seats there are, held; a repeat gets those that were chosen the first time."""
+        taken = SeatsTaken(seats=(), transient=True)
+        for _ in range(ROUNDS_MAX):
+            if ask.memo is not None and (again := await self._replays.answer(ask.memo)):
+                return again
+            house = self._houses.setdefault(ask.event_id, _House())
+            seats: tuple[SeatId, ...] = ()
+            try:
+                seats = await self._offer(house, ask, wish)
+                return await self._hold(msgspec.structs.replace(ask, seats=seats, _seat_refs=None))
+            except SeatsTaken as refused:
+                taken = SeatsTaken(seats=refused.seats, transient=True)
+            except NoneAvailable:
+                # The last ones may have gone to this very request, sent twice.
+                if ask.memo is not None and (again := await self._replays.answer(ask.memo)):
+                    return again
+                raise
+            finally:
+                self._settle(house, ask.event_id, seats)
+        raise taken
+
+    async def close(self) -> None:
+        """Finish what was asked."""
+        readings = [house.reading for house in self._houses.values() if house.reading]
+        if readings:
+            await asyncio.wait(readings)
+
+    async def _offer(self, house: _House, ask: Hold, wish: Wish) -> tuple[SeatId, ...]:
+        wanted = _Wanted(ask, wish)
+        house.waiting.append(wanted)
+        self._wake(house, ask.event_id)
+        try:
+            return await wanted.offer
+        except asyncio.CancelledError:
+            # Whoever left while the offer was on its way has not taken it.
+            if wanted.offer.done() and not wanted.offer.cancelled() and wanted.offer.exception() is None:
+                house.offered.difference_update(wanted.offer.result())
+            raise
+
+    def _settle(self, house: _House, event_id: EventId, seats: Collection[SeatId]) -> None:
+        """These are decided: whoever waited for that is offered what is left."""
+        house.offered.difference_update(seats)
+        house.waiting[:0] = house.parked
+        house.parked.clear()
+        self._wake(house, event_id)
+        if house.idle:
+            self._houses.pop(event_id, None)
+
+    def _wake(self, house: _House, event_id: EventId) -> None:
+        if house.waiting and house.reading is None:
+            house.reading = asyncio.get_running_loop().create_task(self._read(house, event_id))
+
+    async def _read(self, house: _House, event_id: EventId) -> None:
+        try:
+            while house.waiting:
+                batch, house.waiting = house.waiting, []
+                try:
+                    await self._choose(house, event_id, batch)
+                except Exception as broken:  # noqa: BLE001 (whatever it is, those who wait must hear of it)
+                    for wanted in batch:
+                        if not wanted.offer.done():
+                            wanted.offer.set_exception(broken)
+        finally:
+            house.reading = None
+
+    async def _choose(self, house: _House, event_id: EventId, batch: list[_Wanted]) -> None:
+        """One reading for all of them, each offered what is best of what is left."""
+        before = frozenset(house.offered)
+        event = await self._store.read_event(event_id)
+        seen = await self._store.read_map(event_id)
+        open_ = [wanted for wanted in batch if not wanted.offer.done()]
+        for wanted in open_:
+            if event is None or event.live != wanted.ask.actor.live:
+                wanted.offer.set_exception(EventUnknown(event_id=event_id))
+        open_ = [wanted for wanted in open_ if not wanted.offer.done()]
+        if event is None or not open_:
+            return
+        check_on_sale(event, now=seen.now)
+        # An offer that was decided while the map was read may stand on it as free.
+        offered = before | house.offered
+        seats = [on_map.seat for on_map in seen.seats]
+        free = {one.seat.id for one in seen.seats if _state(one, seen) is SeatState.AVAILABLE}
+        chosen = allocate(seats, free=free - offered, wishes=[wanted.wish for wanted in open_])
+        for wanted, seats_chosen in zip(open_, chosen, strict=True):
+            if seats_chosen is not None:
+                house.offered.update(seats_chosen)
+                wanted.offer.set_result(seats_chosen)
+            elif house.offered and allocate(seats, free=free, wishes=[wanted.wish])[0]:
+                house.parked.append(wanted)
+            else:
+                wanted.offer.set_exception(_none(wanted.wish, seen))
+
+
+def _state(on_map: SeatOnMap, seen: SeatMap) -> SeatState:
+    ends_at = on_map.owner_expires_at
+    due = ends_at is not None and seen.now >= ends_at
+    return shown_state(blocked=on_map.seat.blocked, owner_state=on_map.owner_state, due=due)
+
+
+def _none(wish: Wish, seen: SeatMap) -> NoneAvailable:
+    """How many there are of the kind; holds that run out may still bring more."""
+    states = [_state(one, seen) for one in seen.seats if wish.fits(one.seat)]
+    free, held = states.count(SeatState.AVAILABLE), states.count(SeatState.HELD)
+    return NoneAvailable(asked=wish.count, available=free, transient=held > 0 and free + held >= wish.count)

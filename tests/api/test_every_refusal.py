@@ -1,0 +1,378 @@
+"""Every code there is, provoked over real HTTP: one shape, its status, its headers, its facts, and a buyer's sentence.
+
+`setup` alone is never an answer: it ends the program before it serves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import pytest
+
+from earmark import errors
+from earmark.api import problems
+from earmark.domain.payment import Standing
+from earmark.engine.gateway import Report
+from earmark.errors import UNTOLD, EarmarkError
+
+from .conftest import KEY
+from .real import calling, served
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable
+
+    import httpx2
+
+    from earmark.api.door import House
+    from earmark.clock import MovableClock
+
+STANDARD = {"type", "title", "status", "detail", "code", "transient"}
+MONEY = {"Idempotency-Key": "money"}
+
+
+class World:
+    """A shop over real HTTP, one of its buyers, and what goes on behind the door."""
+
+    def __init__(
+        self, shop: httpx2.AsyncClient, stranger: httpx2.AsyncClient, house: House, clock: MovableClock, patch: Any
+    ) -> None:
+        self.shop, self.stranger, self.house, self.clock, self.patch = shop, stranger, house, clock, patch
+
+    async def post(self, path: str, body: Any = None, **headers: str) -> httpx2.Response:
+        """As the shop."""
+        return await self.shop.post(path, json={} if body is None else body, headers=headers)
+
+    async def hold(self, *seats: str, buyer: str = "alice", **more: Any) -> httpx2.Response:
+        """Ask for seats."""
+        return await self.post("/v1/bookings", {"event_id": "concert", "buyer": buyer, "seats": list(seats)} | more)
+
+    async def held(self, *seats: str, **more: Any) -> str:
+        """A hold that must succeed."""
+        answer = await self.hold(*seats, **more)
+        assert answer.status_code == 201, answer.text
+        booking_id: str = answer.json()["id"]
+        return booking_id
+
+    async def sold(self, *seats: str) -> str:
+        """Held and confirmed."""
+        booking = await self.held(*seats)
+        assert (await self.verb(booking, "confirm", {"payment_id": f"till-{booking}"})).status_code == 200
+        return booking
+
+    async def verb(self, booking: str, verb: str, body: Any = None, **headers: str) -> httpx2.Response:
+        """Something about a booking."""
+        return await self.post(f"/v1/bookings/{booking}/{verb}", body, **headers)
+
+    async def pay(self, booking: str, method: str = "pm_card_visa") -> httpx2.Response:
+        """At the sandbox."""
+        return await self.verb(booking, "pay", {"method": method}, **MONEY)
+
+    def broken(self, error: BaseException) -> None:
+        """From now on the store answers like this."""
+
+        async def refuse(*_: object, **__: object) -> NoReturn:
+            raise error
+
+        for name in ("transact", "read_event"):
+            self.patch.setattr(self.house.engine.store, name, refuse)
+
+
+@pytest.fixture
+async def world(house: House, clock: MovableClock, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[World]:
+    async with served(house) as url, calling(url, KEY) as shop, calling(url, None) as stranger:
+        body = {
+            "id": "concert",
+            "name": "A concert",
+            "currency": "EUR",
+            "per_buyer_max": 4,
+            "layout": {"rows": 2, "seats_per_row": 3, "price": 4500},
+            "pools": [{"id": "GA", "capacity": 2, "price": 2500}],
+        }
+        assert (await shop.post("/v1/events", json=body)).status_code == 201
+        yield World(shop, stranger, house, clock, monkeypatch)
+
+
+async def event_unknown(w: World) -> httpx2.Response:
+    return await w.shop.get("/v1/events/nowhere")
+
+
+async def seat_unknown(w: World) -> httpx2.Response:
+    return await w.hold("Z9")
+
+
+async def pool_unknown(w: World) -> httpx2.Response:
+    return await w.hold(pools={"VIP": 1})
+
+
+async def booking_unknown(w: World) -> httpx2.Response:
+    return await w.shop.get("/v1/bookings/01997b1c-6f2a-7c3e-9d41-2f6d0c9a7b10")
+
+
+async def lock_unknown(w: World) -> httpx2.Response:
+    return await w.shop.delete("/v1/locks/order:7")
+
+
+async def not_found(w: World) -> httpx2.Response:
+    return await w.shop.get("/v1/nothing")
+
+
+async def event_exists(w: World) -> httpx2.Response:
+    body = {"id": "concert", "name": "Again", "currency": "EUR", "pools": [{"id": "GA", "capacity": 1, "price": 1}]}
+    return await w.post("/v1/events", body)
+
+
+async def seats_taken(w: World) -> httpx2.Response:
+    await w.sold("A1")
+    return await w.hold("A1", "A2", buyer="bob")
+
+
+async def none_available(w: World) -> httpx2.Response:
+    return await w.post("/v1/bookings", {"event_id": "concert", "buyer": "bob", "best_available": {"count": 9}})
+
+
+async def pool_exhausted(w: World) -> httpx2.Response:
+    return await w.hold(pools={"GA": 3})
+
+
+async def capacity_in_use(w: World) -> httpx2.Response:
+    await w.held(pools={"GA": 2})
+    return await w.shop.patch("/v1/events/concert", json={"pools": [{"id": "GA", "capacity": 1}]})
+
+
+async def limit_exceeded(w: World) -> httpx2.Response:
+    return await w.hold("A1", "A2", "A3", "B1", "B2")
+
+
+async def sale_closed(w: World) -> httpx2.Response:
+    await w.shop.patch("/v1/events/concert", json={"sale_closes_at": "2020-01-01T00:00:00Z"})
+    return await w.hold("A1")
+
+
+async def extension_refused(w: World) -> httpx2.Response:
+    booking = await w.held("A1", ttl_seconds=1800)
+    return await w.verb(booking, "extend", {"seconds": 60})
+
+
+async def booking_resolved(w: World) -> httpx2.Response:
+    booking = await w.held("A1")
+    await w.verb(booking, "release")
+    return await w.verb(booking, "confirm", {"payment_id": "p"})
+
+
+async def booking_not_confirmed(w: World) -> httpx2.Response:
+    return await w.verb(await w.held("A1"), "cancel")
+
+
+async def payment_in_progress(w: World) -> httpx2.Response:
+    booking = await w.held("A1")
+    assert (await w.pay(booking, "pm_card_authenticationRequired")).status_code == 202
+    return await w.verb(booking, "release")
+
+
+async def payment_used(w: World) -> httpx2.Response:
+    first, second = await w.held("A1"), await w.held("A2")
+    await w.verb(first, "confirm", {"payment_id": "till-1"})
+    return await w.verb(second, "confirm", {"payment_id": "till-1"})
+
+
+async def payment_declined(w: World) -> httpx2.Response:
+    return await w.pay(await w.held("A1"), "pm_card_insufficient_funds")
+
+
+async def refund_refused(w: World) -> httpx2.Response:
+    booking = await w.held("A1")
+    assert (await w.pay(booking)).status_code == 200
+    return await w.verb(booking, "refunds", {"amount": 4501}, **{"Idempotency-Key": "back"})
+
+
+async def idempotency_in_progress(w: World) -> httpx2.Response:
+    """A fault is injected: the twin of this request is being decided, and does not end in time."""
+    w.broken(errors.IdempotencyInProgress())
+    return await w.hold("A1")
+
+
+async def booking_expired(w: World) -> httpx2.Response:
+    booking = await w.held("A1", ttl_seconds=1)
+    w.clock.advance(2)
+    return await w.verb(booking, "confirm", {"payment_id": "p"})
+
+
+async def idempotency_mismatch(w: World) -> httpx2.Response:
+    for seat in ("A1", "A2"):
+        body = {"event_id": "concert", "buyer": "alice", "seats": [seat]}
+        answer = await w.post("/v1/bookings", body, **{"Idempotency-Key": "one"})
+    return answer
+
+
+async def invalid_request(w: World) -> httpx2.Response:
+    return await w.hold("A1", "A1")
+
+
+async def callback_refused(w: World) -> httpx2.Response:
+    return await w.post("/v1/payments/sandbox/callback", {"id": "evt_forged"})
+
+
+async def unauthorized(w: World) -> httpx2.Response:
+    return await w.stranger.get("/v1/bookings")
+
+
+async def forbidden(w: World) -> httpx2.Response:
+    assert (await w.stranger.post("/v1/guests")).status_code == 201
+    return await w.stranger.post("/v1/events", json={})
+
+
+async def method_not_allowed(w: World) -> httpx2.Response:
+    return await w.shop.put("/v1/bookings", json={})
+
+
+async def body_too_large(w: World) -> httpx2.Response:
+    return await w.hold(buyer="b" * 70_000)
+
+
+async def unsupported_media_type(w: World) -> httpx2.Response:
+    return await w.shop.post("/v1/bookings", content=b"a=b", headers={"Content-Type": "text/plain"})
+
+
+async def overloaded(w: World) -> httpx2.Response:
+    """A fault is injected: the line is full."""
+    w.house.engine._holds._waiting_max = 0
+    return await w.hold("A1")
+
+
+async def outcome_unknown(w: World) -> httpx2.Response:
+    """A fault is injected: the commit was sent, no answer came, and the journal does not tell."""
+    store = w.house.engine.store
+    transact = store.transact
+
+    async def lost(*work: Any, **how: Any) -> NoReturn:
+        await transact(*work, **how)
+        raise errors.OutcomeUnknown
+
+    async def untold(_: object) -> bool:
+        return False
+
+    w.patch.setattr(store, "transact", lost)
+    w.patch.setattr(store, "has_entry", untold)
+    w.patch.setattr("earmark.engine.engine.LOOKUP_SECONDS", 0)
+    return await w.hold("A1")
+
+
+async def unavailable(w: World) -> httpx2.Response:
+    """A fault is injected: the database is gone."""
+    w.broken(errors.StoreUnavailable(because="password authentication failed"))
+    return await w.hold("A1")
+
+
+async def internal(w: World) -> httpx2.Response:
+    """A fault is injected: a bug of ours."""
+    w.broken(ValueError("SELECT secret FROM inside"))
+    return await w.shop.get("/v1/events/concert")
+
+
+PROVOKED: dict[str, Callable[[World], Awaitable[httpx2.Response]]] = {
+    provoke.__name__: provoke
+    for provoke in (
+        event_unknown,
+        seat_unknown,
+        pool_unknown,
+        booking_unknown,
+        lock_unknown,
+        not_found,
+        event_exists,
+        seats_taken,
+        none_available,
+        pool_exhausted,
+        capacity_in_use,
+        limit_exceeded,
+        sale_closed,
+        extension_refused,
+        booking_resolved,
+        booking_not_confirmed,
+        payment_in_progress,
+        payment_used,
+        payment_declined,
+        refund_refused,
+        idempotency_in_progress,
+        booking_expired,
+        idempotency_mismatch,
+        invalid_request,
+        callback_refused,
+        unauthorized,
+        forbidden,
+        method_not_allowed,
+        body_too_large,
+        unsupported_media_type,
+        overloaded,
+        outcome_unknown,
+        unavailable,
+        internal,
+    )
+}
+
+
+def kinds(kind: type[EarmarkError] = EarmarkError) -> dict[str, type[EarmarkError]]:
+    found = {kind.code: kind} if "code" in vars(kind) else {}
+    for known in kind.__subclasses__():
+        found = kinds(known) | found
+    return found
+
+
+def test_no_code_is_left_out() -> None:
+    """A new refusal is not done before somebody has provoked it."""
+    assert set(PROVOKED) == set(problems.STATUS) - {"setup"}
+
+
+@pytest.mark.parametrize("code", PROVOKED)
+async def test_every_refusal_is_told_in_one_shape(world: World, code: str) -> None:
+    """Status, code, transient, headers, the documented facts, and nothing of what is inside."""
+    answer = await PROVOKED[code](world)
+    assert answer.headers["Content-Type"] == "application/problem+json", answer.text
+    told, kind = answer.json(), kinds()[code]
+    assert (told["code"], answer.status_code) == (code, problems.STATUS[code]), answer.text
+    assert told["status"] == answer.status_code
+    assert told["type"] == f"urn:earmark:problem:{code}"
+    facts = {name for name in getattr(kind, "__dataclass_fields__", {}) if name not in {*UNTOLD, "because"}}
+    assert told.keys() - STANDARD <= facts
+    own = getattr(kind, "__dataclass_fields__", {}).get("transient")
+    assert isinstance(told["transient"], bool)
+    assert told["transient"] is kind.transient or (own is not None and not own.default)
+    for name, value in problems.HEADERS.get(code, {}).items():
+        assert answer.headers[name] == value
+    assert ("Allow" in answer.headers) is (code == "method_not_allowed")
+    assert told["title"] != told["detail"]
+    assert told["detail"][0].isupper()
+    assert told["detail"].endswith(".")
+    assert not {"secret", "password", "Traceback"} & set(answer.text.replace('"', " ").split())
+
+
+async def test_a_seat_that_somebody_is_booking_is_not_called_gone(world: World) -> None:
+    """Held and not paid for, or in flight: it may come back, and the buyer is told so."""
+    await world.held("A1")
+    held = (await world.hold("A1", buyer="bob")).json()
+    assert held["detail"] == "Seat A1 is currently being booked by another user. Please try another seat."
+    world.broken(errors.SeatsTaken(seats=("A1", "A2"), transient=True))
+    in_flight = (await world.hold("A1", "A2", buyer="bob")).json()
+    assert in_flight["transient"] is True
+    assert in_flight["detail"] == "Seats A1, A2 are currently being booked by another user. Please try another seat."
+
+
+async def test_a_seat_that_is_sold_is_not_available(world: World) -> None:
+    """It will not come back by itself: another one is the buyer's way."""
+    await world.sold("A1")
+    told = (await world.hold("A1", buyer="bob")).json()
+    assert told["detail"] == "Sorry, seat A1 is not available. Please try another seat."
+
+
+async def test_a_busy_payment_system_is_not_the_buyers_fault(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same card may do a moment later: the sentence says so, and the hold is still there."""
+    gateway = world.house.till.gateways["sandbox"]
+
+    async def busy(_: object) -> Report:
+        await asyncio.sleep(0)
+        return Report(standing=Standing.DECLINED, gateway_id="pi_1", code="try_again_later")
+
+    monkeypatch.setattr(gateway, "authorise", busy)
+    told = (await world.pay(await world.held("A1"))).json()
+    assert (told["code"], told["state"], told["why"]) == ("payment_declined", "held", "try_again_later")
+    assert told["detail"] == "The payment system is busy. Please try again."

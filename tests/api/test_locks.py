@@ -1,0 +1,85 @@
+"""Locks over HTTP, on a real Redis."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+import httpx2
+import msgspec
+import pytest
+import structlog
+from tests.conftest import unavailable
+
+from earmark.api.app import create_app
+from earmark.locks import Locks
+from earmark.servers import ServerUnavailable, start_valkey
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+
+    from earmark.api.door import House
+
+SEAT = "event:{opera}:seat:A1"
+
+
+@pytest.fixture(scope="module")
+def redis_url() -> Iterator[str]:
+    try:
+        server = start_valkey()
+    except ServerUnavailable as reason:
+        unavailable(reason)
+    with server:
+        yield server.url
+
+
+@pytest.fixture
+async def locks(redis_url: str) -> AsyncIterator[Locks]:
+    """A worker's own locks."""
+    async with Locks.from_url(redis_url, holder="worker-7") as opened:
+        yield opened
+
+
+@pytest.fixture
+async def operator(house: House, redis_url: str, shop: httpx2.AsyncClient) -> AsyncIterator[httpx2.AsyncClient]:
+    """The admin of a shop with a Redis."""
+    async with Locks.from_url(redis_url) as opened:
+        app = create_app(msgspec.structs.replace(house, locks=opened))
+        transport = httpx2.ASGITransport(app=app, raise_app_exceptions=False)
+        async with httpx2.AsyncClient(transport=transport, base_url="http://shop", headers=shop.headers) as client:
+            yield client
+
+
+async def test_an_operator_sees_who_holds_what_and_may_take_it_away(operator: httpx2.AsyncClient, locks: Locks) -> None:
+    """The lock is listed with its holder, is gone once it was broken, and the log says who did it."""
+    async with locks.lock(SEAT, ttl=60, renew=False) as held:
+        [listed] = (await operator.get("/v1/locks", params={"match": "event:*"})).json()["locks"]
+        assert (listed["key"], listed["holder"], listed["fence"]) == (SEAT, "worker-7", held.fence)
+        assert 0 < listed["ttl_seconds"] <= 60
+        assert (await operator.get("/v1/locks", params={"match": "order:*"})).json() == {"locks": []}
+        with structlog.testing.capture_logs() as logged:
+            broken = await operator.delete(f"/v1/locks/{quote(SEAT, safe='')}")
+        assert (broken.status_code, broken.json()["holder"]) == (200, "worker-7")
+        [line] = [one for one in logged if one["event"] == "break_lock" and one["log_level"] == "warning"]
+        assert (line["key"], line["holder"]) == (SEAT, "worker-7")
+        assert line["actor"].startswith("key:")
+        assert (await operator.get("/v1/locks")).json() == {"locks": []}
+        again = await operator.delete(f"/v1/locks/{quote(SEAT, safe='')}")
+        assert (again.status_code, again.json()["code"], again.json()["key"]) == (404, "lock_unknown", SEAT)
+
+
+async def test_without_a_redis_there_is_nothing_to_see_or_break(shop: httpx2.AsyncClient) -> None:
+    """An empty list, and nothing of that name."""
+    assert (await shop.get("/v1/locks")).json() == {"locks": []}
+    gone = await shop.delete("/v1/locks/order:7")
+    assert (gone.status_code, gone.json()["code"]) == (404, "lock_unknown")
+
+
+async def test_a_redis_that_is_gone_is_an_outage_and_not_an_empty_list(house: House, shop: httpx2.AsyncClient) -> None:
+    """An operator must not take silence for peace."""
+    async with Locks.from_url("redis://127.0.0.1:1") as gone:
+        app = create_app(msgspec.structs.replace(house, locks=gone))
+        transport = httpx2.ASGITransport(app=app, raise_app_exceptions=False)
+        async with httpx2.AsyncClient(transport=transport, base_url="http://shop", headers=shop.headers) as client:
+            answers: list[Any] = [await client.get("/v1/locks"), await client.delete("/v1/locks/order:7")]
+    assert [(answer.status_code, answer.json()["code"]) for answer in answers] == [(503, "unavailable")] * 2
