@@ -17,15 +17,17 @@ import msgspec
 import structlog
 from starlette.responses import Response
 
-from earmark.api import problems
-from earmark.api.identity import Identity, Principal, Scope
+from earmark.api import limits, problems
+from earmark.api.deadline import Deadline
+from earmark.api.identity import TOKEN_PREFIX, Doubt, Identity, Principal, Scope, credential_of
+from earmark.api.limits import Limits
 from earmark.api.metrics import Metrics
 from earmark.api.till import Till
 from earmark.domain.journal import Key
 from earmark.engine.asks import Answer, Decided, Memo, Replayed
 from earmark.engine.engine import Engine
 from earmark.engine.ports import Clock
-from earmark.errors import EarmarkError, InvalidRequest, Outage
+from earmark.errors import EarmarkError, InvalidRequest, Outage, OutcomeUnknown, StoreUnavailable
 from earmark.publish.availability import Availability
 
 if TYPE_CHECKING:
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
 
 BODY_BYTES_MAX = 64 * 1024
 BODY_SECONDS_MAX = 30.0
+SECONDS_MAX = 15.0
 DISCARDED_BYTES_MAX = 64 * 1024 * 1024
 COOKIE = "earmark_guest"
 KEY_HEADER = "idempotency-key"
@@ -71,6 +74,8 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     handler: Any
     answer: Any
     scope: Scope | None = Scope.BUY
+    or_scope: Scope | None = None
+    """Another scope that will do as well."""
     body: Any = None
     raw: bool = False
     """Whether the handler reads the body itself, byte for byte."""
@@ -97,6 +102,10 @@ class House(msgspec.Struct, frozen=True, kw_only=True):
     guests: bool
     availability: Availability
     till: Till
+    limits: Limits = msgspec.field(default_factory=Limits)
+    deadline: Deadline = msgspec.field(default_factory=lambda: Deadline(SECONDS_MAX))
+    trust_proxy: bool = False
+    """Whether what a proxy adds about its caller is believed."""
 
 
 class Visit:
@@ -135,7 +144,7 @@ class Visit:
         request = self.request
         digest = hashlib.sha256(f"{request.method}\n{request.url.path}\n".encode() + self._raw).digest()
         return Memo(
-            key=Key(self.principal.actor.name, text),
+            key=Key(self.principal.caller, text),
             request_hash=digest,
             render=lambda value, now: _as_stored(word(value, now)),
         )
@@ -177,7 +186,7 @@ def endpoint(call: Call, house: House) -> Callable[[Request], Awaitable[Response
         try:
             visit = await _welcome(request, call=call, house=house)
             arguments = (_decode(decoder, visit._raw),) if decoder else ()  # noqa: SLF001 (the door made the visit)
-            answered: Reply = await call.handler(visit, *arguments)
+            answered: Reply = await _within(house.deadline, call, call.handler(visit, *arguments))
             response = Response(
                 answered.body, status_code=answered.status, media_type=answered.media_type, headers=answered.headers
             )
@@ -197,23 +206,53 @@ def endpoint(call: Call, house: House) -> Callable[[Request], Awaitable[Response
     return handle
 
 
+async def _within(deadline: Deadline, call: Call, work: Any) -> Reply:
+    """In time, or an answer that says what is known: of a call that changes something, nothing."""
+    try:
+        answered: Reply = await deadline.within(work)
+    except TimeoutError as late:
+        if call.method == "GET":
+            raise StoreUnavailable(because="the call took too long") from late
+        raise OutcomeUnknown from late
+    return answered
+
+
 async def _welcome(request: Request, *, call: Call, house: House) -> Visit:
-    principal = _recognise(request, house.identity, now=house.clock.now())
+    principal = await _recognise(request, house)
     if call.scope is not None:
         if principal is None:
             raise problems.Unauthorized
-        if call.scope not in principal.scopes:
+        if not {call.scope, call.or_scope} & principal.scopes:
             raise problems.Forbidden(needs=call.scope)
+    if principal is not None:
+        house.limits.admit(principal)
     raw = await _read(request, bytes_max=call.bytes_max) if call.body or call.raw else b""
     return Visit(request, call=call, house=house, principal=principal, raw=raw)
 
 
-def _recognise(request: Request, identity: Identity, *, now: datetime) -> Principal | None:
-    kind, _, credential = request.headers.get("authorization", "").partition(" ")
-    if kind:
-        return identity.recognise(credential.strip(), now=now) if kind.lower() == "bearer" else None
-    cookie = request.cookies.get(COOKIE)
-    return identity.recognise(cookie, now=now) if cookie else None
+async def _recognise(request: Request, house: House) -> Principal | None:
+    """Who shows what the request shows. Whoever is known costs no wait; who tries out keys is slowed down."""
+    headers, identity = request.headers, house.identity
+    authorization = headers.get("authorization")
+    credential = credential_of(authorization, cookie=None if authorization else request.cookies.get(COOKIE))
+    if credential is None:
+        return None
+    found = identity.recognise(credential, now=house.clock.now())
+    if isinstance(found, Principal):
+        return found
+    # A token cannot be guessed, and one that has run out is no attempt to.
+    guess = not credential.startswith(TOKEN_PREFIX)
+    address = limits.address_of(
+        request.client.host if request.client else None,
+        forwarded=headers.get("x-forwarded-for"),
+        trust_proxy=house.trust_proxy,
+    )
+    if guess and not (isinstance(found, Doubt) and identity.knows(found)):
+        house.limits.check_guesses(address)
+    known = await identity.look_up(found, now=house.clock.now()) if isinstance(found, Doubt) else None
+    if known is None and guess:
+        house.limits.count_guess(address)
+    return known
 
 
 async def _read(request: Request, *, bytes_max: int) -> bytes:
@@ -222,6 +261,7 @@ async def _read(request: Request, *, bytes_max: int) -> bytes:
     What is too large is read on and thrown away, up to a bound: a sender that is cut off while it still sends would
     see a broken connection instead of the answer.
     """
+    limits.check_encoding(request.headers.get("content-encoding"))
     parts: list[bytes] = []
     size = 0
     try:
@@ -243,6 +283,7 @@ async def _read(request: Request, *, bytes_max: int) -> bytes:
 
 
 def _decode(decoder: msgspec.json.Decoder[Any], raw: bytes) -> Any:
+    limits.check_depth(raw)
     try:
         return decoder.decode(raw or b"{}")
     except msgspec.ValidationError as wrong:

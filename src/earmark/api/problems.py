@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
@@ -68,8 +69,19 @@ class TooLarge(Refusal):
 
 
 @dataclass(kw_only=True, eq=False)
+class TooManyRequests(Refusal):
+    """More requests than one key, buyer or address may make."""
+
+    code = "too_many_requests"
+    per: str
+    limit: float
+    retry_in: float
+    transient: bool = True
+
+
+@dataclass(kw_only=True, eq=False)
 class WrongMediaType(Refusal):
-    """Bodies are JSON, with `Content-Type: application/json`."""
+    """Bodies are JSON, with `Content-Type: application/json` and no `Content-Encoding`."""
 
     code = "unsupported_media_type"
 
@@ -111,6 +123,7 @@ STATUS: dict[str, HTTPStatus] = {
     "method_not_allowed": HTTPStatus.METHOD_NOT_ALLOWED,
     "body_too_large": HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
     "unsupported_media_type": HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
+    "too_many_requests": HTTPStatus.TOO_MANY_REQUESTS,
     "overloaded": HTTPStatus.SERVICE_UNAVAILABLE,
     "outcome_unknown": HTTPStatus.SERVICE_UNAVAILABLE,
     "unavailable": HTTPStatus.SERVICE_UNAVAILABLE,
@@ -125,6 +138,8 @@ def respond(error: EarmarkError) -> Response:
     headers = {}
     if status is HTTPStatus.SERVICE_UNAVAILABLE or error.code == "idempotency_in_progress":
         headers["Retry-After"] = RETRY_SECONDS
+    if isinstance(error, TooManyRequests):
+        headers["Retry-After"] = str(math.ceil(error.retry_in))
     if status is HTTPStatus.UNAUTHORIZED:
         headers["WWW-Authenticate"] = "Bearer"
     if isinstance(error, MethodNotAllowed):
@@ -202,8 +217,9 @@ _DETAILS: dict[str, str | Callable[[Mapping[str, Any]], str]] = {
     "method_not_allowed": "This cannot be done here.",
     "body_too_large": "That is more than we can take at once.",
     "unsupported_media_type": "We could not read this request.",
+    "too_many_requests": "That was a little too fast. Please try again in a moment.",
     "overloaded": "Very many people are booking right now. Please try again in a moment.",
-    "outcome_unknown": "We could not tell whether this went through. Please ask again before you retry.",
+    "outcome_unknown": "We could not tell whether this went through. Ask again with the same key, and you will know.",
     "unavailable": "We cannot take bookings at this moment. Please try again soon.",
     "setup": "This shop is not set up completely yet.",
     "internal": "Something went wrong on our side. Please try again.",
