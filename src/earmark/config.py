@@ -66,11 +66,31 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     admin_key: Annotated[
         str | None,
-        About(f"the shop's API key; `serve` needs it, at least {KEY_LENGTH_MIN} characters", secret=True),
+        About(
+            f"the first API key, with all scopes; `serve` needs it, at least {KEY_LENGTH_MIN} characters", secret=True
+        ),
     ] = None
     secret: Annotated[
         str | None,
         About("signs buyers' tokens; without it, a secret derived from the admin key does", secret=True),
+    ] = None
+
+    trust_proxy: Annotated[
+        bool,
+        About(
+            "whether a proxy stands in front that sets `X-Forwarded-Proto` and adds to `X-Forwarded-For`; else neither "
+            "is believed"
+        ),
+    ] = False
+    requests_per_second_per_key: Annotated[
+        float, About("how often one key may ask, on average over three seconds; 0 is no limit", least=0, most=1_000_000)
+    ] = 0.0
+    requests_per_second_per_buyer: Annotated[
+        float, About("the same for the bearer of one buyer's token; 0 is no limit", least=0, most=1_000_000)
+    ] = 20.0
+    per_buyer_max: Annotated[
+        int | None,
+        About("how many seats and units one buyer may have of an event that does not say", least=1, most=100_000),
     ] = None
 
     hold_ttl_seconds: Annotated[

@@ -27,7 +27,11 @@ POSTGRES = {"postgres", "postgresql"}
 
 async def engine_for(settings: Settings) -> Engine:
     """The engine that the settings describe."""
-    policy = Policy(ttl_seconds_default=settings.hold_ttl_seconds, life_seconds_max=settings.hold_life_seconds_max)
+    policy = Policy(
+        ttl_seconds_default=settings.hold_ttl_seconds,
+        life_seconds_max=settings.hold_life_seconds_max,
+        per_buyer_max=settings.per_buyer_max,
+    )
     return await open_engine(
         settings.database_url,
         redis_url=settings.redis_url,

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from earmark.api.identity import Identity, Scope, new_guest, new_key
+from earmark.api.identity import Identity, Principal, Scope, new_guest, new_key
 from earmark.domain.ids import Buyer
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
@@ -15,12 +15,12 @@ KEY = "ek_test_0123456789abcdef"
 def test_the_admin_key_may_do_everything_and_a_buyer_token_may_buy(identity: Identity) -> None:
     """A key speaks for the shop; a token for one buyer."""
     admin = identity.recognise(KEY, now=NOW)
-    assert admin is not None
+    assert isinstance(admin, Principal)
     assert admin.scopes == frozenset(Scope)
     assert admin.actor.buyer is None
     token = identity.issue(Buyer("alice"), now=NOW, seconds=60)
     buyer = identity.recognise(token, now=NOW)
-    assert buyer is not None
+    assert isinstance(buyer, Principal)
     assert (buyer.scopes, buyer.actor.buyer) == (frozenset({Scope.BUY}), "alice")
 
 

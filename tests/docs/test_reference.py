@@ -12,9 +12,10 @@ import pytest
 from rich.console import Console
 
 from earmark import Earmark, config, errors
-from earmark.api import money_words, problems, words
+from earmark.api import limits, money_words, problems, words
 from earmark.api.app import CALLS
 from earmark.api.identity import GUEST_SECONDS
+from earmark.api.tokens import TOKEN_SECONDS_MAX
 from earmark.cli.main import app
 from earmark.domain.machine import LIVE, MOVES, SAGA_ONLY, State, Verb
 from earmark.domain.payment import PaymentState
@@ -171,7 +172,10 @@ def test_the_limits_are_those_of_the_code() -> None:
         str(words.UNITS_MAX),
         f"{words.EVENT_SEATS_MAX}, {words.EVENT_POOLS_MAX}",
         "64 KB; 16 MB for events",
+        str(limits.DEPTH_MAX),
         f"{GUEST_SECONDS // 3600} hours",
+        f"{TOKEN_SECONDS_MAX // 3600} hours",
+        f"{limits.FAILURES_BURST} at once, then {limits.FAILURES_PER_SECOND:g} a second",
     ]
 
 
@@ -218,7 +222,8 @@ def test_a_call_is_documented_whole(call: Call) -> None:
     """Who may make it, what it takes, whether a key makes it safe, and what it refuses."""
     told = section(HTTP, _title(call))
     named = set(codes(told))
-    assert f"Scope `{call.scope}`" in told if call.scope else "Scope none" in told
+    scopes = f"Scope `{call.scope}`" + (f" or `{call.or_scope}`" if call.or_scope else "")
+    assert scopes in told if call.scope else "Scope none" in told
     assert ("idempotent" in told) is call.idempotent
     assert named >= {parameter for parameter, _ in call.query}
     assert named >= set(call.refusals)

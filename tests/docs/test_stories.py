@@ -38,6 +38,7 @@ STORIES = {
     "docs/howto/verify-a-database.md",
     "docs/howto/locks.md",
     "docs/howto/stripe.md",
+    "docs/howto/keys.md",
 }
 
 
@@ -102,6 +103,11 @@ def test_taking_payments_with_stripe(tmp_path: Path) -> None:
         "whsec_…": "whsec_of_the_page",
     }
     assert tell(read("docs/howto/stripe.md"), folder=tmp_path, instead=given) == 5
+
+
+def test_giving_each_program_its_key(tmp_path: Path) -> None:
+    """Keys by scope, a token for a buyer, a rotation with two secrets, and a revocation."""
+    assert tell(read("docs/howto/keys.md"), folder=tmp_path, instead={"8080": free_port()}) == 8
 
 
 def test_verifying_a_database(tmp_path: Path) -> None:

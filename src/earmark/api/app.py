@@ -13,7 +13,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.routing import Route
 
-from earmark.api import bookings, events, guests, idempotency, locks, openapi, payments, problems, words
+from earmark.api import bookings, events, guests, idempotency, locks, openapi, payments, problems, tokens, words
 from earmark.api.door import Call, House, Reply, Visit, endpoint, say
 from earmark.api.router import Router
 from earmark.errors import EarmarkError
@@ -78,6 +78,7 @@ CALLS = (
     *idempotency.CALLS,
     *payments.CALLS,
     *guests.CALLS,
+    *tokens.CALLS,
     *locks.CALLS,
     *HEALTH,
 )

@@ -16,8 +16,10 @@ import msgspec
 import structlog
 from starlette.requests import Request, cookie_parser
 
-from earmark.api import problems, query
-from earmark.api.identity import Identity, Principal, Scope
+from earmark.api import limits, problems, query
+from earmark.api.deadline import Deadline
+from earmark.api.identity import TOKEN_PREFIX, Doubt, Identity, Principal, Scope, credential_of
+from earmark.api.limits import Limits
 from earmark.api.metrics import Metrics
 from earmark.api.patience import Patience
 from earmark.api.till import Till
@@ -25,7 +27,7 @@ from earmark.domain.journal import Key
 from earmark.engine.asks import Answer, Decided, Memo, Replayed
 from earmark.engine.engine import Engine
 from earmark.engine.ports import Clock
-from earmark.errors import EarmarkError, InvalidRequest, Outage
+from earmark.errors import EarmarkError, InvalidRequest, Outage, OutcomeUnknown, StoreUnavailable
 from earmark.locks import Locks
 from earmark.publish.availability import Availability
 
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
 
 BODY_BYTES_MAX = 64 * 1024
 BODY_SECONDS_MAX = 30.0
+SECONDS_MAX = 15.0
 DISCARDED_BYTES_MAX = 64 * 1024 * 1024
 COOKIE = "earmark_guest"
 KEY_HEADER = "idempotency-key"
@@ -78,6 +81,8 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     handler: Any
     answer: Any
     scope: Scope | None = Scope.BUY
+    or_scope: Scope | None = None
+    """Another scope that will do as well."""
     body: Any = None
     raw: bool = False
     """Whether the handler reads the body itself, byte for byte."""
@@ -106,6 +111,10 @@ class House(msgspec.Struct, frozen=True, kw_only=True):
     till: Till
     locks: Locks | None = None
     """Where a Redis is set up."""
+    limits: Limits = msgspec.field(default_factory=Limits)
+    deadline: Deadline = msgspec.field(default_factory=lambda: Deadline(SECONDS_MAX))
+    trust_proxy: bool = False
+    """Whether what a proxy adds about its caller is believed."""
 
 
 class Visit:
@@ -166,7 +175,7 @@ class Visit:
         check_key(key)
         digest = hashlib.sha256(f"{scope['method']}\n{scope['path']}\n".encode() + self._raw).digest()
         return Memo(
-            key=Key(self.principal.actor.name, key),
+            key=Key(self.principal.caller, key),
             request_hash=digest,
             render=lambda value, now: _as_stored(word(value, now)),
         )
@@ -224,10 +233,8 @@ class _Endpoint:
         call, started = self._call, time.perf_counter()
         try:
             visit = await _welcome(scope, receive, call=call, house=self._house)
-            if self._decoder is None:
-                answered: Reply = await call.handler(visit)
-            else:
-                answered = await call.handler(visit, _decode(self._decoder, visit.raw))
+            arguments = (_decode(self._decoder, visit.raw),) if self._decoder else ()
+            answered: Reply = await _within(self._house.deadline, call, call.handler(visit, *arguments))
             outcome = "ok"
         except EarmarkError as error:
             answered, outcome = refuse(error), error.code
@@ -240,6 +247,17 @@ class _Endpoint:
         self._house.metrics.observe(call.name, outcome=outcome, seconds=seconds)
         self._log.debug(call.name, outcome=outcome, took_ms=round(seconds * 1000, 1), **scope["path_params"])
         await _put(answered, send)
+
+
+async def _within(deadline: Deadline, call: Call, work: Any) -> Reply:
+    """In time, or an answer that says what is known: of a call that changes something, nothing."""
+    try:
+        answered: Reply = await deadline.within(work)
+    except TimeoutError as late:
+        if call.method == "GET":
+            raise StoreUnavailable(because="the call took too long") from late
+        raise OutcomeUnknown from late
+    return answered
 
 
 def refuse(error: EarmarkError) -> Reply:
@@ -267,25 +285,53 @@ async def _put(reply: Reply, send: Send) -> None:
 async def _welcome(scope: Asked, receive: Receive, *, call: Call, house: House) -> Visit:
     # Of a header that is sent twice the first counts.
     headers = dict(reversed(scope["headers"]))
-    principal = _recognise(headers, house.identity, now=house.clock.now())
+    principal = await _recognise(scope, headers, house)
     if call.scope is not None:
         if principal is None:
             raise problems.Unauthorized
-        if call.scope not in principal.scopes:
+        if not {call.scope, call.or_scope} & principal.scopes:
             raise problems.Forbidden(needs=call.scope)
+    if principal is not None:
+        house.limits.admit(principal)
     if scope["query_string"] and not call.raw:
         query.check(Request(scope).query_params.multi_items(), known={name for name, _ in call.query})
     raw = await _read(headers, receive, bytes_max=call.bytes_max) if call.body or call.raw else b""
     return Visit(scope, call=call, house=house, headers=headers, principal=principal, raw=raw)
 
 
-def _recognise(headers: Mapping[bytes, bytes], identity: Identity, *, now: datetime) -> Principal | None:
-    kind, _, credential = headers.get(b"authorization", b"").decode("latin-1").partition(" ")
-    if kind:
-        return identity.recognise(credential.strip(), now=now) if kind.lower() == "bearer" else None
-    cookies = headers.get(b"cookie")
-    cookie = cookie_parser(cookies.decode("latin-1")).get(COOKIE) if cookies else None
-    return identity.recognise(cookie, now=now) if cookie else None
+async def _recognise(scope: Asked, headers: Mapping[bytes, bytes], house: House) -> Principal | None:
+    """Who shows what the request shows. Whoever is known costs no wait; who tries out keys is slowed down."""
+    identity = house.identity
+    credential = _shown(headers)
+    if credential is None:
+        return None
+    found = identity.recognise(credential, now=house.clock.now())
+    if isinstance(found, Principal):
+        return found
+    # A token cannot be guessed, and one that has run out is no attempt to.
+    guess = not credential.startswith(TOKEN_PREFIX)
+    client = scope.get("client")
+    address = limits.address_of(
+        client[0] if client else None, forwarded=_text(headers, b"x-forwarded-for"), trust_proxy=house.trust_proxy
+    )
+    if guess and not (isinstance(found, Doubt) and identity.knows(found)):
+        house.limits.check_guesses(address)
+    known = await identity.look_up(found, now=house.clock.now()) if isinstance(found, Doubt) else None
+    if known is None and guess:
+        house.limits.count_guess(address)
+    return known
+
+
+def _shown(headers: Mapping[bytes, bytes]) -> str | None:
+    """The key or token that a request carries."""
+    authorization, cookies = _text(headers, b"authorization"), _text(headers, b"cookie")
+    cookie = cookie_parser(cookies).get(COOKIE) if cookies and not authorization else None
+    return credential_of(authorization, cookie=cookie)
+
+
+def _text(headers: Mapping[bytes, bytes], name: bytes) -> str | None:
+    said = headers.get(name)
+    return None if said is None else said.decode("latin-1")
 
 
 async def _read(headers: Mapping[bytes, bytes], receive: Receive, *, bytes_max: int) -> bytes:
@@ -294,6 +340,7 @@ async def _read(headers: Mapping[bytes, bytes], receive: Receive, *, bytes_max: 
     What is too large is read on and thrown away, up to a bound: a sender that is cut off while it still sends would
     see a broken connection instead of the answer.
     """
+    limits.check_encoding(_text(headers, b"content-encoding"))
     try:
         raw, size = await _patience.wait(_gather(receive, bytes_max=bytes_max))
     except TimeoutError:
@@ -322,6 +369,7 @@ async def _gather(receive: Receive, *, bytes_max: int) -> tuple[bytes, int]:
 
 
 def _decode(decoder: msgspec.json.Decoder[Any], raw: bytes) -> Any:
+    limits.check_depth(raw)
     try:
         return decoder.decode(raw or b"{}")
     except msgspec.ValidationError as wrong:

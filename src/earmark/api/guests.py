@@ -7,7 +7,8 @@ from http import HTTPStatus
 
 from earmark.api import words
 from earmark.api.door import COOKIE, KEY_HEADER, Call, Reply, Visit, check_key, say
-from earmark.api.identity import GUEST_SECONDS, new_guest
+from earmark.api.identity import GUEST_SECONDS, HOUSE, new_guest
+from earmark.api.limits import is_secure
 from earmark.api.problems import NotFound
 
 
@@ -17,12 +18,16 @@ async def welcome(visit: Visit) -> Reply:
         raise NotFound
     if (key := visit.request.headers.get(KEY_HEADER)) is not None:
         check_key(key)
-    now = visit.house.clock.now()
-    known = visit._principal.actor.buyer if visit._principal else None  # noqa: SLF001 (this call needs nobody)
-    buyer = known or new_guest()
-    token = visit.house.identity.issue(buyer, now=now, seconds=GUEST_SECONDS)
+    now, identity = visit.house.clock.now(), visit.house.identity
+    known = visit._principal  # noqa: SLF001 (this call needs nobody)
+    # A token that a key has issued ends with that key: it is never turned into one that does not.
+    is_guest = known is not None and known.issuer == HOUSE and known.actor.live == identity.live
+    buyer = (known.actor.buyer if known and is_guest else None) or new_guest()
+    token = identity.issue(buyer, now=now, seconds=GUEST_SECONDS)
     ends_at = datetime.fromtimestamp(int(now.timestamp()) + GUEST_SECONDS, UTC)
-    secure = "; Secure" if visit.request.url.scheme == "https" else ""
+    forwarded = visit.request.headers.get("x-forwarded-proto")
+    tls = is_secure(visit.request.url.scheme, forwarded=forwarded, trust_proxy=visit.house.trust_proxy)
+    secure = "; Secure" if tls else ""
     cookie = f"{COOKIE}={token}; Path=/; Max-Age={GUEST_SECONDS}; HttpOnly; SameSite=Strict{secure}"
     answer = words.GuestAnswer(buyer=buyer, expires_at=ends_at)
     return say(answer, status=HTTPStatus.CREATED, headers={"Set-Cookie": cookie, "Cache-Control": "no-store"})

@@ -90,8 +90,10 @@ def _operation(call: Call, names: dict[Any, str]) -> dict[str, Any]:
         "responses": _responses(call, names),
     }
     if call.scope is not None:
-        operation["security"] = [{"key": []}, *([{"guest": []}] if call.scope is Scope.BUY else [])]
-        operation["description"] = f"Needs the scope `{call.scope}`."
+        scopes = [scope for scope in (call.scope, call.or_scope) if scope is not None]
+        guest = [{"guest": [Scope.BUY]}] if call.scope is Scope.BUY else []
+        operation["security"] = [*({"key": [scope]} for scope in scopes), *guest]
+        operation["description"] = f"Needs the scope {' or '.join(f'`{scope}`' for scope in scopes)}."
     if call.body:
         content: dict[str, Any] = {"schema": {"$ref": names[call.body]}}
         if call.example is not None:
@@ -127,7 +129,7 @@ def _codes(call: Call) -> list[str]:
     if call.idempotent:
         codes += ["idempotency_mismatch", "idempotency_in_progress"]
     if call.scope is not None:
-        codes += ["unauthorized", "forbidden"]
+        codes += ["unauthorized", "forbidden", "too_many_requests"]
     return [*codes, "overloaded", "outcome_unknown", "unavailable", "internal"]
 
 

@@ -79,8 +79,19 @@ class TooLarge(Refusal):
 
 
 @dataclass(kw_only=True, eq=False)
+class TooManyRequests(Refusal):
+    """More requests than one key, buyer or address may make."""
+
+    code = "too_many_requests"
+    per: str
+    limit: float
+    retry_in: float
+    transient: bool = True
+
+
+@dataclass(kw_only=True, eq=False)
 class WrongMediaType(Refusal):
-    """Bodies are JSON, with `Content-Type: application/json`."""
+    """Bodies are JSON, with `Content-Type: application/json` and no `Content-Encoding`."""
 
     code = "unsupported_media_type"
 
@@ -124,6 +135,7 @@ STATUS: dict[str, HTTPStatus] = {
     "method_not_allowed": HTTPStatus.METHOD_NOT_ALLOWED,
     "body_too_large": HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
     "unsupported_media_type": HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
+    "too_many_requests": HTTPStatus.TOO_MANY_REQUESTS,
     "overloaded": HTTPStatus.SERVICE_UNAVAILABLE,
     "outcome_unknown": HTTPStatus.SERVICE_UNAVAILABLE,
     "unavailable": HTTPStatus.SERVICE_UNAVAILABLE,
@@ -139,6 +151,7 @@ HEADERS: dict[str, dict[str, str]] = {
         if status is HTTPStatus.SERVICE_UNAVAILABLE
     },
     "idempotency_in_progress": {"Retry-After": RETRY_SECONDS},
+    "too_many_requests": {"Retry-After": RETRY_SECONDS},
     "unauthorized": {"WWW-Authenticate": "Bearer"},
 }
 """What a problem says beside its body, by code."""
@@ -157,6 +170,8 @@ def respond(error: EarmarkError) -> Response:
 def headers(error: EarmarkError) -> dict[str, str]:
     """What a client may act on without reading the problem."""
     headers = {**HEADERS.get(error.code, {})}
+    if isinstance(error, TooManyRequests):
+        headers["Retry-After"] = str(math.ceil(error.retry_in))
     if isinstance(error, MethodNotAllowed):
         headers["Allow"] = ", ".join(error.allowed)
     return headers
@@ -252,8 +267,9 @@ _DETAILS: dict[str, str | Callable[[Mapping[str, Any]], str]] = {
     "method_not_allowed": "This cannot be done here.",
     "body_too_large": "That is more than we can take at once.",
     "unsupported_media_type": "We could not read this request.",
+    "too_many_requests": "That was a little too fast. Please try again in a moment.",
     "overloaded": "Very many people are booking right now. Please try again in a moment.",
-    "outcome_unknown": "We could not tell whether this went through. Please ask again before you retry.",
+    "outcome_unknown": "We could not tell whether this went through. Ask again with the same key, and you will know.",
     "unavailable": "We cannot take bookings at this moment. Please try again soon.",
     "setup": "This shop is not set up completely yet.",
     "internal": "Something went wrong on our side. Please try again.",

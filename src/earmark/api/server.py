@@ -17,11 +17,13 @@ import warnings
 from typing import TYPE_CHECKING, Any
 
 from earmark.api.app import create_app
+from earmark.api.deadline import Deadline
 from earmark.api.door import House
 from earmark.api.events import draw
 from earmark.api.identity import Identity
+from earmark.api.limits import Limits
 from earmark.api.metrics import Metrics
-from earmark.api.till import Till
+from earmark.api.till import ANSWER_SECONDS, Till
 from earmark.clock import SystemClock
 from earmark.errors import SetupError
 from earmark.publish.availability import Availability
@@ -54,16 +56,24 @@ async def serve(settings: Settings, *, ready: Callable[[str], None], duty: async
         check_free(settings.host, settings.port)
     engine = await engine_for(settings)
     metrics = Metrics(version=__version__)
-    till = Till(engine, open_sandbox() | open_gateways(settings, engine.store.accounts))
+    till = Till(
+        engine,
+        open_sandbox() | open_gateways(settings, engine.store.accounts),
+        # Whoever asks for little time is told that the gateway still decides, rather than nothing.
+        seconds=min(ANSWER_SECONDS, settings.request_seconds_max / 2),
+    )
     house = House(
         engine=engine,
-        identity=Identity(admin_key=settings.admin_key, secret=settings.secret),
+        identity=Identity(admin_key=settings.admin_key, secret=settings.secret, keys=engine.store.keys),
         metrics=metrics,
         clock=SystemClock(),
         guests=settings.guests,
         availability=Availability(engine, clock=SystemClock(), word=draw),
         till=till,
         locks=open_locks(settings),
+        limits=Limits(per_key=settings.requests_per_second_per_key, per_buyer=settings.requests_per_second_per_buyer),
+        deadline=Deadline(settings.request_seconds_max),
+        trust_proxy=settings.trust_proxy,
     )
     stop = asyncio.Event()
     agents: list[loop.Agent] = []
@@ -85,6 +95,7 @@ async def serve(settings: Settings, *, ready: Callable[[str], None], duty: async
             await loop.run(agents, stop)
             await stop.wait()
     finally:
+        await house.identity.close()
         await till.close()
         if house.locks is not None:
             await house.locks.close()

@@ -13,6 +13,7 @@ BookingId = NewType("BookingId", UUID)
 EntryId = NewType("EntryId", UUID)
 PaymentId = NewType("PaymentId", UUID)
 RefundId = NewType("RefundId", UUID)
+KeyId = NewType("KeyId", str)
 
 
 class SeatRef(NamedTuple):

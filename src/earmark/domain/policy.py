@@ -1,4 +1,4 @@
-"""Policies: how long a hold may live."""
+"""Policies: how long a hold may live, and how much one buyer may have."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
 
     ttl_seconds_default: int = 600
     life_seconds_max: int = 1800
+    per_buyer_max: int | None = None
+    """Of an event that says nothing itself; None is no limit."""
 
 
 def ttl_seconds(policy: Policy, *, asked: int | None, of_event: int | None) -> int:
@@ -25,6 +27,11 @@ def ttl_seconds(policy: Policy, *, asked: int | None, of_event: int | None) -> i
     if not TTL_SECONDS_MIN <= chosen <= TTL_SECONDS_MAX:
         raise InvalidRequest.at("ttl_seconds", f"must be from {TTL_SECONDS_MIN} to {TTL_SECONDS_MAX} seconds")
     return min(chosen, policy.life_seconds_max)
+
+
+def per_buyer_max(policy: Policy, *, of_event: int | None) -> int | None:
+    """How many seats and units one buyer may have: as the event says, else as the policy does."""
+    return policy.per_buyer_max if of_event is None else of_event
 
 
 def extended_until(policy: Policy, *, created_at: datetime, expires_at: datetime, seconds: int) -> datetime:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from earmark.domain.booking import Booking, Lines, PoolLine, SeatLine
 from earmark.domain.event import check_on_sale
 from earmark.domain.machine import State
-from earmark.domain.policy import ttl_seconds
+from earmark.domain.policy import per_buyer_max, ttl_seconds
 from earmark.domain.pool import PoolDelta
 from earmark.domain.seat import SeatSeen, Verdict, verdict
 from earmark.engine.asks import Again
@@ -56,7 +56,7 @@ async def hold(transaction: Transaction, batch: Sequence[Hold], *, policy: Polic
     """Earlier answer? → look → lock → decide → write."""
     events_wanted = {ask.event_id for ask in batch}
     seats_wanted = {ref for ask in batch for ref in ask.seat_refs}
-    look = Look(requests=len(batch), events=events_wanted, seats=seats_wanted)
+    look = Look(requests=len(batch), events=events_wanted, seats=seats_wanted, per_buyer_max=policy.per_buyer_max)
     desk = await Desk.open(transaction, batch, ids=ids, look=look)
     events = await transaction.read_events({ask.event_id for ask in desk.waiting})
     seen = await transaction.read_seats({ref for ask in desk.waiting for ref in ask.seat_refs})
@@ -134,7 +134,7 @@ class _Counter:
     def decide(self, ask: Hold, *, policy: Policy) -> None:
         """Grant, refuse, or look again."""
         try:
-            if again := self._judge(ask):
+            if again := self._judge(ask, policy=policy):
                 self._desk.again(ask, again)
                 return
         except Refusal as refusal:
@@ -145,7 +145,7 @@ class _Counter:
         first = all(seen[ref].pointer is None and seen[ref].fence == 0 for ref in ask.seat_refs)
         self._desk.answer(ask, booking, first=first)
 
-    def _judge(self, ask: Hold) -> Again | None:
+    def _judge(self, ask: Hold, *, policy: Policy) -> Again | None:
         self._check_seats(ask)
         if moved := [ref.seat_id for ref in ask.seat_refs if ref not in self._unmoved]:
             return Again(refusal=SeatsTaken(seats=moved, transient=True), rounds_max=MOVED_ROUNDS_MAX)
@@ -154,7 +154,7 @@ class _Counter:
             if units > free:
                 short = PoolExhausted(pool=ref.pool_id, asked=units, available=max(free, 0))
                 return Again(refusal=short, rounds_max=RELIEF_ROUNDS_MAX, relief=ref)
-        limit = self._events[ask.event_id].per_buyer_max
+        limit = per_buyer_max(policy, of_event=self._events[ask.event_id].per_buyer_max)
         if limit is None:
             return None
         total = ask.total_ref

@@ -19,6 +19,7 @@ from earmark.domain.event import OnDecline
 from earmark.domain.ids import PoolRef, TotalRef
 from earmark.domain.machine import State, Verb
 from earmark.domain.payment import UNDECIDED, Payment, PaymentState, Refund, RefundState, SettledAs, Standing
+from earmark.domain.policy import per_buyer_max
 from earmark.domain.seat import Verdict, verdict
 from earmark.engine.gateway import RefundReport, RefundStanding, Report
 from earmark.engine.ledger import Ledger
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from earmark.domain.booking import Booking
     from earmark.domain.event import Event
     from earmark.domain.ids import BookingId, RefundId, SeatRef
+    from earmark.domain.policy import Policy
     from earmark.domain.seat import SeatSeen
     from earmark.engine.ports import Dossier, Ids, Transaction
 
@@ -45,14 +47,20 @@ class Moved(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def hear(
-    transaction: Transaction, *, report: Report, about: Dossier, ids: Ids, relieved: Collection[PoolRef | TotalRef] = ()
+    transaction: Transaction,
+    *,
+    report: Report,
+    about: Dossier,
+    ids: Ids,
+    policy: Policy,
+    relieved: Collection[PoolRef | TotalRef] = (),
 ) -> Payment | Moved:
     """Lay what the gateway said over what is known. Where it was `relieved`, no lapsed hold is in the way any more."""
     opening = await transaction.begin([])
     hearing = await _Hearing.open(transaction, about, ledger=Ledger(now=opening.now, ids=ids), ids=ids)
     if hearing is None:
         return Moved()
-    return await hearing.hear(report, relieved=relieved)
+    return await hearing.hear(report, policy=policy, relieved=relieved)
 
 
 async def hear_nothing(transaction: Transaction, *, about: Dossier, ids: Ids) -> Payment:
@@ -208,7 +216,9 @@ class _Hearing:
             owners=locked,
         )
 
-    async def hear(self, report: Report, *, relieved: Collection[PoolRef | TotalRef]) -> Payment | Moved:
+    async def hear(
+        self, report: Report, *, policy: Policy, relieved: Collection[PoolRef | TotalRef]
+    ) -> Payment | Moved:
         """Judge, and write what follows."""
         before, booking, now = self._payment, self._booking, self._ledger.now
         wanted = wants(booking, before)
@@ -216,7 +226,7 @@ class _Hearing:
         news = after is not before
         after = _known(after, report)
         if news and booking.state is State.EXPIRED and after.state is PaymentState.CAPTURED:
-            moved = await self._reclaim(after, relieved=relieved)
+            moved = await self._reclaim(after, policy=policy, relieved=relieved)
             if isinstance(moved, Moved):
                 return moved
             if moved is None:
@@ -257,7 +267,9 @@ class _Hearing:
                 self._note(before, after)
         return after
 
-    async def _reclaim(self, payment: Payment, *, relieved: Collection[PoolRef | TotalRef]) -> Booking | Moved | None:
+    async def _reclaim(
+        self, payment: Payment, *, policy: Policy, relieved: Collection[PoolRef | TotalRef]
+    ) -> Booking | Moved | None:
         """The booking, sold after all; None when something of it is gone."""
         booking, ledger = self._booking, self._ledger
         if self._event.is_over(now=ledger.now) or not self._all_free():
@@ -272,7 +284,7 @@ class _Hearing:
         pools = await self._transaction.lock_pools({*booking.pool_deltas(), *ledger.pools})
         if len(await self._transaction.lock_seats(list(self._seen.values()))) < len(self._seen):
             return Moved()
-        limit = self._event.per_buyer_max
+        limit = per_buyer_max(policy, of_event=self._event.per_buyer_max)
         have = totals[booking.total_ref] + ledger.totals.get(booking.total_ref, 0)
         if limit is not None and have + booking.lines.units > limit:
             return None if booking.total_ref in relieved else Moved(relief=booking.total_ref)

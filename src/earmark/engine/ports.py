@@ -38,6 +38,7 @@ from earmark.domain.payment import Payment, Refund
 from earmark.domain.pool import Pool, PoolDelta
 from earmark.domain.seat import Seat, SeatSeen
 from earmark.engine.accounts import KeepsAccounts
+from earmark.engine.keys import KeepsKeys
 from earmark.engine.watch import Watched
 
 if TYPE_CHECKING:
@@ -95,6 +96,7 @@ class Look(msgspec.Struct, frozen=True, kw_only=True):
     events: Collection[EventId] = ()
     seats: Collection[SeatRef] = ()
     bookings: Collection[BookingId] = ()
+    per_buyer_max: int | None = None  # which holds for events that say nothing themselves
 
 
 class SeatChange(msgspec.Struct, frozen=True, kw_only=True):
@@ -306,7 +308,7 @@ class Flaw(msgspec.Struct, frozen=True, kw_only=True):
     row: str
 
 
-class Store(KeepsAccounts, Watched, Protocol):
+class Store(KeepsAccounts, KeepsKeys, Watched, Protocol):
     """The truth."""
 
     @property

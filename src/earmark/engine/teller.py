@@ -254,7 +254,14 @@ class Teller:
         relieved: set[PoolRef | TotalRef] = set()
         for _ in range(MOVED_ROUNDS_MAX):
             heard = await self._transact(
-                partial(money.hear, report=report, about=about, ids=self._engine.ids, relieved=relieved)
+                partial(
+                    money.hear,
+                    report=report,
+                    about=about,
+                    ids=self._engine.ids,
+                    policy=self._engine.policy,
+                    relieved=relieved,
+                )
             )
             if isinstance(heard, Payment):
                 return heard

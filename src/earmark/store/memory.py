@@ -23,9 +23,11 @@ from earmark.domain.ids import (
 from earmark.domain.machine import EDGES, LIVE, State
 from earmark.domain.seat import Seat, SeatSeen
 from earmark.engine.accounts import Accounts
+from earmark.engine.keys import Keys
 from earmark.engine.ports import BookingFilter, Changes, Flaw, Opening, SeatMap, SeatOnMap
 from earmark.store.inline import drive
 from earmark.store.memory_accounts import MemoryAccounts
+from earmark.store.memory_keys import MemoryKeys
 from earmark.store.memory_money import MoneyReads, MoneySteps, MoneyTables
 from earmark.store.memory_outbox import MemoryOutbox
 
@@ -78,6 +80,7 @@ class MemoryStore(MoneyReads):
         self._tables = _Tables()
         self.outbox = MemoryOutbox(lambda: (self._tables.entries, self._tables.numbers))
         self.accounts = Accounts(MemoryAccounts(clock))
+        self.keys = Keys(MemoryKeys(clock))
 
     async def transact(
         self,

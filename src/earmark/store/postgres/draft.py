@@ -71,6 +71,7 @@ class PostgresDraft:
         self._pools: dict[PoolRef, Pool] = {}
         self._uses: Mapping[str, BookingId] = {}
         self._requests = 0
+        self._per_buyer_max: int | None = None
         self._query = ""
         self._arguments: tuple[object, ...] = ()
         """Of the call that writes."""
@@ -81,6 +82,7 @@ class PostgresDraft:
     async def begin(self, keys: Sequence[Key], look: Look | None = None) -> Opening:
         """The moment, what the keys remember, and all that the verb will look at. No key is claimed before `write`."""
         assert look is not None, "a draft is for verbs that say what they look at"
+        self._per_buyer_max = look.per_buyer_max
         if self._from_memory and (memory := self._recall.of(look, offset=self._offset)):
             # Nothing to look at. A key that remembers something after all makes the write refuse.
             self.remembered = True
@@ -127,7 +129,12 @@ class PostgresDraft:
         return frozenset(uses)
 
     async def lock_totals(self, refs: Collection[TotalRef]) -> dict[TotalRef, int]:
-        """Seen where a limit will be judged by it; `write` keeps a rise only within the limit."""
+        """Seen where a limit will be judged by it; `write` keeps a rise only within the limit.
+
+        That is the event's own limit, which stands in its row. Another one must be judged under a lock.
+        """
+        if self._per_buyer_max is not None and any(event.per_buyer_max is None for event in self._events.values()):
+            raise NeedsLocks
         limited = [ref for ref in refs if (event := self._events.get(ref.event_id)) and event.per_buyer_max is not None]
         found = await self._fetch("see_totals", *rows.columns(limited, width=2)) if limited else []
         return dict.fromkeys(refs, 0) | {TotalRef(*row[:2]): row["units"] for row in found}

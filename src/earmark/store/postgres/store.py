@@ -11,6 +11,7 @@ import asyncpg
 import stamina
 
 from earmark.engine.accounts import Accounts
+from earmark.engine.keys import Keys
 from earmark.engine.ports import BookingFilter, Flaw, SeatMap, Transaction
 from earmark.errors import OutcomeUnknown, RowBusy, SetupError, StoreUnavailable
 from earmark.store import queries
@@ -19,6 +20,7 @@ from earmark.store.postgres import rows
 from earmark.store.postgres.accounts import PostgresAccounts
 from earmark.store.postgres.draft import Misremembered, NeedsLocks, PostgresDraft
 from earmark.store.postgres.idle import Ended, Idle, has_said_goodbye, is_open
+from earmark.store.postgres.keys import PostgresKeys
 from earmark.store.postgres.maps import read_map
 from earmark.store.postgres.migrate import read_applied, split_url
 from earmark.store.postgres.money import MoneyReads
@@ -93,9 +95,10 @@ class PostgresStore(MoneyReads):
         self._recall = Recall(self._read_page)
         self._idle = Idle(pool)
         self._sql = queries.steps("postgres") | queries.sql("postgres", "outbox.sql")
-        self._sql |= queries.sql("postgres", "accounts.sql")
+        self._sql |= queries.sql("postgres", "accounts.sql") | queries.sql("postgres", "keys.sql")
         self.outbox = PostgresOutbox(self.transact, read=self._read)
         self.accounts = Accounts(PostgresAccounts(self.transact, read=self._read))
+        self.keys = Keys(PostgresKeys(self.transact, read=self._read))
 
     @classmethod
     async def connect(cls, url: str, *, clock: Clock, connections_max: int = 12) -> PostgresStore:

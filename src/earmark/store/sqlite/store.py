@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import UUID
 
 from earmark.engine.accounts import Accounts
+from earmark.engine.keys import Keys
 from earmark.engine.ports import MAP_HORIZON, BookingFilter, Flaw, SeatMap, Transaction
 from earmark.errors import OutcomeUnknown, SetupError, StoreUnavailable
 from earmark.store import queries
@@ -19,6 +20,7 @@ from earmark.store.migrations import check_current
 from earmark.store.sqlite import rows
 from earmark.store.sqlite.accounts import SqliteAccounts
 from earmark.store.sqlite.connection import connect, file_of, is_busy, is_silence, unavailable, use_wal
+from earmark.store.sqlite.keys import SqliteKeys
 from earmark.store.sqlite.migrate import read_applied
 from earmark.store.sqlite.money import MoneyReads
 from earmark.store.sqlite.outbox import SqliteOutbox
@@ -59,6 +61,7 @@ class SqliteStore(MoneyReads):
         self._readers: list[sqlite3.Connection] = []
         self.outbox = SqliteOutbox(self.transact, look=self._look)
         self.accounts = Accounts(SqliteAccounts(self.transact, look=self._look))
+        self.keys = Keys(SqliteKeys(self.transact, look=self._look))
 
     @classmethod
     async def open(cls, path: str | Path, *, clock: Clock) -> SqliteStore:

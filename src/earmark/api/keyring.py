@@ -1,0 +1,150 @@
+"""The keyring: what this process has lately seen of the stored keys.
+
+What was seen counts for one second, counted from before it was asked for, so a revocation is felt everywhere within
+one. A key that is in use is looked at again before that second is over, behind those who use it: nobody waits. Of
+strangers only a few are looked up at a time, and each is asked about once a second at most: a flood of wrong keys fills
+neither the memory nor the database, and never gets in the way of keys that were good before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+import structlog
+
+from earmark.domain.ids import KeyId
+from earmark.errors import Outage, Overloaded, StoreUnavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from earmark.domain.key import ApiKey
+    from earmark.engine.keys import Keys
+
+    Handle = bytes | str
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+SEEN_SECONDS = 1.0
+AGAIN_SECONDS = 0.5
+LOOK_SECONDS_MAX = 3.0
+STRANGERS_AT_ONCE = 4
+STRANGERS_WAITING_MAX = 200
+KEPT_MAX = 10_000
+
+log = structlog.get_logger("earmark")
+
+
+class Seen:
+    """A key as it was at a moment; None for one that there was not."""
+
+    __slots__ = ("again_at", "at", "key")
+
+    def __init__(self, key: ApiKey | None, *, at: float) -> None:
+        self.key = key
+        self.at = at
+        self.again_at = at + AGAIN_SECONDS
+
+
+class Bounded(OrderedDict[K, V], Generic[K, V]):
+    """A dictionary of the newest so many."""
+
+    def __init__(self, size_max: int) -> None:
+        super().__init__()
+        self._size_max = size_max
+
+    def put(self, name: K, value: V) -> None:
+        """The newest; the oldest makes room."""
+        self[name] = value
+        self.move_to_end(name)
+        if len(self) > self._size_max:
+            self.popitem(last=False)
+
+
+class Keyring:
+    """Looks keys up by the hash of a secret (bytes) or by id (text), and remembers what it saw for a second."""
+
+    def __init__(self, keys: Keys, *, timer: Callable[[], float], kept_max: int = KEPT_MAX) -> None:
+        self._keys = keys
+        self._timer = timer
+        self._known: Bounded[Handle, Seen] = Bounded(kept_max)
+        """Keys that there are. Those that were seen too long ago stay here to be known when they come again."""
+        self._strangers: Bounded[Handle, Seen] = Bounded(kept_max)
+        self._looks: dict[Handle, asyncio.Task[ApiKey | None]] = {}
+        self._turns = asyncio.Semaphore(STRANGERS_AT_ONCE)
+        self._waiting = 0
+
+    def glance(self, handle: Handle) -> Seen | None:
+        """What was seen of it within the last second; None when somebody has to `look`."""
+        seen = self._known.get(handle) or self._strangers.get(handle)
+        return seen if seen is not None and self._timer() - seen.at < SEEN_SECONDS else None
+
+    def keep_fresh(self, handle: Handle, seen: Seen) -> None:
+        """Of a key that is in use: look again before what was seen is too old, and let nobody wait for it."""
+        now = self._timer()
+        if now >= seen.again_at and handle not in self._looks:
+            seen.again_at = now + AGAIN_SECONDS
+            self._start(handle)
+
+    def knows(self, handle: Handle) -> bool:
+        """Whether there was such a key when it was last looked at, however long ago."""
+        return handle in self._known
+
+    async def look(self, handle: Handle) -> ApiKey | None:
+        """Ask the store, together with whoever asks the same. Raises an `Outage` when it does not say."""
+        look = self._looks.get(handle)
+        if look is None:
+            if handle not in self._known and self._waiting >= STRANGERS_WAITING_MAX:
+                raise Overloaded
+            look = self._start(handle)
+        return await asyncio.shield(look)
+
+    async def close(self) -> None:
+        """Nobody asks any more."""
+        for look in list(self._looks.values()):
+            look.cancel()
+        if self._looks:
+            await asyncio.wait(self._looks.values())
+
+    def _start(self, handle: Handle) -> asyncio.Task[ApiKey | None]:
+        look = asyncio.get_running_loop().create_task(self._look(handle))
+        self._looks[handle] = look
+        look.add_done_callback(lambda _: self._ended(handle, look))
+        return look
+
+    def _ended(self, handle: Handle, look: asyncio.Task[ApiKey | None]) -> None:
+        del self._looks[handle]
+        # Also where nobody waits for it: the next who comes asks again.
+        if not look.cancelled() and (failure := look.exception()) is not None and not isinstance(failure, Outage):
+            log.error("key", outcome="failed", because=repr(failure))
+
+    async def _look(self, handle: Handle) -> ApiKey | None:
+        if handle in self._known:
+            return await self._ask(handle)
+        self._waiting += 1
+        try:
+            async with self._turns:
+                return await self._ask(handle)
+        finally:
+            self._waiting -= 1
+
+    async def _ask(self, handle: Handle) -> ApiKey | None:
+        at = self._timer()
+        asked: Awaitable[ApiKey | None] = (
+            self._keys.find(handle) if isinstance(handle, bytes) else self._keys.read(KeyId(handle))
+        )
+        try:
+            async with asyncio.timeout(LOOK_SECONDS_MAX):
+                key = await asked
+        except TimeoutError:
+            raise StoreUnavailable(because="the database did not say whose key this is") from None
+        if key is None:
+            self._known.pop(handle, None)
+            self._strangers.put(handle, Seen(None, at=at))
+        else:
+            self._strangers.pop(handle, None)
+            self._known.put(handle, Seen(key, at=at))
+        return key

@@ -1,0 +1,141 @@
+"""Limits at the door: how often somebody may ask, and what a body may be like before it is read.
+
+A rate is a bucket of tokens for each name: it holds a burst, and fills again at so many a second. The buckets are in
+this process's memory and bounded in number, so a limit costs no round trip and depends on nobody. Several servers
+beside each other allow so much each.
+
+The buckets are our own: the moving window in memory of `limits` starts a thread for each burst of requests, keeps a
+list for every name that it ever heard, and asks the wall clock.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import time
+from collections import OrderedDict
+from typing import TYPE_CHECKING
+
+from earmark.api.problems import TooManyRequests, WrongMediaType
+from earmark.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from earmark.api.identity import Principal
+
+BURST_SECONDS = 3
+"""A bucket holds as much as comes in so many seconds."""
+NAMES_MAX = 50_000
+FAILURES_PER_SECOND = 1.0
+FAILURES_BURST = 20
+DEPTH_MAX = 32
+
+_STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+"', re.DOTALL)
+_NOT_BRACKETS = bytes(byte for byte in range(256) if byte not in b"[]{}")
+
+
+class Buckets:
+    """One bucket for each name. A name that nobody remembers has a full one."""
+
+    def __init__(
+        self, *, per_second: float, burst: float, timer: Callable[[], float], names_max: int = NAMES_MAX
+    ) -> None:
+        self._seconds_each = 1 / per_second
+        self._ahead_max = (burst - 1) * self._seconds_each
+        self._timer = timer
+        self._names_max = names_max
+        # When the bucket will be full again: one number says how much is in it, whenever one looks.
+        self._full_at: OrderedDict[object, float] = OrderedDict()
+
+    def wait(self, name: object) -> float:
+        """How many seconds until there is a token; none are when there is one. Takes nothing."""
+        return max(0.0, self._full_at.get(name, 0.0) - self._timer() - self._ahead_max)
+
+    def take(self, name: object) -> float:
+        """Take a token; how many seconds it takes until there is one, if there is none."""
+        now = self._timer()
+        full_at = max(self._full_at.get(name, now), now)
+        wait = full_at - now - self._ahead_max
+        if wait > 0:
+            return wait
+        self._full_at[name] = full_at + self._seconds_each
+        self._full_at.move_to_end(name)
+        if len(self._full_at) > self._names_max:
+            self._full_at.popitem(last=False)
+        return 0.0
+
+
+class Limits:
+    """How often a key, a buyer, or an address that shows wrong keys may ask. 0 is as often as they like."""
+
+    def __init__(
+        self, *, per_key: float = 0, per_buyer: float = 0, timer: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._per_key, self._per_buyer = per_key, per_buyer
+        self._keys = _buckets(per_key, timer)
+        self._buyers = _buckets(per_buyer, timer)
+        self._failures = Buckets(per_second=FAILURES_PER_SECOND, burst=FAILURES_BURST, timer=timer)
+
+    def admit(self, principal: Principal) -> None:
+        """Refuse whoever asks too often."""
+        actor = principal.actor
+        if actor.buyer is None:
+            if self._keys is not None and (wait := self._keys.take(principal.issuer)):
+                raise _too_many("key", self._per_key, wait)
+        elif self._buyers is not None and (wait := self._buyers.take((actor.live, actor.buyer))):
+            raise _too_many("buyer", self._per_buyer, wait)
+
+    def check_guesses(self, address: str) -> None:
+        """Refuse an address that has shown too many wrong keys: nothing more is looked up for it."""
+        if wait := self._failures.wait(address):
+            raise _too_many("address", FAILURES_PER_SECOND, wait)
+
+    def count_guess(self, address: str) -> None:
+        """A wrong key came from there."""
+        self._failures.take(address)
+
+
+def _buckets(per_second: float, timer: Callable[[], float]) -> Buckets | None:
+    if not per_second:
+        return None
+    return Buckets(per_second=per_second, burst=max(1.0, BURST_SECONDS * per_second), timer=timer)
+
+
+def _too_many(per: str, limit: float, wait: float) -> TooManyRequests:
+    return TooManyRequests(per=per, limit=limit, retry_in=math.ceil(wait * 1000) / 1000)
+
+
+def check_encoding(content_encoding: str | None) -> None:
+    """A body comes as it is: what is packed is not unpacked, so a small bomb stays small."""
+    if content_encoding and content_encoding.strip().lower() != "identity":
+        raise WrongMediaType
+
+
+def check_depth(raw: bytes, *, depth_max: int = DEPTH_MAX) -> None:
+    """Refuse JSON that is nested deeper than anything that makes sense here, before it is decoded.
+
+    Without strings and all else but brackets, each round takes the innermost pairs away. What is left after so many
+    rounds is deeper than that, or is no JSON, which the decoder can say better if it is little.
+    """
+    if raw.count(b"[") + raw.count(b"{") <= depth_max:
+        return
+    brackets = _STRING.sub(b"", raw).translate(None, _NOT_BRACKETS)
+    for _ in range(depth_max):
+        brackets = brackets.replace(b"{}", b"").replace(b"[]", b"") if brackets else brackets
+    if len(brackets) > depth_max:
+        raise InvalidRequest.at("", f"is nested deeper than {depth_max} levels")
+
+
+def address_of(peer: str | None, *, forwarded: str | None, trust_proxy: bool) -> str:
+    """Whose address it is. What a proxy says counts only where one is trusted, and then what the last one added."""
+    if trust_proxy and forwarded:
+        return forwarded.rpartition(",")[2].strip()
+    return peer or ""
+
+
+def is_secure(scheme: str, *, forwarded: str | None, trust_proxy: bool) -> bool:
+    """Whether the request came through TLS, here or at a trusted proxy."""
+    if trust_proxy and forwarded:
+        return forwarded.rpartition(",")[2].strip().lower() == "https"
+    return scheme == "https"

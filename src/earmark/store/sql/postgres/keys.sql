@@ -1,0 +1,35 @@
+-- The keys' rows. A transaction of theirs locks one key and no other row.
+
+-- name: find_key
+-- Whose secret this is, or was last: two looks by index. Whether it is still good is judged by the reader.
+SELECT id, name, live, scopes, hash, created_at, expires_at, rotated_at, old_hash, old_until, revoked_at
+  FROM api_keys WHERE hash = $1
+UNION ALL
+SELECT id, name, live, scopes, hash, created_at, expires_at, rotated_at, old_hash, old_until, revoked_at
+  FROM api_keys WHERE old_hash = $1
+ LIMIT 1;
+
+-- name: read_key
+-- For those who hold a token that a key has issued.
+SELECT id, name, live, scopes, hash, created_at, expires_at, rotated_at, old_hash, old_until, revoked_at
+  FROM api_keys WHERE id = $1;
+
+-- name: lock_key
+-- By key alone. Whoever waits here sees it as the one before left it.
+SELECT id, name, live, scopes, hash, created_at, expires_at, rotated_at, old_hash, old_until, revoked_at
+  FROM api_keys WHERE id = $1 FOR NO KEY UPDATE;
+
+-- name: list_keys
+-- For people, the revoked ones too.
+SELECT id, name, live, scopes, hash, created_at, expires_at, rotated_at, old_hash, old_until, revoked_at
+  FROM api_keys WHERE id > $1 ORDER BY id LIMIT $2;
+
+-- name: insert_key
+-- No row back means that there is one of this id.
+INSERT INTO api_keys (id, name, live, scopes, hash, created_at, expires_at) VALUES ($1, $2, $3, $4, $5, $6, $7)
+ON CONFLICT (id) DO NOTHING
+RETURNING id;
+
+-- name: change_key
+-- Its secrets, and that it was revoked. Nothing else of a key changes.
+UPDATE api_keys SET hash = $2, old_hash = $3, rotated_at = $4, old_until = $5, revoked_at = $6 WHERE id = $1;
