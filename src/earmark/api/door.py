@@ -218,20 +218,22 @@ async def _within(deadline: Deadline, call: Call, work: Any) -> Reply:
 
 
 async def _welcome(request: Request, *, call: Call, house: House) -> Visit:
-    principal = await _recognise(request, house)
+    principal = await _recognise(request, house, anybody=call.scope is None)
     if call.scope is not None:
         if principal is None:
             raise problems.Unauthorized
         if not {call.scope, call.or_scope} & principal.scopes:
             raise problems.Forbidden(needs=call.scope)
-    if principal is not None:
         house.limits.admit(principal)
     raw = await _read(request, bytes_max=call.bytes_max) if call.body or call.raw else b""
     return Visit(request, call=call, house=house, principal=principal, raw=raw)
 
 
-async def _recognise(request: Request, house: House) -> Principal | None:
-    """Who shows what the request shows. Whoever is known costs no wait; who tries out keys is slowed down."""
+async def _recognise(request: Request, house: House, *, anybody: bool) -> Principal | None:
+    """Who shows what the request shows. Whoever is known costs no wait; who tries out keys is slowed down.
+
+    Where it may be anybody, nobody is looked up and nobody is slowed down.
+    """
     headers, identity = request.headers, house.identity
     authorization = headers.get("authorization")
     credential = credential_of(authorization, cookie=None if authorization else request.cookies.get(COOKIE))
@@ -240,6 +242,8 @@ async def _recognise(request: Request, house: House) -> Principal | None:
     found = identity.recognise(credential, now=house.clock.now())
     if isinstance(found, Principal):
         return found
+    if anybody:
+        return None
     # A token cannot be guessed, and one that has run out is no attempt to.
     guess = not credential.startswith(TOKEN_PREFIX)
     address = limits.address_of(
