@@ -285,13 +285,12 @@ async def _put(reply: Reply, send: Send) -> None:
 async def _welcome(scope: Asked, receive: Receive, *, call: Call, house: House) -> Visit:
     # Of a header that is sent twice the first counts.
     headers = dict(reversed(scope["headers"]))
-    principal = await _recognise(scope, headers, house)
+    principal = await _recognise(scope, headers, house, anybody=call.scope is None)
     if call.scope is not None:
         if principal is None:
             raise problems.Unauthorized
         if not {call.scope, call.or_scope} & principal.scopes:
             raise problems.Forbidden(needs=call.scope)
-    if principal is not None:
         house.limits.admit(principal)
     if scope["query_string"] and not call.raw:
         query.check(Request(scope).query_params.multi_items(), known={name for name, _ in call.query})
@@ -299,8 +298,13 @@ async def _welcome(scope: Asked, receive: Receive, *, call: Call, house: House) 
     return Visit(scope, call=call, house=house, headers=headers, principal=principal, raw=raw)
 
 
-async def _recognise(scope: Asked, headers: Mapping[bytes, bytes], house: House) -> Principal | None:
-    """Who shows what the request shows. Whoever is known costs no wait; who tries out keys is slowed down."""
+async def _recognise(
+    scope: Asked, headers: Mapping[bytes, bytes], house: House, *, anybody: bool
+) -> Principal | None:
+    """Who shows what the request shows. Whoever is known costs no wait; who tries out keys is slowed down.
+
+    Where it may be anybody, nobody is looked up and nobody is slowed down.
+    """
     identity = house.identity
     credential = _shown(headers)
     if credential is None:
@@ -308,6 +312,8 @@ async def _recognise(scope: Asked, headers: Mapping[bytes, bytes], house: House)
     found = identity.recognise(credential, now=house.clock.now())
     if isinstance(found, Principal):
         return found
+    if anybody:
+        return None
     # A token cannot be guessed, and one that has run out is no attempt to.
     guess = not credential.startswith(TOKEN_PREFIX)
     client = scope.get("client")

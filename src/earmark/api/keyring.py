@@ -9,6 +9,7 @@ neither the memory nor the database, and never gets in the way of keys that were
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Generic, TypeVar
 
@@ -76,6 +77,7 @@ class Keyring:
         self._looks: dict[Handle, asyncio.Task[ApiKey | None]] = {}
         self._turns = asyncio.Semaphore(STRANGERS_AT_ONCE)
         self._waiting = 0
+        """How many strangers are looked up, or wait for their turn."""
 
     def glance(self, handle: Handle) -> Seen | None:
         """What was seen of it within the last second; None when somebody has to `look`."""
@@ -110,26 +112,23 @@ class Keyring:
             await asyncio.wait(self._looks.values())
 
     def _start(self, handle: Handle) -> asyncio.Task[ApiKey | None]:
-        look = asyncio.get_running_loop().create_task(self._look(handle))
+        stranger = handle not in self._known
+        look = asyncio.get_running_loop().create_task(self._look(handle, stranger=stranger))
         self._looks[handle] = look
-        look.add_done_callback(lambda _: self._ended(handle, look))
+        self._waiting += stranger
+        look.add_done_callback(lambda _: self._ended(handle, look, stranger=stranger))
         return look
 
-    def _ended(self, handle: Handle, look: asyncio.Task[ApiKey | None]) -> None:
+    def _ended(self, handle: Handle, look: asyncio.Task[ApiKey | None], *, stranger: bool) -> None:
         del self._looks[handle]
+        self._waiting -= stranger
         # Also where nobody waits for it: the next who comes asks again.
         if not look.cancelled() and (failure := look.exception()) is not None and not isinstance(failure, Outage):
             log.error("key", outcome="failed", because=repr(failure))
 
-    async def _look(self, handle: Handle) -> ApiKey | None:
-        if handle in self._known:
+    async def _look(self, handle: Handle, *, stranger: bool) -> ApiKey | None:
+        async with self._turns if stranger else contextlib.nullcontext():
             return await self._ask(handle)
-        self._waiting += 1
-        try:
-            async with self._turns:
-                return await self._ask(handle)
-        finally:
-            self._waiting -= 1
 
     async def _ask(self, handle: Handle) -> ApiKey | None:
         at = self._timer()

@@ -1,0 +1,370 @@
+"""The world of the ownership matrix: two kinds of events, a victim's bookings with canaries in them, and the others.
+
+The calls are read from the OpenAPI document, so a new one is tried by everybody without being named here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import itertools
+import json
+import re
+import sqlite3
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from earmark.api.app import create_app
+from earmark.api.door import COOKIE, House
+from earmark.api.events import draw
+from earmark.api.identity import Identity, Principal, hash_of, new_key, new_key_id
+from earmark.api.metrics import Metrics
+from earmark.api.till import Till
+from earmark.clock import MovableClock
+from earmark.domain.ids import Buyer, KeyId
+from earmark.domain.key import GRANTABLE, Scope
+from earmark.engine.engine import Engine
+from earmark.payments.balance.gateway import BalanceGateway
+from earmark.publish.availability import Availability
+from earmark.store import sqlite
+from earmark.store.sqlite import SqliteStore
+from earmark.uuids import Uuid7Ids
+from earmark.wiring import open_sandbox
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator, Mapping
+    from pathlib import Path
+
+ADMIN = "ek_test_of-the-matrix-itself"
+VICTIM_KEY = "canary-idempotency"
+PRICES = {True: 918273, False: 564738}
+ANSWER_SECONDS_MAX = 30.0
+
+_addresses = itertools.count(1)
+
+
+class Ticks:
+    """Time for what a server remembers; a test lets it pass."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        """Now."""
+        return self.now
+
+
+@dataclass(kw_only=True)
+class Operation:
+    """One call, as the document describes it."""
+
+    method: str
+    path: str
+    name: str
+    scopes: frozenset[str] | None
+    """Any of these will do; None where nobody need be."""
+    body: Any
+    streams: bool
+
+    @property
+    def refers(self) -> bool:
+        """Whether it is about something that somebody has: by its path, or by the event in its body."""
+        return "{" in self.path or "event_id" in (self.body or {})
+
+
+@dataclass(kw_only=True)
+class Answer:
+    """What came back."""
+
+    status: int
+    text: str
+    """Headers and body."""
+
+    @property
+    def code(self) -> str | None:
+        """Which problem it is."""
+        with suppress(ValueError):
+            told = json.loads(self.text.partition("\n\n")[2])
+            return told.get("code") if isinstance(told, dict) else None
+        return None
+
+
+@dataclass(kw_only=True)
+class Kind:
+    """What there is of one kind, live or test."""
+
+    live: bool
+    held: str = ""
+    sold: str = ""
+    secrets: set[str] = field(default_factory=set)
+    """What only the victim and the shop may know."""
+
+    @property
+    def event(self) -> str:
+        """What is sold."""
+        return f"canary-event-{'live' if self.live else 'test'}"
+
+    @property
+    def victim(self) -> str:
+        """Who has bought."""
+        return f"canary-victim-{'live' if self.live else 'test'}"
+
+    @property
+    def seat(self) -> str:
+        """What the victim holds."""
+        return f"CANARY{'L' if self.live else 'T'}1"
+
+    @property
+    def public(self) -> set[str]:
+        """What everybody of this kind may see, and nobody of the other."""
+        return {self.event, self.seat, str(PRICES[self.live])}
+
+
+@dataclass(kw_only=True)
+class World:
+    """A served shop, and how to get at it."""
+
+    app: Any
+    house: House
+    eye: sqlite3.Connection
+    """A connection that only looks."""
+    ticks: Ticks
+    clock: MovableClock
+    kinds: dict[bool, Kind] = field(default_factory=dict)
+
+    async def key(self, *scopes: Scope, live: bool) -> tuple[KeyId, str]:
+        """A new key: its id and its secret."""
+        secret, key_id = new_key(live=live), new_key_id()
+        keys = self.house.engine.store.keys
+        await keys.create(
+            key_id, name="a key", live=live, scopes=frozenset(scopes or GRANTABLE), secret_hash=hash_of(secret)
+        )
+        return key_id, secret
+
+    async def principal(self, secret: str) -> Principal:
+        """Who shows this key."""
+        identity = self.house.identity
+        found = identity.recognise(secret, now=self.clock.now())
+        known = found if isinstance(found, Principal | None) else await identity.look_up(found, now=self.clock.now())
+        assert known is not None
+        return known
+
+    async def token(self, secret: str, buyer: str, *, seconds: int = 600, ago: int = 0) -> str:
+        """A token that this key issues."""
+        issued_at = self.clock.now() - timedelta(seconds=ago)
+        return self.house.identity.issue(Buyer(buyer), now=issued_at, seconds=seconds, by=await self.principal(secret))
+
+    def dump(self) -> list[str]:
+        """Everything that is in the database."""
+        return list(self.eye.iterdump())
+
+    def version(self) -> int:
+        """Another one after each commit of somebody else: to see that nothing changed costs nothing."""
+        (version,) = self.eye.execute("PRAGMA data_version").fetchone()
+        return int(version)
+
+    async def operations(self) -> list[Operation]:
+        """Every call there is, by the document that callers are given."""
+        answer = await self.ask("GET", "/openapi.json")
+        document = json.loads(answer.text.partition("\n\n")[2])
+        return [
+            _operation(method, path, told) for path, told in document["paths"].items() for method, told in told.items()
+        ]
+
+    async def ask(
+        self,
+        method: str,
+        path: str,
+        *,
+        credential: str | None = None,
+        body: Any = None,
+        cookie: bool = False,
+        key: str = f"{VICTIM_KEY}-hold",
+    ) -> Answer:
+        """One request, by the ASGI interface, so that an answer without an end can be left."""
+        headers = {"content-type": "application/json", "idempotency-key": key}
+        if credential is not None:
+            shown = {"cookie": f"{COOKIE}={credential}"} if cookie else {"authorization": f"Bearer {credential}"}
+            headers |= shown
+        raw = b"" if body is None else json.dumps(body).encode()
+        async with asyncio.timeout(ANSWER_SECONDS_MAX):
+            return await _ask(self.app, method, path, headers, raw)
+
+    async def attempt(self, operation: Operation, kind: Kind, *, credential: str | None, cookie: bool = False) -> Any:
+        """The call about what the victim has, and what it said that came back."""
+        told = {"event_id": kind.event, "seat_id": kind.seat, "booking_id": kind.held, "gateway": "sandbox"}
+        unknown = set(re.findall(r"{(\w+)}", operation.path)) - told.keys()
+        assert not unknown, f"teach the matrix what {unknown} of {operation.name} is, so that it can be tried"
+        path = operation.path.format(**told)
+        body = _about(operation.body, kind)
+        key = f"{VICTIM_KEY}-{operation.name}"
+        answer = await self.ask(operation.method, path, credential=credential, body=body, cookie=cookie, key=key)
+        return answer, path + json.dumps(body)
+
+
+@asynccontextmanager
+async def open_world(folder: Path) -> AsyncIterator[World]:
+    """Both kinds, with a held and a sold booking of the victim in each."""
+    file, clock, ticks = folder / "matrix.sqlite3", MovableClock(), Ticks()
+    await sqlite.migrate(file)
+    store = await SqliteStore.open(file, clock=clock)
+    engine = Engine(store, ids=Uuid7Ids())
+    till = Till(engine, open_sandbox(clock) | {"balance": BalanceGateway(store.accounts)})
+    house = House(
+        engine=engine,
+        identity=Identity(admin_key=ADMIN, keys=store.keys, timer=ticks),
+        metrics=Metrics(version="matrix"),
+        clock=clock,
+        guests=True,
+        availability=Availability(engine, clock=clock, word=draw),
+        till=till,
+    )
+    world = World(app=create_app(house), house=house, eye=sqlite3.connect(file), ticks=ticks, clock=clock)
+    try:
+        for live in (True, False):
+            world.kinds[live] = await _plant(world, Kind(live=live))
+        yield world
+    finally:
+        world.eye.close()
+        await house.identity.close()
+        await till.close()
+        await engine.close()
+
+
+async def _plant(world: World, kind: Kind) -> Kind:
+    key_id, secret = await world.key(live=kind.live)
+    price = PRICES[kind.live]
+    letter = kind.seat[-2]
+    seats = [{"id": f"CANARY{letter}{n}", "price": price} for n in (1, 2, 3)]
+    event = {"id": kind.event, "name": "An evening", "currency": "EUR", "seats": seats}
+    event["pools"] = [{"id": "GA", "capacity": 9, "price": 1}]
+    assert (await world.ask("POST", "/v1/events", credential=secret, body=event)).status == 201
+    token = await world.token(secret, kind.victim)
+    for name, seat in (("held", seats[0]), ("sold", seats[1])):
+        body = {"event_id": kind.event, "seats": [seat["id"]]}
+        # The first with the idempotency key that everybody else will use too.
+        made = await (world.ask if name == "held" else _unkeyed(world))(
+            "POST", "/v1/bookings", credential=token, body=body
+        )
+        assert made.status == 201, made.text
+        setattr(kind, name, json.loads(made.text.partition("\n\n")[2])["id"])
+    paid = await _unkeyed(world)(
+        "POST", f"/v1/bookings/{kind.sold}/confirm", credential=secret, body={"payment_id": f"canary-pay-{kind.live}"}
+    )
+    assert paid.status == 200, paid.text
+    kind.secrets = {kind.held, kind.sold, kind.victim, f"canary-pay-{kind.live}", key_id, secret}
+    return kind
+
+
+def _unkeyed(world: World) -> Any:
+    async def ask(method: str, path: str, *, credential: str, body: Any) -> Answer:
+        headers = {"content-type": "application/json", "authorization": f"Bearer {credential}"}
+        return await _ask(world.app, method, path, headers, json.dumps(body).encode())
+
+    return ask
+
+
+def _operation(method: str, path: str, told: Mapping[str, Any]) -> Operation:
+    security = told.get("security")
+    needed = [scope for one in security or () for scopes in one.values() for scope in scopes]
+    content = told.get("requestBody", {}).get("content", {}).get("application/json", {})
+    media = [kind for answer in told["responses"].values() for kind in answer.get("content", {})]
+    return Operation(
+        method=method.upper(),
+        path=path,
+        name=told["operationId"],
+        scopes=None if security is None else frozenset(needed),
+        body=content.get("example", {}) if content else None,
+        streams="text/event-stream" in media,
+    )
+
+
+def _about(example: Any, kind: Kind) -> Any:
+    """The example of the document, about the victim's event, seat and name."""
+    if not isinstance(example, dict):
+        return example
+    theirs: dict[str, Any] = {"event_id": kind.event, "buyer": kind.victim, "pools": {"GA": 1}, "seats": [kind.seat]}
+    if "currency" in example:
+        # A new event is nobody's yet.
+        return example | {"id": "somebody-s-own"}
+    told = {name: theirs.get(name, value) for name, value in example.items()}
+    if "seats" in example and isinstance(next(iter(example["seats"]), None), dict):
+        told["seats"] = [one | {"id": kind.seat} for one in example["seats"]]
+    return told
+
+
+async def _ask(app: Any, method: str, target: str, headers: Mapping[str, str], raw: bytes) -> Answer:
+    path, _, query = target.partition("?")
+    scope = {
+        "type": "http",
+        "asgi": {"version": "3.0", "spec_version": "2.3"},
+        "http_version": "1.1",
+        "method": method,
+        "scheme": "http",
+        "path": path,
+        "raw_path": path.encode(),
+        "query_string": query.encode(),
+        "root_path": "",
+        "headers": [(name.encode(), value.encode()) for name, value in {"host": "shop", **headers}.items()],
+        # Each from elsewhere: how often one address may show a wrong key is not what is asked here.
+        "client": (f"2001:db8::{next(_addresses):x}", 40000),
+        "server": ("shop", 80),
+    }
+    asked, enough = False, asyncio.Event()
+    started: dict[str, Any] = {}
+    parts: list[bytes] = []
+
+    async def receive() -> dict[str, Any]:
+        nonlocal asked
+        if not asked:
+            asked = True
+            return {"type": "http.request", "body": raw, "more_body": False}
+        await enough.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(message: Mapping[str, Any]) -> None:
+        if message["type"] == "http.response.start":
+            started.update(message)
+            return
+        parts.append(message.get("body", b""))
+        if not message.get("more_body") or parts[-1]:
+            # An answer without an end is left at its first words.
+            enough.set()
+
+    serving = asyncio.create_task(app(scope, receive, send))
+    ended = asyncio.create_task(enough.wait())
+    await asyncio.wait({serving, ended}, return_when=asyncio.FIRST_COMPLETED)
+    if b"text/event-stream" in dict(started.get("headers", [])).get(b"content-type", b""):
+        serving.cancel()
+    with suppress(asyncio.CancelledError):
+        await serving
+    ended.cancel()
+    shown = "\n".join(f"{name.decode()}: {value.decode()}" for name, value in started["headers"])
+    return Answer(status=started["status"], text=f"{shown}\n\n{b''.join(parts).decode()}")
+
+
+def altered(token: str) -> Iterator[tuple[str, str]]:
+    """The token, with each of its parts changed in turn and all else as it was."""
+    payload, _, signature = token.removeprefix("et_").partition(".")
+    claims = json.loads(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))
+    for place, claim in enumerate(claims):
+        forged = [*claims]
+        forged[place] = _other(claim)
+        yield f"claim {place}", f"et_{_encode(forged)}.{signature}"
+    yield "the scope raised", f"et_{_encode([*claims[:4], 'sell', *claims[5:]])}.{signature}"
+    yield "the victim's name", f"et_{_encode([*claims[:2], 'canary-victim-live', *claims[3:]])}.{signature}"
+    yield "the signature", f"et_{payload}.{signature[:-2]}AA"
+    yield "no signature", f"et_{payload}."
+    yield "one claim more", f"et_{_encode([*claims, 1])}.{signature}"
+
+
+def _other(claim: Any) -> Any:
+    if isinstance(claim, bool):
+        return not claim
+    return claim + 1 if isinstance(claim, int) else claim[:-1] + ("x" if claim[-1] != "x" else "y")
+
+
+def _encode(claims: list[Any]) -> str:
+    return base64.urlsafe_b64encode(json.dumps(claims, separators=(",", ":")).encode()).rstrip(b"=").decode()

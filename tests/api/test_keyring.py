@@ -1,0 +1,216 @@
+"""What a server remembers of the stored keys, and for how long."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+import pytest
+
+from earmark.api import keyring
+from earmark.api.identity import Doubt, Identity, Principal, hash_of, new_key, new_key_id
+from earmark.api.keyring import Keyring
+from earmark.domain.key import ApiKey, Scope
+from earmark.engine.keys import Keys
+from earmark.errors import Outage, Overloaded, StoreUnavailable
+from earmark.store.memory_keys import MemoryKeys
+
+from .matrix import Ticks
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from earmark.clock import MovableClock
+    from earmark.domain.ids import KeyId
+
+NOW = datetime(2030, 1, 1, tzinfo=UTC)
+
+
+class Desk(MemoryKeys):
+    """A store that counts who asks, and answers when a test lets it."""
+
+    def __init__(self, clock: MovableClock) -> None:
+        super().__init__(clock)
+        self.asked = 0
+        self.at_once = 0
+        self.at_once_max = 0
+        self.open = asyncio.Event()
+        self.open.set()
+        self.silent = False
+
+    async def find(self, secret_hash: bytes) -> ApiKey | None:
+        """As every store, and counted."""
+        self.asked += 1
+        self.at_once += 1
+        self.at_once_max = max(self.at_once, self.at_once_max)
+        try:
+            await self.open.wait()
+            if self.silent:
+                raise StoreUnavailable(because="a test says so")
+            return await super().find(secret_hash)
+        finally:
+            self.at_once -= 1
+
+
+@pytest.fixture
+def desk(clock: MovableClock) -> Desk:
+    return Desk(clock)
+
+
+@pytest.fixture
+def ticks() -> Ticks:
+    return Ticks()
+
+
+@pytest.fixture
+def identity(desk: Desk, ticks: Ticks) -> Identity:
+    return Identity(admin_key="ek_test_of-the-keyring-0", keys=Keys(desk), timer=ticks)
+
+
+async def made(desk: Desk, *, live: bool = False) -> tuple[KeyId, str]:
+    secret, key_id = new_key(live=live), new_key_id()
+    await Keys(desk).create(key_id, name="k", live=live, scopes=frozenset({Scope.SELL}), secret_hash=hash_of(secret))
+    return key_id, secret
+
+
+async def until(fact: Callable[[], bool]) -> None:
+    """Let others go on until it is so."""
+    for _ in range(10_000):
+        if fact():
+            return
+        await asyncio.sleep(0)
+    pytest.fail("it never came to be")
+
+
+async def shown(identity: Identity, secret: str) -> Principal | None:
+    """Who it is: at once where that is known, else by looking."""
+    found = identity.recognise(secret, now=datetime.now(UTC))
+    return await identity.look_up(found, now=datetime.now(UTC)) if isinstance(found, Doubt) else found
+
+
+async def test_a_key_that_is_in_use_is_recognised_without_a_wait(identity: Identity, desk: Desk, ticks: Ticks) -> None:
+    """It is looked at again behind those who use it, before what was seen is too old."""
+    _, secret = await made(desk)
+    assert await shown(identity, secret)
+    assert desk.asked == 1
+    for _ in range(20):
+        ticks.now += 0.4
+        assert isinstance(identity.recognise(secret, now=NOW), Principal)
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+    assert 5 <= desk.asked <= 12
+
+
+async def test_a_principal_says_which_key_it_is(identity: Identity, desk: Desk) -> None:
+    """The journal names the key by its id, which a rotation does not change; `sell` includes to buy."""
+    key_id, secret = await made(desk, live=True)
+    new = new_key(live=True)
+    await Keys(desk).rotate(key_id, secret_hash=hash_of(new), grace_seconds=60)
+    for one in (secret, new):
+        principal = await shown(identity, one)
+        assert principal is not None
+        assert (principal.actor.name, principal.actor.live, principal.actor.buyer) == (f"key:{key_id}", True, None)
+        assert principal.scopes == {Scope.BUY, Scope.SELL}
+
+
+@pytest.mark.parametrize("what", ["unknown", "revoked"])
+async def test_a_key_that_is_not_good_is_asked_about_once_a_second(
+    identity: Identity, desk: Desk, ticks: Ticks, what: str
+) -> None:
+    """However often it is shown."""
+    key_id, secret = await made(desk)
+    if what == "revoked":
+        await Keys(desk).revoke(key_id)
+    else:
+        secret = new_key(live=False)
+    for _ in range(30):
+        assert await shown(identity, secret) is None
+        ticks.now += 0.1
+    assert 3 <= desk.asked <= 4
+
+
+async def test_a_revocation_is_felt_within_a_second(identity: Identity, desk: Desk, ticks: Ticks) -> None:
+    """Counted from before it was last asked for: what was read while it was being revoked does not count longer."""
+    key_id, secret = await made(desk)
+    desk.open.clear()
+    look = asyncio.create_task(shown(identity, secret))
+    await until(lambda: desk.asked > 0)
+    ticks.now += 0.9
+    desk.open.set()
+    assert await look
+    await Keys(desk).revoke(key_id)
+    ticks.now += 0.1
+    assert await shown(identity, secret) is None
+
+
+async def test_many_who_show_one_key_cost_one_look(identity: Identity, desk: Desk) -> None:
+    """They wait for the same answer."""
+    _, secret = await made(desk)
+    desk.open.clear()
+    looks = [asyncio.create_task(shown(identity, secret)) for _ in range(50)]
+    await until(lambda: desk.asked > 0)
+    desk.open.set()
+    assert all(await asyncio.gather(*looks))
+    assert desk.asked == 1
+
+
+async def test_a_flood_of_wrong_keys_fills_neither_the_memory_nor_the_database(desk: Desk, ticks: Ticks) -> None:
+    """Few are looked up at a time, few wait, and of what was seen the oldest makes room; a known key gets through."""
+    ring = Keyring(Keys(desk), timer=ticks, kept_max=100)
+    _, secret = await made(desk)
+    assert await ring.look(hash_of(secret))
+    desk.open.clear()
+    strangers = [hashlib.sha256(b"%d" % n).digest() for n in range(5000)]
+    looks = [asyncio.create_task(ring.look(stranger)) for stranger in strangers]
+    await until(lambda: desk.at_once == keyring.STRANGERS_AT_ONCE)
+    assert len(ring._looks) == keyring.STRANGERS_WAITING_MAX
+    ticks.now += 5
+    own = asyncio.create_task(ring.look(hash_of(secret)))
+    await until(lambda: desk.at_once == keyring.STRANGERS_AT_ONCE + 1)
+    desk.open.set()
+    assert await own, "a key that was good before does not stand in the strangers' line"
+    told = await asyncio.gather(*looks, return_exceptions=True)
+    turned_away = [one for one in told if isinstance(one, Overloaded)]
+    assert len(turned_away) == len(strangers) - keyring.STRANGERS_WAITING_MAX
+    assert desk.at_once_max <= keyring.STRANGERS_AT_ONCE + 1
+    for stranger in strangers[:500]:
+        await ring.look(stranger)
+    assert len(ring._strangers) == 100
+    assert ring.knows(hash_of(secret))
+    await ring.close()
+
+
+async def test_a_store_that_is_silent_calls_no_key_wrong(identity: Identity, desk: Desk, ticks: Ticks) -> None:
+    """A key that was seen within the last second still works; after that nobody knows."""
+    _, secret = await made(desk)
+    assert await shown(identity, secret)
+    desk.silent = True
+    ticks.now += 0.9
+    assert await shown(identity, secret)
+    await asyncio.sleep(0)
+    ticks.now += 0.1
+    for one in (secret, new_key(live=False)):
+        with pytest.raises(Outage):
+            await shown(identity, one)
+    desk.silent = False
+    assert await shown(identity, secret)
+
+
+async def test_what_no_key_looks_like_is_not_looked_up(identity: Identity, desk: Desk) -> None:
+    """A question costs the database something, and the form of a key is known."""
+    for one in ("", "x" * 10_000, "ek_test_short", "ek_live_" + "g" * 64, "et_x.y"):
+        assert await shown(identity, one) is None
+    assert desk.asked == 0
+
+
+async def test_closing_leaves_nothing_behind(identity: Identity, desk: Desk) -> None:
+    """A look that is under way when a server stops is not waited for."""
+    desk.open.clear()
+    look = asyncio.create_task(shown(identity, new_key(live=False)))
+    await until(lambda: desk.asked > 0)
+    await identity.close()
+    with pytest.raises(asyncio.CancelledError):
+        await look
+    assert desk.at_once == 0
