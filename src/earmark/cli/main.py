@@ -8,7 +8,19 @@ from typing import TYPE_CHECKING
 from cyclopts import App, CycloptsError
 from rich.console import Console
 
-from earmark.cli import accounts, bench, database, explain, keys, locks, payments, race, sandbox, serving
+from earmark.cli import (
+    accounts,
+    bench,
+    database,
+    explain,
+    keys,
+    locks,
+    openapi,
+    payments,
+    race,
+    sandbox,
+    serving,
+)
 from earmark.errors import EarmarkError
 from earmark.version import __version__
 
@@ -32,6 +44,7 @@ app.command(accounts.accounts)
 app.command(keys.keys)
 app.command(sandbox.sandbox)
 app.command(locks.locks)
+app.command(openapi.openapi)
 app.command(race.race)
 app.command(bench.bench)
 

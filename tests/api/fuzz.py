@@ -1,0 +1,158 @@
+"""Requests by the thousand, made from the OpenAPI document: what the document allows, and what it does not.
+
+Every case is sent and counted, and what is found is written down and not raised: a fuzzer that stops at its first
+finding has not looked at the rest.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import Counter
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import requests
+import schemathesis
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from hypothesis.errors import Unsatisfiable
+from schemathesis import GenerationMode
+from schemathesis.checks import CHECKS, load_all_checks
+from schemathesis.core.failures import Failure, FailureGroup
+from schemathesis.core.parameters import ParameterLocation
+from schemathesis.core.result import Ok
+
+from .real import served
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from earmark.api.door import House
+
+RULES = ["2xx", "3xx", "400", "401", "402", "403", "404", "409", "410", "422", "429"]
+"""What a request that fits its schema may be told: there are rules that no schema can say."""
+ANSWER_SECONDS_MAX = 60
+
+
+@contextmanager
+def running(make: Callable[[], House]) -> Iterator[str]:
+    """A real server in a thread of its own, until the block is left."""
+    opened = threading.Event()
+    ready: dict[str, Any] = {}
+
+    async def serve() -> None:
+        house, ready["loop"], ready["stop"] = make(), asyncio.get_running_loop(), asyncio.Event()
+        async with served(house) as url:
+            ready["url"] = url
+            opened.set()
+            await ready["stop"].wait()
+        await house.till.close()
+        await house.engine.close()
+
+    thread = threading.Thread(target=lambda: asyncio.run(serve()))
+    thread.start()
+    try:
+        assert opened.wait(timeout=60), "the server did not open"
+        yield ready["url"]
+    finally:
+        ready["loop"].call_soon_threadsafe(ready["stop"].set)
+        thread.join()
+
+
+@dataclass
+class Findings:
+    """What was sent, what it was told, and what was wrong with that."""
+
+    cases: Counter[str] = field(default_factory=Counter)
+    """By who asked, and whether the data fitted."""
+    told: Counter[int] = field(default_factory=Counter)
+    wrong: dict[str, str] = field(default_factory=dict)
+    """What was found, with the first request that showed it."""
+
+    @property
+    def sent(self) -> int:
+        """How many requests were really made."""
+        return self.cases.total()
+
+    def note(self, case: Any, answer: Any, failure: BaseException) -> None:
+        """Remember one of its kind."""
+        found = f"{case.operation.label}: {type(failure).__name__}: {failure}"
+        request = answer.request
+        self.wrong.setdefault(found, f"{request.method} {request.url} {request.body!r} -> {answer.status_code}")
+
+
+class Fuzzer:
+    """Callers with a key, with a token and with nothing, at every operation there is."""
+
+    def __init__(self, url: str, *, callers: dict[str, dict[str, str]], known: dict[str, list[str]]) -> None:
+        self._url = url
+        self._callers = callers
+        self._known = known
+        load_all_checks()
+        self._checks = CHECKS.get_all()
+        config = schemathesis.Config.from_dict(
+            {"checks": {"positive_data_acceptance": {"expected-statuses": RULES}}, "headers": {}}
+        )
+        self.schema = schemathesis.openapi.from_url(f"{url}/openapi.json", config=config)
+
+    def run(self, examples: int, *, only: str | None = None) -> Findings:
+        """So many cases for each operation and kind of data."""
+        findings = Findings()
+        with requests.Session() as session:
+            for result in self.schema.get_all_operations():
+                assert isinstance(result, Ok)
+                operation = result.ok()
+                if only is None or operation.label == only:
+                    for mode in GenerationMode:
+                        self._aim(operation, mode, findings, session, examples)
+        return findings
+
+    def _aim(self, operation: Any, mode: GenerationMode, findings: Findings, session: Any, examples: int) -> None:
+        known = {
+            name: st.sampled_from([None, *values]) for name, values in self._known.items() if name in operation.path
+        }
+
+        @settings(
+            max_examples=examples,
+            phases=[Phase.generate],
+            deadline=None,
+            derandomize=True,
+            database=None,
+            suppress_health_check=list(HealthCheck),
+        )
+        @given(
+            case=operation.as_strategy(generation_mode=mode),
+            anchors=st.fixed_dictionaries(known),
+        )
+        def send(case: Any, anchors: dict[str, str | None]) -> None:
+            # In turn, and not drawn: whoever is drawn first is drawn most.
+            caller = sorted(self._callers)[findings.sent % len(self._callers)]
+            if _fits(case, ParameterLocation.PATH):
+                case.path_parameters.update({name: value for name, value in anchors.items() if value is not None})
+            headers = self._callers[caller]
+            answer = case.call(base_url=self._url, session=session, headers=headers, timeout=ANSWER_SECONDS_MAX)
+            session.cookies.clear()
+            findings.cases[f"{caller} {mode.value}"] += 1
+            findings.told[answer.status_code] += 1
+            try:
+                case.validate_response(answer, checks=self._checks, headers=headers)
+            except FailureGroup as group:
+                for failure in group.exceptions:
+                    findings.note(case, answer, failure)
+            except Failure as failure:
+                findings.note(case, answer, failure)
+
+        try:
+            send()
+        except Unsatisfiable:
+            # A call without parameters and body has nothing that could be wrong.
+            assert not operation.body
+            assert not list(operation.iter_parameters())
+
+
+def _fits(case: Any, location: ParameterLocation) -> bool:
+    """Whether this part of a request is as the document wants it: what was made wrong on purpose is left wrong."""
+    part = case.meta.components.get(location)
+    return part is None or part.mode.is_positive

@@ -1,0 +1,79 @@
+"""The request collection is the document's own, and its stories come true over real HTTP."""
+
+from __future__ import annotations
+
+import copy
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from earmark.api.app import CALLS
+from earmark.api.stories import STORIES
+from earmark.cli.openapi import text
+
+from .collection_runner import Runner
+from .conftest import KEY
+from .real import calling, served
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    import httpx2
+
+    from earmark.api.door import House
+
+FILE = Path(__file__).parents[2] / "docs/reference/earmark.postman_collection.json"
+COLLECTION: dict[str, Any] = json.loads(FILE.read_text(encoding="utf-8"))
+TOLD, EVERY = COLLECTION["item"]
+
+
+def test_the_collection_is_the_one_that_the_code_makes() -> None:
+    """Else: `earmark openapi --collection > docs/reference/earmark.postman_collection.json`."""
+    assert FILE.read_text(encoding="utf-8") == text(collection=True)
+
+
+def test_every_call_and_every_story_is_in_it() -> None:
+    """Nothing is left out, and every step of a story expects something."""
+    assert [item["name"] for item in EVERY["item"]] == [call.name for call in CALLS]
+    titles = ["A normal booking", "A double click", "A race", "A hold that ran out"]
+    assert [story["name"] for story in TOLD["item"]] == titles == [story.title for story in STORIES]
+
+
+async def test_the_command_prints_what_the_server_shows(stranger: httpx2.AsyncClient) -> None:
+    """`earmark openapi` and `/openapi.json` are one document."""
+    assert json.loads(text()) == (await stranger.get("/openapi.json")).json()
+
+
+@pytest.fixture
+async def runner(house: House) -> AsyncIterator[Runner]:
+    variables = {one["key"]: one["value"] for one in COLLECTION["variable"]}
+    async with served(house) as url, calling(url, KEY) as client:
+        yield Runner(client, variables)
+
+
+@pytest.mark.parametrize("story", TOLD["item"], ids=lambda story: story["name"])
+async def test_a_story_comes_true(runner: Runner, story: dict[str, Any]) -> None:
+    """Every expectation of every step, in order."""
+    await runner.play(story)
+    assert runner.checked >= 2 * len(story["item"]) - 1
+
+
+async def test_a_story_that_is_not_true_is_noticed(runner: Runner) -> None:
+    """The control: one wrong expectation, and one that nobody understands."""
+    for line in ('pm.test("no", () => pm.response.to.have.status(418));', "pm.expect(everything).to.be.fine;"):
+        wrong = copy.deepcopy(TOLD["item"][0])
+        wrong["item"][1]["event"][-1]["script"]["exec"].append(line)
+        with pytest.raises(AssertionError):
+            await runner.play(wrong)
+
+
+async def test_every_call_can_be_sent_as_it_stands(runner: Runner) -> None:
+    """What it names may not be there, but the server understands every one of them."""
+    for item in EVERY["item"]:
+        answer = await runner.ask(item["request"])
+        assert answer.status_code < 500, answer.text
+        assert answer.status_code not in {405, 415, 422}, (item["name"], answer.text)
+        if answer.status_code == 404:
+            assert answer.json()["code"] != "not_found" or item["name"] == "callback", item["name"]
