@@ -13,7 +13,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.routing import Route
 
-from earmark.api import bookings, events, guests, openapi, payments, problems, words
+from earmark.api import bookings, events, guests, openapi, payments, problems, stream, words
 from earmark.api.door import Call, House, Reply, Visit, endpoint, say
 from earmark.errors import EarmarkError
 from earmark.version import __version__
@@ -37,7 +37,8 @@ async def healthz(_: Visit) -> Reply:
 
 
 async def readyz(visit: Visit) -> Reply:
-    """The store answers, and its schema is current."""
+    """The store answers, its schema is current, and this server is not about to stop."""
+    visit.house.drain.check()
     await visit.engine.store.check()
     return say(words.HealthAnswer(status="ready", version=__version__))
 
@@ -71,7 +72,7 @@ HEALTH = (
         group="operations",
     ),
 )
-CALLS = (*events.CALLS, *bookings.CALLS, *payments.CALLS, *guests.CALLS, *HEALTH)
+CALLS = (*events.CALLS, *stream.CALLS, *bookings.CALLS, *payments.CALLS, *guests.CALLS, *HEALTH)
 METRICS = Call(
     method="GET",
     path="/metrics",

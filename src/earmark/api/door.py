@@ -18,6 +18,7 @@ import structlog
 from starlette.responses import Response
 
 from earmark.api import problems
+from earmark.api.drain import Drain
 from earmark.api.identity import Identity, Principal, Scope
 from earmark.api.metrics import Metrics
 from earmark.api.till import Till
@@ -27,6 +28,7 @@ from earmark.engine.engine import Engine
 from earmark.engine.ports import Clock
 from earmark.errors import EarmarkError, InvalidRequest, Outage
 from earmark.publish.availability import Availability
+from earmark.publish.stream import Hub
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -60,6 +62,10 @@ class Reply(msgspec.Struct, kw_only=True):
     media_type: str = JSON
     headers: dict[str, str] = {}
 
+    def response(self) -> Response:
+        """As Starlette wants it."""
+        return Response(self.body, status_code=self.status, media_type=self.media_type, headers=self.headers)
+
 
 class Call(msgspec.Struct, frozen=True, kw_only=True):
     """One call of the API: where it is, what it takes, what it gives, and who may make it."""
@@ -76,6 +82,8 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the handler reads the body itself, byte for byte."""
     status: HTTPStatus = HTTPStatus.OK
     bytes_max: int = BODY_BYTES_MAX
+    media_type: str = JSON
+    """Of the answer."""
     also: tuple[HTTPStatus, ...] = ()
     """Other statuses that the same answer may have."""
     refusals: tuple[str, ...] = ()
@@ -97,6 +105,9 @@ class House(msgspec.Struct, frozen=True, kw_only=True):
     guests: bool
     availability: Availability
     till: Till
+    hub: Hub | None = None
+    """Who follows events live; None where nobody can."""
+    drain: Drain = msgspec.field(default_factory=Drain)
 
 
 class Visit:
@@ -177,10 +188,8 @@ def endpoint(call: Call, house: House) -> Callable[[Request], Awaitable[Response
         try:
             visit = await _welcome(request, call=call, house=house)
             arguments = (_decode(decoder, visit._raw),) if decoder else ()  # noqa: SLF001 (the door made the visit)
-            answered: Reply = await call.handler(visit, *arguments)
-            response = Response(
-                answered.body, status_code=answered.status, media_type=answered.media_type, headers=answered.headers
-            )
+            answered: Reply | Response = await call.handler(visit, *arguments)
+            response = answered if isinstance(answered, Response) else answered.response()
             outcome = "ok"
         except EarmarkError as error:
             response, outcome = problems.respond(error), error.code

@@ -98,7 +98,7 @@ def _parameters(call: Call) -> list[dict[str, Any]]:
 
 def _responses(call: Call, names: dict[Any, str]) -> dict[str, Any]:
     said = (call.answer.__doc__ or call.summary).partition("\n")[0]
-    answered = {"description": said, "content": {"application/json": {"schema": {"$ref": names[call.answer]}}}}
+    answered = {"description": said, "content": {call.media_type: {"schema": {"$ref": names[call.answer]}}}}
     codes = [*call.refusals]
     if call.body:
         codes += ["invalid_request", "body_too_large", "unsupported_media_type"]

@@ -114,6 +114,7 @@ STATUS: dict[str, HTTPStatus] = {
     "overloaded": HTTPStatus.SERVICE_UNAVAILABLE,
     "outcome_unknown": HTTPStatus.SERVICE_UNAVAILABLE,
     "unavailable": HTTPStatus.SERVICE_UNAVAILABLE,
+    "stopping": HTTPStatus.SERVICE_UNAVAILABLE,
     "setup": HTTPStatus.SERVICE_UNAVAILABLE,
     "internal": HTTPStatus.INTERNAL_SERVER_ERROR,
 }
@@ -205,6 +206,7 @@ _DETAILS: dict[str, str | Callable[[Mapping[str, Any]], str]] = {
     "overloaded": "Very many people are booking right now. Please try again in a moment.",
     "outcome_unknown": "We could not tell whether this went through. Please ask again before you retry.",
     "unavailable": "We cannot take bookings at this moment. Please try again soon.",
+    "stopping": "This server is about to stop. Please try again in a moment.",
     "setup": "This shop is not set up completely yet.",
     "internal": "Something went wrong on our side. Please try again.",
 }
