@@ -43,8 +43,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     redis_url: Annotated[
         str | None,
         About(
-            "a Redis that refuses hopeless holds in front of the database; several URLs, divided by commas, share the "
-            "events",
+            "a Redis that refuses hopeless holds in front of the database, and tells other servers what happened; "
+            "several URLs, divided by commas, share the events",
             also=("REDIS_URL", "REDIS_URLS"),
         ),
     ] = None
@@ -56,6 +56,24 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         About("how many processes `serve` runs on the port; more than one needs PostgreSQL", least=1, most=WORKERS_MAX),
     ] = 1
     guests: Annotated[bool, About("whether anonymous buyers are let in")] = False
+    drain_seconds: Annotated[
+        float,
+        About(
+            "how long a server that was told to stop still takes new connections while `/readyz` fails, for load "
+            "balancers that need a moment",
+            least=0,
+            most=300,
+        ),
+    ] = 0.0
+    stream_heartbeat_seconds: Annotated[
+        float, About("how often a live stream with nothing to tell gives a sign of life", least=0.1, most=300)
+    ] = 15.0
+    stream_stall_seconds: Annotated[
+        float, About("how long a client may read nothing of what it was sent before it is dropped", least=1, most=3600)
+    ] = 30.0
+    stream_readers_max: Annotated[
+        int, About("how many live streams one process serves at once", least=0, most=1_000_000)
+    ] = 10_000
     sweep: Annotated[
         bool,
         About(

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
+
+import msgspec
 
 from earmark.clock import SystemClock
 from earmark.domain.policy import Policy
@@ -13,16 +18,26 @@ from earmark.errors import SetupError
 from earmark.uuids import Uuid7Ids
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import AsyncIterator, Collection, Sequence
 
     from earmark.config import Settings
     from earmark.engine.accounts import Accounts
     from earmark.engine.gateway import Gateway
     from earmark.engine.ports import Admission, Clock, Store
     from earmark.locks import Locks
+    from earmark.publish.news import Feed
+    from earmark.publish.redis import Listener
     from earmark.store.migrations import Migration
 
+NEWS_SECONDS_MAX = 2.0
 POSTGRES = {"postgres", "postgresql"}
+
+
+class News(msgspec.Struct, frozen=True, kw_only=True):
+    """The way to a Redis that carries news."""
+
+    pool: Any
+    close: Callable[[], Awaitable[None]]
 
 
 async def engine_for(settings: Settings) -> Engine:
@@ -104,6 +119,50 @@ def _open_admission(redis_url: str) -> Admission:
     except ImportError as missing:
         raise SetupError(problem="Redis needs an extra: pip install 'earmark[redis]'") from missing
     return open_admission(redis_url)
+
+
+def open_news(redis_url: str | None) -> News | None:
+    """Connections to a Redis over which processes tell each other the news: one server, or one that Sentinels name.
+
+    None for anything else: a cluster, or several servers, would need a connection to each and somebody to watch them
+    all. Without one, servers ask the database, which is never wrong.
+    """
+    if redis_url is None:
+        return None
+    from earmark.locks import url as addresses
+    from earmark.locks.redis.servers import close_pool, one_pool, sentinel_pool
+
+    [url, *more] = addresses.addresses_of(redis_url)
+    scheme = urlsplit(url).scheme
+    if more or scheme not in (*addresses.REDIS, "sentinel"):
+        return None
+    if scheme != "sentinel":
+        pool = one_pool(url, timeout=NEWS_SECONDS_MAX)
+        return News(pool=pool, close=lambda: close_pool(pool))
+    watchers, service, options = addresses.hosts_of(url)
+    pool, sentinel = sentinel_pool(watchers, service, timeout=NEWS_SECONDS_MAX, options=options)
+    return News(pool=pool, close=lambda: close_pool(pool, sentinel))
+
+
+@contextlib.asynccontextmanager
+async def telling(redis_url: str | None, *, feed: Feed | None, listener: Listener | None) -> AsyncIterator[None]:
+    """While the block runs, what a relay here numbers is told to other processes, and what theirs do is told here."""
+    news = open_news(redis_url)
+    if news is None:
+        yield
+        return
+    from earmark.publish import redis
+
+    telling = [redis.herald(feed, news.pool)] if feed is not None else []
+    hearing = [redis.listen(listener, news.pool)] if listener is not None else []
+    tasks = [asyncio.create_task(one) for one in (*telling, *hearing)]
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await news.close()
 
 
 async def open_store(database_url: str, *, clock: Clock | None = None) -> Store:

@@ -13,7 +13,19 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.routing import Route
 
-from earmark.api import bookings, events, guests, idempotency, locks, openapi, payments, problems, tokens, words
+from earmark.api import (
+    bookings,
+    events,
+    guests,
+    idempotency,
+    locks,
+    openapi,
+    payments,
+    problems,
+    stream,
+    tokens,
+    words,
+)
 from earmark.api.door import Call, House, Reply, Visit, endpoint, say
 from earmark.api.router import Router
 from earmark.errors import EarmarkError
@@ -38,7 +50,8 @@ async def healthz(_: Visit) -> Reply:
 
 
 async def readyz(visit: Visit) -> Reply:
-    """The store answers, and its schema is current."""
+    """The store answers, its schema is current, and this server is not about to stop."""
+    visit.house.drain.check()
     await visit.engine.store.check()
     return say(words.HealthAnswer(status="ready", version=__version__))
 
@@ -74,6 +87,7 @@ HEALTH = (
 )
 CALLS = (
     *events.CALLS,
+    *stream.CALLS,
     *bookings.CALLS,
     *idempotency.CALLS,
     *payments.CALLS,

@@ -17,7 +17,7 @@ import structlog
 from starlette.requests import Request, cookie_parser
 
 from earmark.api import limits, problems, query
-from earmark.api.deadline import Deadline
+from earmark.api.drain import Drain
 from earmark.api.identity import TOKEN_PREFIX, Doubt, Identity, Principal, Scope, credential_of
 from earmark.api.limits import Limits
 from earmark.api.metrics import Metrics
@@ -30,11 +30,13 @@ from earmark.engine.ports import Clock
 from earmark.errors import EarmarkError, InvalidRequest, Outage, OutcomeUnknown, StoreUnavailable
 from earmark.locks import Locks
 from earmark.publish.availability import Availability
+from earmark.publish.stream import Hub
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from datetime import datetime
 
+    from starlette.responses import Response
     from starlette.types import ASGIApp, Receive, Send
     from starlette.types import Scope as Asked
 
@@ -56,7 +58,6 @@ _JSON = JSON.encode()
 _MEDIA_TYPES = {said: said.encode() for said in (JSON, problems.MEDIA_TYPE)}
 _WITHOUT_BODY = frozenset({HTTPStatus.NO_CONTENT, HTTPStatus.NOT_MODIFIED})
 _encoder = msgspec.json.Encoder()
-_patience = Patience(BODY_SECONDS_MAX)
 log = structlog.get_logger("earmark")
 
 Render = Any  # a function from what was decided, and when, to the answer in the API's words
@@ -88,6 +89,8 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the handler reads the body itself, byte for byte."""
     status: HTTPStatus = HTTPStatus.OK
     bytes_max: int = BODY_BYTES_MAX
+    media_type: str = JSON
+    """Of the answer."""
     also: tuple[HTTPStatus, ...] = ()
     """Other statuses that the same answer may have."""
     refusals: tuple[str, ...] = ()
@@ -112,9 +115,14 @@ class House(msgspec.Struct, frozen=True, kw_only=True):
     locks: Locks | None = None
     """Where a Redis is set up."""
     limits: Limits = msgspec.field(default_factory=Limits)
-    deadline: Deadline = msgspec.field(default_factory=lambda: Deadline(SECONDS_MAX))
+    deadline: Patience = msgspec.field(default_factory=lambda: Patience(SECONDS_MAX))
+    """For each call, a little after the engine's own, which knows more about what it was doing."""
+    body_patience: Patience = msgspec.field(default_factory=lambda: Patience(BODY_SECONDS_MAX))
     trust_proxy: bool = False
     """Whether what a proxy adds about its caller is believed."""
+    hub: Hub | None = None
+    """Who follows events live; None where nobody can."""
+    drain: Drain = msgspec.field(default_factory=Drain)
 
 
 class Visit:
@@ -234,7 +242,7 @@ class _Endpoint:
         try:
             visit = await _welcome(scope, receive, call=call, house=self._house)
             arguments = (_decode(self._decoder, visit.raw),) if self._decoder else ()
-            answered: Reply = await _within(self._house.deadline, call, call.handler(visit, *arguments))
+            answered: Reply | Response = await _within(self._house.deadline, call, call.handler(visit, *arguments))
             outcome = "ok"
         except EarmarkError as error:
             answered, outcome = refuse(error), error.code
@@ -246,13 +254,16 @@ class _Endpoint:
         seconds = time.perf_counter() - started
         self._house.metrics.observe(call.name, outcome=outcome, seconds=seconds)
         self._log.debug(call.name, outcome=outcome, took_ms=round(seconds * 1000, 1), **scope["path_params"])
-        await _put(answered, send)
+        if isinstance(answered, Reply):
+            await _put(answered, send)
+        else:
+            await answered(scope, receive, send)
 
 
-async def _within(deadline: Deadline, call: Call, work: Any) -> Reply:
+async def _within(deadline: Patience, call: Call, work: Any) -> Reply | Response:
     """In time, or an answer that says what is known: of a call that changes something, nothing."""
     try:
-        answered: Reply = await deadline.within(work)
+        answered: Reply | Response = await deadline.wait(work)
     except TimeoutError as late:
         if call.method == "GET":
             raise StoreUnavailable(because="the call took too long") from late
@@ -294,13 +305,11 @@ async def _welcome(scope: Asked, receive: Receive, *, call: Call, house: House) 
         house.limits.admit(principal)
     if scope["query_string"] and not call.raw:
         query.check(Request(scope).query_params.multi_items(), known={name for name, _ in call.query})
-    raw = await _read(headers, receive, bytes_max=call.bytes_max) if call.body or call.raw else b""
+    raw = await _read(headers, receive, call=call, patience=house.body_patience) if call.body or call.raw else b""
     return Visit(scope, call=call, house=house, headers=headers, principal=principal, raw=raw)
 
 
-async def _recognise(
-    scope: Asked, headers: Mapping[bytes, bytes], house: House, *, anybody: bool
-) -> Principal | None:
+async def _recognise(scope: Asked, headers: Mapping[bytes, bytes], house: House, *, anybody: bool) -> Principal | None:
     """Who shows what the request shows. Whoever is known costs no wait; who tries out keys is slowed down.
 
     Where it may be anybody, nobody is looked up and nobody is slowed down.
@@ -340,7 +349,7 @@ def _text(headers: Mapping[bytes, bytes], name: bytes) -> str | None:
     return None if said is None else said.decode("latin-1")
 
 
-async def _read(headers: Mapping[bytes, bytes], receive: Receive, *, bytes_max: int) -> bytes:
+async def _read(headers: Mapping[bytes, bytes], receive: Receive, *, call: Call, patience: Patience) -> bytes:
     """The body, if it is JSON and not too large.
 
     What is too large is read on and thrown away, up to a bound: a sender that is cut off while it still sends would
@@ -348,11 +357,11 @@ async def _read(headers: Mapping[bytes, bytes], receive: Receive, *, bytes_max: 
     """
     limits.check_encoding(_text(headers, b"content-encoding"))
     try:
-        raw, size = await _patience.wait(_gather(receive, bytes_max=bytes_max))
+        raw, size = await patience.wait(_gather(receive, bytes_max=call.bytes_max))
     except TimeoutError:
         raise InvalidRequest.at("", "the body did not arrive in time") from None
-    if size > bytes_max:
-        raise problems.TooLarge(bytes_max=bytes_max)
+    if size > call.bytes_max:
+        raise problems.TooLarge(bytes_max=call.bytes_max)
     if size and headers.get(b"content-type", b"").partition(b";")[0].strip().lower() != _JSON:
         raise problems.WrongMediaType
     return raw

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import zlib
 from datetime import UTC, datetime
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
@@ -15,6 +13,7 @@ from earmark.api import words
 from earmark.api.door import Call, Reply, Visit, reply, say
 from earmark.api.identity import Scope
 from earmark.api.paging import read_page
+from earmark.api.pictures import Words, version
 from earmark.domain.event import Event
 from earmark.domain.ids import EventId, PoolId, SeatId
 from earmark.domain.money import is_currency
@@ -22,22 +21,17 @@ from earmark.domain.pool import Pool
 from earmark.domain.seat import Seat, SeatState
 from earmark.engine.asks import Change, Create, Decided, PoolPatch, SeatPatch
 from earmark.errors import EventUnknown, InvalidRequest, SeatUnknown
-from earmark.publish.availability import Picture
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from earmark.domain.ids import Buyer
     from earmark.engine.ports import SeatMap
+    from earmark.publish.availability import Picture
 
 EVENT_BYTES_MAX = 16 * 1024 * 1024
 YEARS = range(1970, 9999)
-OWNED = frozenset({SeatState.HELD, SeatState.BOOKED})
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
-
-_SEATS = b'"seats":['
-_NOT_MINE = b'"mine":false}'
-_encode = msgspec.json.Encoder().encode
+WORDS = Words()
 
 
 async def create(visit: Visit, body: words.EventBody) -> Reply:
@@ -91,7 +85,7 @@ async def change(visit: Visit, body: words.EventPatchBody) -> Reply:
         actor=visit.principal.actor,
         entry_id=visit.engine.ids.entry_id(),
         memo=visit.memo(_render, status=HTTPStatus.OK),
-        event_id=_event_id(visit),
+        event_id=event_id_of(visit),
         fields={name: _utc(name, value) for name, value in own.items() if value is not msgspec.UNSET},
         seats=tuple(SeatPatch(id=SeatId(seat.id), blocked=seat.blocked, price=seat.price) for seat in body.seats),
         pools=tuple(PoolPatch(id=PoolId(pool.id), capacity=pool.capacity, price=pool.price) for pool in body.pools),
@@ -116,17 +110,17 @@ async def list_(visit: Visit) -> Reply:
 
 async def show_map(visit: Visit) -> Reply:
     """The seat map and the pools, with an ETag that changes when anything on it does."""
-    event_id = _event_id(visit)
+    event_id = event_id_of(visit)
     shown = await visit.house.availability.show(event_id)
     actor = visit.principal.actor
     if shown.event.live != actor.live:
         raise EventUnknown(event_id=event_id)
-    own = shown.picture.own.get(actor.buyer, ()) if actor.buyer else ()
-    version = shown.picture.version + (f"-{zlib.crc32(repr(own).encode()):08x}" if own else "")
-    headers = {"ETag": f'"{version}"', "Cache-Control": "private, no-cache"}
-    if f'"{version}"' in visit.headers.get(b"if-none-match", b"").decode("latin-1"):
+    buyer = actor.buyer
+    tag = version(shown.picture, shown.picture.own.get(buyer, ()) if buyer else ())
+    headers = {"ETag": f'"{tag}"', "Cache-Control": "private, no-cache"}
+    if f'"{tag}"' in visit.headers.get(b"if-none-match", b"").decode("latin-1"):
         return Reply(status=HTTPStatus.NOT_MODIFIED, headers=headers)
-    return Reply(body=_finish(shown.picture.body, version=version, own=own), headers=headers)
+    return Reply(body=WORDS.tell(shown.picture, buyer, whole=True), headers=headers)
 
 
 async def show_seat(visit: Visit) -> Reply:
@@ -154,38 +148,14 @@ async def explain_seat(visit: Visit) -> Reply:
 
 
 def draw(event: Event, seen: SeatMap) -> Picture:
-    """The map in the API's words, as it is for a shop; whose the seats are is only marked, and `_finish` says it."""
-    parts: list[bytes] = []
-    own: dict[Buyer, list[int]] = {}
-    place = len(_SEATS)
-    for on_map in seen.seats:
-        seat = words.seat_answer(on_map, now=seen.now, buyer=None)
-        part = _encode(seat)
-        assert part.endswith(_NOT_MINE)
-        place += len(part) + 1
-        if seat.state in OWNED and on_map.owner_buyer is not None:
-            own.setdefault(on_map.owner_buyer, []).append(place - 1 - len("false}"))
-        parts.append(part)
-    pools = _encode([words.pool_answer(pool) for pool in seen.pools])
-    body = b"".join((_SEATS, b",".join(parts), b'],"pools":', pools, b"}"))
-    digest = hashlib.sha256(b"%d " % event.version)
-    digest.update(body)
-    return Picture(version=digest.hexdigest()[:16], body=body, own=own)
-
-
-def _finish(body: bytes, *, version: str, own: Sequence[int]) -> bytes:
-    """The body with its version in front, and the buyer's own seats marked as theirs."""
-    whole, at = memoryview(body), 0
-    pieces: list[bytes | memoryview] = [b'{"version":"', version.encode(), b'",']
-    for place in own:
-        pieces += (whole[at:place], b"true")
-        at = place + len("false")
-    return b"".join((*pieces, whole[at:]))
+    """The map in the API's words, as it is for a shop; whose the seats are is only marked."""
+    parts = [WORDS.part(on_map, now=seen.now) for on_map in seen.seats]
+    return WORDS.paint(event, parts, [WORDS.pool(pool) for pool in seen.pools])
 
 
 async def find(visit: Visit) -> Event:
     """The event in the path, if it is of the caller's kind."""
-    event_id = _event_id(visit)
+    event_id = event_id_of(visit)
     event = await visit.engine.store.read_event(event_id)
     if event is None or event.live != visit.principal.actor.live:
         raise EventUnknown(event_id=event_id)
@@ -203,7 +173,8 @@ async def _one_seat(visit: Visit) -> SeatMap:
     return seen
 
 
-def _event_id(visit: Visit) -> EventId:
+def event_id_of(visit: Visit) -> EventId:
+    """The event in the path."""
     event_id = visit.path["event_id"]
     if "\0" in event_id:  # PostgreSQL's text cannot hold it, so no event has it
         raise EventUnknown(event_id=event_id.replace("\0", "\N{REPLACEMENT CHARACTER}"))

@@ -138,7 +138,7 @@ def _granted(call: Call, names: dict[Any, str]) -> dict[str, Any]:
     content: dict[str, Any] = {"schema": {"$ref": names[call.answer]}}
     if call.name in examples.ANSWERS:
         content["example"] = examples.ANSWERS[call.name]
-    answered = {"description": said, "content": {"application/json": content}}
+    answered = {"description": said, "content": {call.media_type: content}}
     headers = [*_OF_CALL.get(call.name, ()), *(["Idempotency-Replayed"] if call.idempotent else [])]
     return answered | ({"headers": _headers(headers)} if headers else {})
 

@@ -139,6 +139,7 @@ STATUS: dict[str, HTTPStatus] = {
     "overloaded": HTTPStatus.SERVICE_UNAVAILABLE,
     "outcome_unknown": HTTPStatus.SERVICE_UNAVAILABLE,
     "unavailable": HTTPStatus.SERVICE_UNAVAILABLE,
+    "stopping": HTTPStatus.SERVICE_UNAVAILABLE,
     "setup": HTTPStatus.SERVICE_UNAVAILABLE,
     "internal": HTTPStatus.INTERNAL_SERVER_ERROR,
 }
@@ -271,6 +272,7 @@ _DETAILS: dict[str, str | Callable[[Mapping[str, Any]], str]] = {
     "overloaded": "Very many people are booking right now. Please try again in a moment.",
     "outcome_unknown": "We could not tell whether this went through. Ask again with the same key, and you will know.",
     "unavailable": "We cannot take bookings at this moment. Please try again soon.",
+    "stopping": "This server is about to stop. Please try again in a moment.",
     "setup": "This shop is not set up completely yet.",
     "internal": "Something went wrong on our side. Please try again.",
 }

@@ -17,20 +17,23 @@ import warnings
 from typing import TYPE_CHECKING, Any
 
 from earmark.api.app import create_app
-from earmark.api.deadline import Deadline
 from earmark.api.door import House
+from earmark.api.drain import drop_unread
 from earmark.api.events import draw
 from earmark.api.identity import Identity
 from earmark.api.limits import Limits
 from earmark.api.metrics import Metrics
+from earmark.api.patience import Patience
+from earmark.api.pictures import Words
 from earmark.api.till import ANSWER_SECONDS, Till
 from earmark.clock import SystemClock
 from earmark.errors import SetupError
 from earmark.publish.availability import Availability
 from earmark.publish.news import Feed
+from earmark.publish.stream import Hub
 from earmark.threads import threads_ended
 from earmark.version import __version__
-from earmark.wiring import engine_for, open_gateways, open_locks, open_sandbox
+from earmark.wiring import engine_for, open_gateways, open_locks, open_sandbox, telling
 from earmark.workers import loop
 from earmark.workers.reconciler import Reconciler
 from earmark.workers.relay import Relay
@@ -42,6 +45,7 @@ if TYPE_CHECKING:
     from earmark.config import Settings
 
 GRACE_SECONDS = 1.0
+LATER_SECONDS = 0.5
 BACKLOG = 2048
 TAKEN = {errno.EADDRINUSE, errno.EACCES}
 
@@ -62,6 +66,16 @@ async def serve(settings: Settings, *, ready: Callable[[str], None], duty: async
         # Whoever asks for little time is told that the gateway still decides, rather than nothing.
         seconds=min(ANSWER_SECONDS, settings.request_seconds_max / 2),
     )
+    feed = Feed()
+    hub = Hub(
+        engine.store,
+        clock=SystemClock(),
+        brush=Words(),
+        feed=feed,
+        heartbeat_seconds=settings.stream_heartbeat_seconds,
+        stall_seconds=settings.stream_stall_seconds,
+        readers_max=settings.stream_readers_max,
+    )
     house = House(
         engine=engine,
         identity=Identity(admin_key=settings.admin_key, secret=settings.secret, keys=engine.store.keys),
@@ -72,8 +86,9 @@ async def serve(settings: Settings, *, ready: Callable[[str], None], duty: async
         till=till,
         locks=open_locks(settings),
         limits=Limits(per_key=settings.requests_per_second_per_key, per_buyer=settings.requests_per_second_per_buyer),
-        deadline=Deadline(settings.request_seconds_max),
+        deadline=Patience(settings.request_seconds_max + LATER_SECONDS),
         trust_proxy=settings.trust_proxy,
+        hub=hub,
     )
     stop = asyncio.Event()
     agents: list[loop.Agent] = []
@@ -84,9 +99,14 @@ async def serve(settings: Settings, *, ready: Callable[[str], None], duty: async
             interval_seconds_max=settings.sweep_interval_seconds,
             batch_size_max=settings.sweep_batch_size_max,
         )
-        agents += [sweeper, Relay(engine.store.outbox, Feed()), Reconciler(till.teller)]
+        agents += [sweeper, Relay(engine.store.outbox, feed), Reconciler(till.teller)]
     try:
-        async with threads_ended(), signals(stop), _door(create_app(house), settings, stop):
+        async with (
+            threads_ended(),
+            signals(stop),
+            telling(settings.redis_url, feed=feed if settings.sweep else None, listener=hub),
+            _door(house, settings, stop),
+        ):
             # What is here by now stays: to search it for rubbish again and again would be a pause in every minute.
             gc.collect()
             gc.freeze()
@@ -96,6 +116,7 @@ async def serve(settings: Settings, *, ready: Callable[[str], None], duty: async
             await stop.wait()
     finally:
         await house.identity.close()
+        await hub.close()
         await till.close()
         if house.locks is not None:
             await house.locks.close()
@@ -125,20 +146,34 @@ async def signals(stop: asyncio.Event) -> AsyncIterator[None]:
 
 
 @contextlib.asynccontextmanager
-async def _door(app: Any, settings: Settings, stop: asyncio.Event) -> AsyncIterator[None]:
-    server = _granian(app, settings)
+async def _door(house: House, settings: Settings, stop: asyncio.Event) -> AsyncIterator[None]:
+    server = _granian(house.drain.around(create_app(house)), settings)
     serving = asyncio.create_task(server.serve())
     serving.add_done_callback(lambda _: stop.set())
+    draining = asyncio.create_task(_drain(house, settings, stop))
     try:
         await _open(settings, serving)
+        drop_unread(settings.port, seconds=settings.stream_stall_seconds)
         yield
     finally:
+        stop.set()
+        with contextlib.suppress(Exception):
+            await draining
         with contextlib.suppress(Exception):
             server.stop()
         await asyncio.wait({serving}, timeout=GRACE_SECONDS)
         serving.cancel()
         with contextlib.suppress(asyncio.CancelledError, Exception):
             await asyncio.wait_for(serving, timeout=GRACE_SECONDS)
+
+
+async def _drain(house: House, settings: Settings, stop: asyncio.Event) -> None:
+    """As soon as there is word to stop, whatever else is still being finished."""
+    await stop.wait()
+    house.drain.begin()
+    if house.hub:
+        house.hub.end()
+    await house.drain.finish(port=settings.port, seconds=settings.drain_seconds)
 
 
 def _granian(app: Any, settings: Settings) -> Any:
@@ -156,7 +191,8 @@ def _granian(app: Any, settings: Settings) -> Any:
             interface=Interfaces.ASGINL,
             websockets=False,
             backlog=BACKLOG,
-            backpressure=BACKLOG,
+            # How many connections at once: streams stay, and others must find room beside them.
+            backpressure=BACKLOG + settings.stream_readers_max,
             http1_settings=HTTP1Settings(header_read_timeout=30_000),
             log_enabled=False,
         )

@@ -95,6 +95,30 @@ def locks(
     return _end(result, told=told, show=None if json else lambda: screen.show(out, result))
 
 
+@bench.command
+def stream(
+    *,
+    readers: Annotated[int, Parameter(validator=Number(gte=1, lte=10_000), help="How many follow one event.")] = 1000,
+    rate: Annotated[float, Parameter(validator=Number(gt=0, lte=10_000), help="Changes per second.")] = 200.0,
+    seconds: Annotated[float, Parameter(validator=Number(gt=0, lte=600), help="How long changes are made.")] = 10.0,
+    database: Annotated[
+        str | None, Parameter(help="An empty database to measure on. Else a private PostgreSQL is started.")
+    ] = None,
+    json: Annotated[bool, Parameter(negative="", help="One JSON object on stdout, and nothing else.")] = False,
+) -> int:
+    """Measure how soon readers of the live map see a change. Exits with 1 when a floor is missed."""
+    configure(verbose=False)
+    try:
+        from earmark.lab.stream import run as runs
+        from earmark.lab.stream import screen
+    except ModuleNotFoundError as missing:
+        raise SetupError(problem="The bench needs extras: pip install 'earmark[postgres,server,servers]'") from missing
+    plan = runs.Plan(readers=readers, rate=rate, seconds=seconds)
+    told, out = Console(stderr=True, highlight=False), Console(highlight=False)
+    result = asyncio.run(runs.run(plan, database=database, watch=told.print))
+    return _end(result, told=told, show=None if json else lambda: screen.show(out, result))
+
+
 class _Result(Protocol):
     """What both benches come to."""
 

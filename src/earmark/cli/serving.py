@@ -179,7 +179,9 @@ async def _work(settings: config.Settings) -> None:
             interval_seconds_max=settings.sweep_interval_seconds,
             batch_size_max=settings.sweep_batch_size_max,
         )
-        await loop.run([sweeper, Reconciler(teller), Relay(engine.store.outbox, Feed())], stop)
+        feed = Feed()
+        async with wiring.telling(settings.redis_url, feed=feed, listener=None):
+            await loop.run([sweeper, Reconciler(teller), Relay(engine.store.outbox, feed)], stop)
     finally:
         await teller.close()
         await engine.close()

@@ -39,6 +39,7 @@ from earmark.domain.pool import Pool, PoolDelta
 from earmark.domain.seat import Seat, SeatSeen
 from earmark.engine.accounts import KeepsAccounts
 from earmark.engine.keys import KeepsKeys
+from earmark.engine.live import Followed
 from earmark.engine.watch import Watched
 
 if TYPE_CHECKING:
@@ -308,7 +309,7 @@ class Flaw(msgspec.Struct, frozen=True, kw_only=True):
     row: str
 
 
-class Store(KeepsAccounts, KeepsKeys, Watched, Protocol):
+class Store(Followed, KeepsAccounts, KeepsKeys, Watched, Protocol):
     """The truth."""
 
     @property

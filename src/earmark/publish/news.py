@@ -70,6 +70,12 @@ class Follower:
             await self._told.wait()
         return self._waiting.popleft()
 
+    def taken(self) -> list[Numbered]:
+        """All that waits at this moment."""
+        taken = list(self._waiting)
+        self._waiting.clear()
+        return taken
+
     def tell(self, news: Sequence[Numbered]) -> None:
         """The feed's side."""
         self._waiting.extend(news)

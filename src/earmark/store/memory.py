@@ -28,6 +28,7 @@ from earmark.engine.ports import BookingFilter, Changes, Flaw, Opening, SeatMap,
 from earmark.store.inline import drive
 from earmark.store.memory_accounts import MemoryAccounts
 from earmark.store.memory_keys import MemoryKeys
+from earmark.store.memory_live import MemoryLive
 from earmark.store.memory_money import MoneyReads, MoneySteps, MoneyTables
 from earmark.store.memory_outbox import MemoryOutbox
 
@@ -79,6 +80,7 @@ class MemoryStore(MoneyReads):
         self._clock = clock
         self._tables = _Tables()
         self.outbox = MemoryOutbox(lambda: (self._tables.entries, self._tables.numbers))
+        self.live = MemoryLive(self.outbox, read_map=self.read_map)
         self.accounts = Accounts(MemoryAccounts(clock))
         self.keys = Keys(MemoryKeys(clock))
 

@@ -36,7 +36,7 @@ class MemoryOutbox:
                 taken[entry.id] = entry
         given = []
         for entry in _in_order(taken.values()):
-            numbers[entry.id] = 1 + self._newest(entry.event_id)
+            numbers[entry.id] = 1 + self.newest(entry.event_id)
             given.append(Numbered(sequence=numbers[entry.id], entry=entry))
         more = len(found) == limit
         return Numbering(
@@ -57,9 +57,10 @@ class MemoryOutbox:
         """From all entries there are."""
         entries, numbers = self._journal()
         unsent = Counter(entry.event_id for entry in entries.values() if entry.id not in numbers)
-        return {event_id: total(numbered=self._newest(event_id), unsent=unsent[event_id]) for event_id in ids}
+        return {event_id: total(numbered=self.newest(event_id), unsent=unsent[event_id]) for event_id in ids}
 
-    def _newest(self, event_id: EventId) -> int:
+    def newest(self, event_id: EventId) -> int:
+        """The newest number of an event; zero when it has none."""
         entries, numbers = self._journal()
         own = (number for entry_id, number in numbers.items() if entries[entry_id].event_id == event_id)
         return max(own, default=0)

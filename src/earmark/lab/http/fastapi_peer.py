@@ -24,7 +24,7 @@ from earmark.lab.booking.strategies import STRATEGIES
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-DATABASE, TOKEN, CONNECTIONS = "BENCH_DATABASE", "BENCH_TOKEN", "BENCH_CONNECTIONS"  # noqa: S105 (a variable's name)
+DATABASE, TOKEN, CONNECTIONS = "BENCH_DATABASE", "BENCH_TOKEN", "BENCH_CONNECTIONS"
 TTL_SECONDS = 600
 
 

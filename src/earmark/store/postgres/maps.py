@@ -9,10 +9,10 @@ from earmark.engine.ports import MAP_HORIZON, SeatMap
 from earmark.store.postgres import rows
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
     from datetime import timedelta
 
-    from earmark.domain.ids import EventId
+    from earmark.domain.ids import EventId, SeatId
     from earmark.engine.ports import SeatOnMap
 
 PAGE_ROWS = 2000
@@ -20,10 +20,20 @@ SEATS_AT_ONCE_MAX = 500
 """More than these are decoded in a thread, so that others are answered meanwhile."""
 
 
-async def read_map(connection: Any, event_id: EventId, *, offset: timedelta, sql: Mapping[str, str]) -> SeatMap:
-    """Everything as one moment left it, and how long the clock leaves it so."""
+async def read_map(
+    connection: Any,
+    event_id: EventId,
+    *,
+    offset: timedelta,
+    sql: Mapping[str, str],
+    ids: Collection[SeatId] | None = None,
+) -> SeatMap:
+    """Everything as one moment left it, or just these seats and the pools, and how long the clock leaves it so."""
     async with connection.transaction(isolation="repeatable_read", readonly=True):
-        seats = await _read_seats(connection, sql["read_map"], event_id)
+        if ids is None:
+            seats = await _read_seats(connection, sql["read_map"], event_id)
+        else:
+            seats = _decode(await connection.fetch(sql["read_some_seats"], event_id, list(ids)))
         now = await connection.fetchval(sql["begin"], offset)
         pools = await connection.fetch(sql["read_pools"], event_id, now)
         ends_at = await connection.fetchval(sql["next_lapse"], event_id, now, now + MAP_HORIZON)

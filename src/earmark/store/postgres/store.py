@@ -21,6 +21,7 @@ from earmark.store.postgres.accounts import PostgresAccounts
 from earmark.store.postgres.draft import Misremembered, NeedsLocks, PostgresDraft
 from earmark.store.postgres.idle import Ended, Idle, has_said_goodbye, is_open
 from earmark.store.postgres.keys import PostgresKeys
+from earmark.store.postgres.live import PostgresLive
 from earmark.store.postgres.maps import read_map
 from earmark.store.postgres.migrate import read_applied, split_url
 from earmark.store.postgres.money import MoneyReads
@@ -29,7 +30,7 @@ from earmark.store.postgres.recall import Recall
 from earmark.store.postgres.transaction import PostgresTransaction
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Collection
     from datetime import datetime
 
     from earmark.domain.booking import Booking
@@ -96,7 +97,9 @@ class PostgresStore(MoneyReads):
         self._idle = Idle(pool)
         self._sql = queries.steps("postgres") | queries.sql("postgres", "outbox.sql")
         self._sql |= queries.sql("postgres", "accounts.sql") | queries.sql("postgres", "keys.sql")
+        self._sql |= queries.sql("postgres", "live.sql")
         self.outbox = PostgresOutbox(self.transact, read=self._read)
+        self.live = PostgresLive(read=self._read, see=self._see)
         self.accounts = Accounts(PostgresAccounts(self.transact, read=self._read))
         self.keys = Keys(PostgresKeys(self.transact, read=self._read))
 
@@ -232,9 +235,12 @@ class PostgresStore(MoneyReads):
             seats, now = await self._read("read_seat", event_id, seat_id), await self._now()
             pools = [rows.pool(row) for row in await self._read("read_pools", event_id, now)]
             return SeatMap(now=now, seats=[rows.seat_on_map(row) for row in seats], pools=pools)
+        return await self._see(event_id)
+
+    async def _see(self, event_id: EventId, ids: Collection[SeatId] | None = None) -> SeatMap:
         try:
             async with asyncio.timeout(READ_SECONDS), self._pool.acquire() as connection:
-                return await read_map(connection, event_id, offset=self._clock.offset, sql=self._sql)
+                return await read_map(connection, event_id, offset=self._clock.offset, sql=self._sql, ids=ids)
         except SILENT_OR_STOPPED as silence:
             raise StoreUnavailable(because=_reason(silence)) from silence
 

@@ -21,6 +21,7 @@ from earmark.store.sqlite import rows
 from earmark.store.sqlite.accounts import SqliteAccounts
 from earmark.store.sqlite.connection import connect, file_of, is_busy, is_silence, unavailable, use_wal
 from earmark.store.sqlite.keys import SqliteKeys
+from earmark.store.sqlite.live import SqliteLive
 from earmark.store.sqlite.migrate import read_applied
 from earmark.store.sqlite.money import MoneyReads
 from earmark.store.sqlite.outbox import SqliteOutbox
@@ -60,6 +61,7 @@ class SqliteStore(MoneyReads):
         self._local = threading.local()
         self._readers: list[sqlite3.Connection] = []
         self.outbox = SqliteOutbox(self.transact, look=self._look)
+        self.live = SqliteLive(look=self._look, clock=clock)
         self.accounts = Accounts(SqliteAccounts(self.transact, look=self._look))
         self.keys = Keys(SqliteKeys(self.transact, look=self._look))
 

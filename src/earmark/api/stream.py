@@ -1,0 +1,100 @@
+"""The live map at the door: `text/event-stream`, one snapshot and then what changes."""
+
+from __future__ import annotations
+
+import asyncio
+from http import HTTPStatus
+from typing import TYPE_CHECKING
+
+from starlette.responses import Response
+
+from earmark.api import words
+from earmark.api.door import Call, Visit
+from earmark.api.events import event_id_of
+from earmark.errors import EventUnknown, StoreUnavailable
+
+if TYPE_CHECKING:
+    from starlette.types import Receive, Scope, Send
+
+    from earmark.publish.stream import Reader
+
+MEDIA_TYPE = "text/event-stream"
+HEADERS = {
+    "Cache-Control": "no-store",
+    # Proxies that collect an answer before they pass it on would make the news old.
+    "X-Accel-Buffering": "no",
+}
+NUMBER_DIGITS_MAX = 18
+
+
+async def stream(visit: Visit) -> Response:
+    """Follow an event, from the last number that was seen, if the caller names one that is known."""
+    event_id, actor = event_id_of(visit), visit.principal.actor
+    hub = visit.house.hub
+    if hub is None:
+        raise StoreUnavailable(because="nobody follows events in this process")
+    reader = await hub.join(event_id, live=actor.live, buyer=actor.buyer, after=_last_seen(visit))
+    if reader is None:
+        raise EventUnknown(event_id=event_id)
+    return EventStream(reader)
+
+
+class EventStream(Response):
+    """An answer that does not end by itself."""
+
+    media_type = MEDIA_TYPE
+
+    def __init__(self, reader: Reader) -> None:
+        super().__init__(headers=HEADERS)
+        del self.headers["content-length"]
+        self._reader = reader
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send until they hang up, are sent away, or take nothing any more."""
+        async with self._reader as reader:
+            await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+            listening = asyncio.create_task(_hang_up(receive, reader))
+            try:
+                if scope["method"] != "HEAD":
+                    async for data in reader:
+                        await send({"type": "http.response.body", "body": data, "more_body": True})
+                await send({"type": "http.response.body", "body": b"", "more_body": False})
+            except asyncio.CancelledError:
+                # Who takes nothing is dropped, which is no failure of ours.
+                task = asyncio.current_task()
+                if not reader.stalled or task is None or task.uncancel():
+                    raise
+            finally:
+                listening.cancel()
+                await asyncio.wait([listening])
+
+
+async def _hang_up(receive: Receive, reader: Reader) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+    reader.close()
+
+
+def _last_seen(visit: Visit) -> int | None:
+    """The header that browsers send when they come back, or the same as a parameter; what is no number is unknown."""
+    request = visit.request
+    said = request.headers.get("last-event-id") or request.query_params.get("last_event_id") or ""
+    known = said.isascii() and said.isdigit() and len(said) <= NUMBER_DIGITS_MAX
+    return int(said) if known else None
+
+
+CALLS = (
+    Call(
+        method="GET",
+        path="/v1/events/{event_id}/stream",
+        name="stream",
+        summary="Follow the seat map and the pools live",
+        handler=stream,
+        answer=words.MapAnswer,
+        media_type=MEDIA_TYPE,
+        status=HTTPStatus.OK,
+        refusals=("event_unknown",),
+        query=(("last_event_id", "the number of the last event that was seen, as `Last-Event-ID`"),),
+        group="events",
+    ),
+)
