@@ -18,13 +18,14 @@ if TYPE_CHECKING:
     from earmark.config import Settings
     from earmark.engine.accounts import Accounts
     from earmark.engine.gateway import Gateway
+    from earmark.engine.observer import Observer
     from earmark.engine.ports import Admission, Clock, Store
     from earmark.store.migrations import Migration
 
 POSTGRES = {"postgres", "postgresql"}
 
 
-async def engine_for(settings: Settings) -> Engine:
+async def engine_for(settings: Settings, *, observer: Observer | None = None) -> Engine:
     """The engine that the settings describe."""
     policy = Policy(ttl_seconds_default=settings.hold_ttl_seconds, life_seconds_max=settings.hold_life_seconds_max)
     return await open_engine(
@@ -32,6 +33,7 @@ async def engine_for(settings: Settings) -> Engine:
         redis_url=settings.redis_url,
         policy=policy,
         request_seconds_max=settings.request_seconds_max,
+        observer=observer,
     )
 
 

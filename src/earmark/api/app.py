@@ -15,6 +15,7 @@ from starlette.routing import Route
 
 from earmark.api import bookings, events, guests, openapi, payments, problems, words
 from earmark.api.door import Call, House, Reply, Visit, endpoint, say
+from earmark.api.sight import Sight
 from earmark.errors import EarmarkError
 from earmark.version import __version__
 
@@ -45,8 +46,9 @@ async def readyz(visit: Visit) -> Reply:
 async def metrics(visit: Visit) -> Reply:
     """For Prometheus."""
     house = visit.house
-    await house.metrics.watch(house.engine.store, gateways=house.till.gateways, now=house.clock.now())
-    return Reply(body=house.metrics.page(), media_type="text/plain; version=0.0.4; charset=utf-8")
+    return Reply(
+        body=await house.metrics.page(now=house.clock.now()), media_type="text/plain; version=0.0.4; charset=utf-8"
+    )
 
 
 HEALTH = (
@@ -94,7 +96,9 @@ def create_app(house: House) -> ASGIApp:
     routes = [Route(call.path, endpoint(call, house), methods=[call.method]) for call in (*CALLS, METRICS)]
     routes += [Route(path, _page(file)) for path, file in PAGES.items()]
     routes += [Route("/openapi.json", describe), Route("/web/{file}", _asset)]
-    return Starlette(routes=routes, exception_handlers={HTTPException: _stray, EarmarkError: _refused})
+    house.metrics.watch(house.engine, gateways=house.till.gateways)
+    app = Starlette(routes=routes, exception_handlers={HTTPException: _stray, EarmarkError: _refused})
+    return Sight(app, metrics=house.metrics, tracing=house.tracing)
 
 
 def _page(file: str) -> Any:

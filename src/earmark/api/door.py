@@ -9,17 +9,17 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import re
-import time
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-import structlog
 from starlette.responses import Response
 
+from earmark import logs
 from earmark.api import problems
 from earmark.api.identity import Identity, Principal, Scope
 from earmark.api.metrics import Metrics
+from earmark.api.sight import note
 from earmark.api.till import Till
 from earmark.domain.journal import Key
 from earmark.engine.asks import Answer, Decided, Memo, Replayed
@@ -27,6 +27,7 @@ from earmark.engine.engine import Engine
 from earmark.engine.ports import Clock
 from earmark.errors import EarmarkError, InvalidRequest, Outage
 from earmark.publish.availability import Availability
+from earmark.tracing import Tracing
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -47,7 +48,7 @@ _KEY = re.compile(r"[\x21-\x7e]{1,255}")
 _AT = re.compile(r"^(?P<message>.*?)(?: - at `(?P<path>[^`]*)`)?$", re.DOTALL)
 _FIELD = re.compile(r"Object (?:(?P<missing>missing required)|contains unknown) field `(?P<name>[^`]*)`")
 _encoder = msgspec.json.Encoder()
-log = structlog.get_logger("earmark")
+log = logs.get()
 
 Render = Any  # a function from what was decided, and when, to the answer in the API's words
 
@@ -97,6 +98,8 @@ class House(msgspec.Struct, frozen=True, kw_only=True):
     guests: bool
     availability: Availability
     till: Till
+    tracing: Tracing | None = None
+    """Where spans are wanted."""
 
 
 class Visit:
@@ -173,7 +176,6 @@ def endpoint(call: Call, house: House) -> Callable[[Request], Awaitable[Response
     decoder = msgspec.json.Decoder(call.body) if call.body else None
 
     async def handle(request: Request) -> Response:
-        started = time.perf_counter()
         try:
             visit = await _welcome(request, call=call, house=house)
             arguments = (_decode(decoder, visit._raw),) if decoder else ()  # noqa: SLF001 (the door made the visit)
@@ -189,9 +191,7 @@ def endpoint(call: Call, house: House) -> Callable[[Request], Awaitable[Response
         except Exception:
             log.exception(call.name, outcome="internal")
             response, outcome = problems.respond(problems.OurFault()), "internal"
-        seconds = time.perf_counter() - started
-        house.metrics.observe(call.name, outcome=outcome, seconds=seconds)
-        log.debug(call.name, outcome=outcome, took_ms=round(seconds * 1000, 1), **request.path_params)
+        note(request.scope, verb=call.name, route=call.path, outcome=outcome)
         return response
 
     return handle

@@ -27,6 +27,7 @@ from earmark.errors import SetupError
 from earmark.publish.availability import Availability
 from earmark.publish.news import Feed
 from earmark.threads import threads_ended
+from earmark.tracing import open_tracing
 from earmark.version import __version__
 from earmark.wiring import engine_for, open_gateways, open_sandbox
 from earmark.workers import loop
@@ -48,8 +49,9 @@ async def serve(settings: Settings, *, ready: Callable[[str], None]) -> None:
     """Serve until SIGINT or SIGTERM; `ready` is told the URL once the door is open."""
     assert settings.admin_key is not None
     _check_free(settings.host, settings.port)
-    engine = await engine_for(settings)
     metrics = Metrics(version=__version__)
+    tracing = open_tracing() if settings.tracing else None
+    engine = await engine_for(settings, observer=tracing.around(metrics.tally) if tracing else metrics.tally)
     till = Till(engine, open_sandbox() | open_gateways(settings, engine.store.accounts))
     house = House(
         engine=engine,
@@ -59,19 +61,19 @@ async def serve(settings: Settings, *, ready: Callable[[str], None]) -> None:
         guests=settings.guests,
         availability=Availability(engine, clock=SystemClock(), word=draw),
         till=till,
+        tracing=tracing,
     )
     stop = asyncio.Event()
     agents: list[loop.Agent] = []
     if settings.sweep:
         sweeper = Sweeper(
             engine,
-            swept=metrics.swept,
             interval_seconds_max=settings.sweep_interval_seconds,
             batch_size_max=settings.sweep_batch_size_max,
         )
-        agents += [sweeper, Relay(engine.store.outbox, Feed()), Reconciler(till.teller)]
+        agents += metrics.tally.watching([sweeper, Relay(engine.store.outbox, Feed()), Reconciler(till.teller)])
     try:
-        async with threads_ended(), _signals(stop), _door(create_app(house), settings, stop):
+        async with threads_ended(), _signals(stop), metrics.shared(), _door(create_app(house), settings, stop):
             # What is here by now stays: to search it for rubbish again and again would be a pause in every minute.
             gc.collect()
             gc.freeze()
