@@ -41,6 +41,7 @@ from earmark.engine.create import create
 from earmark.engine.expire import expire
 from earmark.engine.extend import extend
 from earmark.engine.hold import hold
+from earmark.engine.ledger import CLOCK
 from earmark.engine.observer import Nobody
 from earmark.engine.pay import conclude, pay
 from earmark.engine.refund import refund
@@ -253,7 +254,7 @@ class Engine:
     def _count_expired(self, written: Changes | None) -> None:
         if written is not None and written.expired:
             for entry in written.entries:
-                if entry.verb == Verb.EXPIRE:
+                if entry.verb == Verb.EXPIRE and entry.actor == CLOCK:
                     self.observer.expired(entry.reason or "")
 
     async def _took_place(self, batch: Sequence[A], outcomes: Sequence[Outcome]) -> bool:

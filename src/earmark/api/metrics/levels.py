@@ -99,7 +99,7 @@ def _about_store(seen: StoreFigures) -> Iterator[Metric]:
         {"busy": seen.connections - seen.idle, "idle": seen.idle},
         label="state",
     )
-    yield gauge("earmark_store_connections_max", "How many there may be.", seen.connections_max)
+    yield gauge("earmark_store_connections_max", "How many connections there may be.", seen.connections_max)
     yield CounterMetricFamily("earmark_drafts", "Transactions that began as a draft, without a lock.", seen.drafts)
     family = CounterMetricFamily("earmark_drafts_again", "Drafts that met somebody and were run again.", labels=["how"])
     family.add_metric(["unlocked"], seen.drafts_again)

@@ -6,8 +6,9 @@ One reading is of the whole shop, whoever takes it: a page shows it once, howeve
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import msgspec
 from prometheus_client.core import GaugeMetricFamily
@@ -32,8 +33,19 @@ WATCH_SECONDS = 5.0
 PATIENCE_SECONDS = 1.0
 """How long a page waits for a reading that it began. One that takes longer is for the next page."""
 COUNT_MAX = 10_000
+BEATS_MAX = 1000
 
 log = logs.get()
+
+
+@runtime_checkable
+class HasBeats(Protocol):
+    """A store in which workers leave heartbeats."""
+
+    @property
+    def beats(self) -> Any:
+        """Where they are read."""
+        ...
 
 
 class Reading(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,6 +55,8 @@ class Reading(msgspec.Struct, frozen=True, kw_only=True):
     outbox: Lag
     due_seconds: float
     """How long the hold is due that is due the longest and not ended; 0 when none is."""
+    beats: Mapping[str, float] | None
+    """By role, the seconds since any process was heard of in it; None where the store keeps no heartbeats."""
 
 
 class Readings(Collector):
@@ -84,7 +98,7 @@ class Readings(Collector):
         yield gauge("earmark_outbox_unsent", "Journal entries that no relay has numbered yet.", seen.outbox.unsent)
         yield gauge(
             "earmark_outbox_oldest_seconds",
-            "How long the oldest of them waits.",
+            "How long the oldest entry without a number waits.",
             _age(seen.outbox.oldest_at, now=seen.money.now),
         )
         yield gauge(
@@ -92,6 +106,9 @@ class Readings(Collector):
             "How long a hold is due that nobody has ended: how late the sweeper is.",
             seen.due_seconds,
         )
+        if seen.beats is not None:
+            about = "How long ago any process said that it works in this role."
+            yield gauge("earmark_beat_age_seconds", about, seen.beats, label="role")
 
 
 async def _read(store: Store) -> Reading | None:
@@ -100,12 +117,25 @@ async def _read(store: Store) -> Reading | None:
         money = await store.watch_money(limit=COUNT_MAX)
         outbox = await store.outbox.lag(limit=COUNT_MAX)
         due_in = await store.seconds_to_next_due()
+        beats = await _read_beats(store)
     except Outage:
         return None
     except Exception:  # the page has more to show than this
         log.exception("metrics", outcome="internal")
         return None
-    return Reading(money=money, outbox=outbox, due_seconds=max(-due_in, 0.0) if due_in is not None else 0.0)
+    due_seconds = max(-due_in, 0.0) if due_in is not None else 0.0
+    return Reading(money=money, outbox=outbox, due_seconds=due_seconds, beats=beats)
+
+
+async def _read_beats(store: object) -> dict[str, float] | None:
+    if not isinstance(store, HasBeats):
+        return None
+    roll = await store.beats.read(limit=BEATS_MAX)
+    ages: dict[str, float] = {}
+    for beat in roll.beats:
+        age = max((roll.now - beat.beat_at).total_seconds(), 0.0)
+        ages[beat.role] = min(age, ages.get(beat.role, age))
+    return ages
 
 
 def _about_money(money: MoneyWatch, gateways: Sequence[str]) -> Iterator[Metric]:

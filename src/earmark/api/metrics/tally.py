@@ -25,6 +25,7 @@ LINES = ("hold", "extend", "confirm", "release", "cancel")
 CONFLICTS = ("seats_taken", "pool_exhausted")
 KEYED = {"idempotency_mismatch": "mismatch", "idempotency_in_progress": "in_progress"}
 FAULTS = ("internal", "unavailable", "outcome_unknown", "overloaded")
+HOW = {"swept": "swept", "made room": "made_room"}
 OK = "ok"
 
 
@@ -39,7 +40,13 @@ class Tally(Collector):
             ("verb", "outcome"),
             start=[("hold", outcome) for outcome in (OK, *CONFLICTS, *FAULTS)],
         )
-        self._seconds = Spread("earmark_verb_seconds", "Time per call.", ("verb",), bounds=SECONDS, start=["hold"])
+        self._seconds = Spread(
+            "earmark_verb_seconds",
+            "Time per call, from its first byte to that of its answer.",
+            ("verb",),
+            bounds=SECONDS,
+            start=["hold"],
+        )
         self._responses = Count(
             "earmark_responses", "Answers by HTTP status.", ("status",), start=["200", "201", "409", "500", "503"]
         )
@@ -59,16 +66,20 @@ class Tally(Collector):
             "earmark_transaction_seconds", "Time per transaction, with all its tries.", ("verb",), bounds=SECONDS
         )
         self._again = Count(
-            "earmark_decided_again", "Requests that their batch could not decide.", ("verb", "reason"),
+            "earmark_decided_again",
+            "Requests that their batch could not decide and that stood in line once more.",
+            ("verb", "reason"),
             start=[("hold", "seats_taken")],
-        )  # fmt: skip
+        )
         self._expired = Count(
             "earmark_expired", "Due holds that this process ended.", ("how",), start=["swept", "met", "made_room"]
         )
         self._calls = Count(
             "earmark_gateway_calls", "Calls to gateways by how they ended.", ("gateway", "call", "outcome")
         )
-        self._call_seconds = Spread("earmark_gateway_seconds", "Time per call.", ("gateway",), bounds=SECONDS)
+        self._call_seconds = Spread(
+            "earmark_gateway_seconds", "Time per call to a gateway.", ("gateway",), bounds=SECONDS
+        )
         self._rounds = Count("earmark_agent_rounds", "Rounds of this process's agents.", ("agent", "outcome"))
         self._last_rounds: dict[str, float] = {}
         self.in_flight = 0
@@ -119,8 +130,8 @@ class Tally(Collector):
         self._again.add(verb, reason)
 
     def expired(self, reason: str) -> None:
-        """`swept`, `met by hold`, `made room`: what met it is the booking's story and not a label."""
-        self._expired.add("met" if reason.startswith("met") else reason.replace(" ", "_"))
+        """Swept, ended to make room, or met by somebody: who that was is the booking's story and not a label."""
+        self._expired.add(HOW.get(reason, "met"))
 
     def watching(self, agents: Sequence[Agent]) -> list[Agent]:
         """The same agents, with their rounds counted."""
@@ -136,7 +147,7 @@ class Tally(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """All of it."""
-        yield gauge("earmark_info", "This server.", {self._version: 1}, label="version")
+        yield gauge("earmark_info", "1, with the version of this server.", {self._version: 1}, label="version")
         for one in self._counted:
             yield one.family()
         yield gauge("earmark_requests_in_flight", "Requests that are being answered.", self.in_flight)
