@@ -125,6 +125,15 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     ] = 1.0
     sweep_batch_size_max: Annotated[int, About("how many holds one sweep ends at most", least=1, most=10_000)] = 100
 
+    log: Annotated[
+        str,
+        About(
+            "what `serve` and `work` write to stderr: `off`, `warning`, `info` (one line per call) or `debug`; "
+            "`--verbose` is `debug`"
+        ),
+    ] = "info"
+    tracing: Annotated[bool, About("whether [spans](../howto/watch.md#spans) are made for OpenTelemetry")] = False
+
     stripe_key: Annotated[
         str | None, About("the secret key of the Stripe account that live events are paid to", secret=True)
     ] = None

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from earmark.config import Settings
     from earmark.engine.accounts import Accounts
     from earmark.engine.gateway import Gateway
+    from earmark.engine.observer import Observer
     from earmark.engine.ports import Admission, Clock, Store
     from earmark.locks import Locks
     from earmark.publish.news import Feed
@@ -40,7 +41,7 @@ class News(msgspec.Struct, frozen=True, kw_only=True):
     close: Callable[[], Awaitable[None]]
 
 
-async def engine_for(settings: Settings) -> Engine:
+async def engine_for(settings: Settings, *, observer: Observer | None = None) -> Engine:
     """The engine that the settings describe."""
     policy = Policy(
         ttl_seconds_default=settings.hold_ttl_seconds,
@@ -52,6 +53,7 @@ async def engine_for(settings: Settings) -> Engine:
         redis_url=settings.redis_url,
         policy=policy,
         request_seconds_max=settings.request_seconds_max,
+        observer=observer,
     )
 
 

@@ -331,7 +331,7 @@ async def empty(server: Valkey) -> None:
 
 
 def counts(engine: Engine) -> Any:
-    gate: Any = engine._admission
+    gate: Any = engine.admission
     return gate.counts
 
 

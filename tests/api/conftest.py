@@ -34,11 +34,12 @@ def identity() -> Identity:
 
 @pytest.fixture
 def house(clock: MovableClock, ids: Uuid7Ids, identity: Identity) -> House:
-    engine = Engine(MemoryStore(clock=clock), ids=ids)
+    metrics = Metrics(version="test")
+    engine = Engine(MemoryStore(clock=clock), ids=ids, observer=metrics.tally)
     return House(
         engine=engine,
         identity=identity,
-        metrics=Metrics(version="test"),
+        metrics=metrics,
         clock=clock,
         guests=True,
         availability=Availability(engine, clock=clock, word=draw),

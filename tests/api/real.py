@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import httpx2
 
-from earmark.api.app import create_app
 from earmark.api.server import _door, first_free_port
 from earmark.config import Settings
 
@@ -24,7 +23,7 @@ HOST = "127.0.0.1"
 async def served(house: House) -> AsyncIterator[str]:
     """The URL of a server in front of this house."""
     settings = Settings(host=HOST, port=first_free_port(HOST, first=21000 + id(house) % 20000))
-    async with _door(create_app(house), settings, asyncio.Event()):
+    async with _door(house, settings, asyncio.Event()):
         yield f"http://{HOST}:{settings.port}"
 
 

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from earmark.domain.ids import EventId
-from earmark.engine.outbox import START, UNSENT_COUNTED_MAX
+from earmark.engine.outbox import START, UNSENT_COUNTED_MAX, Lag
 from earmark.store import queries, sqlite
 from earmark.store.postgres import PostgresStore
 from earmark.store.postgres.outbox import LOCKS
@@ -49,6 +49,20 @@ async def test_each_event_counts_its_own_entries_from_one(shop: Earmark, store: 
     await shop.hold("play", buyer="bob", seats=["A2"])
     assert [one.sequence for one in await drain(store)] == [4]
     assert_told_in_order(await story(store))
+
+
+async def test_the_lag_is_what_no_relay_has_numbered(shop: Earmark, store: Store, clock: MovableClock) -> None:
+    """How many, and since when; nothing once a relay came by."""
+    await drain(store)
+    assert await store.outbox.lag(limit=10) == Lag(unsent=0, oldest_at=None)
+    held = await shop.hold("play", buyer="alice", seats=["A1"])
+    clock.advance(60)
+    await shop.hold("play", buyer="alice", seats=["A2"])
+    lag = await store.outbox.lag(limit=10)
+    assert (lag.unsent, lag.oldest_at) == (2, held.created_at)
+    assert (await store.outbox.lag(limit=1)).unsent == 1
+    await drain(store)
+    assert (await store.outbox.lag(limit=10)).unsent == 0
 
 
 async def test_a_round_is_bounded_and_the_next_one_goes_on(shop: Earmark, store: Store) -> None:
@@ -278,6 +292,7 @@ async def test_the_plans_stop_at_the_limit(postgres_store: PostgresStore, postgr
         "number_entries": ("text[], bigint", "ARRAY['play'], 10"),
         "read_numbered": ("text, bigint, bigint", "'play', 0, 10"),
         "count_entries": ("text[], bigint", "ARRAY['play'], 10"),
+        "read_lag": ("bigint", "10"),
     }
     connection = await asyncpg.connect(postgres_url, server_settings=SETTINGS)
     for name, (types, _) in asked.items():
@@ -309,5 +324,5 @@ def test_every_query_says_why_it_exists_and_is_used(dialect: str) -> None:
 
     code = Path(earmark.store.__path__[0], dialect, "outbox.py").read_text(encoding="utf-8")
     known = queries.load(dialect, "outbox.sql")
-    assert len(known) == 4
+    assert len(known) == 5
     assert not [query.name for query in known.values() if not query.why or f'"{query.name}"' not in code]

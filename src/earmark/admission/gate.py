@@ -21,6 +21,7 @@ import msgspec
 from earmark.admission import script
 from earmark.admission.hints import Doubts, Firsts, Hints
 from earmark.errors import SeatsTaken
+from earmark.locks.breaker import BreakerState
 from earmark.locks.errors import LocksUnavailable
 
 if TYPE_CHECKING:
@@ -159,6 +160,11 @@ class Gate:
             flights = self._line(event_id).flights
             for start in range(0, len(names), SEATS_MAX):
                 flights.post(script.drop(names[start : start + SEATS_MAX]))
+
+    @property
+    def is_up(self) -> bool:
+        """Whether each Redis answers, as far as the last requests could tell."""
+        return all(line.breaker.state is BreakerState.CLOSED for line in self._lines)
 
     async def close(self) -> None:
         """Send what is still to be sent, then disconnect."""

@@ -28,6 +28,7 @@ from earmark.api import (
 )
 from earmark.api.door import Call, House, Reply, Visit, endpoint, say
 from earmark.api.router import Router
+from earmark.api.sight import Sight
 from earmark.errors import EarmarkError
 from earmark.version import __version__
 
@@ -59,8 +60,9 @@ async def readyz(visit: Visit) -> Reply:
 async def metrics(visit: Visit) -> Reply:
     """For Prometheus."""
     house = visit.house
-    await house.metrics.watch(house.engine.store, gateways=house.till.gateways, now=house.clock.now())
-    return Reply(body=house.metrics.page(), media_type="text/plain; version=0.0.4; charset=utf-8")
+    return Reply(
+        body=await house.metrics.page(now=house.clock.now()), media_type="text/plain; version=0.0.4; charset=utf-8"
+    )
 
 
 HEALTH = (
@@ -119,8 +121,10 @@ def create_app(house: House) -> ASGIApp:
     routes = [Route(call.path, answer, methods=[call.method]) for call, answer in answers]
     routes += [Route(path, _page(file)) for path, file in PAGES.items()]
     routes += [Route("/openapi.json", describe), Route("/web/{file}", _asset)]
+    house.metrics.watch(house.engine, gateways=house.till.gateways)
     pages = Starlette(routes=routes, exception_handlers={HTTPException: _stray, EarmarkError: _refused})
-    return Router([(call.method, call.path, answer) for call, answer in answers], otherwise=pages)
+    router = Router([(call.method, call.path, answer) for call, answer in answers], otherwise=pages)
+    return Sight(router, metrics=house.metrics, tracing=house.tracing)
 
 
 def _page(file: str) -> Any:

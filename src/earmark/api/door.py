@@ -8,20 +8,20 @@ from __future__ import annotations
 
 import hashlib
 import re
-import time
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-import structlog
 from starlette.requests import Request, cookie_parser
 
+from earmark import logs
 from earmark.api import limits, problems, query
 from earmark.api.drain import Drain
 from earmark.api.identity import TOKEN_PREFIX, Doubt, Identity, Principal, Scope, credential_of
 from earmark.api.limits import Limits
 from earmark.api.metrics import Metrics
 from earmark.api.patience import Patience
+from earmark.api.sight import note
 from earmark.api.till import Till
 from earmark.domain.journal import Key
 from earmark.engine.asks import Answer, Decided, Memo, Replayed
@@ -31,6 +31,7 @@ from earmark.errors import EarmarkError, InvalidRequest, Outage, OutcomeUnknown,
 from earmark.locks import Locks
 from earmark.publish.availability import Availability
 from earmark.publish.stream import Hub
+from earmark.tracing import Tracing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -58,7 +59,7 @@ _JSON = JSON.encode()
 _MEDIA_TYPES = {said: said.encode() for said in (JSON, problems.MEDIA_TYPE)}
 _WITHOUT_BODY = frozenset({HTTPStatus.NO_CONTENT, HTTPStatus.NOT_MODIFIED})
 _encoder = msgspec.json.Encoder()
-log = structlog.get_logger("earmark")
+log = logs.get()
 
 Render = Any  # a function from what was decided, and when, to the answer in the API's words
 
@@ -123,6 +124,8 @@ class House(msgspec.Struct, frozen=True, kw_only=True):
     hub: Hub | None = None
     """Who follows events live; None where nobody can."""
     drain: Drain = msgspec.field(default_factory=Drain)
+    tracing: Tracing | None = None
+    """Where spans are wanted."""
 
 
 class Visit:
@@ -234,11 +237,10 @@ class _Endpoint:
         self._call = call
         self._house = house
         self._decoder = msgspec.json.Decoder(call.body) if call.body else None
-        self._log = log.bind()
 
     async def __call__(self, scope: Asked, receive: Receive, send: Send) -> None:
-        """Welcome, decode, handle, word, count, tell."""
-        call, started = self._call, time.perf_counter()
+        """Welcome, decode, handle, word, tell."""
+        call = self._call
         try:
             visit = await _welcome(scope, receive, call=call, house=self._house)
             arguments = (_decode(self._decoder, visit.raw),) if self._decoder else ()
@@ -247,13 +249,11 @@ class _Endpoint:
         except EarmarkError as error:
             answered, outcome = refuse(error), error.code
             if isinstance(error, Outage):
-                self._log.warning(call.name, outcome=outcome, **error.facts())
+                log.warning(call.name, outcome=outcome, **error.facts())
         except Exception:
             log.exception(call.name, outcome="internal")
             answered, outcome = refuse(problems.OurFault()), "internal"
-        seconds = time.perf_counter() - started
-        self._house.metrics.observe(call.name, outcome=outcome, seconds=seconds)
-        self._log.debug(call.name, outcome=outcome, took_ms=round(seconds * 1000, 1), **scope["path_params"])
+        note(scope, verb=call.name, route=call.path, outcome=outcome)
         if isinstance(answered, Reply):
             await _put(answered, send)
         else:

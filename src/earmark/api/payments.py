@@ -6,8 +6,8 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING
 
 import msgspec
-import structlog
 
+from earmark import logs
 from earmark.api import money_words, problems
 from earmark.api.bookings import booking_id, find
 from earmark.api.door import KEY_HEADER, Call, Reply, Visit, again, reply, say
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from earmark.engine.asks import Memo
     from earmark.errors import Refusal
 
-log = structlog.get_logger("earmark")
+log = logs.get()
 
 
 async def pay(visit: Visit, body: money_words.PayBody) -> Reply:

@@ -32,6 +32,7 @@ from earmark.publish.availability import Availability
 from earmark.publish.news import Feed
 from earmark.publish.stream import Hub
 from earmark.threads import threads_ended
+from earmark.tracing import open_tracing
 from earmark.version import __version__
 from earmark.wiring import engine_for, open_gateways, open_locks, open_sandbox, telling
 from earmark.workers import loop
@@ -58,8 +59,9 @@ async def serve(settings: Settings, *, ready: Callable[[str], None], duty: async
     assert settings.admin_key is not None
     if duty is None:
         check_free(settings.host, settings.port)
-    engine = await engine_for(settings)
     metrics = Metrics(version=__version__)
+    tracing = open_tracing() if settings.tracing else None
+    engine = await engine_for(settings, observer=tracing.around(metrics.tally) if tracing else metrics.tally)
     till = Till(
         engine,
         open_sandbox() | open_gateways(settings, engine.store.accounts),
@@ -89,21 +91,22 @@ async def serve(settings: Settings, *, ready: Callable[[str], None], duty: async
         deadline=Patience(settings.request_seconds_max + LATER_SECONDS),
         trust_proxy=settings.trust_proxy,
         hub=hub,
+        tracing=tracing,
     )
     stop = asyncio.Event()
     agents: list[loop.Agent] = []
     if settings.sweep:
         sweeper = Sweeper(
             engine,
-            swept=metrics.swept,
             interval_seconds_max=settings.sweep_interval_seconds,
             batch_size_max=settings.sweep_batch_size_max,
         )
-        agents += [sweeper, Relay(engine.store.outbox, feed), Reconciler(till.teller)]
+        agents += metrics.tally.watching([sweeper, Relay(engine.store.outbox, feed), Reconciler(till.teller)])
     try:
         async with (
             threads_ended(),
             signals(stop),
+            metrics.shared(),
             telling(settings.redis_url, feed=feed if settings.sweep else None, listener=hub),
             _door(house, settings, stop),
         ):

@@ -13,7 +13,6 @@ from cyclopts import App, Parameter
 from cyclopts.validators import Number
 from rich.console import Console
 
-from earmark.cli.logs import configure
 from earmark.errors import SetupError
 
 if TYPE_CHECKING:
@@ -46,7 +45,6 @@ def booking(
 ) -> int:
     """Measure hold and confirm beside what people write by hand. Exits with 1 when a count in the database is off."""
     _check_folder(html)
-    configure(verbose=False)
     try:
         from earmark.lab.booking.bench import plan as plans
         from earmark.lab.booking.bench import report, screen
@@ -76,7 +74,6 @@ def locks(
 ) -> int:
     """Measure the locks beside those of other libraries, on one server. Exits with 1 when a lock let two in."""
     _check_folder(html)
-    configure(verbose=False)
     try:
         from earmark.lab.locks import peers, report, screen
         from earmark.lab.locks import run as runs
@@ -107,7 +104,6 @@ def stream(
     json: Annotated[bool, Parameter(negative="", help="One JSON object on stdout, and nothing else.")] = False,
 ) -> int:
     """Measure how soon readers of the live map see a change. Exits with 1 when a floor is missed."""
-    configure(verbose=False)
     try:
         from earmark.lab.stream import run as runs
         from earmark.lab.stream import screen

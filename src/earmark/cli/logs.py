@@ -1,28 +1,26 @@
-"""Logs: one structured line each, on stderr, so that stdout stays for answers."""
+"""What the commands write to stderr, and what they must never write."""
 
 from __future__ import annotations
 
-import logging
-import sys
+from typing import TYPE_CHECKING
 
-import structlog
+from earmark import config, logs, redaction
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
 
 
-def configure(*, verbose: bool) -> None:
-    """Lines for people on a terminal, JSON for machines elsewhere."""
-    level = logging.DEBUG if verbose else logging.WARNING
-    people = sys.stderr.isatty()
-    renderer: structlog.typing.Processor = (
-        structlog.dev.ConsoleRenderer() if people else structlog.processors.JSONRenderer()
+def configure(*, verbose: bool, level: str = "warning") -> None:
+    """One structured line each, on stderr, so that stdout stays for answers: JSON, or text on a terminal."""
+    logs.configure("debug" if verbose else level)
+
+
+def learn(environment: Mapping[str, str], arguments: Sequence[str]) -> None:
+    """Which values are secrets here: those of secret settings, and the passwords in any URL that was given."""
+    redaction.know(
+        text
+        for setting in config.SETTINGS
+        for name in (setting.variable, *setting.about.also)
+        if (text := environment.get(name)) and (setting.about.secret or "://" in text)
     )
-    structlog.configure(
-        processors=[
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True),
-            *(() if people else (structlog.processors.format_exc_info,)),
-            renderer,
-        ],
-        wrapper_class=structlog.make_filtering_bound_logger(level),
-        logger_factory=structlog.PrintLoggerFactory(file=sys.stderr),
-        cache_logger_on_first_use=True,
-    )
+    redaction.know(argument for argument in arguments if "://" in argument)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import TYPE_CHECKING
 
@@ -21,7 +22,10 @@ from earmark.cli import (
     sandbox,
     serving,
 )
-from earmark.errors import EarmarkError
+from earmark.cli.logs import configure, learn
+from earmark.errors import EarmarkError, SetupError
+from earmark.logs import crash
+from earmark.redaction import redact, redact_setup
 from earmark.version import __version__
 
 if TYPE_CHECKING:
@@ -51,15 +55,21 @@ app.command(bench.bench)
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run a command. What Earmark refuses is one line on stderr and exit code 1; bad usage is exit code 2."""
+    learn(os.environ, sys.argv if arguments is None else arguments)
+    configure(verbose=False)
     try:
         code = app(arguments, exit_on_error=False, print_error=True, result_action="return_value")
     except CycloptsError:
         sys.exit(2)
     except EarmarkError as error:
-        Console(stderr=True, soft_wrap=True, highlight=False).print(f"[red]earmark:[/] {_escape(str(error))}")
+        said = (redact_setup if isinstance(error, SetupError) else redact)(str(error))
+        Console(stderr=True, soft_wrap=True, highlight=False).print(f"[red]earmark:[/] {_escape(said)}")
         sys.exit(1)
     except KeyboardInterrupt:
         sys.exit(130)
+    except Exception as error:  # noqa: BLE001 (a bug of ours: its traceback is shown, without secrets)
+        crash(error)
+        sys.exit(1)
     sys.exit(code if isinstance(code, int) else 0)
 
 

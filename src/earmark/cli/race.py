@@ -11,7 +11,6 @@ from cyclopts import Parameter
 from cyclopts.validators import Number
 from rich.console import Console
 
-from earmark.cli.logs import configure
 from earmark.errors import SetupError
 
 
@@ -40,7 +39,6 @@ def race(
     Each strategy sells on a database without the guards of the schema, and the naive one once more with them. Exits
     with 1 when a claim broke: a strategy that calls itself safe sold a seat twice, or the naive one did not.
     """
-    configure(verbose=False)
     try:
         import redis as _needed  # noqa: F401 (the strategies that lock in it import it when they are opened)
 

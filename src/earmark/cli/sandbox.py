@@ -11,7 +11,6 @@ from cyclopts import Parameter
 from cyclopts.validators import Number
 from rich.console import Console
 
-from earmark.cli.logs import configure
 from earmark.errors import SetupError
 
 if TYPE_CHECKING:
@@ -46,7 +45,6 @@ def sandbox(
     Under `/sandbox` it can be told to hang, to charge and then fail, or to lose a callback (`POST /sandbox/faults`),
     and shows what it really charged (`GET /sandbox/ledger`).
     """
-    configure(verbose=False)
     try:
         from earmark.api.server import first_free_port
         from earmark.clock import MovableClock

@@ -112,7 +112,6 @@ def serve(
     verbose: Verbose = False,
 ) -> None:
     """Serve the API and the page. Needs a migrated database and EARMARK_ADMIN_KEY."""
-    configure(verbose=verbose)
     settings = config.read(
         os.environ,
         host=host,
@@ -123,6 +122,7 @@ def serve(
         sweep=sweep,
         workers=workers,
     )
+    configure(verbose=verbose, level=settings.log)
     if settings.admin_key is None:
         from earmark.api.identity import new_key
 
@@ -152,21 +152,24 @@ def work(*, database: Database = None, redis: Redis = None, verbose: Verbose = F
 
     The sweeper ends due holds, the reconciler sees payments through, the relay numbers what happened.
     """
-    configure(verbose=verbose)
     settings = config.read(os.environ, database_url=database, redis_url=redis)
+    configure(verbose=verbose, level=settings.log)
     _refuse_memory(settings)
     asyncio.run(_work(settings))
 
 
 async def _work(settings: config.Settings) -> None:
+    from earmark.engine.observer import Nobody
     from earmark.engine.teller import Teller
     from earmark.publish.news import Feed
+    from earmark.tracing import open_tracing
     from earmark.workers import loop
     from earmark.workers.reconciler import Reconciler
     from earmark.workers.relay import Relay
     from earmark.workers.sweeper import Sweeper
 
-    engine = await wiring.engine_for(settings)
+    tracing = open_tracing() if settings.tracing else None
+    engine = await wiring.engine_for(settings, observer=tracing.around(Nobody()) if tracing else None)
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)

@@ -11,17 +11,19 @@ import asyncio
 from collections import Counter, deque
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-import structlog
-
+from earmark import logs
 from earmark.engine.asks import Again, Answer, Ask, Outcome
+from earmark.engine.observer import Nobody
 from earmark.errors import EarmarkError, Outage, OutcomeUnknown, Overloaded, RowBusy
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Sequence
 
+    from earmark.engine.observer import Observer
+
 A = TypeVar("A", bound=Ask)
 
-log = structlog.get_logger("earmark")
+log = logs.get()
 
 TIDY_MIN = 1000
 PASSED_MAX = 200
@@ -31,12 +33,13 @@ PASSED_MAX = 200
 class Ticket(Generic[A]):
     """One request's place in the line."""
 
-    __slots__ = ("answer", "ask", "deadline", "in_flight", "refusal", "relieved", "rounds")
+    __slots__ = ("answer", "ask", "deadline", "in_flight", "mark", "refusal", "relieved", "rounds")
 
-    def __init__(self, ask: A, answer: asyncio.Future[Answer], *, deadline: float) -> None:
+    def __init__(self, ask: A, answer: asyncio.Future[Answer], *, deadline: float, mark: object = None) -> None:
         self.ask = ask
         self.answer = answer
         self.deadline = deadline
+        self.mark = mark
         self.in_flight = False
         self.rounds: Counter[str] | None = None
         """How often it had to come again, by reason: waiting for a twin is not being starved."""
@@ -98,8 +101,12 @@ class Batcher(Generic[A]):
         lane_min: int = 32,
         size_max: int = 100,
         waiting_max: int = 5000,
+        verb: str = "",
+        observer: Observer | None = None,
     ) -> None:
         self._run = run
+        self._verb = verb
+        self._observer: Observer = observer or Nobody()
         self._relieve = relieve
         self._claims = claims
         self._claimed: set[object] = set()
@@ -114,12 +121,22 @@ class Batcher(Generic[A]):
         self._deadlines: Deadlines[A] = Deadlines()
         self._closing = False
 
+    @property
+    def waiting(self) -> int:
+        """How many stand in line, or wait to stand in it again."""
+        return len(self._line) + len(self._later)
+
+    @property
+    def in_flight(self) -> int:
+        """How many batches are under way."""
+        return len(self._running)
+
     async def submit(self, ask: A, *, within: float) -> Answer:
         """Stand in line, and return the answer once its transaction is certain."""
         if len(self._line) >= self._waiting_max:
             raise Overloaded
         loop = asyncio.get_running_loop()
-        ticket = Ticket(ask, loop.create_future(), deadline=loop.time() + within)
+        ticket = Ticket(ask, loop.create_future(), deadline=loop.time() + within, mark=self._observer.mark())
         self._deadlines.watch(ticket)
         self._enter(ticket)
         return await ticket.answer
@@ -146,12 +163,15 @@ class Batcher(Generic[A]):
         """One lane: batch after batch until the line is empty."""
         lane = asyncio.current_task()
         assert lane is not None
+        # The one who came first made this task, but it serves all: their id is not for the lines of others.
+        logs.request_id.set(None)
         try:
             while batch := self._gather():
                 claimed = {claim for ticket in batch for claim in self._claims(ticket.ask)}
                 self._claimed |= claimed
                 try:
-                    await self._carry(batch)
+                    with self._observer.batch(self._verb, [ticket.mark for ticket in batch]):
+                        await self._carry(batch)
                 finally:
                     self._claimed -= claimed
         finally:
@@ -213,6 +233,7 @@ class Batcher(Generic[A]):
             ticket.refusal = outcome.refusal
             if ticket.rounds[reason] < outcome.rounds_max and outcome.relief not in ticket.relieved:
                 ticket.in_flight = False
+                self._observer.again(self._verb, reason)
                 return True
             outcome = outcome.refusal
         if isinstance(outcome, EarmarkError):

@@ -15,6 +15,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from earmark.domain.ids import PoolRef, TotalRef
+from earmark.domain.machine import Verb
 from earmark.domain.policy import Policy
 from earmark.engine.asks import (
     Again,
@@ -41,6 +42,8 @@ from earmark.engine.create import create
 from earmark.engine.expire import expire
 from earmark.engine.extend import extend
 from earmark.engine.hold import hold
+from earmark.engine.ledger import CLOCK
+from earmark.engine.observer import Nobody
 from earmark.engine.pay import conclude, pay
 from earmark.engine.refund import refund
 from earmark.engine.release import release
@@ -48,11 +51,12 @@ from earmark.engine.replay import Recalled, Replays, recall
 from earmark.errors import EarmarkError, Outage, OutcomeUnknown, SeatsTaken
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Coroutine, Sequence
+    from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 
     from earmark.domain.allocation import Wish
     from earmark.domain.booking import Booking
     from earmark.domain.journal import Key
+    from earmark.engine.observer import Observer
     from earmark.engine.ports import Admission, Changes, Ids, Store, Transaction
 
 A = TypeVar("A", bound=Ask)
@@ -77,24 +81,34 @@ class Engine:
         transaction_seconds_max: float = 10.0,
         lanes: int = 3,
         batch_size_max: int = 100,
+        observer: Observer | None = None,
     ) -> None:
         self.store = store
         self.ids = ids
         self.policy = policy or Policy()
-        self._admission = admission
+        self.observer: Observer = observer or Nobody()
+        self.admission = admission
         self._listeners: list[Callable[[Changes], None]] = []
         if admission is not None:
             self.listen(lambda changes: admission.drop(changes.freed))
         self._request_seconds_max = request_seconds_max
         self._transaction_seconds_max = transaction_seconds_max
         line = partial(_line, self, lanes=lanes, size_max=batch_size_max)
-        self._holds: Batcher[Hold] = line(partial(hold, policy=self.policy, ids=ids), claims=attrgetter("seat_refs"))
-        self._extends: Batcher[Extend] = line(partial(extend, policy=self.policy, ids=ids))
-        self._confirms: Batcher[Confirm] = line(partial(confirm, ids=ids))
-        self._releases: Batcher[Release] = line(partial(release, ids=ids))
-        self._cancels: Batcher[Cancel] = line(partial(cancel, ids=ids))
+        holding = partial(hold, policy=self.policy, ids=ids)
+        self._holds: Batcher[Hold] = line("hold", holding, claims=attrgetter("seat_refs"))
+        self._extends: Batcher[Extend] = line("extend", partial(extend, policy=self.policy, ids=ids))
+        self._confirms: Batcher[Confirm] = line("confirm", partial(confirm, ids=ids))
+        self._releases: Batcher[Release] = line("release", partial(release, ids=ids))
+        self._cancels: Batcher[Cancel] = line("cancel", partial(cancel, ids=ids))
         self._replays = Replays(store, within=transaction_seconds_max)
         self._best = BestSeats(store, hold=self.hold, replays=self._replays)
+        self.lines: Mapping[str, Batcher[Any]] = {
+            "hold": self._holds,
+            "extend": self._extends,
+            "confirm": self._confirms,
+            "release": self._releases,
+            "cancel": self._cancels,
+        }
 
     def listen(self, hear: Callable[[Changes], None]) -> None:
         """Tell somebody, after each commit of this process, what it wrote. To hear is quick, and never fails."""
@@ -102,9 +116,9 @@ class Engine:
 
     def hold(self, ask: Hold) -> Coroutine[Any, Any, Answer]:
         """Set seats and units aside, all or nothing."""
-        if self._admission is None or not ask.seats:
+        if self.admission is None or not ask.seats:
             return self._holds.submit(ask, within=self._request_seconds_max)
-        return self._hold_admitted(ask, self._admission)
+        return self._hold_admitted(ask, self.admission)
 
     async def _hold_admitted(self, ask: Hold, admission: Admission) -> Answer:
         """Admit → hold → and tell admission what became of it, whatever that is."""
@@ -154,23 +168,23 @@ class Engine:
 
     async def pay(self, ask: Pay) -> Answer:
         """Open a payment for a hold. Nobody is asked for money yet: see `teller`."""
-        return await self._alone(ask, lambda transaction: pay(transaction, ask, ids=self.ids))
+        return await self._alone("pay", ask, lambda transaction: pay(transaction, ask, ids=self.ids))
 
     async def conclude(self, ask: Pay) -> Answer:
         """Word what became of a payment, once and for good."""
-        return await self._alone(ask, lambda transaction: conclude(transaction, ask, ids=self.ids))
+        return await self._alone("conclude", ask, lambda transaction: conclude(transaction, ask, ids=self.ids))
 
     async def refund(self, ask: GiveBack) -> Answer:
         """Record money as owed back. The gateway is asked for it afterwards: see `teller`."""
-        return await self._alone(ask, lambda transaction: refund(transaction, ask, ids=self.ids))
+        return await self._alone("refund", ask, lambda transaction: refund(transaction, ask, ids=self.ids))
 
     async def create(self, ask: Create) -> Answer:
         """Open an event."""
-        return await self._alone(ask, lambda transaction: create(transaction, ask, ids=self.ids))
+        return await self._alone("create", ask, lambda transaction: create(transaction, ask, ids=self.ids))
 
     async def change(self, ask: Change) -> Answer:
         """Change an event."""
-        return await self._alone(ask, lambda transaction: change(transaction, ask, ids=self.ids))
+        return await self._alone("change", ask, lambda transaction: change(transaction, ask, ids=self.ids))
 
     async def recall(self, key: Key) -> Recalled:
         """What became of the request with this key."""
@@ -194,17 +208,20 @@ class Engine:
             written = transaction.written
             return result
 
-        try:
-            return await self.store.transact(watched, within=self._transaction_seconds_max)
-        finally:
-            self._tell(written)
+        with self.observer.transaction("work"):
+            try:
+                result = await self.store.transact(watched, within=self._transaction_seconds_max)
+            finally:
+                self._tell(written)
+        self._count_expired(written)
+        return result
 
     async def close(self) -> None:
         """Finish what was accepted, then let go of the store."""
-        lines = (self._holds, self._extends, self._confirms, self._releases, self._cancels)
+        lines = self.lines.values()
         await asyncio.gather(*(line.close() for line in lines), self._best.close(), self._replays.close())
-        if self._admission is not None:
-            await self._admission.close()
+        if self.admission is not None:
+            await self.admission.close()
         await self.store.close()
 
     async def relieve(self, relief: object) -> None:
@@ -219,6 +236,7 @@ class Engine:
         batch: Sequence[A],
         *,
         draft: bool = False,
+        name: str = "",
     ) -> list[Outcome]:
         """One batch, one transaction. A commit whose answer was lost is looked up, never tried again blindly."""
         outcomes: list[Outcome] = []
@@ -229,13 +247,15 @@ class Engine:
             outcomes[:] = await verb(transaction, batch)
             written = transaction.written
 
-        try:
-            await self.store.transact(work, within=self._transaction_seconds_max, draft=draft)
-        except OutcomeUnknown:
-            if not await self._took_place(batch, outcomes):
-                raise
-        finally:
-            self._tell(written)
+        with self.observer.transaction(name):
+            try:
+                await self.store.transact(work, within=self._transaction_seconds_max, draft=draft)
+            except OutcomeUnknown:
+                if not await self._took_place(batch, outcomes):
+                    raise
+            finally:
+                self._tell(written)
+        self._count_expired(written)
         return outcomes
 
     def _tell(self, written: Changes | None) -> None:
@@ -243,6 +263,12 @@ class Engine:
         if written is not None:
             for hear in self._listeners:
                 hear(written)
+
+    def _count_expired(self, written: Changes | None) -> None:
+        if written is not None and written.expired:
+            for entry in written.entries:
+                if entry.verb == Verb.EXPIRE and entry.actor == CLOCK:
+                    self.observer.expired(entry.reason or "")
 
     async def _took_place(self, batch: Sequence[A], outcomes: Sequence[Outcome]) -> bool:
         """Whether a lost commit is there after all. All of a batch is, or nothing: one entry tells.
@@ -258,7 +284,7 @@ class Engine:
             await asyncio.sleep(LOOKUP_SECONDS)
         return False
 
-    async def _alone(self, ask: Ask, verb: Callable[[Transaction], Awaitable[Outcome]]) -> Answer:
+    async def _alone(self, name: str, ask: Ask, verb: Callable[[Transaction], Awaitable[Outcome]]) -> Answer:
         """A verb that is not batched: rare, and larger than a booking."""
 
         async def batch_of_one(transaction: Transaction, _: Sequence[Ask]) -> list[Outcome]:
@@ -267,7 +293,7 @@ class Engine:
         relieved: set[object] = set()
         rounds = 0
         while True:
-            (outcome,) = await self.run(batch_of_one, [ask])
+            (outcome,) = await self.run(batch_of_one, [ask], name=name)
             rounds += 1
             if isinstance(outcome, EarmarkError):
                 raise outcome
@@ -287,7 +313,9 @@ def _wrote(outcome: Outcome) -> bool:
 
 def _line(
     engine: Engine,
+    name: str,
     verb: Callable[[Transaction, Sequence[A]], Awaitable[list[Outcome]]],
     **line: Any,
 ) -> Batcher[A]:
-    return Batcher(partial(engine.run, verb, draft=True), relieve=engine.relieve, **line)
+    run = partial(engine.run, verb, draft=True, name=name)
+    return Batcher(run, relieve=engine.relieve, verb=name, observer=engine.observer, **line)

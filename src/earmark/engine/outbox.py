@@ -8,6 +8,7 @@ whoever has seen number n has seen all before it.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 from typing import TYPE_CHECKING, Protocol
 
 import msgspec
@@ -43,6 +44,15 @@ class Numbering(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the round was full, so that something was left behind."""
 
 
+class Lag(msgspec.Struct, frozen=True, kw_only=True):
+    """How far the relay is behind."""
+
+    unsent: int
+    """Entries without a number, counted up to a limit."""
+    oldest_at: datetime | None
+    """When the oldest of the counted ones was written."""
+
+
 class Outbox(Protocol):
     """What the relay, and those who follow events, need from a store."""
 
@@ -56,6 +66,10 @@ class Outbox(Protocol):
 
     async def read_numbered(self, event_id: EventId, *, after: int, limit: int) -> list[Numbered]:
         """An event's story, on from a number."""
+        ...
+
+    async def lag(self, *, limit: int) -> Lag:
+        """What has no number yet, counted over at most `limit` entries."""
         ...
 
     async def count(self, ids: Collection[EventId]) -> dict[EventId, int | None]:

@@ -238,8 +238,9 @@ class Teller:
             Step.STATUS: gateway.status,
         }
         try:
-            async with asyncio.timeout(self._call_seconds_max):
-                report = await calls[step](order_of(payment))
+            with self._engine.observer.gateway(gateway.name, step):
+                async with asyncio.timeout(self._call_seconds_max):
+                    report = await calls[step](order_of(payment))
         except GatewayRefused as refused:
             if step is not Step.AUTHORISE or not first:
                 # It says nothing of the money, which an earlier call may have moved: a key that was revoked, say.
@@ -278,8 +279,9 @@ class Teller:
             refund_id=refund.id, payment=order_of(about.payment), amount=refund.amount, gateway_id=refund.gateway_id
         )
         try:
-            async with asyncio.timeout(self._call_seconds_max):
-                report = await gateway.refund(order)
+            with self._engine.observer.gateway(gateway.name, Step.REFUND):
+                async with asyncio.timeout(self._call_seconds_max):
+                    report = await gateway.refund(order)
         except GatewayRefused as refused:
             raise GatewaySilent(str(refused)) from refused
         asked.add(refund.id)

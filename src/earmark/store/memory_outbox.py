@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from earmark.engine.outbox import START, Numbered, Numbering, total
+from earmark.engine.outbox import START, Lag, Numbered, Numbering, total
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
@@ -52,6 +52,12 @@ class MemoryOutbox:
             if entries[entry_id].event_id == event_id and number > after
         ]
         return sorted(told, key=lambda one: one.sequence)[:limit]
+
+    async def lag(self, *, limit: int) -> Lag:
+        """Over all entries."""
+        entries, numbers = self._journal()
+        unsent = [entry.at for entry in entries.values() if entry.id not in numbers]
+        return Lag(unsent=min(len(unsent), limit), oldest_at=min(unsent, default=None))
 
     async def count(self, ids: Collection[EventId]) -> dict[EventId, int | None]:
         """From all entries there are."""

@@ -6,8 +6,7 @@ import asyncio
 import random
 from typing import TYPE_CHECKING, Protocol
 
-import structlog
-
+from earmark import logs
 from earmark.errors import Outage
 
 if TYPE_CHECKING:
@@ -15,7 +14,7 @@ if TYPE_CHECKING:
 
 PAUSE_SECONDS_MAX = 30.0
 
-log = structlog.get_logger("earmark")
+log = logs.get()
 
 
 class Agent(Protocol):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 from typing import TYPE_CHECKING
 
-import structlog
+from earmark import logs
 
 if TYPE_CHECKING:
     from earmark.engine.teller import Teller
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 BATCH_SIZE_MAX = 50
 LEAST_SECONDS = 0.1
 
-log = structlog.get_logger("earmark")
+log = logs.get()
 
 
 class Reconciler:

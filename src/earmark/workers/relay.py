@@ -11,8 +11,7 @@ import random
 import time
 from typing import TYPE_CHECKING
 
-import structlog
-
+from earmark import logs
 from earmark.engine.outbox import START
 
 if TYPE_CHECKING:
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
 BATCH_SIZE_MAX = 500
 """Small enough that who meets it at SQLite's one writer waits for tens of milliseconds."""
 
-log = structlog.get_logger("earmark")
+log = logs.get()
 
 
 class Relay:

@@ -9,8 +9,7 @@ from __future__ import annotations
 import random
 from typing import TYPE_CHECKING
 
-import structlog
-
+from earmark import logs
 from earmark.errors import Outage
 
 if TYPE_CHECKING:
@@ -22,7 +21,7 @@ BATCH_SIZE_MAX = 100
 """Small enough that a hold which meets a sweep waits for tens of milliseconds."""
 LEAST_SECONDS = 0.05
 
-log = structlog.get_logger("earmark")
+log = logs.get()
 
 
 class Sweeper:

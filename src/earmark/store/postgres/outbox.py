@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from earmark.engine.outbox import START, UNSENT_COUNTED_MAX, Numbered, Numbering, total
+from earmark.engine.outbox import START, UNSENT_COUNTED_MAX, Lag, Numbered, Numbering, total
 from earmark.store import queries
 from earmark.store.postgres import rows
 
@@ -47,6 +47,11 @@ class PostgresOutbox:
     async def read_numbered(self, event_id: EventId, *, after: int, limit: int) -> list[Numbered]:
         """By the index of numbers."""
         return [_numbered(row) for row in await self._read("read_numbered", event_id, after, limit)]
+
+    async def lag(self, *, limit: int) -> Lag:
+        """By the index of what is unsent."""
+        (row,) = await self._read("read_lag", limit)
+        return Lag(unsent=row["unsent"], oldest_at=row["oldest_at"])
 
     async def count(self, ids: Collection[EventId]) -> dict[EventId, int | None]:
         """By the two indexes."""

@@ -19,6 +19,7 @@ from earmark.store.migrations import check_current
 from earmark.store.postgres import rows
 from earmark.store.postgres.accounts import PostgresAccounts
 from earmark.store.postgres.draft import Misremembered, NeedsLocks, PostgresDraft
+from earmark.store.postgres.figures import Drafted, figures
 from earmark.store.postgres.idle import Ended, Idle, has_said_goodbye, is_open
 from earmark.store.postgres.keys import PostgresKeys
 from earmark.store.postgres.live import PostgresLive
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from earmark.domain.event import Event
     from earmark.domain.ids import BookingId, EntryId, EventId, SeatId
     from earmark.domain.journal import Entry
+    from earmark.engine.observer import StoreFigures
     from earmark.engine.ports import Clock
 
 T = TypeVar("T")
@@ -95,6 +97,7 @@ class PostgresStore(MoneyReads):
         self._pgbouncer = pgbouncer
         self._recall = Recall(self._read_page)
         self._idle = Idle(pool)
+        self._drafted = Drafted()
         self._sql = queries.steps("postgres") | queries.sql("postgres", "outbox.sql")
         self._sql |= queries.sql("postgres", "accounts.sql") | queries.sql("postgres", "keys.sql")
         self._sql |= queries.sql("postgres", "live.sql")
@@ -122,8 +125,10 @@ class PostgresStore(MoneyReads):
         """Deadlocks cannot happen between our own verbs; hand-written SQL may still cause one, so retry."""
         if draft and not self._pgbouncer:
             began = asyncio.get_running_loop().time()
+            self._drafted.drafts += 1
             with contextlib.suppress(Moved, NeedsLocks):
                 return await self._drafts(work, within=within)
+            self._drafted.locked += 1
             within -= asyncio.get_running_loop().time() - began
         async for attempt in stamina.retry_context(
             on=_decided_too_early, attempts=4, timeout=within, wait_initial=0.01, wait_max=0.1, wait_jitter=0.05
@@ -144,6 +149,7 @@ class PostgresStore(MoneyReads):
                 return await self._draft(work, within=within, from_memory=from_memory)
             except (Moved, Misremembered):
                 from_memory = False
+                self._drafted.again += 1
         if from_memory:
             with contextlib.suppress(Misremembered):
                 return await self._draft(work, within=within, from_memory=True)
@@ -302,6 +308,10 @@ class PostgresStore(MoneyReads):
         if version < OLDEST:
             raise SetupError(problem=f"Earmark needs PostgreSQL 15 or newer; this is {version // 10000}.")
         assert isolation == "read committed", isolation
+
+    def figures(self) -> StoreFigures:
+        """Connections and drafts, for whoever watches."""
+        return figures(self._pool, self._idle, self._drafted)
 
     async def close(self) -> None:
         """At most a second for running statements, then the connections are cut."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from earmark.engine.outbox import START, UNSENT_COUNTED_MAX, Numbered, Numbering, total
+from earmark.engine.outbox import START, UNSENT_COUNTED_MAX, Lag, Numbered, Numbering, total
 from earmark.store import queries
 from earmark.store.sqlite import rows
 
@@ -49,6 +49,12 @@ class SqliteOutbox:
     async def read_numbered(self, event_id: EventId, *, after: int, limit: int) -> list[Numbered]:
         """By the index of numbers."""
         return [_numbered(row) for row in await self._fetch("read_numbered", event_id, after, limit)]
+
+    async def lag(self, *, limit: int) -> Lag:
+        """By the index of what is unsent."""
+        (row,) = await self._fetch("read_lag", limit)
+        oldest = row["oldest_at"]
+        return Lag(unsent=row["unsent"], oldest_at=None if oldest is None else rows.moment(oldest))
 
     async def count(self, ids: Collection[EventId]) -> dict[EventId, int | None]:
         """By the two indexes."""

@@ -59,3 +59,8 @@ SELECT e.id,
        coalesce((SELECT max(j.sequence) FROM journal j WHERE j.event_id = e.id AND j.sequence IS NOT NULL), 0) AS numbered,
        (SELECT count(*) FROM (SELECT FROM journal j WHERE j.event_id = e.id AND j.sequence IS NULL LIMIT $2) AS u) AS unsent
   FROM unnest($1::text[]) AS e (id);
+
+-- name: read_lag
+-- How far the relay is behind, for whoever watches. By the index of what is unsent, up to a limit.
+SELECT count(*) AS unsent, min(u.at) AS oldest_at
+  FROM (SELECT j.at FROM journal j WHERE j.sequence IS NULL ORDER BY j.event_id LIMIT $1) AS u;

@@ -41,3 +41,8 @@ SELECT e.value AS id,
        coalesce((SELECT max(j.sequence) FROM journal j WHERE j.event_id = e.value AND j.sequence IS NOT NULL), 0) AS numbered,
        (SELECT count(*) FROM (SELECT 1 FROM journal j WHERE j.event_id = e.value AND j.sequence IS NULL LIMIT ?2)) AS unsent
   FROM json_each(?1) AS e;
+
+-- name: read_lag
+-- How far the relay is behind, for whoever watches. By the index of what is unsent, up to a limit.
+SELECT count(*) AS unsent, min(u.at) AS oldest_at
+  FROM (SELECT j.at FROM journal j WHERE j.sequence IS NULL ORDER BY j.event_id LIMIT ?1) AS u;

@@ -1,0 +1,117 @@
+"""What an operator watches: verbs, batches, conflicts, agents, locks, payments, and how far anything lags behind.
+
+A page never waits for the database: what only that knows is read at most every few seconds, and for a second at most.
+Label values are from short, fixed lists: verbs, codes, gateways, and never an id.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
+
+from earmark.api.metrics.levels import Levels
+from earmark.api.metrics.readings import WATCH_SECONDS, Readings
+from earmark.api.metrics.shared import Copies
+from earmark.api.metrics.tally import Tally
+from earmark.locks.prometheus import LocksCollector
+from earmark.locks.stats import Stats
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+    from datetime import datetime
+
+    from prometheus_client.metrics_core import Metric
+
+    from earmark.engine.engine import Engine
+    from earmark.locks.prometheus import Watched
+
+__all__ = ["WATCH_SECONDS", "Metrics"]
+
+COPY_SECONDS = 1.0
+DIRECTORY = "PROMETHEUS_MULTIPROC_DIR"
+
+
+class Metrics:
+    """This server's own, so that several can live in one process; with a shared directory, its part of a host's."""
+
+    def __init__(self, *, version: str) -> None:
+        self.tally = Tally(version=version)
+        """Whoever something happens to tells it here; it is also the engine's observer."""
+        self._levels = Levels()
+        self._locks = LocksCollector(Stats())
+        self._readings = Readings()
+        self._page = CollectorRegistry(auto_describe=False)
+        self._directory = os.environ.get(DIRECTORY)
+        self._copies = Copies() if self._directory else None
+        self._page.register(self._readings)
+        if self._directory:
+            MultiProcessCollector(self._page, path=self._directory)  # type: ignore[no-untyped-call]
+        else:
+            self._page.register(_All(self._own))
+
+    def observe(self, verb: str, *, outcome: str, seconds: float) -> None:
+        """One call."""
+        self.tally.observe(verb, outcome=outcome, seconds=seconds)
+
+    def watch(self, engine: Engine, *, gateways: Iterable[str]) -> None:
+        """Show this engine's lines and store, and the payments at these gateways."""
+        self._levels.engine = engine
+        self._readings.store = engine.store
+        self._readings.gateways = sorted(gateways)
+
+    def watch_locks(self, locks: Watched) -> None:
+        """Show these locks. Without any, their metrics are there and stay at zero."""
+        self._locks = LocksCollector(locks)
+
+    def watch_stream(self, readers: Callable[[], int]) -> None:
+        """Show how many follow an event over this server."""
+        self._levels.stream_readers = readers
+
+    async def page(self, *, now: datetime) -> bytes:
+        """In the Prometheus text format."""
+        await self._readings.refresh(now=now)
+        self.copy()
+        return generate_latest(self._page)
+
+    def copy(self) -> None:
+        """Show this process's numbers to the others, if there are any."""
+        if self._copies is not None:
+            self._copies.take(self._own())
+
+    @asynccontextmanager
+    async def shared(self) -> AsyncIterator[None]:
+        """While this process serves: one that nobody asks for a page is on the page of the others all the same.
+
+        At the end its counts stay there, and its levels leave.
+        """
+        copying = asyncio.create_task(self._keep_copying()) if self._copies else None
+        try:
+            yield
+        finally:
+            await self._readings.close()
+            if copying is not None:
+                copying.cancel()
+                self.copy()
+                mark_process_dead(os.getpid(), path=self._directory)  # type: ignore[no-untyped-call]
+
+    async def _keep_copying(self) -> None:
+        while True:
+            self.copy()
+            await asyncio.sleep(COPY_SECONDS)
+
+    def _own(self) -> Iterator[Metric]:
+        yield from self.tally.collect()
+        yield from self._levels.collect()
+        yield from self._locks.collect()
+
+
+class _All:
+    """Collectors as one, whichever they are at that moment."""
+
+    def __init__(self, collect: Callable[[], Iterator[Metric]]) -> None:
+        self.collect = collect

@@ -1,0 +1,86 @@
+"""Whoever watches the engine at work: what is told, and by default nobody who hears it.
+
+The engine knows neither metrics nor spans. It tells a port what happened, a few times per batch and not per request,
+and what is made of it is the watcher's affair. To hear is quick, and never fails.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, Any, Protocol
+
+import msgspec
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+NOTHING: AbstractContextManager[None] = nullcontext()
+
+
+class Observer(Protocol):
+    """What the engine tells."""
+
+    def mark(self) -> Any:
+        """What a request carries along, so that its batch can be tied to it; None where nobody ties anything."""
+        ...
+
+    def batch(self, verb: str, marks: Sequence[Any]) -> AbstractContextManager[None]:
+        """Around one batch, from the line to its answers; one mark for each request in it."""
+        ...
+
+    def transaction(self, verb: str) -> AbstractContextManager[None]:
+        """Around one transaction, with all its tries."""
+        ...
+
+    def gateway(self, gateway: str, call: str) -> AbstractContextManager[None]:
+        """Around one call to a gateway."""
+        ...
+
+    def again(self, verb: str, reason: str) -> None:
+        """A request could not be decided in its batch and stands in line once more; why, as a refusal's code."""
+        ...
+
+    def expired(self, reason: str) -> None:
+        """A due hold was ended, and this is how its journal entry says why."""
+        ...
+
+
+class Nobody:
+    """Hears nothing."""
+
+    def mark(self) -> None:
+        """Nothing to tie."""
+
+    def batch(self, verb: str, marks: Sequence[Any]) -> AbstractContextManager[None]:  # noqa: ARG002 (the port's)
+        """Nothing."""
+        return NOTHING
+
+    def transaction(self, verb: str) -> AbstractContextManager[None]:  # noqa: ARG002 (the port's)
+        """Nothing."""
+        return NOTHING
+
+    def gateway(self, gateway: str, call: str) -> AbstractContextManager[None]:  # noqa: ARG002 (the port's)
+        """Nothing."""
+        return NOTHING
+
+    def again(self, verb: str, reason: str) -> None:
+        """Nothing."""
+
+    def expired(self, reason: str) -> None:
+        """Nothing."""
+
+
+class StoreFigures(msgspec.Struct, frozen=True, kw_only=True):
+    """What a store that keeps connections and drafts knows of them at this moment."""
+
+    connections: int
+    """How many are open."""
+    idle: int
+    """How many of these do nothing."""
+    connections_max: int
+    drafts: int
+    """Transactions that were run as a draft, so far."""
+    drafts_again: int
+    """Drafts that met somebody and were run once more without a lock."""
+    drafts_locked: int
+    """Drafts that had to be run again under locks."""

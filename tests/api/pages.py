@@ -1,0 +1,67 @@
+"""Pages of metrics, read as Prometheus reads them."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from earmark.admission.gate import Counts
+from earmark.api.metrics import Metrics
+from earmark.clock import MovableClock
+from earmark.engine.engine import Engine
+from earmark.engine.observer import StoreFigures
+from earmark.locks.breaker import Breaker
+from earmark.locks.stats import Stats
+from earmark.store.memory import MemoryStore
+from earmark.uuids import Uuid7Ids
+
+if TYPE_CHECKING:
+    from prometheus_client.metrics_core import Metric
+
+NOW = datetime(2030, 6, 1, 20, 0, tzinfo=UTC)
+
+
+def families(text: str) -> dict[str, Metric]:
+    """By name, as it is written in an expression: counters with their `_total`."""
+    found = text_string_to_metric_families(text)
+    return {f"{one.name}_total" if one.type == "counter" else one.name: one for one in found}
+
+
+def value(text: str, metric: str, **labels: str) -> float | None:
+    """One sample."""
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            if sample.name == metric and sample.labels == labels:
+                return float(sample.value)
+    return None
+
+
+class TalkativeStore(MemoryStore):
+    """A store that has everything that some store has to tell."""
+
+    beats: Any = None
+
+    def figures(self) -> StoreFigures:
+        """Made up."""
+        return StoreFigures(connections=4, idle=3, connections_max=12, drafts=100, drafts_again=7, drafts_locked=2)
+
+
+async def whole_page() -> str:
+    """Every metric that there is: a server with PostgreSQL, Redis, locks, agents, and something to count in each."""
+    metrics = Metrics(version="1.2.3")
+    store = TalkativeStore(clock=MovableClock())
+
+    async def read(**_: object) -> Any:
+        return SimpleNamespace(now=NOW, beats=[SimpleNamespace(role="sweeper", beat_at=NOW)])
+
+    store.beats = SimpleNamespace(read=read)
+    admission: Any = SimpleNamespace(counts=Counts(admitted=5), is_up=True, drop=lambda _: None)
+    metrics.watch(Engine(store, ids=Uuid7Ids(), admission=admission), gateways=["stripe"])
+    metrics.watch_locks(SimpleNamespace(stats=Stats(), breaker=Breaker()))
+    metrics.tally.acted("sweeper", "ok")
+    with metrics.tally.gateway("stripe", "authorise"), metrics.tally.transaction("hold"):
+        pass
+    return (await metrics.page(now=NOW)).decode()
