@@ -13,15 +13,17 @@ from earmark.errors import SetupError
 from earmark.uuids import Uuid7Ids
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from earmark.config import Settings
     from earmark.engine.accounts import Accounts
     from earmark.engine.gateway import Gateway
     from earmark.engine.ports import Admission, Clock, Store
+    from earmark.locks import Locks
     from earmark.store.migrations import Migration
 
 POSTGRES = {"postgres", "postgresql"}
+CONNECTIONS_MAX = 12
 
 
 async def engine_for(settings: Settings) -> Engine:
@@ -30,19 +32,31 @@ async def engine_for(settings: Settings) -> Engine:
     return await open_engine(
         settings.database_url,
         redis_url=settings.redis_url,
+        connections_max=settings.database_connections_max,
+        admit={"timeout": settings.admission_timeout_seconds, "ttl_seconds": settings.admission_ttl_seconds},
         policy=policy,
         request_seconds_max=settings.request_seconds_max,
+        transaction_seconds_max=settings.transaction_seconds_max,
+        lanes=settings.batch_lanes_max,
+        batch_size_max=settings.batch_size_max,
+        waiting_max=settings.batch_waiting_max,
     )
 
 
 async def open_engine(
-    database_url: str, *, redis_url: str | None = None, clock: Clock | None = None, **limits: Any
+    database_url: str,
+    *,
+    redis_url: str | None = None,
+    clock: Clock | None = None,
+    connections_max: int = CONNECTIONS_MAX,
+    admit: Mapping[str, float] | None = None,
+    **limits: Any,
 ) -> Engine:
     """An engine on a database whose schema is current; with a Redis, hopeless holds are refused in front of it."""
-    store = await open_store(database_url, clock=clock)
+    store = await open_store(database_url, clock=clock, connections_max=connections_max)
     try:
         await store.check()
-        admission = _open_admission(redis_url) if redis_url else None
+        admission = _open_admission(redis_url, **(admit or {})) if redis_url else None
     except BaseException:
         await store.close()
         raise
@@ -84,21 +98,36 @@ def _open_stripe(settings: Settings) -> dict[str, Gateway]:
     return {"stripe": gateway}
 
 
-def _open_admission(redis_url: str) -> Admission:
+def open_locks(settings: Settings, *, prefix: str = "earmark") -> Locks:
+    """The locks that the settings describe, where their Redis is."""
+    if settings.redis_url is None:
+        raise SetupError(problem="Say where the locks are: --redis redis://127.0.0.1:6379, or set EARMARK_REDIS_URL.")
+    from earmark.locks import Locks
+
+    return Locks.from_url(
+        settings.redis_url,
+        prefix=prefix,
+        ttl=settings.lock_ttl_seconds,
+        drift_factor=settings.redlock_drift_factor,
+        retry_seconds=settings.redlock_retry_seconds,
+    )
+
+
+def _open_admission(redis_url: str, **times: Any) -> Admission:
     try:
         from earmark.admission import open_admission
     except ImportError as missing:
         raise SetupError(problem="Redis needs an extra: pip install 'earmark[redis]'") from missing
-    return open_admission(redis_url)
+    return open_admission(redis_url, **times)
 
 
-async def open_store(database_url: str, *, clock: Clock | None = None) -> Store:
+async def open_store(database_url: str, *, clock: Clock | None = None, connections_max: int = CONNECTIONS_MAX) -> Store:
     """The store that a URL names: `postgresql://…`, `sqlite:///path` or `memory:`."""
     clock = clock or SystemClock()
     scheme = urlsplit(database_url).scheme
     if scheme in POSTGRES:
         postgres = _postgres()
-        opened: Store = await postgres.PostgresStore.connect(database_url, clock=clock)
+        opened: Store = await postgres.PostgresStore.connect(database_url, clock=clock, connections_max=connections_max)
         return opened
     if scheme == "sqlite":
         from earmark.store.sqlite import SqliteStore

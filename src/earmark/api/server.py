@@ -25,14 +25,11 @@ from earmark.api.till import Till
 from earmark.clock import SystemClock
 from earmark.errors import SetupError
 from earmark.publish.availability import Availability
-from earmark.publish.news import Feed
 from earmark.threads import threads_ended
 from earmark.version import __version__
 from earmark.wiring import engine_for, open_gateways, open_sandbox
 from earmark.workers import loop
-from earmark.workers.reconciler import Reconciler
-from earmark.workers.relay import Relay
-from earmark.workers.sweeper import Sweeper
+from earmark.workers.crew import crew_for, heart_for
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -50,33 +47,28 @@ async def serve(settings: Settings, *, ready: Callable[[str], None]) -> None:
     _check_free(settings.host, settings.port)
     engine = await engine_for(settings)
     metrics = Metrics(version=__version__)
-    till = Till(engine, open_sandbox() | open_gateways(settings, engine.store.accounts))
+    gateways = open_sandbox() | open_gateways(settings, engine.store.accounts)
+    till = Till(engine, gateways, seconds=settings.gateway_answer_seconds)
     house = House(
         engine=engine,
         identity=Identity(admin_key=settings.admin_key, secret=settings.secret),
         metrics=metrics,
         clock=SystemClock(),
         guests=settings.guests,
-        availability=Availability(engine, clock=SystemClock(), word=draw),
+        availability=Availability(engine, clock=SystemClock(), word=draw, seconds_max=settings.map_cache_seconds),
         till=till,
     )
     stop = asyncio.Event()
-    agents: list[loop.Agent] = []
-    if settings.sweep:
-        sweeper = Sweeper(
-            engine,
-            swept=metrics.swept,
-            interval_seconds_max=settings.sweep_interval_seconds,
-            batch_size_max=settings.sweep_batch_size_max,
-        )
-        agents += [sweeper, Relay(engine.store.outbox, Feed()), Reconciler(till.teller)]
+    agents = crew_for(settings, engine, till.teller, swept=metrics.swept) if settings.sweep else []
+    heart = heart_for(settings, engine.store)
+    heart.takes("server", outcome="ok")
     try:
         async with threads_ended(), _signals(stop), _door(create_app(house), settings, stop):
             # What is here by now stays: to search it for rubbish again and again would be a pause in every minute.
             gc.collect()
             gc.freeze()
             ready(f"http://{_shown(settings.host)}:{settings.port}")
-            await loop.run(agents, stop)
+            await loop.run(agents, stop, heart=heart)
             await stop.wait()
     finally:
         await till.close()

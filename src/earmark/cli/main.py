@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from cyclopts import App, CycloptsError
 from rich.console import Console
 
-from earmark.cli import accounts, bench, database, explain, locks, payments, race, sandbox, serving
+from earmark.cli import accounts, bench, database, explain, locks, payments, race, sandbox, serving, tidy
 from earmark.errors import EarmarkError
 from earmark.version import __version__
 
@@ -26,6 +26,7 @@ app.command(serving.serve)
 app.command(serving.work)
 app.command(database.migrate)
 app.command(database.verify)
+app.command(tidy.tidy)
 app.command(explain.explain)
 app.command(payments.payments)
 app.command(accounts.accounts)

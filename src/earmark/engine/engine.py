@@ -74,6 +74,7 @@ class Engine:
         transaction_seconds_max: float = 10.0,
         lanes: int = 3,
         batch_size_max: int = 100,
+        waiting_max: int = 5000,
     ) -> None:
         self.store = store
         self.ids = ids
@@ -84,7 +85,7 @@ class Engine:
             self.listen(lambda changes: admission.drop(changes.freed))
         self._request_seconds_max = request_seconds_max
         self._transaction_seconds_max = transaction_seconds_max
-        line = partial(_line, self, lanes=lanes, size_max=batch_size_max)
+        line = partial(_line, self, lanes=lanes, size_max=batch_size_max, waiting_max=waiting_max)
         self._holds: Batcher[Hold] = line(partial(hold, policy=self.policy, ids=ids), claims=attrgetter("seat_refs"))
         self._extends: Batcher[Extend] = line(partial(extend, policy=self.policy, ids=ids))
         self._confirms: Batcher[Confirm] = line(partial(confirm, ids=ids))

@@ -38,6 +38,7 @@ from earmark.domain.payment import Payment, Refund
 from earmark.domain.pool import Pool, PoolDelta
 from earmark.domain.seat import Seat, SeatSeen
 from earmark.engine.accounts import KeepsAccounts
+from earmark.engine.upkeep import KeptUp
 from earmark.engine.watch import Watched
 
 if TYPE_CHECKING:
@@ -306,7 +307,7 @@ class Flaw(msgspec.Struct, frozen=True, kw_only=True):
     row: str
 
 
-class Store(KeepsAccounts, Watched, Protocol):
+class Store(KeepsAccounts, KeptUp, Watched, Protocol):
     """The truth."""
 
     @property

@@ -28,6 +28,7 @@ from earmark.store.inline import drive
 from earmark.store.memory_accounts import MemoryAccounts
 from earmark.store.memory_money import MoneyReads, MoneySteps, MoneyTables
 from earmark.store.memory_outbox import MemoryOutbox
+from earmark.store.memory_upkeep import MemoryBeats, MemoryUpkeep
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
@@ -78,6 +79,8 @@ class MemoryStore(MoneyReads):
         self._tables = _Tables()
         self.outbox = MemoryOutbox(lambda: (self._tables.entries, self._tables.numbers))
         self.accounts = Accounts(MemoryAccounts(clock))
+        self.beats = MemoryBeats(clock)
+        self.upkeep = MemoryUpkeep(lambda: self._tables, clock=clock)
 
     async def transact(
         self,
