@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from earmark.engine.ports import Admission, Clock, Store
     from earmark.locks import Locks
     from earmark.store.migrations import Migration
+    from earmark.store.vitals import Vitals
 
 POSTGRES = {"postgres", "postgresql"}
 CONNECTIONS_MAX = 12
@@ -153,6 +154,20 @@ async def migrate(database_url: str, *, dry_run: bool = False, without: Collecti
         return await sqlite.migrate(sqlite_path(database_url), dry_run=dry_run, without=without)
     if scheme == "memory":
         return ()
+    raise SetupError(problem=_unknown(database_url))
+
+
+async def examine(database_url: str, *, clock: Clock | None = None) -> Vitals:
+    """What a database says of itself, on a connection of its own; it may be old, or set up in a way that is refused."""
+    if urlsplit(database_url).scheme in POSTGRES:
+        _postgres()
+        from earmark.store.postgres import vitals
+
+        return await vitals.examine(database_url, clock=clock or SystemClock())
+    if urlsplit(database_url).scheme == "sqlite":
+        from earmark.store.sqlite import vitals as of_file
+
+        return await of_file.examine(sqlite_path(database_url))
     raise SetupError(problem=_unknown(database_url))
 
 

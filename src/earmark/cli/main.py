@@ -8,7 +8,20 @@ from typing import TYPE_CHECKING
 from cyclopts import App, CycloptsError
 from rich.console import Console
 
-from earmark.cli import accounts, bench, database, explain, locks, payments, race, sandbox, serving, tidy
+from earmark.cli import (
+    accounts,
+    bench,
+    database,
+    doctor,
+    explain,
+    locks,
+    payments,
+    race,
+    sandbox,
+    serving,
+    settings,
+    tidy,
+)
 from earmark.errors import EarmarkError
 from earmark.version import __version__
 
@@ -26,7 +39,9 @@ app.command(serving.serve)
 app.command(serving.work)
 app.command(database.migrate)
 app.command(database.verify)
+app.command(doctor.doctor)
 app.command(tidy.tidy)
+app.command(settings.config)
 app.command(explain.explain)
 app.command(payments.payments)
 app.command(accounts.accounts)
