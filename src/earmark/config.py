@@ -77,8 +77,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     sweep: Annotated[
         bool,
         About(
-            "whether the serving process runs the workers too: it ends due holds, sees payments through, and numbers "
-            "what happened"
+            "whether the serving process runs the workers too: it ends due holds, sees payments through, numbers what "
+            "happened, and tidies"
         ),
     ] = True
 
@@ -124,6 +124,81 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         float, About("how long the sweeper sleeps at most between two looks", least=0.05, most=3600)
     ] = 1.0
     sweep_batch_size_max: Annotated[int, About("how many holds one sweep ends at most", least=1, most=10_000)] = 100
+    reconcile_interval_seconds: Annotated[
+        float, About("how long the reconciler sleeps at most between two looks", least=0.05, most=3600)
+    ] = 1.0
+    relay_interval_seconds: Annotated[
+        float, About("how long the relay sleeps at most before it numbers what happened", least=0.01, most=60)
+    ] = 0.25
+    janitor_interval_seconds: Annotated[
+        float, About("how long the janitor sleeps at most between two rounds", least=0.05, most=DAY)
+    ] = 60.0
+    idempotency_seconds: Annotated[
+        int, About("how long an idempotency key remembers its answer, at least", least=60, most=366 * DAY)
+    ] = DAY
+    heartbeat_seconds: Annotated[
+        float, About("how often a process says that it lives, for `earmark doctor`", least=0.1, most=60)
+    ] = 5.0
+
+    transaction_seconds_max: Annotated[
+        float, About("how long one transaction may take before nothing of it is kept", least=0.1, most=300)
+    ] = 10.0
+    database_connections_max: Annotated[
+        int, About("how many connections this process opens to PostgreSQL at most", least=2, most=1000)
+    ] = 12
+    batch_size_max: Annotated[
+        int, About("how many requests travel in one transaction at most (group commit)", least=1, most=1000)
+    ] = 100
+    batch_lanes_max: Annotated[
+        int, About("how many such transactions of one verb are under way at once, at most", least=1, most=16)
+    ] = 3
+    batch_waiting_max: Annotated[
+        int, About("how many requests of one verb wait in line before the next is refused", least=1, most=1_000_000)
+    ] = 5000
+    map_cache_seconds: Annotated[
+        float,
+        About(
+            "how long a seat map is shown without being read again, when nothing is known to have changed",
+            least=0,
+            most=10,
+        ),
+    ] = 5.0
+
+    admission_ttl_seconds: Annotated[
+        float, About("how long a mark or a hint in Redis lives at most", least=0.1, most=60)
+    ] = 5.0
+    admission_timeout_seconds: Annotated[
+        float, About("how long a hold waits for Redis before it passes without", least=0.001, most=60)
+    ] = 0.1
+    lock_ttl_seconds: Annotated[
+        float, About("how long a lock of `earmark locks run` lives unless it is renewed", least=0.01, most=DAY)
+    ] = 30.0
+    lock_wait_seconds: Annotated[
+        float, About("how long `earmark locks run` waits in line for a lock; 0 fails at once", least=0, most=DAY)
+    ] = 0.0
+    redlock_drift_factor: Annotated[
+        float,
+        About(
+            "the part of its time by which a Redlock may be relied on less, for clocks that drift", least=0, most=0.5
+        ),
+    ] = 0.01
+    redlock_retry_seconds: Annotated[
+        float,
+        About(
+            "how long a Redlock that was not granted is slept over at most before it is asked for again",
+            least=0.001,
+            most=60,
+        ),
+    ] = 0.2
+
+    gateway_answer_seconds: Annotated[
+        float,
+        About(
+            "how long a call to pay or refund waits for the gateway before it is answered that it goes on",
+            least=0.1,
+            most=60,
+        ),
+    ] = 10.0
 
     log: Annotated[
         str,

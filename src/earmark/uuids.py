@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from uuid_utils.compat import uuid7
 
 from earmark.domain.ids import BookingId, EntryId, PaymentId, RefundId
+
+if TYPE_CHECKING:
+    from uuid import UUID
 
 
 class Uuid7Ids:
@@ -25,3 +30,8 @@ class Uuid7Ids:
     def refund_id(self) -> RefundId:
         """For a new refund."""
         return RefundId(uuid7())
+
+
+def new_uuid() -> UUID:
+    """For whatever else needs one."""
+    return uuid7()

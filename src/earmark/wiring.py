@@ -18,7 +18,7 @@ from earmark.errors import SetupError
 from earmark.uuids import Uuid7Ids
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Collection, Sequence
+    from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 
     from earmark.config import Settings
     from earmark.engine.accounts import Accounts
@@ -29,9 +29,11 @@ if TYPE_CHECKING:
     from earmark.publish.news import Feed
     from earmark.publish.redis import Listener
     from earmark.store.migrations import Migration
+    from earmark.store.vitals import Vitals
 
 NEWS_SECONDS_MAX = 2.0
 POSTGRES = {"postgres", "postgresql"}
+CONNECTIONS_MAX = 12
 
 
 class News(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,20 +53,32 @@ async def engine_for(settings: Settings, *, observer: Observer | None = None) ->
     return await open_engine(
         settings.database_url,
         redis_url=settings.redis_url,
+        connections_max=settings.database_connections_max,
+        admit={"timeout": settings.admission_timeout_seconds, "ttl_seconds": settings.admission_ttl_seconds},
         policy=policy,
         request_seconds_max=settings.request_seconds_max,
         observer=observer,
+        transaction_seconds_max=settings.transaction_seconds_max,
+        lanes=settings.batch_lanes_max,
+        batch_size_max=settings.batch_size_max,
+        waiting_max=settings.batch_waiting_max,
     )
 
 
 async def open_engine(
-    database_url: str, *, redis_url: str | None = None, clock: Clock | None = None, **limits: Any
+    database_url: str,
+    *,
+    redis_url: str | None = None,
+    clock: Clock | None = None,
+    connections_max: int = CONNECTIONS_MAX,
+    admit: Mapping[str, float] | None = None,
+    **limits: Any,
 ) -> Engine:
     """An engine on a database whose schema is current; with a Redis, hopeless holds are refused in front of it."""
-    store = await open_store(database_url, clock=clock)
+    store = await open_store(database_url, clock=clock, connections_max=connections_max)
     try:
         await store.check()
-        admission = _open_admission(redis_url) if redis_url else None
+        admission = _open_admission(redis_url, **(admit or {})) if redis_url else None
     except BaseException:
         await store.close()
         raise
@@ -106,21 +120,27 @@ def _open_stripe(settings: Settings) -> dict[str, Gateway]:
     return {"stripe": gateway}
 
 
-def open_locks(settings: Settings) -> Locks | None:
-    """The locks on the Redis that is set up, to look at and to break; nothing here takes one."""
+def open_locks(settings: Settings, *, prefix: str = "earmark") -> Locks:
+    """The locks that the settings describe, where their Redis is."""
     if settings.redis_url is None:
-        return None
+        raise SetupError(problem="Say where the locks are: --redis redis://127.0.0.1:6379, or set EARMARK_REDIS_URL.")
     from earmark.locks import Locks
 
-    return Locks.from_url(settings.redis_url)
+    return Locks.from_url(
+        settings.redis_url,
+        prefix=prefix,
+        ttl=settings.lock_ttl_seconds,
+        drift_factor=settings.redlock_drift_factor,
+        retry_seconds=settings.redlock_retry_seconds,
+    )
 
 
-def _open_admission(redis_url: str) -> Admission:
+def _open_admission(redis_url: str, **times: Any) -> Admission:
     try:
         from earmark.admission import open_admission
     except ImportError as missing:
         raise SetupError(problem="Redis needs an extra: pip install 'earmark[redis]'") from missing
-    return open_admission(redis_url)
+    return open_admission(redis_url, **times)
 
 
 def open_news(redis_url: str | None) -> News | None:
@@ -167,13 +187,13 @@ async def telling(redis_url: str | None, *, feed: Feed | None, listener: Listene
         await news.close()
 
 
-async def open_store(database_url: str, *, clock: Clock | None = None) -> Store:
+async def open_store(database_url: str, *, clock: Clock | None = None, connections_max: int = CONNECTIONS_MAX) -> Store:
     """The store that a URL names: `postgresql://…`, `sqlite:///path` or `memory:`."""
     clock = clock or SystemClock()
     scheme = urlsplit(database_url).scheme
     if scheme in POSTGRES:
         postgres = _postgres()
-        opened: Store = await postgres.PostgresStore.connect(database_url, clock=clock)
+        opened: Store = await postgres.PostgresStore.connect(database_url, clock=clock, connections_max=connections_max)
         return opened
     if scheme == "sqlite":
         from earmark.store.sqlite import SqliteStore
@@ -199,6 +219,20 @@ async def migrate(database_url: str, *, dry_run: bool = False, without: Collecti
         return await sqlite.migrate(sqlite_path(database_url), dry_run=dry_run, without=without)
     if scheme == "memory":
         return ()
+    raise SetupError(problem=_unknown(database_url))
+
+
+async def examine(database_url: str, *, clock: Clock | None = None) -> Vitals:
+    """What a database says of itself, on a connection of its own; it may be old, or set up in a way that is refused."""
+    if urlsplit(database_url).scheme in POSTGRES:
+        _postgres()
+        from earmark.store.postgres import vitals
+
+        return await vitals.examine(database_url, clock=clock or SystemClock())
+    if urlsplit(database_url).scheme == "sqlite":
+        from earmark.store.sqlite import vitals as of_file
+
+        return await of_file.examine(sqlite_path(database_url))
     raise SetupError(problem=_unknown(database_url))
 
 

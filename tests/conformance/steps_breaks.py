@@ -6,6 +6,10 @@ from typing import NamedTuple
 
 BOOKING = "event_id, buyer, live, lines, total, currency, created_at, expires_at, version"
 JOURNAL = "event_id, booking_id, verb, before, after, actor, reason, at, facts"
+A_KEY = (
+    f"INSERT INTO journal (id, version, {JOURNAL}, caller, key, answer_status) "
+    f"SELECT '{{new}}', 9, {JOURNAL}, 'shop', 'k', 201 FROM journal WHERE booking_id = '{{held}}' AND version = 1"
+)
 
 
 class Break(NamedTuple):
@@ -123,6 +127,19 @@ BREAKS = [
     Break("an entry removed", "journal_is_append_only", "DELETE FROM journal WHERE booking_id = '{held}'"),
     Break("an entry rewritten", "journal_is_append_only", "UPDATE journal SET actor = 'nobody'"),
     Break("a reason made up", "journal_is_append_only", "UPDATE journal SET reason = 'because' WHERE version = 1"),
+    Break("an answer made up", "journal_is_append_only", "UPDATE journal SET answer_status = 200 WHERE version = 1"),
+    Break(
+        "a key forgotten but not its answer",
+        "journal_is_append_only",
+        "UPDATE journal SET caller = NULL, key = NULL WHERE id = '{new}'",
+        (A_KEY,),
+    ),
+    Break(
+        "a key forgotten for another answer",
+        "journal_is_append_only",
+        "UPDATE journal SET caller = NULL, key = NULL, request_hash = NULL, answer_status = 500 WHERE id = '{new}'",
+        (A_KEY,),
+    ),
     Break(
         "a booking under a new id",
         "booking_keeps_its_identity",
@@ -415,7 +432,7 @@ ALLOWED = {
     "a total shrinks though it is above a new limit": ["UPDATE buyer_totals SET units = units - 1 WHERE units > 0"],
     "a published entry gets its number": ["UPDATE journal SET sequence = 7 WHERE booking_id = '{held}'"],
     "a key's time is over": [
-        "UPDATE journal SET caller = NULL, key = NULL, request_hash = NULL, answer_body = NULL",
+        "UPDATE journal SET caller = NULL, key = NULL, request_hash = NULL, answer_status = NULL, answer_body = NULL",
     ],
     "a sale is undone in part": [
         SELL_IT,

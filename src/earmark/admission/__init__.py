@@ -22,13 +22,19 @@ __all__ = ["Counts", "Gate", "Pass", "open_admission"]
 
 
 def open_admission(
-    url: str | Sequence[str], *, prefix: str = "earmark", timeout: float = 0.1, remember_seconds: float = 0.1
+    url: str | Sequence[str],
+    *,
+    prefix: str = "earmark",
+    timeout: float = 0.1,
+    ttl_seconds: float = TTL_SECONDS,
+    remember_seconds: float = 0.1,
 ) -> Gate:
     """Admission by the Redis at this address, for the event loop that runs now. It connects when it is first used.
 
-    `timeout` is how long a request waits for Redis before it passes without; `remember_seconds` is how long this
-    process remembers a hint that it has seen (0: it asks every time).
+    `timeout` is how long a request waits for Redis before it passes without; `ttl_seconds` is how long a mark or a
+    hint lives at most; `remember_seconds` is how long this process remembers a hint that it has seen (0: it asks
+    every time).
     """
     addresses.check(addresses.Settings(prefix=prefix, timeout=timeout, queue_max=1))
-    lines = open_lines(url, timeout=timeout, ttl_seconds=TTL_SECONDS)
-    return Gate(lines, prefix=prefix, ttl_seconds=TTL_SECONDS, hints=Hints(seconds_max=remember_seconds))
+    lines = open_lines(url, timeout=timeout, ttl_seconds=ttl_seconds)
+    return Gate(lines, prefix=prefix, ttl_seconds=ttl_seconds, hints=Hints(seconds_max=remember_seconds))

@@ -25,7 +25,7 @@ from earmark.api.limits import Limits
 from earmark.api.metrics import Metrics
 from earmark.api.patience import Patience
 from earmark.api.pictures import Words
-from earmark.api.till import ANSWER_SECONDS, Till
+from earmark.api.till import Till
 from earmark.clock import SystemClock
 from earmark.errors import SetupError
 from earmark.publish.availability import Availability
@@ -36,9 +36,7 @@ from earmark.tracing import open_tracing
 from earmark.version import __version__
 from earmark.wiring import engine_for, open_gateways, open_locks, open_sandbox, telling
 from earmark.workers import loop
-from earmark.workers.reconciler import Reconciler
-from earmark.workers.relay import Relay
-from earmark.workers.sweeper import Sweeper
+from earmark.workers.crew import crew_for, heart_for
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -62,12 +60,9 @@ async def serve(settings: Settings, *, ready: Callable[[str], None], duty: async
     metrics = Metrics(version=__version__)
     tracing = open_tracing() if settings.tracing else None
     engine = await engine_for(settings, observer=tracing.around(metrics.tally) if tracing else metrics.tally)
-    till = Till(
-        engine,
-        open_sandbox() | open_gateways(settings, engine.store.accounts),
-        # Whoever asks for little time is told that the gateway still decides, rather than nothing.
-        seconds=min(ANSWER_SECONDS, settings.request_seconds_max / 2),
-    )
+    gateways = open_sandbox() | open_gateways(settings, engine.store.accounts)
+    # Whoever asks for little time is told that the gateway still decides, rather than nothing.
+    till = Till(engine, gateways, seconds=min(settings.gateway_answer_seconds, settings.request_seconds_max / 2))
     feed = Feed()
     hub = Hub(
         engine.store,
@@ -84,9 +79,9 @@ async def serve(settings: Settings, *, ready: Callable[[str], None], duty: async
         metrics=metrics,
         clock=SystemClock(),
         guests=settings.guests,
-        availability=Availability(engine, clock=SystemClock(), word=draw),
+        availability=Availability(engine, clock=SystemClock(), word=draw, seconds_max=settings.map_cache_seconds),
         till=till,
-        locks=open_locks(settings),
+        locks=open_locks(settings) if settings.redis_url else None,
         limits=Limits(per_key=settings.requests_per_second_per_key, per_buyer=settings.requests_per_second_per_buyer),
         deadline=Patience(settings.request_seconds_max + LATER_SECONDS),
         trust_proxy=settings.trust_proxy,
@@ -96,12 +91,9 @@ async def serve(settings: Settings, *, ready: Callable[[str], None], duty: async
     stop = asyncio.Event()
     agents: list[loop.Agent] = []
     if settings.sweep:
-        sweeper = Sweeper(
-            engine,
-            interval_seconds_max=settings.sweep_interval_seconds,
-            batch_size_max=settings.sweep_batch_size_max,
-        )
-        agents += metrics.tally.watching([sweeper, Relay(engine.store.outbox, feed), Reconciler(till.teller)])
+        agents += metrics.tally.watching(crew_for(settings, engine, till.teller, feed=feed))
+    heart = heart_for(settings, engine.store)
+    heart.takes("server", outcome="ok")
     try:
         async with (
             threads_ended(),
@@ -115,7 +107,7 @@ async def serve(settings: Settings, *, ready: Callable[[str], None], duty: async
             gc.freeze()
             ready(shown_url(settings))
             await _called(duty, stop)
-            await loop.run(agents, stop)
+            await loop.run(agents, stop, heart=heart)
             await stop.wait()
     finally:
         await house.identity.close()

@@ -1,11 +1,13 @@
-"""The command that tells what became of a booking."""
+"""The command that tells what became of a booking, or whose a seat is and why."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import sys
-from typing import Annotated
+from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
+from typing import Annotated, TypeVar
 from uuid import UUID
 
 import msgspec
@@ -13,46 +15,97 @@ from cyclopts import Parameter
 from rich.console import Console
 
 from earmark import config, wiring
-from earmark.cli import story
+from earmark.cli import seat_story, story
 from earmark.cli.database import Database
-from earmark.domain.ids import BookingId
-from earmark.errors import BookingUnknown, SetupError
+from earmark.domain.booking import Booking
+from earmark.domain.event import Event
+from earmark.domain.ids import BookingId, EventId, SeatId
+from earmark.engine.ports import BookingFilter, Store
+from earmark.errors import BookingUnknown, EventUnknown, SeatUnknown, SetupError
+
+T = TypeVar("T")
+
+PAGE_SIZE = 500
+PAGES_MAX = 1000
 
 
 def explain(
-    booking: Annotated[str, Parameter(help="The booking's id.")],
+    booking: Annotated[str, Parameter(help="The booking's id; or a seat, as `event/seat`.")],
     /,
     *,
     database: Database = None,
     as_json: Annotated[bool, Parameter(name="--json", negative="", help="The rows instead of the words.")] = False,
 ) -> None:
-    """Tell the whole story of a booking with its money, from the first hold to what is still to come."""
-    try:
-        booking_id = BookingId(UUID(booking))
-    except ValueError as odd:
-        raise SetupError(problem=f"{booking!r} is no booking's id: they look like {UUID(int=0)}.") from odd
+    """Tell the whole story of a booking with its money, from the first hold to what is still to come.
+
+    Of a seat, named as `event/seat`: whose it is and why, since when and until when, and who had it before.
+    """
     url = config.read(os.environ, database_url=database).database_url
-    told = asyncio.run(_read(url, booking_id))
+    event_id, slash, seat_id = booking.partition("/")
+    told: story.Story | seat_story.SeatStory
+    if slash:
+        told = asyncio.run(_within(url, partial(_read_seat, event_id=EventId(event_id), seat_id=SeatId(seat_id))))
+    else:
+        told = asyncio.run(_within(url, partial(_read, booking_id=_booking_id(booking))))
     if as_json:
         sys.stdout.write(msgspec.json.format(msgspec.json.encode(told), indent=2).decode() + "\n")
         return
     out = Console(highlight=False, soft_wrap=True)
-    for line in story.lines(told):
+    for line in story.lines(told) if isinstance(told, story.Story) else seat_story.lines(told):
         out.print(line, markup=False)
 
 
-async def _read(url: str, booking_id: BookingId) -> story.Story:
+def _booking_id(text: str) -> BookingId:
+    try:
+        return BookingId(UUID(text))
+    except ValueError as odd:
+        problem = f"{text!r} is no booking's id: they look like {UUID(int=0)}. A seat is named as event/seat."
+        raise SetupError(problem=problem) from odd
+
+
+async def _within(url: str, read: Callable[[Store], Awaitable[T]]) -> T:
     store = await wiring.open_store(url)
     try:
         await store.check()
-        now, booking = await store.read_booking(booking_id)
-        if booking is None:
-            raise BookingUnknown(booking_id=str(booking_id))
-        return story.Story(
-            now=now,
-            booking=booking,
-            history=await store.read_history(booking_id),
-            payments=await store.list_payments(booking_id),
-        )
+        return await read(store)
     finally:
         await store.close()
+
+
+async def _read(store: Store, *, booking_id: BookingId) -> story.Story:
+    now, booking = await store.read_booking(booking_id)
+    if booking is None:
+        raise BookingUnknown(booking_id=str(booking_id))
+    return story.Story(
+        now=now,
+        booking=booking,
+        history=await store.read_history(booking_id),
+        payments=await store.list_payments(booking_id),
+    )
+
+
+async def _read_seat(store: Store, *, event_id: EventId, seat_id: SeatId) -> seat_story.SeatStory:
+    event = await store.read_event(event_id)
+    if event is None:
+        raise EventUnknown(event_id=event_id)
+    seen = await store.read_map(event_id, seat_id=seat_id)
+    if not seen.seats:
+        raise SeatUnknown(seats=[seat_id])
+    (seat,) = seen.seats
+    owner = await _read(store, booking_id=seat.owner_id) if seat.owner_id else None
+    had = [booking async for booking in _who_had(store, event, seat_id)]
+    return seat_story.SeatStory(now=seen.now, seat=seat, owner=owner, had=had)
+
+
+async def _who_had(store: Store, event: Event, seat_id: SeatId) -> AsyncIterator[Booking]:
+    """Every booking of the event that lists the seat, oldest first. There is no index for it: people ask rarely."""
+    after: BookingId | None = None
+    for _ in range(PAGES_MAX):
+        wanted = BookingFilter(live=event.live, event_id=event.id, after=after, limit=PAGE_SIZE)
+        _, page = await store.list_bookings(wanted)
+        for booking in page:
+            if any(line.id == seat_id for line in booking.lines.seats):
+                yield booking
+        if len(page) < PAGE_SIZE:
+            return
+        after = page[-1].id

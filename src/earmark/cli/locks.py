@@ -13,14 +13,14 @@ from rich.console import Console
 from rich.prompt import Confirm
 from rich.table import Table
 
-from earmark import config
-from earmark.errors import SetupError
-from earmark.locks import Locks, keys
+from earmark import config, wiring
+from earmark.cli.lock_run import run
+from earmark.locks import keys
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
 
-    from earmark.locks import Holding
+    from earmark.locks import Holding, Locks
 
 Redis = Annotated[
     str | None,
@@ -33,6 +33,7 @@ Prefix = Annotated[str, Parameter(help="What the names of the locks begin with i
 Json = Annotated[bool, Parameter(name="--json", negative="", help="JSON on stdout.")]
 
 locks = App(name="locks", help="See who holds which lock, and take one away.", help_format="markdown")
+locks.command(run)
 
 
 @locks.command(name="list")
@@ -139,12 +140,10 @@ def check(names: Annotated[list[str], Parameter(help="Lock names to judge.")]) -
 
 
 def _run(url: str | None, prefix: str, ask: Callable[[Locks], Coroutine[Any, Any, Any]]) -> Any:
-    where = config.read(os.environ, redis_url=url).redis_url
-    if where is None:
-        raise SetupError(problem="Say where the locks are: --redis redis://127.0.0.1:6379, or set EARMARK_REDIS_URL.")
+    settings = config.read(os.environ, redis_url=url)
 
     async def run() -> Any:
-        opened = Locks.from_url(where, prefix=prefix)
+        opened = wiring.open_locks(settings, prefix=prefix)
         try:
             return await ask(opened)
         finally:

@@ -13,6 +13,7 @@ from earmark.cli import (
     accounts,
     bench,
     database,
+    doctor,
     explain,
     keys,
     locks,
@@ -21,6 +22,8 @@ from earmark.cli import (
     race,
     sandbox,
     serving,
+    settings,
+    tidy,
 )
 from earmark.cli.logs import configure, learn
 from earmark.errors import EarmarkError, SetupError
@@ -42,6 +45,9 @@ app.command(serving.serve)
 app.command(serving.work)
 app.command(database.migrate)
 app.command(database.verify)
+app.command(doctor.doctor)
+app.command(tidy.tidy)
+app.command(settings.config)
 app.command(explain.explain)
 app.command(payments.payments)
 app.command(accounts.accounts)

@@ -150,7 +150,8 @@ async def _serve(settings: config.Settings, *, verbose: bool) -> None:
 def work(*, database: Database = None, redis: Redis = None, verbose: Verbose = False) -> None:
     """Run the workers beside several servers.
 
-    The sweeper ends due holds, the reconciler sees payments through, the relay numbers what happened.
+    The sweeper ends due holds, the reconciler sees payments through, the relay numbers what happened, and the janitor
+    clears what nobody needs any more.
     """
     settings = config.read(os.environ, database_url=database, redis_url=redis)
     configure(verbose=verbose, level=settings.log)
@@ -164,9 +165,7 @@ async def _work(settings: config.Settings) -> None:
     from earmark.publish.news import Feed
     from earmark.tracing import open_tracing
     from earmark.workers import loop
-    from earmark.workers.reconciler import Reconciler
-    from earmark.workers.relay import Relay
-    from earmark.workers.sweeper import Sweeper
+    from earmark.workers.crew import crew_for, heart_for
 
     tracing = open_tracing() if settings.tracing else None
     engine = await wiring.engine_for(settings, observer=tracing.around(Nobody()) if tracing else None)
@@ -175,16 +174,12 @@ async def _work(settings: config.Settings) -> None:
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     out = Console(highlight=False, soft_wrap=True)
     teller = Teller(engine, wiring.open_gateways(settings, engine.store.accounts))
-    out.print("Earmark works: sweeper, reconciler, relay.")
+    feed = Feed()
+    agents = crew_for(settings, engine, teller, feed=feed)
+    out.print(f"Earmark works: {', '.join(agent.name for agent in agents)}.")
     try:
-        sweeper = Sweeper(
-            engine,
-            interval_seconds_max=settings.sweep_interval_seconds,
-            batch_size_max=settings.sweep_batch_size_max,
-        )
-        feed = Feed()
         async with wiring.telling(settings.redis_url, feed=feed, listener=None):
-            await loop.run([sweeper, Reconciler(teller), Relay(engine.store.outbox, feed)], stop)
+            await loop.run(agents, stop, heart=heart_for(settings, engine.store))
     finally:
         await teller.close()
         await engine.close()

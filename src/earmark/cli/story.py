@@ -40,7 +40,7 @@ def lines(story: Story) -> Iterator[str]:
     yield f"{booking.id} is {state}: {wanted} of {booking.event_id}, for {booking.buyer}."
     yield ""
     for entry in story.history:
-        yield f"  {_moment(entry.at)}  {_happened(entry, booking.currency)}"
+        yield f"  {moment(entry.at)}  {_happened(entry, booking.currency)}"
     if story.payments:
         yield ""
     for payment, refunds in story.payments:
@@ -66,12 +66,12 @@ def _lines(seats: Sequence[str], pools: dict[str, int]) -> str:
 TOLD: Mapping[str, Callable[[Entry, str], str]] = {
     Verb.HOLD: lambda entry, currency: (
         f"held {_told_lines(entry)} for {spelled(entry.facts.get('total', 0), currency)}, "
-        f"until {_moment(entry.facts.get('expires_at'))}"
+        f"until {moment(entry.facts.get('expires_at'))}"
     ),
-    Verb.EXTEND: lambda entry, _: f"extended until {_moment(entry.facts.get('expires_at'))}",
+    Verb.EXTEND: lambda entry, _: f"extended until {moment(entry.facts.get('expires_at'))}",
     Verb.PAY: lambda entry, _: (
         f"payment {_short(entry.facts.get('payment_id'))} was begun with "
-        f"{entry.facts.get('payment_method')}; pinned until {_moment(entry.facts.get('paying_until'))}"
+        f"{entry.facts.get('payment_method')}; pinned until {moment(entry.facts.get('paying_until'))}"
     ),
     Verb.CONFIRM: lambda *_: "confirmed",
     Verb.RELEASE: lambda *_: "released",
@@ -138,7 +138,7 @@ def _next(booking: Booking, payments: Sequence[Payment], *, now: datetime) -> st
         return "A refund is on its way; the reconciler sees to it."
     if booking.is_due(now):
         return "Its time is over: whoever wants its seats may have them, and the sweeper ends it."
-    until = _moment(booking.paying_until or booking.expires_at)
+    until = moment(booking.paying_until or booking.expires_at)
     return {
         State.HELD: f"It is held until {until}, unless it is paid, extended or let go before.",
         State.PAYING: f"A gateway is being asked; the reconciler sees to it, until {until} at the latest.",
@@ -147,7 +147,7 @@ def _next(booking: Booking, payments: Sequence[Payment], *, now: datetime) -> st
     }[booking.state]
 
 
-def _moment(at: object) -> str:
+def moment(at: object) -> str:
     """To the second, in UTC; a fact of the journal is a text already."""
     text = at.isoformat() if hasattr(at, "isoformat") else str(at or "?")
     return text[:19].replace("T", " ")

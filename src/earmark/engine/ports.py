@@ -40,6 +40,7 @@ from earmark.domain.seat import Seat, SeatSeen
 from earmark.engine.accounts import KeepsAccounts
 from earmark.engine.keys import KeepsKeys
 from earmark.engine.live import Followed
+from earmark.engine.upkeep import KeptUp
 from earmark.engine.watch import Watched
 
 if TYPE_CHECKING:
@@ -309,7 +310,7 @@ class Flaw(msgspec.Struct, frozen=True, kw_only=True):
     row: str
 
 
-class Store(Followed, KeepsAccounts, KeepsKeys, Watched, Protocol):
+class Store(Followed, KeepsAccounts, KeepsKeys, KeptUp, Watched, Protocol):
     """The truth."""
 
     @property

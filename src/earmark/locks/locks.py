@@ -70,15 +70,20 @@ class Locks:
         holder: str | None = None,
         timeout: float = 1.0,
         queue_max: int = 1000,
+        drift_factor: float = 0.01,
+        retry_seconds: float = 0.2,
     ) -> Self:
         """Locks where the URL says.
 
         `redis://`, `rediss://` or `unix://` is one server; `sentinel://host:port,…/service` and
         `cluster://host:port,…` are what they say; several Redis URLs are Redlock; `postgresql://` keeps lease rows;
         `memory://` is this process alone. `database` is a PostgreSQL URL, for `fence="database"` and for
-        `when_gone="database"`. `timeout` bounds each call to a server, in seconds.
+        `when_gone="database"`. `timeout` bounds each call to a server, in seconds. A Redlock is relied on for
+        `drift_factor` of its time less, and asked for again after `retry_seconds` at most.
         """
-        settings = Settings(prefix=prefix, timeout=timeout, queue_max=queue_max)
+        settings = Settings(
+            prefix=prefix, timeout=timeout, queue_max=queue_max, drift_factor=drift_factor, retry_seconds=retry_seconds
+        )
         parts = parts_of(url, database=database, when_gone=when_gone, fence=fence, settings=settings)
         return cls(parts, ttl=ttl, holder=holder)
 

@@ -42,6 +42,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     prefix: str
     timeout: float
     queue_max: int
+    drift_factor: float = 0.01
+    retry_seconds: float = 0.2
 
 
 def parts_of(
@@ -73,6 +75,10 @@ def check(settings: Settings) -> None:
         raise SetupError(problem=f"timeout is between 0.001 and 60 seconds, not {settings.timeout!r}.")
     if settings.queue_max < 1:
         raise SetupError(problem=f"queue_max is at least 1, not {settings.queue_max!r}.")
+    if not 0 <= settings.drift_factor <= 0.5:  # noqa: PLR2004
+        raise SetupError(problem=f"drift_factor is between 0 and 0.5, not {settings.drift_factor!r}.")
+    if not 0.001 <= settings.retry_seconds <= 60:  # noqa: PLR2004
+        raise SetupError(problem=f"retry_seconds is between 0.001 and 60 seconds, not {settings.retry_seconds!r}.")
     if not settings.prefix or set(settings.prefix) & set(" {}|*?[]"):
         raise SetupError(problem=f"A prefix is a plain word, not {settings.prefix!r}.")
 
@@ -168,7 +174,14 @@ def _redlock(urls: list[str], settings: Settings) -> Parts:
     from earmark.locks.redis import redlock
 
     def connect() -> Backend:
-        return redlock.Redlock.connect(urls, prefix=settings.prefix, timeout=settings.timeout, new_breaker=new_breaker)
+        return redlock.Redlock.connect(
+            urls,
+            prefix=settings.prefix,
+            timeout=settings.timeout,
+            new_breaker=new_breaker,
+            drift_factor=settings.drift_factor,
+            retry_seconds=settings.retry_seconds,
+        )
 
     return Parts(groups=redlock.Redlock.groups, connect=connect)
 

@@ -31,6 +31,7 @@ from earmark.store.memory_keys import MemoryKeys
 from earmark.store.memory_live import MemoryLive
 from earmark.store.memory_money import MoneyReads, MoneySteps, MoneyTables
 from earmark.store.memory_outbox import MemoryOutbox
+from earmark.store.memory_upkeep import MemoryBeats, MemoryUpkeep
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
@@ -83,6 +84,8 @@ class MemoryStore(MoneyReads):
         self.live = MemoryLive(self.outbox, read_map=self.read_map)
         self.accounts = Accounts(MemoryAccounts(clock))
         self.keys = Keys(MemoryKeys(clock))
+        self.beats = MemoryBeats(clock)
+        self.upkeep = MemoryUpkeep(lambda: self._tables, clock=clock)
 
     async def transact(
         self,

@@ -12,6 +12,8 @@ from earmark.errors import Outage
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from earmark.workers.heart import Heart
+
 PAUSE_SECONDS_MAX = 30.0
 
 log = logs.get()
@@ -27,27 +29,33 @@ class Agent(Protocol):
         ...
 
 
-async def run(agents: Sequence[Agent], stop: asyncio.Event) -> None:
-    """Run the agents until `stop` is set; a round that has begun is finished."""
+async def run(agents: Sequence[Agent], stop: asyncio.Event, *, heart: Heart | None = None) -> None:
+    """Run the agents until `stop` is set; a round that has begun is finished. A heart tells how they fare."""
     async with asyncio.TaskGroup() as group:
         for agent in agents:
-            group.create_task(_live(agent, stop), name=agent.name)
+            group.create_task(_live(agent, stop, heart), name=agent.name)
+        if heart is not None:
+            group.create_task(heart.beat(stop), name="heart")
 
 
-async def _live(agent: Agent, stop: asyncio.Event) -> None:
+async def _live(agent: Agent, stop: asyncio.Event, heart: Heart | None) -> None:
     failures = 0
+    if heart is not None:
+        heart.takes(agent.name)
     while not stop.is_set():
         try:
             seconds = await agent.act()
-            failures = 0
+            failures, outcome = 0, "ok"
         except Outage as outage:
-            failures += 1
+            failures, outcome = failures + 1, outage.code
             seconds = _pause(failures)
             log.warning(agent.name, outcome=outage.code, pause_seconds=round(seconds, 2), **outage.facts())
         except Exception:
-            failures += 1
+            failures, outcome = failures + 1, "internal"
             seconds = _pause(failures)
             log.exception(agent.name, outcome="internal", pause_seconds=round(seconds, 2))
+        if heart is not None:
+            heart.felt(agent.name, outcome)
         await _sleep(seconds, stop)
 
 

@@ -39,8 +39,18 @@ class Redlock:
     name = "redlock"
     groups: ClassVar[frozenset[Group]] = frozenset({Group.MANY})
 
-    def __init__(self, servers: Sequence[tuple[OneServer, Flights]], *, names: Names, rng: random.Random) -> None:
+    def __init__(
+        self,
+        servers: Sequence[tuple[OneServer, Flights]],
+        *,
+        names: Names,
+        rng: random.Random,
+        drift_factor: float = DRIFT_FACTOR,
+        retry_seconds: float = RETRY_SECONDS,
+    ) -> None:
         self._servers = servers
+        self._drift_factor = drift_factor
+        self._retry_seconds = retry_seconds
         self._names = names
         self._majority = len(servers) // 2 + 1
         self._random = rng
@@ -48,14 +58,14 @@ class Redlock:
 
     @classmethod
     def connect(
-        cls, urls: Sequence[str], *, prefix: str, timeout: float, new_breaker: Callable[[], Breaker]
+        cls, urls: Sequence[str], *, prefix: str, timeout: float, new_breaker: Callable[[], Breaker], **times: float
     ) -> Redlock:
         """A breaker for each server: one that is gone is not waited for at every call."""
         if len(urls) < SERVERS_MIN:
             raise SetupError(problem=f"A Redlock takes {SERVERS_MIN} servers or more: with {len(urls)} none may fail.")
         servers = [one_server(url, prefix=prefix, timeout=timeout) for url in urls]
         flying = [(server, Flights(server.wire, breaker=new_breaker())) for server in servers]
-        return cls(flying, names=Names(prefix), rng=random.SystemRandom())
+        return cls(flying, names=Names(prefix), rng=random.SystemRandom(), **times)
 
     async def acquire(self, claim: Claim) -> Grant:
         """A majority, or nothing."""
@@ -66,7 +76,7 @@ class Redlock:
                 if grant:
                     return grant
                 # Nobody's place is kept, so everybody comes back at a moment of its own.
-                pause = self._random.uniform(0, RETRY_SECONDS)
+                pause = self._random.uniform(0, self._retry_seconds)
                 left = deadline - time.monotonic()
                 if left <= 0:
                     break
@@ -90,7 +100,7 @@ class Redlock:
         words = ("x", len(claim.keys), owner_of(claim), milliseconds(ttl))
         answers = await self._ask_all(Call(self._names.of(claim.keys), words))
         if self._whole(answers):
-            grant.until = max(grant.until, began + _valid_for(ttl))
+            grant.until = max(grant.until, began + self._valid_for(ttl))
             return True
         if sum(not isinstance(answer, LocksUnavailable) for answer in answers) < self._majority:
             raise _outage(answers)
@@ -152,7 +162,7 @@ class Redlock:
         words = ("a", len(claim.keys), owner_of(claim), milliseconds(claim.ttl))
         answers = await self._ask_all(Call(self._names.of(claim.keys), words), amends=self._giving_back(claim))
         granted = sum(isinstance(answer, int) for answer in answers)
-        until = began + _valid_for(claim.ttl)
+        until = began + self._valid_for(claim.ttl)
         if granted >= self._majority and time.monotonic() < until:
             return Grant(claim, self, None, until), ()
         if sum(isinstance(answer, LocksUnavailable) for answer in answers) > len(answers) - self._majority:
@@ -160,6 +170,10 @@ class Redlock:
         await self._give_back(claim)
         taken = {claim.keys[i] for answer in answers if isinstance(answer, list) for i in answer[3:]}
         return None, tuple(sorted(taken))
+
+    def _valid_for(self, ttl: float) -> float:
+        """How long a lease may be relied on: clocks that count it run at slightly different speeds."""
+        return ttl - ttl * self._drift_factor - DRIFT_SECONDS
 
     def _whole(self, answers: list[Any]) -> bool:
         return sum(1 for answer in answers if answer == 1) >= self._majority
@@ -186,11 +200,6 @@ class Redlock:
         self._background.add(task)
         task.add_done_callback(self._background.discard)
         return task
-
-
-def _valid_for(ttl: float) -> float:
-    """How long a lease may be relied on: clocks that count it run at slightly different speeds."""
-    return ttl - ttl * DRIFT_FACTOR - DRIFT_SECONDS
 
 
 def _without_fence(holding: Holding) -> Holding:

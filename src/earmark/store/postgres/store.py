@@ -29,6 +29,7 @@ from earmark.store.postgres.money import MoneyReads
 from earmark.store.postgres.outbox import PostgresOutbox
 from earmark.store.postgres.recall import Recall
 from earmark.store.postgres.transaction import PostgresTransaction
+from earmark.store.postgres.upkeep import ANY_PLAN, PostgresBeats, PostgresUpkeep
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection
@@ -99,12 +100,14 @@ class PostgresStore(MoneyReads):
         self._idle = Idle(pool)
         self._drafted = Drafted()
         self._sql = queries.steps("postgres") | queries.sql("postgres", "outbox.sql")
-        self._sql |= queries.sql("postgres", "accounts.sql") | queries.sql("postgres", "keys.sql")
-        self._sql |= queries.sql("postgres", "live.sql")
+        for file in ("accounts.sql", "keys.sql", "live.sql", "upkeep.sql"):
+            self._sql |= queries.sql("postgres", file)
         self.outbox = PostgresOutbox(self.transact, read=self._read)
         self.live = PostgresLive(read=self._read, see=self._see)
         self.accounts = Accounts(PostgresAccounts(self.transact, read=self._read))
         self.keys = Keys(PostgresKeys(self.transact, read=self._read))
+        self.beats = PostgresBeats(self._read, clock=clock)
+        self.upkeep = PostgresUpkeep(self.transact, read=self._read, clock=clock)
 
     @classmethod
     async def connect(cls, url: str, *, clock: Clock, connections_max: int = 12) -> PostgresStore:
@@ -285,7 +288,7 @@ class PostgresStore(MoneyReads):
                 self._pool.acquire() as connection,
                 connection.transaction(isolation="repeatable_read", readonly=True),
             ):
-                await connection.execute(_ANY_PLAN)
+                await connection.execute(ANY_PLAN)
                 for query in queries.load("postgres", "verify.sql").values():
                     promise, _, rule = query.why.partition(": ")
                     found = await connection.fetch(query.sql, limit, timeout=600)
@@ -354,8 +357,6 @@ OLDEST = 15_00_00
 _SET_LOCAL = "; ".join(
     f"SET LOCAL {name} = '{value}'" for name, value in SETTINGS.items() if name != "application_name"
 )
-# What reads whole tables may plan as it likes.
-_ANY_PLAN = "; ".join(f"SET LOCAL {name} = on" for name in ("enable_seqscan", "enable_hashjoin", "enable_mergejoin"))
 
 
 def _decided_too_early(error: Exception) -> bool:

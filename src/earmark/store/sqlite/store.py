@@ -26,6 +26,7 @@ from earmark.store.sqlite.migrate import read_applied
 from earmark.store.sqlite.money import MoneyReads
 from earmark.store.sqlite.outbox import SqliteOutbox
 from earmark.store.sqlite.transaction import SqliteTransaction
+from earmark.store.sqlite.upkeep import SqliteBeats, SqliteUpkeep
 from earmark.store.sqlite.writer import Ticket, Writer
 
 if TYPE_CHECKING:
@@ -64,6 +65,8 @@ class SqliteStore(MoneyReads):
         self.live = SqliteLive(look=self._look, clock=clock)
         self.accounts = Accounts(SqliteAccounts(self.transact, look=self._look))
         self.keys = Keys(SqliteKeys(self.transact, look=self._look))
+        self.beats = SqliteBeats(self.transact, look=self._look, clock=clock)
+        self.upkeep = SqliteUpkeep(self.transact, look=self._look, clock=clock)
 
     @classmethod
     async def open(cls, path: str | Path, *, clock: Clock) -> SqliteStore:

@@ -1,0 +1,154 @@
+"""Whether the work gets done: agents, what they left behind, counts, and money that needs somebody."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
+
+from earmark.cli.checkup.findings import Finding, fixed, ill, note, well
+from earmark.engine.beats import WELL
+from earmark.engine.engine import Engine
+from earmark.engine.outbox import START
+from earmark.uuids import Uuid7Ids
+from earmark.version import __version__
+from earmark.workers.crew import ROLES
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+
+    from earmark.config import Settings
+    from earmark.engine.beats import Beat, Roll
+    from earmark.engine.ports import Flaw, Store
+
+BEATS_MAX = 1000
+ALIVE_SECONDS = 30.0
+LATE_SECONDS = 60.0
+BATCH = 100
+FLAWS_MAX = 20
+RECOUNTS_MAX = 1000
+MONEY_MAX = 1000
+COUNTS = frozenset(
+    {
+        "a pool's counts are the sum of its live bookings",
+        "a buyer's total is the sum of the buyer's live bookings",
+    }
+)
+"""The rules of `verify` that a recount can set right."""
+
+
+async def judge(store: Store, settings: Settings, *, fix: bool) -> AsyncIterator[Finding]:
+    """All of it, in the order in which one thing explains the next."""
+    for finding in beats(await store.beats.read(limit=BEATS_MAX), seconds=_alive_seconds(settings)):
+        yield await _forget(store, settings) if fix and finding.fixable else finding
+    yield await sweeping(store, fix=fix)
+    yield await relaying(store, fix=fix)
+    async for finding in counts(store, fix=fix):
+        yield finding
+    yield await money(store)
+
+
+def _alive_seconds(settings: Settings) -> float:
+    return max(ALIVE_SECONDS, 3 * settings.heartbeat_seconds)
+
+
+def beats(roll: Roll, *, seconds: float) -> Iterator[Finding]:
+    """Is anybody in each role, and does it get anywhere?"""
+    alive = [beat for beat in roll.beats if roll.now - beat.beat_at <= timedelta(seconds=seconds)]
+    gone = [beat for beat in roll.beats if beat not in alive]
+    if missing := [role for role in ROLES if role not in {beat.role for beat in alive}]:
+        said = f"Nobody is at work as {_listed(missing)}."
+        yield ill("workers", said, "Run `earmark work`, or serve with EARMARK_SWEEP=on.")
+    for beat in alive:
+        if beat.outcome not in WELL:
+            advice = "Its log says why."
+            yield ill("workers", f"The {beat.role} on {beat.host} fails: {beat.outcome}.", advice)
+    if old := sorted({f"{beat.version} on {beat.host}" for beat in alive if beat.version != __version__}):
+        yield note("workers", f"Other versions than {__version__} are at work: {', '.join(old)}.")
+    if gone:
+        yield note("workers", f"Not heard of any more: {_who(gone)}.", "They were killed, or hang.", fixable=True)
+    if not missing:
+        yield well("workers", f"At work: {_who(alive)}.")
+
+
+async def _forget(store: Store, settings: Settings) -> Finding:
+    cleared = await store.beats.clear(seconds=_alive_seconds(settings), limit=BEATS_MAX)
+    return fixed("workers", f"{cleared} heartbeats of those who are gone were forgotten.")
+
+
+async def sweeping(store: Store, *, fix: bool) -> Finding:
+    """Holds whose time is over: free to whoever asks, but lists and counts still have them."""
+    left = await store.upkeep.backlog()
+    if not _late(left.due_since, left.now):
+        return well("sweeping", "Holds end in time.")
+    said = f"{left.due} holds are due and not ended, since {_age(left.due_since, left.now)}."
+    if not fix:
+        return ill("sweeping", said, "Run `earmark work`; `--fix` ends them now.", fixable=True)
+    engine, ended = Engine(store, ids=Uuid7Ids()), 0
+    while expired := await engine.expire(limit=BATCH, reason="doctor"):
+        ended += len(expired)
+    return fixed("sweeping", f"{ended} due holds were ended.")
+
+
+async def relaying(store: Store, *, fix: bool) -> Finding:
+    """Entries without a number: those who follow events wait for them."""
+    left = await store.upkeep.backlog()
+    if not _late(left.unsent_since, left.now):
+        return well("relaying", "What happens is numbered in time.")
+    said = f"{left.unsent} journal entries have no number, the oldest since {_age(left.unsent_since, left.now)}."
+    if not fix:
+        return ill("relaying", said, "Run `earmark work`; `--fix` numbers them now.", fixable=True)
+    given, after, behind = 0, START, True
+    while behind or after != START:
+        numbering = await store.outbox.number(after=after, limit=BATCH, tell=False)
+        behind = (behind and after != START) or numbering.more
+        given, after = given + numbering.count, numbering.after
+    return fixed("relaying", f"{given} entries were numbered.")
+
+
+async def counts(store: Store, *, fix: bool) -> AsyncIterator[Finding]:
+    """What `verify` finds: counts that drifted, which can be set right, and whatever else there is."""
+    flaws = await store.find_flaws(limit=FLAWS_MAX)
+    drifted = [flaw for flaw in flaws if flaw.rule in COUNTS]
+    if drifted and fix:
+        set_ = await store.upkeep.recount(limit=RECOUNTS_MAX)
+        if set_:
+            yield fixed("counts", f"{set_} counts were set to what the bookings say.")
+        flaws = await store.find_flaws(limit=FLAWS_MAX)
+        drifted = [flaw for flaw in flaws if flaw.rule in COUNTS]
+    if drifted:
+        said = f"{len(drifted)} counts are not what the bookings say: {drifted[0].row}"
+        yield ill("counts", said, "`--fix` sets them right, each under its lock.", fixable=True)
+    yield _promises([flaw for flaw in flaws if flaw.rule not in COUNTS])
+
+
+def _promises(broken: list[Flaw]) -> Finding:
+    if not broken:
+        return well("promises", "Every promise that `earmark verify` checks is kept.")
+    said = f"{len(broken)} rows break a promise: {broken[0].rule}: {broken[0].row}"
+    return ill("promises", said, "Keep a copy of the database, and see `earmark verify`.")
+
+
+async def money(store: Store) -> Finding:
+    """Payments that only a person can settle."""
+    watch = await store.watch_money(limit=MONEY_MAX)
+    if not watch.attention:
+        return well("money", "No payment needs somebody.")
+    told = ", ".join(f"{count} at {gateway}" for gateway, count in sorted(watch.attention.items()))
+    return ill("money", f"Payments need somebody: {told}.", "See `earmark payments attention`.")
+
+
+def _late(since: datetime | None, now: datetime) -> bool:
+    return since is not None and now - since > timedelta(seconds=LATE_SECONDS)
+
+
+def _age(since: datetime | None, now: datetime) -> str:
+    assert since is not None
+    return f"{(now - since).total_seconds():.0f} s"
+
+
+def _who(some: list[Beat]) -> str:
+    return ", ".join(f"{beat.role} on {beat.host}" for beat in some)
+
+
+def _listed(names: list[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} or {names[-1]}"

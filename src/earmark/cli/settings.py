@@ -1,0 +1,93 @@
+"""The command that shows how this process would be set up, and by what."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import msgspec
+from cyclopts import App, Parameter
+from rich.console import Console
+
+from earmark import config as settings
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+HIDDEN = "hidden"
+APART = ("EARMARK_TEST_", "EARMARK_PROOF")
+"""Variables of the tests, which no setting has to know."""
+# From the colon behind the name to the last @ of the same address, whatever stands in between.
+_PASSWORD = re.compile(r"(://[^:/@\s]*:)(?:(?!://)\S)*(?=@)")
+_IN_QUERY = re.compile(r"(?i)([?&](?:password|passwd|sslpassword)=)[^&#\s,]*")
+
+config = App(name="config", help="See every setting, and where it came from.", help_format="markdown")
+
+
+class Shown(msgspec.Struct, frozen=True, kw_only=True):
+    """A setting, as it may be shown to anybody."""
+
+    name: str
+    value: str | float | None
+    source: str
+    meaning: str
+
+
+@config.command
+def show(
+    *,
+    as_json: Annotated[bool, Parameter(name="--json", negative="", help="JSON on stdout.")] = False,
+) -> int:
+    """Show every setting, its value and where that came from. Secrets and passwords stay hidden.
+
+    A variable that begins with EARMARK_ and is no setting is a slip: it is pointed out, and the exit code is 1.
+    """
+    found = [shown(origin) for origin in settings.trace(os.environ)]
+    slips = unknown(os.environ)
+    if as_json:
+        told = {"settings": found, "unknown": slips}
+        sys.stdout.write(msgspec.json.format(msgspec.json.encode(told), indent=2).decode() + "\n")
+        return 1 if slips else 0
+    out = Console(highlight=False, soft_wrap=True)
+    names, values = max(len(one.name) for one in found), max(len(_plain(one.value)) for one in found)
+    for one in found:
+        out.print(f"{one.name:<{names}}  {_plain(one.value):<{values}}  {one.source}", markup=False)
+    for slip, meant in slips.items():
+        out.print(f"{slip} is no setting{f': is {meant} meant?' if meant else '.'}", markup=False)
+    return 1 if slips else 0
+
+
+def shown(origin: settings.Origin) -> Shown:
+    """Without anything that is nobody's business."""
+    value = origin.value
+    if origin.setting.about.secret and value is not None:
+        value = HIDDEN
+    elif isinstance(value, str):
+        value = without_password(value)
+    variable = origin.setting.variable
+    return Shown(name=variable, value=value, source=origin.source, meaning=origin.setting.about.meaning)
+
+
+def unknown(environment: Mapping[str, str]) -> dict[str, str | None]:
+    """Variables that look like settings and are none, each with the setting that may be meant."""
+    known = [setting.variable for setting in settings.SETTINGS]
+    slips = sorted(
+        name for name in environment if name.startswith("EARMARK_") and name not in known and not name.startswith(APART)
+    )
+    return {slip: next(iter(difflib.get_close_matches(slip, known, n=1)), None) for slip in slips}
+
+
+def without_password(url: str) -> str:
+    """An address that may be shown: the password is hidden, wherever in it that stands."""
+    return _IN_QUERY.sub(rf"\g<1>{HIDDEN}", _PASSWORD.sub(rf"\g<1>{HIDDEN}", url)) if "://" in url else url
+
+
+def _plain(value: str | float | None) -> str:
+    if value is None:
+        return "not set"
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return str(value)

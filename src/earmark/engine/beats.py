@@ -1,0 +1,82 @@
+"""Heartbeats: who is at work, where, and how its last round went. No verb needs them, and none waits for them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Protocol
+from uuid import UUID
+
+import msgspec
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+WELL = frozenset({"ok", "starting"})
+"""Outcomes that nobody has to look at."""
+
+
+class Process(msgspec.Struct, frozen=True, kw_only=True):
+    """One running process. Its id is random: a process that is started again is another one."""
+
+    id: UUID
+    host: str
+    version: str
+
+
+class Pulse(msgspec.Struct, frozen=True, kw_only=True):
+    """What a process says of one of its roles."""
+
+    role: str
+    outcome: str
+    """How its last round went: `ok`, `starting`, or the code of what went wrong."""
+    rounds: int = 0
+
+
+class Beat(msgspec.Struct, frozen=True, kw_only=True):
+    """A role of a process, as it was last heard of. The moments are the store's."""
+
+    process_id: UUID
+    role: str
+    host: str
+    version: str
+    started_at: datetime
+    beat_at: datetime
+    outcome: str
+    rounds: int
+
+
+class Roll(msgspec.Struct, frozen=True, kw_only=True):
+    """Everybody who was heard of, and the moment of asking."""
+
+    now: datetime
+    beats: Sequence[Beat]
+
+
+class Beats(Protocol):
+    """Where heartbeats are kept."""
+
+    async def tell(self, process: Process, pulses: Collection[Pulse]) -> None:
+        """All roles of a process, in one small write."""
+        ...
+
+    async def leave(self, process_id: UUID) -> None:
+        """The process stops politely: whoever is missed later did not."""
+        ...
+
+    async def read(self, *, limit: int) -> Roll:
+        """By role, the latest first."""
+        ...
+
+    async def clear(self, *, seconds: float, limit: int) -> int:
+        """Forget those who were not heard of for so long; how many that were."""
+        ...
+
+
+class KeepsBeats(Protocol):
+    """A store that keeps heartbeats."""
+
+    @property
+    def beats(self) -> Beats:
+        """Who is at work."""
+        ...

@@ -1,0 +1,62 @@
+"""How a PostgreSQL fares, asked on a plain connection: nothing that the store asks for hides what is set there."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import asyncpg
+
+from earmark.errors import SetupError, StoreUnavailable
+from earmark.store.postgres.migrate import read_applied, split_url
+from earmark.store.vitals import Vitals, skew
+
+if TYPE_CHECKING:
+    from earmark.engine.ports import Clock
+
+SECONDS_MAX = 10.0
+DURABLE = {
+    "fsync": ("on",),
+    "full_page_writes": ("on",),
+    "synchronous_commit": ("on", "local", "remote_write", "remote_apply"),
+}
+
+
+async def examine(url: str, *, clock: Clock) -> Vitals:
+    """All of it over one connection, which is closed afterwards."""
+    dsn, told = split_url(url)
+    try:
+        async with asyncio.timeout(SECONDS_MAX):
+            connection = await asyncpg.connect(dsn, timeout=SECONDS_MAX, statement_cache_size=0)
+            try:
+                return await _ask(connection, clock=clock, told=told)
+            finally:
+                await connection.close(timeout=1)
+    except (OSError, TimeoutError, asyncpg.PostgresConnectionError, asyncpg.CannotConnectNowError) as silence:
+        raise StoreUnavailable(because=str(silence) or type(silence).__name__) from silence
+    except (asyncpg.PostgresError, ValueError) as refused:
+        raise SetupError(problem=f"PostgreSQL refused: {refused}") from refused
+
+
+async def _ask(connection: asyncpg.Connection, *, clock: Clock, told: bool) -> Vitals:
+    before = clock.now()
+    theirs = await connection.fetchval("SELECT clock_timestamp()")
+    seconds, ahead = skew(clock, before=before, theirs=theirs)
+    lax = []
+    for name, durable in DURABLE.items():
+        if (value := await connection.fetchval(f"SHOW {name}")) not in durable:
+            lax.append(f"{name} = {value}")
+    # Whoever hands connections round gives each client a number of its own for cancelling, and not the backend's.
+    pooled = connection.get_server_pid() != await connection.fetchval("SELECT pg_backend_pid()")
+    return Vitals(
+        product="PostgreSQL",
+        version=str(await connection.fetchval("SHOW server_version")),
+        dialect="postgres",
+        applied=await read_applied(connection),
+        seconds=seconds,
+        skew_seconds=ahead,
+        isolation=str(await connection.fetchval("SHOW default_transaction_isolation")),
+        lax=tuple(lax),
+        pooled=pooled,
+        told=told,
+    )

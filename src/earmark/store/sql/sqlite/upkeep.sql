@@ -1,0 +1,96 @@
+-- What a janitor and a doctor ask, and heartbeats. None of it is on a booking's way.
+
+-- name: tell_beats
+-- One role of one process.
+INSERT INTO beats (process_id, role, host, version, started_at, beat_at, outcome, rounds)
+VALUES (?1, ?2, ?3, ?4, ?5, ?5, ?6, ?7)
+ON CONFLICT (process_id, role)
+DO UPDATE SET beat_at = excluded.beat_at, outcome = excluded.outcome, rounds = excluded.rounds;
+
+-- name: leave_beats
+-- A process that stops politely takes its rows along.
+DELETE FROM beats WHERE process_id = ?1;
+
+-- name: read_beats
+-- Who was heard of, the latest first in each role.
+SELECT process_id, role, host, version, started_at, beat_at, outcome, rounds
+  FROM beats ORDER BY role, beat_at DESC, process_id LIMIT ?1;
+
+-- name: clear_beats
+-- Those who were not heard of since, the oldest first.
+DELETE FROM beats
+ WHERE (process_id, role) IN (SELECT process_id, role FROM beats WHERE beat_at <= ?1 ORDER BY beat_at LIMIT ?2);
+
+-- name: take_mark
+-- Where the walk stopped.
+SELECT place FROM marks WHERE name = ?1;
+
+-- name: move_mark
+-- Where the next walk goes on. In the transaction of the walk: a walk that fails has not been there.
+UPDATE marks SET place = ?2 WHERE name = ?1;
+
+-- name: walk_journal
+-- The next entries by id, which is by age, whether their time is over, and whether a key remembers something.
+SELECT id, at <= ?2 AS over, key IS NOT NULL AS keyed FROM journal WHERE id > ?1 ORDER BY id LIMIT ?3;
+
+-- name: clear_keys
+-- The story stays; only what the keys remember goes.
+UPDATE journal SET caller = NULL, key = NULL, request_hash = NULL, answer_status = NULL, answer_body = NULL
+ WHERE id IN (SELECT value FROM json_each(?1));
+
+-- name: count_due
+-- Holds that a sweeper should have ended, by its own index.
+SELECT count(*) AS due, min(d.expires_at) AS due_since
+  FROM (SELECT expires_at FROM bookings WHERE state = 'held' AND expires_at <= ?1 ORDER BY expires_at LIMIT ?2) AS d;
+
+-- name: count_unsent
+-- Entries that a relay should have numbered, by its own index.
+SELECT count(*) AS unsent, min(u.at) AS unsent_since
+  FROM (SELECT at FROM journal WHERE sequence IS NULL LIMIT ?1) AS u;
+
+-- name: find_drifted_pools
+-- As `verify` finds them, by key.
+SELECT p.event_id, p.id
+  FROM pools p
+  LEFT JOIN (SELECT b.event_id, json_extract(line.value, '$.id') AS id,
+                    sum(json_extract(line.value, '$.units')) FILTER (WHERE b.state IN ('held', 'paying')) AS held,
+                    sum(json_extract(line.value, '$.units')) FILTER (WHERE b.state = 'confirmed') AS sold
+               FROM bookings b, json_each(b.lines, '$.pools') AS line
+              WHERE b.state IN ('held', 'paying', 'confirmed') GROUP BY 1, 2) AS c
+    ON c.event_id = p.event_id AND c.id = p.id
+ WHERE (p.held, p.sold) IS NOT (coalesce(c.held, 0), coalesce(c.sold, 0))
+ ORDER BY p.event_id, p.id LIMIT ?1;
+
+-- name: find_drifted_totals
+-- As `verify` finds them, by key; also those that are missing.
+SELECT event_id, buyer
+  FROM (SELECT event_id, buyer, units AS counted, 0 AS claimed FROM buyer_totals
+         UNION ALL
+        SELECT b.event_id, b.buyer, 0,
+               json_array_length(b.lines, '$.seats')
+               + coalesce((SELECT sum(json_extract(line.value, '$.units')) FROM json_each(b.lines, '$.pools') AS line), 0)
+          FROM bookings b WHERE b.state IN ('held', 'paying', 'confirmed')) AS both_sides
+ GROUP BY event_id, buyer HAVING sum(counted) <> sum(claimed)
+ ORDER BY event_id, buyer LIMIT ?1;
+
+-- name: recount_pool
+-- The writer is alone.
+UPDATE pools SET (held, sold) = (
+    SELECT coalesce(sum(json_extract(line.value, '$.units')) FILTER (WHERE b.state IN ('held', 'paying')), 0),
+           coalesce(sum(json_extract(line.value, '$.units')) FILTER (WHERE b.state = 'confirmed'), 0)
+      FROM bookings b, json_each(b.lines, '$.pools') AS line
+     WHERE b.event_id = ?1 AND b.state IN ('held', 'paying', 'confirmed') AND json_extract(line.value, '$.id') = ?2)
+ WHERE event_id = ?1 AND id = ?2;
+
+-- name: make_total
+-- A total that is missing is made before it is counted.
+INSERT INTO buyer_totals (event_id, buyer, units)
+SELECT ?1, ?2, 0 WHERE NOT EXISTS (SELECT 1 FROM buyer_totals WHERE event_id = ?1 AND buyer = ?2);
+
+-- name: recount_total
+-- The writer is alone.
+UPDATE buyer_totals SET units = (
+    SELECT coalesce(sum(json_array_length(b.lines, '$.seats')
+           + coalesce((SELECT sum(json_extract(line.value, '$.units')) FROM json_each(b.lines, '$.pools') AS line), 0)), 0)
+      FROM bookings b WHERE b.buyer = ?2 AND b.event_id = ?1 AND b.state IN ('held', 'paying', 'confirmed'))
+ WHERE event_id = ?1 AND buyer = ?2;

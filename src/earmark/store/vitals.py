@@ -1,0 +1,44 @@
+"""What a database says of itself, for a doctor: asked on a connection of its own, however ill the rest may be."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
+
+import msgspec
+
+if TYPE_CHECKING:
+    from earmark.engine.ports import Clock
+
+
+class Vitals(msgspec.Struct, frozen=True, kw_only=True):
+    """How a database fares."""
+
+    product: str
+    version: str
+    dialect: str
+    applied: Mapping[int, str]
+    """The checksums of the migrations that it has had, by number."""
+    seconds: float
+    """How long it took to answer."""
+    skew_seconds: float
+    """By how much its clock is ahead of this machine's, as far as one can tell."""
+    isolation: str | None = None
+    """Of a transaction that asks for none."""
+    lax: tuple[str, ...] = ()
+    """Settings by which a crash may lose what was acknowledged."""
+    pooled: bool = False
+    """Whether something in between hands its connections round."""
+    told: bool = False
+    """Whether the URL says so."""
+
+
+def skew(clock: Clock, *, before: datetime, theirs: datetime) -> tuple[float, float]:
+    """How long a question took, and by how much the one who answered is ahead; what the way may explain is none."""
+    after = clock.now()
+    way = (after - before) / 2
+    ahead = theirs - (before + way)
+    # The answer may have been made at any moment of the way.
+    apart = ahead - min(max(ahead, -way), way) if way > timedelta(0) else ahead
+    return (after - before).total_seconds(), apart.total_seconds()

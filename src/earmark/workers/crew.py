@@ -1,0 +1,60 @@
+"""The crew: all agents that the settings ask for, made in one place for `serve` and for `work`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from earmark.publish.news import Feed
+from earmark.workers.heart import Heart
+from earmark.workers.janitor import Janitor
+from earmark.workers.reconciler import Reconciler
+from earmark.workers.relay import Relay
+from earmark.workers.sweeper import Sweeper
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from earmark.config import Settings
+    from earmark.engine.engine import Engine
+    from earmark.engine.ports import Store
+    from earmark.engine.teller import Teller
+    from earmark.workers.loop import Agent
+
+ROLES = ("sweeper", "reconciler", "relay", "janitor")
+"""The agents of every crew, by name."""
+
+
+def crew_for(
+    settings: Settings,
+    engine: Engine,
+    teller: Teller,
+    *,
+    feed: Feed | None = None,
+    swept: Callable[[int], None] = lambda _: None,
+) -> list[Agent]:
+    """One of each."""
+    return [
+        Sweeper(
+            engine,
+            batch_size_max=settings.sweep_batch_size_max,
+            interval_seconds_max=settings.sweep_interval_seconds,
+            swept=swept,
+        ),
+        Reconciler(teller, interval_seconds_max=settings.reconcile_interval_seconds),
+        Relay(engine.store.outbox, feed or Feed(), interval_seconds_max=settings.relay_interval_seconds),
+        janitor_for(settings, engine.store),
+    ]
+
+
+def janitor_for(settings: Settings, store: Store) -> Janitor:
+    """The one who tidies, also by hand."""
+    return Janitor(
+        store,
+        keys_seconds=settings.idempotency_seconds,
+        interval_seconds_max=settings.janitor_interval_seconds,
+    )
+
+
+def heart_for(settings: Settings, store: Store) -> Heart:
+    """What says that this process lives."""
+    return Heart(store.beats, interval_seconds=settings.heartbeat_seconds)

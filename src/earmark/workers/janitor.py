@@ -1,0 +1,79 @@
+"""The janitor: clears what nobody needs any more, a little at a time.
+
+What idempotency keys remember goes when their time is over, and heartbeats of those who are long gone. The story of
+the bookings stays: the journal is outbox and audit in one, and nothing of it is ever deleted. Any number of janitors
+may run: one walks through the journal at a time, and another passes by.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from typing import TYPE_CHECKING
+
+import structlog
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping
+
+    from earmark.engine.ports import Store
+
+BATCH_SIZE_MAX = 500
+"""Small enough that who meets it at SQLite's one writer waits for tens of milliseconds."""
+BEATS_SECONDS = 86_400.0
+"""Long enough for somebody to wonder in the morning who died in the night."""
+KEYS_SECONDS = 86_400.0
+
+log = structlog.get_logger("earmark")
+
+
+class Janitor:
+    """An agent around the upkeep of a store."""
+
+    name = "janitor"
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        keys_seconds: float = KEYS_SECONDS,
+        batch_size_max: int = BATCH_SIZE_MAX,
+        interval_seconds_max: float = 60.0,
+    ) -> None:
+        self._store = store
+        self._keys_seconds = keys_seconds
+        self._batch_size_max = batch_size_max
+        self._interval_seconds_max = interval_seconds_max
+
+    async def act(self) -> float:
+        """One batch of each chore. Soon again while there is more, and no more than half of the time."""
+        began = time.monotonic()
+        cleared, more = await self.tidy()
+        if any(cleared.values()):
+            log.info("tidy", outcome="ok", **cleared)
+        # Jitter keeps janitors apart.
+        longest = self._interval_seconds_max * random.uniform(0.8, 1.0)  # noqa: S311 (jitter, not a secret)
+        return min(time.monotonic() - began, longest) if more else longest
+
+    async def tidy(self, *, from_start: bool = False) -> tuple[Mapping[str, int], bool]:
+        """One batch of each chore: how many of what went, and whether more is left."""
+        chores: dict[str, Callable[[], Awaitable[tuple[int, bool]]]] = {
+            "keys": lambda: self._forget_keys(from_start=from_start),
+            "beats": self._clear_beats,
+        }
+        cleared: dict[str, int] = {}
+        more = False
+        for what, chore in chores.items():
+            cleared[what], left = await chore()
+            more = more or left
+        return cleared, more
+
+    async def _forget_keys(self, *, from_start: bool) -> tuple[int, bool]:
+        done = await self._store.upkeep.forget_keys(
+            seconds=self._keys_seconds, limit=self._batch_size_max, from_start=from_start
+        )
+        return done.cleared, done.more
+
+    async def _clear_beats(self) -> tuple[int, bool]:
+        cleared = await self._store.beats.clear(seconds=BEATS_SECONDS, limit=self._batch_size_max)
+        return cleared, cleared == self._batch_size_max

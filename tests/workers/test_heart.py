@@ -1,0 +1,92 @@
+"""Heartbeats: who runs is heard of, who stops takes its leave, and a silent store is no error."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from earmark.errors import StoreUnavailable
+from earmark.store.memory import MemoryStore
+from earmark.workers import loop
+from earmark.workers.heart import Heart
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from earmark.clock import MovableClock
+    from earmark.engine.beats import Roll
+    from earmark.engine.ports import Store
+
+
+class Busy:
+    """An agent that acts until it is told what to do otherwise."""
+
+    name = "busy"
+
+    def __init__(self) -> None:
+        self.broken: Exception | None = None
+
+    async def act(self) -> float:
+        """One round."""
+        if self.broken:
+            raise self.broken
+        return 0.01
+
+
+async def heard(store: Store, so: Callable[[Roll], bool]) -> Roll:
+    """Wait for the fact."""
+    for _ in range(3000):
+        roll = await store.beats.read(limit=10)
+        if so(roll):
+            return roll
+        await asyncio.sleep(0.01)
+    raise AssertionError(f"never heard: {roll}")
+
+
+async def test_a_running_agent_is_heard_of_and_takes_its_leave(clock: MovableClock) -> None:
+    """Its rounds, how the last one went, and nothing any more once it has stopped politely."""
+    store, stop, agent = MemoryStore(clock=clock), asyncio.Event(), Busy()
+    heart = Heart(store.beats, interval_seconds=0.01, host="shop-1")
+    running = asyncio.create_task(loop.run([agent], stop, heart=heart))
+    roll = await heard(store, lambda roll: any(beat.rounds > 3 for beat in roll.beats))
+    (beat,) = roll.beats
+    assert (beat.role, beat.host, beat.outcome, beat.process_id) == ("busy", "shop-1", "ok", heart.process.id)
+    agent.broken = StoreUnavailable(because="the cable was cut")
+    await heard(store, lambda roll: roll.beats[0].outcome == "unavailable")
+    agent.broken = ValueError("a bug")
+    await heard(store, lambda roll: roll.beats[0].outcome == "internal")
+    stop.set()
+    await asyncio.wait_for(running, timeout=60)
+    assert (await store.beats.read(limit=10)).beats == []
+
+
+async def test_a_process_without_agents_is_heard_of_too(clock: MovableClock) -> None:
+    """A server whose workers are elsewhere."""
+    store, stop = MemoryStore(clock=clock), asyncio.Event()
+    heart = Heart(store.beats, interval_seconds=0.01)
+    heart.takes("server", outcome="ok")
+    running = asyncio.create_task(loop.run([], stop, heart=heart))
+    roll = await heard(store, lambda roll: bool(roll.beats))
+    assert [(beat.role, beat.outcome) for beat in roll.beats] == [("server", "ok")]
+    stop.set()
+    await asyncio.wait_for(running, timeout=60)
+
+
+async def test_a_store_that_is_silent_stops_nobody() -> None:
+    """Whoever is missed then is missed by right; the agents go on, and so does the heart."""
+    stop, told = asyncio.Event(), 0
+
+    class Silent:
+        async def tell(self, *_: object) -> None:
+            nonlocal told
+            told += 1
+            if told > 2:
+                stop.set()
+            raise StoreUnavailable(because="the cable was cut")
+
+        async def leave(self, *_: object) -> None:
+            raise StoreUnavailable(because="the cable was cut")
+
+    silent: Any = Silent()
+    await asyncio.wait_for(loop.run([Busy()], stop, heart=Heart(silent, interval_seconds=0.01)), timeout=60)
+    assert told == 3

@@ -1,0 +1,88 @@
+"""The janitor tidies in small steps, by itself and by hand."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+import pytest
+
+from earmark import Earmark, config
+from earmark.cli import main
+from earmark.domain.journal import Key
+from earmark.engine.asks import Actor, Hold, Memo
+from earmark.engine.beats import Process, Pulse
+from earmark.testing import open_in_memory
+from earmark.workers.crew import janitor_for
+from earmark.workers.janitor import BEATS_SECONDS, Janitor
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from earmark.clock import MovableClock
+
+DAY = 86_400
+
+
+async def keyed(earmark: Earmark, *seats: str) -> None:
+    """Holds with a key each."""
+    engine = earmark.engine
+    for seat in seats:
+        ask: Any = Hold(
+            actor=Actor(name="shop", live=True),
+            entry_id=engine.ids.entry_id(),
+            booking_id=engine.ids.booking_id(),
+            event_id="play",  # type: ignore[arg-type]
+            buyer="alice",  # type: ignore[arg-type]
+            seats=(seat,),  # type: ignore[arg-type]
+            memo=Memo(key=Key("shop", seat), request_hash=b"r", render=lambda *_: (201, b"")),
+        )
+        await engine.hold(ask)
+
+
+async def test_it_clears_keys_and_heartbeats_whose_time_is_over(clock: MovableClock) -> None:
+    """A batch of each in a round, at once again while there is more, and then it sleeps."""
+    async with open_in_memory(clock=clock) as shop:
+        await shop.create("play", name="A play", currency="EUR", seats={f"A{n}": 1 for n in range(1, 6)})
+        await keyed(shop, "A1", "A2", "A3", "A4")
+        store = shop.engine.store
+        process = Process(id=UUID(int=1), host="h", version="1")
+        await store.beats.tell(process, [Pulse(role="relay", outcome="ok")])
+        janitor = Janitor(store, batch_size_max=3, interval_seconds_max=1000)
+        assert await janitor.act() >= 800
+        clock.advance(max(DAY, BEATS_SECONDS))
+        await keyed(shop, "A5")
+        assert await janitor.act() < 800
+        assert (await store.beats.read(limit=1)).beats == []
+        assert (await janitor.tidy()) == ({"keys": 2, "beats": 0}, False)
+        assert await janitor.act() >= 800
+
+
+async def test_several_janitors_do_no_harm(clock: MovableClock) -> None:
+    """What one has cleared the other does not count."""
+    async with open_in_memory(clock=clock) as shop:
+        await shop.create("play", name="A play", currency="EUR", seats={"A1": 1, "A2": 1})
+        await keyed(shop, "A1", "A2")
+        clock.advance(DAY)
+        janitors = [janitor_for(config.Settings(), shop.engine.store) for _ in range(2)]
+        done = [await janitor.tidy() for janitor in janitors]
+        assert [cleared["keys"] for cleared, _ in done] == [2, 0]
+
+
+async def test_it_tidies_by_hand(tmp_path: Path, clock: MovableClock, capsys: pytest.CaptureFixture[str]) -> None:
+    """Until nothing is left, and from the start where that is asked for."""
+    url = f"sqlite:////{str(tmp_path).lstrip('/')}/shop.sqlite3"
+    clock.advance(-2 * DAY)
+    async with Earmark.open(url, clock=clock) as shop:
+        await shop.create("play", name="A play", currency="EUR", seats={"A1": 1, "A2": 1})
+        await keyed(shop, "A1", "A2")
+
+    def run(*arguments: str) -> str:
+        with pytest.raises(SystemExit) as ended:
+            main(["tidy", "--database", url, *arguments])
+        assert not ended.value.code
+        return capsys.readouterr().out
+
+    assert await asyncio.to_thread(run) == "Cleared: 2 keys, 0 beats.\n"
+    assert await asyncio.to_thread(run, "--from-start") == "Cleared: 0 keys, 0 beats.\n"
