@@ -1,13 +1,13 @@
-"""A deadline for every call at the door, with one timer for all of them.
+"""A deadline for every call at the door: whatever a call waits for, its caller is answered in time.
 
-Whatever a call waits for, its caller is answered in time. The engine has a deadline of its own, which knows more about
-what it was doing: the door's is a little later.
+A verb that stands in one of the engine's lines has a deadline there, which knows more about what it was doing. All else
+is run beside its caller: when its time is over it is told to end, and the caller is answered without waiting until it
+has, for what hangs may take long to end.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
@@ -15,62 +15,39 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-LATER_SECONDS = 0.5
-
-
-class _Watched:
-    __slots__ = ("ends_at", "over", "rang", "task")
-
-    def __init__(self, task: asyncio.Task[Any], *, ends_at: float) -> None:
-        self.task = task
-        self.ends_at = ends_at
-        self.over = False
-        self.rang = False
-
 
 class Deadline:
-    """So many seconds for each call. A timer for each would cost more than most of what a call does."""
+    """So many seconds for each call."""
 
     def __init__(self, seconds: float) -> None:
-        self._seconds = seconds + LATER_SECONDS
-        self._watched: deque[_Watched] = deque()
-        self._timer: asyncio.TimerHandle | None = None
+        self._seconds = seconds
+        self._left: set[asyncio.Task[Any]] = set()
+        """Told to end, and not ended yet."""
 
     async def within(self, work: Coroutine[Any, Any, T]) -> T:
-        """What the work returns or raises; `TimeoutError` when it took too long, and then it was cancelled."""
-        task = asyncio.current_task()
-        assert task is not None, "a call is a task"
-        loop = asyncio.get_running_loop()
-        watched = _Watched(task, ends_at=loop.time() + self._seconds)
-        self._watch(watched)
+        """What the work returns or raises; `TimeoutError` when it takes too long."""
+        task = asyncio.get_running_loop().create_task(work)
         try:
-            return await work
-        except asyncio.CancelledError:
-            # Somebody else's wish to end the task is passed on.
-            if not watched.rang or task.uncancel() > 0:
-                raise
-            raise TimeoutError from None
+            await asyncio.wait({task}, timeout=self._seconds)
         finally:
-            watched.over = True
+            if not task.done():
+                self._leave(task)
+        if not task.done():
+            raise TimeoutError
+        return task.result()
 
-    def _watch(self, watched: _Watched) -> None:
-        waiting = self._watched
-        while waiting and waiting[0].over:
-            waiting.popleft()
-        waiting.append(watched)
-        if self._timer is None:
-            self._set(waiting[0])
+    async def close(self) -> None:
+        """Wait for those that were told to end, a second at most."""
+        if self._left:
+            await asyncio.wait(self._left, timeout=1.0)
 
-    def _set(self, first: _Watched) -> None:
-        self._timer = asyncio.get_running_loop().call_at(first.ends_at, self._ring)
+    def _leave(self, task: asyncio.Task[Any]) -> None:
+        task.cancel()
+        self._left.add(task)
+        task.add_done_callback(self._ended)
 
-    def _ring(self) -> None:
-        self._timer = None
-        now, waiting = asyncio.get_running_loop().time(), self._watched
-        while waiting and (waiting[0].over or waiting[0].ends_at <= now):
-            watched = waiting.popleft()
-            if not watched.over:
-                watched.rang = True
-                watched.task.cancel()
-        if waiting:
-            self._set(waiting[0])
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self._left.discard(task)
+        # How it ended is nobody's affair any more.
+        if not task.cancelled():
+            task.exception()

@@ -89,6 +89,7 @@ async def serve(settings: Settings, *, ready: Callable[[str], None]) -> None:
             await loop.run(agents, stop)
             await stop.wait()
     finally:
+        await house.deadline.close()
         await house.identity.close()
         await till.close()
         await engine.close()
