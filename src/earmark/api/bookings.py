@@ -230,6 +230,7 @@ CALLS = (
             "sale_closed",
         ),
         idempotent=True,
+        in_line=True,
         example={"event_id": "concert", "buyer": "alice", "seats": ["A1", "A2"], "pools": {"GA": 1}},
     ),
     Call(
@@ -275,6 +276,7 @@ CALLS = (
         answer=words.BookingAnswer,
         refusals=(*_ON_BOOKING, "extension_refused"),
         idempotent=True,
+        in_line=True,
         example={"seconds": 120},
     ),
     Call(
@@ -288,6 +290,7 @@ CALLS = (
         scope=Scope.SELL,
         refusals=(*_ON_BOOKING, "payment_used"),
         idempotent=True,
+        in_line=True,
         example={"payment_id": "till-1-0001", "payment_method": "cash"},
     ),
     Call(
@@ -300,6 +303,7 @@ CALLS = (
         answer=words.BookingAnswer,
         refusals=_ON_BOOKING,
         idempotent=True,
+        in_line=True,
         example={},
     ),
     Call(
@@ -313,6 +317,7 @@ CALLS = (
         scope=Scope.SELL,
         refusals=(*_ON_BOOKING, "booking_not_confirmed", "refund_refused"),
         idempotent=True,
+        in_line=True,
         example={"refund": "none"},
     ),
 )

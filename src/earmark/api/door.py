@@ -16,6 +16,7 @@ from starlette.requests import Request, cookie_parser
 
 from earmark import logs
 from earmark.api import limits, problems, query
+from earmark.api.deadline import Deadline
 from earmark.api.drain import Drain
 from earmark.api.identity import TOKEN_PREFIX, Doubt, Identity, Principal, Scope, credential_of
 from earmark.api.limits import Limits
@@ -97,6 +98,8 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     refusals: tuple[str, ...] = ()
     query: tuple[tuple[str, str], ...] = ()
     idempotent: bool = False
+    in_line: bool = False
+    """Whether its verb stands in one of the engine's lines, where it has a deadline."""
     keyed: bool = False
     """Whether an idempotency key is not only accepted but required."""
     group: str = "bookings"
@@ -116,8 +119,7 @@ class House(msgspec.Struct, frozen=True, kw_only=True):
     locks: Locks | None = None
     """Where a Redis is set up."""
     limits: Limits = msgspec.field(default_factory=Limits)
-    deadline: Patience = msgspec.field(default_factory=lambda: Patience(SECONDS_MAX))
-    """For each call, a little after the engine's own, which knows more about what it was doing."""
+    deadline: Deadline = msgspec.field(default_factory=lambda: Deadline(SECONDS_MAX))
     body_patience: Patience = msgspec.field(default_factory=lambda: Patience(BODY_SECONDS_MAX))
     trust_proxy: bool = False
     """Whether what a proxy adds about its caller is believed."""
@@ -260,10 +262,10 @@ class _Endpoint:
             await answered(scope, receive, send)
 
 
-async def _within(deadline: Patience, call: Call, work: Any) -> Reply | Response:
+async def _within(deadline: Deadline, call: Call, work: Any) -> Reply | Response:
     """In time, or an answer that says what is known: of a call that changes something, nothing."""
     try:
-        answered: Reply | Response = await deadline.wait(work)
+        answered: Reply | Response = await (work if call.in_line else deadline.within(work))
     except TimeoutError as late:
         if call.method == "GET":
             raise StoreUnavailable(because="the call took too long") from late

@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 import structlog
 
+from earmark.api.deadline import Deadline
 from earmark.domain.ids import KeyId
 from earmark.errors import Outage, Overloaded, StoreUnavailable
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Callable
 
     from earmark.domain.key import ApiKey
     from earmark.engine.keys import Keys
@@ -76,6 +77,7 @@ class Keyring:
         self._strangers: Bounded[Handle, Seen] = Bounded(kept_max)
         self._looks: dict[Handle, asyncio.Task[ApiKey | None]] = {}
         self._turns = asyncio.Semaphore(STRANGERS_AT_ONCE)
+        self._patience = Deadline(LOOK_SECONDS_MAX)
         self._waiting = 0
         """How many strangers are looked up, or wait for their turn."""
 
@@ -110,6 +112,7 @@ class Keyring:
             look.cancel()
         if self._looks:
             await asyncio.wait(self._looks.values())
+        await self._patience.close()
 
     def _start(self, handle: Handle) -> asyncio.Task[ApiKey | None]:
         stranger = handle not in self._known
@@ -132,12 +135,9 @@ class Keyring:
 
     async def _ask(self, handle: Handle) -> ApiKey | None:
         at = self._timer()
-        asked: Awaitable[ApiKey | None] = (
-            self._keys.find(handle) if isinstance(handle, bytes) else self._keys.read(KeyId(handle))
-        )
+        asked = self._keys.find(handle) if isinstance(handle, bytes) else self._keys.read(KeyId(handle))
         try:
-            async with asyncio.timeout(LOOK_SECONDS_MAX):
-                key = await asked
+            key = await self._patience.within(asked)
         except TimeoutError:
             raise StoreUnavailable(because="the database did not say whose key this is") from None
         if key is None:

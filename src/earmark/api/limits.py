@@ -31,7 +31,9 @@ FAILURES_PER_SECOND = 1.0
 FAILURES_BURST = 20
 DEPTH_MAX = 32
 
-_STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+"', re.DOTALL)
+# One that never ends is one too: else each quote in it would be tried as the beginning of another.
+_STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)
+_ALIKE = bytes.maketrans(b"{}", b"[]")
 _NOT_BRACKETS = bytes(byte for byte in range(256) if byte not in b"[]{}")
 
 
@@ -115,15 +117,19 @@ def check_encoding(content_encoding: str | None) -> None:
 def check_depth(raw: bytes, *, depth_max: int = DEPTH_MAX) -> None:
     """Refuse JSON that is nested deeper than anything that makes sense here, before it is decoded.
 
-    Without strings and all else but brackets, each round takes the innermost pairs away. What is left after so many
-    rounds is deeper than that, or is no JSON, which the decoder can say better if it is little.
+    Of all but its brackets nothing is looked at, and each round takes the innermost pairs away. What is left after so
+    many rounds is deeper than that, or is no JSON, which the decoder can say better if it is little.
     """
     if raw.count(b"[") + raw.count(b"{") <= depth_max:
         return
-    brackets = _STRING.sub(b"", raw).translate(None, _NOT_BRACKETS)
+    # Without an escape, texts are what stands between every other quote, which is quicker to find.
+    plain = _STRING.sub(b"", raw) if b"\\" in raw else b"".join(raw.split(b'"')[::2])
+    brackets = plain.translate(_ALIKE, _NOT_BRACKETS)
     for _ in range(depth_max):
-        brackets = brackets.replace(b"{}", b"").replace(b"[]", b"") if brackets else brackets
-    if len(brackets) > depth_max:
+        if b"[" * (depth_max + 1) in brackets:
+            break
+        brackets = brackets.replace(b"[]", b"")
+    if b"[]" in brackets or len(brackets) > depth_max:
         raise InvalidRequest.at("", f"is nested deeper than {depth_max} levels")
 
 

@@ -1,4 +1,4 @@
-"""Patience: whatever a call waits for, a body or an answer, it is not waited for for ever.
+"""Patience: whoever sends slowly is waited for, but not for ever.
 
 A timer for each request costs as much as decoding it, and hardly one ever rings. So there is one for all: everybody is
 given the same time, so whoever began first is the next to run out of it.

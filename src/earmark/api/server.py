@@ -17,13 +17,13 @@ import warnings
 from typing import TYPE_CHECKING, Any
 
 from earmark.api.app import create_app
+from earmark.api.deadline import Deadline
 from earmark.api.door import House
 from earmark.api.drain import drop_unread
 from earmark.api.events import draw
 from earmark.api.identity import Identity
 from earmark.api.limits import Limits
 from earmark.api.metrics import Metrics
-from earmark.api.patience import Patience
 from earmark.api.pictures import Words
 from earmark.api.till import Till
 from earmark.clock import SystemClock
@@ -44,7 +44,6 @@ if TYPE_CHECKING:
     from earmark.config import Settings
 
 GRACE_SECONDS = 1.0
-LATER_SECONDS = 0.5
 BACKLOG = 2048
 TAKEN = {errno.EADDRINUSE, errno.EACCES}
 
@@ -83,7 +82,7 @@ async def serve(settings: Settings, *, ready: Callable[[str], None], duty: async
         till=till,
         locks=open_locks(settings) if settings.redis_url else None,
         limits=Limits(per_key=settings.requests_per_second_per_key, per_buyer=settings.requests_per_second_per_buyer),
-        deadline=Patience(settings.request_seconds_max + LATER_SECONDS),
+        deadline=Deadline(settings.request_seconds_max),
         trust_proxy=settings.trust_proxy,
         hub=hub,
         tracing=tracing,
@@ -110,6 +109,7 @@ async def serve(settings: Settings, *, ready: Callable[[str], None], duty: async
             await loop.run(agents, stop, heart=heart)
             await stop.wait()
     finally:
+        await house.deadline.close()
         await house.identity.close()
         await hub.close()
         await till.close()

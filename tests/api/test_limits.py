@@ -1,0 +1,209 @@
+"""How often somebody may ask, and what a body may be like."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import httpx2
+import msgspec
+import pytest
+
+from earmark.api.app import create_app
+from earmark.api.limits import (
+    DEPTH_MAX,
+    FAILURES_BURST,
+    Buckets,
+    Limits,
+    address_of,
+    check_depth,
+    check_encoding,
+    is_secure,
+)
+from earmark.api.problems import WrongMediaType
+from earmark.domain.ids import Buyer
+from earmark.errors import InvalidRequest
+
+from .conftest import KEY
+from .matrix import Ticks
+
+if TYPE_CHECKING:
+    from earmark.api.door import House
+
+
+@pytest.fixture
+def ticks() -> Ticks:
+    return Ticks()
+
+
+def client(house: House, token: str = KEY, *, address: str = "192.0.2.1", **headers: str) -> httpx2.AsyncClient:
+    transport = httpx2.ASGITransport(app=create_app(house), raise_app_exceptions=False, client=(address, 4000))
+    shown = {"Authorization": f"Bearer {token}"} if token else {}
+    return httpx2.AsyncClient(transport=transport, base_url="http://shop", headers=shown | headers)
+
+
+def test_a_bucket_holds_a_burst_and_fills_again(ticks: Ticks) -> None:
+    """So many at once, then so many a second, and never more for having waited long."""
+    buckets = Buckets(per_second=2, burst=4, timer=ticks)
+    assert [buckets.take("a") for _ in range(4)] == [0, 0, 0, 0]
+    assert buckets.take("a") == pytest.approx(0.5)
+    assert buckets.take("b") == 0
+    ticks.now += 0.5
+    assert buckets.take("a") == 0
+    assert buckets.take("a") > 0
+    ticks.now += 1e6
+    assert [buckets.take("a") > 0 for _ in range(5)] == [False] * 4 + [True]
+
+
+def test_a_refusal_costs_nothing(ticks: Ticks) -> None:
+    """Who keeps asking is not locked out for longer."""
+    buckets = Buckets(per_second=1, burst=1, timer=ticks)
+    assert buckets.take("a") == 0
+    for _ in range(100):
+        assert buckets.take("a") == pytest.approx(1)
+    ticks.now += 1
+    assert buckets.take("a") == 0
+
+
+def test_the_buckets_are_bounded(ticks: Ticks) -> None:
+    """A million names fill no memory: the one that asked longest ago has a full bucket again."""
+    buckets = Buckets(per_second=1, burst=1, timer=ticks, names_max=10)
+    for n in range(1000):
+        assert buckets.take(n) == 0
+    assert len(buckets._full_at) == 10
+    assert buckets.take(999) > 0
+    assert buckets.take(0) == 0
+
+
+async def test_a_buyer_who_asks_too_often_is_told_when_to_come_again(house: House, event: str, ticks: Ticks) -> None:
+    """429 with the facts and Retry-After, for this buyer alone; the shop and other buyers go on."""
+    bounded = msgspec.structs.replace(house, limits=Limits(per_buyer=2, timer=ticks))
+    alice, bob = (house.identity.issue(Buyer(name), now=house.clock.now(), seconds=600) for name in ("alice", "bob"))
+    async with client(bounded, alice) as hers, client(bounded, bob) as his, client(bounded) as shop:
+        for _ in range(6):
+            assert (await hers.get(f"/v1/events/{event}")).status_code == 200
+        held = await hers.post("/v1/bookings", json={"event_id": event, "seats": ["A1"]})
+        assert (held.status_code, held.headers["Retry-After"]) == (429, "1")
+        problem = held.json()
+        facts = {name: problem[name] for name in ("code", "transient", "per", "limit", "retry_in")}
+        assert facts == {"code": "too_many_requests", "transient": True, "per": "buyer", "limit": 2, "retry_in": 0.5}
+        assert (await his.get(f"/v1/events/{event}")).status_code == 200
+        for _ in range(20):
+            assert (await shop.get("/v1/bookings")).json()["bookings"] == []
+        ticks.now += 0.5
+        assert (await hers.get(f"/v1/events/{event}")).status_code == 200
+
+
+async def test_a_key_has_its_own_limit(house: House, ticks: Ticks) -> None:
+    """Where one is set; a buyer is not counted towards the key that issued the token."""
+    bounded = msgspec.structs.replace(house, limits=Limits(per_key=1, timer=ticks))
+    token = house.identity.issue(Buyer("alice"), now=house.clock.now(), seconds=600)
+    async with client(bounded) as shop, client(bounded, token) as hers:
+        said = [(await shop.get("/v1/events")).status_code for _ in range(4)]
+        assert said == [200, 200, 200, 429]
+        assert (await shop.get("/v1/events")).json()["per"] == "key"
+        for _ in range(10):
+            assert (await hers.get("/v1/events")).status_code == 200
+
+
+async def test_keys_cannot_be_tried_out_quickly(house: House, ticks: Ticks) -> None:
+    """An address that shows wrong keys is slowed down; who is known is served from there all the same."""
+    bounded = msgspec.structs.replace(house, limits=Limits(timer=ticks))
+    async with client(bounded, "ek_test_wrong") as guessing, client(bounded) as shop:
+        said = [(await guessing.get("/v1/events")).status_code for _ in range(FAILURES_BURST + 5)]
+        assert said == [401] * FAILURES_BURST + [429] * 5
+        refused = await guessing.get("/v1/events")
+        assert (refused.json()["per"], refused.headers["Retry-After"]) == ("address", "1")
+        assert (await guessing.get("/healthz")).status_code == 200
+        assert (await shop.get("/v1/events")).status_code == 200
+        ticks.now += 1
+        assert (await guessing.get("/v1/events")).status_code == 401
+        assert (await guessing.get("/v1/events")).status_code == 429
+    async with client(bounded, "ek_test_wrong", address="192.0.2.2") as elsewhere:
+        assert (await elsewhere.get("/v1/events")).status_code == 401
+
+
+async def test_a_caller_cannot_choose_the_address_that_is_counted(house: House, ticks: Ticks) -> None:
+    """What `X-Forwarded-For` says counts only where a proxy is trusted, and there only what that proxy added."""
+    for trust_proxy, expected in ((False, 429), (True, 401)):
+        bounded = msgspec.structs.replace(house, limits=Limits(timer=ticks), trust_proxy=trust_proxy)
+        async with client(bounded, "ek_test_wrong") as guessing:
+            for n in range(FAILURES_BURST + 1):
+                headers = {"X-Forwarded-For": f"198.51.100.7, 203.0.113.{n}"}
+                answer = await guessing.get("/v1/events", headers=headers)
+            assert answer.status_code == expected
+    assert address_of("a", forwarded="b, c", trust_proxy=True) == "c"
+    assert address_of("a", forwarded="b, c", trust_proxy=False) == "a"
+    assert address_of(None, forwarded=None, trust_proxy=True) == ""
+
+
+@pytest.mark.parametrize(
+    "scheme,forwarded,trust,secure",
+    [
+        ("https", None, "off", True),
+        ("http", None, "on", False),
+        ("http", "https", "on", True),
+        ("http", "https", "off", False),
+        ("https", "http", "on", False),
+    ],
+)
+async def test_a_guest_s_cookie_is_secure_where_the_request_was(
+    house: House, scheme: str, forwarded: str | None, trust: str, secure: object
+) -> None:
+    """By TLS here, or at a proxy that is trusted to say so."""
+    assert is_secure(scheme, forwarded=forwarded, trust_proxy=trust == "on") is secure
+    behind = msgspec.structs.replace(house, trust_proxy=trust == "on")
+    async with client(behind, "") as nobody:
+        headers = {"X-Forwarded-Proto": forwarded} if forwarded else {}
+        answer = await nobody.post(f"{scheme}://shop/v1/guests", headers=headers)
+    assert ("; Secure" in answer.headers["Set-Cookie"]) is secure
+
+
+def nested(depth: int) -> bytes:
+    return b'{"a":' * depth + b"1" + b"}" * depth
+
+
+def test_what_is_nested_too_deeply_is_refused_before_it_is_decoded() -> None:
+    """Of either bracket, and mixed; brackets in texts do not count, nor does how many there are side by side."""
+    for deep in (nested(DEPTH_MAX + 1), b"[" * 30_000 + b"]" * 30_000, b'[{"a":' * 40 + b"}]" * 40, b"[" * 60_000):
+        with pytest.raises(InvalidRequest) as refused:
+            check_depth(deep)
+        assert "nested" in refused.value.errors[0]["message"]
+    seats = [{"id": f"A{n}", "tags": ["[[[{{{"]} for n in range(5000)]
+    wide = json.dumps({"name": r"[{\"\\" * 100, "seats": seats}).encode()
+    for fine in (
+        nested(DEPTH_MAX),
+        wide,
+        b'[{"a":' * 16 + b"1" + b"}]" * 16,
+        b"",
+        b"{}",
+        b'"' + b"[" * 1000 + b'"',
+        b'{"a": "\\"[[["}',
+        # Each quote could be the beginning of another text: to try them all would take for ever.
+        b"[" * 20 + b'"' + b'\\"' * 1_000_000 + b"[" * 100,
+    ):
+        check_depth(fine)
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "deflate", "br", "gzip, identity", "zstd"])
+def test_a_packed_body_is_not_unpacked(encoding: str) -> None:
+    """A small bomb stays small."""
+    with pytest.raises(WrongMediaType):
+        check_encoding(encoding)
+    for plain in (None, "", "identity", " Identity "):
+        check_encoding(plain)
+
+
+async def test_the_door_refuses_both(house: House, event: str) -> None:
+    """With the right words, and nothing is held."""
+    async with client(house) as shop:
+        deep = await shop.post("/v1/bookings", content=nested(200), headers={"Content-Type": "application/json"})
+        assert (deep.status_code, deep.json()["code"]) == (422, "invalid_request")
+        assert "nested deeper" in deep.json()["detail"]
+        packed = await shop.post(
+            "/v1/bookings",
+            json={"event_id": event, "buyer": "a", "seats": ["A1"]},
+            headers={"Content-Encoding": "gzip"},
+        )
+        assert (packed.status_code, packed.json()["code"]) == (415, "unsupported_media_type")
+        assert (await shop.get("/v1/bookings")).json()["bookings"] == []

@@ -1,0 +1,241 @@
+"""A database that hangs: every caller is answered in time, and the same key tells the truth afterwards."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import asyncpg
+import httpx2
+import pytest
+
+from earmark.api.app import CALLS, create_app
+from earmark.api.deadline import Deadline
+from earmark.api.door import House
+from earmark.api.events import draw
+from earmark.api.identity import Identity, Scope, hash_of, new_key, new_key_id
+from earmark.api.metrics import Metrics
+from earmark.api.till import Till
+from earmark.clock import SystemClock
+from earmark.engine.engine import Engine
+from earmark.publish.availability import Availability
+from earmark.store.postgres import PostgresStore
+from earmark.uuids import Uuid7Ids
+from earmark.wiring import open_sandbox
+
+from .wire import Wire as Line
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from earmark.api.door import Call
+
+KEY = "ek_test_of-a-hung-database"
+SECONDS = 0.4
+ANSWERED_SECONDS_MAX = 60.0
+"""On a machine that stalls; without a deadline the calls wait for ever."""
+CONCERT = {"id": "concert", "name": "A concert", "currency": "EUR", "pools": [{"id": "GA", "capacity": 9, "price": 1}]}
+NEEDS_NO_DATABASE = {"healthz", "welcome", "issue", "callback"}
+
+
+class Wire(Line):
+    """A line that can be lost for those, too, who connect after it was lost."""
+
+    lost = False
+
+    def lose_answers(self) -> None:
+        """Also whoever connects from now on."""
+        self.lost = True
+        super().lose_answers()
+
+    async def _connect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await super()._connect(reader, writer)
+        if self.lost:
+            super().lose_answers()
+
+
+@asynccontextmanager
+async def served(url: str, *, seconds: float = SECONDS) -> AsyncIterator[tuple[httpx2.AsyncClient, House]]:
+    """The application over a PostgreSQL, with little patience."""
+    store = await PostgresStore.connect(url, clock=SystemClock())
+    engine = Engine(store, ids=Uuid7Ids(), request_seconds_max=seconds)
+    till = Till(engine, open_sandbox(), seconds=seconds / 2)
+    house = House(
+        engine=engine,
+        identity=Identity(admin_key=KEY, keys=store.keys),
+        metrics=Metrics(version="test"),
+        clock=SystemClock(),
+        guests=True,
+        availability=Availability(engine, clock=SystemClock(), word=draw),
+        till=till,
+        deadline=Deadline(seconds),
+    )
+    transport = httpx2.ASGITransport(app=create_app(house), raise_app_exceptions=False)
+    headers = {"Authorization": f"Bearer {KEY}"}
+    try:
+        async with httpx2.AsyncClient(transport=transport, base_url="http://shop", headers=headers) as client:
+            yield client, house
+    finally:
+        await house.deadline.close()
+        await house.identity.close()
+        await till.close()
+        await engine.close()
+
+
+async def booked(client: httpx2.AsyncClient) -> str:
+    answer = await client.post("/v1/events", json=CONCERT)
+    assert answer.status_code == 201, answer.text
+    held = await client.post("/v1/bookings", json={"event_id": "concert", "buyer": "ann", "pools": {"GA": 1}})
+    assert held.status_code == 201, held.text
+    return str(held.json()["id"])
+
+
+def request_of(call: Call, booking_id: str) -> dict[str, Any]:
+    path = call.path.format(event_id="concert", seat_id="A1", booking_id=booking_id, gateway="sandbox")
+    body = None
+    if call.body is not None:
+        body = {**(call.example or {})}
+        body |= {"event_id": "concert", "seats": [], "pools": {"GA": 1}} if call.name == "hold" else {}
+        body |= {"id": "another"} if call.name == "create" else {}
+        body = {name: value for name, value in body.items() if call.name != "change" or name != "seats"}
+    headers = {"Idempotency-Key": f"k-{call.name}"} if call.idempotent else {}
+    return {"method": call.method, "url": path, "json": body, "headers": headers}
+
+
+async def test_every_call_is_answered_while_the_database_hangs(postgres_url: str) -> None:
+    """503 with Retry-After: unknown for what may have changed something, unavailable for what only reads."""
+    async with Wire(postgres_url) as wire, served(wire.url) as (client, _):
+        booking_id = await booked(client)
+        wire.lose_answers()
+        calls = [call for call in CALLS if call.name not in NEEDS_NO_DATABASE]
+        async with asyncio.timeout(ANSWERED_SECONDS_MAX):
+            answers = await asyncio.gather(*(client.request(**request_of(call, booking_id)) for call in calls))
+        told = [(answer.status_code, answer.json().get("code")) for answer in answers]
+        wrong = [(call.name, said) for call, said in zip(calls, told, strict=True) if said not in _right(call)]
+        assert wrong == []
+        assert all(answer.headers["Retry-After"] for answer in answers)
+        unknown = next(answer.json() for answer in answers if answer.json()["code"] == "outcome_unknown")
+        assert "the same key" in unknown["detail"]
+        wire.cut()
+
+
+def _right(call: Call) -> set[tuple[int, str]]:
+    if call.method == "GET":
+        return {(503, "unavailable")}
+    # Overloaded: it stood in line behind one that hung, and was not begun.
+    return {(503, "outcome_unknown"), (503, "overloaded")}
+
+
+async def test_the_same_key_tells_what_became_of_a_hung_request(postgres_url: str) -> None:
+    """The change was made and its answer lost: asked again, the first answer comes, and there is one booking."""
+    async with Wire(postgres_url) as wire, served(wire.url) as (client, _):
+        await booked(client)
+        body = {"event_id": "concert", "buyer": "bob", "pools": {"GA": 2}}
+        ask: dict[str, Any] = {"json": body, "headers": {"Idempotency-Key": "k"}}
+        wire.lose_answers()
+        lost = await client.post("/v1/bookings", **ask)
+        assert (lost.status_code, lost.json()["code"]) == (503, "outcome_unknown")
+        wire.cut()
+        async with served(postgres_url, seconds=30) as (again, _):
+            told = await again.post("/v1/bookings", **ask)
+            assert told.status_code == 201, told.text
+            assert (await again.post("/v1/bookings", **ask)).content == told.content
+            theirs = (await again.get("/v1/bookings?buyer=bob")).json()["bookings"]
+            assert [one["id"] for one in theirs] == [told.json()["id"]]
+
+
+@pytest.mark.parametrize("verb", ["change", "pay"])
+async def test_a_row_that_somebody_keeps_hangs_nobody(postgres_url: str, verb: str) -> None:
+    """An operator's session holds a lock: the call ends in time, and with its key it succeeds once the lock is gone."""
+    async with served(postgres_url) as (client, _):
+        booking_id = await booked(client)
+        url, body, table = {
+            "change": ("/v1/events/concert", {"name": "Another"}, "events"),
+            "pay": (f"/v1/bookings/{booking_id}/pay", {"method": "pm_card_visa"}, "bookings"),
+        }[verb]
+        ask: dict[str, Any] = {"method": "PATCH" if verb == "change" else "POST", "url": url, "json": body}
+        ask["headers"] = {"Idempotency-Key": "k"}
+        other = await asyncpg.connect(postgres_url)
+        try:
+            lock = other.transaction()
+            await lock.start()
+            await other.execute(f"SELECT 1 FROM {table} FOR UPDATE")
+            async with asyncio.timeout(ANSWERED_SECONDS_MAX):
+                hung = await client.request(**ask)
+            assert (hung.status_code, hung.json()["code"]) == (503, "outcome_unknown")
+            await lock.rollback()
+        finally:
+            await other.close()
+        async with served(postgres_url, seconds=30) as (patient, _):
+            done = await patient.request(**ask)
+            assert done.status_code == 200, done.text
+            assert (await patient.request(**ask)).content == done.content
+
+
+async def test_a_key_that_cannot_be_looked_up_is_not_called_wrong(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stored key, shown to a server for the first time while its database hangs, is answered with 503."""
+    monkeypatch.setattr("earmark.api.keyring.LOOK_SECONDS_MAX", SECONDS)
+    async with Wire(postgres_url) as wire, served(wire.url) as (client, house):
+        secret = new_key(live=False)
+        scopes = frozenset({Scope.MANAGE})
+        await house.engine.store.keys.create(
+            new_key_id(), name="k", live=False, scopes=scopes, secret_hash=hash_of(secret)
+        )
+        wire.lose_answers()
+        async with asyncio.timeout(ANSWERED_SECONDS_MAX):
+            answer = await client.get("/v1/events", headers={"Authorization": f"Bearer {secret}"})
+        assert (answer.status_code, answer.json()["code"]) == (503, "unavailable")
+        wire.cut()
+
+
+async def test_without_its_deadline_a_call_waits(postgres_url: str) -> None:
+    """The control: with a long deadline the same call is still waiting after the short one."""
+    async with Wire(postgres_url) as wire, served(wire.url, seconds=300) as (client, _):
+        await booked(client)
+        wire.lose_answers()
+        waiting = asyncio.create_task(client.get("/v1/events/concert"))
+        done, _ = await asyncio.wait({waiting}, timeout=3 * SECONDS)
+        assert not done
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+
+
+async def test_a_deadline_passes_on_what_is_not_its_own() -> None:
+    """Results, errors, and somebody else's wish to end."""
+    deadline = Deadline(30)
+    assert await deadline.within(asyncio.sleep(0, 7)) == 7
+    with pytest.raises(ZeroDivisionError):
+        await deadline.within(_broken())
+    forever = asyncio.create_task(deadline.within(asyncio.Event().wait()))
+    await asyncio.sleep(0)
+    forever.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await forever
+    await deadline.close()
+    assert not deadline._left
+
+
+async def _broken() -> None:
+    raise ZeroDivisionError
+
+
+async def test_who_waits_is_not_kept_by_what_takes_long_to_end() -> None:
+    """The answer comes at the deadline, also when the work will not stop at once."""
+    deadline, may_end = Deadline(0.01), asyncio.Event()
+
+    async def stubborn() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await may_end.wait()
+
+    with pytest.raises(TimeoutError):
+        await deadline.within(stubborn())
+    assert len(deadline._left) == 1
+    may_end.set()
+    await deadline.close()
+    assert not deadline._left
