@@ -10,6 +10,7 @@ or on a terminal text for people. A value can never end its line: control charac
 
 from __future__ import annotations
 
+import json
 import logging
 import re
 import sys
@@ -119,7 +120,7 @@ class _Formatter(logging.Formatter):
         level = record.levelname.lower()
         if self._people:
             return f"{at} {level:<8}{line}"
-        return msgspec.json.encode({"timestamp": at, "level": level, **line}).decode()
+        return _as_json({"timestamp": at, "level": level, **line})
 
 
 def _to_line(_: object, __: str, event: structlog.typing.EventDict) -> tuple[tuple[Line], dict[str, Any]]:
@@ -149,14 +150,29 @@ def _traceback(raised: Any) -> str:
     return redaction.redact("".join(traceback.format_exception(error))) if error is not None else ""
 
 
+def _as_json(said: dict[str, Any]) -> str:
+    try:
+        text = msgspec.json.encode(said).decode()
+    except UnicodeEncodeError:
+        # Half a character, which no encoding has: only as an escape can it be written.
+        return json.dumps(said)
+    # JSON itself lets some line ends pass: those of Unicode.
+    return text if text.isprintable() else "".join(map(_escape_json, text))
+
+
+def _escape_json(character: str) -> str:
+    return character if character.isprintable() else json.dumps(character)[1:-1]
+
+
 def _shown(value: object) -> str:
     if isinstance(value, str):
         return value if _PLAIN.fullmatch(value) else _quoted(value)
-    return _escaped(msgspec.json.encode(value).decode())
+    return json.dumps(value)
 
 
 def _quoted(text: str) -> str:
-    return f'"{_escaped(text)}"'
+    plain = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{_escaped(plain)}"'
 
 
 def _escaped(text: str) -> str:

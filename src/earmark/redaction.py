@@ -36,7 +36,7 @@ _NETS = (
     *_URLS,
     _net(r"(?P<said>\b(?:bearer|basic)[\s:]+)[\w.~+/=\-]+", "bearer", "basic"),
     _net(
-        r"""(?P<said>(?:authorization|cookie|api-key|idempotency-key|-signature)['"]?\s*[:=,]\s*b?['"]?)[^'"\r\n]+""",
+        r"""(?P<said>(?:authorization|cookie|api-key|idempotency-key|-signature)['"]?\s*[:=,]\s*(?:b?['"])?)[^'"\r\n]+""",
         "authorization",
         "cookie",
         "api-key",
@@ -44,7 +44,7 @@ _NETS = (
         "-signature",
     ),
     _net(
-        r"""(?P<said>(?:passw(?:or)?d|pwd|secret|token|key|earmark_guest|signature)['"]?\s*[:=]\s*b?['"]?)"""
+        r"""(?P<said>(?:passw(?:or)?d|pwd|secret|token|key|earmark_guest|signature)['"]?\s*[:=]\s*(?:b?['"])?)"""
         r"""[^'"\s,;&#})\]]+""",
         "passw",
         "pwd",

@@ -15,6 +15,7 @@ from starlette.responses import Response
 
 from earmark import errors
 from earmark.errors import EarmarkError, Refusal
+from earmark.redaction import clean
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -156,6 +157,8 @@ HEADERS: dict[str, dict[str, str]] = {
     "unauthorized": {"WWW-Authenticate": "Bearer"},
 }
 """What a problem says beside its body, by code."""
+SAID_BACK = frozenset({"event_unknown", "seat_unknown", "pool_unknown", "booking_unknown", "invalid_request"})
+"""What these say is the caller's own words: a key that was pasted into the wrong place does not come back."""
 
 
 def respond(error: EarmarkError) -> Response:
@@ -180,7 +183,9 @@ def headers(error: EarmarkError) -> dict[str, str]:
 
 def describe(error: EarmarkError) -> dict[str, Any]:
     """The problem, as data: RFC 9457's members, ours, and the facts."""
-    facts = error.facts()
+    facts: dict[str, Any] = error.facts()
+    if error.code in SAID_BACK:
+        facts = {name: clean(value) for name, value in facts.items()}
     return {
         "type": f"urn:earmark:problem:{error.code}",
         "title": (type(error).__doc__ or error.code).partition("\n")[0],

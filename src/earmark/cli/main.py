@@ -6,7 +6,7 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from cyclopts import App, CycloptsError
+from cyclopts import App, CycloptsError, CycloptsPanel
 from rich.console import Console
 
 from earmark.cli import (
@@ -33,6 +33,8 @@ from earmark.version import __version__
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from rich.panel import Panel
 
 app = App(
     name="earmark",
@@ -64,7 +66,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     learn(os.environ, sys.argv if arguments is None else arguments)
     configure(verbose=False)
     try:
-        code = app(arguments, exit_on_error=False, print_error=True, result_action="return_value")
+        code = app(
+            arguments, exit_on_error=False, print_error=True, error_formatter=_wrong_usage, result_action="return_value"
+        )
     except CycloptsError:
         sys.exit(2)
     except EarmarkError as error:
@@ -77,6 +81,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
         crash(error)
         sys.exit(1)
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _wrong_usage(wrong: CycloptsError) -> Panel:
+    """What was typed is said back, but for its secrets."""
+    return CycloptsPanel(redact(str(wrong)))
 
 
 def _escape(text: str) -> str:

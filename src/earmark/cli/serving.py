@@ -26,7 +26,7 @@ Redis = Annotated[
 ]
 IS_PORT = Number(gte=1, lte=65535)
 Port = Annotated[int | None, Parameter(validator=IS_PORT, help="Port to listen on. Else EARMARK_PORT, else 8080.")]
-Verbose = Annotated[bool, Parameter(negative="", help="One log line per call.")]
+Verbose = Annotated[bool, Parameter(negative="", help="Log everything, down to level debug.")]
 
 
 def demo(

@@ -1,0 +1,187 @@
+"""The alert rules: each asks for what a page has, fires when it should, is silent else, and is explained."""
+
+from __future__ import annotations
+
+import copy
+import re
+import time
+from typing import TYPE_CHECKING, Any
+
+import httpx2
+import pytest
+import yaml  # type: ignore[import-untyped]
+from tests.docs.pages import ROOT, section
+from tests.docs.pages import read as read_page
+
+from earmark.admission import open_admission
+from earmark.api.app import create_app
+from earmark.api.door import House
+from earmark.api.events import draw
+from earmark.api.till import Till
+from earmark.engine.engine import Engine
+from earmark.publish.availability import Availability
+from earmark.servers import ServerUnavailable, start_valkey
+from earmark.wiring import open_sandbox
+
+from .conftest import KEY
+from .pages import whole_page
+from .promql import Page, Query, read
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from earmark.clock import MovableClock
+    from earmark.store.postgres import PostgresStore
+    from earmark.uuids import Uuid7Ids
+
+RULES: list[dict[str, Any]] = [
+    rule
+    for group in yaml.safe_load((ROOT / "deploy/prometheus/alerts.yml").read_text())["groups"]
+    for rule in group["rules"]
+]
+RUNBOOK = "docs/howto/alerts.md"
+NOW = time.time()
+OF_PROMETHEUS = {"up"}
+
+# What makes each alert fire: series, and what they grow by or stand at.
+GROWS: dict[str, dict[str, float]] = {
+    "EarmarkInternalErrors": {"earmark_responses_total status=500": 1},
+    "EarmarkErrors": {"earmark_responses_total status=503": 5, "earmark_responses_total status=200": 95},
+    "EarmarkOverloaded": {"earmark_verbs_total verb=hold outcome=overloaded": 3},
+    "EarmarkSlow": {
+        "earmark_verb_seconds_bucket verb=hold le=2.5": 10,
+        "earmark_verb_seconds_bucket verb=hold le=+Inf": 10,
+    },
+    "EarmarkContention": {
+        "earmark_conflicts_total reason=seats_taken": 900,
+        "earmark_verbs_total verb=hold outcome=seats_taken": 900,
+        "earmark_verbs_total verb=hold outcome=ok": 100,
+    },
+    "EarmarkDraftsUnderLocks": {"earmark_drafts_again_total how=locked": 30, "earmark_drafts_total": 100},
+    "EarmarkLockTimeouts": {"earmark_lock_acquisitions_total outcome=unavailable": 1},
+    "EarmarkLockContention": {
+        "earmark_lock_acquisitions_total outcome=busy": 60,
+        "earmark_lock_acquisitions_total outcome=acquired": 40,
+    },
+    "EarmarkLocksSlow": {
+        "earmark_lock_acquisition_seconds_bucket le=0.25": 10,
+        "earmark_lock_acquisition_seconds_bucket le=+Inf": 10,
+    },
+    "EarmarkLocksHeldTooLong": {"earmark_lock_held_seconds_count": 1},
+    "EarmarkLocksLost": {"earmark_lock_lost_total": 1},
+    "EarmarkIdempotencyMismatches": {"earmark_idempotency_total outcome=mismatch": 11},
+}
+STANDS: dict[str, dict[str, float]] = {
+    "EarmarkServerDown": {"up job=earmark": 0},
+    "EarmarkDatabaseDown": {"earmark_store_up": 0},
+    "EarmarkRedisDown": {"earmark_redis_up": 0},
+    "EarmarkSweeperLate": {"earmark_holds_due_oldest_seconds": 61},
+    "EarmarkOutboxLag": {"earmark_outbox_oldest_seconds": 31},
+    "EarmarkWorkerSilent": {"earmark_agent_last_round_timestamp_seconds agent=sweeper": NOW - 121},
+    "EarmarkPaymentsNeedAttention": {"earmark_payments_needing_attention gateway=stripe": 1},
+    "EarmarkPaymentsOpenTooLong": {"earmark_payments_open_oldest_seconds": 3601},
+}
+
+
+def change(page: Page, series: str, value: float, *, add: bool) -> None:
+    name, *pairs = series.split()
+    labels = frozenset((pair.split("=")[0], pair.split("=")[1]) for pair in pairs)
+    family = page.setdefault(name, {})
+    family[labels] = family.get(labels, 0.0) + value if add else value
+
+
+@pytest.fixture
+async def calm() -> Page:
+    """All that there is to see, and all is well."""
+    page = read(await whole_page())
+    change(page, "up job=earmark", 1, add=False)
+    change(page, "earmark_agent_last_round_timestamp_seconds agent=sweeper", NOW - 1, add=False)
+    return page
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule["alert"])
+def test_every_alert_says_what_it_means_and_what_to_do(rule: dict[str, Any]) -> None:
+    """How long it takes, how bad it is, a sentence, what to do, and a section of the runbook."""
+    assert re.fullmatch(r"\d+m", rule["for"])
+    assert rule["labels"]["severity"] in {"critical", "warning", "info"}
+    assert rule["annotations"]["summary"].endswith(".")
+    assert len(rule["annotations"]["description"]) > 80
+    page, _, heading = rule["annotations"]["runbook"].partition("#")
+    assert page == RUNBOOK
+    assert heading == rule["alert"].lower()
+    explained = section(read_page(RUNBOOK), f"## {rule['alert']}")
+    assert "\n1. " in explained
+
+
+def test_the_runbook_explains_nothing_that_cannot_happen() -> None:
+    """Its sections are the rules, and its table has their severities."""
+    listed = re.findall(r"^\| \[(\w+)\]\(#\w+\) \| (\w+) \|", read_page(RUNBOOK), re.MULTILINE)
+    assert listed == [(rule["alert"], rule["labels"]["severity"]) for rule in RULES]
+    assert re.findall(r"^## (\w+)$", read_page(RUNBOOK), re.MULTILINE) == [rule["alert"] for rule in RULES]
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule["alert"])
+def test_an_alert_is_silent_while_all_is_well(rule: dict[str, Any], calm: Page) -> None:
+    """The control: an expression that always fires would pass the other test."""
+    assert Query(rule["expr"], before=calm, after=calm, now=NOW).run() == {}
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule["alert"])
+def test_an_alert_fires(rule: dict[str, Any], calm: Page) -> None:
+    """On figures made up for it."""
+    name, after = rule["alert"], copy.deepcopy(calm)
+    for series, value in GROWS.get(name, {}).items():
+        change(after, series, value, add=True)
+    for series, value in STANDS.get(name, {}).items():
+        change(after, series, value, add=False)
+    assert Query(rule["expr"], before=calm, after=after, now=NOW).run() != {}
+
+
+@pytest.fixture
+async def traffic(
+    house: House, postgres_store: PostgresStore, ids: Uuid7Ids, clock: MovableClock
+) -> AsyncIterator[Page]:
+    """The page of a server on real PostgreSQL and real Redis, after some calls."""
+    try:
+        valkey = start_valkey()
+    except ServerUnavailable as reason:
+        pytest.skip(f"NOT TESTED ON A REAL SERVER: {reason}")
+    with valkey:
+        admission = open_admission(valkey.url)
+        engine = Engine(postgres_store, ids=ids, admission=admission, observer=house.metrics.tally)
+        shop = House(
+            engine=engine,
+            identity=house.identity,
+            metrics=house.metrics,
+            clock=clock,
+            guests=True,
+            availability=Availability(engine, clock=clock, word=draw),
+            till=Till(engine, open_sandbox(clock)),
+        )
+        house.metrics.tally.acted("sweeper", "ok")
+        transport = httpx2.ASGITransport(app=create_app(shop), raise_app_exceptions=False)
+        headers = {"Authorization": f"Bearer {KEY}"}
+        async with httpx2.AsyncClient(transport=transport, base_url="http://shop", headers=headers) as client:
+            body: dict[str, Any] = {"id": "play", "name": "A play", "currency": "EUR"}
+            await client.post("/v1/events", json=body | {"layout": {"rows": 1, "seats_per_row": 2, "price": 1}})
+            for seat in ("A1", "A1"):
+                await client.post("/v1/bookings", json={"event_id": "play", "buyer": "ann", "seats": [seat]})
+            yield read((await client.get("/metrics")).text)
+        await admission.close()
+
+
+async def test_every_alert_asks_for_what_a_servers_page_has(traffic: Page) -> None:
+    """Each name, each label, and each value that is spelled out: a rule with a slip of the pen is silent for ever."""
+    for rule in RULES:
+        query = Query(rule["expr"], before=traffic, after=traffic, now=NOW)
+        query.run()
+        assert query.selected
+        for name, wanted in query.selected:
+            if name in OF_PROMETHEUS:
+                continue
+            assert name in traffic, f"{rule['alert']}: {name}"
+            for label, how, said in wanted:
+                known = {dict(labels).get(label) for labels in traffic[name]}
+                assert any(one and (one == said if how == "=" else re.fullmatch(said, one)) for one in known), (
+                    f"{rule['alert']}: {name}{{{label}={said}}}"
+                )

@@ -1,0 +1,288 @@
+"""Canaries: secrets are planted wherever one may be, everything goes wrong, and none of them is heard of again.
+
+Not in a log line at debug level, an error's answer, a span, a metric, a traceback, or what a command says on stderr.
+The same round with the nets taken down hears them, so that silence means something.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+import httpx2
+import msgspec
+import pytest
+from tests.acceptance.support import NO_TLS, earmark, environment, free_port, readiness
+
+from earmark import config, redaction
+from earmark.cli import main
+from earmark.servers import ServerUnavailable, start_valkey
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from earmark.servers import Postgres, Valkey
+
+BIRD = "kanarie"
+ADMIN = f"ek_test_{BIRD}admin0123456789"
+SIGNING = f"{BIRD} of no shape at all"
+STRIPE = f"sk_test_{BIRD}stripe"
+WEBHOOK = f"whsec_{BIRD}webhook"
+DATABASE = f"{BIRD}/of:the@database"
+REDIS = f"{BIRD}ofredis"
+STRANGE = (f"ek_live_{BIRD}other", f"et_{BIRD}.signature", f"pi_1_secret_{BIRD}", f"rk_live_{BIRD}")
+PATIENCE_SECONDS = 60.0
+
+# Starts a command with spans written to a file; with the word "control", without any net.
+START = """
+import sys
+from opentelemetry import trace
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import ConsoleSpanExporter, SimpleSpanProcessor
+spans, control, *arguments = sys.argv[1:]
+provider = TracerProvider()
+provider.add_span_processor(SimpleSpanProcessor(ConsoleSpanExporter(out=open(spans, "a"))))
+trace.set_tracer_provider(provider)
+if control == "control":
+    from earmark import config, redaction
+    redaction._strike_all = lambda text, nets: text
+    redaction.clean_field = lambda name, value, depth=0: redaction.clean(value, depth=depth)
+from earmark.cli import main
+main(arguments)
+"""
+
+
+class Round(msgspec.Struct, kw_only=True):
+    """Everything that one server let out."""
+
+    process: Any
+    url: str
+    log: Any
+    spans: Any
+    answers: list[str] = []
+    metrics: str = ""
+    secrets: list[str] = []
+
+    def heard(self, text: str) -> list[str]:
+        """The lines in which a secret is heard."""
+        return [line for line in text.splitlines() if any(one in line for one in (BIRD, *self.secrets))]
+
+
+@pytest.fixture
+def valkey() -> Iterator[Valkey]:
+    """A Redis of the test's own, with a password."""
+    try:
+        server = start_valkey(arguments=["--requirepass", REDIS])
+    except ServerUnavailable as reason:
+        pytest.skip(f"NOT TESTED ON A REAL SERVER: {reason}")
+    with server:
+        yield server
+
+
+def begin(tmp_path: Path, *, database: str, redis: str, control: bool = False) -> Round:
+    start, spans, log = tmp_path / "start.py", tmp_path / "spans.json", tmp_path / "serve.log"
+    start.write_text(START)
+    port = free_port()
+    settings = environment(
+        EARMARK_ADMIN_KEY=ADMIN,
+        EARMARK_SECRET=SIGNING,
+        EARMARK_STRIPE_KEY=STRIPE,
+        EARMARK_STRIPE_WEBHOOK_SECRET=WEBHOOK,
+        EARMARK_DATABASE_URL=database,
+        EARMARK_REDIS_URL=redis,
+        EARMARK_GUESTS="on",
+        EARMARK_TRACING="on",
+        EARMARK_REQUEST_SECONDS_MAX="2",
+    )
+    command = [sys.executable, str(start), str(spans), "control" if control else "", "serve", "--verbose"]
+    with log.open("ab") as out:
+        process = subprocess.Popen(
+            [*command, "--port", str(port)], env=settings, stdin=subprocess.DEVNULL, stdout=out, stderr=out
+        )
+    round_ = Round(process=process, url=f"http://127.0.0.1:{port}", log=log, spans=spans)
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while readiness(port) != 200:
+        assert process.poll() is None, log.read_text()
+        assert time.monotonic() < deadline, log.read_text()
+        time.sleep(0.05)
+    return round_
+
+
+def end(round_: Round) -> None:
+    round_.process.terminate()
+    round_.process.wait(timeout=PATIENCE_SECONDS)
+
+
+def ask(client: httpx2.Client, round_: Round, method: str, path: str, **asked: Any) -> httpx2.Response:
+    answer = client.request(method, path, **asked)
+    if answer.status_code >= 400:
+        round_.answers.append(f"{answer.headers} {answer.text}")
+    return answer
+
+
+def sing(round_: Round) -> None:
+    """All kinds of requests, with a secret in each place that a caller can put one."""
+    shop = {"Authorization": f"Bearer {ADMIN}"}
+    with httpx2.Client(base_url=round_.url, headers=shop, verify=NO_TLS, timeout=PATIENCE_SECONDS) as client:
+        body: dict[str, Any] = {"id": "play", "name": "A play", "currency": "EUR"}
+        body |= {"layout": {"rows": 1, "seats_per_row": 9, "price": 100}}
+        assert ask(client, round_, "POST", "/v1/events", json=body).status_code == 201
+        hold: dict[str, Any] = {"event_id": "play", "buyer": f"{BIRD}buyer", "seats": ["A1"]}
+        key = {"Idempotency-Key": f"{BIRD}key"}
+        held = ask(client, round_, "POST", "/v1/bookings", json=hold, headers=key)
+        assert held.status_code == 201, held.text
+        assert ask(client, round_, "POST", "/v1/bookings", json=hold | {"seats": ["A2"]}, headers=key).is_error
+        assert ask(client, round_, "POST", "/v1/bookings", json=hold).status_code == 409
+        pay = {"method": f"pm_card_{BIRD}", "return_url": f"https://shop.example/?token={BIRD}"}
+        booking = f"/v1/bookings/{held.json()['id']}"
+        ask(client, round_, "POST", f"{booking}/pay", json=pay, headers=key)
+        ask(client, round_, "POST", f"{booking}/pay", json={"method": "pm_card_processing"}, headers=key)
+        ask(client, round_, "POST", f"{booking}/confirm", json={"payment_id": f"pi_1_secret_{BIRD}"})
+        for secret in STRANGE:
+            wrong(client, round_, secret)
+        guest = httpx2.Client(base_url=round_.url, verify=NO_TLS)
+        with guest:
+            token = ask(guest, round_, "POST", "/v1/guests").cookies["earmark_guest"]
+            round_.secrets += [token, token.partition(".")[2]]
+            ask(guest, round_, "GET", "/v1/bookings", headers=_cookie(token))
+            ask(guest, round_, "POST", "/v1/events", json={}, headers=_cookie(token))
+            ask(guest, round_, "GET", "/v1/bookings", headers=_cookie(f"{token}x"))
+        forged = {"Stripe-Signature": f"t=1,v1={BIRD}", "Content-Type": "application/json"}
+        ask(client, round_, "POST", "/v1/payments/stripe/callback", content=b'{"id": "evt_kanarie"}', headers=forged)
+        round_.metrics = ask(client, round_, "GET", "/metrics").text
+
+
+def _cookie(token: str) -> dict[str, str]:
+    return {"Cookie": f"earmark_guest={token}"}
+
+
+def wrong(client: httpx2.Client, round_: Round, secret: str) -> None:
+    """Malformed and misplaced."""
+    as_json = {"Content-Type": "application/json"}
+    ask(client, round_, "GET", "/v1/bookings", headers={"Authorization": f"Bearer {secret}"})
+    ask(client, round_, "GET", "/v1/bookings", headers={"Authorization": f"Basic {secret}"})
+    ask(client, round_, "GET", f"/v1/bookings/{secret}", headers={"X-Request-Id": secret})
+    ask(client, round_, "GET", f"/v1/events/{secret}/seats")
+    ask(client, round_, "GET", f"/nowhere/{secret}?token={secret}")
+    ask(client, round_, "GET", f"/v1/bookings?cursor={secret}&state={secret}&limit={secret}")
+    ask(client, round_, "POST", "/v1/bookings", content=f'{{"buyer": "{secret}"'.encode(), headers=as_json)
+    ask(client, round_, "POST", "/v1/bookings", content=f'{{"{secret}": "{secret}"}}'.encode(), headers=as_json)
+    ask(client, round_, "POST", "/v1/bookings", json={"event_id": "play", "buyer": "x", "seats": [secret]})
+    ask(client, round_, "POST", "/v1/bookings", json={"event_id": secret, "buyer": "x", "seats": ["A1"]})
+    ask(client, round_, "POST", "/v1/bookings", content=secret.encode(), headers={"Content-Type": secret})
+    ask(client, round_, "POST", "/v1/bookings", json={}, headers={"Idempotency-Key": f"{secret} {secret}"})
+    ask(client, round_, "PUT", f"/v1/bookings/{secret}", json={})
+
+
+def sing_in_the_dark(round_: Round) -> None:
+    """The same door, with nothing behind it."""
+    shop = {"Authorization": f"Bearer {ADMIN}", "Idempotency-Key": f"{BIRD}again"}
+    with httpx2.Client(base_url=round_.url, headers=shop, verify=NO_TLS, timeout=PATIENCE_SECONDS) as client:
+        for seat in ("A3", "A4", "A5"):
+            hold = {"event_id": "play", "buyer": f"{BIRD}buyer", "seats": [seat]}
+            assert ask(client, round_, "POST", "/v1/bookings", json=hold).status_code >= 500
+        assert ask(client, round_, "GET", "/readyz").status_code >= 500
+        round_.metrics += ask(client, round_, "GET", "/metrics").text
+
+
+def with_password(url: str, password: str) -> str:
+    scheme, _, rest = url.partition("://")
+    user, at, place = rest.partition("@")
+    return f"{scheme}://{user}:{password}@{place}" if at else f"{scheme}://:{password}@{rest}"
+
+
+def test_no_canary_sings(tmp_path: Path, postgres_server: Postgres, postgres_template: str, valkey: Valkey) -> None:
+    """Requests that succeed, fail and are malformed; then the database and Redis die under way."""
+    postgres_server.create_database("aviary", template=postgres_template)
+    database = with_password(postgres_server.url("aviary"), "kanarie%2Fof%3Athe%40database")
+    round_ = begin(tmp_path, database=database, redis=with_password(valkey.url, REDIS))
+    try:
+        sing(round_)
+        valkey.stop()
+        postgres_server.psql("ALTER DATABASE aviary ALLOW_CONNECTIONS false")
+        postgres_server.psql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = 'aviary'")
+        sing_in_the_dark(round_)
+    finally:
+        end(round_)
+        postgres_server.drop_database("aviary")
+    log, spans = round_.log.read_text(), round_.spans.read_text()
+    lines = [json.loads(line) for line in log.splitlines() if line.startswith("{")]
+    assert {"hold", "pay", "confirm"} <= {line["event"] for line in lines}, "the log has what it should have"
+    assert any(line["level"] == "warning" for line in lines), "the outage was logged"
+    assert "batch hold" in spans
+    assert len(round_.answers) > 30
+    assert not round_.heard(log)
+    assert not round_.heard(spans)
+    assert not round_.heard("\n".join(round_.answers))
+    assert not round_.heard(round_.metrics)
+
+
+def test_with_the_nets_down_canaries_sing(tmp_path: Path) -> None:
+    """The control: what the other test does not hear is really said, and would be heard."""
+    database = f"sqlite:///{tmp_path / 'shop.sqlite3'}"
+    assert earmark("migrate", "--database", database).returncode == 0
+    round_ = begin(tmp_path, database=database, redis="", control=True)
+    try:
+        sing(round_)
+    finally:
+        end(round_)
+    assert round_.heard(round_.log.read_text())
+    assert round_.heard("\n".join(round_.answers))
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("migrate", "--database", f"postgresql://shop:{DATABASE}@127.0.0.1:1/shop"),
+        ("migrate", "--database", f"postgresql://shop:{BIRD}@127.0.0.1:port/shop"),
+        ("migrate", "--database", f"shop:{BIRD}@127.0.0.1:1/shop"),
+        ("migrate", "--database", f"mysql://shop:{BIRD}@127.0.0.1:1/shop"),
+        ("verify", "--database", f"postgresql://shop:{BIRD}@127.0.0.1:1/shop"),
+        ("serve", "--database", f"postgresql://shop:{BIRD}@127.0.0.1:1/shop"),
+        ("serve", "--database", "sqlite:///x.sqlite3", "--redis", f"http://:{BIRD}@127.0.0.1:1"),
+        ("locks", "list", "--redis", f"redis://:{BIRD}@127.0.0.1:1"),
+        ("locks", "list", "--reds", f"redis://:{BIRD}@127.0.0.1:1"),
+        ("serve", "--port", f"redis://:{BIRD}@127.0.0.1:1"),
+    ],
+    ids=lambda arguments: f"{arguments[0]} {arguments[2].partition(':')[0]}",
+)
+def test_a_command_that_fails_does_not_say_its_passwords(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], arguments: tuple[str, ...]
+) -> None:
+    """Neither given on the command line, where a shell keeps them too, nor in a piece that a parser complains of."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("EARMARK_ADMIN_KEY", ADMIN)
+    monkeypatch.setattr(redaction, "_known", ())
+    with pytest.raises(SystemExit) as left:
+        main(arguments)
+    out, err = capfd.readouterr()
+    assert left.value.code
+    assert err
+    assert BIRD not in out + err
+
+
+@pytest.mark.parametrize("struck", [True, False], ids=["with the nets", "control"])
+def test_a_crash_shows_its_traceback_without_secrets(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], *, struck: bool
+) -> None:
+    """A bug of ours is shown whole, but for what it must not say."""
+
+    def break_down(*_: object, **__: object) -> None:
+        raise RuntimeError(f"could not speak to postgresql://shop:{BIRD}@db/shop with {SIGNING}")
+
+    monkeypatch.setenv("EARMARK_SECRET", SIGNING)
+    monkeypatch.setattr(redaction, "_known", ())
+    monkeypatch.setattr(config, "read", break_down)
+    if not struck:
+        monkeypatch.setattr(redaction, "_strike_all", lambda text, _: text)
+    with pytest.raises(SystemExit) as left:
+        main(["serve"])
+    _, err = capfd.readouterr()
+    assert left.value.code == 1
+    assert "Traceback" in err
+    assert "RuntimeError: could not speak to postgresql://shop:" in err
+    assert (BIRD in err) is not struck
