@@ -49,8 +49,12 @@ ci: ## Everything CI runs
 bench: $(READY) ## Measure hold and confirm on this machine
 	@$(BIN)/earmark bench booking $(ARGS)
 
+COMPILE = $(PYTHON) -m uv pip compile --quiet --universal --generate-hashes --no-header --no-annotate --no-emit-index-url --python-version 3.11
+
 lock: $(READY) ## Pin dependencies again: names, versions and hashes
-	@$(PYTHON) -m uv pip compile --quiet --universal --generate-hashes --no-header --no-annotate --no-emit-index-url --python-version 3.11 --extra postgres --extra redis --extra server --extra servers --extra stripe --extra tracing --group dev --output-file requirements/dev.txt pyproject.toml
+	@$(COMPILE) --extra postgres --extra redis --extra server --extra servers --extra stripe --extra tracing --group dev --output-file requirements/dev.txt pyproject.toml
+	@$(COMPILE) --constraint requirements/dev.txt --extra postgres --extra redis --extra server --extra stripe --extra tracing --output-file requirements/production.txt pyproject.toml
+	@echo hatchling | $(COMPILE) --constraint requirements/dev.txt --output-file requirements/build.txt -
 
 clean: ## Remove what make and the tools made
 	@rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis dist build

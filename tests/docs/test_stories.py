@@ -36,6 +36,7 @@ STORIES = {
     "docs/howto/run-on-postgresql.md",
     "docs/howto/run-several-servers.md",
     "docs/howto/verify-a-database.md",
+    "docs/howto/deploy.md",
     "docs/howto/locks.md",
     "docs/howto/stripe.md",
     "docs/howto/keys.md",
@@ -124,6 +125,11 @@ def test_verifying_a_database(tmp_path: Path) -> None:
     done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=30, check=False)
     assert done.returncode == 1
     assert done.stdout.startswith(outputs(page, "text")[1]), done.stdout
+
+
+def test_asking_the_doctor_of_a_deployment(tmp_path: Path) -> None:
+    """A new shop, before anybody works for it."""
+    assert tell(read("docs/howto/deploy.md"), folder=tmp_path, instead={}) == 1
 
 
 async def _open_a_play(url: str) -> None:

@@ -5,13 +5,18 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
+from tests.acceptance.support import EARMARK, environment, free_port
+
+from earmark import wiring
 from earmark.errors import StoreUnavailable
 from earmark.store.memory import MemoryStore
 from earmark.workers import loop
+from earmark.workers.crew import ROLES
 from earmark.workers.heart import Heart
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from earmark.clock import MovableClock
     from earmark.engine.beats import Roll
@@ -90,3 +95,23 @@ async def test_a_store_that_is_silent_stops_nobody() -> None:
     silent: Any = Silent()
     await asyncio.wait_for(loop.run([Busy()], stop, heart=Heart(silent, interval_seconds=0.01)), timeout=60)
     assert told == 3
+
+
+async def test_a_server_is_heard_of_while_it_runs_and_gone_when_it_has_stopped(tmp_path: Path) -> None:
+    """The real command, with all its agents; a server is one role more."""
+    url = f"sqlite:////{str(tmp_path).lstrip('/')}/shop.sqlite3"
+    await wiring.migrate(url)
+    given = {"EARMARK_DATABASE_URL": url, "EARMARK_ADMIN_KEY": "k" * 20, "EARMARK_HEARTBEAT_SECONDS": "0.1"}
+    ours = environment(**given, EARMARK_PORT=str(free_port()))
+    process = await asyncio.create_subprocess_exec(EARMARK, "serve", env=ours, stdout=asyncio.subprocess.DEVNULL)
+    store = await wiring.open_store(url)
+    try:
+        await heard(
+            store, lambda roll: {beat.role for beat in roll.beats if beat.outcome == "ok"} == {*ROLES, "server"}
+        )
+    finally:
+        process.terminate()
+        code = await asyncio.wait_for(process.wait(), timeout=60)
+        left = await store.beats.read(limit=10)
+        await store.close()
+    assert (code, left.beats) == (0, [])

@@ -42,7 +42,7 @@ def run(
     Exits as the command does; with 75 when somebody else has the lock. A command whose lock is lost is told to stop.
     """
     if not command:
-        raise SetupError(problem="Say what to run: earmark locks run nightly -- backup --all")
+        raise SetupError(problem="Say what to run: earmark locks run job:nightly -- backup --all")
     settings = config.read(os.environ, redis_url=redis, lock_wait_seconds=wait, lock_ttl_seconds=ttl)
     return asyncio.run(_run(settings, key, command, prefix=prefix))
 

@@ -77,7 +77,13 @@ def unknown(environment: Mapping[str, str]) -> dict[str, str | None]:
     slips = sorted(
         name for name in environment if name.startswith("EARMARK_") and name not in known and not name.startswith(APART)
     )
-    return {slip: next(iter(difflib.get_close_matches(slip, known, n=1)), None) for slip in slips}
+    return {slip: _meant(slip, known) for slip in slips}
+
+
+def _meant(slip: str, known: list[str]) -> str | None:
+    names = {name.removeprefix("EARMARK_"): name for name in known}
+    close = difflib.get_close_matches(slip.removeprefix("EARMARK_"), names, n=1)
+    return names[close[0]] if close else None
 
 
 def without_password(url: str) -> str:

@@ -1,0 +1,91 @@
+"""A command under a lock: one at a time, and with its own exit code."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from earmark.cli import main
+from earmark.locks import Locks
+from earmark.servers import Valkey, start_valkey
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterator
+
+SAY = (sys.executable, "-c")
+
+
+@pytest.fixture(scope="module")
+def valkey() -> Iterator[Valkey]:
+    with start_valkey() as server:
+        yield server
+
+
+def run(*arguments: str) -> int:
+    with pytest.raises(SystemExit) as ended:
+        main(["locks", "run", *arguments])
+    return int(ended.value.code or 0)
+
+
+async def so(fact: Callable[[], Awaitable[bool]]) -> None:
+    """Wait for the fact."""
+    for _ in range(3000):
+        if await fact():
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError("never so")
+
+
+async def _waits(locks: Locks) -> bool:
+    found = await locks.find("job:nightly")
+    return bool(found and found.waiters)
+
+
+def test_a_command_ends_as_it_does_alone(valkey: Valkey, capfd: pytest.CaptureFixture[str]) -> None:
+    """Its words and its exit code, options that begin with a dash included; and the lock is free afterwards."""
+    told = ("--redis", valkey.url, "job:nightly", "--", *SAY, "print('made'); raise SystemExit(3)")
+    assert run(*told) == 3
+    assert capfd.readouterr().out == "made\n"
+    assert run(*told) == 3
+
+
+async def test_who_comes_second_is_told_or_waits(valkey: Valkey, capfd: pytest.CaptureFixture[str]) -> None:
+    """Fails at once by default; with a wait, it is next."""
+    async with Locks.from_url(valkey.url) as locks:
+        async with locks.lock("job:nightly", ttl=60):
+            assert await asyncio.to_thread(run, "job:nightly", "--redis", valkey.url, "--", *SAY, "print('no')") == 75
+            out, err = capfd.readouterr()
+            assert (out, err) == ("", "Somebody else has the lock on job:nightly.\n")
+            waiting = asyncio.create_task(
+                asyncio.to_thread(run, "job:nightly", "--redis", valkey.url, "--wait", "60", "--", *SAY, "print('yes')")
+            )
+            await so(lambda: _waits(locks))
+        assert await waiting == 0
+    assert capfd.readouterr().out == "yes\n"
+
+
+async def test_a_command_whose_lock_is_taken_away_is_told_to_stop(
+    valkey: Valkey, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Two must not do it at once, so the one who has lost it ends."""
+    sleep = "import time; time.sleep(600)"
+    running = asyncio.create_task(
+        asyncio.to_thread(run, "job:nightly", "--redis", valkey.url, "--ttl", "0.5", "--", *SAY, sleep)
+    )
+    async with Locks.from_url(valkey.url) as locks:
+        await so(lambda: locks.evict("job:nightly"))
+    assert await running == 75
+    assert "was lost" in capfd.readouterr().err
+
+
+def test_what_cannot_be_run_is_one_line(valkey: Valkey, capfd: pytest.CaptureFixture[str]) -> None:
+    """No command, no such command, no Redis."""
+    assert run("job:nightly", "--redis", valkey.url) == 1
+    assert "Say what to run" in capfd.readouterr().err
+    assert run("job:nightly", "--redis", valkey.url, "--", "no-such-command") == 1
+    assert "cannot be run" in capfd.readouterr().err
+    assert run("job:nightly", "--redis", "redis://127.0.0.1:1", "--", *SAY, "") == 1
+    assert "cannot be reached" in capfd.readouterr().err

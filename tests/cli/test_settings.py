@@ -1,0 +1,205 @@
+"""What a process would be set up by, and that every setting reaches its part."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from earmark import config, wiring
+from earmark.api.till import Till
+from earmark.cli import main
+from earmark.cli.settings import unknown, without_password
+from earmark.engine.teller import Teller
+from earmark.publish.news import Feed
+from earmark.store.memory import MemoryStore
+from earmark.store.postgres import PostgresStore
+from earmark.workers.crew import ROLES, crew_for, heart_for
+
+if TYPE_CHECKING:
+    from earmark.clock import MovableClock
+
+ROOT = Path(__file__).parents[2]
+SOURCES = [path for path in (ROOT / "src/earmark").rglob("*.py") if path.name != "config.py"]
+SECRET = "ek_live_0123456789abcdef"
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
+    with pytest.raises(SystemExit) as ended:
+        main(["config", "show", *arguments])
+    return int(ended.value.code or 0), capsys.readouterr().out
+
+
+@pytest.fixture
+def bare(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """An environment without any setting."""
+    for setting in config.SETTINGS:
+        for name in (setting.variable, *setting.about.also):
+            monkeypatch.delenv(name, raising=False)
+    return monkeypatch
+
+
+def test_every_setting_is_shown_with_its_source(bare: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """In words and as JSON: what holds, and which variable says so."""
+    bare.setenv("PORT", "9000")
+    bare.setenv("EARMARK_SWEEP", "off")
+    code, out = run(capsys)
+    lines = {line.split()[0]: line.split()[1:] for line in out.splitlines()}
+    assert code == 0
+    assert list(lines) == [setting.variable for setting in config.SETTINGS]
+    assert lines["EARMARK_PORT"] == ["9000", "PORT"]
+    assert lines["EARMARK_SWEEP"] == ["off", "EARMARK_SWEEP"]
+    assert lines["EARMARK_REDIS_URL"] == ["not", "set", "default"]
+    code, out = run(capsys, "--json")
+    told = json.loads(out)
+    port = next(one for one in told["settings"] if one["name"] == "EARMARK_PORT")
+    assert (port["value"], port["source"], told["unknown"]) == (9000, "PORT", {})
+
+
+def test_no_secret_is_shown(bare: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Not a key, and not a password in an address; in words or as JSON."""
+    for setting in config.SETTINGS:
+        if setting.about.secret:
+            bare.setenv(setting.variable, SECRET)
+    bare.setenv("EARMARK_DATABASE_URL", f"postgresql://shop:{SECRET}@db/shop?sslmode=require")
+    bare.setenv("REDIS_URLS", f"redis://:{SECRET}@one:6379/0,redis://u:{SECRET}@two:6379/0")
+    for arguments in ((), ("--json",)):
+        code, out = run(capsys, *arguments)
+        assert code == 0
+        assert SECRET not in out
+        assert "postgresql://shop:hidden@db/shop?sslmode=require" in out
+        assert "redis://:hidden@one:6379/0,redis://u:hidden@two:6379/0" in out
+
+
+@pytest.mark.parametrize(
+    "url, shown",
+    [
+        ("postgresql://u:p@h/d", "postgresql://u:hidden@h/d"),
+        ("postgresql://u@h/d", "postgresql://u@h/d"),
+        ("postgresql://u:p/w,x@y@h/d", "postgresql://u:hidden@h/d"),
+        ("postgresql://h/d?user=u&password=p&x=1", "postgresql://h/d?user=u&password=hidden&x=1"),
+        ("sentinel://u:p@h1:1,h2:2/main", "sentinel://u:hidden@h1:1,h2:2/main"),
+        ("sqlite:///a:b@c.db", "sqlite:///a:b@c.db"),
+        ("127.0.0.1", "127.0.0.1"),
+    ],
+)
+def test_an_address_is_shown_without_its_password(url: str, shown: str) -> None:
+    """Wherever it stands, and whatever is in it; the rest stays, so that a slip can be seen."""
+    assert without_password(url) == shown
+
+
+def test_a_slip_is_pointed_out(bare: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """A variable that nobody reads has no effect, and whoever set it believes it has."""
+    bare.setenv("EARMARK_HOLD_TTL_SECOND", "60")
+    code, out = run(capsys)
+    assert code == 1
+    assert out.endswith("EARMARK_HOLD_TTL_SECOND is no setting: is EARMARK_HOLD_TTL_SECONDS meant?\n")
+    assert unknown({"EARMARK_QQQ": "", "EARMARK_TEST_REDIS_URL": "", "OTHER": ""}) == {"EARMARK_QQQ": None}
+
+
+@cache
+def read() -> frozenset[str]:
+    """What the code reads of the settings."""
+    return frozenset(
+        node.attr
+        for path in SOURCES
+        if "settings." in (text := path.read_text(encoding="utf-8"))
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.Attribute) and _is_settings(node.value)
+    )
+
+
+def _is_settings(node: ast.AST) -> bool:
+    named = node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
+    return named in {"settings", "_settings"}
+
+
+@pytest.mark.parametrize("setting", config.SETTINGS, ids=lambda setting: setting.variable)
+def test_no_setting_exists_that_nothing_reads(setting: config.Setting) -> None:
+    """A knob without a wire is a lie."""
+    assert setting.name in read()
+
+
+def test_control_a_setting_that_nothing_reads_is_noticed() -> None:
+    """So the test above can fail."""
+    assert "lock_pool_size_max" not in read()
+
+
+async def test_every_agent_is_set_as_the_settings_say(clock: MovableClock) -> None:
+    """Intervals, batches and how long keys are kept."""
+    settings = config.Settings(
+        sweep_interval_seconds=2.0,
+        sweep_batch_size_max=7,
+        reconcile_interval_seconds=3.0,
+        relay_interval_seconds=4.0,
+        janitor_interval_seconds=5.0,
+        idempotency_seconds=90,
+        heartbeat_seconds=6.0,
+    )
+    engine = await wiring.open_engine("memory:", clock=clock)
+    agents: list[Any] = crew_for(settings, engine, Teller(engine, {}), feed=Feed())
+    sweeper, reconciler, relay, janitor = agents
+    assert tuple(agent.name for agent in agents) == ROLES
+    assert [agent._interval_seconds_max for agent in agents] == [2.0, 3.0, 4.0, 5.0]
+    assert (sweeper._batch_size_max, janitor._keys_seconds) == (7, 90)
+    assert reconciler is not relay
+    assert heart_for(settings, MemoryStore(clock=clock))._interval_seconds == 6.0
+    assert Till(engine, {}, seconds=settings.gateway_answer_seconds)._seconds == 10.0
+    await engine.close()
+
+
+async def test_the_engine_is_set_as_the_settings_say(postgres_url: str) -> None:
+    """Holds, requests, transactions, batches, connections and Redis: all that the wiring hands on."""
+    settings = config.Settings(
+        database_url=postgres_url,
+        redis_url="redis://127.0.0.1:1",
+        hold_ttl_seconds=61,
+        hold_life_seconds_max=62,
+        request_seconds_max=63.0,
+        transaction_seconds_max=64.0,
+        database_connections_max=5,
+        batch_size_max=6,
+        batch_lanes_max=7,
+        batch_waiting_max=8,
+        admission_ttl_seconds=9.0,
+        admission_timeout_seconds=0.25,
+    )
+    engine = await wiring.engine_for(settings)
+    try:
+        assert (engine.policy.ttl_seconds_default, engine.policy.life_seconds_max) == (61, 62)
+        assert (engine._request_seconds_max, engine._transaction_seconds_max) == (63.0, 64.0)
+        assert (engine._holds._size_max, engine._holds._lanes, engine._holds._waiting_max) == (6, 7, 8)
+        assert isinstance(engine.store, PostgresStore)
+        assert engine.store._pool.get_max_size() == 5
+        gate: Any = engine._admission
+        assert (gate._ttl_seconds, gate._lines[0].flights._patience) == (9.0, 0.25)
+    finally:
+        await engine.close()
+
+
+async def test_locks_are_set_as_the_settings_say() -> None:
+    """How long one lives, and how a Redlock is relied on and asked for again."""
+    urls = ",".join(f"redis://127.0.0.1:{port}" for port in (1, 2, 3))
+    settings = config.Settings(
+        redis_url=urls, lock_ttl_seconds=5.0, redlock_drift_factor=0.1, redlock_retry_seconds=0.5
+    )
+    locks = wiring.open_locks(settings)
+    assert locks.ttl == 5.0
+    redlock: Any = locks._parts.connect()
+    assert redlock._retry_seconds == 0.5
+    assert redlock._valid_for(10.0) == pytest.approx(9.0 - 0.002)
+    await redlock.close()
+
+
+def test_names_that_people_know_lead_to_settings_that_exist() -> None:
+    """The page maps them one by one, and names no setting that is not there."""
+    page = (ROOT / "docs/reference/settings.md").read_text(encoding="utf-8")
+    told = page.partition("## Names from elsewhere")[2].partition("\n## ")[0]
+    named = set(re.findall(r"EARMARK_[A-Z_]+", told))
+    assert len(named) > 10
+    assert named <= {setting.variable for setting in config.SETTINGS}
