@@ -120,6 +120,7 @@ def serve(
     key: str | None = None,
     port: int | None = None,
     guests: bool = True,
+    **settings: str,
 ) -> Service:
     """Start a server and wait until it says that it is ready."""
     key = key or f"ek_test_{secrets.token_hex(16)}"
@@ -129,7 +130,7 @@ def serve(
     with log_path.open("ab") as log:
         process = subprocess.Popen(
             command,
-            env=environment(EARMARK_ADMIN_KEY=key, **({"EARMARK_GUESTS": "on"} if guests else {})),
+            env=environment(EARMARK_ADMIN_KEY=key, **({"EARMARK_GUESTS": "on"} if guests else {}), **settings),
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,

@@ -36,6 +36,7 @@ STORIES = {
     "docs/howto/run-on-postgresql.md",
     "docs/howto/run-several-servers.md",
     "docs/howto/verify-a-database.md",
+    "docs/howto/live-map.md",
     "docs/howto/locks.md",
     "docs/howto/stripe.md",
 }
@@ -102,6 +103,12 @@ def test_taking_payments_with_stripe(tmp_path: Path) -> None:
         "whsec_…": "whsec_of_the_page",
     }
     assert tell(read("docs/howto/stripe.md"), folder=tmp_path, instead=given) == 5
+
+
+def test_showing_a_live_map(tmp_path: Path) -> None:
+    """A hold shows on a stream that is open, and to somebody who comes back."""
+    page = read("docs/howto/live-map.md")
+    assert tell(page, folder=tmp_path, instead={"8080": free_port()}) == 2
 
 
 def test_verifying_a_database(tmp_path: Path) -> None:

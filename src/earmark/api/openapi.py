@@ -108,7 +108,7 @@ def _responses(call: Call, names: dict[Any, str]) -> dict[str, Any]:
         codes += ["unauthorized", "forbidden"]
     codes += ["overloaded", "outcome_unknown", "unavailable"]
     by_status: dict[int, list[str]] = {}
-    for code in codes:
+    for code in dict.fromkeys(codes):
         by_status.setdefault(int(problems.STATUS[code]), []).append(code)
     problem = {"schema": {"$ref": names[words.ProblemAnswer]}}
     refused = {

@@ -34,6 +34,8 @@ STALL_SECONDS = 2.0
 DROP_SECONDS_MAX = 30.0
 START_SECONDS_MAX = 60.0
 WRITERS = 8
+SEATS_MIN = 500
+"""So many make a map that is more than a client's buffer takes: who reads nothing shows."""
 EVENT = "rush"
 RECEIVE_BYTES = 4096
 
@@ -94,7 +96,7 @@ async def run(plan: Plan, *, database: str | None, watch: Callable[[str], None])
         port = _free_port()
         server = await stack.enter_async_context(_serve(url, port=port, key=key, readers=plan.readers))
         shop = await stack.enter_async_context(_shop(port, key=key))
-        await shop.create(plan.changes)
+        await shop.create(max(plan.changes, SEATS_MIN))
         watch(f"{plan.readers} readers come in …")
         crowd = await stack.enter_async_context(_crowd(port, count=plan.readers, key=key))
         stalled = _stop_reading(port, key=key)
