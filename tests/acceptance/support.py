@@ -121,6 +121,7 @@ def serve(
     port: int | None = None,
     guests: bool = True,
     patience: float | None = None,
+    **settings: str,
 ) -> Service:
     """Start a server and wait until it says that it is ready; `patience` is how long its engine takes at most."""
     key = key or f"ek_test_{secrets.token_hex(16)}"
@@ -134,6 +135,7 @@ def serve(
                 EARMARK_ADMIN_KEY=key,
                 **({"EARMARK_GUESTS": "on"} if guests else {}),
                 **({"EARMARK_REQUEST_SECONDS_MAX": str(patience)} if patience else {}),
+                **settings,
             ),
             stdin=subprocess.DEVNULL,
             stdout=log,

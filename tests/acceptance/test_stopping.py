@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import secrets
 import signal
 import socket
+import time
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 import pytest
 
+from .rush import Rush, follow
 from .support import answered, calling, earmark, free_port, readiness, serve
 
 if TYPE_CHECKING:
@@ -19,6 +22,14 @@ if TYPE_CHECKING:
 
 # Not a measurement: a server that still runs after this long is waiting for something that will not come.
 STOP_SECONDS_MAX = 5.0
+LOAD_SECONDS_MAX = 60.0
+
+PROOF = bool(os.environ.get("EARMARK_PROOF"))
+STREAMS = 100 if PROOF else 10
+BUYERS = 100 if PROOF else 10
+"""Twice: so many keep a connection, and so many come and go."""
+ENOUGH = 2000 if PROOF else 100
+"""Answers, before the server is told to stop."""
 
 
 @pytest.mark.parametrize("kind, number", [("sqlite", signal.SIGTERM), ("postgres", signal.SIGINT)])
@@ -39,6 +50,66 @@ async def test_a_server_stops_when_asked_even_with_connections_open(
                 code = await asyncio.to_thread(service.gone, within=STOP_SECONDS_MAX)
         assert code == 0, service.log()
         assert readiness(service.port) is None
+    finally:
+        service.stop()
+
+
+@pytest.mark.parametrize("kind", ["sqlite", *(["postgres"] if PROOF else [])])
+async def test_a_server_that_is_told_to_stop_under_load_loses_no_request(
+    new_database: Callable[[str], str], tmp_path: Path, kind: str
+) -> None:
+    """Streams get a last event, kept connections a last answer, and the books have exactly what buyers were told."""
+    database = new_database(kind)
+    service = serve(database=database, directory=tmp_path)
+    try:
+        async with calling(service) as shop:
+            event = (await shop.create_event(pools=[{"id": "GA", "capacity": 1_000_000, "price": 100}]))["id"]
+        rush = Rush(service=service, event=event)
+        opened = [asyncio.Event() for _ in range(STREAMS)]
+        streams = [asyncio.create_task(follow(service, event, one)) for one in opened]
+        await asyncio.gather(*(one.wait() for one in opened))
+        async with asyncio.timeout(LOAD_SECONDS_MAX), asyncio.TaskGroup() as buyers:
+            for _ in range(BUYERS):
+                buyers.create_task(rush.keep(enough=ENOUGH))
+                buyers.create_task(rush.come_and_go(enough=ENOUGH))
+            await rush.going.wait()
+            told = time.monotonic()
+            service.signal(signal.SIGTERM)
+            code = await asyncio.to_thread(service.gone, within=LOAD_SECONDS_MAX)
+            took = time.monotonic() - told
+        assert code == 0, service.log()
+        assert not PROOF or took < STOP_SECONDS_MAX
+        assert rush.lost == []
+        assert set(rush.answers) == {201}
+        assert rush.closing >= BUYERS, "every kept connection was told that this answer is its last"
+        assert rush.refused == BUYERS
+        for events in await asyncio.gather(*streams):
+            assert (events[0], events[-1]) == ("snapshot", "end")
+        again = serve(database=database, directory=tmp_path, key=service.key)
+        try:
+            async with calling(again) as shop:
+                assert (await shop.pool(event))["held"] == len(rush.answers)
+        finally:
+            again.stop()
+    finally:
+        service.stop()
+
+
+async def test_a_server_that_drains_says_so_and_still_answers(
+    new_database: Callable[[str], str], tmp_path: Path
+) -> None:
+    """A load balancer sees that it is not ready before connections are refused."""
+    service = serve(database=new_database("sqlite"), directory=tmp_path, EARMARK_DRAIN_SECONDS="2")
+    try:
+        async with calling(service) as shop:
+            answered(await shop.http.get("/readyz"), 200)
+            service.signal(signal.SIGTERM)
+            async with asyncio.timeout(LOAD_SECONDS_MAX):
+                while (ready := await shop.http.get("/readyz")).status_code == 200:  # noqa: ASYNC110 (a signal arrives when it does)
+                    await asyncio.sleep(0)
+            assert (ready.status_code, ready.json()["code"], ready.headers["connection"]) == (503, "stopping", "close")
+            answered(await shop.http.get("/healthz"), 200)
+        assert await asyncio.to_thread(service.gone, within=2 + STOP_SECONDS_MAX) == 0
     finally:
         service.stop()
 

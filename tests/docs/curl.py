@@ -10,9 +10,10 @@ import httpx2
 
 
 def main() -> None:
-    """`curl -sS URL [-H 'Name: value']… [-d BODY]`, with the answer on stdout."""
+    """`curl -sS[N] URL [-H 'Name: value']… [-d BODY]`, with the answer on stdout."""
     parser = argparse.ArgumentParser(prog="curl")
     parser.add_argument("-s", "-S", "-sS", action="count")
+    parser.add_argument("-sSN", dest="live", action="store_true")
     parser.add_argument("-H", dest="headers", action="append", default=[])
     parser.add_argument("-d", dest="body")
     parser.add_argument("url")
@@ -23,8 +24,13 @@ def main() -> None:
     body = None if asked.body is None else asked.body.replace("\n", "").encode()
     plain = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     with httpx2.Client(verify=plain, trust_env=False) as client:
-        answer = client.request(method, asked.url, headers=headers, content=body)
-    sys.stdout.write(answer.text)
+        if asked.live:
+            with client.stream(method, asked.url, headers=headers, content=body, timeout=None) as answer:
+                for text in answer.iter_text():
+                    sys.stdout.write(text)
+                    sys.stdout.flush()
+            return
+        sys.stdout.write(client.request(method, asked.url, headers=headers, content=body).text)
 
 
 if __name__ == "__main__":

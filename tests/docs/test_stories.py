@@ -37,6 +37,7 @@ STORIES = {
     "docs/howto/run-several-servers.md",
     "docs/howto/verify-a-database.md",
     "docs/howto/deploy.md",
+    "docs/howto/live-map.md",
     "docs/howto/locks.md",
     "docs/howto/stripe.md",
     "docs/howto/keys.md",
@@ -109,6 +110,12 @@ def test_taking_payments_with_stripe(tmp_path: Path) -> None:
 def test_giving_each_program_its_key(tmp_path: Path) -> None:
     """Keys by scope, a token for a buyer, a rotation with two secrets, and a revocation."""
     assert tell(read("docs/howto/keys.md"), folder=tmp_path, instead={"8080": free_port()}) == 8
+
+
+def test_showing_a_live_map(tmp_path: Path) -> None:
+    """A hold shows on a stream that is open, and to somebody who comes back."""
+    page = read("docs/howto/live-map.md")
+    assert tell(page, folder=tmp_path, instead={"8080": free_port()}) == 2
 
 
 def test_verifying_a_database(tmp_path: Path) -> None:

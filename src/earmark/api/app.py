@@ -83,6 +83,7 @@ HEALTH = (
         summary="Say that bookings can be taken",
         handler=readyz,
         answer=words.HealthAnswer,
+        refusals=("stopping",),
         scope=None,
         group="operations",
     ),

@@ -29,6 +29,7 @@ NUMBER_DIGITS_MAX = 18
 
 async def stream(visit: Visit) -> Response:
     """Follow an event, from the last number that was seen, if the caller names one that is known."""
+    visit.house.drain.check()
     event_id, actor = event_id_of(visit), visit.principal.actor
     hub = visit.house.hub
     if hub is None:
@@ -93,7 +94,7 @@ CALLS = (
         answer=words.MapAnswer,
         media_type=MEDIA_TYPE,
         status=HTTPStatus.OK,
-        refusals=("event_unknown",),
+        refusals=("event_unknown", "overloaded", "stopping"),
         query=(("last_event_id", "the number of the last event that was seen, as `Last-Event-ID`"),),
         group="events",
     ),

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 BATCH_SIZE_MAX = 500
 """Small enough that who meets it at SQLite's one writer waits for tens of milliseconds."""
 
+FOLLOWED_SECONDS_MAX = 0.1
+"""How long until the next round where things happen and somebody waits to hear of them."""
+
 log = logs.get()
 
 
@@ -60,5 +63,7 @@ class Relay:
         soon = self._behind and bool(numbering.count or came_round)
         self._behind = self._behind and not came_round
         # Jitter keeps relays apart.
-        longest = self._interval_seconds_max * random.uniform(0.8, 1.0)  # noqa: S311 (jitter, not a secret)
+        hurry = bool(numbering.count) and self._feed.has_followers
+        interval = min(self._interval_seconds_max, FOLLOWED_SECONDS_MAX) if hurry else self._interval_seconds_max
+        longest = interval * random.uniform(0.8, 1.0)  # noqa: S311 (jitter, not a secret)
         return min(time.monotonic() - began, longest) if soon else longest

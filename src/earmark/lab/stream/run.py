@@ -34,6 +34,8 @@ STALL_SECONDS = 2.0
 DROP_SECONDS_MAX = 30.0
 START_SECONDS_MAX = 60.0
 WRITERS = 8
+SEATS_MIN = 500
+"""So many make a map that is more than a client's buffer takes: who reads nothing shows."""
 EVENT = "rush"
 RECEIVE_BYTES = 4096
 
@@ -59,6 +61,8 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     told: Told
     rate: float
     """Changes per second, as they came to be."""
+    cpu: float
+    """How much of one core the server took."""
     rss_mb: tuple[float, float, float]
     """The server's memory with all readers there, in the middle, and at the end."""
     dropped: bool
@@ -92,25 +96,28 @@ async def run(plan: Plan, *, database: str | None, watch: Callable[[str], None])
         port = _free_port()
         server = await stack.enter_async_context(_serve(url, port=port, key=key, readers=plan.readers))
         shop = await stack.enter_async_context(_shop(port, key=key))
-        await shop.create(plan.changes)
+        await shop.create(max(plan.changes, SEATS_MIN))
         watch(f"{plan.readers} readers come in …")
         crowd = await stack.enter_async_context(_crowd(port, count=plan.readers, key=key))
         stalled = _stop_reading(port, key=key)
         stack.callback(stalled.close)
         memory = [_rss_mb(server)]
         watch(f"{plan.changes} changes, {plan.rate:g} per second …")
-        began = time.monotonic()
+        began, spent = time.monotonic(), _cpu_seconds(server)
+        dropping = asyncio.create_task(_dropped(stalled, port=port, began=began))
         committed = await shop.hold_all(plan, halfway=lambda: memory.append(_rss_mb(server)))
         took = time.monotonic() - began
+        spent = _cpu_seconds(server) - spent
         told = await crowd(committed)
         memory.append(_rss_mb(server))
         watch("waiting for the one who stopped reading …")
-        after = await _dropped(stalled, port=port, began=began)
+        after = await dropping
     start, middle, end = memory
     return Result(
         plan=plan,
         told=told,
         rate=round(len(committed) / took, 1),
+        cpu=round(spent / took, 2),
         rss_mb=(start, middle, end),
         dropped=after is not None,
         dropped_after_seconds=after,
@@ -280,6 +287,11 @@ def _is_connected(port: int, theirs: int) -> bool:
 def _rss_mb(pid: int) -> float:
     pages = int(Path(f"/proc/{pid}/statm").read_text(encoding="ascii").split()[1])
     return round(pages * os.sysconf("SC_PAGE_SIZE") / 1024**2, 1)
+
+
+def _cpu_seconds(pid: int) -> float:
+    told = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
+    return (int(told[11]) + int(told[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def _free_port() -> int:

@@ -22,6 +22,7 @@ def show(out: Console, result: Result) -> None:
         ("changes", f"{result.plan.changes}, {result.rate:g} per second"),
         ("seen", f"{told.samples} in {told.frames} events, {told.missing} missing"),
         ("delay", f"median {told.median_ms} ms, p99 {told.p99_ms} ms, longest {told.max_ms} ms"),
+        ("server's share of a core", f"{result.cpu:.0%}"),
         ("server's memory", f"{start} MB, then {middle}, at the end {end}"),
         ("who stopped reading was dropped", dropped),
     ):

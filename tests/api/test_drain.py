@@ -1,0 +1,138 @@
+"""Going away: who is in line is let in, nobody else, and a kept connection is told that it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import socket
+import sys
+from typing import Any
+
+import pytest
+
+from earmark.api import drain as drains
+from earmark.api.drain import Drain, Stopping, doors, drop_unread
+
+SYN_SENT = 2
+on_linux = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has such filters")
+
+
+@pytest.fixture
+def listening() -> Any:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(0)
+        yield server
+
+
+def knock(server: socket.socket) -> socket.socket:
+    """Ask for a connection, without waiting for it."""
+    client = socket.socket()
+    client.settimeout(0)
+    assert client.connect_ex(server.getsockname()) in {0, errno.EINPROGRESS}
+    return client
+
+
+def state(client: socket.socket) -> int:
+    """Of the connection, as the kernel has it."""
+    return client.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0]
+
+
+@on_linux
+def test_a_shut_door_keeps_those_in_line_and_lets_nobody_else_in(listening: socket.socket) -> None:
+    """The control comes first: while the door is open, the kernel lets in whoever knocks."""
+    port = listening.getsockname()[1]
+    with knock(listening) as early, doors(port) as [door]:
+        assert state(early) != SYN_SENT
+        assert drains._waiting(door) == 1
+        drains._shut(door)
+        with knock(listening) as late:
+            assert state(late) == SYN_SENT
+            accepted, _ = listening.accept()
+            with accepted:
+                early.send(b"still here")
+                accepted.settimeout(30)
+                assert accepted.recv(100) == b"still here"
+            assert drains._waiting(door) == 0
+            with pytest.raises(BlockingIOError):
+                listening.accept()
+
+
+@on_linux
+def test_clients_that_do_not_read_are_left_to_the_kernel(listening: socket.socket) -> None:
+    """Those whom this socket accepts from now on have the limit."""
+    drop_unread(listening.getsockname()[1], seconds=2.5)
+    with knock(listening):
+        accepted, _ = listening.accept()
+        with accepted:
+            assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 2500
+
+
+def test_only_the_sockets_that_listen_on_the_port_are_found(listening: socket.socket) -> None:
+    """Not those of another port, and not a connection of this one."""
+    with knock(listening), socket.create_server(("127.0.0.1", 0)) as other, doors(other.getsockname()[1]) as found:
+        assert [door.getsockname() for door in found] == ([other.getsockname()] if sys.platform == "linux" else [])
+
+
+class Answers:
+    """An application that answers when it is let."""
+
+    def __init__(self) -> None:
+        self.may = asyncio.Event()
+        self.told: list[Any] = []
+
+    async def app(self, scope: Any, receive: Any, send: Any) -> None:
+        """One answer."""
+        del scope, receive
+        await self.may.wait()
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"a", b"b")]})
+
+    async def send(self, message: Any) -> None:
+        """The server's side."""
+        self.told.append(message)
+
+
+async def test_a_request_under_way_is_waited_for_and_closes_its_connection(listening: socket.socket) -> None:
+    """What began before the end has its answer, which says that it is the last."""
+    drain, answers = Drain(), Answers()
+    counted = drain.around(answers.app)
+    request = asyncio.ensure_future(counted({"http_version": "1.1"}, None, answers.send))  # type: ignore[arg-type]
+    await asyncio.sleep(0)
+    finishing = asyncio.create_task(drain.finish(port=listening.getsockname()[1], seconds=0.0))
+    await asyncio.sleep(drains.QUIET_SECONDS * 2)
+    assert not finishing.done()
+    answers.may.set()
+    await asyncio.wait_for(asyncio.gather(request, finishing), timeout=30)
+    assert answers.told[0]["headers"] == [(b"a", b"b"), (b"connection", b"close")]
+
+
+@pytest.mark.parametrize("version, begun", [("1.1", False), ("2", True)])
+async def test_a_connection_that_may_go_on_is_left_alone(version: str, begun: bool) -> None:  # noqa: FBT001
+    """Before the end, and over HTTP/2, which has no such header."""
+    drain, answers = Drain(), Answers()
+    answers.may.set()
+    if begun:
+        drain.begin()
+    await drain.around(answers.app)({"http_version": version}, None, answers.send)  # type: ignore[arg-type]
+    assert answers.told[0]["headers"] == [(b"a", b"b")]
+
+
+async def test_a_request_that_takes_too_long_is_not_waited_for_for_ever(
+    listening: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server that was told to stop does stop."""
+    monkeypatch.setattr(drains, "REQUESTS_SECONDS_MAX", 0.05)
+    drain, answers = Drain(), Answers()
+    request = asyncio.ensure_future(drain.around(answers.app)({"http_version": "1.1"}, None, answers.send))  # type: ignore[arg-type]
+    await asyncio.sleep(0)
+    await asyncio.wait_for(drain.finish(port=listening.getsockname()[1], seconds=0.0), timeout=30)
+    request.cancel()
+
+
+def test_a_server_that_goes_away_says_so() -> None:
+    """As a problem with a code, transient."""
+    drain = Drain()
+    drain.check()
+    drain.begin()
+    with pytest.raises(Stopping) as refused:
+        drain.check()
+    assert refused.value.transient
