@@ -32,6 +32,7 @@ async def engine_for(settings: Settings) -> Engine:
         redis_url=settings.redis_url,
         policy=policy,
         request_seconds_max=settings.request_seconds_max,
+        line_seconds_max=settings.line_seconds_max,
     )
 
 

@@ -21,11 +21,12 @@ from earmark.api.identity import Identity, Principal, Scope
 from earmark.api.metrics import Metrics
 from earmark.api.patience import Patience
 from earmark.api.till import Till
+from earmark.api.turnstile import Turnstile
 from earmark.domain.journal import Key
 from earmark.engine.asks import Answer, Decided, Memo, Replayed
 from earmark.engine.engine import Engine
 from earmark.engine.ports import Clock
-from earmark.errors import EarmarkError, InvalidRequest, Outage
+from earmark.errors import EarmarkError, InvalidRequest, Outage, Overloaded
 from earmark.publish.availability import Availability
 
 if TYPE_CHECKING:
@@ -53,6 +54,7 @@ _MEDIA_TYPES = {said: said.encode() for said in (JSON, problems.MEDIA_TYPE)}
 _WITHOUT_BODY = frozenset({HTTPStatus.NO_CONTENT, HTTPStatus.NOT_MODIFIED})
 _encoder = msgspec.json.Encoder()
 _patience = Patience(BODY_SECONDS_MAX)
+_turnstile = Turnstile()
 log = structlog.get_logger("earmark")
 
 Render = Any  # a function from what was decided, and when, to the answer in the API's words
@@ -209,29 +211,40 @@ class _Endpoint:
         self._call = call
         self._house = house
         self._decoder = msgspec.json.Decoder(call.body) if call.body else None
+        self._line = house.engine.lines.get(call.name)
         self._log = log.bind()
 
     async def __call__(self, scope: Asked, receive: Receive, send: Send) -> None:
-        """Welcome, decode, handle, word, count, tell."""
+        """Turn away or attend to it, count it, tell of it, answer."""
         call, started = self._call, time.perf_counter()
+        if self._line is not None and self._line.is_full:
+            # Before anything is read or looked up: under a crowd, this is what is done most often.
+            await _turnstile.turn()
+            answered, outcome = _CROWDED, Overloaded.code
+        else:
+            answered, outcome = await self._attend(scope, receive)
+        seconds = time.perf_counter() - started
+        self._house.metrics.observe(call.name, outcome=outcome, seconds=seconds)
+        self._log.debug(call.name, outcome=outcome, took_ms=round(seconds * 1000, 1), **scope["path_params"])
+        await _put(answered, send)
+
+    async def _attend(self, scope: Asked, receive: Receive) -> tuple[Reply, str]:
+        """Welcome, decode, handle, word; and what is to be counted."""
+        call = self._call
         try:
             visit = await _welcome(scope, receive, call=call, house=self._house)
             if self._decoder is None:
                 answered: Reply = await call.handler(visit)
             else:
                 answered = await call.handler(visit, _decode(self._decoder, visit.raw))
-            outcome = "ok"
         except EarmarkError as error:
-            answered, outcome = refuse(error), error.code
-            if isinstance(error, Outage):
-                self._log.warning(call.name, outcome=outcome, **error.facts())
+            if isinstance(error, Outage) and not isinstance(error, Overloaded):
+                self._log.warning(call.name, outcome=error.code, **error.facts())
+            return refuse(error), error.code
         except Exception:
             log.exception(call.name, outcome="internal")
-            answered, outcome = refuse(problems.OurFault()), "internal"
-        seconds = time.perf_counter() - started
-        self._house.metrics.observe(call.name, outcome=outcome, seconds=seconds)
-        self._log.debug(call.name, outcome=outcome, took_ms=round(seconds * 1000, 1), **scope["path_params"])
-        await _put(answered, send)
+            return refuse(problems.OurFault()), "internal"
+        return answered, "ok"
 
 
 def refuse(error: EarmarkError) -> Reply:
@@ -242,6 +255,9 @@ def refuse(error: EarmarkError) -> Reply:
         media_type=problems.MEDIA_TYPE,
         headers=problems.headers(error),
     )
+
+
+_CROWDED = refuse(Overloaded())
 
 
 async def _put(reply: Reply, send: Send) -> None:

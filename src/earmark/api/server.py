@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 
 GRACE_SECONDS = 1.0
 BACKLOG = 2048
+CONNECTIONS_MAX = 16_384
+"""At once; whoever comes beyond waits unseen in the backlog, where nobody can tell them to come again."""
 TAKEN = {errno.EADDRINUSE, errno.EACCES}
 
 
@@ -142,7 +144,7 @@ def _granian(app: Any, settings: Settings) -> Any:
             interface=Interfaces.ASGINL,
             websockets=False,
             backlog=BACKLOG,
-            backpressure=BACKLOG,
+            backpressure=CONNECTIONS_MAX,
             http1_settings=HTTP1Settings(header_read_timeout=30_000),
             log_enabled=False,
         )

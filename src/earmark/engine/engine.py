@@ -47,7 +47,7 @@ from earmark.engine.replay import Replays
 from earmark.errors import EarmarkError, Outage, OutcomeUnknown, SeatsTaken
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Coroutine, Sequence
+    from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 
     from earmark.domain.booking import Booking
     from earmark.engine.ports import Admission, Changes, Ids, Store, Transaction
@@ -74,6 +74,7 @@ class Engine:
         transaction_seconds_max: float = 10.0,
         lanes: int = 3,
         batch_size_max: int = 100,
+        line_seconds_max: float = 15.0,
     ) -> None:
         self.store = store
         self.ids = ids
@@ -84,12 +85,20 @@ class Engine:
             self.listen(lambda changes: admission.drop(changes.freed))
         self._request_seconds_max = request_seconds_max
         self._transaction_seconds_max = transaction_seconds_max
-        line = partial(_line, self, lanes=lanes, size_max=batch_size_max)
+        line = partial(_line, self, lanes=lanes, size_max=batch_size_max, waiting_seconds_max=line_seconds_max)
         self._holds: Batcher[Hold] = line(partial(hold, policy=self.policy, ids=ids), claims=attrgetter("seat_refs"))
         self._extends: Batcher[Extend] = line(partial(extend, policy=self.policy, ids=ids))
         self._confirms: Batcher[Confirm] = line(partial(confirm, ids=ids))
         self._releases: Batcher[Release] = line(partial(release, ids=ids))
         self._cancels: Batcher[Cancel] = line(partial(cancel, ids=ids))
+        self.lines: Mapping[str, Batcher[Any]] = {
+            "hold": self._holds,
+            "extend": self._extends,
+            "confirm": self._confirms,
+            "release": self._releases,
+            "cancel": self._cancels,
+        }
+        """By verb: who waits where."""
         self._replays = Replays(store, within=transaction_seconds_max)
 
     def listen(self, hear: Callable[[Changes], None]) -> None:
@@ -189,8 +198,7 @@ class Engine:
 
     async def close(self) -> None:
         """Finish what was accepted, then let go of the store."""
-        lines = (self._holds, self._extends, self._confirms, self._releases, self._cancels)
-        await asyncio.gather(*(line.close() for line in lines), self._replays.close())
+        await asyncio.gather(*(line.close() for line in self.lines.values()), self._replays.close())
         if self._admission is not None:
             await self._admission.close()
         await self.store.close()
