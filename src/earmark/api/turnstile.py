@@ -1,8 +1,8 @@
 """The turnstile: whoever must be turned away is told so at once, but only so many of them in a second.
 
 To say no costs little, and a crowd that comes again the moment it hears no costs everything: the program would do
-nothing else, and those who were let in would wait for it. So a no is given at once while there are few, and in turn when
-there are many. Nobody who comes again politely, a second later, ever notices.
+nothing else, and those who were let in would wait for it. So a no is given at once while there are few, and in turn
+when there are many. Nobody who comes again politely, a second later, ever notices.
 """
 
 from __future__ import annotations
