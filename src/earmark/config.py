@@ -120,6 +120,14 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     request_seconds_max: Annotated[
         float, About("how long a request may take inside the engine before its outcome is unknown", least=0.1, most=300)
     ] = 15.0
+    line_seconds_max: Annotated[
+        float,
+        About(
+            "how long a newcomer may have to wait in line; when it would be longer, it is told to come again (503)",
+            least=0.05,
+            most=300,
+        ),
+    ] = 3.0
     sweep_interval_seconds: Annotated[
         float, About("how long the sweeper sleeps at most between two looks", least=0.05, most=3600)
     ] = 1.0

@@ -62,6 +62,7 @@ async def engine_for(settings: Settings, *, observer: Observer | None = None) ->
         lanes=settings.batch_lanes_max,
         batch_size_max=settings.batch_size_max,
         waiting_max=settings.batch_waiting_max,
+        line_seconds_max=settings.line_seconds_max,
     )
 
 

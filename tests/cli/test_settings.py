@@ -176,7 +176,7 @@ async def test_the_engine_is_set_as_the_settings_say(postgres_url: str) -> None:
         assert (engine._holds._size_max, engine._holds._lanes, engine._holds._waiting_max) == (6, 7, 8)
         assert isinstance(engine.store, PostgresStore)
         assert engine.store._pool.get_max_size() == 5
-        gate: Any = engine._admission
+        gate: Any = engine.admission
         assert (gate._ttl_seconds, gate._lines[0].flights._patience) == (9.0, 0.25)
     finally:
         await engine.close()

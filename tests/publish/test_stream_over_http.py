@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from earmark.api.app import create_app
-from earmark.api.door import COOKIE, House
+from earmark.api.door import House
 from earmark.api.events import draw
 from earmark.api.identity import Identity
 from earmark.api.metrics import Metrics
 from earmark.api.till import Till
+from earmark.api.welcome import COOKIE
 from earmark.domain.ids import Buyer
 from earmark.engine.engine import Engine
 from earmark.engine.outbox import START

@@ -42,6 +42,7 @@ STOP_SECONDS = 30.0
 """How long a hand may take to finish what it accepted, before it is killed."""
 AGAIN_SECONDS_MIN = 0.05
 AGAIN_SECONDS_MAX = 10.0
+DOUBLINGS_MAX = 20
 STEADY_SECONDS = 60.0
 """Whoever has lived this long is started again at once: its death has a new cause."""
 SETTINGS_BYTES_MAX = 1024 * 1024
@@ -85,6 +86,11 @@ def refuse(settings: Settings) -> None:
         why = "SQLite has one writer at a time, so several workers would only wait for each other"
     if why:
         raise SetupError(problem=f"{why}: use PostgreSQL, or set --workers (EARMARK_WORKERS) to 1.")
+
+
+def pause_seconds(deaths: int) -> float:
+    """How long a place stays empty after so many deaths in a row."""
+    return min(AGAIN_SECONDS_MIN * 2.0 ** min(deaths - 1, DOUBLINGS_MAX), AGAIN_SECONDS_MAX)
 
 
 class Hand:
@@ -165,7 +171,7 @@ class Crew:
             if not self._up.is_set():
                 raise SetupError(problem="A worker ended before it could serve; what it said is above.")
             deaths = 1 if running.time() - began >= STEADY_SECONDS else deaths + 1
-            pause = min(AGAIN_SECONDS_MIN * 2.0 ** (deaths - 1), AGAIN_SECONDS_MAX)
+            pause = pause_seconds(deaths)
             log.warning("worker", outcome="ended", number=number, pid=hand.process.pid, code=code, pause_seconds=pause)
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self.stop.wait(), timeout=pause)

@@ -12,23 +12,25 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from starlette.requests import Request, cookie_parser
+from starlette.requests import Request
 
 from earmark import logs
-from earmark.api import limits, problems, query
+from earmark.api import problems
 from earmark.api.deadline import Deadline
 from earmark.api.drain import Drain
-from earmark.api.identity import TOKEN_PREFIX, Doubt, Identity, Principal, Scope, credential_of
+from earmark.api.identity import Identity, Principal, Scope
 from earmark.api.limits import Limits
 from earmark.api.metrics import Metrics
 from earmark.api.patience import Patience
 from earmark.api.sight import note
 from earmark.api.till import Till
+from earmark.api.turnstile import Turnstile
+from earmark.api.welcome import Guest, welcome
 from earmark.domain.journal import Key
 from earmark.engine.asks import Answer, Decided, Memo, Replayed
 from earmark.engine.engine import Engine
 from earmark.engine.ports import Clock
-from earmark.errors import EarmarkError, InvalidRequest, Outage, OutcomeUnknown, StoreUnavailable
+from earmark.errors import EarmarkError, InvalidRequest, Outage, OutcomeUnknown, Overloaded, StoreUnavailable
 from earmark.locks import Locks
 from earmark.publish.availability import Availability
 from earmark.publish.stream import Hub
@@ -46,8 +48,6 @@ if TYPE_CHECKING:
 BODY_BYTES_MAX = 64 * 1024
 BODY_SECONDS_MAX = 30.0
 SECONDS_MAX = 15.0
-DISCARDED_BYTES_MAX = 64 * 1024 * 1024
-COOKIE = "earmark_guest"
 KEY_HEADER = "idempotency-key"
 REPLAYED_HEADER = "Idempotency-Replayed"
 JSON = "application/json"
@@ -56,10 +56,10 @@ _KEY = re.compile(r"[\x21-\x7e]{1,255}")
 _AT = re.compile(r"^(?P<message>.*?)(?: - at `(?P<path>[^`]*)`)?$", re.DOTALL)
 _FIELD = re.compile(r"Object (?:(?P<missing>missing required)|contains unknown) field `(?P<name>[^`]*)`")
 _KEY_HEADER = KEY_HEADER.encode()
-_JSON = JSON.encode()
 _MEDIA_TYPES = {said: said.encode() for said in (JSON, problems.MEDIA_TYPE)}
 _WITHOUT_BODY = frozenset({HTTPStatus.NO_CONTENT, HTTPStatus.NOT_MODIFIED})
 _encoder = msgspec.json.Encoder()
+_turnstile = Turnstile()
 log = logs.get()
 
 Render = Any  # a function from what was decided, and when, to the answer in the API's words
@@ -135,26 +135,14 @@ class Visit:
 
     __slots__ = ("_principal", "_raw", "_request", "call", "engine", "headers", "house", "path", "scope")
 
-    def __init__(
-        self,
-        scope: Asked,
-        *,
-        call: Call,
-        house: House,
-        headers: Mapping[bytes, bytes],
-        principal: Principal | None,
-        raw: bytes,
-    ) -> None:
+    def __init__(self, scope: Asked, *, call: Call, house: House, guest: Guest) -> None:
         self.scope = scope
         self.call = call
         self.house = house
         self.engine = house.engine
-        self.headers = headers
-        """As they were sent: bytes, by names in small letters."""
+        self._principal, self.headers, self._raw = guest
         self.path: Mapping[str, str] = scope["path_params"]
         """What the call's path names, such as `booking_id`."""
-        self._principal = principal
-        self._raw = raw
         self._request: Request | None = None
 
     @property
@@ -239,27 +227,39 @@ class _Endpoint:
         self._call = call
         self._house = house
         self._decoder = msgspec.json.Decoder(call.body) if call.body else None
+        self._line = house.engine.lines.get(call.name)
 
     async def __call__(self, scope: Asked, receive: Receive, send: Send) -> None:
-        """Welcome, decode, handle, word, tell."""
+        """Turn away or attend to it, note how it went, answer."""
         call = self._call
-        try:
-            visit = await _welcome(scope, receive, call=call, house=self._house)
-            arguments = (_decode(self._decoder, visit.raw),) if self._decoder else ()
-            answered: Reply | Response = await _within(self._house.deadline, call, call.handler(visit, *arguments))
-            outcome = "ok"
-        except EarmarkError as error:
-            answered, outcome = refuse(error), error.code
-            if isinstance(error, Outage):
-                log.warning(call.name, outcome=outcome, **error.facts())
-        except Exception:
-            log.exception(call.name, outcome="internal")
-            answered, outcome = refuse(problems.OurFault()), "internal"
+        if self._line is not None and self._line.is_full:
+            # Before anything is read or looked up: under a crowd, this is what is done most often.
+            await _turnstile.turn()
+            outcome = Overloaded.code
+            answered: Reply | Response = _CROWDED
+        else:
+            answered, outcome = await self._attend(scope, receive)
         note(scope, verb=call.name, route=call.path, outcome=outcome)
         if isinstance(answered, Reply):
             await _put(answered, send)
         else:
             await answered(scope, receive, send)
+
+    async def _attend(self, scope: Asked, receive: Receive) -> tuple[Reply | Response, str]:
+        """Welcome, decode, handle, word; and what is to be counted."""
+        call = self._call
+        try:
+            guest = await welcome(scope, receive, call=call, house=self._house)
+            visit = Visit(scope, call=call, house=self._house, guest=guest)
+            arguments = (_decode(self._decoder, visit.raw),) if self._decoder else ()
+            return await _within(self._house.deadline, call, call.handler(visit, *arguments)), "ok"
+        except EarmarkError as error:
+            if isinstance(error, Outage) and not isinstance(error, Overloaded):
+                log.warning(call.name, outcome=error.code, **error.facts())
+            return refuse(error), error.code
+        except Exception:
+            log.exception(call.name, outcome="internal")
+            return refuse(problems.OurFault()), "internal"
 
 
 async def _within(deadline: Deadline, call: Call, work: Any) -> Reply | Response:
@@ -283,6 +283,9 @@ def refuse(error: EarmarkError) -> Reply:
     )
 
 
+_CROWDED = refuse(Overloaded())
+
+
 async def _put(reply: Reply, send: Send) -> None:
     """On the wire."""
     status = int(reply.status)
@@ -293,96 +296,6 @@ async def _put(reply: Reply, send: Send) -> None:
         headers += [(name.lower().encode("latin-1"), said.encode("latin-1")) for name, said in reply.headers.items()]
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": reply.body})
-
-
-async def _welcome(scope: Asked, receive: Receive, *, call: Call, house: House) -> Visit:
-    # Of a header that is sent twice the first counts.
-    headers = dict(reversed(scope["headers"]))
-    principal = await _recognise(scope, headers, house, anybody=call.scope is None)
-    if call.scope is not None:
-        if principal is None:
-            raise problems.Unauthorized
-        if not {call.scope, call.or_scope} & principal.scopes:
-            raise problems.Forbidden(needs=call.scope)
-        house.limits.admit(principal)
-    if scope["query_string"] and not call.raw:
-        query.check(Request(scope).query_params.multi_items(), known={name for name, _ in call.query})
-    raw = await _read(headers, receive, call=call, patience=house.body_patience) if call.body or call.raw else b""
-    return Visit(scope, call=call, house=house, headers=headers, principal=principal, raw=raw)
-
-
-async def _recognise(scope: Asked, headers: Mapping[bytes, bytes], house: House, *, anybody: bool) -> Principal | None:
-    """Who shows what the request shows. Whoever is known costs no wait; who tries out keys is slowed down.
-
-    Where it may be anybody, nobody is looked up and nobody is slowed down.
-    """
-    identity = house.identity
-    credential = _shown(headers)
-    if credential is None:
-        return None
-    found = identity.recognise(credential, now=house.clock.now())
-    if isinstance(found, Principal):
-        return found
-    if anybody:
-        return None
-    # A token cannot be guessed, and one that has run out is no attempt to.
-    guess = not credential.startswith(TOKEN_PREFIX)
-    client = scope.get("client")
-    address = limits.address_of(
-        client[0] if client else None, forwarded=_text(headers, b"x-forwarded-for"), trust_proxy=house.trust_proxy
-    )
-    if guess and not (isinstance(found, Doubt) and identity.knows(found)):
-        house.limits.check_guesses(address)
-    known = await identity.look_up(found, now=house.clock.now()) if isinstance(found, Doubt) else None
-    if known is None and guess:
-        house.limits.count_guess(address)
-    return known
-
-
-def _shown(headers: Mapping[bytes, bytes]) -> str | None:
-    """The key or token that a request carries."""
-    authorization, cookies = _text(headers, b"authorization"), _text(headers, b"cookie")
-    cookie = cookie_parser(cookies).get(COOKIE) if cookies and not authorization else None
-    return credential_of(authorization, cookie=cookie)
-
-
-def _text(headers: Mapping[bytes, bytes], name: bytes) -> str | None:
-    said = headers.get(name)
-    return None if said is None else said.decode("latin-1")
-
-
-async def _read(headers: Mapping[bytes, bytes], receive: Receive, *, call: Call, patience: Patience) -> bytes:
-    """The body, if it is JSON and not too large.
-
-    What is too large is read on and thrown away, up to a bound: a sender that is cut off while it still sends would
-    see a broken connection instead of the answer.
-    """
-    limits.check_encoding(_text(headers, b"content-encoding"))
-    try:
-        raw, size = await patience.wait(_gather(receive, bytes_max=call.bytes_max))
-    except TimeoutError:
-        raise InvalidRequest.at("", "the body did not arrive in time") from None
-    if size > call.bytes_max:
-        raise problems.TooLarge(bytes_max=call.bytes_max)
-    if size and headers.get(b"content-type", b"").partition(b";")[0].strip().lower() != _JSON:
-        raise problems.WrongMediaType
-    return raw
-
-
-async def _gather(receive: Receive, *, bytes_max: int) -> tuple[bytes, int]:
-    """All that is sent, and its size; of what is too large, only the size."""
-    parts: list[bytes] = []
-    size, more = 0, True
-    while more and size <= DISCARDED_BYTES_MAX:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise InvalidRequest.at("", "the connection broke before the body was here")
-        part = message.get("body", b"")
-        size += len(part)
-        if size <= bytes_max:
-            parts.append(part)
-        more = message.get("more_body", False)
-    return b"".join(parts), size
 
 
 def _decode(decoder: msgspec.json.Decoder[Any], raw: bytes) -> Any:

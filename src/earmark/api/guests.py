@@ -6,10 +6,11 @@ from datetime import UTC, datetime
 from http import HTTPStatus
 
 from earmark.api import words
-from earmark.api.door import COOKIE, KEY_HEADER, Call, Reply, Visit, check_key, say
+from earmark.api.door import KEY_HEADER, Call, Reply, Visit, check_key, say
 from earmark.api.identity import GUEST_SECONDS, HOUSE, new_guest
 from earmark.api.limits import is_secure
 from earmark.api.problems import NotFound
+from earmark.api.welcome import COOKIE
 
 
 async def welcome(visit: Visit) -> Reply:

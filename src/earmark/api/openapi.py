@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from earmark.api import examples, problems, words
-from earmark.api.door import COOKIE
 from earmark.api.identity import Scope
 from earmark.api.parameters import parameters
+from earmark.api.welcome import COOKIE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

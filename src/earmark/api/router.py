@@ -14,9 +14,10 @@ if TYPE_CHECKING:
 
     from starlette.types import ASGIApp, Receive, Scope, Send
 
-Node = dict[str, Any]
+Node = dict[Any, Any]
 """What may follow: a part of a path, `ANY` for one that is named, and `HERE` for what answers, by method."""
-ANY, HERE = "{}", ""
+ANY, HERE = object(), object()
+"""Nothing that a path can say."""
 
 
 class Router:
@@ -33,12 +34,12 @@ class Router:
         if scope["type"] == "http" and not scope.get("root_path"):
             node, names = self._root, []
             for part in scope["path"][1:].split("/"):
-                following = node.get(part) if part else None
+                following = node.get(part)
                 if following is None:
                     following = node.get(ANY) if part else None
+                    if following is None:
+                        break
                     names.append(part)
-                if following is None:
-                    break
                 node = following
             else:
                 if found := node.get(HERE, {}).get(scope["method"]):

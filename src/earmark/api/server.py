@@ -45,6 +45,8 @@ if TYPE_CHECKING:
 
 GRACE_SECONDS = 1.0
 BACKLOG = 2048
+CONNECTIONS_MAX = 16_384
+"""At once; whoever comes beyond waits unseen in the backlog, where nobody can tell them to come again."""
 TAKEN = {errno.EADDRINUSE, errno.EACCES}
 
 
@@ -187,7 +189,7 @@ def _granian(app: Any, settings: Settings) -> Any:
             websockets=False,
             backlog=BACKLOG,
             # How many connections at once: streams stay, and others must find room beside them.
-            backpressure=BACKLOG + settings.stream_readers_max,
+            backpressure=CONNECTIONS_MAX + settings.stream_readers_max,
             http1_settings=HTTP1Settings(header_read_timeout=30_000),
             log_enabled=False,
         )

@@ -115,8 +115,44 @@ def stream(
     return _end(result, told=told, show=None if json else lambda: screen.show(out, result))
 
 
+@bench.command
+def http(
+    *,
+    rounds: Annotated[int, Parameter(validator=Number(gte=1), help="How often everything is measured.")] = 3,
+    seconds: Annotated[
+        float, Parameter(validator=Number(gt=0, lte=600), help="How long, per contender and round.")
+    ] = 4.0,
+    connections: Annotated[
+        int, Parameter(validator=Number(gte=1, lte=2000), help="How many buyers at once, each on a connection.")
+    ] = 64,
+    overload: Annotated[
+        int,
+        Parameter(validator=Number(gte=1, lte=15_000), help="How many at once in the end: more than can be served."),
+    ] = 1000,
+    workers: Annotated[int, Parameter(validator=Number(gte=2, lte=64), help="Processes of every server.")] = 2,
+    database: Annotated[
+        str | None,
+        Parameter(help="The PostgreSQL to measure on, in a database of our own. Else a private one is started."),
+    ] = None,
+    json: Annotated[bool, Parameter(negative="", help="One JSON object on stdout, and nothing else.")] = False,
+) -> int:
+    """Measure holds over HTTP beside a FastAPI endpoint. Exits with 1 when a count is off or a ratio too small."""
+    try:
+        from earmark.lab.http import run as runs
+        from earmark.lab.http import screen
+        from earmark.lab.http.figures import Plan
+    except ModuleNotFoundError as missing:
+        needed = "pip install 'earmark[postgres,server,servers]' fastapi"
+        raise SetupError(problem=f"The bench needs more than Earmark itself: {needed}") from missing
+    plan = Plan(rounds=rounds, seconds=seconds, connections=connections, overload_connections=overload, workers=workers)
+    told, out = Console(stderr=True, highlight=False), Console(highlight=False)
+    with screen.Screen(out if out.is_terminal and not json else told) as watch:
+        result = asyncio.run(runs.run(plan, database=database, watch=watch))
+    return _end(result, told=told, show=None if json else lambda: screen.show(out, result))
+
+
 class _Result(Protocol):
-    """What both benches come to."""
+    """What all benches come to."""
 
     @property
     def flaws(self) -> list[str]:

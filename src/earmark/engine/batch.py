@@ -26,6 +26,10 @@ A = TypeVar("A", bound=Ask)
 log = logs.get()
 
 TIDY_MIN = 1000
+PACE_SECONDS = 0.001
+"""What a request is believed to take before anything was seen."""
+PACE_WEIGHT = 0.2
+"""Of the latest batch, in what is believed."""
 PASSED_MAX = 200
 """How many who wait for a rival are passed over for one batch: to look past more of them costs more than it gives."""
 
@@ -33,13 +37,15 @@ PASSED_MAX = 200
 class Ticket(Generic[A]):
     """One request's place in the line."""
 
-    __slots__ = ("answer", "ask", "deadline", "in_flight", "mark", "refusal", "relieved", "rounds")
+    __slots__ = ("answer", "ask", "deadline", "in_flight", "mark", "refusal", "relieved", "rounds", "since")
 
     def __init__(self, ask: A, answer: asyncio.Future[Answer], *, deadline: float, mark: object = None) -> None:
         self.ask = ask
         self.answer = answer
         self.deadline = deadline
         self.mark = mark
+        self.since = 0.0
+        """When it took its present place."""
         self.in_flight = False
         self.rounds: Counter[str] | None = None
         """How often it had to come again, by reason: waiting for a twin is not being starved."""
@@ -101,6 +107,7 @@ class Batcher(Generic[A]):
         lane_min: int = 32,
         size_max: int = 100,
         waiting_max: int = 5000,
+        waiting_seconds_max: float = 15.0,
         verb: str = "",
         observer: Observer | None = None,
     ) -> None:
@@ -115,6 +122,11 @@ class Batcher(Generic[A]):
         self._lane_min = lane_min
         self._size_max = size_max
         self._waiting_max = waiting_max
+        self._waiting_seconds_max = waiting_seconds_max
+        self._flying = 0
+        """Requests that are under way."""
+        self._pace = PACE_SECONDS
+        """Seconds per request while there are many."""
         self._line: deque[Ticket[A]] = deque()
         self._running: set[asyncio.Task[None]] = set()
         self._later: dict[Ticket[A], asyncio.TimerHandle] = {}
@@ -133,13 +145,27 @@ class Batcher(Generic[A]):
 
     async def submit(self, ask: A, *, within: float) -> Answer:
         """Stand in line, and return the answer once its transaction is certain."""
-        if len(self._line) >= self._waiting_max:
+        if self.is_full:
             raise Overloaded
         loop = asyncio.get_running_loop()
         ticket = Ticket(ask, loop.create_future(), deadline=loop.time() + within, mark=self._observer.mark())
         self._deadlines.watch(ticket)
         self._enter(ticket)
         return await ticket.answer
+
+    @property
+    def is_full(self) -> bool:
+        """Whether newcomers are turned away.
+
+        A newcomer waits as long as the first in line has waited, at least, and as those before it will take. So a
+        burst is taken in as far as it can be carried away in time, and nobody is let in only to hear of it too late.
+        """
+        line = self._line
+        if not line:
+            return False
+        waited = asyncio.get_running_loop().time() - line[0].since
+        ahead = (len(line) + self._flying) * self._pace
+        return max(waited, ahead) > self._waiting_seconds_max or len(line) >= self._waiting_max
 
     async def close(self) -> None:
         """Finish what was accepted; whoever waits for a twin elsewhere is told so."""
@@ -154,6 +180,7 @@ class Batcher(Generic[A]):
     def _enter(self, ticket: Ticket[A], *, first: bool = False) -> None:
         if ticket.answer.done():
             return
+        ticket.since = asyncio.get_running_loop().time()
         (self._line.appendleft if first else self._line.append)(ticket)
         # A few are not worth a transaction of their own while one is under way: they will be the next.
         if len(self._running) < self._lanes and (not self._running or len(self._line) >= self._lane_min):
@@ -161,7 +188,7 @@ class Batcher(Generic[A]):
 
     async def _drive(self) -> None:
         """One lane: batch after batch until the line is empty."""
-        lane = asyncio.current_task()
+        lane, loop = asyncio.current_task(), asyncio.get_running_loop()
         assert lane is not None
         # The one who came first made this task, but it serves all: their id is not for the lines of others.
         logs.request_id.set(None)
@@ -169,14 +196,24 @@ class Batcher(Generic[A]):
             while batch := self._gather():
                 claimed = {claim for ticket in batch for claim in self._claims(ticket.ask)}
                 self._claimed |= claimed
+                self._flying += len(batch)
+                began = loop.time()
                 try:
                     with self._observer.batch(self._verb, [ticket.mark for ticket in batch]):
                         await self._carry(batch)
                 finally:
+                    self._flying -= len(batch)
                     self._claimed -= claimed
+                self._learn(len(batch), loop.time() - began)
         finally:
             # At once, and not by a callback: a request that came in between would find a lane that never comes.
             self._running.discard(lane)
+
+    def _learn(self, requests: int, seconds: float) -> None:
+        """How quick it goes, from batches of some size: a lone request says nothing about a crowd."""
+        if requests * 2 >= self._lane_min:
+            pace = seconds / requests / len(self._running)
+            self._pace += (pace - self._pace) * PACE_WEIGHT
 
     def _gather(self) -> list[Ticket[A]]:
         """The next batch: first come, first served, but for those whose rivals are being decided at this moment.

@@ -83,6 +83,7 @@ class Engine:
         batch_size_max: int = 100,
         observer: Observer | None = None,
         waiting_max: int = 5000,
+        line_seconds_max: float = 15.0,
     ) -> None:
         self.store = store
         self.ids = ids
@@ -94,7 +95,14 @@ class Engine:
             self.listen(lambda changes: admission.drop(changes.freed))
         self._request_seconds_max = request_seconds_max
         self._transaction_seconds_max = transaction_seconds_max
-        line = partial(_line, self, lanes=lanes, size_max=batch_size_max, waiting_max=waiting_max)
+        line = partial(
+            _line,
+            self,
+            lanes=lanes,
+            size_max=batch_size_max,
+            waiting_max=waiting_max,
+            waiting_seconds_max=line_seconds_max,
+        )
         holding = partial(hold, policy=self.policy, ids=ids)
         self._holds: Batcher[Hold] = line("hold", holding, claims=attrgetter("seat_refs"))
         self._extends: Batcher[Extend] = line("extend", partial(extend, policy=self.policy, ids=ids))

@@ -2,8 +2,8 @@
 
     python -m granian --interface asgi --factory earmark.lab.http.fastapi_peer:create
 
-As a good engineer writes it: validated by Pydantic, a bearer key, an idempotency key in the booking's own transaction, a
-pool of prepared connections, rows locked in one order. It writes the rows that Earmark writes, by
+As a good engineer writes it: validated by Pydantic, a bearer key, an idempotency key in the booking's own transaction,
+a pool of prepared connections, rows locked in one order. It writes the rows that Earmark writes, by
 `strategies/for_update.py`, and answers with the booking.
 """
 

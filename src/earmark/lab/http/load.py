@@ -2,8 +2,8 @@
 
     python -m earmark.lab.http.load
 
-It reads one job per line from stdin and says what it heard, one line each. Requests are encoded before the clock starts,
-answers are taken apart after it has stopped, and in between there is one `epoll`, one `recv` and one `send` for each: what
+It reads one job per line from stdin and says what it heard, one line each. Requests are encoded before the clock
+starts, answers are taken apart after it has stopped, and in between there is one `recv` and one `send` for each: what
 it costs is taken from the cores that the contenders need too.
 """
 
@@ -128,7 +128,7 @@ class Crowd:
     def _connect(self) -> None:
         line = socket.create_connection(("127.0.0.1", self._job.port), timeout=30)
         line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        line.setblocking(False)
+        line.settimeout(0)
         self._lines[line.fileno()] = line
         self._poll.register(line.fileno(), select.EPOLLIN)
 

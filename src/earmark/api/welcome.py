@@ -1,0 +1,124 @@
+"""The welcome: who comes, whether they may, and what they bring. All of it is bounded before anything is decided."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from starlette.requests import Request, cookie_parser
+
+from earmark.api import limits, problems, query
+from earmark.api.identity import TOKEN_PREFIX, Doubt, Principal, credential_of
+from earmark.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from starlette.types import Receive
+    from starlette.types import Scope as Asked
+
+    from earmark.api.door import Call, House
+    from earmark.api.patience import Patience
+
+COOKIE = "earmark_guest"
+DISCARDED_BYTES_MAX = 64 * 1024 * 1024
+_JSON = b"application/json"
+
+
+class Guest(NamedTuple):
+    """Somebody at the door, and what they have with them."""
+
+    principal: Principal | None
+    headers: Mapping[bytes, bytes]
+    """As they were sent: bytes, by names in small letters."""
+    raw: bytes
+
+
+async def welcome(scope: Asked, receive: Receive, *, call: Call, house: House) -> Guest:
+    """Let them in, or raise why not."""
+    # Of a header that is sent twice the first counts.
+    headers = dict(reversed(scope["headers"]))
+    principal = await _recognise(scope, headers, house, anybody=call.scope is None)
+    if call.scope is not None:
+        if principal is None:
+            raise problems.Unauthorized
+        if not {call.scope, call.or_scope} & principal.scopes:
+            raise problems.Forbidden(needs=call.scope)
+        house.limits.admit(principal)
+    if scope["query_string"] and not call.raw:
+        query.check(Request(scope).query_params.multi_items(), known={name for name, _ in call.query})
+    raw = await _read(headers, receive, call=call, patience=house.body_patience) if call.body or call.raw else b""
+    return Guest(principal, headers, raw)
+
+
+async def _recognise(scope: Asked, headers: Mapping[bytes, bytes], house: House, *, anybody: bool) -> Principal | None:
+    """Who shows what the request shows. Whoever is known costs no wait; who tries out keys is slowed down.
+
+    Where it may be anybody, nobody is looked up and nobody is slowed down.
+    """
+    identity = house.identity
+    credential = _shown(headers)
+    if credential is None:
+        return None
+    found = identity.recognise(credential, now=house.clock.now())
+    if isinstance(found, Principal):
+        return found
+    if anybody:
+        return None
+    # A token cannot be guessed, and one that has run out is no attempt to.
+    guess = not credential.startswith(TOKEN_PREFIX)
+    client = scope.get("client")
+    address = limits.address_of(
+        client[0] if client else None, forwarded=_text(headers, b"x-forwarded-for"), trust_proxy=house.trust_proxy
+    )
+    if guess and not (isinstance(found, Doubt) and identity.knows(found)):
+        house.limits.check_guesses(address)
+    known = await identity.look_up(found, now=house.clock.now()) if isinstance(found, Doubt) else None
+    if known is None and guess:
+        house.limits.count_guess(address)
+    return known
+
+
+def _shown(headers: Mapping[bytes, bytes]) -> str | None:
+    """The key or token that a request carries."""
+    authorization, cookies = _text(headers, b"authorization"), _text(headers, b"cookie")
+    cookie = cookie_parser(cookies).get(COOKIE) if cookies and not authorization else None
+    return credential_of(authorization, cookie=cookie)
+
+
+def _text(headers: Mapping[bytes, bytes], name: bytes) -> str | None:
+    said = headers.get(name)
+    return None if said is None else said.decode("latin-1")
+
+
+async def _read(headers: Mapping[bytes, bytes], receive: Receive, *, call: Call, patience: Patience) -> bytes:
+    """The body, if it is JSON and not too large.
+
+    What is too large is read on and thrown away, up to a bound: a sender that is cut off while it still sends would
+    see a broken connection instead of the answer.
+    """
+    limits.check_encoding(_text(headers, b"content-encoding"))
+    try:
+        raw, size = await patience.wait(_gather(receive, bytes_max=call.bytes_max))
+    except TimeoutError:
+        raise InvalidRequest.at("", "the body did not arrive in time") from None
+    if size > call.bytes_max:
+        raise problems.TooLarge(bytes_max=call.bytes_max)
+    if size and headers.get(b"content-type", b"").partition(b";")[0].strip().lower() != _JSON:
+        raise problems.WrongMediaType
+    return raw
+
+
+async def _gather(receive: Receive, *, bytes_max: int) -> tuple[bytes, int]:
+    """All that is sent, and its size; of what is too large, only the size."""
+    parts: list[bytes] = []
+    size, more = 0, True
+    while more and size <= DISCARDED_BYTES_MAX:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise InvalidRequest.at("", "the connection broke before the body was here")
+        part = message.get("body", b"")
+        size += len(part)
+        if size <= bytes_max:
+            parts.append(part)
+        more = message.get("more_body", False)
+    return b"".join(parts), size

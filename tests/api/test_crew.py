@@ -1,0 +1,154 @@
+"""The crew's parent, over hands that only say what they are told: who is on duty, who is started again, who ends it."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+
+from earmark.api import crew
+from earmark.cli import main
+from earmark.config import Settings
+from earmark.errors import SetupError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+    from pathlib import Path
+
+SECONDS_MAX = 30
+HAND = """
+import os, pathlib, sys
+diary = pathlib.Path(sys.argv[1])
+settings = sys.stdin.readline()
+if "broken" in settings:
+    sys.exit(3)
+(diary / f"{os.getpid()}.here").write_text(os.environ["PROMETHEUS_MULTIPROC_DIR"])
+print("ready", flush=True)
+for order in sys.stdin:
+    (diary / f"{os.getpid()}.{order.strip()}").touch()
+"""
+
+
+class Watched:
+    """A crew, and what its hands wrote down."""
+
+    def __init__(self, running: crew.Crew, diary: Path, ready: list[str]) -> None:
+        self.crew = running
+        self.ready = ready
+        self._diary = diary
+
+    def noted(self, what: str) -> set[int]:
+        """The processes that wrote this down."""
+        return {int(file.stem) for file in self._diary.glob(f"*.{what}")}
+
+    async def until(self, fact: Callable[[], bool]) -> None:
+        """Wait for a fact, within a bound."""
+        for _ in range(SECONDS_MAX * 100):
+            if fact():
+                return
+            await asyncio.sleep(0.01)
+        raise AssertionError("not true in time")
+
+
+@asynccontextmanager
+async def sailing(tmp_path: Path, *, workers: int = 2, name: str = "earmark") -> AsyncIterator[Watched]:
+    diary = tmp_path / "diary"
+    diary.mkdir()
+    settings = Settings(workers=workers, host="127.0.0.1", port=8080, secret=name)
+    told: list[str] = []
+    running = crew.Crew(settings, command=[sys.executable, "-c", HAND, str(diary)], metrics=str(tmp_path))
+    task = asyncio.create_task(running.run(told.append))
+    try:
+        yield Watched(running, diary, told)
+    finally:
+        running.stop.set()
+        await task
+
+
+async def test_ready_is_told_once_when_all_are_up_and_one_is_on_duty(tmp_path: Path) -> None:
+    """Whoever waits for the line may call any worker; the workers' own work is done once, not once by each."""
+    async with sailing(tmp_path, workers=3) as watched:
+        await watched.until(lambda: bool(watched.ready) and bool(watched.noted("duty")))
+        assert watched.ready == ["http://127.0.0.1:8080"]
+        assert len(watched.noted("here")) == 3
+        assert len(watched.noted("duty")) == 1
+
+
+async def test_duty_moves_when_its_hand_dies_and_another_takes_the_empty_place(tmp_path: Path) -> None:
+    """Nothing waits for the dead: a living hand takes over, and a new one comes."""
+    async with sailing(tmp_path) as watched:
+        await watched.until(lambda: bool(watched.ready) and bool(watched.noted("duty")))
+        (on_duty,) = watched.noted("duty")
+        (other,) = watched.noted("here") - {on_duty}
+        _kill(watched.crew, on_duty)
+        await watched.until(lambda: other in watched.noted("duty"))
+        await watched.until(lambda: len(watched.noted("here")) == 3)
+        assert watched.noted("duty") == {on_duty, other}
+        assert watched.ready == ["http://127.0.0.1:8080"]
+
+
+async def test_what_only_the_living_show_is_not_shown_of_the_dead(tmp_path: Path) -> None:
+    """The gauges of a process that died are gone from the shared directory; those of the others stay."""
+    async with sailing(tmp_path) as watched:
+        await watched.until(lambda: bool(watched.ready))
+        first, second = sorted(watched.noted("here"))
+        files = {pid: tmp_path / f"gauge_livesum_{pid}.db" for pid in (first, second)}
+        for file in files.values():
+            file.touch()
+        _kill(watched.crew, first)
+        await watched.until(lambda: not files[first].exists())
+        assert files[second].exists()
+
+
+async def test_a_crew_that_never_comes_up_says_so(tmp_path: Path) -> None:
+    """A hand that cannot serve at all is not tried for ever."""
+    with pytest.raises(SetupError, match="before it could serve"):
+        async with sailing(tmp_path, name="broken") as watched:
+            await watched.until(watched.crew.stop.is_set)
+    assert watched.ready == []
+
+
+def test_whoever_keeps_dying_is_started_ever_more_slowly() -> None:
+    """A hand that dies at once does not keep a core busy with its births, and never waits for minutes either."""
+    pauses = [crew.pause_seconds(deaths) for deaths in range(1, 2000)]
+    assert pauses[:4] == [0.05, 0.1, 0.2, 0.4]
+    assert pauses == sorted(pauses)
+    assert pauses[-1] == crew.AGAIN_SECONDS_MAX
+
+
+@pytest.mark.parametrize("database, why", [("sqlite:///shop.sqlite3", "one writer"), ("memory:", "memory")])
+def test_several_workers_need_a_database_for_several(database: str, why: str) -> None:
+    """Refused with the reason; one worker is content with any database."""
+    settings = Settings(database_url=database, workers=2)
+    with pytest.raises(SetupError, match=f"{why}.*use PostgreSQL.*EARMARK_WORKERS"):
+        crew.refuse(settings)
+    crew.refuse(msgspec.structs.replace(settings, workers=1))
+    crew.refuse(msgspec.structs.replace(settings, database_url="postgresql://shop@localhost/shop"))
+
+
+async def test_serving_and_the_demo_refuse_before_anything_is_started(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What the settings say about workers is not silently forgotten, and no database is made for nothing."""
+    monkeypatch.setenv("EARMARK_WORKERS", "2")
+    monkeypatch.setenv("EARMARK_ADMIN_KEY", "ek_test_0123456789abcdef")
+    for command in (["serve", "--database", "sqlite:///nowhere/shop.sqlite3"], ["demo"]):
+        with pytest.raises(SystemExit) as ended:
+            await asyncio.to_thread(main, command)
+        assert ended.value.code == 1
+        assert "one writer at a time" in capsys.readouterr().err
+
+
+def test_the_settings_of_a_hand_are_those_of_its_parent() -> None:
+    """They travel as JSON, and nothing is lost on the way."""
+    settings = Settings(workers=4, admin_key="ek_test_0123456789abcdef", guests=True, line_seconds_max=0.5)
+    assert msgspec.json.decode(msgspec.json.encode(settings), type=Settings) == settings
+
+
+def _kill(running: crew.Crew, pid: int) -> None:
+    (hand,) = (one for one in running._hands.values() if one.process.pid == pid)
+    hand.process.kill()
