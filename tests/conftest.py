@@ -29,7 +29,7 @@ EMPTY = """
 SET lock_timeout = '2s';
 SET session_replication_role = replica;
 TRUNCATE events, bookings, seats, pools, buyer_totals, outside_payments, journal, payments, refunds, callbacks,
-    accounts, account_entries, account_payments;
+    accounts, account_entries, account_payments, webhooks, deliveries;
 """
 
 

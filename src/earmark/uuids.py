@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from uuid_utils.compat import uuid7
 
-from earmark.domain.ids import BookingId, EntryId, PaymentId, RefundId
+from earmark.domain.ids import BookingId, DeliveryId, EntryId, PaymentId, RefundId, WebhookId
 
 
 class Uuid7Ids:
@@ -25,3 +25,13 @@ class Uuid7Ids:
     def refund_id(self) -> RefundId:
         """For a new refund."""
         return RefundId(uuid7())
+
+
+def new_webhook_id() -> WebhookId:
+    """For a new webhook."""
+    return WebhookId(uuid7())
+
+
+def new_delivery_id() -> DeliveryId:
+    """For a delivery that no entry tells of."""
+    return DeliveryId(uuid7())

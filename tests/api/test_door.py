@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 import httpx2
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 @pytest.mark.parametrize("call", [call for call in CALLS if call.scope], ids=lambda call: call.name)
 async def test_nobody_gets_in_without_a_key(stranger: httpx2.AsyncClient, call: object) -> None:
     """Every call that needs somebody refuses nobody, before it reads the body."""
-    path = call.path.format(event_id="concert", seat_id="A1", booking_id="b")  # type: ignore[attr-defined]
+    path = re.sub(r"\{\w+\}", "some", call.path)  # type: ignore[attr-defined]
     answer = await stranger.request(call.method, path, content=b"{not json")  # type: ignore[attr-defined]
     assert (answer.status_code, answer.json()["code"]) == (401, "unauthorized")
     assert answer.headers["WWW-Authenticate"] == "Bearer"
@@ -27,7 +28,7 @@ async def test_nobody_gets_in_without_a_key(stranger: httpx2.AsyncClient, call: 
 async def test_a_guest_may_only_buy(stranger: httpx2.AsyncClient, event: str, call: object) -> None:
     """Selling and managing need their scope."""
     await stranger.post("/v1/guests")
-    path = call.path.format(event_id=event, seat_id="A1", booking_id="b")  # type: ignore[attr-defined]
+    path = re.sub(r"\{\w+\}", event, call.path)  # type: ignore[attr-defined]
     answer = await stranger.request(call.method, path, json={})  # type: ignore[attr-defined]
     assert (answer.status_code, answer.json()["code"]) == (403, "forbidden")
 

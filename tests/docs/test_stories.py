@@ -38,6 +38,7 @@ STORIES = {
     "docs/howto/verify-a-database.md",
     "docs/howto/locks.md",
     "docs/howto/stripe.md",
+    "docs/howto/webhooks.md",
 }
 
 
@@ -102,6 +103,13 @@ def test_taking_payments_with_stripe(tmp_path: Path) -> None:
         "whsec_…": "whsec_of_the_page",
     }
     assert tell(read("docs/howto/stripe.md"), folder=tmp_path, instead=given) == 5
+
+
+def test_hearing_of_what_happens(tmp_path: Path) -> None:
+    """From a webhook and its receiver of twenty lines to the log of what that has heard."""
+    assert (
+        tell(read("docs/howto/webhooks.md"), folder=tmp_path, instead={"8080": free_port(), "8070": free_port()}) == 5
+    )
 
 
 def test_verifying_a_database(tmp_path: Path) -> None:

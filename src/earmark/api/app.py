@@ -13,7 +13,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.routing import Route
 
-from earmark.api import bookings, events, guests, openapi, payments, problems, words
+from earmark.api import bookings, events, guests, openapi, payments, problems, webhooks, words
 from earmark.api.door import Call, House, Reply, Visit, endpoint, say
 from earmark.errors import EarmarkError
 from earmark.version import __version__
@@ -71,7 +71,7 @@ HEALTH = (
         group="operations",
     ),
 )
-CALLS = (*events.CALLS, *bookings.CALLS, *payments.CALLS, *guests.CALLS, *HEALTH)
+CALLS = (*events.CALLS, *bookings.CALLS, *payments.CALLS, *webhooks.CALLS, *guests.CALLS, *HEALTH)
 METRICS = Call(
     method="GET",
     path="/metrics",

@@ -27,6 +27,7 @@ from earmark.engine.engine import Engine
 from earmark.engine.ports import Clock
 from earmark.errors import EarmarkError, InvalidRequest, Outage
 from earmark.publish.availability import Availability
+from earmark.publish.targets import Targets
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -97,6 +98,7 @@ class House(msgspec.Struct, frozen=True, kw_only=True):
     guests: bool
     availability: Availability
     till: Till
+    targets: Targets = Targets()
 
 
 class Visit:

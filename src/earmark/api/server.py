@@ -1,4 +1,4 @@
-"""Serving: one process, one event loop, with the sweeper and the relay beside the door.
+"""Serving: one process, one event loop, with the workers beside the door.
 
 Stopping is polite and bounded: no new connection is taken, what was accepted is finished, and whoever only keeps a
 connection open is not waited for.
@@ -26,10 +26,12 @@ from earmark.clock import SystemClock
 from earmark.errors import SetupError
 from earmark.publish.availability import Availability
 from earmark.publish.news import Feed
+from earmark.publish.targets import Targets
 from earmark.threads import threads_ended
 from earmark.version import __version__
 from earmark.wiring import engine_for, open_gateways, open_sandbox
 from earmark.workers import loop
+from earmark.workers.courier import courier_for
 from earmark.workers.reconciler import Reconciler
 from earmark.workers.relay import Relay
 from earmark.workers.sweeper import Sweeper
@@ -59,7 +61,9 @@ async def serve(settings: Settings, *, ready: Callable[[str], None]) -> None:
         guests=settings.guests,
         availability=Availability(engine, clock=SystemClock(), word=draw),
         till=till,
+        targets=Targets(private=settings.webhook_private),
     )
+    courier = courier_for(settings, engine.store.webhooks)
     stop = asyncio.Event()
     agents: list[loop.Agent] = []
     if settings.sweep:
@@ -69,7 +73,7 @@ async def serve(settings: Settings, *, ready: Callable[[str], None]) -> None:
             interval_seconds_max=settings.sweep_interval_seconds,
             batch_size_max=settings.sweep_batch_size_max,
         )
-        agents += [sweeper, Relay(engine.store.outbox, Feed()), Reconciler(till.teller)]
+        agents += [sweeper, Relay(engine.store.outbox, Feed()), Reconciler(till.teller), courier]
     try:
         async with threads_ended(), _signals(stop), _door(create_app(house), settings, stop):
             # What is here by now stays: to search it for rubbish again and again would be a pause in every minute.
@@ -79,6 +83,8 @@ async def serve(settings: Settings, *, ready: Callable[[str], None]) -> None:
             await loop.run(agents, stop)
             await stop.wait()
     finally:
+        await courier.close()
+        house.targets.close()
         await till.close()
         await engine.close()
 

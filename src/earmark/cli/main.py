@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from cyclopts import App, CycloptsError
 from rich.console import Console
 
-from earmark.cli import accounts, bench, database, explain, locks, payments, race, sandbox, serving
+from earmark.cli import accounts, bench, database, explain, locks, payments, race, sandbox, serving, webhooks
 from earmark.errors import EarmarkError
 from earmark.version import __version__
 
@@ -29,6 +29,7 @@ app.command(database.verify)
 app.command(explain.explain)
 app.command(payments.payments)
 app.command(accounts.accounts)
+app.command(webhooks.webhooks)
 app.command(sandbox.sandbox)
 app.command(locks.locks)
 app.command(race.race)

@@ -129,7 +129,8 @@ async def _serve(settings: config.Settings) -> None:
 def work(*, database: Database = None, redis: Redis = None, verbose: Verbose = False) -> None:
     """Run the workers beside several servers.
 
-    The sweeper ends due holds, the reconciler sees payments through, the relay numbers what happened.
+    The sweeper ends due holds, the reconciler sees payments through, the relay numbers what happened, the courier calls
+    webhooks.
     """
     configure(verbose=verbose)
     settings = config.read(os.environ, database_url=database, redis_url=redis)
@@ -145,21 +146,28 @@ async def _work(settings: config.Settings) -> None:
     from earmark.workers.relay import Relay
     from earmark.workers.sweeper import Sweeper
 
+    try:
+        from earmark.workers.courier import courier_for
+    except ImportError as missing:
+        raise SetupError(problem="Calling webhooks needs an extra: pip install 'earmark[server]'") from missing
+
     engine = await wiring.engine_for(settings)
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     out = Console(highlight=False, soft_wrap=True)
     teller = Teller(engine, wiring.open_gateways(settings, engine.store.accounts))
-    out.print("Earmark works: sweeper, reconciler, relay.")
+    courier = courier_for(settings, engine.store.webhooks)
+    out.print("Earmark works: sweeper, reconciler, relay, courier.")
     try:
         sweeper = Sweeper(
             engine,
             interval_seconds_max=settings.sweep_interval_seconds,
             batch_size_max=settings.sweep_batch_size_max,
         )
-        await loop.run([sweeper, Reconciler(teller), Relay(engine.store.outbox, Feed())], stop)
+        await loop.run([sweeper, Reconciler(teller), Relay(engine.store.outbox, Feed()), courier], stop)
     finally:
+        await courier.close()
         await teller.close()
         await engine.close()
     out.print("Stopped.")

@@ -13,6 +13,8 @@ BookingId = NewType("BookingId", UUID)
 EntryId = NewType("EntryId", UUID)
 PaymentId = NewType("PaymentId", UUID)
 RefundId = NewType("RefundId", UUID)
+WebhookId = NewType("WebhookId", UUID)
+DeliveryId = NewType("DeliveryId", UUID)
 
 
 class SeatRef(NamedTuple):

@@ -39,6 +39,7 @@ from earmark.domain.pool import Pool, PoolDelta
 from earmark.domain.seat import Seat, SeatSeen
 from earmark.engine.accounts import KeepsAccounts
 from earmark.engine.watch import Watched
+from earmark.engine.webhooks import KeepsWebhooks
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
@@ -306,7 +307,7 @@ class Flaw(msgspec.Struct, frozen=True, kw_only=True):
     row: str
 
 
-class Store(KeepsAccounts, Watched, Protocol):
+class Store(KeepsAccounts, KeepsWebhooks, Watched, Protocol):
     """The truth."""
 
     @property

@@ -28,6 +28,7 @@ from earmark.store.inline import drive
 from earmark.store.memory_accounts import MemoryAccounts
 from earmark.store.memory_money import MoneyReads, MoneySteps, MoneyTables
 from earmark.store.memory_outbox import MemoryOutbox
+from earmark.store.memory_webhooks import MemoryWebhooks
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
@@ -76,7 +77,10 @@ class MemoryStore(MoneyReads):
     def __init__(self, *, clock: Clock) -> None:
         self._clock = clock
         self._tables = _Tables()
-        self.outbox = MemoryOutbox(lambda: (self._tables.entries, self._tables.numbers))
+        self.webhooks = MemoryWebhooks(clock, events=lambda: self._tables.events)
+        self.outbox = MemoryOutbox(
+            lambda: (self._tables.entries, self._tables.numbers), queue=self.webhooks.queue_entries
+        )
         self.accounts = Accounts(MemoryAccounts(clock))
 
     async def transact(

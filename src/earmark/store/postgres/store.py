@@ -25,6 +25,7 @@ from earmark.store.postgres.money import MoneyReads
 from earmark.store.postgres.outbox import PostgresOutbox
 from earmark.store.postgres.recall import Recall
 from earmark.store.postgres.transaction import PostgresTransaction
+from earmark.store.postgres.webhooks import PostgresWebhooks
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -93,9 +94,10 @@ class PostgresStore(MoneyReads):
         self._recall = Recall(self._read_page)
         self._idle = Idle(pool)
         self._sql = queries.steps("postgres") | queries.sql("postgres", "outbox.sql")
-        self._sql |= queries.sql("postgres", "accounts.sql")
+        self._sql |= queries.sql("postgres", "accounts.sql") | queries.sql("postgres", "webhooks.sql")
         self.outbox = PostgresOutbox(self.transact, read=self._read)
         self.accounts = Accounts(PostgresAccounts(self.transact, read=self._read))
+        self.webhooks = PostgresWebhooks(self.transact, read=self._read)
 
     @classmethod
     async def connect(cls, url: str, *, clock: Clock, connections_max: int = 12) -> PostgresStore:

@@ -23,6 +23,7 @@ from earmark.store.sqlite.migrate import read_applied
 from earmark.store.sqlite.money import MoneyReads
 from earmark.store.sqlite.outbox import SqliteOutbox
 from earmark.store.sqlite.transaction import SqliteTransaction
+from earmark.store.sqlite.webhooks import SqliteWebhooks
 from earmark.store.sqlite.writer import Ticket, Writer
 
 if TYPE_CHECKING:
@@ -59,6 +60,7 @@ class SqliteStore(MoneyReads):
         self._readers: list[sqlite3.Connection] = []
         self.outbox = SqliteOutbox(self.transact, look=self._look)
         self.accounts = Accounts(SqliteAccounts(self.transact, look=self._look))
+        self.webhooks = SqliteWebhooks(self.transact, look=self._look, clock=clock)
 
     @classmethod
     async def open(cls, path: str | Path, *, clock: Clock) -> SqliteStore:
