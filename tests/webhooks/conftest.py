@@ -95,10 +95,6 @@ class Receiver:
         body = await reader.readexactly(int(headers.get("content-length", "0")))
         return Heard(headers=headers, body=body)
 
-    async def has_heard(self, count: int) -> None:
-        """Wait for the fact."""
-        await eventually(lambda: len(self.heard) >= count)
-
 
 @asynccontextmanager
 async def receiver(says: Any = lambda _: answer(204), *, tls: Any = None) -> AsyncIterator[Receiver]:
@@ -190,6 +186,13 @@ async def deliver(own: Courier) -> None:
     async with asyncio.timeout(PATIENCE_SECONDS):
         while await own.act() == 0:
             continue
+
+
+@pytest.fixture(autouse=True)
+def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is tried again before the test has pushed its clock, however long the machine stalls."""
+    monkeypatch.setattr("earmark.domain.webhook.WAIT_SECONDS_MIN", 45.0)
+    monkeypatch.setattr("earmark.workers.courier.GRACE_SECONDS", PATIENCE_SECONDS)
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -286,6 +287,37 @@ async def test_an_entry_is_queued_once_says_the_schema(
     with pytest.raises(asyncpg.UniqueViolationError, match="entry_is_queued_once"):
         await connection.execute(twice)
     await connection.close()
+
+
+async def test_a_webhook_that_is_being_queued_for_is_not_removed_meanwhile(
+    postgres_store: PostgresStore, postgres_url: str, ids: Uuid7Ids
+) -> None:
+    """A relay that has seen it can write its deliveries; the control, without the lock, cannot write any."""
+    from .conftest import open_play
+
+    await open_play(postgres_store, ids)
+    guarded = queries.sql("postgres", "webhooks.sql")["find_wanted"]
+    relaying = await asyncpg.connect(postgres_url)
+    write = (
+        "INSERT INTO deliveries (id, webhook_id, type, body, created_at, due_at) VALUES ($1, $2, 'x', '', now(), now())"
+    )
+    webhook = await subscribe(postgres_store, URL)
+    async with relaying.transaction():
+        assert len(await relaying.fetch(guarded, ["play"])) == 1
+        removing = asyncio.create_task(postgres_store.webhooks.remove(webhook.id))
+        while not await relaying.fetchval("SELECT count(*) FROM pg_locks WHERE NOT granted"):  # noqa: ASYNC110 (only the server knows)
+            await asyncio.sleep(0.01)
+        await relaying.execute(write, new_delivery_id(), webhook.id)
+    assert await removing
+    assert await log(postgres_store, webhook) == []
+    webhook = await subscribe(postgres_store, URL)
+    async with relaying.transaction():
+        assert len(await relaying.fetch(guarded.partition("FOR KEY SHARE")[0], ["play"])) == 1
+        assert await postgres_store.webhooks.remove(webhook.id)
+        with pytest.raises(asyncpg.ForeignKeyViolationError):
+            async with relaying.transaction():
+                await relaying.execute(write, new_delivery_id(), webhook.id)
+    await relaying.close()
 
 
 @pytest.mark.parametrize("dialect", ["postgres", "sqlite"])

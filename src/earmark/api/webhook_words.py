@@ -17,10 +17,10 @@ from earmark.publish.targets import URL_LENGTH_MAX
 if TYPE_CHECKING:
     from earmark.domain.webhook import Delivery, Webhook
 
-Type = Enum("Type", {name.replace(".", "_").upper(): name for name in TYPES if name != PING})  # type: ignore[misc]
-Type.__doc__ = "What a webhook can be called about."
+WebhookType = Enum("WebhookType", {name.replace(".", "_").upper(): name for name in TYPES if name != PING})  # type: ignore[misc]
+WebhookType.__doc__ = "What a webhook can be called about."
 Url = Annotated[str, Meta(min_length=1, max_length=URL_LENGTH_MAX, description="https, on the public internet")]
-Types = Annotated[list[Type], Meta(max_length=len(TYPES), description="none is all")]
+Types = Annotated[list[WebhookType], Meta(max_length=len(TYPES), description="none is all")]
 
 
 class WebhookBody(Struct, forbid_unknown_fields=True, kw_only=True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 from uuid import UUID
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
 BY_THE_SHOP = "switched off by the shop"
 SAVE_ROUNDS_MAX = 5
+RESOLVE_SECONDS_MAX = 5.0
 
 
 async def make(visit: Visit, body: words.WebhookBody) -> Reply:
@@ -176,9 +178,12 @@ async def _save(visit: Visit, change: Callable[[Webhook], Webhook]) -> Webhook:
 
 async def _check(visit: Visit, url: str) -> None:
     try:
-        await visit.house.targets.find(url)
+        async with asyncio.timeout(RESOLVE_SECONDS_MAX):
+            await visit.house.targets.find(url)
     except TargetRefused as refused:
         raise InvalidRequest.at("url", str(refused)) from refused
+    except TimeoutError as slow:
+        raise InvalidRequest.at("url", "its host could not be resolved in time") from slow
 
 
 async def _event(visit: Visit, event_id: str | None) -> EventId | None:

@@ -62,10 +62,6 @@ class Webhook(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Until when it is left alone, after a call that failed."""
     version: int = 1
 
-    def wants(self, kind: str) -> bool:
-        """Whether it wants to hear of this type."""
-        return not self.types or kind in self.types
-
     def secrets(self, *, now: datetime) -> tuple[str, ...]:
         """What signs: after a rotation two, for a while, so that a receiver may change over in its own time."""
         if self.old_secret and self.old_secret_until and now < self.old_secret_until:
