@@ -78,7 +78,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         bool,
         About(
             "whether the serving process runs the workers too: it ends due holds, sees payments through, numbers what "
-            "happened, and tidies"
+            "happened, calls webhooks, and tidies"
         ),
     ] = True
 
@@ -233,6 +233,21 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             "whether live events can be paid from [accounts](command-line.md#accounts) that the shop keeps, at the "
             "gateway `balance`"
         ),
+    ] = False
+
+    webhook_timeout_seconds: Annotated[
+        float, About("how long a call to a [webhook](webhooks.md) may take", least=0.1, most=60)
+    ] = 10.0
+    webhook_retry_seconds_max: Annotated[
+        int, About("for how long a delivery is tried again before it has failed", least=1, most=30 * DAY)
+    ] = 3 * DAY
+    webhook_log_seconds: Annotated[
+        int,
+        About("how long deliveries that have ended are kept, for looking and for replay", least=60, most=365 * DAY),
+    ] = 7 * DAY
+    webhook_private: Annotated[
+        bool,
+        About("whether webhooks may go to `http://` and to private addresses: for tests and closed networks alone"),
     ] = False
 
 

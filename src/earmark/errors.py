@@ -90,6 +90,30 @@ class BookingUnknown(Refusal):
 
 
 @dataclass(kw_only=True, eq=False)
+class WebhookUnknown(Refusal):
+    """There is no such webhook, or it is of the other kind, test or live."""
+
+    code = "webhook_unknown"
+    webhook_id: str
+
+
+@dataclass(kw_only=True, eq=False)
+class DeliveryUnknown(Refusal):
+    """This webhook has no such delivery in its log."""
+
+    code = "delivery_unknown"
+    delivery_id: str
+
+
+@dataclass(kw_only=True, eq=False)
+class WebhookDisabled(Refusal):
+    """This webhook is disabled: nothing is sent to it."""
+
+    code = "webhook_disabled"
+    why: str
+
+
+@dataclass(kw_only=True, eq=False)
 class SeatsTaken(Refusal):
     """Seats in the claim are not free, so nothing was held."""
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from uuid_utils.compat import uuid7
 
-from earmark.domain.ids import BookingId, EntryId, PaymentId, RefundId
+from earmark.domain.ids import BookingId, DeliveryId, EntryId, PaymentId, RefundId, WebhookId
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -30,6 +30,16 @@ class Uuid7Ids:
     def refund_id(self) -> RefundId:
         """For a new refund."""
         return RefundId(uuid7())
+
+
+def new_webhook_id() -> WebhookId:
+    """For a new webhook."""
+    return WebhookId(uuid7())
+
+
+def new_delivery_id() -> DeliveryId:
+    """For a delivery that no entry tells of."""
+    return DeliveryId(uuid7())
 
 
 def new_uuid() -> UUID:

@@ -15,6 +15,7 @@ from earmark.api.metrics import Metrics
 from earmark.api.till import Till
 from earmark.engine.engine import Engine
 from earmark.publish.availability import Availability
+from earmark.publish.targets import Targets
 from earmark.store.memory import MemoryStore
 from earmark.wiring import open_sandbox
 
@@ -25,6 +26,11 @@ if TYPE_CHECKING:
     from earmark.uuids import Uuid7Ids
 
 KEY = "ek_test_0123456789abcdef"
+
+
+async def _nowhere(_host: str, _port: int) -> list[str]:
+    """A name server that sends everybody home."""
+    return ["127.0.0.1"]
 
 
 @pytest.fixture
@@ -44,6 +50,7 @@ def house(clock: MovableClock, ids: Uuid7Ids, identity: Identity) -> House:
         guests=True,
         availability=Availability(engine, clock=clock, word=draw),
         till=Till(engine, open_sandbox(clock)),
+        targets=Targets(private=True, resolve=_nowhere),
     )
 
 

@@ -28,6 +28,7 @@ from earmark.library import Earmark
 from earmark.servers import ServerUnavailable, start_postgres, start_valkey
 from earmark.store import queries
 from earmark.workers import loop
+from earmark.workers.courier import courier_for
 from earmark.workers.crew import ROLES, crew_for, heart_for
 
 if TYPE_CHECKING:
@@ -109,7 +110,8 @@ async def test_everything_is_well_where_everything_runs(durable_postgres: Postgr
     teller = Teller(engine, {})
     heart = heart_for(settings, engine.store)
     with valkey("--appendonly", "yes") as redis:
-        working = asyncio.create_task(loop.run(crew_for(settings, engine, teller), stop, heart=heart))
+        courier = courier_for(settings, engine.store.webhooks)
+        working = asyncio.create_task(loop.run(crew_for(settings, engine, teller, courier), stop, heart=heart))
         try:
             for _ in range(1000):
                 if len((await engine.store.beats.read(limit=10)).beats) == len(ROLES):
@@ -119,6 +121,7 @@ async def test_everything_is_well_where_everything_runs(durable_postgres: Postgr
         finally:
             stop.set()
             await working
+            await courier.close()
             await teller.close()
             await engine.close()
     assert {level for told in found.values() for level in levels(told)} == {"ok"}, found

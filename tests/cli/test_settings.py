@@ -19,6 +19,7 @@ from earmark.engine.teller import Teller
 from earmark.publish.news import Feed
 from earmark.store.memory import MemoryStore
 from earmark.store.postgres import PostgresStore
+from earmark.workers.courier import courier_for
 from earmark.workers.crew import ROLES, crew_for, heart_for
 
 if TYPE_CHECKING:
@@ -139,15 +140,19 @@ async def test_every_agent_is_set_as_the_settings_say(clock: MovableClock) -> No
         relay_interval_seconds=4.0,
         janitor_interval_seconds=5.0,
         idempotency_seconds=90,
+        webhook_log_seconds=3600,
+        webhook_retry_seconds_max=120,
         heartbeat_seconds=6.0,
     )
     engine = await wiring.open_engine("memory:", clock=clock)
-    agents: list[Any] = crew_for(settings, engine, Teller(engine, {}), feed=Feed())
-    sweeper, reconciler, relay, janitor = agents
+    made = courier_for(settings, engine.store.webhooks)
+    agents: list[Any] = crew_for(settings, engine, Teller(engine, {}), made, feed=Feed())
+    sweeper, reconciler, relay, courier, janitor = agents
     assert tuple(agent.name for agent in agents) == ROLES
-    assert [agent._interval_seconds_max for agent in agents] == [2.0, 3.0, 4.0, 5.0]
-    assert (sweeper._batch_size_max, janitor._keys_seconds) == (7, 90)
-    assert reconciler is not relay
+    assert [agent._interval_seconds_max for agent in (sweeper, reconciler, relay, janitor)] == [2.0, 3.0, 4.0, 5.0]
+    assert (sweeper._batch_size_max, janitor._keys_seconds, janitor._deliveries_seconds) == (7, 90, 3600)
+    assert courier._retry_seconds_max == 120
+    await made.close()
     assert heart_for(settings, MemoryStore(clock=clock))._interval_seconds == 6.0
     assert Till(engine, {}, seconds=settings.gateway_answer_seconds)._seconds == 10.0
     await engine.close()

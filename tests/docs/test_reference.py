@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 
 from earmark import Earmark, config, errors
-from earmark.api import limits, money_words, problems, words
+from earmark.api import limits, money_words, problems, webhook_words, words
 from earmark.api.app import CALLS
 from earmark.api.identity import GUEST_SECONDS
 from earmark.api.tokens import TOKEN_SECONDS_MAX
@@ -48,6 +48,9 @@ ANSWERS = (
     words.SeatAnswer,
     words.PoolAnswer,
     words.EntryAnswer,
+    webhook_words.WebhookAnswer,
+    webhook_words.SecretAnswer,
+    webhook_words.DeliveryAnswer,
 )
 
 

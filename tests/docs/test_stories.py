@@ -41,6 +41,7 @@ STORIES = {
     "docs/howto/locks.md",
     "docs/howto/stripe.md",
     "docs/howto/keys.md",
+    "docs/howto/webhooks.md",
 }
 
 
@@ -116,6 +117,13 @@ def test_showing_a_live_map(tmp_path: Path) -> None:
     """A hold shows on a stream that is open, and to somebody who comes back."""
     page = read("docs/howto/live-map.md")
     assert tell(page, folder=tmp_path, instead={"8080": free_port()}) == 2
+
+
+def test_hearing_of_what_happens(tmp_path: Path) -> None:
+    """From a webhook and its receiver of twenty lines to the log of what that has heard."""
+    assert (
+        tell(read("docs/howto/webhooks.md"), folder=tmp_path, instead={"8080": free_port(), "8070": free_port()}) == 5
+    )
 
 
 def test_verifying_a_database(tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ from earmark.api import (
     problems,
     stream,
     tokens,
+    webhooks,
     words,
 )
 from earmark.api.door import Call, House, Reply, Visit, endpoint, say
@@ -94,6 +95,7 @@ CALLS = (
     *bookings.CALLS,
     *idempotency.CALLS,
     *payments.CALLS,
+    *webhooks.CALLS,
     *guests.CALLS,
     *tokens.CALLS,
     *locks.CALLS,

@@ -25,10 +25,9 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 import msgspec
-import structlog
 from prometheus_client.multiprocess import mark_process_dead
 
-from earmark import wiring
+from earmark import logs, wiring
 from earmark.api import server
 from earmark.config import Settings
 from earmark.errors import SetupError
@@ -47,7 +46,7 @@ STEADY_SECONDS = 60.0
 """Whoever has lived this long is started again at once: its death has a new cause."""
 SETTINGS_BYTES_MAX = 1024 * 1024
 
-log = structlog.get_logger("earmark")
+log = logs.get()
 
 
 async def serve(settings: Settings, *, ready: Callable[[str], None], command: Sequence[str]) -> None:

@@ -15,7 +15,7 @@ import msgspec
 from starlette.requests import Request
 
 from earmark import logs
-from earmark.api import problems
+from earmark.api import limits, problems
 from earmark.api.deadline import Deadline
 from earmark.api.drain import Drain
 from earmark.api.identity import Identity, Principal, Scope
@@ -34,6 +34,7 @@ from earmark.errors import EarmarkError, InvalidRequest, Outage, OutcomeUnknown,
 from earmark.locks import Locks
 from earmark.publish.availability import Availability
 from earmark.publish.stream import Hub
+from earmark.publish.targets import Targets
 from earmark.tracing import Tracing
 
 if TYPE_CHECKING:
@@ -128,6 +129,7 @@ class House(msgspec.Struct, frozen=True, kw_only=True):
     drain: Drain = msgspec.field(default_factory=Drain)
     tracing: Tracing | None = None
     """Where spans are wanted."""
+    targets: Targets = Targets()
 
 
 class Visit:

@@ -13,8 +13,7 @@ import contextlib
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-import structlog
-
+from earmark import logs
 from earmark.api.deadline import Deadline
 from earmark.domain.ids import KeyId
 from earmark.errors import Outage, Overloaded, StoreUnavailable
@@ -37,7 +36,7 @@ STRANGERS_AT_ONCE = 4
 STRANGERS_WAITING_MAX = 200
 KEPT_MAX = 10_000
 
-log = structlog.get_logger("earmark")
+log = logs.get()
 
 
 class Seen:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import structlog
 from msgspec import Struct
 
+from earmark import logs
 from earmark.api.door import Call, Reply, Visit, say
 from earmark.api.identity import Scope
 from earmark.api.paging import read_limit
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 MATCH_LENGTH_MAX = 512
 
-log = structlog.get_logger("earmark")
+log = logs.get()
 
 
 class LocksSilent(StoreUnavailable):

@@ -1,4 +1,4 @@
-"""Serving: one process, one event loop, with the sweeper and the relay beside the door. `crew.py` runs several.
+"""Serving: one process, one event loop, with the workers beside the door. `crew.py` runs several.
 
 Stopping is polite and bounded: no new connection is taken, what was accepted is finished, and whoever only keeps a
 connection open is not waited for.
@@ -31,11 +31,13 @@ from earmark.errors import SetupError
 from earmark.publish.availability import Availability
 from earmark.publish.news import Feed
 from earmark.publish.stream import Hub
+from earmark.publish.targets import Targets
 from earmark.threads import threads_ended
 from earmark.tracing import open_tracing
 from earmark.version import __version__
 from earmark.wiring import engine_for, open_gateways, open_locks, open_sandbox, telling
 from earmark.workers import loop
+from earmark.workers.courier import courier_for
 from earmark.workers.crew import crew_for, heart_for
 
 if TYPE_CHECKING:
@@ -88,11 +90,13 @@ async def serve(settings: Settings, *, ready: Callable[[str], None], duty: async
         trust_proxy=settings.trust_proxy,
         hub=hub,
         tracing=tracing,
+        targets=Targets(private=settings.webhook_private),
     )
+    courier = courier_for(settings, engine.store.webhooks)
     stop = asyncio.Event()
     agents: list[loop.Agent] = []
     if settings.sweep:
-        agents += metrics.tally.watching(crew_for(settings, engine, till.teller, feed=feed))
+        agents += metrics.tally.watching(crew_for(settings, engine, till.teller, courier, feed=feed))
     heart = heart_for(settings, engine.store)
     heart.takes("server", outcome="ok")
     try:
@@ -114,6 +118,8 @@ async def serve(settings: Settings, *, ready: Callable[[str], None], duty: async
         await house.deadline.close()
         await house.identity.close()
         await hub.close()
+        await courier.close()
+        house.targets.close()
         await till.close()
         if house.locks is not None:
             await house.locks.close()

@@ -24,6 +24,7 @@ from earmark.cli import (
     serving,
     settings,
     tidy,
+    webhooks,
 )
 from earmark.cli.logs import configure, learn
 from earmark.errors import EarmarkError, SetupError
@@ -54,6 +55,7 @@ app.command(explain.explain)
 app.command(payments.payments)
 app.command(accounts.accounts)
 app.command(keys.keys)
+app.command(webhooks.webhooks)
 app.command(sandbox.sandbox)
 app.command(locks.locks)
 app.command(openapi.openapi)

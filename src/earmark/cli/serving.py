@@ -150,8 +150,8 @@ async def _serve(settings: config.Settings, *, verbose: bool) -> None:
 def work(*, database: Database = None, redis: Redis = None, verbose: Verbose = False) -> None:
     """Run the workers beside several servers.
 
-    The sweeper ends due holds, the reconciler sees payments through, the relay numbers what happened, and the janitor
-    clears what nobody needs any more.
+    The sweeper ends due holds, the reconciler sees payments through, the relay numbers what happened, the courier calls
+    webhooks, and the janitor clears what nobody needs any more.
     """
     settings = config.read(os.environ, database_url=database, redis_url=redis)
     configure(verbose=verbose, level=settings.log)
@@ -167,6 +167,11 @@ async def _work(settings: config.Settings) -> None:
     from earmark.workers import loop
     from earmark.workers.crew import crew_for, heart_for
 
+    try:
+        from earmark.workers.courier import courier_for
+    except ImportError as missing:
+        raise SetupError(problem="Calling webhooks needs an extra: pip install 'earmark[server]'") from missing
+
     tracing = open_tracing() if settings.tracing else None
     engine = await wiring.engine_for(settings, observer=tracing.around(Nobody()) if tracing else None)
     stop = asyncio.Event()
@@ -174,13 +179,14 @@ async def _work(settings: config.Settings) -> None:
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     out = Console(highlight=False, soft_wrap=True)
     teller = Teller(engine, wiring.open_gateways(settings, engine.store.accounts))
-    feed = Feed()
-    agents = crew_for(settings, engine, teller, feed=feed)
+    feed, courier = Feed(), courier_for(settings, engine.store.webhooks)
+    agents = crew_for(settings, engine, teller, courier, feed=feed)
     out.print(f"Earmark works: {', '.join(agent.name for agent in agents)}.")
     try:
         async with wiring.telling(settings.redis_url, feed=feed, listener=None):
             await loop.run(agents, stop, heart=heart_for(settings, engine.store))
     finally:
+        await courier.close()
         await teller.close()
         await engine.close()
     out.print("Stopped.")

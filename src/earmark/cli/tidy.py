@@ -25,8 +25,8 @@ def tidy(
 ) -> None:
     """Clear what nobody needs any more, now: what the janitor does by itself.
 
-    What idempotency keys remember past EARMARK_IDEMPOTENCY_SECONDS, and heartbeats of those who are long gone. The
-    story of the bookings is never deleted.
+    What idempotency keys remember past EARMARK_IDEMPOTENCY_SECONDS, what webhooks were sent past
+    EARMARK_WEBHOOK_LOG_SECONDS, and heartbeats of those who are long gone. The story of the bookings is never deleted.
     """
     settings = config.read(os.environ, database_url=database)
     cleared = asyncio.run(_tidy(settings, from_start=from_start))

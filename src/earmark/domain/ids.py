@@ -14,6 +14,8 @@ EntryId = NewType("EntryId", UUID)
 PaymentId = NewType("PaymentId", UUID)
 RefundId = NewType("RefundId", UUID)
 KeyId = NewType("KeyId", str)
+WebhookId = NewType("WebhookId", UUID)
+DeliveryId = NewType("DeliveryId", UUID)
 
 
 class SeatRef(NamedTuple):

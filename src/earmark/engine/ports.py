@@ -42,6 +42,7 @@ from earmark.engine.keys import KeepsKeys
 from earmark.engine.live import Followed
 from earmark.engine.upkeep import KeptUp
 from earmark.engine.watch import Watched
+from earmark.engine.webhooks import KeepsWebhooks
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
@@ -310,7 +311,7 @@ class Flaw(msgspec.Struct, frozen=True, kw_only=True):
     row: str
 
 
-class Store(Followed, KeepsAccounts, KeepsKeys, KeptUp, Watched, Protocol):
+class Store(Followed, KeepsAccounts, KeepsKeys, KeepsWebhooks, KeptUp, Watched, Protocol):
     """The truth."""
 
     @property

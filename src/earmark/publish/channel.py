@@ -16,8 +16,7 @@ import time
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-import structlog
-
+from earmark import logs
 from earmark.engine.ports import MAP_HORIZON
 from earmark.errors import EventUnknown, Outage
 from earmark.publish.naming import needs_history, seats_named
@@ -43,7 +42,7 @@ PAUSE_SECONDS = 1.0
 SEATS_AT_ONCE_MAX = 500
 """More than these are worded in a thread, so that others are answered meanwhile."""
 
-log = structlog.get_logger("earmark")
+log = logs.get()
 
 
 class Channel:

@@ -14,9 +14,9 @@ import time
 from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
-import structlog
 from redis.exceptions import RedisError
 
+from earmark import logs
 from earmark.domain.ids import EventId
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ BROKEN = (RedisError, OSError, TimeoutError, AttributeError)
 
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(dict[str, int]).decode
-log = structlog.get_logger("earmark")
+log = logs.get()
 
 
 class Listener(Protocol):

@@ -13,8 +13,7 @@ import time
 from collections import Counter
 from typing import TYPE_CHECKING, Self
 
-import structlog
-
+from earmark import logs
 from earmark.errors import EarmarkError, Outage, Overloaded
 from earmark.publish import frames
 from earmark.publish.channel import Channel
@@ -39,7 +38,7 @@ RETRY_SECONDS = (0.5, 3.0)
 STOPPING = "stopping"
 RENEW = "renew"
 
-log = structlog.get_logger("earmark")
+log = logs.get()
 
 
 class Reader:

@@ -32,6 +32,7 @@ from earmark.store.memory_live import MemoryLive
 from earmark.store.memory_money import MoneyReads, MoneySteps, MoneyTables
 from earmark.store.memory_outbox import MemoryOutbox
 from earmark.store.memory_upkeep import MemoryBeats, MemoryUpkeep
+from earmark.store.memory_webhooks import MemoryWebhooks
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
@@ -80,7 +81,10 @@ class MemoryStore(MoneyReads):
     def __init__(self, *, clock: Clock) -> None:
         self._clock = clock
         self._tables = _Tables()
-        self.outbox = MemoryOutbox(lambda: (self._tables.entries, self._tables.numbers))
+        self.webhooks = MemoryWebhooks(clock, events=lambda: self._tables.events)
+        self.outbox = MemoryOutbox(
+            lambda: (self._tables.entries, self._tables.numbers), queue=self.webhooks.queue_entries
+        )
         self.live = MemoryLive(self.outbox, read_map=self.read_map)
         self.accounts = Accounts(MemoryAccounts(clock))
         self.keys = Keys(MemoryKeys(clock))

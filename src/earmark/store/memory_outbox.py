@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from earmark.engine.outbox import START, Lag, Numbered, Numbering, total
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
+    from collections.abc import Callable, Collection, Mapping, Sequence
     from datetime import datetime
     from uuid import UUID
 
@@ -21,8 +21,9 @@ Journal = tuple["Mapping[EntryId, Entry]", "dict[EntryId, int]"]
 class MemoryOutbox:
     """Numbers beside the entries."""
 
-    def __init__(self, journal: Callable[[], Journal]) -> None:
+    def __init__(self, journal: Callable[[], Journal], *, queue: Callable[[Sequence[Numbered]], None]) -> None:
         self._journal = journal
+        self._queue = queue
 
     async def number(self, *, after: EventId, limit: int, tell: bool = True) -> Numbering:
         """The first entries without a number, by event, and the older ones of their bookings."""
@@ -38,6 +39,7 @@ class MemoryOutbox:
         for entry in _in_order(taken.values()):
             numbers[entry.id] = 1 + self.newest(entry.event_id)
             given.append(Numbered(sequence=numbers[entry.id], entry=entry))
+        self._queue(given)
         more = len(found) == limit
         return Numbering(
             count=len(given), entries=given if tell else (), after=found[-1].event_id if more else START, more=more

@@ -12,15 +12,14 @@ from earmark.workers.relay import Relay
 from earmark.workers.sweeper import Sweeper
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from earmark.config import Settings
     from earmark.engine.engine import Engine
     from earmark.engine.ports import Store
     from earmark.engine.teller import Teller
+    from earmark.workers.courier import Courier
     from earmark.workers.loop import Agent
 
-ROLES = ("sweeper", "reconciler", "relay", "janitor")
+ROLES = ("sweeper", "reconciler", "relay", "courier", "janitor")
 """The agents of every crew, by name."""
 
 
@@ -28,9 +27,9 @@ def crew_for(
     settings: Settings,
     engine: Engine,
     teller: Teller,
+    courier: Courier,
     *,
     feed: Feed | None = None,
-    swept: Callable[[int], None] = lambda _: None,
 ) -> list[Agent]:
     """One of each."""
     return [
@@ -38,10 +37,10 @@ def crew_for(
             engine,
             batch_size_max=settings.sweep_batch_size_max,
             interval_seconds_max=settings.sweep_interval_seconds,
-            swept=swept,
         ),
         Reconciler(teller, interval_seconds_max=settings.reconcile_interval_seconds),
         Relay(engine.store.outbox, feed or Feed(), interval_seconds_max=settings.relay_interval_seconds),
+        courier,
         janitor_for(settings, engine.store),
     ]
 
@@ -51,6 +50,7 @@ def janitor_for(settings: Settings, store: Store) -> Janitor:
     return Janitor(
         store,
         keys_seconds=settings.idempotency_seconds,
+        deliveries_seconds=settings.webhook_log_seconds,
         interval_seconds_max=settings.janitor_interval_seconds,
     )
 

@@ -13,8 +13,8 @@ import socket
 from typing import TYPE_CHECKING
 
 import msgspec
-import structlog
 
+from earmark import logs
 from earmark.engine.beats import Process, Pulse
 from earmark.uuids import new_uuid
 from earmark.version import __version__
@@ -26,7 +26,7 @@ BEAT_SECONDS = 5.0
 TELL_SECONDS_MAX = 5.0
 LEAVE_SECONDS_MAX = 1.0
 
-log = structlog.get_logger("earmark")
+log = logs.get()
 
 
 class Heart:

@@ -1,30 +1,33 @@
 """The janitor: clears what nobody needs any more, a little at a time.
 
-What idempotency keys remember goes when their time is over, and heartbeats of those who are long gone. The story of
-the bookings stays: the journal is outbox and audit in one, and nothing of it is ever deleted. Any number of janitors
-may run: one walks through the journal at a time, and another passes by.
+What idempotency keys remember goes when their time is over, and so do heartbeats of those who are long gone and the
+log of what webhooks were sent. The story of the bookings stays: the journal is outbox and audit in one, and nothing of
+it is ever deleted. Any number of janitors may run: one walks through the journal at a time, and another passes by.
 """
 
 from __future__ import annotations
 
 import random
 import time
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
-import structlog
+from earmark import logs
+from earmark.clock import SystemClock
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
-    from earmark.engine.ports import Store
+    from earmark.engine.ports import Clock, Store
 
 BATCH_SIZE_MAX = 500
 """Small enough that who meets it at SQLite's one writer waits for tens of milliseconds."""
 BEATS_SECONDS = 86_400.0
 """Long enough for somebody to wonder in the morning who died in the night."""
 KEYS_SECONDS = 86_400.0
+DELIVERIES_SECONDS = 7 * 86_400.0
 
-log = structlog.get_logger("earmark")
+log = logs.get()
 
 
 class Janitor:
@@ -36,12 +39,16 @@ class Janitor:
         self,
         store: Store,
         *,
+        clock: Clock | None = None,
         keys_seconds: float = KEYS_SECONDS,
+        deliveries_seconds: float = DELIVERIES_SECONDS,
         batch_size_max: int = BATCH_SIZE_MAX,
         interval_seconds_max: float = 60.0,
     ) -> None:
         self._store = store
+        self._clock = clock or SystemClock()
         self._keys_seconds = keys_seconds
+        self._deliveries_seconds = deliveries_seconds
         self._batch_size_max = batch_size_max
         self._interval_seconds_max = interval_seconds_max
 
@@ -60,6 +67,7 @@ class Janitor:
         chores: dict[str, Callable[[], Awaitable[tuple[int, bool]]]] = {
             "keys": lambda: self._forget_keys(from_start=from_start),
             "beats": self._clear_beats,
+            "deliveries": self._prune_deliveries,
         }
         cleared: dict[str, int] = {}
         more = False
@@ -77,3 +85,8 @@ class Janitor:
     async def _clear_beats(self) -> tuple[int, bool]:
         cleared = await self._store.beats.clear(seconds=BEATS_SECONDS, limit=self._batch_size_max)
         return cleared, cleared == self._batch_size_max
+
+    async def _prune_deliveries(self) -> tuple[int, bool]:
+        before = self._clock.now() - timedelta(seconds=self._deliveries_seconds)
+        pruned = await self._store.webhooks.prune(before=before, limit=self._batch_size_max)
+        return pruned, pruned == self._batch_size_max

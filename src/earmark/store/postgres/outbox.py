@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from earmark.engine.outbox import START, UNSENT_COUNTED_MAX, Lag, Numbered, Numbering, total
 from earmark.store import queries
 from earmark.store.postgres import rows
+from earmark.store.postgres.webhooks import find_wanted, queue_entries
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection
@@ -26,7 +27,7 @@ class PostgresOutbox:
         self._sql = queries.sql("postgres", "outbox.sql")
 
     async def number(self, *, after: EventId, limit: int, tell: bool = True) -> Numbering:
-        """Two statements: the second sees what the relay before us has committed."""
+        """The second statement sees what the relay before us has committed; the third, who wants to be called."""
 
         async def work(transaction: Any) -> Numbering:
             fetch = transaction._connection.fetch  # noqa: SLF001 (the store's own transaction)
@@ -38,8 +39,11 @@ class PostgresOutbox:
                 return Numbering(after=upto, more=more)
             given = await fetch(self._sql["number_entries"], claimed, max(limit // len(claimed), 1))
             transaction.wrote = True
-            entries = sorted(map(_numbered, given), key=_place) if tell else ()
-            return Numbering(count=len(given), entries=entries, after=upto, more=more)
+            wanted = await find_wanted(transaction._connection, claimed)  # noqa: SLF001 (as above)
+            entries = sorted(map(_numbered, given), key=_place) if tell or wanted else ()
+            if wanted:
+                await queue_entries(transaction, entries, wanted)
+            return Numbering(count=len(given), entries=entries if tell else (), after=upto, more=more)
 
         numbering: Numbering = await self._transact(work, within=NUMBER_SECONDS)
         return numbering

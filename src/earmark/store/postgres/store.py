@@ -30,6 +30,7 @@ from earmark.store.postgres.outbox import PostgresOutbox
 from earmark.store.postgres.recall import Recall
 from earmark.store.postgres.transaction import PostgresTransaction
 from earmark.store.postgres.upkeep import ANY_PLAN, PostgresBeats, PostgresUpkeep
+from earmark.store.postgres.webhooks import PostgresWebhooks
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection
@@ -100,7 +101,7 @@ class PostgresStore(MoneyReads):
         self._idle = Idle(pool)
         self._drafted = Drafted()
         self._sql = queries.steps("postgres") | queries.sql("postgres", "outbox.sql")
-        for file in ("accounts.sql", "keys.sql", "live.sql", "upkeep.sql"):
+        for file in ("accounts.sql", "keys.sql", "live.sql", "upkeep.sql", "webhooks.sql"):
             self._sql |= queries.sql("postgres", file)
         self.outbox = PostgresOutbox(self.transact, read=self._read)
         self.live = PostgresLive(read=self._read, see=self._see)
@@ -108,6 +109,7 @@ class PostgresStore(MoneyReads):
         self.keys = Keys(PostgresKeys(self.transact, read=self._read))
         self.beats = PostgresBeats(self._read, clock=clock)
         self.upkeep = PostgresUpkeep(self.transact, read=self._read, clock=clock)
+        self.webhooks = PostgresWebhooks(self.transact, read=self._read)
 
     @classmethod
     async def connect(cls, url: str, *, clock: Clock, connections_max: int = 12) -> PostgresStore:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from earmark.engine.outbox import START, UNSENT_COUNTED_MAX, Lag, Numbered, Numbering, total
 from earmark.store import queries
 from earmark.store.sqlite import rows
+from earmark.store.sqlite.webhooks import find_wanted, queue_entries
 
 if TYPE_CHECKING:
     import sqlite3
@@ -35,13 +36,17 @@ class SqliteOutbox:
             execute = transaction._connection.execute  # noqa: SLF001 (the store's own transaction)
             found = execute(self._sql["find_events"], (after, limit)).fetchall()
             more = sum(row["entries"] for row in found) >= limit
+            wanted = find_wanted(transaction._connection, [row["event_id"] for row in found])  # noqa: SLF001 (as above)
             count, entries = 0, list[Numbered]()
             for row in found:
                 given = execute(self._sql["number_entries"], (row["event_id"], row["entries"])).fetchall()
                 count += len(given)
-                entries += sorted(map(_numbered, given), key=lambda one: one.sequence) if tell else ()
+                entries += sorted(map(_numbered, given), key=lambda one: one.sequence) if tell or wanted else ()
             transaction.wrote = bool(count)
-            return Numbering(count=count, entries=entries, after=found[-1]["event_id"] if more else START, more=more)
+            if wanted:
+                await queue_entries(transaction, entries, wanted)
+            after_this = found[-1]["event_id"] if more else START
+            return Numbering(count=count, entries=entries if tell else (), after=after_this, more=more)
 
         numbering: Numbering = await self._transact(work, within=NUMBER_SECONDS)
         return numbering

@@ -27,6 +27,7 @@ from earmark.store.sqlite.money import MoneyReads
 from earmark.store.sqlite.outbox import SqliteOutbox
 from earmark.store.sqlite.transaction import SqliteTransaction
 from earmark.store.sqlite.upkeep import SqliteBeats, SqliteUpkeep
+from earmark.store.sqlite.webhooks import SqliteWebhooks
 from earmark.store.sqlite.writer import Ticket, Writer
 
 if TYPE_CHECKING:
@@ -67,6 +68,7 @@ class SqliteStore(MoneyReads):
         self.keys = Keys(SqliteKeys(self.transact, look=self._look))
         self.beats = SqliteBeats(self.transact, look=self._look, clock=clock)
         self.upkeep = SqliteUpkeep(self.transact, look=self._look, clock=clock)
+        self.webhooks = SqliteWebhooks(self.transact, look=self._look, clock=clock)
 
     @classmethod
     async def open(cls, path: str | Path, *, clock: Clock) -> SqliteStore:

@@ -1,0 +1,92 @@
+"""What a webhook is called about: every move and every verb of the journal has a name, and no secret is told."""
+
+from __future__ import annotations
+
+import json
+import re
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import earmark.engine
+from earmark.domain.ids import EventId
+from earmark.domain.journal import Entry
+from earmark.domain.machine import MOVES
+from earmark.domain.payment import PaymentState
+from earmark.domain.webhook_types import (
+    BOOKING_FACTS,
+    BY_MOVE,
+    BY_VERB,
+    FACTS_BYTES_MAX,
+    NOTE,
+    PING,
+    TYPES,
+    WITHHELD,
+    body_of,
+    ping_body,
+    type_of,
+)
+from earmark.engine import ledger
+
+if TYPE_CHECKING:
+    from earmark.uuids import Uuid7Ids
+
+
+def entry(ids: Uuid7Ids, **fields: Any) -> Entry:
+    made: dict[str, Any] = {"id": ids.entry_id(), "at": datetime.now(UTC), "verb": NOTE, "actor": "shop", "facts": {}}
+    return Entry(event_id=EventId("play"), **made | fields)
+
+
+def test_every_move_has_a_type() -> None:
+    """A new move without a name would be a change that nobody hears of."""
+    assert set(BY_MOVE) == {(verb, target) for (_, verb), targets in MOVES.items() for target in targets}
+
+
+def test_every_other_verb_of_the_journal_has_a_type_or_is_no_news() -> None:
+    """As the verbs that write entries without a booking's move name them."""
+    source = "".join(path.read_text() for path in Path(earmark.engine.__path__[0]).glob("*.py"))
+    told = set(re.findall(r'tell_of_event\(\s*"(\w+)"', source))
+    assert told == set(BY_VERB) - {ledger.REPEAT}
+    assert NOTE == ledger.PAYMENT
+    assert BY_VERB[ledger.REPEAT] is None
+
+
+def test_every_type_is_in_the_table_and_nothing_else_is() -> None:
+    """What a shop can subscribe to is what can happen."""
+    moves = {*BY_MOVE.values(), *(kind for kind in BY_VERB.values() if kind)}
+    money = {f"payment.{state}" for state in PaymentState}
+    assert set(TYPES) == moves | money | {"refund.made", PING}
+
+
+def test_a_note_about_money_is_named_by_where_the_payment_stands(ids: Uuid7Ids) -> None:
+    """What needs a person comes first, then money that went back."""
+
+    def note(**money: Any) -> str | None:
+        return type_of(entry(ids, booking_id=ids.booking_id(), facts={"payment": money}))
+
+    assert note(to="needs_attention", refused=100) == "payment.needs_attention"
+    assert note(to="partially_refunded", refunded=100) == "refund.made"
+    assert note(to="captured") == "payment.captured"
+    assert note(to="something new") is note() is None
+    assert type_of(entry(ids, verb="a new verb", booking_id=ids.booking_id(), after="held")) is None
+    assert type_of(entry(ids, verb=ledger.REPEAT)) is None
+
+
+def test_no_credential_is_told(ids: Uuid7Ids) -> None:
+    """Every fact that the journal tells of a booking is either told or withheld, on purpose."""
+    assert {*ledger._TOLD, NOTE} == BOOKING_FACTS | WITHHELD
+    money = {"id": "p1", "to": "captured", "amount": 100, "client_secret": "s3cret"}
+    facts = {"payment_method": "s3cret", "buyer": "alice", "payment": money, "key": "s3cret"}
+    told = body_of(entry(ids, booking_id=ids.booking_id(), facts=facts), kind="payment.captured", sequence=7)
+    assert b"s3cret" not in told
+    data = json.loads(told)["data"]
+    assert data["facts"] == {"buyer": "alice", "payment": {"id": "p1", "to": "captured", "amount": 100}}
+    assert data["sequence"] == 7
+
+
+def test_what_is_too_long_is_left_to_be_read(ids: Uuid7Ids) -> None:
+    """A change of a hundred thousand seats makes no message of megabytes."""
+    long = entry(ids, verb="change", facts={"seats": ["A1"] * FACTS_BYTES_MAX})
+    told = json.loads(body_of(long, kind="event.changed", sequence=1))
+    assert (told["data"]["facts"], told["data"]["facts_left_out"]) == ({}, True)
+    assert json.loads(ping_body(now=datetime.now(UTC)))["type"] == PING
