@@ -16,13 +16,14 @@ from earmark.api.till import Till
 from earmark.engine.engine import Engine
 from earmark.publish.availability import Availability
 from earmark.store.memory import MemoryStore
+from earmark.uuids import Uuid7Ids
 from earmark.wiring import open_sandbox
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from earmark.clock import MovableClock
-    from earmark.uuids import Uuid7Ids
+    from earmark.engine.ports import Store
 
 KEY = "ek_test_0123456789abcdef"
 
@@ -32,9 +33,17 @@ def identity() -> Identity:
     return Identity(admin_key=KEY)
 
 
+def house_over(store: Store, clock: MovableClock) -> House:
+    """A whole shop over one store, for whoever serves it from another thread."""
+    return _house(Engine(store, ids=Uuid7Ids()), clock, Identity(admin_key=KEY))
+
+
 @pytest.fixture
 def house(clock: MovableClock, ids: Uuid7Ids, identity: Identity) -> House:
-    engine = Engine(MemoryStore(clock=clock), ids=ids)
+    return _house(Engine(MemoryStore(clock=clock), ids=ids), clock, identity)
+
+
+def _house(engine: Engine, clock: MovableClock, identity: Identity) -> House:
     return House(
         engine=engine,
         identity=identity,

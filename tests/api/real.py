@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
+import threading
+from contextlib import asynccontextmanager, contextmanager
+from typing import TYPE_CHECKING, Any
 
 import httpx2
 
@@ -13,7 +14,7 @@ from earmark.api.server import _door, first_free_port
 from earmark.config import Settings
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
     from earmark.api.door import House
 
@@ -34,3 +35,28 @@ async def calling(url: str, key: str | None) -> AsyncIterator[httpx2.AsyncClient
     headers = {"Authorization": f"Bearer {key}"} if key else {}
     async with httpx2.AsyncClient(base_url=url, headers=headers, timeout=60, trust_env=False) as client:
         yield client
+
+
+@contextmanager
+def running(make: Callable[[], Awaitable[House]]) -> Iterator[str]:
+    """A real server in a thread of its own, until the block is left."""
+    opened = threading.Event()
+    ready: dict[str, Any] = {}
+
+    async def serve() -> None:
+        house, ready["loop"], ready["stop"] = await make(), asyncio.get_running_loop(), asyncio.Event()
+        async with served(house) as url:
+            ready["url"] = url
+            opened.set()
+            await ready["stop"].wait()
+        await house.till.close()
+        await house.engine.close()
+
+    thread = threading.Thread(target=lambda: asyncio.run(serve()))
+    thread.start()
+    try:
+        assert opened.wait(timeout=60), "the server did not open"
+        yield ready["url"]
+    finally:
+        ready["loop"].call_soon_threadsafe(ready["stop"].set)
+        thread.join()
