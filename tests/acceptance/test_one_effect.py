@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import httpx2
 import pytest
 
-from .support import Caller, Json, Service, answered, calling, earmark, keyed, refused, serve, unique
+from .support import NO_TLS, Caller, Json, Service, answered, calling, earmark, keyed, refused, serve, unique
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -100,6 +100,7 @@ async def deadly(service: Service) -> AsyncIterator[tuple[Swallowing, Caller]]:
             headers={"Authorization": f"Bearer {service.key}"},
             timeout=60,
             trust_env=False,
+            verify=NO_TLS,
         ) as client:
             yield between, Caller(http=client)
     finally:

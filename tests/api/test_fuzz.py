@@ -118,6 +118,7 @@ def test_a_planted_500_is_found_and_the_rest_is_still_sent(monkeypatch: pytest.M
     assert findings.sent >= 30, "it went on after the first finding"
 
 
+@pytest.mark.skipif(not PROOF, reason="a long proof")
 def test_an_answer_that_the_document_has_not_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """The control: a field of another type, and a status that nobody wrote down."""
     from earmark.api import events
