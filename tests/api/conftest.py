@@ -17,13 +17,14 @@ from earmark.engine.engine import Engine
 from earmark.publish.availability import Availability
 from earmark.publish.targets import Targets
 from earmark.store.memory import MemoryStore
+from earmark.uuids import Uuid7Ids
 from earmark.wiring import open_sandbox
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from earmark.clock import MovableClock
-    from earmark.uuids import Uuid7Ids
+    from earmark.engine.ports import Store
 
 KEY = "ek_test_0123456789abcdef"
 
@@ -38,10 +39,19 @@ def identity() -> Identity:
     return Identity(admin_key=KEY)
 
 
+def house_over(store: Store, clock: MovableClock) -> House:
+    """A whole shop over one store, for whoever serves it from another thread."""
+    return _house(store, Uuid7Ids(), clock, Identity(admin_key=KEY))
+
+
 @pytest.fixture
 def house(clock: MovableClock, ids: Uuid7Ids, identity: Identity) -> House:
+    return _house(MemoryStore(clock=clock), ids, clock, identity)
+
+
+def _house(store: Store, ids: Uuid7Ids, clock: MovableClock, identity: Identity) -> House:
     metrics = Metrics(version="test")
-    engine = Engine(MemoryStore(clock=clock), ids=ids, observer=metrics.tally)
+    engine = Engine(store, ids=ids, observer=metrics.tally)
     return House(
         engine=engine,
         identity=identity,

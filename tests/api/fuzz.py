@@ -6,12 +6,9 @@ finding has not looked at the rest.
 
 from __future__ import annotations
 
-import asyncio
-import threading
 from collections import Counter
-from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import requests
 import schemathesis
@@ -24,41 +21,9 @@ from schemathesis.core.failures import Failure, FailureGroup
 from schemathesis.core.parameters import ParameterLocation
 from schemathesis.core.result import Ok
 
-from .real import served
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from earmark.api.door import House
-
 RULES = ["2xx", "3xx", "400", "401", "402", "403", "404", "409", "410", "422", "429"]
 """What a request that fits its schema may be told: there are rules that no schema can say."""
 ANSWER_SECONDS_MAX = 60
-
-
-@contextmanager
-def running(make: Callable[[], House]) -> Iterator[str]:
-    """A real server in a thread of its own, until the block is left."""
-    opened = threading.Event()
-    ready: dict[str, Any] = {}
-
-    async def serve() -> None:
-        house, ready["loop"], ready["stop"] = make(), asyncio.get_running_loop(), asyncio.Event()
-        async with served(house) as url:
-            ready["url"] = url
-            opened.set()
-            await ready["stop"].wait()
-        await house.till.close()
-        await house.engine.close()
-
-    thread = threading.Thread(target=lambda: asyncio.run(serve()))
-    thread.start()
-    try:
-        assert opened.wait(timeout=60), "the server did not open"
-        yield ready["url"]
-    finally:
-        ready["loop"].call_soon_threadsafe(ready["stop"].set)
-        thread.join()
 
 
 @dataclass

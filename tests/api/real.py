@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
+import ssl
+import threading
+from contextlib import asynccontextmanager, contextmanager
+from typing import TYPE_CHECKING, Any
 
 import httpx2
 
@@ -12,11 +14,13 @@ from earmark.api.server import _door, first_free_port
 from earmark.config import Settings
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
     from earmark.api.door import House
 
 HOST = "127.0.0.1"
+# The door is plain HTTP here; an empty context spares every client the reading of certificate bundles.
+NO_TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 
 
 @asynccontextmanager
@@ -31,5 +35,30 @@ async def served(house: House) -> AsyncIterator[str]:
 async def calling(url: str, key: str | None) -> AsyncIterator[httpx2.AsyncClient]:
     """Somebody with this key, or with none."""
     headers = {"Authorization": f"Bearer {key}"} if key else {}
-    async with httpx2.AsyncClient(base_url=url, headers=headers, timeout=60, trust_env=False) as client:
+    async with httpx2.AsyncClient(base_url=url, headers=headers, timeout=60, trust_env=False, verify=NO_TLS) as client:
         yield client
+
+
+@contextmanager
+def running(make: Callable[[], Awaitable[House]]) -> Iterator[str]:
+    """A real server in a thread of its own, until the block is left."""
+    opened = threading.Event()
+    ready: dict[str, Any] = {}
+
+    async def serve() -> None:
+        house, ready["loop"], ready["stop"] = await make(), asyncio.get_running_loop(), asyncio.Event()
+        async with served(house) as url:
+            ready["url"] = url
+            opened.set()
+            await ready["stop"].wait()
+        await house.till.close()
+        await house.engine.close()
+
+    thread = threading.Thread(target=lambda: asyncio.run(serve()))
+    thread.start()
+    try:
+        assert opened.wait(timeout=60), "the server did not open"
+        yield ready["url"]
+    finally:
+        ready["loop"].call_soon_threadsafe(ready["stop"].set)
+        thread.join()

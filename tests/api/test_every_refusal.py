@@ -6,29 +6,31 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
 
 from earmark import errors
 from earmark.api import problems
+from earmark.clock import MovableClock
 from earmark.domain.payment import Standing
 from earmark.engine.gateway import Report
 from earmark.errors import UNTOLD, EarmarkError
+from earmark.store.memory import MemoryStore
 
-from .conftest import KEY
-from .real import calling, served
+from .conftest import KEY, house_over
+from .real import calling, running
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
     import httpx2
 
     from earmark.api.door import House
-    from earmark.clock import MovableClock
 
 STANDARD = {"type", "title", "status", "detail", "code", "transient"}
-MONEY = {"Idempotency-Key": "money"}
+_numbers = itertools.count(1)
 
 
 class World:
@@ -38,6 +40,7 @@ class World:
         self, shop: httpx2.AsyncClient, stranger: httpx2.AsyncClient, house: House, clock: MovableClock, patch: Any
     ) -> None:
         self.shop, self.stranger, self.house, self.clock, self.patch = shop, stranger, house, clock, patch
+        self.event = f"concert-{next(_numbers)}"
 
     async def post(self, path: str, body: Any = None, **headers: str) -> httpx2.Response:
         """As the shop."""
@@ -45,7 +48,7 @@ class World:
 
     async def hold(self, *seats: str, buyer: str = "alice", **more: Any) -> httpx2.Response:
         """Ask for seats."""
-        return await self.post("/v1/bookings", {"event_id": "concert", "buyer": buyer, "seats": list(seats)} | more)
+        return await self.post("/v1/bookings", {"event_id": self.event, "buyer": buyer, "seats": list(seats)} | more)
 
     async def held(self, *seats: str, **more: Any) -> str:
         """A hold that must succeed."""
@@ -66,7 +69,7 @@ class World:
 
     async def pay(self, booking: str, method: str = "pm_card_visa") -> httpx2.Response:
         """At the sandbox."""
-        return await self.verb(booking, "pay", {"method": method}, **MONEY)
+        return await self.verb(booking, "pay", {"method": method}, **{"Idempotency-Key": f"money-{booking}"})
 
     def broken(self, error: BaseException) -> None:
         """From now on the store answers like this."""
@@ -78,11 +81,28 @@ class World:
             self.patch.setattr(self.house.engine.store, name, refuse)
 
 
+@pytest.fixture(scope="module")
+def shared() -> Iterator[tuple[str, House, MovableClock]]:
+    """One server for all of them: its URL, and what is behind it."""
+    clock = MovableClock()
+    behind: list[House] = []
+
+    async def make() -> House:
+        behind.append(house_over(MemoryStore(clock=clock), clock))
+        return behind[0]
+
+    with running(make) as url:
+        yield url, behind[0], clock
+
+
 @pytest.fixture
-async def world(house: House, clock: MovableClock, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[World]:
-    async with served(house) as url, calling(url, KEY) as shop, calling(url, None) as stranger:
+async def world(shared: tuple[str, House, MovableClock], monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[World]:
+    """An event of its own, and a store that is only broken for this test."""
+    url, house, clock = shared
+    async with calling(url, KEY) as shop, calling(url, None) as stranger:
+        world = World(shop, stranger, house, clock, monkeypatch)
         body = {
-            "id": "concert",
+            "id": world.event,
             "name": "A concert",
             "currency": "EUR",
             "per_buyer_max": 4,
@@ -90,7 +110,7 @@ async def world(house: House, clock: MovableClock, monkeypatch: pytest.MonkeyPat
             "pools": [{"id": "GA", "capacity": 2, "price": 2500}],
         }
         assert (await shop.post("/v1/events", json=body)).status_code == 201
-        yield World(shop, stranger, house, clock, monkeypatch)
+        yield world
 
 
 async def event_unknown(w: World) -> httpx2.Response:
@@ -118,7 +138,7 @@ async def not_found(w: World) -> httpx2.Response:
 
 
 async def event_exists(w: World) -> httpx2.Response:
-    body = {"id": "concert", "name": "Again", "currency": "EUR", "pools": [{"id": "GA", "capacity": 1, "price": 1}]}
+    body = {"id": w.event, "name": "Again", "currency": "EUR", "pools": [{"id": "GA", "capacity": 1, "price": 1}]}
     return await w.post("/v1/events", body)
 
 
@@ -128,7 +148,7 @@ async def seats_taken(w: World) -> httpx2.Response:
 
 
 async def none_available(w: World) -> httpx2.Response:
-    return await w.post("/v1/bookings", {"event_id": "concert", "buyer": "bob", "best_available": {"count": 9}})
+    return await w.post("/v1/bookings", {"event_id": w.event, "buyer": "bob", "best_available": {"count": 9}})
 
 
 async def pool_exhausted(w: World) -> httpx2.Response:
@@ -137,7 +157,7 @@ async def pool_exhausted(w: World) -> httpx2.Response:
 
 async def capacity_in_use(w: World) -> httpx2.Response:
     await w.held(pools={"GA": 2})
-    return await w.shop.patch("/v1/events/concert", json={"pools": [{"id": "GA", "capacity": 1}]})
+    return await w.shop.patch(f"/v1/events/{w.event}", json={"pools": [{"id": "GA", "capacity": 1}]})
 
 
 async def limit_exceeded(w: World) -> httpx2.Response:
@@ -145,7 +165,7 @@ async def limit_exceeded(w: World) -> httpx2.Response:
 
 
 async def sale_closed(w: World) -> httpx2.Response:
-    await w.shop.patch("/v1/events/concert", json={"sale_closes_at": "2020-01-01T00:00:00Z"})
+    await w.shop.patch(f"/v1/events/{w.event}", json={"sale_closes_at": "2020-01-01T00:00:00Z"})
     return await w.hold("A1")
 
 
@@ -183,7 +203,7 @@ async def payment_declined(w: World) -> httpx2.Response:
 async def refund_refused(w: World) -> httpx2.Response:
     booking = await w.held("A1")
     assert (await w.pay(booking)).status_code == 200
-    return await w.verb(booking, "refunds", {"amount": 4501}, **{"Idempotency-Key": "back"})
+    return await w.verb(booking, "refunds", {"amount": 4501}, **{"Idempotency-Key": f"back-{booking}"})
 
 
 async def idempotency_in_progress(w: World) -> httpx2.Response:
@@ -200,7 +220,7 @@ async def booking_expired(w: World) -> httpx2.Response:
 
 async def idempotency_mismatch(w: World) -> httpx2.Response:
     for seat in ("A1", "A2"):
-        body = {"event_id": "concert", "buyer": "alice", "seats": [seat]}
+        body = {"event_id": w.event, "buyer": "alice", "seats": [seat]}
         answer = await w.post("/v1/bookings", body, **{"Idempotency-Key": "one"})
     return answer
 
@@ -236,7 +256,7 @@ async def unsupported_media_type(w: World) -> httpx2.Response:
 
 async def overloaded(w: World) -> httpx2.Response:
     """A fault is injected: the line is full."""
-    w.house.engine._holds._waiting_max = 0
+    w.patch.setattr(w.house.engine._holds, "_waiting_max", 0)
     return await w.hold("A1")
 
 
@@ -267,7 +287,7 @@ async def unavailable(w: World) -> httpx2.Response:
 async def internal(w: World) -> httpx2.Response:
     """A fault is injected: a bug of ours."""
     w.broken(ValueError("SELECT secret FROM inside"))
-    return await w.shop.get("/v1/events/concert")
+    return await w.shop.get(f"/v1/events/{w.event}")
 
 
 PROVOKED: dict[str, Callable[[World], Awaitable[httpx2.Response]]] = {

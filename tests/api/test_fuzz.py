@@ -14,23 +14,18 @@ import msgspec
 import pytest
 import requests
 
-from earmark.api.door import House, Reply
-from earmark.api.events import draw
-from earmark.api.identity import Identity
-from earmark.api.metrics import Metrics
-from earmark.api.till import Till
+from earmark.api.door import Reply
 from earmark.clock import MovableClock
-from earmark.engine.engine import Engine
-from earmark.publish.availability import Availability
 from earmark.store.memory import MemoryStore
-from earmark.uuids import Uuid7Ids
-from earmark.wiring import open_sandbox
 
-from .conftest import KEY
-from .fuzz import Findings, Fuzzer, running
+from .conftest import KEY, house_over
+from .fuzz import Findings, Fuzzer
+from .real import running
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from earmark.api.door import House
 
 PROOF = bool(os.environ.get("EARMARK_PROOF"))
 EXAMPLES, SENT_MIN = (120, 5000) if PROOF else (5, 200)
@@ -44,19 +39,10 @@ pytestmark = [
 ]
 
 
-def house() -> House:
+async def house() -> House:
     """A shop in memory, with all that a shop has."""
     clock = MovableClock()
-    engine = Engine(MemoryStore(clock=clock), ids=Uuid7Ids())
-    return House(
-        engine=engine,
-        identity=Identity(admin_key=KEY),
-        metrics=Metrics(version="test"),
-        clock=clock,
-        guests=True,
-        availability=Availability(engine, clock=clock, word=draw),
-        till=Till(engine, open_sandbox(clock)),
-    )
+    return house_over(MemoryStore(clock=clock), clock)
 
 
 def furnished(url: str) -> Fuzzer:
@@ -132,6 +118,7 @@ def test_a_planted_500_is_found_and_the_rest_is_still_sent(monkeypatch: pytest.M
     assert findings.sent >= 30, "it went on after the first finding"
 
 
+@pytest.mark.skipif(not PROOF, reason="a long proof")
 def test_an_answer_that_the_document_has_not_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """The control: a field of another type, and a status that nobody wrote down."""
     from earmark.api import events

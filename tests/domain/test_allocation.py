@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from earmark.domain.allocation import Wish, allocate
@@ -100,7 +100,7 @@ HOUSES = st.lists(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(house=HOUSES, count=st.integers(1, 6), together=st.booleans(), category=st.sampled_from([None, "c0", "c1"]))
 def test_what_is_offered_is_free_of_the_kind_and_enough(
     *, house: list[tuple[int, set[int], set[int]]], count: int, together: bool, category: str | None
@@ -137,7 +137,7 @@ def test_what_is_offered_is_free_of_the_kind_and_enough(
     assert found == best(list(reversed(seats)), count, taken=taken, together=together, category=category)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(length=st.integers(2, 12), count=st.integers(1, 6))
 def test_a_single_seat_is_left_only_where_it_must_be(length: int, count: int) -> None:
     """In an empty row a way without a leftover is taken whenever there is one."""

@@ -10,7 +10,7 @@ import pytest
 import earmark.domain
 
 MODULES = sorted(Path(earmark.domain.__path__[0]).glob("*.py"))
-ALLOWED = {"__future__", "collections", "datetime", "decimal", "enum", "msgspec", "typing", "uuid"}
+ALLOWED = {"__future__", "collections", "datetime", "decimal", "enum", "itertools", "msgspec", "re", "typing", "uuid"}
 IMPURE_CALLS = {"now", "utcnow", "today", "open", "print", "input", "uuid1", "uuid4", "uuid7", "getenv", "exec", "eval"}
 
 

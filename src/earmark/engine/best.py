@@ -111,8 +111,11 @@ class BestSeats:
         house.waiting[:0] = house.parked
         house.parked.clear()
         self._wake(house, event_id)
-        if house.idle:
-            self._houses.pop(event_id, None)
+        self._tidy(house, event_id)
+
+    def _tidy(self, house: _House, event_id: EventId) -> None:
+        if house.idle and self._houses.get(event_id) is house:
+            del self._houses[event_id]
 
     def _wake(self, house: _House, event_id: EventId) -> None:
         if house.waiting and house.reading is None:
@@ -130,6 +133,7 @@ class BestSeats:
                             wanted.offer.set_exception(broken)
         finally:
             house.reading = None
+            self._tidy(house, event_id)
 
     async def _choose(self, house: _House, event_id: EventId, batch: list[_Wanted]) -> None:
         """One reading for all of them, each offered what is best of what is left."""

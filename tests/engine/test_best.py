@@ -1,0 +1,115 @@
+"""Choosing seats for many: nobody waits for ever, nothing offered is lost, and the search has an end."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+
+from earmark.domain.allocation import Wish
+from earmark.domain.event import Event
+from earmark.domain.ids import Buyer, EventId, SeatId
+from earmark.domain.seat import Seat
+from earmark.engine.asks import Actor, Create, Decided, Hold
+from earmark.engine.best import ROUNDS_MAX, BestSeats
+from earmark.engine.engine import Engine
+from earmark.engine.replay import Replays
+from earmark.errors import NoneAvailable, SeatsTaken
+from earmark.store.memory import MemoryStore
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from earmark.clock import MovableClock
+    from earmark.engine.asks import Answer
+    from earmark.uuids import Uuid7Ids
+
+EVENT = EventId("concert")
+SHOP = Actor(name="shop", live=True)
+
+
+@pytest.fixture
+async def engine(clock: MovableClock, ids: Uuid7Ids) -> Engine:
+    """Four seats in a row."""
+    made = Engine(MemoryStore(clock=clock), ids=ids)
+    event = Event(id=EVENT, name="A concert", currency="EUR", live=True, created_at=clock.now())
+    seats = tuple(Seat(event_id=EVENT, id=SeatId(f"A{n}"), price=1, row="A", number=n) for n in range(1, 5))
+    await made.create(Create(actor=SHOP, entry_id=ids.entry_id(), event=event, seats=seats))
+    return made
+
+
+def ask(ids: Uuid7Ids, buyer: str = "ann") -> Hold:
+    return Hold(actor=SHOP, entry_id=ids.entry_id(), booking_id=ids.booking_id(), event_id=EVENT, buyer=Buyer(buyer))
+
+
+def chooser(engine: Engine, hold: Callable[[Hold], Awaitable[Answer]]) -> BestSeats:
+    return BestSeats(engine.store, hold=hold, replays=Replays(engine.store, within=10))
+
+
+async def turns(true: Callable[[], bool]) -> None:
+    """Let the others go on until a fact is so."""
+    for _ in range(1000):
+        if true():
+            return
+        await asyncio.sleep(0)
+    raise AssertionError("it never was so")
+
+
+async def test_whoever_is_always_too_late_is_told_so_in_the_end(engine: Engine, ids: Uuid7Ids) -> None:
+    """A bounded number of times it chooses again, and then the refusal says that it may succeed later."""
+    tried: list[tuple[SeatId, ...]] = []
+
+    async def too_late(one: Hold) -> Answer:
+        tried.append(one.seats)
+        raise SeatsTaken(seats=one.seats)
+
+    best = chooser(engine, too_late)
+    with pytest.raises(SeatsTaken) as refused:
+        await best.hold(ask(ids), Wish(count=2))
+    assert len(tried) == ROUNDS_MAX
+    assert refused.value.transient
+    assert not best._houses, "nothing is left behind"
+
+
+async def test_who_waits_for_what_another_was_offered_gets_it_if_it_is_not_taken(engine: Engine, ids: Uuid7Ids) -> None:
+    """The last seats are on offer to one; the next is not sent away before that is decided."""
+    decide: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    async def hold(one: Hold) -> Answer:
+        if one.buyer == "slow":
+            await decide
+            raise NoneAvailable(asked=0, available=0)
+        return await engine.hold(one)
+
+    best = chooser(engine, hold)
+    slow = asyncio.create_task(best.hold(ask(ids, "slow"), Wish(count=4)))
+    await turns(lambda: bool(best._houses) and bool(best._houses[EVENT].offered))
+    next_ = asyncio.create_task(best.hold(ask(ids, "next"), Wish(count=4)))
+    await turns(lambda: bool(best._houses[EVENT].parked))
+    decide.set_result(None)
+    with pytest.raises(NoneAvailable):
+        await slow
+    answer = await next_
+    assert isinstance(answer, Decided)
+    assert len(answer.value.lines.seats) == 4
+    assert not best._houses
+
+
+async def test_an_offer_to_somebody_who_left_is_made_to_the_next(engine: Engine, ids: Uuid7Ids) -> None:
+    """A caller that hangs up while it is being chosen for keeps no seat from the others."""
+    best = chooser(engine, engine.hold)
+    for _ in range(3):
+        leaving = asyncio.create_task(best.hold(ask(ids), Wish(count=4)))
+        for _turn in range(2):
+            await asyncio.sleep(0)
+        leaving.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await leaving
+    answer = await best.hold(ask(ids), Wish(count=4))
+    assert isinstance(answer, Decided)
+    assert not best._houses
+    with pytest.raises(NoneAvailable) as none:
+        await best.hold(ask(ids, "bob"), Wish(count=1))
+    assert (none.value.available, none.value.transient) == (0, True)
+    await best.close()
