@@ -18,7 +18,7 @@ def _forget(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     "text, left",
     [
-        (f"key {new_key(live=True)} refused", f"key {STRUCK} refused"),
+        ("key ek_live_0123456789abcdef refused", f"key {STRUCK} refused"),
         ("token et_WyJhIl0.c2lnbmF0dXJl.", f"token {STRUCK}."),
         ("whsec_c2VjcmV0+/=", STRUCK),
         ("sk_live_51Habcdefgh, rk_test_51Habcdefgh", f"{STRUCK}, {STRUCK}"),
@@ -53,6 +53,11 @@ def test_a_secret_is_struck_out_by_its_shape(text: str, left: str) -> None:
 def test_what_is_no_secret_stays(text: str) -> None:
     """A log is there to be read."""
     assert redact(text) == text
+
+
+def test_a_key_as_we_make_it_is_struck_out() -> None:
+    """Whatever chance put into it."""
+    assert redact(f"{new_key(live=True)} {new_key(live=False)}") == f"{STRUCK} {STRUCK}"
 
 
 def test_a_known_secret_needs_no_shape() -> None:
