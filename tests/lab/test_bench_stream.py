@@ -52,6 +52,7 @@ def test_a_run_that_is_fine_has_no_flaw() -> None:
         {"told": msgspec.structs.replace(TOLD, median_ms=250.0)},
         {"rss_mb": (60.0, 61.0, 161.0)},
         {"dropped": False},
+        {"rate": 3.0},
     ],
     ids=lambda worse: next(iter(worse)),
 )

@@ -1,7 +1,7 @@
 """Serving: one process, one event loop, with the workers beside the door. `crew.py` runs several.
 
-Stopping is polite and bounded: no new connection is taken, what was accepted is finished, and whoever only keeps a
-connection open is not waited for.
+Stopping is polite and bounded (`api/drain.py`): what was accepted is finished, and whoever only keeps a connection open
+is not waited for.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import gc
 import logging
 import signal
 import socket
+import sys
 import warnings
 from typing import TYPE_CHECKING, Any
 
@@ -150,6 +151,7 @@ async def signals(stop: asyncio.Event) -> AsyncIterator[None]:
 
 @contextlib.asynccontextmanager
 async def _door(house: House, settings: Settings, stop: asyncio.Event) -> AsyncIterator[None]:
+    _allow_files(BACKLOG + settings.stream_readers_max)
     server = _granian(house.drain.around(create_app(house)), settings)
     serving = asyncio.create_task(server.serve())
     serving.add_done_callback(lambda _: stop.set())
@@ -168,6 +170,18 @@ async def _door(house: House, settings: Settings, stop: asyncio.Event) -> AsyncI
         serving.cancel()
         with contextlib.suppress(asyncio.CancelledError, Exception):
             await asyncio.wait_for(serving, timeout=GRACE_SECONDS)
+
+
+def _allow_files(count: int) -> None:
+    """As many connections as there may be, as far as the system lets us: each is an open file."""
+    if sys.platform == "win32":
+        return
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = count if hard == resource.RLIM_INFINITY else min(count, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 async def _drain(house: House, settings: Settings, stop: asyncio.Event) -> None:

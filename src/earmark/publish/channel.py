@@ -35,6 +35,8 @@ TICK_SECONDS = 0.02
 """How long changes are collected before they are read together."""
 ENTRIES_MAX = 1000
 """Who missed more than these reads the whole map instead."""
+PAST_MARGIN = 100
+"""How much further back is read than one reader needs, for the others who come from about the same place."""
 UNNUMBERED_SECONDS_MAX = 1.0
 """Entries that no relay has numbered for so long are looked for in the map."""
 PAUSE_SECONDS = 1.0
@@ -72,7 +74,9 @@ class Channel:
         self._due: set[SeatId] = set()
         self._alarm = 0.0
         self._moment: tuple[datetime, float]
-        self._past = asyncio.Lock()
+        self._asking = asyncio.Lock()
+        self._past: tuple[int, int, set[SeatId]] | None = None
+        """After which entry and up to which one the past was read, and the seats that were named in it."""
         self._task: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
@@ -130,10 +134,21 @@ class Channel:
         return found or self.scene.snapshot()
 
     async def _read_past(self, number: int) -> set[SeatId] | None:
-        """The seats that entries from before this channel's memory name; None when those are too many."""
-        async with self._past:
-            entries = await self._store.outbox.read_numbered(self.event_id, after=number, limit=ENTRIES_MAX + 1)
-            return None if len(entries) > ENTRIES_MAX else await self._name(entries)
+        """The seats that entries from before this channel's memory name; None when those are too many.
+
+        After another server went away, many ask at once, from about the same place: one reading serves them.
+        """
+        async with self._asking:
+            if self._past and self._past[0] <= number and self._past[1] >= self.scene.oldest - 1:
+                return self._past[2]
+            after = max(number - PAST_MARGIN, 0)
+            entries = await self._store.outbox.read_numbered(self.event_id, after=after, limit=ENTRIES_MAX + 1)
+            if len(entries) > ENTRIES_MAX:
+                return None
+            named = await self._name(entries)
+            if named is not None:
+                self._past = (after, entries[-1].sequence if entries else after, named)
+            return named
 
     def _time(self) -> float:
         """A clock that never steps, and that tests can push."""
@@ -161,8 +176,10 @@ class Channel:
     async def _wait(self) -> None:
         """Until there is news, or the clock has some; a clock that was pushed is noticed by whoever counts entries."""
         if not self._news.is_set():
+            # Not `wait_for`: in Python 3.11 it forgets that it was cancelled when there is news at the same moment.
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._news.wait(), timeout=max(self._alarm - self._time(), 0.0))
+                async with asyncio.timeout(max(self._alarm - self._time(), 0.0)):
+                    await self._news.wait()
         self._news.clear()
 
     async def _round(self) -> None:

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping
 
 MEDIAN_MS_MAX = 250.0
+RATE_SHARE_MIN = 0.9
+"""Of the pace that was asked for: a machine that is too busy to make the changes measures itself."""
 RSS_GROWTH_MB_MAX = 64.0
 """From the middle of a run to its end: what grows with every change would grow on."""
 STALL_SECONDS = 2.0
@@ -75,6 +77,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
         told, [_, middle, end] = self.told, self.rss_mb
         checks = {
             f"{told.missing} changes were never seen by somebody": told.missing == 0,
+            f"only {self.rate:g} changes were made per second": self.rate >= RATE_SHARE_MIN * self.plan.rate,
             f"half of all changes took longer than {told.median_ms} ms to be seen": told.median_ms < MEDIAN_MS_MAX,
             f"the server grew from {middle} to {end} MB": end - middle < RSS_GROWTH_MB_MAX,
             "the reader that stopped reading was not dropped": self.dropped,
