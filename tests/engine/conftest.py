@@ -97,6 +97,7 @@ class Line:
         lane_min: int = 1,
         size_max: int = 100,
         waiting_max: int = 5000,
+        waiting_seconds_max: float = 15.0,
         wants: Mapping[int, str] = MappingProxyType({}),
     ) -> None:
         self.store = HandStore()
@@ -108,6 +109,7 @@ class Line:
             lane_min=lane_min,
             size_max=size_max,
             waiting_max=waiting_max,
+            waiting_seconds_max=waiting_seconds_max,
         )
         self.requests: list[asyncio.Task[object]] = []
 

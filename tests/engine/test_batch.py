@@ -35,6 +35,10 @@ async def answers_to(*requests: asyncio.Task[object]) -> list[object]:
     return list(await asyncio.gather(*requests))
 
 
+def is_full(line: Line) -> bool:
+    return line.batcher.is_full
+
+
 async def test_a_lone_request_goes_at_once(line: Line) -> None:
     """There is no timer: when nothing is under way, nobody waits for company."""
     request = line.submit(1)
@@ -212,6 +216,46 @@ async def test_past_the_bound_a_request_is_turned_away_at_the_door(line_of: Call
     (await line.store.next()).commit()
     assert await answers_to(running, *waiting) == [1, 2, 3]
     assert line.store.carried == [(1,), (2, 3)]
+
+
+async def test_a_line_that_stands_still_takes_nobody_in(
+    line_of: Callable[..., Line], turn: Turn, jump: Callable[[float], None]
+) -> None:
+    """When the first in line has waited for too long, a newcomer would wait longer: it hears so at once."""
+    line = line_of(waiting_seconds_max=5)
+    running = line.submit(1)
+    first = await line.store.next()
+    waiting = line.submit(2)
+    await turn()
+    assert not is_full(line)
+    jump(6)
+    assert is_full(line)
+    with pytest.raises(Overloaded):
+        await line.submit(3)
+    first.commit()
+    (await line.store.next()).commit()
+    assert await answers_to(running, waiting) == [1, 2]
+    assert not is_full(line), "an empty line is never full"
+
+
+async def test_a_line_that_is_slow_takes_in_what_it_can_carry_in_time(
+    line_of: Callable[..., Line], turn: Turn, jump: Callable[[float], None]
+) -> None:
+    """The pace of the batches before says how long a newcomer would wait, before anybody has."""
+    line = line_of(waiting_seconds_max=5, size_max=2)
+    learned = line.submit(1)
+    slow = await line.store.next()
+    jump(20)
+    slow.commit()
+    assert await learned == 1
+    running = line.submit(2)
+    first = await line.store.next()
+    waiting = line.submit(3)
+    await turn()
+    assert is_full(line), "a request takes seconds here, and two are before the next"
+    first.commit()
+    (await line.store.next()).commit()
+    assert await answers_to(running, waiting) == [2, 3]
 
 
 async def test_whoever_waits_too_long_is_refused_for_certain_and_never_run(

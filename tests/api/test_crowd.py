@@ -1,0 +1,91 @@
+"""The door under a crowd: who is turned away, how, and what it costs the others. And whoever sends slowly."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+
+from earmark.api.patience import Patience
+from earmark.api.turnstile import Turnstile
+from earmark.engine.batch import Batcher
+
+if TYPE_CHECKING:
+    import httpx2
+
+    from earmark.api.door import House
+
+FEW = 3
+
+
+async def test_who_would_wait_too_long_is_told_to_come_again(
+    shop: httpx2.AsyncClient, house: House, event: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """503 with `Retry-After`, before the request is read: not even a senseless one is looked at."""
+    monkeypatch.setattr(Batcher, "is_full", True)
+    answer = await shop.post("/v1/bookings", content=b"senseless")
+    assert answer.status_code == 503
+    assert answer.headers["retry-after"] == "1"
+    assert answer.json()["code"] == "overloaded"
+    assert answer.json()["transient"] is True
+    assert (await shop.get(f"/v1/events/{event}/seats")).status_code == 200, "who only looks is in no line"
+    assert b'earmark_verbs_total{outcome="overloaded",verb="hold"} 1.0' in house.metrics.page()
+    monkeypatch.undo()
+    body = {"event_id": event, "buyer": "ann", "seats": ["A1"]}
+    assert (await shop.post("/v1/bookings", json=body)).status_code == 201
+
+
+async def test_every_verb_of_the_engine_has_a_line_that_the_door_can_ask(house: House) -> None:
+    """A verb whose line is called otherwise than its call would never be found full."""
+    assert set(house.engine.lines) == {"hold", "extend", "confirm", "release", "cancel"}
+
+
+async def test_few_are_turned_away_at_once_and_many_in_turn() -> None:
+    """A burst passes; after it, first come, first served, and nobody is forgotten."""
+    turnstile, passed = Turnstile(per_second=1000, burst=FEW), []
+
+    async def go(number: int) -> None:
+        await turnstile.turn()
+        passed.append(number)
+
+    tasks = [asyncio.create_task(go(number)) for number in range(10)]
+    await asyncio.sleep(0)
+    assert passed[:FEW] == [0, 1, 2]
+    await asyncio.gather(*tasks)
+    assert passed == list(range(10))
+
+
+async def test_who_leaves_the_turnstile_takes_nobodys_turn() -> None:
+    """A connection that breaks while it waits for its no costs the next one nothing."""
+    turnstile = Turnstile(per_second=1000, burst=1)
+    await turnstile.turn()
+    leaver, stayer = asyncio.create_task(turnstile.turn()), asyncio.create_task(turnstile.turn())
+    await asyncio.sleep(0)
+    leaver.cancel()
+    await stayer
+    assert leaver.cancelled()
+
+
+async def test_patience_ends_for_who_does_not_come_and_for_nobody_else() -> None:
+    """One timer for all: whoever came in time is not bothered, whoever did not is given up."""
+    patience, never = Patience(0.05), asyncio.get_running_loop().create_future()
+    soon = asyncio.get_running_loop().create_future()
+    waiting = asyncio.create_task(patience.wait(soon))
+    late = asyncio.create_task(patience.wait(never))
+    await asyncio.sleep(0)
+    soon.set_result("here")
+    assert await waiting == "here"
+    with pytest.raises(TimeoutError):
+        await late
+    assert not late.cancelled()
+
+
+async def test_patience_does_not_swallow_a_cancellation() -> None:
+    """Who is sent away by somebody else is not told a story about being slow."""
+    patience = Patience(60)
+    waiting = asyncio.create_task(patience.wait(asyncio.get_running_loop().create_future()))
+    await asyncio.sleep(0)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
