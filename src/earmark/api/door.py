@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import re
 import time
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
@@ -20,13 +19,15 @@ from starlette.responses import Response
 from earmark.api import problems
 from earmark.api.identity import Identity, Principal, Scope
 from earmark.api.metrics import Metrics
-from earmark.api.till import Till
 from earmark.domain.journal import Key
 from earmark.engine.asks import Answer, Decided, Memo, Replayed
 from earmark.engine.engine import Engine
 from earmark.engine.ports import Clock
+from earmark.engine.till import Till
 from earmark.errors import EarmarkError, InvalidRequest, Outage
 from earmark.publish.availability import Availability
+from earmark.words.asking import check_key
+from earmark.words.bodies import place
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -43,9 +44,6 @@ KEY_HEADER = "idempotency-key"
 REPLAYED_HEADER = "Idempotency-Replayed"
 JSON = "application/json"
 
-_KEY = re.compile(r"[\x21-\x7e]{1,255}")
-_AT = re.compile(r"^(?P<message>.*?)(?: - at `(?P<path>[^`]*)`)?$", re.DOTALL)
-_FIELD = re.compile(r"Object (?:(?P<missing>missing required)|contains unknown) field `(?P<name>[^`]*)`")
 _encoder = msgspec.json.Encoder()
 log = structlog.get_logger("earmark")
 
@@ -121,6 +119,11 @@ class Visit:
         """The body, byte for byte."""
         return self._raw
 
+    @property
+    def root(self) -> str:
+        """Where the API is mounted in a larger application; nothing where it stands alone."""
+        return str(self.request.scope.get("root_path", "")).rstrip("/")
+
     def memo(self, render: Render, *, status: HTTPStatus) -> Memo | None:
         """The idempotency key, if the caller chose one: in their scope, for this method, path and body."""
         return self.memo_of(lambda value, now: say(render(value, now), status=status))
@@ -130,12 +133,10 @@ class Visit:
         text = self.request.headers.get(KEY_HEADER)
         if text is None:
             return None
-        if not _KEY.fullmatch(text):
-            raise InvalidRequest.at("Idempotency-Key", "must be 1 to 255 visible ASCII characters")
-        request = self.request
-        digest = hashlib.sha256(f"{request.method}\n{request.url.path}\n".encode() + self._raw).digest()
+        path = self.request.url.path.removeprefix(self.root)
+        digest = hashlib.sha256(f"{self.request.method}\n{path}\n".encode() + self._raw).digest()
         return Memo(
-            key=Key(self.principal.actor.name, text),
+            key=Key(self.principal.actor.name, check_key(text)),
             request_hash=digest,
             render=lambda value, now: _as_stored(word(value, now)),
         )
@@ -246,20 +247,6 @@ def _decode(decoder: msgspec.json.Decoder[Any], raw: bytes) -> Any:
     try:
         return decoder.decode(raw or b"{}")
     except msgspec.ValidationError as wrong:
-        raise InvalidRequest.at(*_place(str(wrong))) from wrong
+        raise InvalidRequest.at(*place(str(wrong))) from wrong
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as broken:
         raise InvalidRequest.at("", f"the body is not JSON: {broken}") from broken
-
-
-def _place(text: str) -> tuple[str, str]:
-    """Where and what, from msgspec's one sentence."""
-    found = _AT.match(text)
-    assert found is not None
-    path = (found["path"] or "").removeprefix("$").removeprefix(".")
-    message = found["message"]
-    if field := _FIELD.match(message):
-        path = f"{path}.{field['name']}".removeprefix(".")
-        message = "is required" if field["missing"] else "is not a field of this request"
-    elif " matching regex " in message:
-        message = "has characters that are not allowed here"
-    return path, message[:1].lower() + message[1:]

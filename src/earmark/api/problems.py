@@ -13,35 +13,15 @@ import msgspec
 from starlette.responses import Response
 
 from earmark import errors
-from earmark.errors import EarmarkError, Refusal
+from earmark.errors import EarmarkError, Forbidden, NotFound, Refusal, Unauthorized
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+__all__ = ["Forbidden", "NotFound", "Unauthorized"]
+
 MEDIA_TYPE = "application/problem+json"
 RETRY_SECONDS = "1"
-
-
-@dataclass(kw_only=True, eq=False)
-class Unauthorized(Refusal):
-    """The request shows no valid key or token."""
-
-    code = "unauthorized"
-
-
-@dataclass(kw_only=True, eq=False)
-class Forbidden(Refusal):
-    """This key or token may not do that."""
-
-    code = "forbidden"
-    needs: str | None = None
-
-
-@dataclass(kw_only=True, eq=False)
-class NotFound(Refusal):
-    """There is nothing at this address."""
-
-    code = "not_found"
 
 
 @dataclass(kw_only=True, eq=False)

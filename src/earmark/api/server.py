@@ -21,8 +21,8 @@ from earmark.api.door import House
 from earmark.api.events import draw
 from earmark.api.identity import Identity
 from earmark.api.metrics import Metrics
-from earmark.api.till import Till
 from earmark.clock import SystemClock
+from earmark.engine.till import Till
 from earmark.errors import SetupError
 from earmark.publish.availability import Availability
 from earmark.publish.news import Feed
