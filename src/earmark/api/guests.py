@@ -21,7 +21,7 @@ async def welcome(visit: Visit) -> Reply:
     token = visit.house.identity.issue(buyer, now=now, seconds=GUEST_SECONDS)
     ends_at = datetime.fromtimestamp(int(now.timestamp()) + GUEST_SECONDS, UTC)
     secure = "; Secure" if visit.request.url.scheme == "https" else ""
-    cookie = f"{COOKIE}={token}; Path=/; Max-Age={GUEST_SECONDS}; HttpOnly; SameSite=Strict{secure}"
+    cookie = f"{COOKIE}={token}; Path={visit.root or '/'}; Max-Age={GUEST_SECONDS}; HttpOnly; SameSite=Strict{secure}"
     answer = words.GuestAnswer(buyer=buyer, expires_at=ends_at)
     return say(answer, status=HTTPStatus.CREATED, headers={"Set-Cookie": cookie, "Cache-Control": "no-store"})
 

@@ -44,10 +44,10 @@ BACKLOG = 2048
 TAKEN = {errno.EADDRINUSE, errno.EACCES}
 
 
-async def serve(settings: Settings, *, ready: Callable[[str], None]) -> None:
-    """Serve until SIGINT or SIGTERM; `ready` is told the URL once the door is open."""
+@contextlib.asynccontextmanager
+async def opened(settings: Settings) -> AsyncIterator[tuple[House, list[loop.Agent]]]:
+    """What the settings describe, behind a door that is not open yet, and the workers that belong beside it."""
     assert settings.admin_key is not None
-    _check_free(settings.host, settings.port)
     engine = await engine_for(settings)
     metrics = Metrics(version=__version__)
     till = Till(engine, open_sandbox() | open_gateways(settings, engine.store.accounts))
@@ -60,7 +60,6 @@ async def serve(settings: Settings, *, ready: Callable[[str], None]) -> None:
         availability=Availability(engine, clock=SystemClock(), word=draw),
         till=till,
     )
-    stop = asyncio.Event()
     agents: list[loop.Agent] = []
     if settings.sweep:
         sweeper = Sweeper(
@@ -71,16 +70,28 @@ async def serve(settings: Settings, *, ready: Callable[[str], None]) -> None:
         )
         agents += [sweeper, Relay(engine.store.outbox, Feed()), Reconciler(till.teller)]
     try:
-        async with threads_ended(), _signals(stop), _door(create_app(house), settings, stop):
-            # What is here by now stays: to search it for rubbish again and again would be a pause in every minute.
-            gc.collect()
-            gc.freeze()
-            ready(f"http://{_shown(settings.host)}:{settings.port}")
-            await loop.run(agents, stop)
-            await stop.wait()
+        yield house, agents
     finally:
         await till.close()
         await engine.close()
+
+
+async def serve(settings: Settings, *, ready: Callable[[str], None]) -> None:
+    """Serve until SIGINT or SIGTERM; `ready` is told the URL once the door is open."""
+    _check_free(settings.host, settings.port)
+    stop = asyncio.Event()
+    async with (
+        opened(settings) as (house, agents),
+        threads_ended(),
+        _signals(stop),
+        _door(create_app(house), settings, stop),
+    ):
+        # What is here by now stays: to search it for rubbish again and again would be a pause in every minute.
+        gc.collect()
+        gc.freeze()
+        ready(f"http://{_shown(settings.host)}:{settings.port}")
+        await loop.run(agents, stop)
+        await stop.wait()
 
 
 @contextlib.asynccontextmanager
