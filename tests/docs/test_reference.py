@@ -198,7 +198,7 @@ def test_every_option_is_documented(command: str) -> None:
     """A command's section begins as its help does, and has its options in the same order."""
     told, shown = section(COMMANDS, f"## {command}"), _help(command)
     assert told.strip().splitlines()[0] in shown
-    options = [option for line in re.findall(r"^│ (--.*)", shown, re.MULTILINE) for option in _options(line)]
+    options = [option for line in re.findall(r"^│ (?:\*| )? *(--.*)", shown, re.MULTILINE) for option in _options(line)]
     assert [option for row in table(told) for option in codes(row[0])] == options
 
 

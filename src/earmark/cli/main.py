@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from cyclopts import App, CycloptsError
 from rich.console import Console
 
-from earmark.cli import accounts, bench, database, explain, locks, payments, race, sandbox, serving
+from earmark.cli import accounts, bench, database, explain, locks, payments, race, sandbox, serving, verbs
 from earmark.errors import EarmarkError
 from earmark.version import __version__
 
@@ -24,6 +24,18 @@ app = App(
 app.command(serving.demo)
 app.command(serving.serve)
 app.command(serving.work)
+app.command(verbs.event)
+for verb in (
+    verbs.hold,
+    verbs.show,
+    verbs.extend,
+    verbs.pay,
+    verbs.confirm,
+    verbs.release,
+    verbs.cancel,
+    verbs.refund,
+):
+    app.command(verb)
 app.command(database.migrate)
 app.command(database.verify)
 app.command(explain.explain)
