@@ -27,7 +27,7 @@ BIN = Path(sys.executable).parent
 SHIM = Path(__file__).with_name("curl.py")
 STORY_SECONDS_MAX = 60
 FOREGROUND = re.compile(r"^earmark (demo|serve|work|sandbox)\b")
-SETUP = re.compile(r"^(make |\. \.venv/)")
+SETUP = re.compile(r"^(make |pip install |\. \.venv/)")
 ANY = "…"
 
 _HEAD = """
