@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from earmark.words.bodies import Layout, NewPool, NewSeat, PoolChange, SeatChange
     from earmark.words.values import (
         Booking,
+        Delta,
         Entry,
         Event,
         Explanation,
@@ -24,14 +25,17 @@ if TYPE_CHECKING:
         Payment,
         Pool,
         PoolLine,
+        Recalled,
         Ruling,
         Seat,
         SeatLine,
+        Token,
         Undone,
     )
 
 __all__ = [
     "Booking",
+    "Delta",
     "Earmark",
     "EarmarkError",
     "Entry",
@@ -50,6 +54,7 @@ __all__ = [
     "Pool",
     "PoolChange",
     "PoolLine",
+    "Recalled",
     "Refusal",
     "Ruling",
     "Seat",
@@ -57,6 +62,7 @@ __all__ = [
     "SeatLine",
     "SeatState",
     "State",
+    "Token",
     "Undone",
     "__version__",
 ]

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 ONLY_IN_PROCESS = {"open", "sweep"}
-ONLY_OVER_HTTP = {"close"}
+ONLY_OVER_HTTP = {"close", "stream", "idempotency", "token"}
 
 
 def verbs(kind: type) -> dict[str, inspect.Signature]:

@@ -21,7 +21,7 @@ SWAPS = (
     (r"\bimport asyncio\n", "import time\n"),
     (r"\basyncio\.sleep\b", "time.sleep"),
     (r"\b__a(enter|exit)__\b", r"__\1__"),
-    (r"\baclose\b", "close"),
+    (r"\ba(close|read)\b", r"\1"),
     (r"\bAsyncIterator\b", "Iterator"),
     (r"\bAsyncBaseTransport\b", "BaseTransport"),
     (r"\bAsyncClient\b", "Client"),

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Literal, Self, TypeVar
 
 import httpx2
 
 from earmark.client import wire
+from earmark.client.follow import EVENT_BYTES_MAX, SILENCE_SECONDS_MAX, Follower
 from earmark.words import fields, values
 
 if TYPE_CHECKING:
@@ -208,6 +210,38 @@ class AsyncClient:
         """Money back for a sale, all of it or a part, without a change to what was sold."""
         said = fields.said(amount=amount, reason=reason)
         return await self._send(wire.post("bookings", str(booking_id), "refunds", said=said, key=key), values.Paid)
+
+    async def stream(self, event_id: str) -> AsyncIterator[values.Map | values.Delta]:
+        """Follow an event: its whole map, and then what changes. It comes back by itself to where it was cut off."""
+        follower = Follower(event_id, url=self.url, retries=self._retries, deadline_seconds=self._deadline)
+        while True:
+            try:
+                async with self._http.sse(
+                    self.url + follower.path,
+                    headers=follower.headers,
+                    timeout=httpx2.Timeout(self._timeout, read=SILENCE_SECONDS_MAX),
+                    max_event_size=EVENT_BYTES_MAX,
+                ) as source:
+                    answer = source.response
+                    if answer.status_code == HTTPStatus.OK:
+                        async for event in source:
+                            if change := follower.hear(event.event, event.data, event.id):
+                                yield change
+                        pause = follower.after_end()
+                    else:
+                        pause = follower.after(answer.status_code, answer.headers, await answer.aread())
+            except httpx2.RequestError as lost:
+                pause = follower.after_loss(lost)
+            await asyncio.sleep(pause)
+
+    async def idempotency(self, key: str) -> values.Recalled:
+        """What became of your own request with this key."""
+        return await self._send(wire.get("idempotency", key), values.Recalled)
+
+    async def token(self, buyer: str, *, seconds: int | None = None) -> values.Token:
+        """A token for one buyer, to hand to their browser."""
+        said = fields.said(buyer=buyer, seconds=seconds)
+        return await self._send(wire.post("tokens", said=said, key=None), values.Token)
 
     async def _send(self, ask: wire.Ask, kind: type[T]) -> T:
         patience = wire.Patience(ask, url=self.url, retries=self._retries, deadline_seconds=self._deadline)

@@ -6,7 +6,7 @@ Times are aware and in UTC, money is in minor units of its currency, ids are tex
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
@@ -194,3 +194,28 @@ class BookingsPage(Struct, frozen=True, kw_only=True):
 
     bookings: tuple[Booking, ...]
     next_cursor: str | None
+
+
+class Delta(Struct, frozen=True, kw_only=True):
+    """The seats and pools of a map that may have changed, each as it is now."""
+
+    seats: tuple[Seat, ...] = ()
+    pools: tuple[Pool, ...] = ()
+
+
+class Recalled(Struct, frozen=True, kw_only=True):
+    """What became of the request with an idempotency key; `status` and `answer` are what it was told, if it is done."""
+
+    key: str
+    state: Literal["done", "in_progress", "unknown"]
+    status: int | None = None
+    booking_id: str | None = None
+    answer: Any = None
+
+
+class Token(Struct, frozen=True, kw_only=True):
+    """What lets one buyer speak for themselves, for a while."""
+
+    token: str
+    buyer: str
+    expires_at: Moment
