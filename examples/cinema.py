@@ -24,7 +24,7 @@ async def buy(shop: Earmark, show: str, *seats: str, buyer: str) -> str:
         held = await shop.hold(show, buyer=buyer, seats=seats)
     except Refusal as refusal:
         return refusal.code
-    return await pay(shop, str(held.id))
+    return await pay(shop, held.id)
 
 
 async def pay(shop: Earmark, booking_id: str) -> str:
@@ -67,7 +67,7 @@ async def two_families(website: Earmark, box_office: Earmark) -> None:
             # Nothing was held, not even the three seats that are free, so there is nothing to let go of.
             print(f"{family} wants {' '.join(seats)}, but {' '.join(refusal.seats)} is gone: row F instead")
             held = await shop.hold(EVENING, buyer=family, seats=["F1", "F2", "F3", "F4"])
-        await pay(shop, str(held.id))
+        await pay(shop, held.id)
 
     await asyncio.gather(
         seat(website, "family-1", "E1", "E2", "E3", "E4"),
@@ -80,7 +80,7 @@ async def nobody_pays(website: Earmark, box_office: Earmark, clock: MovableClock
     unpaid = await website.hold(EVENING, buyer="alice", seats=["A1", "A2"], ttl_seconds=300)
     print(f"alice holds A1 A2: bob is told {await buy(box_office, EVENING, 'A2', buyer='bob')}")
     clock.advance(300)
-    bob, alice = await buy(box_office, EVENING, "A2", buyer="bob"), await pay(website, str(unpaid.id))
+    bob, alice = await buy(box_office, EVENING, "A2", buyer="bob"), await pay(website, unpaid.id)
     print(f"five minutes later: bob is told {bob}, and alice, who pays now, {alice}")
 
 
@@ -88,8 +88,8 @@ async def show_hall(shop: Earmark, show: str) -> None:
     """The hall as the database has it: `#` is sold, `.` is not."""
     print(show)
     places = (await shop.map(show)).seats
-    for row, seats in groupby(places, key=lambda place: place.seat.id[0]):
-        print(" ", row, " ".join("#" if place.owner_state == "confirmed" else "." for place in seats))
+    for row, seats in groupby(places, key=lambda place: place.id[0]):
+        print(" ", row, " ".join("#" if place.state == "booked" else "." for place in seats))
 
 
 async def main() -> None:

@@ -28,7 +28,7 @@ async def book(airline: Earmark, flight: str, seats: Sequence[str], *, bags: int
         held = await airline.hold(flight, buyer=buyer, seats=seats, pools={"bag": bags} if bags else None)
     except Refusal as refusal:
         return refusal.code
-    return await pay(airline, str(held.id))
+    return await pay(airline, held.id)
 
 
 async def pay(airline: Earmark, booking_id: str) -> str:
@@ -48,8 +48,8 @@ def tally(told: Iterable[str]) -> str:
 async def left(airline: Earmark, flight: str) -> str:
     """What anybody may still book, as the database has it."""
     cabin = await airline.map(flight)
-    seats = sum(1 for place in cabin.seats if place.owner_state not in {"held", "paying", "confirmed"})
-    return f"{seats} seats and {cabin.pools[0].free} bags left"
+    seats = sum(place.state == "available" for place in cabin.seats)
+    return f"{seats} seats and {cabin.pools[0].available} bags left"
 
 
 async def one_seat_on_three_flights(airline: Earmark) -> None:
@@ -91,7 +91,7 @@ async def somebody_stays_home(airline: Earmark) -> None:
     sold = await airline.confirm(held.id, payment_id=f"card-{held.id}")
     kept = await airline.cancel(sold.id, seats=["14C"], pools={"bag": 1}, reason="one of three stays home")
     told = await book(airline, NEXT_DAY, ["14C"], bags=1, buyer="alice")
-    print(f"three fly, then two: fare {sold.total / 100:.2f}, then {kept.total / 100:.2f}; 14C again: {told}")
+    print(f"three fly, then two: fare {sold.total}, then {kept.total}; 14C again: {told}")
 
 
 async def nobody_pays(airline: Earmark, clock: MovableClock) -> None:
@@ -100,7 +100,7 @@ async def nobody_pays(airline: Earmark, clock: MovableClock) -> None:
     unpaid = await airline.hold(RETURN, buyer="group-4", seats=seats, pools={"bag": 10}, ttl_seconds=900)
     print(f"group-4 holds row 20 and every bag: bob is told {await book(airline, RETURN, ['2A'], bags=1, buyer='bob')}")
     clock.advance(900)
-    bob, group = await book(airline, RETURN, seats, bags=10, buyer="bob"), await pay(airline, str(unpaid.id))
+    bob, group = await book(airline, RETURN, seats, bags=10, buyer="bob"), await pay(airline, unpaid.id)
     print(f"a quarter of an hour later: bob, who wants the same, is told {bob}, and group-4, who pays now, {group}")
 
 

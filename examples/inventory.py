@@ -24,7 +24,7 @@ async def order(earmark: Earmark, buyer: str, **basket: int) -> str:
         held = await earmark.hold(NORTH, buyer=buyer, pools=basket)
     except Refusal as refusal:
         return refusal.code
-    return await pay(earmark, str(held.id))
+    return await pay(earmark, held.id)
 
 
 async def pay(earmark: Earmark, order_id: str) -> str:
@@ -43,7 +43,7 @@ def tally(told: Iterable[str]) -> str:
 
 async def free(earmark: Earmark) -> dict[str, int]:
     """What anybody may still buy, as the database has it."""
-    return {pool.id: pool.free for pool in (await earmark.map(NORTH)).pools}
+    return {pool.id: pool.available for pool in (await earmark.map(NORTH)).pools}
 
 
 async def order_by_hand(shop: sqlite3.Connection, units: int, both_have_read: asyncio.Barrier) -> None:
@@ -102,7 +102,7 @@ async def nobody_pays(earmark: Earmark, clock: MovableClock) -> None:
     unpaid = await earmark.hold(NORTH, buyer="alice", pools={"shirt": 20}, ttl_seconds=300)
     print(f"alice holds 20 shirts: bob is told {await order(earmark, 'bob', shirt=5)}")
     clock.advance(300)
-    bob, alice = await order(earmark, "bob", shirt=5), await pay(earmark, str(unpaid.id))
+    bob, alice = await order(earmark, "bob", shirt=5), await pay(earmark, unpaid.id)
     print(f"five minutes later: bob is told {bob}, and alice, who pays now, {alice}")
 
 

@@ -55,7 +55,7 @@ async def letter_about(shop: Earmark, entry: Entry, subject: str) -> EmailMessag
     letter["Subject"] = subject
     # One id per entry: a mail server that sees it twice may drop the second.
     letter["Message-ID"] = f"<{entry.id}@shop.example>"
-    seats = ", ".join(seat.id for seat in booking.lines.seats) or "none"
+    seats = ", ".join(seat.id for seat in booking.seats) or "none"
     letter.set_content(f"Booking {booking.id}\nSeats: {seats}\n")
     return letter
 

@@ -1,7 +1,94 @@
 """Earmark: set it aside, pay for it, keep it. Never sold twice."""
 
-from earmark.errors import EarmarkError, Outage, Refusal
-from earmark.library import Earmark
+from importlib import import_module
+from typing import TYPE_CHECKING
+
 from earmark.version import __version__
 
-__all__ = ["Earmark", "EarmarkError", "Outage", "Refusal", "__version__"]
+if TYPE_CHECKING:
+    from earmark.domain.event import OnDecline
+    from earmark.domain.machine import State
+    from earmark.domain.money import Money
+    from earmark.domain.payment import PaymentState
+    from earmark.domain.seat import SeatState
+    from earmark.errors import EarmarkError, Outage, Refusal
+    from earmark.library import Earmark
+    from earmark.words.bodies import Layout, NewPool, NewSeat, PoolChange, SeatChange
+    from earmark.words.values import (
+        Booking,
+        Delta,
+        Entry,
+        Event,
+        Explanation,
+        Map,
+        Paid,
+        Payment,
+        Pool,
+        PoolLine,
+        Recalled,
+        Ruling,
+        Seat,
+        SeatLine,
+        Token,
+        Undone,
+    )
+
+__all__ = [
+    "Booking",
+    "Delta",
+    "Earmark",
+    "EarmarkError",
+    "Entry",
+    "Event",
+    "Explanation",
+    "Layout",
+    "Map",
+    "Money",
+    "NewPool",
+    "NewSeat",
+    "OnDecline",
+    "Outage",
+    "Paid",
+    "Payment",
+    "PaymentState",
+    "Pool",
+    "PoolChange",
+    "PoolLine",
+    "Recalled",
+    "Refusal",
+    "Ruling",
+    "Seat",
+    "SeatChange",
+    "SeatLine",
+    "SeatState",
+    "State",
+    "Token",
+    "Undone",
+    "__version__",
+]
+
+_HOMES = {
+    "Earmark": "library",
+    "EarmarkError": "errors",
+    "Layout": "words.bodies",
+    "Money": "domain.money",
+    "NewPool": "words.bodies",
+    "NewSeat": "words.bodies",
+    "OnDecline": "domain.event",
+    "Outage": "errors",
+    "PaymentState": "domain.payment",
+    "PoolChange": "words.bodies",
+    "Refusal": "errors",
+    "SeatChange": "words.bodies",
+    "SeatState": "domain.seat",
+    "State": "domain.machine",
+}
+
+
+def __getattr__(name: str) -> object:
+    """Each name is fetched when it is first asked for: the client and the test plugin should not load the engine."""
+    if name not in __all__:
+        raise AttributeError(f"module 'earmark' has no attribute {name!r}")
+    found = getattr(import_module(f"earmark.{_HOMES.get(name, 'words.values')}"), name)
+    globals()[name] = found
+    return found

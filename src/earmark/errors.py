@@ -10,7 +10,7 @@ Errors carry facts; the door (`earmark.api`) turns them into sentences for buyer
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -24,7 +24,7 @@ UNTOLD = frozenset({"transient", "lapses", "surely_new"})
 class EarmarkError(Exception):
     """Anything Earmark raises on purpose."""
 
-    code: ClassVar[str] = "error"
+    code: str = "error"
     transient: bool = False
 
     def __str__(self) -> str:
@@ -274,6 +274,28 @@ class InvalidRequest(Refusal):
 
 
 @dataclass(kw_only=True, eq=False)
+class Unauthorized(Refusal):
+    """The request shows no valid key or token."""
+
+    code = "unauthorized"
+
+
+@dataclass(kw_only=True, eq=False)
+class Forbidden(Refusal):
+    """This key or token may not do that."""
+
+    code = "forbidden"
+    needs: str | None = None
+
+
+@dataclass(kw_only=True, eq=False)
+class NotFound(Refusal):
+    """There is nothing at this address."""
+
+    code = "not_found"
+
+
+@dataclass(kw_only=True, eq=False)
 class Overloaded(Outage):
     """More requests wait than can be answered in time; this one was not begun."""
 
@@ -297,6 +319,15 @@ class StoreUnavailable(Outage):
 
 class RowBusy(StoreUnavailable):
     """A row stayed locked for too long; whoever does not need that row may still be served."""
+
+
+@dataclass(kw_only=True, eq=False)
+class Unreachable(Outage):
+    """The service gave no answer in time; what was asked of it with a key may be asked again with that key."""
+
+    url: str
+    because: str
+    key: str | None = None
 
 
 @dataclass(kw_only=True, eq=False)

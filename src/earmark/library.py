@@ -6,41 +6,57 @@
         booking = await earmark.confirm(booking.id, payment_id="till-1")
 
 Each call returns the booking as it then is, or raises a `Refusal` (the rules say no, nothing was changed) or an
-`Outage` (a dependency stayed silent).
+`Outage` (a dependency stayed silent). `earmark.client` has the same calls for a server somewhere else: the same
+arguments, the same values, the same errors.
 """
 
 from __future__ import annotations
 
+import hashlib
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any
-from uuid import UUID
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+import msgspec
 
 from earmark import wiring
-from earmark.domain.event import Event
-from earmark.domain.ids import BookingId, Buyer, EventId, PoolId, SeatId
-from earmark.domain.money import AMOUNT_MAX, is_currency
-from earmark.domain.pool import Pool
-from earmark.domain.refunds import check_rules
-from earmark.domain.seat import Seat
-from earmark.engine.asks import Actor, Cancel, Confirm, Create, Decided, Extend, Hold, Release
-from earmark.errors import BookingUnknown, EventUnknown, InvalidRequest
+from earmark.domain.ids import Buyer, EventId, SeatId
+from earmark.domain.journal import Key
+from earmark.engine.asks import Actor, Confirm, Decided, Extend, Memo, Release
+from earmark.engine.ports import BookingFilter
+from earmark.engine.till import Till
+from earmark.errors import BookingUnknown, EventUnknown, Refusal, SeatUnknown
+from earmark.words import asking, bodies, fields, problems, values, wording
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping, Sequence
+    from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+    from datetime import datetime
+    from typing import Unpack
+    from uuid import UUID
 
-    from earmark.domain.booking import Booking
-    from earmark.domain.journal import Entry
-    from earmark.engine.asks import Answer, Undone
+    from earmark.domain import booking as law
+    from earmark.domain.event import Event
+    from earmark.engine.asks import Answer, Paid
     from earmark.engine.engine import Engine
+    from earmark.engine.gateway import Gateway
     from earmark.engine.ports import Clock, SeatMap
+    from earmark.words.bodies import Layout, NewPool, NewSeat, PoolChange, SeatChange
+    from earmark.words.fields import NewTerms, Terms
+
+T = TypeVar("T")
+
+PAGE_SIZE = 200
+REFUSED = 402
+"""The status under which a key remembers a no."""
 
 
 class Earmark:
     """A shop's own booking engine."""
 
-    def __init__(self, engine: Engine, *, live: bool = True) -> None:
+    def __init__(self, engine: Engine, *, live: bool = True, gateways: Mapping[str, Gateway] | None = None) -> None:
         self.engine = engine
+        self.till = Till(engine, gateways or {})
         self._actor = Actor(name="library", live=live)
+        self._scope = "library" if live else "library:test"
 
     @classmethod
     @asynccontextmanager
@@ -52,16 +68,22 @@ class Earmark:
         migrate: bool = True,
         live: bool = True,
         clock: Clock | None = None,
+        gateways: Mapping[str, Gateway] | None = None,
     ) -> AsyncIterator[Earmark]:
         """Open a database (`postgresql://…`, `sqlite:///…`, `memory:`), bringing its schema up to date first.
 
         With a Redis, hopeless holds are refused in front of the database; it decides nothing, and may be gone.
+        Payments go to the `gateways` by name; where none are given there is the sandbox, for test events alone.
         """
         if migrate:
             await wiring.migrate(database_url)
         engine = await wiring.open_engine(database_url, redis_url=redis_url, clock=clock)
         try:
-            yield cls(engine, live=live)
+            earmark = cls(engine, live=live, gateways=gateways or wiring.open_sandbox(clock))
+            try:
+                yield earmark
+            finally:
+                await earmark.till.close()
         finally:
             await engine.close()
 
@@ -71,34 +93,65 @@ class Earmark:
         *,
         name: str,
         currency: str,
-        seats: Mapping[str, int] | None = None,
-        pools: Mapping[str, tuple[int, int]] | None = None,
-        **policy: Any,
-    ) -> Event:
+        seats: Mapping[str, int] | Sequence[NewSeat] | None = None,
+        pools: Mapping[str, tuple[int, int]] | Sequence[NewPool] | None = None,
+        layout: Layout | None = None,
+        key: str | None = None,
+        **terms: Unpack[Terms],
+    ) -> values.Event:
         """An event that sells seats (their prices by name) and pools (capacity and price by name)."""
-        if not is_currency(currency):
-            raise InvalidRequest.at("currency", "is not an ISO 4217 currency")
-        if not seats and not pools:
-            raise InvalidRequest.at("seats", "an event sells seats, pools, or both")
-        numbers = [*(seats or {}).values(), *(number for pool in (pools or {}).values() for number in pool)]
-        if any(not 0 <= number <= AMOUNT_MAX for number in numbers):
-            raise InvalidRequest.at("seats", f"prices and capacities are from 0 to {AMOUNT_MAX}")
-        own = EventId(event_id)
-        now = (await self.engine.store.read_map(own)).now
-        event = Event(id=own, name=name, currency=currency, live=self._actor.live, created_at=now, **policy)
-        check_rules(event)
-        ask = Create(
-            actor=self._actor,
-            entry_id=self.engine.ids.entry_id(),
-            event=event,
-            seats=tuple(Seat(event_id=own, id=SeatId(seat), price=price) for seat, price in (seats or {}).items()),
-            pools=tuple(
-                Pool(event_id=own, id=PoolId(pool), capacity=capacity, price=price)
-                for pool, (capacity, price) in (pools or {}).items()
-            ),
-        )
-        created: Event = _value(await self.engine.create(ask))
-        return created
+        said = fields.create(event_id, name=name, currency=currency, seats=seats, pools=pools, layout=layout, **terms)
+        body = bodies.read(bodies.EventBody, said)
+        now = (await self.engine.store.read_map(EventId(event_id))).now
+        common = self._common("create", said, key, _event)
+        ask = asking.create(body, now=now, ids=self.engine.ids, **common)
+        return _answer(await self.engine.create(ask), _event, values.Event)
+
+    async def change(
+        self,
+        event_id: str,
+        *,
+        seats: Sequence[SeatChange] = (),
+        pools: Sequence[PoolChange] = (),
+        key: str | None = None,
+        **terms: Unpack[NewTerms],
+    ) -> values.Event:
+        """Change window, limits, prices and capacity; block and unblock seats."""
+        said = fields.change(seats=seats, pools=pools, **terms)
+        body = bodies.read(bodies.EventPatchBody, said)
+        common = self._common(f"change {event_id}", said, key, _event)
+        ask = asking.change(body, event_id=EventId(event_id), **common)
+        return _answer(await self.engine.change(ask), _event, values.Event)
+
+    async def event(self, event_id: str) -> values.Event:
+        """An event as it is."""
+        return wording.event_value(await self._find_event(event_id))
+
+    async def events(self) -> AsyncIterator[values.Event]:
+        """Every event, by id, read page by page as you go."""
+        after: EventId | None = None
+        while True:
+            found = await self.engine.store.list_events(live=self._actor.live, after=after, limit=PAGE_SIZE)
+            for event in found:
+                yield wording.event_value(event)
+            if len(found) < PAGE_SIZE:
+                return
+            after = found[-1].id
+
+    async def map(self, event_id: str) -> values.Map:
+        """The seats and pools of an event, for showing."""
+        event = await self._find_event(event_id)
+        return wording.map_value(event, await self.engine.store.read_map(event.id))
+
+    async def seat(self, event_id: str, seat_id: str) -> values.Seat:
+        """One seat, for showing."""
+        seen = await self._see(event_id, seat_id)
+        return wording.seat_value(seen.seats[0], now=seen.now, buyer=None)
+
+    async def explain(self, event_id: str, seat_id: str) -> values.Explanation:
+        """Why a seat is, or is not, available."""
+        seen = await self._see(event_id, seat_id)
+        return wording.explanation_value(seen.seats[0], now=seen.now, buyer=None)
 
     async def hold(
         self,
@@ -108,100 +161,183 @@ class Earmark:
         seats: Sequence[str] = (),
         pools: Mapping[str, int] | None = None,
         ttl_seconds: int | None = None,
-    ) -> Booking:
+        key: str | None = None,
+    ) -> values.Booking:
         """Set seats and pool units aside for a few minutes, all or nothing."""
-        if not seats and not pools:
-            raise InvalidRequest.at("seats", "a hold names seats, pools, or both")
-        if len(set(seats)) != len(seats):
-            raise InvalidRequest.at("seats", "names a seat twice")
-        if any(units < 1 for units in (pools or {}).values()):
-            raise InvalidRequest.at("pools", "units must be at least 1")
-        ask = Hold(
-            actor=self._actor,
-            entry_id=self.engine.ids.entry_id(),
-            booking_id=self.engine.ids.booking_id(),
-            event_id=EventId(event_id),
-            buyer=Buyer(buyer),
-            seats=tuple(SeatId(seat) for seat in seats),
-            pools={PoolId(pool): units for pool, units in (pools or {}).items()},
-            ttl_seconds=ttl_seconds,
-        )
-        return _booking(await self.engine.hold(ask))
+        said = fields.hold(event_id, buyer=buyer, seats=seats, pools=pools, ttl_seconds=ttl_seconds)
+        body = bodies.read(bodies.HoldBody, said)
+        common = self._common("hold", said, key, _booking)
+        ask = asking.hold(body, buyer=Buyer(buyer), booking_id=self.engine.ids.booking_id(), **common)
+        return _answer(await self.engine.hold(ask), _booking, values.Booking)
 
-    async def extend(self, booking_id: BookingId | str, *, seconds: int) -> Booking:
+    async def booking(self, booking_id: str | UUID) -> values.Booking:
+        """A booking as it is. A hold whose time is over reads as expired, whoever meets it first."""
+        now, booking = await self._find_booking(booking_id)
+        return wording.booking_value(booking, now)
+
+    async def bookings(
+        self, *, buyer: str | None = None, event_id: str | None = None, state: str | None = None
+    ) -> AsyncIterator[values.Booking]:
+        """Bookings, oldest first, the expired ones too; read page by page as you go."""
+        wanted = BookingFilter(
+            live=self._actor.live,
+            limit=PAGE_SIZE,
+            buyer=Buyer(buyer) if buyer else None,
+            event_id=EventId(event_id) if event_id else None,
+            state=asking.state_of(state),
+        )
+        while True:
+            now, found = await self.engine.store.list_bookings(wanted)
+            for booking in found:
+                yield wording.booking_value(booking, now)
+            if len(found) < PAGE_SIZE:
+                return
+            wanted = msgspec.structs.replace(wanted, after=found[-1].id)
+
+    async def history(self, booking_id: str | UUID) -> list[values.Entry]:
+        """All that happened to a booking, oldest first."""
+        _, booking = await self._find_booking(booking_id)
+        return [wording.entry_value(entry) for entry in await self.engine.store.read_history(booking.id)]
+
+    async def extend(self, booking_id: str | UUID, *, seconds: int, key: str | None = None) -> values.Booking:
         """More time, within the longest life of a hold."""
-        return _booking(await self.engine.extend(Extend(**self._about(booking_id), seconds=seconds)))
+        said = fields.said(seconds=seconds)
+        body, own = bodies.read(bodies.ExtendBody, said), asking.booking_id_of(str(booking_id))
+        ask = Extend(**self._common(f"extend {own}", said, key, _booking), booking_id=own, seconds=body.seconds)
+        return _answer(await self.engine.extend(ask), _booking, values.Booking)
+
+    async def pay(
+        self,
+        booking_id: str | UUID,
+        *,
+        method: str,
+        gateway: str | None = None,
+        capture: Literal["manual", "automatic"] = "manual",
+        return_url: str | None = None,
+        key: str | None = None,
+    ) -> values.Paid:
+        """Pay for a hold at a gateway. Sold if the booking is `confirmed`; while it is `paying`, ask again later."""
+        said = fields.said(method=method, gateway=gateway, capture=capture, return_url=return_url)
+        body, own = bodies.read(bodies.PayBody, said), asking.booking_id_of(str(booking_id))
+        common = self._common(f"pay {own}", said, key or self.engine.ids.entry_id().hex, _paid)
+        chosen = self.till.choose(body.gateway, live=self._actor.live)
+        ask = asking.pay(body, booking_id=own, gateway=chosen, **common)
+        return _answer(await self.till.pay(ask), _paid, values.Paid)
+
+    async def payments(self, booking_id: str | UUID) -> list[values.Payment]:
+        """The payments of a booking, oldest first."""
+        _, booking = await self._find_booking(booking_id)
+        return [wording.payment_value(payment) for payment, _ in await self.engine.store.list_payments(booking.id)]
 
     async def confirm(
-        self, booking_id: BookingId | str, *, payment_id: str, payment_method: str | None = None
-    ) -> Booking:
-        """The money was taken: the hold becomes a sale."""
-        ask = Confirm(**self._about(booking_id), payment_id=payment_id, payment_method=payment_method)
-        return _booking(await self.engine.confirm(ask))
+        self,
+        booking_id: str | UUID,
+        *,
+        payment_id: str,
+        payment_method: str | None = None,
+        key: str | None = None,
+    ) -> values.Booking:
+        """The money was taken elsewhere: the hold becomes a sale."""
+        said = fields.said(payment_id=payment_id, payment_method=payment_method)
+        body, own = bodies.read(bodies.ConfirmBody, said), asking.booking_id_of(str(booking_id))
+        common = self._common(f"confirm {own}", said, key, _booking)
+        ask = Confirm(**common, booking_id=own, payment_id=body.payment_id, payment_method=body.payment_method)
+        return _answer(await self.engine.confirm(ask), _booking, values.Booking)
 
-    async def release(self, booking_id: BookingId | str) -> Booking:
+    async def release(self, booking_id: str | UUID, *, key: str | None = None) -> values.Booking:
         """Let go of a hold."""
-        return _booking(await self.engine.release(Release(**self._about(booking_id))))
+        own = asking.booking_id_of(str(booking_id))
+        ask = Release(**self._common(f"release {own}", {}, key, _booking), booking_id=own)
+        return _answer(await self.engine.release(ask), _booking, values.Booking)
 
     async def cancel(
         self,
-        booking_id: BookingId | str,
+        booking_id: str | UUID,
         *,
+        refund: Literal["full", "none"] | int | None = None,
         seats: Sequence[str] = (),
         pools: Mapping[str, int] | None = None,
         reason: str | None = None,
-    ) -> Booking:
-        """Undo a sale, or some seats and units of it."""
-        ask = Cancel(
-            **self._about(booking_id),
-            seats=frozenset(SeatId(seat) for seat in seats),
-            pools={PoolId(pool): units for pool, units in (pools or {}).items()},
-            reason=reason,
-        )
-        undone: Undone = _value(await self.engine.cancel(ask))
-        return undone.booking
+        key: str | None = None,
+    ) -> values.Undone:
+        """Undo a sale, or some seats and units of it; its money goes back by the event's rules, unless you say."""
+        said = fields.cancel(refund=refund, seats=seats, pools=pools, reason=reason)
+        body, own = bodies.read(bodies.CancelBody, said), asking.booking_id_of(str(booking_id))
+        ask = asking.cancel(body, booking_id=own, **self._common(f"cancel {own}", said, key, wording.undone_value))
+        return _answer(await self.till.cancel(ask), wording.undone_value, values.Undone)
 
-    async def booking(self, booking_id: BookingId | str) -> Booking:
-        """A booking as it is. A hold whose time is over may still read `held` here until somebody meets it."""
-        _, booking = await self.engine.store.read_booking(_id(booking_id))
-        if booking is None or not self._actor.may_see(booking):
-            raise BookingUnknown(booking_id=str(booking_id))
-        return booking
-
-    async def history(self, booking_id: BookingId | str) -> list[Entry]:
-        """All that happened to a booking."""
-        return await self.engine.store.read_history((await self.booking(booking_id)).id)
-
-    async def map(self, event_id: str) -> SeatMap:
-        """The seats and pools of an event, for showing."""
-        event = await self.engine.store.read_event(EventId(event_id))
-        if event is None or event.live != self._actor.live:
-            raise EventUnknown(event_id=event_id)
-        return await self.engine.store.read_map(event.id)
+    async def refund(
+        self, booking_id: str | UUID, *, amount: int, reason: str | None = None, key: str | None = None
+    ) -> values.Paid:
+        """Money back for a sale, all of it or a part, without a change to what was sold."""
+        said = fields.said(amount=amount, reason=reason)
+        body, own = bodies.read(bodies.RefundBody, said), asking.booking_id_of(str(booking_id))
+        common = self._common(f"refund {own}", said, key or self.engine.ids.entry_id().hex, wording.paid_value)
+        ask = asking.refund(body, booking_id=own, ids=self.engine.ids, **common)
+        return _answer(await self.till.refund(ask), wording.paid_value, values.Paid)
 
     async def sweep(self, *, limit: int = 200) -> int:
         """End up to `limit` holds whose time is over. Nothing depends on it; counts and lists look tidier."""
         return len(await self.engine.expire(limit=limit))
 
-    def _about(self, booking_id: BookingId | str) -> dict[str, Any]:
-        return {"actor": self._actor, "entry_id": self.engine.ids.entry_id(), "booking_id": _id(booking_id)}
+    async def _find_event(self, event_id: str) -> Event:
+        # PostgreSQL's text cannot hold a zero, so nothing has one in its name.
+        event = await self.engine.store.read_event(EventId(event_id)) if "\0" not in event_id else None
+        if event is None or event.live != self._actor.live:
+            raise EventUnknown(event_id=event_id)
+        return event
+
+    async def _see(self, event_id: str, seat_id: str) -> SeatMap:
+        event = await self._find_event(event_id)
+        seen = await self.engine.store.read_map(event.id, seat_id=SeatId(seat_id)) if "\0" not in seat_id else None
+        if seen is None or not seen.seats:
+            raise SeatUnknown(seats=(seat_id,))
+        return seen
+
+    async def _find_booking(self, booking_id: str | UUID) -> tuple[datetime, law.Booking]:
+        now, booking = await self.engine.store.read_booking(asking.booking_id_of(str(booking_id)))
+        if booking is None or not self._actor.may_see(booking):
+            raise BookingUnknown(booking_id=str(booking_id))
+        return now, booking
+
+    def _common(
+        self, what: str, said: fields.Fields, key: str | None, word: Callable[[Any, datetime], Any]
+    ) -> asking.Common:
+        memo = None if key is None else self._memo(what, said, asking.check_key(key), word)
+        return {"actor": self._actor, "entry_id": self.engine.ids.entry_id(), "memo": memo}
+
+    def _memo(self, what: str, said: fields.Fields, key: str, word: Callable[[Any, datetime], Any]) -> Memo:
+        def render(value: Any, now: datetime) -> tuple[int, bytes]:
+            try:
+                return 200, msgspec.json.encode(word(value, now))
+            except Refusal as refusal:
+                return REFUSED, msgspec.json.encode(problems.tell(refusal))
+
+        digest = hashlib.sha256(f"{what}\n".encode() + fields.encode(said)).digest()
+        return Memo(key=Key(self._scope, key), request_hash=digest, render=render)
 
 
-def _id(booking_id: BookingId | str) -> BookingId:
-    """A booking's id, also as the text that a page or a log carries."""
-    if not isinstance(booking_id, str):
-        return booking_id
-    try:
-        return BookingId(UUID(booking_id))
-    except ValueError:
-        raise BookingUnknown(booking_id=booking_id) from None
+def _answer(answer: Answer, word: Callable[[Any, datetime], T], kind: type[T]) -> T:
+    """What a key remembers, else what was decided now."""
+    memory = answer.memory
+    if memory is not None:
+        if memory.status == REFUSED:
+            raise problems.retell(msgspec.json.decode(memory.body), status=memory.status)
+        return msgspec.json.decode(memory.body, type=kind)
+    assert isinstance(answer, Decided), "what is replayed is remembered"
+    return word(answer.value, answer.now)
 
 
-def _value(answer: Answer) -> Any:
-    assert isinstance(answer, Decided), "only a key replays, and the library uses none"
-    return answer.value
+def _event(event: Event, _: datetime) -> values.Event:
+    return wording.event_value(event)
 
 
-def _booking(answer: Answer) -> Booking:
-    booking: Booking = _value(answer)
-    return booking
+def _booking(booking: law.Booking, now: datetime) -> values.Booking:
+    return wording.booking_value(booking, now)
+
+
+def _paid(paid: Paid, now: datetime) -> values.Paid:
+    """Sold, or under way; whoever paid for nothing is told so."""
+    if refusal := wording.refused_payment(paid, now):
+        raise refusal
+    return wording.paid_value(paid, now)

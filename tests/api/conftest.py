@@ -12,8 +12,8 @@ from earmark.api.door import House
 from earmark.api.events import draw
 from earmark.api.identity import Identity
 from earmark.api.metrics import Metrics
-from earmark.api.till import Till
 from earmark.engine.engine import Engine
+from earmark.engine.till import Till
 from earmark.publish.availability import Availability
 from earmark.publish.targets import Targets
 from earmark.store.memory import MemoryStore

@@ -21,12 +21,12 @@ from earmark.api.door import House
 from earmark.api.events import draw
 from earmark.api.identity import Identity, Principal, hash_of, new_key, new_key_id
 from earmark.api.metrics import Metrics
-from earmark.api.till import Till
 from earmark.api.welcome import COOKIE
 from earmark.clock import MovableClock
 from earmark.domain.ids import Buyer, KeyId
 from earmark.domain.key import GRANTABLE, Scope
 from earmark.engine.engine import Engine
+from earmark.engine.till import Till
 from earmark.payments.balance.gateway import BalanceGateway
 from earmark.publish.availability import Availability
 from earmark.store import sqlite

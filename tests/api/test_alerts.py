@@ -17,8 +17,8 @@ from earmark.admission import open_admission
 from earmark.api.app import create_app
 from earmark.api.door import House
 from earmark.api.events import draw
-from earmark.api.till import Till
 from earmark.engine.engine import Engine
+from earmark.engine.till import Till
 from earmark.publish.availability import Availability
 from earmark.servers import ServerUnavailable, start_valkey
 from earmark.wiring import open_sandbox

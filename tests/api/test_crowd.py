@@ -30,7 +30,7 @@ async def test_who_would_wait_too_long_is_told_to_come_again(
     assert answer.json()["code"] == "overloaded"
     assert answer.json()["transient"] is True
     assert (await shop.get(f"/v1/events/{event}/seats")).status_code == 200, "who only looks is in no line"
-    assert b'earmark_verbs_total{outcome="overloaded",verb="hold"} 1.0' in house.metrics.page()
+    assert b'earmark_verbs_total{outcome="overloaded",verb="hold"} 1.0' in (await shop.get("/metrics")).content
     monkeypatch.undo()
     body = {"event_id": event, "buyer": "ann", "seats": ["A1"]}
     assert (await shop.post("/v1/bookings", json=body)).status_code == 201

@@ -39,7 +39,7 @@ async def test_the_document_describes_every_call_and_refers_to_nothing_missing(s
 async def test_moments_are_described_as_such(stranger: httpx2.AsyncClient) -> None:
     """A client generator must know a time from a text."""
     schemas = (await stranger.get("/openapi.json")).json()["components"]["schemas"]
-    assert schemas["BookingAnswer"]["properties"]["expires_at"]["format"] == "date-time"
+    assert schemas["Booking"]["properties"]["expires_at"]["format"] == "date-time"
     assert schemas["EventBody"]["additionalProperties"] is False
 
 

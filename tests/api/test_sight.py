@@ -19,8 +19,8 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from earmark import logs
 from earmark.api.app import create_app
-from earmark.api.till import Till
 from earmark.engine.engine import Engine
+from earmark.engine.till import Till
 from earmark.errors import StoreUnavailable
 from earmark.store.memory import MemoryStore
 from earmark.tracing import open_tracing

@@ -9,6 +9,7 @@ import subprocess
 import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 import httpx2
 import pytest
@@ -18,6 +19,7 @@ from tests.acceptance.support import EARMARK, earmark, environment, free_port
 
 from earmark import config, wiring
 from earmark.cli import main
+from earmark.domain.ids import BookingId
 from earmark.engine.asks import Actor, Decided, GiveBack, Pay
 from earmark.engine.teller import Teller
 from earmark.library import Earmark
@@ -101,7 +103,7 @@ class Desk:
 
 async def _sell(engine: Engine, teller: Teller, seat: str, *, method: str, refund: int) -> Payment:
     held = await Earmark(engine, live=False).hold("concert", buyer="alice", seats=[seat])
-    about: dict[str, Any] = {"actor": ACTOR, "booking_id": held.id}
+    about: dict[str, Any] = {"actor": ACTOR, "booking_id": BookingId(UUID(held.id))}
     ids = engine.ids
     ask = Pay(**about, entry_id=ids.entry_id(), payment_id=ids.payment_id(), gateway="stripe", method=method)
     paid = await teller.pay(ask, within=60)

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from earmark import config, wiring
-from earmark.api.till import Till
 from earmark.cli import main
 from earmark.cli.settings import unknown, without_password
 from earmark.engine.teller import Teller
+from earmark.engine.till import Till
 from earmark.publish.news import Feed
 from earmark.store.memory import MemoryStore
 from earmark.store.postgres import PostgresStore

@@ -27,7 +27,7 @@ BIN = Path(sys.executable).parent
 SHIM = Path(__file__).with_name("curl.py")
 STORY_SECONDS_MAX = 60
 FOREGROUND = re.compile(r"^earmark (demo|serve|work|sandbox)\b")
-SETUP = re.compile(r"^(make |\. \.venv/)")
+SETUP = re.compile(r"^(make |pip install |\. \.venv/)")
 ANY = "…"
 
 _HEAD = """
@@ -82,12 +82,14 @@ def tell(text: str, *, folder: Path, instead: Mapping[str, str], client: str | N
 
 def run_python(block: Block, *, folder: Path, **settings: str) -> int:
     """Run a program as it stands, or as tests where it has some; whether its output was compared."""
-    tests = "\nasync def test_" in block.text
+    tests = re.search(r"^(async )?def test_", block.text, re.MULTILINE) is not None
     if tests:
         settings |= {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     file = folder / ("test_snippet.py" if tests else "snippet.py")
     file.write_text(block.text)
-    how = ("-m", "pytest", "-q", "-p", "pytest_asyncio.plugin", "-p", "no:cacheprovider") if tests else ("-W", "error")
+    plugins = ("pytest_asyncio.plugin",) if "pytest.mark.asyncio" in block.text else ()
+    wanted = [part for name in (*plugins, "earmark.pytest_plugin", "no:cacheprovider") for part in ("-p", name)]
+    how = ("-m", "pytest", "-q", *wanted) if tests else ("-W", "error")
     done = subprocess.run(
         [sys.executable, *how, file.name],
         cwd=folder,

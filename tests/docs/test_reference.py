@@ -11,12 +11,14 @@ import msgspec
 import pytest
 from rich.console import Console
 
+import earmark
 from earmark import Earmark, config, errors
 from earmark.api import limits, money_words, problems, webhook_words, words
 from earmark.api.app import CALLS
 from earmark.api.identity import GUEST_SECONDS
 from earmark.api.tokens import TOKEN_SECONDS_MAX
 from earmark.cli.main import app
+from earmark.client import AsyncClient, Client
 from earmark.domain.machine import LIVE, MOVES, SAGA_ONLY, State, Verb
 from earmark.domain.payment import PaymentState
 from earmark.domain.policy import TTL_SECONDS_MAX, TTL_SECONDS_MIN
@@ -203,7 +205,7 @@ def test_every_option_is_documented(command: str) -> None:
     """A command's section begins as its help does, and has its options in the same order."""
     told, shown = section(COMMANDS, f"## {command}"), _help(command)
     assert told.strip().splitlines()[0] in shown
-    options = [option for line in re.findall(r"^│ (--.*)", shown, re.MULTILINE) for option in _options(line)]
+    options = [option for line in re.findall(r"^│ (?:\*| )? *(--.*)", shown, re.MULTILINE) for option in _options(line)]
     assert [option for row in table(told) for option in codes(row[0])] == options
 
 
@@ -250,17 +252,58 @@ def test_every_field_of_an_answer_is_documented(answer: type[msgspec.Struct]) ->
     assert set(get_type_hints(answer)) <= set(codes(section(HTTP, "## Answers")))
 
 
-def test_every_method_of_the_library_is_documented() -> None:
-    """Methods and their arguments, in the order of the code."""
-    methods = {name: value for name, value in vars(Earmark).items() if not name.startswith("_")}
-    known = [
+def _methods(kind: type, *, without: set[str]) -> list[list[object]]:
+    """A class's public methods with their arguments, in the order of the code."""
+    return [
         [
             f"`{name}`",
-            [argument for argument in inspect.signature(getattr(Earmark, name)).parameters if argument != "self"],
+            [argument for argument in inspect.signature(getattr(kind, name)).parameters if argument != "self"],
         ]
-        for name in methods
+        for name in vars(kind)
+        if not name.startswith("_") and name not in without
     ]
-    assert [[method, codes(arguments)] for method, arguments, _ in table(LIBRARY)] == known
+
+
+def test_every_verb_of_the_library_and_of_the_clients_is_documented() -> None:
+    """Methods and their arguments, in the order of the code, and what they give; once for all three."""
+    rows = table(section(LIBRARY, "## Verbs"))
+    told = [[method, codes(arguments)] for method, arguments, _, _ in rows]
+    assert told == _methods(Earmark, without={"open", "sweep"})
+    assert told == _methods(AsyncClient, without={"close", "stream", "idempotency", "token"})
+    for method, _, gives, _ in rows:
+        (value,) = codes(gives)
+        assert f"values.{value}" in inspect.signature(getattr(Client, method.strip("`"))).return_annotation
+
+
+def test_what_only_one_of_them_has_is_documented() -> None:
+    """Opening and sweeping here, the arguments of a client there."""
+    rows = table(section(LIBRARY, "## In this process"))
+    assert [[method, codes(arguments)] for method, arguments, _ in rows] == [
+        row for row in _methods(Earmark, without=set()) if row[0] in {"`open`", "`sweep`"}
+    ]
+    rows = table(section(LIBRARY, "### Only over HTTP"))
+    assert [[method, codes(arguments)] for method, arguments, _, _ in rows] == _methods(
+        AsyncClient, without={*vars(Earmark), "close"}
+    )
+    arguments = {
+        name: "" if value.default in {None, inspect.Parameter.empty} else f"`{value.default}`"
+        for name, value in inspect.signature(Client).parameters.items()
+    }
+    assert {row[0].strip("`"): row[1] for row in table(section(LIBRARY, "## Over HTTP"))} == arguments
+
+
+def test_every_value_is_documented() -> None:
+    """All that `earmark` exports to look at or to ask with, field by field; a booking's are not told three times."""
+    exported = [getattr(earmark, name) for name in earmark.__all__]
+    values = {kind for kind in exported if isinstance(kind, type) and issubclass(kind, msgspec.Struct)}
+    told = {row[0].strip("`"): codes(row[1]) for row in table(section(LIBRARY, "## Values"))}
+    booking = set(earmark.Booking.__struct_fields__)
+    assert told == {
+        kind.__name__: [
+            field for field in kind.__struct_fields__ if kind.__base__ is not earmark.Booking or field not in booking
+        ]
+        for kind in values
+    }
 
 
 def test_the_readme_speaks_of_this_version() -> None:

@@ -7,6 +7,7 @@ import shlex
 import shutil
 import sqlite3
 import subprocess
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -29,10 +30,12 @@ PROGRAMS = [
     for number, block in enumerate(blocks(page.read_text()))
     if block.language == "python"
 ]
+DEMO_KEY = "ek_test_…"
 STORIES = {
     "README.md",
     "CONTRIBUTING.md",
     "docs/tutorial/first-booking.md",
+    "docs/tutorial/with-the-client.md",
     "docs/howto/run-on-postgresql.md",
     "docs/howto/run-several-servers.md",
     "docs/howto/verify-a-database.md",
@@ -56,6 +59,10 @@ def test_a_program_prints_what_its_page_says(
         server: Postgres = request.getfixturevalue("postgres_server")
         request.addfinalizer(lambda: server.drop_database("shop"))
         settings = {"EARMARK_TEST_DATABASE_URL": server.url()}
+    if DEMO_KEY in block.text:  # a program that speaks to the demo which its reader has started
+        demo: Demo = request.getfixturevalue("demo")
+        text = block.text.replace("127.0.0.1:8080", f"127.0.0.1:{demo.port}").replace(DEMO_KEY, demo.key)
+        block = replace(block, text=text)
     assert run_python(block, folder=tmp_path, **settings) == 1, "a program without its output teaches little"
 
 
@@ -78,6 +85,18 @@ def test_the_tutorial_over_http(tmp_path: Path) -> None:
         EARMARK_ADMIN_KEY=key,
     )
     assert compared == 6
+
+
+def test_the_tutorial_of_the_client(tmp_path: Path) -> None:
+    """The server that it starts, and the same verbs as commands; its programs are run with the others."""
+    key = "ek_test_of-the-tutorial-00"
+    compared = tell(
+        read("docs/tutorial/with-the-client.md"),
+        folder=tmp_path,
+        instead={"8080": free_port(), "ek_test_…": key},
+        EARMARK_ADMIN_KEY=key,
+    )
+    assert compared == 2
 
 
 def test_running_on_postgresql(empty_postgres_url: str, tmp_path: Path) -> None:
@@ -166,7 +185,7 @@ def test_make_knows_what_the_pages_ask_of_it(page: str) -> None:
     for block in filter(is_setup, blocks(read(page))):
         for line in block.text.splitlines():
             target = line.removeprefix("make ").split()[0]
-            assert line.startswith(". ") or f"\n{target}: $(READY) ## " in makefile, line
+            assert line.startswith((". ", "pip install ")) or f"\n{target}: $(READY) ## " in makefile, line
 
 
 def test_a_page_that_is_wrong_is_noticed(tmp_path: Path) -> None:

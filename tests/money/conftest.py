@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 import pytest
 from tests.money.scripted import ScriptedGateway
@@ -52,7 +53,11 @@ class Shop:
         pools: dict[str, int] | None = None,
     ) -> Booking:
         """Set aside."""
-        return await Earmark(self.engine).hold(event, buyer=buyer, seats=seats, pools=pools, ttl_seconds=ttl)
+        library = Earmark(self.engine)
+        held = await library.hold(event, buyer=buyer, seats=seats, pools=pools, ttl_seconds=ttl)
+        _, booking = await self.store.read_booking(BookingId(UUID(held.id)))
+        assert booking is not None
+        return booking
 
     async def map(self) -> SeatMap:
         """The seats and whose they are."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 from earmark.domain.ids import BookingId, EventId
 from earmark.domain.machine import State
@@ -58,7 +59,11 @@ class World:
 
     async def hold(self, *seats: str, buyer: str = "alice", ttl: int = 600) -> Booking:
         """Set aside."""
-        return await Earmark(self.engine, live=False).hold(self.event, buyer=buyer, seats=seats, ttl_seconds=ttl)
+        library = Earmark(self.engine, live=False)
+        held = await library.hold(self.event, buyer=buyer, seats=seats, ttl_seconds=ttl)
+        _, booking = await self.engine.store.read_booking(BookingId(UUID(held.id)))
+        assert booking is not None
+        return booking
 
     def ask_to_pay(self, booking: Booking, *, method: str = CARD, automatic: bool = False) -> Pay:
         """A request, which may be sent again."""

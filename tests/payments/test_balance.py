@@ -7,6 +7,7 @@ import contextlib
 from collections import Counter
 from functools import partial
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 import asyncpg
 import msgspec
@@ -15,6 +16,7 @@ import pytest
 from earmark import config, wiring
 from earmark.domain import account as law
 from earmark.domain.account import Draw, EntryKind
+from earmark.domain.ids import BookingId
 from earmark.domain.payment import PaymentState, Standing
 from earmark.engine.accounts import Accounts
 from earmark.engine.asks import Actor, Cancel, Decided, Pay
@@ -417,11 +419,11 @@ async def test_a_booking_is_paid_from_an_account_and_paid_back(bank: Bank) -> No
     actor = Actor(name="test", live=True)
     ends = []
     for seat in ("A1", "A2"):
-        held = await shop.hold("opera", buyer="alice", seats=[seat])
+        held = BookingId(UUID((await shop.hold("opera", buyer="alice", seats=[seat])).id))
         ask = Pay(
             actor=actor,
             entry_id=bank.ids.entry_id(),
-            booking_id=held.id,
+            booking_id=held,
             payment_id=bank.ids.payment_id(),
             gateway="balance",
             method=bank.account,
@@ -435,7 +437,7 @@ async def test_a_booking_is_paid_from_an_account_and_paid_back(bank: Bank) -> No
     ]
     assert await bank.figures() == (0, 0)
     sold, payment = ends[0]
-    await engine.cancel(Cancel(actor=actor, entry_id=bank.ids.entry_id(), booking_id=sold.id))
+    await engine.cancel(Cancel(actor=actor, entry_id=bank.ids.entry_id(), booking_id=sold))
     await teller.advance(payment.id)
     assert await bank.figures() == (PRICE, 0)
     kinds = [entry.kind for entry in await bank.accounts.entries(bank.account)]

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 import asyncpg
 import msgspec
 import pytest
 
-from earmark.domain.ids import EventId
+from earmark.domain.ids import BookingId, EventId
 from earmark.engine.outbox import START, UNSENT_COUNTED_MAX, Lag
 from earmark.store import queries, sqlite
 from earmark.store.postgres import PostgresStore
@@ -122,7 +123,7 @@ async def test_a_follower_reads_on_from_the_last_number_it_saw(shop: Earmark, st
     assert await store.outbox.read_numbered(PLAY, after=1, limit=1) == [told[1]]
     assert await store.outbox.read_numbered(PLAY, after=2, limit=9) == [told[2]]
     assert await store.outbox.read_numbered(PLAY, after=3, limit=9) == []
-    history = await store.read_history(held.id)
+    history = await store.read_history(BookingId(UUID(held.id)))
     assert [one.entry for one in told[1:]] == history
     assert told[1].entry.facts["buyer"] == "alice"
 

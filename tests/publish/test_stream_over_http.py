@@ -12,11 +12,11 @@ from earmark.api.door import House
 from earmark.api.events import draw
 from earmark.api.identity import Identity
 from earmark.api.metrics import Metrics
-from earmark.api.till import Till
 from earmark.api.welcome import COOKIE
 from earmark.domain.ids import Buyer
 from earmark.engine.engine import Engine
 from earmark.engine.outbox import START
+from earmark.engine.till import Till
 from earmark.library import Earmark
 from earmark.publish.availability import Availability
 from earmark.publish.news import Feed

@@ -16,9 +16,9 @@ from earmark.api.door import House
 from earmark.api.events import draw
 from earmark.api.identity import Identity, Scope, hash_of, new_key, new_key_id
 from earmark.api.metrics import Metrics
-from earmark.api.till import Till
 from earmark.clock import SystemClock
 from earmark.engine.engine import Engine
+from earmark.engine.till import Till
 from earmark.publish.availability import Availability
 from earmark.store.postgres import PostgresStore
 from earmark.uuids import Uuid7Ids

@@ -115,10 +115,12 @@ METRICS = Call(
 
 def create_app(house: House) -> ASGIApp:
     """The whole service, in front of one engine."""
-    described = msgspec.json.encode(openapi.document(CALLS, version=__version__))
+    described = openapi.document(CALLS, version=__version__)
 
-    async def describe(_: Request) -> Response:
-        return Response(described, media_type="application/json")
+    async def describe(request: Request) -> Response:
+        root = request.scope.get("root_path", "")
+        servers = {"servers": [{"url": root}]} if root else {}
+        return Response(msgspec.json.encode(described | servers), media_type="application/json")
 
     answers = [(call, endpoint(call, house)) for call in (*CALLS, METRICS)]
     routes = [Route(call.path, answer, methods=[call.method]) for call, answer in answers]
@@ -162,7 +164,7 @@ async def _stray(request: Request, exception: Exception) -> Response:
     """A path or a method that nobody answers to."""
     assert isinstance(exception, HTTPException)
     if exception.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
-        path = request.url.path
+        path = request.url.path.removeprefix(request.scope.get("root_path", ""))
         allowed = sorted({method for call in (*CALLS, METRICS) if _fits(call.path, path) for method in (call.method,)})
         return problems.respond(problems.MethodNotAllowed(allowed=allowed or ["GET"]))
     return problems.respond(problems.NotFound())

@@ -8,43 +8,32 @@ from uuid import UUID
 
 import msgspec
 
-from earmark.api import hold_words, money_words, words
+from earmark.api import money_words, words
 from earmark.api.door import Call, Render, Reply, Visit, reply, say
 from earmark.api.identity import Scope
 from earmark.api.paging import read_page
 from earmark.api.problems import Forbidden
-from earmark.domain.allocation import Wish
-from earmark.domain.ids import BookingId, Buyer, EventId, PoolId, SeatId
-from earmark.domain.machine import State
-from earmark.domain.money import AMOUNT_MAX
-from earmark.engine.asks import Cancel, Confirm, Extend, Full, Hold, Release
+from earmark.domain.ids import BookingId, Buyer
+from earmark.engine.asks import Confirm, Extend, Release
 from earmark.engine.ports import BookingFilter
 from earmark.errors import BookingUnknown, InvalidRequest
+from earmark.words import asking
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from datetime import datetime
 
     from earmark.domain.booking import Booking
+    from earmark.words.asking import Common
 
 
-async def hold(visit: Visit, body: hold_words.HoldBody) -> Reply:
+async def hold(visit: Visit, body: words.HoldBody) -> Reply:
     """Set seats and pool units aside for a few minutes, all or nothing."""
-    _check_claim(body)
-    ask = Hold(
-        **_common(visit, status=HTTPStatus.CREATED),
-        booking_id=visit.engine.ids.booking_id(),
-        event_id=EventId(body.event_id),
-        buyer=_buyer(visit, body.buyer),
-        seats=tuple(SeatId(seat) for seat in body.seats),
-        pools={PoolId(pool): units for pool, units in body.pools.items()},
-        ttl_seconds=body.ttl_seconds,
-    )
-    best = body.best_available
-    if best is None:
-        return reply(await visit.engine.hold(ask), _render, status=HTTPStatus.CREATED)
-    wish = Wish(**msgspec.structs.asdict(best))
-    return reply(await visit.engine.hold_best(ask, wish), _render, status=HTTPStatus.CREATED)
+    common = _common(visit, status=HTTPStatus.CREATED)
+    ask = asking.hold(body, buyer=_buyer(visit, body.buyer), booking_id=visit.engine.ids.booking_id(), **common)
+    wish = asking.wish_of(body)
+    answer = await (visit.engine.hold(ask) if wish is None else visit.engine.hold_best(ask, wish))
+    return reply(answer, _render, status=HTTPStatus.CREATED)
 
 
 async def extend(visit: Visit, body: words.ExtendBody) -> Reply:
@@ -71,16 +60,8 @@ async def release(visit: Visit, _: words.ReleaseBody) -> Reply:
 
 async def cancel(visit: Visit, body: words.CancelBody) -> Reply:
     """Undo a sale, or some lines of it."""
-    if len(set(body.seats)) != len(body.seats):
-        raise InvalidRequest.at("seats", "names a seat twice")
-    ask = Cancel(
-        **_common(visit, render=money_words.undone_answer),
-        booking_id=booking_id(visit),
-        seats=frozenset(SeatId(seat) for seat in body.seats),
-        pools={PoolId(pool): units for pool, units in body.pools.items()},
-        reason=body.reason,
-        refund=_refund(body.refund),
-    )
+    common = _common(visit, render=money_words.undone_answer)
+    ask = asking.cancel(body, booking_id=booking_id(visit), **common)
     return reply(await visit.house.till.cancel(ask), money_words.undone_answer)
 
 
@@ -103,10 +84,10 @@ async def list_(visit: Visit) -> Reply:
         after=_after(page.after),
         buyer=actor.buyer or _asked(query, "buyer", words.Who),
         event_id=_asked(query, "event_id", words.EventIdText),
-        state=_state(query.get("state")),
+        state=asking.state_of(query.get("state")),
     )
     now, found = await visit.engine.store.list_bookings(wanted)
-    shown = [words.booking_answer(booking, now) for booking in found[: page.limit]]
+    shown = tuple(words.booking_answer(booking, now) for booking in found[: page.limit])
     more = len(found) > page.limit
     return say(words.BookingsPage(bookings=shown, next_cursor=page.cursor(shown[-1].id) if more else None))
 
@@ -115,7 +96,7 @@ async def show_history(visit: Visit) -> Reply:
     """All that happened to a booking."""
     _, booking = await find(visit)
     entries = await visit.engine.store.read_history(booking.id)
-    return say(words.HistoryAnswer(entries=[words.entry_answer(entry) for entry in entries]))
+    return say(words.HistoryAnswer(entries=tuple(words.entry_answer(entry) for entry in entries)))
 
 
 async def find(visit: Visit) -> tuple[datetime, Booking]:
@@ -131,7 +112,7 @@ def _render(booking: Booking, now: datetime) -> Any:
     return words.booking_answer(booking, now)
 
 
-def _common(visit: Visit, *, status: HTTPStatus = HTTPStatus.OK, render: Render = _render) -> dict[str, Any]:
+def _common(visit: Visit, *, status: HTTPStatus = HTTPStatus.OK, render: Render = _render) -> Common:
     return {
         "actor": visit.principal.actor,
         "entry_id": visit.engine.ids.entry_id(),
@@ -141,11 +122,7 @@ def _common(visit: Visit, *, status: HTTPStatus = HTTPStatus.OK, render: Render 
 
 def booking_id(visit: Visit) -> BookingId:
     """The id in a call's path."""
-    text = visit.path["booking_id"]
-    try:
-        return BookingId(UUID(text))
-    except ValueError:
-        raise BookingUnknown(booking_id=text[:64]) from None
+    return asking.booking_id_of(visit.path["booking_id"])
 
 
 def _buyer(visit: Visit, named: str | None) -> Buyer:
@@ -158,31 +135,6 @@ def _buyer(visit: Visit, named: str | None) -> Buyer:
     if named is None:
         raise InvalidRequest.at("buyer", "is required: say who this is held for")
     return Buyer(named)
-
-
-def _check_claim(body: hold_words.HoldBody) -> None:
-    best = body.best_available
-    if not body.seats and not body.pools and best is None:
-        raise InvalidRequest.at("seats", "a hold names seats, pools, or both")
-    if body.seats and best is not None:
-        raise InvalidRequest.at("best_available", "name the seats or say how many, not both")
-    if len(body.seats) + len(body.pools) + (best.count if best else 0) > words.CLAIM_ITEMS_MAX:
-        raise InvalidRequest.at("seats", f"a hold names at most {words.CLAIM_ITEMS_MAX} seats and pools")
-    if doubles := sorted({seat for seat in body.seats if body.seats.count(seat) > 1}):
-        raise InvalidRequest.at("seats", f"names {', '.join(doubles)} twice")
-
-
-def _refund(said: str | int | None) -> int | Full | None:
-    """How much goes back of money that was taken here; what was taken elsewhere goes back elsewhere."""
-    if said is None:
-        return None
-    if said == "full":
-        return Full.FULL
-    if said == "none":
-        return 0
-    if isinstance(said, str) or not 0 <= said <= AMOUNT_MAX:
-        raise InvalidRequest.at("refund", "must be full, none, or an amount in minor units")
-    return said
 
 
 def _after(text: str | None) -> BookingId | None:
@@ -200,13 +152,6 @@ def _asked(query: Mapping[str, str], name: str, kind: Any) -> Any:
         raise InvalidRequest.at(name, "is nothing that can be asked for") from None
 
 
-def _state(text: str | None) -> State | None:
-    try:
-        return State(text) if text is not None else None
-    except ValueError:
-        raise InvalidRequest.at("state", f"is one of {', '.join(State)}") from None
-
-
 _ON_BOOKING = ("booking_unknown", "booking_expired", "booking_resolved", "payment_in_progress")
 
 CALLS = (
@@ -216,7 +161,7 @@ CALLS = (
         name="hold",
         summary="Hold seats and pool units, all or nothing",
         handler=hold,
-        body=hold_words.HoldBody,
+        body=words.HoldBody,
         answer=words.BookingAnswer,
         status=HTTPStatus.CREATED,
         refusals=(

@@ -7,7 +7,6 @@ and become problems here.
 from __future__ import annotations
 
 import hashlib
-import re
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
@@ -23,19 +22,21 @@ from earmark.api.limits import Limits
 from earmark.api.metrics import Metrics
 from earmark.api.patience import Patience
 from earmark.api.sight import note
-from earmark.api.till import Till
 from earmark.api.turnstile import Turnstile
 from earmark.api.welcome import Guest, welcome
 from earmark.domain.journal import Key
 from earmark.engine.asks import Answer, Decided, Memo, Replayed
 from earmark.engine.engine import Engine
 from earmark.engine.ports import Clock
+from earmark.engine.till import Till
 from earmark.errors import EarmarkError, InvalidRequest, Outage, OutcomeUnknown, Overloaded, StoreUnavailable
 from earmark.locks import Locks
 from earmark.publish.availability import Availability
 from earmark.publish.stream import Hub
 from earmark.publish.targets import Targets
 from earmark.tracing import Tracing
+from earmark.words.asking import check_key
+from earmark.words.bodies import place
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -53,9 +54,6 @@ KEY_HEADER = "idempotency-key"
 REPLAYED_HEADER = "Idempotency-Replayed"
 JSON = "application/json"
 
-_KEY = re.compile(r"[\x21-\x7e]{1,255}")
-_AT = re.compile(r"^(?P<message>.*?)(?: - at `(?P<path>[^`]*)`)?$", re.DOTALL)
-_FIELD = re.compile(r"Object (?:(?P<missing>missing required)|contains unknown) field `(?P<name>[^`]*)`")
 _KEY_HEADER = KEY_HEADER.encode()
 _MEDIA_TYPES = {said: said.encode() for said in (JSON, problems.MEDIA_TYPE)}
 _WITHOUT_BODY = frozenset({HTTPStatus.NO_CONTENT, HTTPStatus.NOT_MODIFIED})
@@ -165,6 +163,11 @@ class Visit:
         """The body, byte for byte."""
         return self._raw
 
+    @property
+    def root(self) -> str:
+        """Where the API is mounted in a larger application; nothing where it stands alone."""
+        return str(self.request.scope.get("root_path", "")).rstrip("/")
+
     def memo(self, render: Render, *, status: HTTPStatus) -> Memo | None:
         """The idempotency key, if the caller chose one: in their scope, for this method, path and body."""
         return self.memo_of(lambda value, now: say(render(value, now), status=status))
@@ -174,20 +177,15 @@ class Visit:
         text = self.headers.get(_KEY_HEADER)
         if text is None:
             return None
-        key, scope = text.decode("latin-1"), self.scope
-        check_key(key)
-        digest = hashlib.sha256(f"{scope['method']}\n{scope['path']}\n".encode() + self._raw).digest()
+        key, scope = check_key(text.decode("latin-1")), self.scope
+        # Wherever it is mounted: the same request is the same request.
+        path = scope["path"].removeprefix(self.root)
+        digest = hashlib.sha256(f"{scope['method']}\n{path}\n".encode() + self._raw).digest()
         return Memo(
             key=Key(self.principal.caller, key),
             request_hash=digest,
             render=lambda value, now: _as_stored(word(value, now)),
         )
-
-
-def check_key(text: str) -> None:
-    """Refuse what cannot be an idempotency key."""
-    if not _KEY.fullmatch(text):
-        raise InvalidRequest.at("Idempotency-Key", "must be 1 to 255 visible ASCII characters")
 
 
 def _as_stored(worded: Reply) -> tuple[int, bytes]:
@@ -305,20 +303,6 @@ def _decode(decoder: msgspec.json.Decoder[Any], raw: bytes) -> Any:
     try:
         return decoder.decode(raw or b"{}")
     except msgspec.ValidationError as wrong:
-        raise InvalidRequest.at(*_place(str(wrong))) from wrong
+        raise InvalidRequest.at(*place(str(wrong))) from wrong
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as broken:
         raise InvalidRequest.at("", f"the body is not JSON: {broken}") from broken
-
-
-def _place(text: str) -> tuple[str, str]:
-    """Where and what, from msgspec's one sentence."""
-    found = _AT.match(text)
-    assert found is not None
-    path = (found["path"] or "").removeprefix("$").removeprefix(".")
-    message = found["message"]
-    if field := _FIELD.match(message):
-        path = f"{path}.{field['name']}".removeprefix(".")
-        message = "is required" if field["missing"] else "is not a field of this request"
-    elif " matching regex " in message:
-        message = "has characters that are not allowed here"
-    return path, message[:1].lower() + message[1:]

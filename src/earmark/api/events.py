@@ -2,94 +2,46 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
-
-import msgspec
 
 from earmark.api import words
 from earmark.api.door import Call, Reply, Visit, reply, say
 from earmark.api.identity import Scope
 from earmark.api.paging import read_page
 from earmark.api.pictures import Words, version
-from earmark.domain.event import Event
-from earmark.domain.ids import EventId, PoolId, SeatId
-from earmark.domain.money import is_currency
-from earmark.domain.pool import Pool
-from earmark.domain.seat import Seat, SeatState
-from earmark.engine.asks import Change, Create, Decided, PoolPatch, SeatPatch
-from earmark.errors import EventUnknown, InvalidRequest, SeatUnknown
+from earmark.domain.ids import EventId, SeatId
+from earmark.engine.asks import Decided
+from earmark.errors import EventUnknown, SeatUnknown
+from earmark.words import asking, wording
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from datetime import datetime
 
+    from earmark.domain.event import Event
     from earmark.engine.ports import SeatMap
     from earmark.publish.availability import Picture
+    from earmark.words.asking import Common
 
 EVENT_BYTES_MAX = 16 * 1024 * 1024
-YEARS = range(1970, 9999)
-LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 WORDS = Words()
 
 
 async def create(visit: Visit, body: words.EventBody) -> Reply:
     """Make an event and everything it sells."""
-    if not is_currency(body.currency):
-        raise InvalidRequest.at("currency", "is not an ISO 4217 currency")
-    event_id = EventId(body.id or f"evt_{visit.engine.ids.booking_id().hex}")
-    seats, pools = _seats(event_id, body), _pools(event_id, body)
-    if not seats and not pools:
-        raise InvalidRequest.at("seats", "an event sells seats (or a layout of them), pools, or both")
-    if body.sale_opens_at and body.sale_closes_at and body.sale_closes_at <= body.sale_opens_at:
-        raise InvalidRequest.at("sale_closes_at", "must be after sale_opens_at")
-    event = Event(
-        id=event_id,
-        name=body.name,
-        currency=body.currency,
-        live=visit.principal.actor.live,
-        created_at=visit.house.clock.now(),
-        starts_at=_utc("starts_at", body.starts_at),
-        sale_opens_at=_utc("sale_opens_at", body.sale_opens_at),
-        sale_closes_at=_utc("sale_closes_at", body.sale_closes_at),
-        hold_ttl_seconds=body.hold_ttl_seconds,
-        per_buyer_max=body.per_buyer_max,
-        on_decline=body.on_decline,
-        refund_until_seconds=body.refund_until_seconds,
-        refund_fee_percent=body.refund_fee_percent,
-        refund_fee_fixed=body.refund_fee_fixed,
-    )
-    ask = Create(
-        actor=visit.principal.actor,
-        entry_id=visit.engine.ids.entry_id(),
-        memo=visit.memo(_render, status=HTTPStatus.CREATED),
-        event=event,
-        seats=seats,
-        pools=pools,
-    )
+    common = _common(visit, status=HTTPStatus.CREATED)
+    ask = asking.create(body, now=visit.house.clock.now(), ids=visit.engine.ids, **common)
     created = await visit.engine.create(ask)
     answer = reply(created, _render, status=HTTPStatus.CREATED)
     if isinstance(created, Decided):
-        answer.headers["Location"] = f"/v1/events/{quote(event_id)}"
+        answer.headers["Location"] = f"{visit.root}/v1/events/{quote(ask.event.id)}"
     return answer
 
 
 async def change(visit: Visit, body: words.EventPatchBody) -> Reply:
     """Change window, limits, prices and capacity; block and unblock seats."""
-    _refuse_doubles("seats", [seat.id for seat in body.seats])
-    _refuse_doubles("pools", [pool.id for pool in body.pools])
-    named = msgspec.structs.asdict(body)
-    own = {name: value for name, value in named.items() if name not in {"seats", "pools"}}
-    ask = Change(
-        actor=visit.principal.actor,
-        entry_id=visit.engine.ids.entry_id(),
-        memo=visit.memo(_render, status=HTTPStatus.OK),
-        event_id=event_id_of(visit),
-        fields={name: _utc(name, value) for name, value in own.items() if value is not msgspec.UNSET},
-        seats=tuple(SeatPatch(id=SeatId(seat.id), blocked=seat.blocked, price=seat.price) for seat in body.seats),
-        pools=tuple(PoolPatch(id=PoolId(pool.id), capacity=pool.capacity, price=pool.price) for pool in body.pools),
-    )
+    ask = asking.change(body, event_id=event_id_of(visit), **_common(visit, status=HTTPStatus.OK))
     return reply(await visit.engine.change(ask), _render)
 
 
@@ -103,7 +55,7 @@ async def list_(visit: Visit) -> Reply:
     page = read_page(visit.request.query_params, of=visit.call.name, actor=visit.principal.actor)
     after = EventId(page.after) if page.after else None
     found = await visit.engine.store.list_events(live=visit.principal.actor.live, after=after, limit=page.limit + 1)
-    shown = [words.event_answer(event) for event in found[: page.limit]]
+    shown = tuple(words.event_answer(event) for event in found[: page.limit])
     more = len(found) > page.limit
     return say(words.EventsPage(events=shown, next_cursor=page.cursor(shown[-1].id) if more else None))
 
@@ -132,19 +84,7 @@ async def show_seat(visit: Visit) -> Reply:
 async def explain_seat(visit: Visit) -> Reply:
     """Why this seat is, or is not, available."""
     seen = await _one_seat(visit)
-    on_map = seen.seats[0]
-    shown = words.seat_answer(on_map, now=seen.now, buyer=visit.principal.actor.buyer)
-    ends_at = on_map.owner_expires_at
-    left = round((ends_at - seen.now).total_seconds(), 3) if ends_at and shown.state is SeatState.HELD else None
-    may_know = shown.mine or visit.principal.actor.buyer is None
-    answer = words.ExplainAnswer(
-        id=shown.id,
-        state=shown.state,
-        why=_why(shown, paying=on_map.owner_state == "paying", ended=on_map.owner_state),
-        expires_in=left,
-        booking_id=str(on_map.owner_id) if on_map.owner_id and may_know else None,
-    )
-    return say(answer)
+    return say(wording.explanation_value(seen.seats[0], now=seen.now, buyer=visit.principal.actor.buyer))
 
 
 def draw(event: Event, seen: SeatMap) -> Picture:
@@ -181,71 +121,16 @@ def event_id_of(visit: Visit) -> EventId:
     return EventId(event_id)
 
 
-def _why(seat: words.SeatAnswer, *, paying: bool, ended: str | None) -> str:
-    whose = "your" if seat.mine else "another"
-    match seat.state:
-        case SeatState.BOOKED:
-            return f"It is sold: it belongs to {whose} booking."
-        case SeatState.HELD if paying:
-            return f"It is in {whose} booking, which is being paid for."
-        case SeatState.HELD:
-            return f"It is held by {whose} booking, which is not paid for yet."
-        case SeatState.BLOCKED:
-            return "It is blocked by the organiser and not for sale."
-        case SeatState.AVAILABLE:
-            return f"It is free: its last booking is {ended}." if ended and ended != "held" else "It is free."
-
-
 def _render(event: Event, _: datetime) -> Any:
     return words.event_answer(event)
 
 
-def _utc(path: str, value: Any) -> Any:
-    """A moment in UTC, in years that every store can keep; other values as they are."""
-    if not isinstance(value, datetime):
-        return value
-    if not YEARS.start <= value.year < YEARS.stop:
-        raise InvalidRequest.at(path, f"must be from {YEARS.start} to {YEARS.stop - 1}")
-    return value.astimezone(UTC)
-
-
-def _seats(event_id: EventId, body: words.EventBody) -> tuple[Seat, ...]:
-    if body.layout and body.seats:
-        raise InvalidRequest.at("layout", "give seats or a layout, not both")
-    if body.layout and body.layout.rows * body.layout.seats_per_row > words.EVENT_SEATS_MAX:
-        raise InvalidRequest.at("layout", f"an event has at most {words.EVENT_SEATS_MAX} seats")
-    if body.layout:
-        return tuple(_lay_out(event_id, body.layout))
-    _refuse_doubles("seats", [seat.id for seat in body.seats])
-    return tuple(Seat(event_id=event_id, **msgspec.structs.asdict(seat)) for seat in body.seats)
-
-
-def _lay_out(event_id: EventId, layout: words.LayoutBody) -> Iterable[Seat]:
-    for row in range(layout.rows):
-        name = _row_name(row)
-        for number in range(1, layout.seats_per_row + 1):
-            seat_id = SeatId(f"{name}{number}")
-            yield Seat(event_id=event_id, id=seat_id, price=layout.price, row=name, number=number)
-
-
-def _row_name(row: int) -> str:
-    """A to Z, then AA, AB and so on."""
-    return LETTERS[row] if row < len(LETTERS) else LETTERS[row // len(LETTERS) - 1] + LETTERS[row % len(LETTERS)]
-
-
-def _pools(event_id: EventId, body: words.EventBody) -> tuple[Pool, ...]:
-    _refuse_doubles("pools", [pool.id for pool in body.pools])
-    return tuple(
-        Pool(event_id=event_id, id=PoolId(pool.id), capacity=pool.capacity, price=pool.price) for pool in body.pools
-    )
-
-
-def _refuse_doubles(path: str, names: Sequence[str]) -> None:
-    seen: set[str] = set()
-    for name in names:
-        if name in seen:
-            raise InvalidRequest.at(path, f"names {name} twice")
-        seen.add(name)
+def _common(visit: Visit, *, status: HTTPStatus) -> Common:
+    return {
+        "actor": visit.principal.actor,
+        "entry_id": visit.engine.ids.entry_id(),
+        "memo": visit.memo(_render, status=status),
+    }
 
 
 _PAGE = (("cursor", "where the last page ended"), ("limit", "how many, at most 200"))

@@ -6,11 +6,12 @@ from datetime import UTC, datetime
 from http import HTTPStatus
 
 from earmark.api import words
-from earmark.api.door import KEY_HEADER, Call, Reply, Visit, check_key, say
+from earmark.api.door import KEY_HEADER, Call, Reply, Visit, say
 from earmark.api.identity import GUEST_SECONDS, HOUSE, new_guest
 from earmark.api.limits import is_secure
 from earmark.api.problems import NotFound
 from earmark.api.welcome import COOKIE
+from earmark.words.asking import check_key
 
 
 async def welcome(visit: Visit) -> Reply:
@@ -29,7 +30,7 @@ async def welcome(visit: Visit) -> Reply:
     forwarded = visit.request.headers.get("x-forwarded-proto")
     tls = is_secure(visit.request.url.scheme, forwarded=forwarded, trust_proxy=visit.house.trust_proxy)
     secure = "; Secure" if tls else ""
-    cookie = f"{COOKIE}={token}; Path=/; Max-Age={GUEST_SECONDS}; HttpOnly; SameSite=Strict{secure}"
+    cookie = f"{COOKIE}={token}; Path={visit.root or '/'}; Max-Age={GUEST_SECONDS}; HttpOnly; SameSite=Strict{secure}"
     answer = words.GuestAnswer(buyer=buyer, expires_at=ends_at)
     return say(answer, status=HTTPStatus.CREATED, headers={"Set-Cookie": cookie, "Cache-Control": "no-store"})
 

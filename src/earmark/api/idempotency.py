@@ -8,8 +8,9 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from earmark.api.door import Call, Reply, Visit, check_key, say
+from earmark.api.door import Call, Reply, Visit, say
 from earmark.domain.journal import Key
+from earmark.words.asking import check_key
 
 
 class Progress(StrEnum):

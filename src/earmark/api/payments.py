@@ -13,38 +13,27 @@ from earmark.api.bookings import booking_id, find
 from earmark.api.door import KEY_HEADER, Call, Reply, Visit, again, reply, say
 from earmark.api.identity import Scope
 from earmark.api.problems import CallbackForged, NotFound
-from earmark.domain.machine import State
-from earmark.domain.payment import UNDECIDED, PaymentState, payment_id_for
-from earmark.engine.asks import Decided, GiveBack, Paid, Pay
+from earmark.engine.asks import Decided
 from earmark.engine.gateway import CallbackRefused
 from earmark.engine.teller import CallbackMismatch
-from earmark.errors import BookingExpired, BookingResolved, InvalidRequest, PaymentDeclined
+from earmark.errors import InvalidRequest
+from earmark.words import asking, wording
 
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from earmark.engine.asks import Memo
-    from earmark.errors import Refusal
+    from earmark.engine.asks import Memo, Paid
+    from earmark.words.asking import Common
 
 log = logs.get()
 
 
 async def pay(visit: Visit, body: money_words.PayBody) -> Reply:
     """Open a payment for a hold, and see it through."""
-    memo = _required(visit.memo_of(_word))
     actor = visit.principal.actor
-    ask = Pay(
-        actor=actor,
-        entry_id=visit.engine.ids.entry_id(),
-        memo=memo,
-        booking_id=booking_id(visit),
-        payment_id=payment_id_for(*memo.key),
-        gateway=visit.house.till.choose(body.gateway, live=actor.live),
-        method=body.method,
-        automatic=body.capture is money_words.Capture.AUTOMATIC,
-        return_url=body.return_url,
-    )
-    answer = await visit.house.till.pay(ask)
+    common = _common(visit, visit.memo_of(_word))
+    gateway = visit.house.till.choose(body.gateway, live=actor.live)
+    answer = await visit.house.till.pay(asking.pay(body, booking_id=booking_id(visit), gateway=gateway, **common))
     if told := again(answer):
         return told
     assert isinstance(answer, Decided), "what is replayed is remembered"
@@ -53,17 +42,8 @@ async def pay(visit: Visit, body: money_words.PayBody) -> Reply:
 
 async def refund(visit: Visit, body: money_words.RefundBody) -> Reply:
     """Money back for a sale, all of it or a part."""
-    memo = _required(visit.memo(money_words.paid_answer, status=HTTPStatus.CREATED))
-    ids = visit.engine.ids
-    ask = GiveBack(
-        actor=visit.principal.actor,
-        entry_id=ids.entry_id(),
-        memo=memo,
-        booking_id=booking_id(visit),
-        refund_id=ids.refund_id(),
-        amount=body.amount,
-        reason=body.reason,
-    )
+    common = _common(visit, visit.memo(money_words.paid_answer, status=HTTPStatus.CREATED))
+    ask = asking.refund(body, booking_id=booking_id(visit), ids=visit.engine.ids, **common)
     return reply(await visit.house.till.refund(ask), money_words.paid_answer, status=HTTPStatus.CREATED)
 
 
@@ -71,7 +51,7 @@ async def list_(visit: Visit) -> Reply:
     """The payments of a booking."""
     _, booking = await find(visit)
     payments = await visit.engine.store.list_payments(booking.id)
-    return say(money_words.PaymentsAnswer(payments=[money_words.payment_answer(payment) for payment, _ in payments]))
+    return say(money_words.PaymentsAnswer(payments=tuple(money_words.payment_answer(one) for one, _ in payments)))
 
 
 async def callback(visit: Visit) -> Reply:
@@ -94,33 +74,19 @@ async def callback(visit: Visit) -> Reply:
 
 def _word(paid: Paid, now: datetime) -> Reply:
     """200 sold, 202 under way, 402 declined; else what became of the booking instead."""
-    if paid.payment is None or paid.booking.state is State.CONFIRMED:
-        return say(money_words.paid_answer(paid, now))
-    if paid.payment.state in UNDECIDED:
-        return say(money_words.paid_answer(paid, now), status=HTTPStatus.ACCEPTED)
-    problem = problems.describe(_refusal(paid, now))
-    return Reply(
-        status=HTTPStatus(problem["status"]), body=msgspec.json.encode(problem), media_type=problems.MEDIA_TYPE
-    )
-
-
-def _refusal(paid: Paid, now: datetime) -> Refusal:
-    booking, payment = paid.booking, paid.payment
-    if payment is not None and payment.state is PaymentState.FAILED:
-        left = (booking.expires_at - now).total_seconds()
-        in_time = booking.state is State.HELD and left > 0
-        return PaymentDeclined(
-            state=booking.state.value, expires_in=round(left, 3) if in_time else None, why=payment.code
+    if refused := wording.refused_payment(paid, now):
+        problem = problems.describe(refused)
+        return Reply(
+            status=HTTPStatus(problem["status"]), body=msgspec.json.encode(problem), media_type=problems.MEDIA_TYPE
         )
-    if booking.state is State.EXPIRED:
-        return BookingExpired(expires_at=booking.expires_at)
-    return BookingResolved(state=booking.state.value)
+    status = HTTPStatus.ACCEPTED if wording.is_under_way(paid) else HTTPStatus.OK
+    return say(money_words.paid_answer(paid, now), status=status)
 
 
-def _required(memo: Memo | None) -> Memo:
+def _common(visit: Visit, memo: Memo | None) -> Common:
     if memo is None:
         raise InvalidRequest.at("Idempotency-Key", f"is required where money moves: send the header {KEY_HEADER}")
-    return memo
+    return {"actor": visit.principal.actor, "entry_id": visit.engine.ids.entry_id(), "memo": memo}
 
 
 _ON_BOOKING = ("booking_unknown", "booking_expired", "booking_resolved")

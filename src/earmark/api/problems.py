@@ -14,38 +14,18 @@ import msgspec
 from starlette.responses import Response
 
 from earmark import errors
-from earmark.errors import EarmarkError, Refusal
+from earmark.errors import EarmarkError, Forbidden, NotFound, Refusal, Unauthorized
 from earmark.redaction import clean
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+__all__ = ["Forbidden", "NotFound", "Unauthorized"]
+
 MEDIA_TYPE = "application/problem+json"
 RETRY_SECONDS = "1"
 BUSY = frozenset({"issuer_not_available", "processing_error", "rate_limit", "reenter_transaction", "try_again_later"})
 """Why a gateway declines when it is not about the buyer's money: it, or a bank behind it, was too busy."""
-
-
-@dataclass(kw_only=True, eq=False)
-class Unauthorized(Refusal):
-    """The request shows no valid key or token."""
-
-    code = "unauthorized"
-
-
-@dataclass(kw_only=True, eq=False)
-class Forbidden(Refusal):
-    """This key or token may not do that."""
-
-    code = "forbidden"
-    needs: str | None = None
-
-
-@dataclass(kw_only=True, eq=False)
-class NotFound(Refusal):
-    """There is nothing at this address."""
-
-    code = "not_found"
 
 
 @dataclass(kw_only=True, eq=False)

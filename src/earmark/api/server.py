@@ -18,32 +18,16 @@ import warnings
 from typing import TYPE_CHECKING, Any
 
 from earmark.api.app import create_app
-from earmark.api.deadline import Deadline
-from earmark.api.door import House
 from earmark.api.drain import drop_unread
-from earmark.api.events import draw
-from earmark.api.identity import Identity
-from earmark.api.limits import Limits
-from earmark.api.metrics import Metrics
-from earmark.api.pictures import Words
-from earmark.api.till import Till
-from earmark.clock import SystemClock
+from earmark.api.opening import opened
 from earmark.errors import SetupError
-from earmark.publish.availability import Availability
-from earmark.publish.news import Feed
-from earmark.publish.stream import Hub
-from earmark.publish.targets import Targets
 from earmark.threads import threads_ended
-from earmark.tracing import open_tracing
-from earmark.version import __version__
-from earmark.wiring import engine_for, open_gateways, open_locks, open_sandbox, telling
 from earmark.workers import loop
-from earmark.workers.courier import courier_for
-from earmark.workers.crew import crew_for, heart_for
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
+    from earmark.api.door import House
     from earmark.config import Settings
 
 GRACE_SECONDS = 1.0
@@ -58,73 +42,22 @@ async def serve(settings: Settings, *, ready: Callable[[str], None], duty: async
 
     With `duty` it is one of a crew: it shares its port, and runs the workers only once it is called to.
     """
-    assert settings.admin_key is not None
     if duty is None:
         check_free(settings.host, settings.port)
-    metrics = Metrics(version=__version__)
-    tracing = open_tracing() if settings.tracing else None
-    engine = await engine_for(settings, observer=tracing.around(metrics.tally) if tracing else metrics.tally)
-    gateways = open_sandbox() | open_gateways(settings, engine.store.accounts)
-    # Whoever asks for little time is told that the gateway still decides, rather than nothing.
-    till = Till(engine, gateways, seconds=min(settings.gateway_answer_seconds, settings.request_seconds_max / 2))
-    feed = Feed()
-    hub = Hub(
-        engine.store,
-        clock=SystemClock(),
-        brush=Words(),
-        feed=feed,
-        heartbeat_seconds=settings.stream_heartbeat_seconds,
-        stall_seconds=settings.stream_stall_seconds,
-        readers_max=settings.stream_readers_max,
-    )
-    house = House(
-        engine=engine,
-        identity=Identity(admin_key=settings.admin_key, secret=settings.secret, keys=engine.store.keys),
-        metrics=metrics,
-        clock=SystemClock(),
-        guests=settings.guests,
-        availability=Availability(engine, clock=SystemClock(), word=draw, seconds_max=settings.map_cache_seconds),
-        till=till,
-        locks=open_locks(settings) if settings.redis_url else None,
-        limits=Limits(per_key=settings.requests_per_second_per_key, per_buyer=settings.requests_per_second_per_buyer),
-        deadline=Deadline(settings.request_seconds_max),
-        trust_proxy=settings.trust_proxy,
-        hub=hub,
-        tracing=tracing,
-        targets=Targets(private=settings.webhook_private),
-    )
-    courier = courier_for(settings, engine.store.webhooks)
     stop = asyncio.Event()
-    agents: list[loop.Agent] = []
-    if settings.sweep:
-        agents += metrics.tally.watching(crew_for(settings, engine, till.teller, courier, feed=feed))
-    heart = heart_for(settings, engine.store)
-    heart.takes("server", outcome="ok")
-    try:
-        async with (
-            threads_ended(),
-            signals(stop),
-            metrics.shared(),
-            telling(settings.redis_url, feed=feed if settings.sweep else None, listener=hub),
-            _door(house, settings, stop),
-        ):
-            # What is here by now stays: to search it for rubbish again and again would be a pause in every minute.
-            gc.collect()
-            gc.freeze()
-            ready(shown_url(settings))
-            await _called(duty, stop)
-            await loop.run(agents, stop, heart=heart)
-            await stop.wait()
-    finally:
-        await house.deadline.close()
-        await house.identity.close()
-        await hub.close()
-        await courier.close()
-        house.targets.close()
-        await till.close()
-        if house.locks is not None:
-            await house.locks.close()
-        await engine.close()
+    async with (
+        opened(settings) as (house, agents, heart),
+        threads_ended(),
+        signals(stop),
+        _door(house, settings, stop),
+    ):
+        # What is here by now stays: to search it for rubbish again and again would be a pause in every minute.
+        gc.collect()
+        gc.freeze()
+        ready(shown_url(settings))
+        await _called(duty, stop)
+        await loop.run(agents, stop, heart=heart)
+        await stop.wait()
 
 
 async def _called(duty: asyncio.Event | None, stop: asyncio.Event) -> None:

@@ -24,6 +24,7 @@ from earmark.cli import (
     serving,
     settings,
     tidy,
+    verbs,
     webhooks,
 )
 from earmark.cli.logs import configure, learn
@@ -46,6 +47,18 @@ app = App(
 app.command(serving.demo)
 app.command(serving.serve)
 app.command(serving.work)
+app.command(verbs.event)
+for verb in (
+    verbs.hold,
+    verbs.show,
+    verbs.extend,
+    verbs.pay,
+    verbs.confirm,
+    verbs.release,
+    verbs.cancel,
+    verbs.refund,
+):
+    app.command(verb)
 app.command(database.migrate)
 app.command(database.verify)
 app.command(doctor.doctor)

@@ -156,7 +156,7 @@ async function request(method, url, { body, headers = {}, byKey = false, signal 
   const sentAt = performance.now();
   const asKey = byKey || (withoutGuests && officeKey());
   const timeout = AbortSignal.timeout(TIMEOUT_MS);
-  const response = await fetch(url, {
+  const response = await fetch(`.${url}`, {
     method,
     headers: {
       ...headers,

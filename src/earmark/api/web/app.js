@@ -59,7 +59,7 @@ function showEvent(events) {
   byId("events").hidden = events.length < 2;
   byId("events").replaceChildren(
     ...events.map(({ id, name }) =>
-      el("a", { href: `/?event=${encodeURIComponent(id)}`, "aria-current": id === event.id ? "page" : null }, name),
+      el("a", { href: `?event=${encodeURIComponent(id)}`, "aria-current": id === event.id ? "page" : null }, name),
     ),
   );
 }

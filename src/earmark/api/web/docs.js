@@ -7,7 +7,7 @@ const METHODS = ["get", "post", "put", "patch", "delete", "head", "options"];
 let schemas = null;
 
 async function open() {
-  const response = await fetch("/openapi.json");
+  const response = await fetch("openapi.json");
   if (!response.ok) throw new Error(`/openapi.json answered ${response.status}.`);
   const api = await response.json();
   schemas = new Schemas(api);

@@ -1,4 +1,4 @@
-"""The till: which gateways this server has, and for how long a request waits for one of them."""
+"""The till: which gateways this process has, and for how long a request waits for one of them."""
 
 from __future__ import annotations
 

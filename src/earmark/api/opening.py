@@ -1,0 +1,114 @@
+"""Opening: what the settings describe, behind a door that is not open yet.
+
+`serve` opens a door in front of it, and so does whoever mounts Earmark into an application of their own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, NamedTuple
+
+from earmark.api.deadline import Deadline
+from earmark.api.door import House
+from earmark.api.events import draw
+from earmark.api.identity import Identity
+from earmark.api.limits import Limits
+from earmark.api.metrics import Metrics
+from earmark.api.pictures import Words
+from earmark.clock import SystemClock
+from earmark.engine.till import Till
+from earmark.publish.availability import Availability
+from earmark.publish.news import Feed
+from earmark.publish.stream import Hub
+from earmark.publish.targets import Targets
+from earmark.tracing import open_tracing
+from earmark.version import __version__
+from earmark.wiring import engine_for, open_gateways, open_locks, open_sandbox, telling
+from earmark.workers.courier import courier_for
+from earmark.workers.crew import crew_for, heart_for
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Sequence
+
+    from earmark.config import Settings
+    from earmark.engine.engine import Engine
+    from earmark.tracing import Tracing
+    from earmark.workers.heart import Heart
+    from earmark.workers.loop import Agent
+
+
+class Opened(NamedTuple):
+    """A house, and who works in it."""
+
+    house: House
+    agents: Sequence[Agent]
+    """None where somebody else does the work."""
+    heart: Heart
+
+
+@contextlib.asynccontextmanager
+async def opened(settings: Settings) -> AsyncIterator[Opened]:
+    """Open everything, and at the end finish what was accepted and close it."""
+    metrics = Metrics(version=__version__)
+    tracing = open_tracing() if settings.tracing else None
+    engine = await engine_for(settings, observer=tracing.around(metrics.tally) if tracing else metrics.tally)
+    gateways = open_sandbox() | open_gateways(settings, engine.store.accounts)
+    # Whoever asks for little time is told that the gateway still decides, rather than nothing.
+    till = Till(engine, gateways, seconds=min(settings.gateway_answer_seconds, settings.request_seconds_max / 2))
+    feed = Feed()
+    hub = _hub(settings, engine, feed)
+    house = _house(settings, engine, metrics=metrics, till=till, hub=hub, tracing=tracing)
+    courier = courier_for(settings, engine.store.webhooks)
+    agents = (
+        metrics.tally.watching(crew_for(settings, engine, till.teller, courier, feed=feed)) if settings.sweep else []
+    )
+    heart = heart_for(settings, engine.store)
+    heart.takes("server", outcome="ok")
+    try:
+        async with metrics.shared(), telling(settings.redis_url, feed=feed if agents else None, listener=hub):
+            yield Opened(house, agents, heart)
+    finally:
+        await house.deadline.close()
+        await house.identity.close()
+        await hub.close()
+        await courier.close()
+        house.targets.close()
+        await till.close()
+        if house.locks is not None:
+            await house.locks.close()
+        await engine.close()
+
+
+def _hub(settings: Settings, engine: Engine, feed: Feed) -> Hub:
+    return Hub(
+        engine.store,
+        clock=SystemClock(),
+        brush=Words(),
+        feed=feed,
+        heartbeat_seconds=settings.stream_heartbeat_seconds,
+        stall_seconds=settings.stream_stall_seconds,
+        readers_max=settings.stream_readers_max,
+    )
+
+
+def _house(
+    settings: Settings, engine: Engine, *, metrics: Metrics, till: Till, hub: Hub, tracing: Tracing | None
+) -> House:
+    assert settings.admin_key is not None
+    clock = SystemClock()
+    return House(
+        engine=engine,
+        identity=Identity(admin_key=settings.admin_key, secret=settings.secret, keys=engine.store.keys),
+        metrics=metrics,
+        clock=clock,
+        guests=settings.guests,
+        availability=Availability(engine, clock=clock, word=draw, seconds_max=settings.map_cache_seconds),
+        till=till,
+        locks=open_locks(settings) if settings.redis_url else None,
+        limits=Limits(per_key=settings.requests_per_second_per_key, per_buyer=settings.requests_per_second_per_buyer),
+        deadline=Deadline(settings.request_seconds_max),
+        trust_proxy=settings.trust_proxy,
+        hub=hub,
+        tracing=tracing,
+        targets=Targets(private=settings.webhook_private),
+    )

@@ -1,0 +1,120 @@
+"""Earmark inside another web application: the whole service under a prefix of yours, and the verbs beside it.
+
+    app = FastAPI()
+    tickets = mount(app, "/tickets", database_url="sqlite:///shop.sqlite3", admin_key="ek_test_…")
+
+It opens its database when the application starts and closes it when that ends, and runs its workers in between.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any, Protocol
+
+from earmark import config, wiring
+from earmark.api import problems
+from earmark.api.app import create_app
+from earmark.api.opening import opened
+from earmark.errors import SetupError
+from earmark.library import Earmark
+from earmark.workers import loop
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from starlette.applications import Starlette
+    from starlette.types import ASGIApp, Receive, Scope, Send
+
+
+class Service:
+    """An ASGI application: to be mounted, or to be served by itself.
+
+    Settings are those of `earmark serve`, by name, and else from the environment. Whoever mounts it by hand enters
+    `running` in the lifespan of their own application; `mount` does both.
+    """
+
+    def __init__(self, *, migrate: bool = True, **settings: Any) -> None:
+        self.settings = config.read(os.environ, **settings)
+        if self.settings.admin_key is None:
+            raise SetupError(problem="Give an admin_key, or set EARMARK_ADMIN_KEY: callers of the service show it.")
+        self._migrate = migrate
+        self._app: ASGIApp | None = None
+        self._earmark: Earmark | None = None
+
+    @property
+    def earmark(self) -> Earmark:
+        """The verbs as plain calls, on the same engine: for the routes of your own."""
+        if self._earmark is None:
+            raise SetupError(problem=_CLOSED)
+        return self._earmark
+
+    @asynccontextmanager
+    async def running(self, _: object = None) -> AsyncIterator[None]:
+        """Open the database, run the workers, and finish both at the end."""
+        if self._migrate:
+            await wiring.migrate(self.settings.database_url)
+        async with opened(self.settings) as (house, agents, heart):
+            earmark = Earmark(house.engine, live=house.identity.live, gateways=house.till.gateways)
+            stop = asyncio.Event()
+            working = asyncio.create_task(loop.run(agents, stop, heart=heart))
+            self._app, self._earmark = create_app(house), earmark
+            try:
+                yield
+            finally:
+                self._app = self._earmark = None
+                stop.set()
+                await working
+                await earmark.till.close()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer, or begin and end with the server."""
+        if scope["type"] == "lifespan":
+            await self._live(receive, send)
+            return
+        app = self._app or problems.respond(SetupError(problem=_CLOSED))
+        await app(scope, receive, send)
+
+    async def _live(self, receive: Receive, send: Send) -> None:
+        """The lifespan of an application that is served by itself."""
+        await receive()
+        try:
+            async with self.running():
+                await send({"type": "lifespan.startup.complete"})
+                await receive()
+        except Exception as broken:
+            await send({"type": "lifespan.startup.failed", "message": str(broken)})
+            raise
+        await send({"type": "lifespan.shutdown.complete"})
+
+
+class Mountable(Protocol):
+    """A Starlette or a FastAPI application."""
+
+    @property
+    def router(self) -> Any:
+        """Where its lifespan is kept."""
+        ...
+
+    def mount(self, path: str, app: ASGIApp) -> None:
+        """Serve another application under a prefix."""
+        ...
+
+
+def mount(app: Mountable, path: str, *, migrate: bool = True, **settings: Any) -> Service:
+    """Put the service under a prefix of an application, and its lifespan inside that application's own."""
+    service = Service(migrate=migrate, **settings)
+    outer = app.router.lifespan_context
+
+    @asynccontextmanager
+    async def lifespan(whole: Starlette) -> AsyncIterator[Any]:
+        async with service.running(), outer(whole) as state:
+            yield state
+
+    app.router.lifespan_context = lifespan
+    app.mount(path, service)
+    return service
+
+
+_CLOSED = "Earmark is not open here: the application's lifespan opens it, so run the application with its lifespan."

@@ -1,0 +1,16 @@
+"""Earmark somewhere else: the library's verbs over HTTP, for programs that await (`AsyncClient`) and for others.
+
+    async with AsyncClient("https://shop.example", key="ek_live_…") as earmark:
+        booking = await earmark.hold("concert", buyer="alice", seats=["A1"])
+
+The arguments, the values and the errors are the library's. Every call that changes something carries an idempotency
+key, so that it can be asked again after a lost answer and has one effect.
+"""
+
+try:
+    from earmark.client.aio import AsyncClient
+    from earmark.client.sync import Client
+except ModuleNotFoundError as missing:
+    raise ImportError("The client needs an extra: pip install 'earmark[client]'") from missing
+
+__all__ = ["AsyncClient", "Client"]

@@ -1,0 +1,263 @@
+"""The client for programs that do not await. `tests/client/unasync.py` makes this file from `aio.py`."""
+
+from __future__ import annotations
+
+import time
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Literal, Self, TypeVar
+
+import httpx2
+
+from earmark.client import wire
+from earmark.client.follow import EVENT_BYTES_MAX, SILENCE_SECONDS_MAX, Follower
+from earmark.words import fields, values
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from types import TracebackType
+    from typing import Unpack
+    from uuid import UUID
+
+    from earmark.words.bodies import Layout, NewPool, NewSeat, PoolChange, SeatChange
+    from earmark.words.fields import NewTerms, Terms
+
+T = TypeVar("T")
+
+
+class Client:
+    """An Earmark that is served at `url`, as the bearer of `key` sees it: an API key, or a buyer's token.
+
+    One attempt takes `timeout` seconds at most. Where no answer comes, or one that says "not now", the same request is
+    sent again with the same idempotency key: up to `retries` times, and for `deadline` seconds in all.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        key: str | None = None,
+        timeout: float = wire.TIMEOUT_SECONDS,
+        retries: int = wire.RETRIES,
+        deadline: float = wire.DEADLINE_SECONDS,
+        transport: httpx2.BaseTransport | None = None,
+    ) -> None:
+        self.url = wire.address(url)
+        self._timeout = timeout
+        self._retries = retries
+        self._deadline = deadline
+        self._http = httpx2.Client(headers=wire.headers(key), timeout=timeout, transport=transport)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the connections."""
+        self._http.close()
+
+    def create(
+        self,
+        event_id: str,
+        *,
+        name: str,
+        currency: str,
+        seats: Mapping[str, int] | Sequence[NewSeat] | None = None,
+        pools: Mapping[str, tuple[int, int]] | Sequence[NewPool] | None = None,
+        layout: Layout | None = None,
+        key: str | None = None,
+        **terms: Unpack[Terms],
+    ) -> values.Event:
+        """An event that sells seats (their prices by name) and pools (capacity and price by name)."""
+        said = fields.create(event_id, name=name, currency=currency, seats=seats, pools=pools, layout=layout, **terms)
+        return self._send(wire.post("events", said=said, key=key), values.Event)
+
+    def change(
+        self,
+        event_id: str,
+        *,
+        seats: Sequence[SeatChange] = (),
+        pools: Sequence[PoolChange] = (),
+        key: str | None = None,
+        **terms: Unpack[NewTerms],
+    ) -> values.Event:
+        """Change window, limits, prices and capacity; block and unblock seats."""
+        said = fields.change(seats=seats, pools=pools, **terms)
+        return self._send(wire.post("events", event_id, said=said, key=key, method="PATCH"), values.Event)
+
+    def event(self, event_id: str) -> values.Event:
+        """An event as it is."""
+        return self._send(wire.get("events", event_id), values.Event)
+
+    def events(self) -> Iterator[values.Event]:
+        """Every event, by id, read page by page as you go."""
+        cursor: str | None = None
+        while True:
+            page = self._send(wire.get("events", cursor=cursor, limit=wire.PAGE_SIZE), values.EventsPage)
+            yield from page.events
+            if page.next_cursor is None:
+                return
+            cursor = page.next_cursor
+
+    def map(self, event_id: str) -> values.Map:
+        """The seats and pools of an event, for showing."""
+        return self._send(wire.get("events", event_id, "seats"), values.Map)
+
+    def seat(self, event_id: str, seat_id: str) -> values.Seat:
+        """One seat, for showing."""
+        return self._send(wire.get("events", event_id, "seats", seat_id), values.Seat)
+
+    def explain(self, event_id: str, seat_id: str) -> values.Explanation:
+        """Why a seat is, or is not, available."""
+        return self._send(wire.get("events", event_id, "seats", seat_id, "explain"), values.Explanation)
+
+    def hold(
+        self,
+        event_id: str,
+        *,
+        buyer: str,
+        seats: Sequence[str] = (),
+        pools: Mapping[str, int] | None = None,
+        ttl_seconds: int | None = None,
+        key: str | None = None,
+    ) -> values.Booking:
+        """Set seats and pool units aside for a few minutes, all or nothing."""
+        said = fields.hold(event_id, buyer=buyer, seats=seats, pools=pools, ttl_seconds=ttl_seconds)
+        return self._send(wire.post("bookings", said=said, key=key), values.Booking)
+
+    def booking(self, booking_id: str | UUID) -> values.Booking:
+        """A booking as it is. A hold whose time is over reads as expired, whoever meets it first."""
+        return self._send(wire.get("bookings", str(booking_id)), values.Booking)
+
+    def bookings(
+        self, *, buyer: str | None = None, event_id: str | None = None, state: str | None = None
+    ) -> Iterator[values.Booking]:
+        """Bookings, oldest first, the expired ones too; read page by page as you go."""
+        cursor: str | None = None
+        while True:
+            ask = wire.get("bookings", buyer=buyer, event_id=event_id, state=state, cursor=cursor, limit=wire.PAGE_SIZE)
+            page = self._send(ask, values.BookingsPage)
+            yield from page.bookings
+            if page.next_cursor is None:
+                return
+            cursor = page.next_cursor
+
+    def history(self, booking_id: str | UUID) -> list[values.Entry]:
+        """All that happened to a booking, oldest first."""
+        return list((self._send(wire.get("bookings", str(booking_id), "history"), values.History)).entries)
+
+    def extend(self, booking_id: str | UUID, *, seconds: int, key: str | None = None) -> values.Booking:
+        """More time, within the longest life of a hold."""
+        said = fields.said(seconds=seconds)
+        return self._send(wire.post("bookings", str(booking_id), "extend", said=said, key=key), values.Booking)
+
+    def pay(
+        self,
+        booking_id: str | UUID,
+        *,
+        method: str,
+        gateway: str | None = None,
+        capture: Literal["manual", "automatic"] = "manual",
+        return_url: str | None = None,
+        key: str | None = None,
+    ) -> values.Paid:
+        """Pay for a hold at a gateway. Sold if the booking is `confirmed`; while it is `paying`, ask again later."""
+        said = fields.said(method=method, gateway=gateway, capture=capture, return_url=return_url)
+        return self._send(wire.post("bookings", str(booking_id), "pay", said=said, key=key), values.Paid)
+
+    def payments(self, booking_id: str | UUID) -> list[values.Payment]:
+        """The payments of a booking, oldest first."""
+        return list((self._send(wire.get("bookings", str(booking_id), "payments"), values.Payments)).payments)
+
+    def confirm(
+        self,
+        booking_id: str | UUID,
+        *,
+        payment_id: str,
+        payment_method: str | None = None,
+        key: str | None = None,
+    ) -> values.Booking:
+        """The money was taken elsewhere: the hold becomes a sale."""
+        said = fields.said(payment_id=payment_id, payment_method=payment_method)
+        return self._send(wire.post("bookings", str(booking_id), "confirm", said=said, key=key), values.Booking)
+
+    def release(self, booking_id: str | UUID, *, key: str | None = None) -> values.Booking:
+        """Let go of a hold."""
+        return self._send(wire.post("bookings", str(booking_id), "release", said={}, key=key), values.Booking)
+
+    def cancel(
+        self,
+        booking_id: str | UUID,
+        *,
+        refund: Literal["full", "none"] | int | None = None,
+        seats: Sequence[str] = (),
+        pools: Mapping[str, int] | None = None,
+        reason: str | None = None,
+        key: str | None = None,
+    ) -> values.Undone:
+        """Undo a sale, or some seats and units of it; its money goes back by the event's rules, unless you say."""
+        said = fields.cancel(refund=refund, seats=seats, pools=pools, reason=reason)
+        return self._send(wire.post("bookings", str(booking_id), "cancel", said=said, key=key), values.Undone)
+
+    def refund(
+        self, booking_id: str | UUID, *, amount: int, reason: str | None = None, key: str | None = None
+    ) -> values.Paid:
+        """Money back for a sale, all of it or a part, without a change to what was sold."""
+        said = fields.said(amount=amount, reason=reason)
+        return self._send(wire.post("bookings", str(booking_id), "refunds", said=said, key=key), values.Paid)
+
+    def stream(self, event_id: str) -> Iterator[values.Map | values.Delta]:
+        """Follow an event: its whole map, and then what changes. It comes back by itself to where it was cut off."""
+        follower = Follower(event_id, url=self.url, retries=self._retries, deadline_seconds=self._deadline)
+        while True:
+            try:
+                with self._http.sse(
+                    self.url + follower.path,
+                    headers=follower.headers,
+                    timeout=httpx2.Timeout(self._timeout, read=SILENCE_SECONDS_MAX),
+                    max_event_size=EVENT_BYTES_MAX,
+                ) as source:
+                    answer = source.response
+                    if answer.status_code == HTTPStatus.OK:
+                        for event in source:
+                            if change := follower.hear(event.event, event.data, event.id):
+                                yield change
+                        pause = follower.after_end()
+                    else:
+                        pause = follower.after(answer.status_code, answer.headers, answer.read())
+            except httpx2.RequestError as lost:
+                pause = follower.after_loss(lost)
+            time.sleep(pause)
+
+    def idempotency(self, key: str) -> values.Recalled:
+        """What became of your own request with this key."""
+        return self._send(wire.get("idempotency", key), values.Recalled)
+
+    def token(self, buyer: str, *, seconds: int | None = None) -> values.Token:
+        """A token for one buyer, to hand to their browser."""
+        said = fields.said(buyer=buyer, seconds=seconds)
+        return self._send(wire.post("tokens", said=said, key=None), values.Token)
+
+    def _send(self, ask: wire.Ask, kind: type[T]) -> T:
+        patience = wire.Patience(ask, url=self.url, retries=self._retries, deadline_seconds=self._deadline)
+        while True:
+            try:
+                answer = self._http.request(
+                    ask.method,
+                    self.url + ask.path,
+                    content=ask.content,
+                    params=ask.params,
+                    headers=ask.headers,
+                    timeout=patience.seconds(self._timeout),
+                )
+            except httpx2.RequestError as lost:
+                pause = patience.after_loss(lost)
+            else:
+                again = patience.after(answer.status_code, answer.headers, answer.content)
+                if again is None:
+                    return wire.read(kind, answer.status_code, answer.content)
+                pause = again
+            time.sleep(pause)

@@ -1,0 +1,45 @@
+"""Fixtures for the tests of your own shop: `earmark`, `earmark_clock` and `earmark_gateway`.
+
+pytest finds them by itself where Earmark is installed. Nothing is imported until a test asks for one. They are plain
+fixtures, so that a test may await with pytest-asyncio, with anyio, or with `asyncio.run` in a function of its own.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from earmark.clock import MovableClock
+    from earmark.library import Earmark
+    from earmark.payments.sandbox.gateway import SandboxGateway
+
+
+@pytest.fixture
+def earmark_clock() -> MovableClock:
+    """Time as `earmark` and its gateway see it: `advance(seconds)` lets it pass."""
+    from earmark.clock import MovableClock
+
+    return MovableClock()
+
+
+@pytest.fixture
+def earmark_gateway(earmark_clock: MovableClock) -> SandboxGateway:
+    """The bank that `earmark` is paid through: script what it does at `earmark_gateway.sandbox`."""
+    from earmark.payments.sandbox.gateway import SandboxGateway
+    from earmark.payments.sandbox.house import Sandbox
+
+    return SandboxGateway(Sandbox(earmark_clock))
+
+
+@pytest.fixture
+def earmark(earmark_clock: MovableClock, earmark_gateway: SandboxGateway) -> Earmark:
+    """A whole Earmark in memory, for test events: nothing is in it, and nothing of it is left for the next test."""
+    from earmark.engine.engine import Engine
+    from earmark.library import Earmark
+    from earmark.store.memory import MemoryStore
+    from earmark.uuids import Uuid7Ids
+
+    engine = Engine(MemoryStore(clock=earmark_clock), ids=Uuid7Ids())
+    return Earmark(engine, live=False, gateways={"sandbox": earmark_gateway})

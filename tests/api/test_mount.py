@@ -1,0 +1,145 @@
+"""The service under a prefix of another application."""
+
+from __future__ import annotations
+
+import re
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import httpx2
+import pytest
+from fastapi import FastAPI
+from starlette.applications import Starlette
+from starlette.responses import PlainTextResponse
+from starlette.routing import Route
+
+from earmark.asgi import Service, mount
+from earmark.client import AsyncClient
+from earmark.errors import SetupError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+KEY = "ek_test_0123456789abcdef"
+
+
+@pytest.fixture(params=[FastAPI, Starlette])
+def app(request: pytest.FixtureRequest) -> Any:
+    """A shop of its own, with a lifespan of its own."""
+    request.param.said = []
+
+    @asynccontextmanager
+    async def lifespan(_: Any) -> AsyncIterator[None]:
+        request.param.said.append("begins")
+        yield
+        request.param.said.append("ends")
+
+    return request.param(lifespan=lifespan)
+
+
+@pytest.fixture
+async def service(app: Any, tmp_path: Path) -> AsyncIterator[Service]:
+    url = f"sqlite:///{tmp_path}/shop.sqlite3"
+    service = mount(app, "/shop/tickets", database_url=url, admin_key=KEY, guests=True)
+    async with app.router.lifespan_context(app):
+        yield service
+
+
+@pytest.fixture
+async def browser(app: Any, service: Service) -> AsyncIterator[httpx2.AsyncClient]:
+    assert service.settings.guests
+    async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app=app), base_url="http://shop") as client:
+        yield client
+
+
+async def test_the_client_takes_the_prefix_as_part_of_the_address(app: Any, service: Service) -> None:
+    """And the routes of the shop have the same events, by plain calls."""
+    transport = httpx2.ASGITransport(app=app)
+    async with AsyncClient("http://shop/shop/tickets/", key=KEY, transport=transport) as earmark:
+        await earmark.create("play", name="A play", currency="EUR", seats={"A1": 4500})
+        held = await earmark.hold("play", buyer="alice", seats=["A1"], key="basket-7")
+        assert (await service.earmark.booking(held.id)).seats == held.seats
+        assert await earmark.hold("play", buyer="alice", seats=["A1"], key="basket-7") == held
+    assert type(app).said[-1] == "begins"
+
+
+async def test_a_key_means_the_same_under_every_prefix(app: Any, service: Service) -> None:
+    """A service that moves to another path, or is reached by two, still knows what it was asked."""
+    app.mount("/elsewhere", service)
+    transport = httpx2.ASGITransport(app=app)
+    async with (
+        AsyncClient("http://shop/shop/tickets", key=KEY, transport=transport) as first,
+        AsyncClient("http://shop/elsewhere", key=KEY, transport=transport) as second,
+    ):
+        await first.create("play", name="A play", currency="EUR", pools={"GA": (5, 100)})
+        held = [await shop.hold("play", buyer="alice", pools={"GA": 1}, key="k") for shop in (first, second)]
+    assert held[0] == held[1]
+
+
+async def test_what_it_points_at_is_under_the_prefix(browser: httpx2.AsyncClient) -> None:
+    """Where a new event is, which methods a path takes, and for which paths a guest's cookie is."""
+    body = {"id": "play", "name": "A play", "currency": "EUR", "pools": [{"id": "GA", "capacity": 1, "price": 1}]}
+    authorised = {"Authorization": f"Bearer {KEY}"}
+    made = await browser.post("/shop/tickets/v1/events", json=body, headers=authorised)
+    assert made.headers["location"] == "/shop/tickets/v1/events/play"
+    assert (await browser.get(made.headers["location"], headers=authorised)).json()["id"] == "play"
+    stray = await browser.delete("/shop/tickets/v1/bookings")
+    assert (stray.status_code, stray.headers["allow"]) == (405, "GET, POST")
+    described = (await browser.get("/shop/tickets/openapi.json")).json()
+    assert described["servers"] == [{"url": "/shop/tickets"}]
+    guest = await browser.post("/shop/tickets/v1/guests")
+    assert "Path=/shop/tickets;" in guest.headers["set-cookie"]
+
+
+@pytest.mark.parametrize("page", ["", "docs"])
+async def test_a_page_finds_its_parts_under_the_prefix(browser: httpx2.AsyncClient, page: str) -> None:
+    """Every file that it names is named from where it stands; so it works at the root and anywhere else."""
+    place = httpx2.URL(f"http://shop/shop/tickets/{page}")
+    html = (await browser.get(place)).text
+    named = re.findall(r'(?:src|href)="([^"#]+)"', html)
+    assert any(link.endswith(".js") for link in named)
+    for link in named:
+        assert (await browser.get(place.join(link))).status_code == 200, link
+
+
+@pytest.mark.parametrize("file", ["api.js", "app.js", "docs.js"])
+async def test_a_script_asks_from_where_its_page_stands(browser: httpx2.AsyncClient, file: str) -> None:
+    """No request and no link of a script begins at the root of the host."""
+    script = (await browser.get(f"/shop/tickets/web/{file}")).text
+    assert not re.search(r"""(fetch\(|href: ?)["'`]/""", script)
+
+
+async def test_without_its_lifespan_it_says_so(tmp_path: Path) -> None:
+    """503 and a reason instead of a trace; and no key is no service."""
+    service = Service(database_url=f"sqlite:///{tmp_path}/shop.sqlite3", admin_key=KEY)
+    async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app=service), base_url="http://shop") as stranger:
+        told = await stranger.get("/healthz")
+        assert (told.status_code, told.json()["code"]) == (503, "setup")
+    with pytest.raises(SetupError, match="lifespan"):
+        _ = service.earmark
+    with pytest.raises(SetupError, match="admin_key"):
+        Service(database_url="memory:")
+
+
+async def test_it_can_be_served_by_itself(tmp_path: Path) -> None:
+    """Any ASGI server opens and closes it by the protocol of lifespans."""
+    service = Service(database_url=f"sqlite:///{tmp_path}/shop.sqlite3", admin_key=KEY)
+    told: list[str] = []
+
+    async def receive() -> dict[str, str]:
+        if told:
+            assert [event async for event in service.earmark.events()] == []
+        return {"type": "lifespan.shutdown" if told else "lifespan.startup"}
+
+    async def send(message: Any) -> None:
+        told.append(message["type"])
+
+    await service({"type": "lifespan"}, receive, send)
+    assert told == ["lifespan.startup.complete", "lifespan.shutdown.complete"]
+
+
+async def test_the_rest_of_the_application_is_untouched(app: Any, browser: httpx2.AsyncClient) -> None:
+    """Its own routes answer as before."""
+    app.router.routes.insert(0, Route("/hello", lambda _: PlainTextResponse("hello")))
+    assert (await browser.get("/hello")).text == "hello"
