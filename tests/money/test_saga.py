@@ -11,6 +11,7 @@ from tests.money.scripted import AUTHORISED, CAPTURED, DECLINED, PROCESSING
 from earmark.domain.event import OnDecline
 from earmark.domain.machine import State
 from earmark.domain.payment import PaymentState, Standing
+from earmark.domain.policy import Policy
 from earmark.engine.asks import Confirm
 from earmark.engine.gateway import GatewayRefused, GatewaySilent, RefundReport, RefundStanding, Report
 from earmark.errors import PaymentInProgress, RefundRefused
@@ -237,7 +238,7 @@ async def test_late_money_for_a_seat_that_is_gone_goes_back(shop: Shop) -> None:
     assert shop.gateway.calls[-1] == f"refund {PRICE}"
 
 
-@pytest.mark.parametrize("why", ["pool", "limit", "blocked", "begun"])
+@pytest.mark.parametrize("why", ["pool", "limit", "default limit", "blocked", "begun"])
 async def test_late_money_goes_back_whatever_it_is_that_is_gone(shop: Shop, why: str) -> None:
     """Units, the buyer's limit, a blocked seat, an event that has begun: all of them count."""
     held = await _given_up(shop, "A1", pools={"GA": 2})
@@ -247,6 +248,9 @@ async def test_late_money_goes_back_whatever_it_is_that_is_gone(shop: Shop, why:
         await shop.change(blocked="A1")
     elif why == "begun":
         await shop.change(starts_at=shop.clock.now())
+    elif why == "default limit":
+        shop.engine.policy = Policy(per_buyer_max=3)
+        await shop.hold("A2", buyer="alice")
     else:
         await shop.change(per_buyer_max=3)
         await shop.hold("A2", buyer="alice")
