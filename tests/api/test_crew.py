@@ -11,7 +11,6 @@ import msgspec
 import pytest
 
 from earmark.api import crew
-from earmark.cli import main
 from earmark.config import Settings
 from earmark.errors import SetupError
 
@@ -128,19 +127,6 @@ def test_several_workers_need_a_database_for_several(database: str, why: str) ->
         crew.refuse(settings)
     crew.refuse(msgspec.structs.replace(settings, workers=1))
     crew.refuse(msgspec.structs.replace(settings, database_url="postgresql://shop@localhost/shop"))
-
-
-async def test_serving_and_the_demo_refuse_before_anything_is_started(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """What the settings say about workers is not silently forgotten, and no database is made for nothing."""
-    monkeypatch.setenv("EARMARK_WORKERS", "2")
-    monkeypatch.setenv("EARMARK_ADMIN_KEY", "ek_test_0123456789abcdef")
-    for command in (["serve", "--database", "sqlite:///nowhere/shop.sqlite3"], ["demo"]):
-        with pytest.raises(SystemExit) as ended:
-            await asyncio.to_thread(main, command)
-        assert ended.value.code == 1
-        assert "one writer at a time" in capsys.readouterr().err
 
 
 def test_the_settings_of_a_hand_are_those_of_its_parent() -> None:

@@ -128,3 +128,16 @@ def test_bench_alone_lists_what_can_be_measured(earmark: Callable[..., tuple[int
     assert code == 0
     for command in ("booking", "locks"):
         assert command in out
+
+
+@pytest.mark.parametrize("arguments", [("serve", "--database", "sqlite:///nowhere/shop.sqlite3"), ("demo",)])
+def test_several_workers_are_refused_before_anything_is_started(
+    earmark: Callable[..., tuple[int, str, str]], monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...]
+) -> None:
+    """What the settings say about workers is not silently forgotten, and no database is made for nothing."""
+    monkeypatch.setenv("EARMARK_WORKERS", "2")
+    monkeypatch.setenv("EARMARK_ADMIN_KEY", KEY)
+    code, out, err = earmark(*arguments)
+    assert (code, out) == (1, "")
+    assert "SQLite has one writer at a time" in err
+    assert "EARMARK_WORKERS" in err

@@ -107,13 +107,14 @@ def test_running_on_postgresql(empty_postgres_url: str, tmp_path: Path) -> None:
 
 
 def test_running_several_servers(empty_postgres_url: str, tmp_path: Path) -> None:
-    """One server holds and the other confirms, with a worker beside them."""
+    """One server holds and the other confirms, with a worker beside them; and a third is two processes."""
     places = {
         "postgresql://shop@localhost/shop": shlex.quote(empty_postgres_url),
         "8080": free_port(),
         "8081": free_port(),
+        "8082": free_port(),
     }
-    assert tell(read("docs/howto/run-several-servers.md"), folder=tmp_path, instead=places) == 2
+    assert tell(read("docs/howto/run-several-servers.md"), folder=tmp_path, instead=places) == 3
 
 
 def test_taking_payments_with_stripe(tmp_path: Path) -> None:
