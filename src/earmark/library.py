@@ -159,16 +159,29 @@ class Earmark:
         *,
         buyer: str,
         seats: Sequence[str] = (),
+        best_available: Mapping[str, Any] | None = None,
         pools: Mapping[str, int] | None = None,
         ttl_seconds: int | None = None,
         key: str | None = None,
     ) -> values.Booking:
-        """Set seats and pool units aside for a few minutes, all or nothing."""
-        said = fields.hold(event_id, buyer=buyer, seats=seats, pools=pools, ttl_seconds=ttl_seconds)
+        """Set seats and pool units aside for a few minutes, all or nothing.
+
+        Instead of `seats` by name, `best_available={"count": 3}` takes the best that are free.
+        """
+        said = fields.hold(
+            event_id,
+            buyer=buyer,
+            seats=seats,
+            best_available=best_available,
+            pools=pools,
+            ttl_seconds=ttl_seconds,
+        )
         body = bodies.read(bodies.HoldBody, said)
         common = self._common("hold", said, key, _booking)
         ask = asking.hold(body, buyer=Buyer(buyer), booking_id=self.engine.ids.booking_id(), **common)
-        return _answer(await self.engine.hold(ask), _booking, values.Booking)
+        wish = asking.wish_of(body)
+        answer = await (self.engine.hold(ask) if wish is None else self.engine.hold_best(ask, wish))
+        return _answer(answer, _booking, values.Booking)
 
     async def booking(self, booking_id: str | UUID) -> values.Booking:
         """A booking as it is. A hold whose time is over reads as expired, whoever meets it first."""

@@ -20,7 +20,7 @@ FEW = 3
 
 
 async def test_who_would_wait_too_long_is_told_to_come_again(
-    shop: httpx2.AsyncClient, house: House, event: str, monkeypatch: pytest.MonkeyPatch
+    shop: httpx2.AsyncClient, event: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """503 with `Retry-After`, before the request is read: not even a senseless one is looked at."""
     monkeypatch.setattr(Batcher, "is_full", True)

@@ -135,6 +135,10 @@ def hold(
     /,
     *,
     buyer: Annotated[str, Parameter(help="Who it is held for, as the shop knows them.")],
+    best: Annotated[
+        int | None, Parameter(help="So many of the best seats that are free, instead of naming them.")
+    ] = None,
+    together: Annotated[bool, Parameter(negative="", help="The best seats side by side, or none at all.")] = False,
     pool: Units = (),
     ttl_seconds: Annotated[int | None, Parameter(help="For how long. Else as the event, or the service, says.")] = None,
     key: Key = None,
@@ -142,9 +146,18 @@ def hold(
 ) -> None:
     """Set seats and pool units aside for a few minutes, all or nothing."""
     pools = {pool_id: _number(said) for pool_id, said in map(_pair, pool)}
+    best_available = None if best is None else {"count": best, "together": together}
     _run(
         where,
-        lambda shop: shop.hold(event_id, buyer=buyer, seats=seats, pools=pools, ttl_seconds=ttl_seconds, key=key),
+        lambda shop: shop.hold(
+            event_id,
+            buyer=buyer,
+            seats=seats,
+            best_available=best_available,
+            pools=pools,
+            ttl_seconds=ttl_seconds,
+            key=key,
+        ),
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Literal, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
 import httpx2
 
@@ -120,12 +120,23 @@ class Client:
         *,
         buyer: str,
         seats: Sequence[str] = (),
+        best_available: Mapping[str, Any] | None = None,
         pools: Mapping[str, int] | None = None,
         ttl_seconds: int | None = None,
         key: str | None = None,
     ) -> values.Booking:
-        """Set seats and pool units aside for a few minutes, all or nothing."""
-        said = fields.hold(event_id, buyer=buyer, seats=seats, pools=pools, ttl_seconds=ttl_seconds)
+        """Set seats and pool units aside for a few minutes, all or nothing.
+
+        Instead of `seats` by name, `best_available={"count": 3}` takes the best that are free.
+        """
+        said = fields.hold(
+            event_id,
+            buyer=buyer,
+            seats=seats,
+            best_available=best_available,
+            pools=pools,
+            ttl_seconds=ttl_seconds,
+        )
         return self._send(wire.post("bookings", said=said, key=key), values.Booking)
 
     def booking(self, booking_id: str | UUID) -> values.Booking:

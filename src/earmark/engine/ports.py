@@ -37,12 +37,7 @@ from earmark.domain.machine import State
 from earmark.domain.payment import Payment, Refund
 from earmark.domain.pool import Pool, PoolDelta
 from earmark.domain.seat import Seat, SeatSeen
-from earmark.engine.accounts import KeepsAccounts
-from earmark.engine.keys import KeepsKeys
-from earmark.engine.live import Followed
-from earmark.engine.upkeep import KeptUp
-from earmark.engine.watch import Watched
-from earmark.engine.webhooks import KeepsWebhooks
+from earmark.engine.parts import Parts
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
@@ -311,7 +306,7 @@ class Flaw(msgspec.Struct, frozen=True, kw_only=True):
     row: str
 
 
-class Store(Followed, KeepsAccounts, KeepsKeys, KeepsWebhooks, KeptUp, Watched, Protocol):
+class Store(Parts, Protocol):
     """The truth."""
 
     @property

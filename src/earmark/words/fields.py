@@ -78,11 +78,18 @@ def change(*, seats: Sequence[SeatChange], pools: Sequence[PoolChange], **terms:
 
 
 def hold(
-    event_id: str, *, buyer: str, seats: Sequence[str], pools: Mapping[str, int] | None, ttl_seconds: int | None
+    event_id: str,
+    *,
+    buyer: str,
+    seats: Sequence[str],
+    best_available: Mapping[str, Any] | None,
+    pools: Mapping[str, int] | None,
+    ttl_seconds: int | None,
 ) -> Fields:
     """A claim."""
     own = {"event_id": event_id, "buyer": buyer}
-    return own | said(seats=list(seats), pools=dict(pools or {}), ttl_seconds=ttl_seconds)
+    best = None if best_available is None else dict(best_available)
+    return own | said(seats=list(seats), best_available=best, pools=dict(pools or {}), ttl_seconds=ttl_seconds)
 
 
 def cancel(
