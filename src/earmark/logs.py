@@ -10,13 +10,14 @@ or on a terminal text for people. A value can never end its line: control charac
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import re
 import sys
+import time
 import traceback
 from contextvars import ContextVar
-from datetime import UTC, datetime
 from typing import Any, TextIO
 
 import msgspec
@@ -35,6 +36,7 @@ request_id: ContextVar[str | None] = ContextVar("earmark_request_id", default=No
 _ours = logging.getLogger(OURS)
 _ours.addHandler(logging.NullHandler())
 _NUMBERS = {int, float, bool}
+_LEVEL_NAMES = {level: name for name, level in LEVELS.items()}
 
 
 class Line(dict[str, Any]):
@@ -63,7 +65,7 @@ def is_told(level: int) -> bool:
     return _ours.isEnabledFor(level)
 
 
-def tell(level: int, event: str, **said: object) -> None:
+def tell(level: int, event: str, /, **said: object) -> None:
     """One line, by the short way: the same as a logger's, for the one that each request has."""
     if not is_told(level):
         return
@@ -73,7 +75,12 @@ def tell(level: int, event: str, **said: object) -> None:
             line[name] = value if type(value) in _NUMBERS else redaction.clean_field(name, value)
     if (known := request_id.get()) is not None:
         line["request_id"] = known
-    _ours.handle(logging.LogRecord(OURS, level, "", 0, line, None, None))
+    root = logging.getLogger().handlers
+    if len(root) == 1 and isinstance(root[0], _Stderr):
+        # Nobody else listens: the record that `logging` makes for its handlers costs as much as all the rest.
+        root[0].put(_LEVEL_NAMES[level], line)
+    else:
+        _ours.handle(logging.LogRecord(OURS, level, "", 0, line, None, None))
 
 
 def configure(level: str, *, stream: TextIO | None = None) -> None:
@@ -83,9 +90,7 @@ def configure(level: str, *, stream: TextIO | None = None) -> None:
     root = logging.getLogger()
     for old in [handler for handler in root.handlers if isinstance(handler, _Stderr)]:
         root.removeHandler(old)
-    handler = _Stderr(stream)
-    handler.setFormatter(_Formatter(people=handler.stream.isatty()))
-    root.addHandler(handler)
+    root.addHandler(_Stderr(stream))
     root.setLevel(max(LEVELS[level], logging.WARNING))
     _ours.setLevel(LEVELS[level])
 
@@ -101,26 +106,32 @@ class _Stderr(logging.StreamHandler[TextIO]):
     def __init__(self, stream: TextIO | None) -> None:
         self._given = stream
         logging.Handler.__init__(self)
+        self._people = self.stream.isatty()
+        self._second, self._prefix = 0, ""
 
     @property
     def stream(self) -> TextIO:  # type: ignore[override]
         return self._given or sys.stderr
 
-
-class _Formatter(logging.Formatter):
-    """Any record as one line of ours."""
-
-    def __init__(self, *, people: bool) -> None:
-        super().__init__()
-        self._people = people
-
     def format(self, record: logging.LogRecord) -> str:
+        """Any record as one line of ours."""
         line = record.msg if isinstance(record.msg, Line) else _foreign(record)
-        at = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-        level = record.levelname.lower()
+        return self._worded(record.levelname.lower(), line, at=record.created)
+
+    def put(self, level: str, line: Line) -> None:
+        """A line without a record. What cannot be written is lost: no request fails for it."""
+        text = self._worded(level, line, at=time.time()) + "\n"
+        with contextlib.suppress(OSError, ValueError):
+            self.stream.write(text)
+
+    def _worded(self, level: str, line: Line, *, at: float) -> str:
+        second = int(at)
+        if second != self._second:
+            self._second, self._prefix = second, time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second))
+        moment = f"{self._prefix}.{int(at * 1000) % 1000:03d}Z"
         if self._people:
-            return f"{at} {level:<8}{line}"
-        return _as_json({"timestamp": at, "level": level, **line})
+            return f"{moment} {level:<8}{line}"
+        return _as_json({"timestamp": moment, "level": level, **line})
 
 
 def _to_line(_: object, __: str, event: structlog.typing.EventDict) -> tuple[tuple[Line], dict[str, Any]]:

@@ -80,7 +80,10 @@ async def test_a_call_has_one_line_with_its_facts(shop: httpx2.AsyncClient, capl
     caplog.set_level(logging.INFO, logger=logs.OURS)
     held = await hold(shop, "A1")
     answer = await shop.post(f"/v1/bookings/{held.json()['id']}/release", headers={"X-Request-Id": "r-1"})
+    await shop.get("/v1/events/concert/seats/A1")
     await shop.get("/healthz")
+    seat: Any = caplog.records.pop().msg
+    assert (seat["event"], seat["event_id"]) == ("show_seat", "concert")
     line: Any = caplog.records[-1].msg
     assert [record.msg["event"] for record in caplog.records] == ["hold", "release"]  # type: ignore[index]
     assert {**line, "took_ms": 0} == {

@@ -32,8 +32,8 @@ REPLAYED = b"idempotency-replayed"
 NOTED = "earmark.noted"
 QUIET = frozenset({"healthz", "readyz", "metrics"})
 """What machines ask for every few seconds: at level DEBUG."""
-TOLD = ("booking_id", "event_id", "gateway")
-"""Which parts of a path stand in a log line."""
+TOLD = {"booking_id": "booking", "event_id": "event_id", "gateway": "gateway"}
+"""Which parts of a path stand in a log line, and as what."""
 
 _ID = re.compile(rb"[A-Za-z0-9._\-]{1,128}")
 
@@ -94,7 +94,7 @@ class Sight:
         level = logging.DEBUG if verb is None or verb in QUIET else logging.INFO
         if logs.is_told(level):
             parts = scope.get("path_params", {})
-            about = {name.removesuffix("_id"): parts[name] for name in TOLD if name in parts}
+            about = {TOLD[name]: said for name, said in parts.items() if name in TOLD}
             logs.tell(level, verb or "page", **about, outcome=outcome, status=status, took_ms=round(seconds * 1000, 1))
 
 
