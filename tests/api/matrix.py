@@ -21,6 +21,7 @@ from earmark.api.door import House
 from earmark.api.events import draw
 from earmark.api.identity import Identity, Principal, hash_of, new_key, new_key_id
 from earmark.api.metrics import Metrics
+from earmark.api.pictures import Words
 from earmark.api.welcome import COOKIE
 from earmark.clock import MovableClock
 from earmark.domain.ids import Buyer, KeyId
@@ -29,6 +30,9 @@ from earmark.engine.engine import Engine
 from earmark.engine.till import Till
 from earmark.payments.balance.gateway import BalanceGateway
 from earmark.publish.availability import Availability
+from earmark.publish.news import Feed
+from earmark.publish.stream import Hub
+from earmark.publish.targets import Targets
 from earmark.store import sqlite
 from earmark.store.sqlite import SqliteStore
 from earmark.uuids import Uuid7Ids
@@ -99,6 +103,8 @@ class Kind:
     live: bool
     held: str = ""
     sold: str = ""
+    webhook: str = ""
+    delivery: str = ""
     secrets: set[str] = field(default_factory=set)
     """What only the victim and the shop may know."""
 
@@ -196,6 +202,8 @@ class World:
     async def attempt(self, operation: Operation, kind: Kind, *, credential: str | None, cookie: bool = False) -> Any:
         """The call about what the victim has, and what it said that came back."""
         told = {"event_id": kind.event, "seat_id": kind.seat, "booking_id": kind.held, "gateway": "sandbox"}
+        # The victim's own idempotency key; for the call about locks it is the name of one.
+        told |= {"key": f"{VICTIM_KEY}-hold", "webhook_id": kind.webhook, "delivery_id": kind.delivery}
         unknown = set(re.findall(r"{(\w+)}", operation.path)) - told.keys()
         assert not unknown, f"teach the matrix what {unknown} of {operation.name} is, so that it can be tried"
         path = operation.path.format(**told)
@@ -213,6 +221,7 @@ async def open_world(folder: Path) -> AsyncIterator[World]:
     store = await SqliteStore.open(file, clock=clock)
     engine = Engine(store, ids=Uuid7Ids())
     till = Till(engine, open_sandbox(clock) | {"balance": BalanceGateway(store.accounts)})
+    hub = Hub(store, clock=clock, brush=Words(), feed=Feed())
     house = House(
         engine=engine,
         identity=Identity(admin_key=ADMIN, keys=store.keys, timer=ticks),
@@ -221,6 +230,8 @@ async def open_world(folder: Path) -> AsyncIterator[World]:
         guests=True,
         availability=Availability(engine, clock=clock, word=draw),
         till=till,
+        targets=Targets(private=True, resolve=_nowhere),
+        hub=hub,
     )
     world = World(app=create_app(house), house=house, eye=sqlite3.connect(file), ticks=ticks, clock=clock)
     try:
@@ -230,8 +241,14 @@ async def open_world(folder: Path) -> AsyncIterator[World]:
     finally:
         world.eye.close()
         await house.identity.close()
+        await hub.close()
         await till.close()
         await engine.close()
+
+
+async def _nowhere(_host: str, _port: int) -> list[str]:
+    """A name server that sends everybody home."""
+    return ["127.0.0.1"]
 
 
 async def _plant(world: World, kind: Kind) -> Kind:
@@ -255,7 +272,16 @@ async def _plant(world: World, kind: Kind) -> Kind:
         "POST", f"/v1/bookings/{kind.sold}/confirm", credential=secret, body={"payment_id": f"canary-pay-{kind.live}"}
     )
     assert paid.status == 200, paid.text
-    kind.secrets = {kind.held, kind.sold, kind.victim, f"canary-pay-{kind.live}", key_id, secret}
+    asked = await _unkeyed(world)(
+        "POST", "/v1/webhooks", credential=secret, body={"url": f"https://{kind.victim}.example/"}
+    )
+    assert asked.status == 201, asked.text
+    webhook = json.loads(asked.text.partition("\n\n")[2])
+    ping = await _unkeyed(world)("POST", f"/v1/webhooks/{webhook['id']}/test", credential=secret, body={})
+    assert ping.status == 202, ping.text
+    kind.webhook, kind.delivery = webhook["id"], json.loads(ping.text.partition("\n\n")[2])["id"]
+    kind.secrets = {kind.webhook, kind.delivery, webhook["secret"], webhook["url"]}
+    kind.secrets |= {kind.held, kind.sold, kind.victim, f"canary-pay-{kind.live}", key_id, secret}
     return kind
 
 

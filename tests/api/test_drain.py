@@ -6,6 +6,7 @@ import asyncio
 import errno
 import socket
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -89,6 +90,15 @@ class Answers:
     async def send(self, message: Any) -> None:
         """The server's side."""
         self.told.append(message)
+
+
+def test_looking_for_the_door_leaves_nothing_open(listening: socket.socket) -> None:
+    """Files and pipes are looked at too, and a server that starts and stops often must not run out of descriptors."""
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    for _ in range(10):
+        with doors(listening.getsockname()[1]) as found:
+            assert len(found) == 1
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
 
 
 async def test_a_request_under_way_is_waited_for_and_closes_its_connection(listening: socket.socket) -> None:

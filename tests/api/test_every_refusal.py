@@ -133,6 +133,35 @@ async def lock_unknown(w: World) -> httpx2.Response:
     return await w.shop.delete("/v1/locks/order:7")
 
 
+async def webhook_unknown(w: World) -> httpx2.Response:
+    return await w.shop.get("/v1/webhooks/01997b1c-6f2a-7c3e-9d41-2f6d0c9a7b10")
+
+
+async def delivery_unknown(w: World) -> httpx2.Response:
+    webhook = (await w.post("/v1/webhooks", {"url": "https://shop.example/"})).json()["id"]
+    return await w.post(f"/v1/webhooks/{webhook}/deliveries/01997b1c-6f2a-7c3e-9d41-2f6d0c9a7b10/replay", {})
+
+
+async def webhook_disabled(w: World) -> httpx2.Response:
+    webhook = (await w.post("/v1/webhooks", {"url": "https://shop.example/"})).json()["id"]
+    assert (await w.shop.patch(f"/v1/webhooks/{webhook}", json={"active": False})).status_code == 200
+    return await w.post(f"/v1/webhooks/{webhook}/test", {})
+
+
+async def too_many_requests(w: World) -> httpx2.Response:
+    """Somebody who tries out one key after the other, from one address."""
+    for _ in range(1000):
+        answer = await w.stranger.get("/v1/bookings", headers={"Authorization": f"Bearer ek_test_{'0' * 48}"})
+        if answer.status_code != 401:
+            break
+    return answer
+
+
+async def stopping(w: World) -> httpx2.Response:
+    w.patch.setattr(w.house.drain, "begun", True)
+    return await w.stranger.get("/readyz")
+
+
 async def not_found(w: World) -> httpx2.Response:
     return await w.shop.get("/v1/nothing")
 
@@ -298,6 +327,11 @@ PROVOKED: dict[str, Callable[[World], Awaitable[httpx2.Response]]] = {
         pool_unknown,
         booking_unknown,
         lock_unknown,
+        webhook_unknown,
+        delivery_unknown,
+        webhook_disabled,
+        too_many_requests,
+        stopping,
         not_found,
         event_exists,
         seats_taken,

@@ -119,8 +119,9 @@ def doors(port: int) -> Iterator[list[socket.socket]]:
     found: list[socket.socket] = []
     try:
         for entry in OPEN_FILES.iterdir() if OPEN_FILES.is_dir() else ():
-            door = _door(int(entry.name), port)
-            if door is not None:
+            number = int(entry.name)
+            # The list has the number that it was read by, which by now may be one of ours.
+            if number not in {door.fileno() for door in found} and (door := _door(number, port)):
                 found.append(door)
         yield found
     finally:
@@ -131,8 +132,13 @@ def doors(port: int) -> Iterator[list[socket.socket]]:
 def _door(number: int, port: int) -> socket.socket | None:
     try:
         # A descriptor of our own on the same socket, so that closing it closes nobody else's.
-        opened = socket.socket(fileno=os.dup(number))
+        own = os.dup(number)
     except OSError:
+        return None
+    try:
+        opened = socket.socket(fileno=own)
+    except OSError:
+        os.close(own)
         return None
     if _try(lambda: opened.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)) and _port(opened) == port:
         return opened

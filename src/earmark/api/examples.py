@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from earmark import errors
 from earmark.api import problems
+from earmark.api.drain import Stopping
 from earmark.version import __version__
 
 if TYPE_CHECKING:
@@ -105,6 +106,42 @@ LOCK: dict[str, Any] = {
     "ttl_seconds": 27.5,
     "waiters": ["worker-8"],
 }
+WEBHOOK: dict[str, Any] = {
+    "id": "01997b1c-6f2a-7c3e-9d41-2f6d0c9a7b11",
+    "url": "https://shop.example/earmark",
+    "types": ["booking.confirmed", "booking.expired"],
+    "event_id": None,
+    "description": None,
+    "active": True,
+    "disabled_at": None,
+    "disabled_because": None,
+    "failing_since": None,
+    "created_at": _MADE,
+}
+NEW_WEBHOOK = WEBHOOK | {"secret": "whsec_c2hvd24gdGhpcyBvbmNl", "old_secret_until": None}
+DELIVERY: dict[str, Any] = {
+    "id": "01997b1c-6f2a-7c3e-9d41-2f6d0c9a7b12",
+    "type": "booking.confirmed",
+    "state": "delivered",
+    "attempts": 1,
+    "created_at": _SOLD,
+    "next_at": None,
+    "tried_at": _SOLD,
+    "ended_at": _SOLD,
+    "status": 200,
+    "error": None,
+    "took_ms": 38,
+    "body": '{"type":"booking.confirmed","timestamp":"2030-01-01T18:02:00Z","data":{}}',
+}
+WAITING = DELIVERY | {
+    "state": "pending",
+    "attempts": 0,
+    "next_at": _SOLD,
+    "tried_at": None,
+    "ended_at": None,
+    "status": None,
+    "took_ms": None,
+}
 ANSWERS: dict[str, Any] = {
     "create": EVENT,
     "list_events": {"events": [EVENT], "next_cursor": None},
@@ -135,6 +172,17 @@ ANSWERS: dict[str, Any] = {
     "refund": PAID | {"version": 5, "payment": PAYMENT | {"state": "partially_refunded", "refunding": 4500}},
     "callback": {"received": True},
     "welcome": {"buyer": "guest_5f2b1c0d9e8a7b6c5d4e3f2a", "expires_at": "2030-01-02T00:00:00Z"},
+    "issue": {"token": "et_WyJjMmhv.c2lnbmVk", "buyer": "alice", "expires_at": "2030-01-01T19:00:00Z"},
+    "stream": {"version": "6f1d2c3b4a596877", "seats": [SEAT], "pools": [POOL]},
+    "make_webhook": NEW_WEBHOOK,
+    "list_webhooks": {"webhooks": [WEBHOOK], "next_cursor": None},
+    "read_webhook": WEBHOOK,
+    "change_webhook": WEBHOOK | {"active": False, "disabled_at": _ENDS, "disabled_because": "switched off by the shop"},
+    "remove_webhook": WEBHOOK,
+    "rotate_webhook": NEW_WEBHOOK | {"old_secret_until": "2030-01-02T18:00:00Z"},
+    "test_webhook": WAITING | {"type": "ping"},
+    "list_deliveries": {"deliveries": [DELIVERY], "next_cursor": None},
+    "replay_delivery": WAITING,
     "list_locks": {"locks": [LOCK]},
     "break_lock": LOCK,
     "healthz": {"status": "ok", "version": __version__},
@@ -152,6 +200,11 @@ REFUSALS: dict[str, EarmarkError] = {
         errors.PoolUnknown(pools=("VIP",)),
         errors.BookingUnknown(booking_id=_BOOKING_ID),
         problems.LockUnknown(key="order:{7}"),
+        errors.WebhookUnknown(webhook_id="01997b1c-6f2a-7c3e-9d41-2f6d0c9a7b11"),
+        errors.DeliveryUnknown(delivery_id="01997b1c-6f2a-7c3e-9d41-2f6d0c9a7b12"),
+        errors.WebhookDisabled(why="switched off by the shop"),
+        problems.TooManyRequests(per="buyer", limit=20, retry_in=0.4),
+        Stopping(),
         problems.NotFound(),
         errors.EventExists(event_id="concert"),
         errors.SeatsTaken(seats=("A2",)),

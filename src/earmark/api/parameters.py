@@ -10,12 +10,14 @@ import msgspec
 from earmark.api import words
 from earmark.api.paging import LIMIT_DEFAULT, LIMIT_MAX
 from earmark.domain.machine import State
+from earmark.domain.webhook import DeliveryState
 
 if TYPE_CHECKING:
     from earmark.api.door import Call
 
 TEXT: dict[str, Any] = {"type": "string"}
 KEY: dict[str, Any] = {"type": "string", "minLength": 1, "maxLength": 255, "pattern": "^[\\x21-\\x7e]+$"}
+UUID: dict[str, Any] = {"type": "string", "format": "uuid"}
 CURSOR: dict[str, Any] = {"type": "string", "minLength": 1, "pattern": "^[A-Za-z0-9_-]+$"}
 LIMIT: dict[str, Any] = {"type": "integer", "minimum": 1, "maximum": LIMIT_MAX, "default": LIMIT_DEFAULT}
 
@@ -29,14 +31,21 @@ def _schema(kind: Any) -> dict[str, Any]:
 PATH: dict[str, tuple[dict[str, Any], str]] = {
     "event_id": (_schema(words.EventIdText), "concert"),
     "seat_id": (_schema(words.Id), "A1"),
-    "booking_id": ({"type": "string", "format": "uuid"}, "01997b1c-6f2a-7c3e-9d41-2f6d0c9a7b10"),
+    "booking_id": (UUID, "01997b1c-6f2a-7c3e-9d41-2f6d0c9a7b10"),
+    "webhook_id": (UUID, "01997b1c-6f2a-7c3e-9d41-2f6d0c9a7b11"),
+    "delivery_id": (UUID, "01997b1c-6f2a-7c3e-9d41-2f6d0c9a7b12"),
     "gateway": ({"type": "string", "pattern": "^[a-z]+$"}, "stripe"),
     "key": ({"type": "string", "minLength": 1, "maxLength": 255, "pattern": "^[\\x21-\\x2e\\x30-\\x7e]+$"}, "basket-7"),
 }
+QUERY_OF: dict[tuple[str, str], tuple[dict[str, Any], Any]] = {
+    ("list_deliveries", "state"): ({"type": "string", "enum": [state.value for state in DeliveryState]}, "failed"),
+}
+"""Where a name means something else than elsewhere."""
 QUERY: dict[str, tuple[dict[str, Any], Any]] = {
     "buyer": (_schema(words.Who), "alice"),
     "event_id": (_schema(words.EventIdText), "concert"),
     "state": ({"type": "string", "enum": [state.value for state in State]}, "held"),
+    "last_event_id": ({"type": "string", "pattern": "^[0-9]{1,18}$"}, "42"),
     "match": ({"type": "string", "minLength": 1, "maxLength": 512}, "event:*"),
     "cursor": (CURSOR, None),
     "limit": (LIMIT, LIMIT_DEFAULT),
@@ -62,7 +71,7 @@ def _in_path(call: Call) -> list[dict[str, Any]]:
 def _in_query(call: Call) -> list[dict[str, Any]]:
     found = []
     for name, why in call.query:
-        schema, example = QUERY.get(name, (TEXT, None))
+        schema, example = QUERY_OF.get((call.name, name)) or QUERY.get(name, (TEXT, None))
         found.append({"name": name, "in": "query", "description": why, "schema": schema} | _example(example))
     return found
 

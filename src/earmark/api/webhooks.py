@@ -276,6 +276,7 @@ CALLS = (
         scope=Scope.MANAGE,
         refusals=("webhook_unknown", "event_unknown"),
         group="webhooks",
+        example={"active": False},
     ),
     Call(
         method="DELETE",
@@ -299,6 +300,7 @@ CALLS = (
         scope=Scope.MANAGE,
         refusals=("webhook_unknown",),
         group="webhooks",
+        example={},
     ),
     Call(
         method="POST",
@@ -312,6 +314,7 @@ CALLS = (
         scope=Scope.MANAGE,
         refusals=("webhook_unknown", "webhook_disabled"),
         group="webhooks",
+        example={},
     ),
     Call(
         method="GET",
