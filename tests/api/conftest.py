@@ -12,9 +12,12 @@ from earmark.api.door import House
 from earmark.api.events import draw
 from earmark.api.identity import Identity
 from earmark.api.metrics import Metrics
+from earmark.api.pictures import Words
 from earmark.engine.engine import Engine
 from earmark.engine.till import Till
 from earmark.publish.availability import Availability
+from earmark.publish.news import Feed
+from earmark.publish.stream import Hub
 from earmark.publish.targets import Targets
 from earmark.store.memory import MemoryStore
 from earmark.uuids import Uuid7Ids
@@ -61,6 +64,8 @@ def _house(store: Store, ids: Uuid7Ids, clock: MovableClock, identity: Identity)
         availability=Availability(engine, clock=clock, word=draw),
         till=Till(engine, open_sandbox(clock)),
         targets=Targets(private=True, resolve=_nowhere),
+        # A stream ends soon, so that whoever tries every call comes to an end.
+        hub=Hub(store, clock=clock, brush=Words(), feed=Feed(), life_seconds_max=0.0, tick_seconds=0.02),
     )
 
 

@@ -51,6 +51,8 @@ def running(make: Callable[[], Awaitable[House]]) -> Iterator[str]:
             ready["url"] = url
             opened.set()
             await ready["stop"].wait()
+        if house.hub:
+            await house.hub.close()
         await house.till.close()
         await house.engine.close()
 

@@ -15,6 +15,7 @@ from earmark import errors
 from earmark.api import problems
 from earmark.clock import MovableClock
 from earmark.domain.payment import Standing
+from earmark.engine.batch import Batcher
 from earmark.engine.gateway import Report
 from earmark.errors import UNTOLD, EarmarkError
 from earmark.store.memory import MemoryStore
@@ -285,7 +286,7 @@ async def unsupported_media_type(w: World) -> httpx2.Response:
 
 async def overloaded(w: World) -> httpx2.Response:
     """A fault is injected: the line is full."""
-    w.patch.setattr(w.house.engine._holds, "_waiting_max", 0)
+    w.patch.setattr(Batcher, "is_full", True)
     return await w.hold("A1")
 
 

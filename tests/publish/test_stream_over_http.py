@@ -154,9 +154,8 @@ async def test_who_names_the_last_event_is_told_what_came_after(house: House, sh
     """By the header that browsers send, or by a parameter; what is no number gets the whole map."""
     await shop.hold("play", buyer="alice", seats=["A1"])
     await house.engine.store.outbox.number(after=START, limit=10)
-    given = bearer() | ({"last_event_id": "1"} if said == "header" else {})
-    query = {"header": "", "parameter": "?last_event_id=1", "nonsense": "?last_event_id=-1"}[said]
-    client = Client(house, path=PATH + query, **given)
+    given = bearer() | {"header": {"last_event_id": "1"}, "nonsense": {"last_event_id": "-1"}}.get(said, {})
+    client = Client(house, path=PATH + ("?last_event_id=1" if said == "parameter" else ""), **given)
     await client.take()
     event = await client.event()
     assert (event["event"], event["id"]) == ("snapshot" if said == "nonsense" else "delta", "2")

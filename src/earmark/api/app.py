@@ -127,6 +127,11 @@ def create_app(house: House) -> ASGIApp:
     routes += [Route(path, _page(file)) for path, file in PAGES.items()]
     routes += [Route("/openapi.json", describe), Route("/web/{file}", _asset)]
     house.metrics.watch(house.engine, gateways=house.till.gateways)
+    if house.locks:
+        house.metrics.watch_locks(house.locks)
+    hub = house.hub
+    if hub:
+        house.metrics.watch_stream(lambda: hub.readers)
     pages = Starlette(routes=routes, exception_handlers={HTTPException: _stray, EarmarkError: _refused})
     router = Router([(call.method, call.path, answer) for call, answer in answers], otherwise=pages)
     return Sight(router, metrics=house.metrics, tracing=house.tracing)

@@ -38,7 +38,7 @@ async def recall(visit: Visit) -> Reply:
     """A key of the caller's own; what others did with the same word is not told."""
     text = visit.request.path_params["key"]
     check_key(text)
-    found = await visit.engine.recall(Key(visit.principal.actor.name, text))
+    found = await visit.engine.recall(Key(visit.principal.caller, text))
     headers = {"Cache-Control": "no-store"}
     if found.memory is None:
         state = Progress.IN_PROGRESS if found.busy else Progress.UNKNOWN

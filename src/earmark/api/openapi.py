@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from earmark.api import examples, problems, words
+from earmark.api.door import JSON
 from earmark.api.identity import Scope
 from earmark.api.parameters import parameters
 from earmark.api.welcome import COOKIE
@@ -135,7 +136,8 @@ def _codes(call: Call) -> list[str]:
 
 def _granted(call: Call, names: dict[Any, str]) -> dict[str, Any]:
     said = (call.answer.__doc__ or call.summary).partition("\n")[0]
-    content: dict[str, Any] = {"schema": {"$ref": names[call.answer]}}
+    # A stream is many events, each with data of its own: no schema of one answer fits.
+    content: dict[str, Any] = {"schema": {"$ref": names[call.answer]} if call.media_type == JSON else {}}
     if call.name in examples.ANSWERS:
         content["example"] = examples.ANSWERS[call.name]
     answered = {"description": said, "content": {call.media_type: content}}

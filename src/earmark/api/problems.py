@@ -15,7 +15,7 @@ from starlette.responses import Response
 
 from earmark import errors
 from earmark.errors import EarmarkError, Forbidden, NotFound, Refusal, Unauthorized
-from earmark.redaction import clean
+from earmark.redaction import clean, redact
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -173,7 +173,7 @@ def describe(error: EarmarkError) -> dict[str, Any]:
         "type": f"urn:earmark:problem:{error.code}",
         "title": (type(error).__doc__ or error.code).partition("\n")[0],
         "status": int(STATUS[error.code]),
-        "detail": _detail(error),
+        "detail": redact(_detail(error)) if error.code in SAID_BACK else _detail(error),
         "code": error.code,
         "transient": error.transient,
         **{name: value for name, value in facts.items() if name != "because"},

@@ -11,7 +11,7 @@ from starlette.responses import Response
 from earmark.api import words
 from earmark.api.door import Call, Visit
 from earmark.api.events import event_id_of
-from earmark.errors import EventUnknown, StoreUnavailable
+from earmark.errors import EventUnknown, InvalidRequest, StoreUnavailable
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
@@ -77,11 +77,17 @@ async def _hang_up(receive: Receive, reader: Reader) -> None:
 
 
 def _last_seen(visit: Visit) -> int | None:
-    """The header that browsers send when they come back, or the same as a parameter; what is no number is unknown."""
+    """The header that browsers send when they come back, whatever it says; or the same as a parameter."""
     request = visit.request
-    said = request.headers.get("last-event-id") or request.query_params.get("last_event_id") or ""
-    known = said.isascii() and said.isdigit() and len(said) <= NUMBER_DIGITS_MAX
-    return int(said) if known else None
+    sent, asked = request.headers.get("last-event-id"), request.query_params.get("last_event_id")
+    if asked is not None and not _is_number(asked):
+        raise InvalidRequest.at("last_event_id", "is not the number of an event")
+    said = sent or asked or ""
+    return int(said) if _is_number(said) else None
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) <= NUMBER_DIGITS_MAX
 
 
 CALLS = (

@@ -103,7 +103,7 @@ class Reader:
             if now - self.sending_since >= stall_seconds and self._task is not None and not self.stalled:
                 self.stalled = True
                 self._task.cancel()
-        elif now - self._began >= LIFE_SECONDS_MAX:
+        elif now - self._began >= self._hub.life_seconds_max:
             self.end(RENEW)
         elif now - self._sent >= heartbeat_seconds:
             self._beat = True
@@ -140,6 +140,7 @@ class Hub:
         heartbeat_seconds: float = 15.0,
         stall_seconds: float = 30.0,
         readers_max: int = 10_000,
+        life_seconds_max: float = LIFE_SECONDS_MAX,
         tick_seconds: float = TICK_SECONDS,
     ) -> None:
         self._store = store
@@ -149,6 +150,7 @@ class Hub:
         self._heartbeat_seconds = heartbeat_seconds
         self._stall_seconds = stall_seconds
         self._readers_max = readers_max
+        self.life_seconds_max = life_seconds_max
         self._tick_seconds = min(tick_seconds, heartbeat_seconds, stall_seconds)
         self._channels: dict[EventId, Channel] = {}
         self._readers: dict[EventId, set[Reader]] = {}
