@@ -114,7 +114,7 @@ async def takes_over(service: Service, shop: Caller, database: str) -> None:
         buyer, token = await become_guest(nobody)
     async with calling(service, token=token) as guest:
         dying = Crashing(await asyncpg.connect(database))
-        await dying.claim(f"buyer:{buyer}", key)
+        await dying.claim(f"buyer:{buyer} (test)", key)
         for _ in range(20):
             busy = await guest.hold(event, buyer=None, seats=["A1"], idempotency_key=key)
             if busy.status_code == 409:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import fcntl
+import os
 import socket
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -99,6 +102,21 @@ def test_looking_for_the_door_leaves_nothing_open(listening: socket.socket) -> N
         with doors(listening.getsockname()[1]) as found:
             assert len(found) == 1
     assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
+def test_looking_for_the_door_ends_no_lock_on_a_file(listening: socket.socket, tmp_path: Path) -> None:
+    """SQLite relies on such locks, and they end when any descriptor of the file is closed."""
+    file = tmp_path / "locked"
+    taken = "import fcntl, sys; fcntl.lockf(open(sys.argv[1], 'r+'), fcntl.LOCK_EX | fcntl.LOCK_NB)"
+    with file.open("w+") as held:
+        fcntl.lockf(held, fcntl.LOCK_EX)
+        with doors(listening.getsockname()[1]):
+            pass
+        tried = subprocess.run([sys.executable, "-c", taken, str(file)], capture_output=True, check=False, timeout=60)
+        assert b"BlockingIOError" in tried.stderr
+        os.close(os.dup(held.fileno()))
+        tried = subprocess.run([sys.executable, "-c", taken, str(file)], capture_output=True, check=False, timeout=60)
+        assert tried.returncode == 0, "the control: this is how a lock is lost"
 
 
 async def test_a_request_under_way_is_waited_for_and_closes_its_connection(listening: socket.socket) -> None:

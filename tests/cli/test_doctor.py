@@ -21,6 +21,7 @@ from earmark.cli.checkup.findings import Finding, Level
 from earmark.cli.checkup.work import COUNTS
 from earmark.cli.doctor import examine
 from earmark.clock import MovableClock, SystemClock
+from earmark.domain.ids import BookingId
 from earmark.engine.asks import Actor, Decided, GiveBack, Pay
 from earmark.engine.beats import Process, Pulse
 from earmark.engine.teller import Teller
@@ -223,7 +224,10 @@ async def test_a_pooler_that_the_url_does_not_name_is_found(own_url: str) -> Non
 async def test_workers_that_are_missing_fail_or_died_are_told_apart(file_url: str, store: Store) -> None:
     """Missing and failing is ill; the dead are noted, and forgotten where that is asked for."""
     (none,) = (await findings(file_url))["workers"]
-    assert (none.level, none.said) == (Level.ILL, "Nobody is at work as sweeper, reconciler, relay or janitor.")
+    assert (none.level, none.said) == (
+        Level.ILL,
+        "Nobody is at work as sweeper, reconciler, relay, courier or janitor.",
+    )
     past = MovableClock()
     past.advance(-3600)
     earlier = await wiring.open_store(file_url, clock=past)
@@ -326,7 +330,7 @@ async def test_a_payment_that_needs_somebody_is_ill(file_url: str) -> None:
     shop = Earmark(engine, live=False)
     await shop.create("play", name="A play", currency="EUR", seats={"A1": 4500})
     held = await shop.hold("play", buyer="alice", seats=["A1"])
-    about: dict[str, Any] = {"actor": actor, "booking_id": held.id}
+    about: dict[str, Any] = {"actor": actor, "booking_id": BookingId(UUID(held.id))}
     payment_id = ids.payment_id()
     ask = Pay(**about, entry_id=ids.entry_id(), payment_id=payment_id, gateway="sandbox", method="pm_card_refund_fail")
     assert isinstance(await teller.pay(ask, within=60), Decided)
@@ -404,7 +408,7 @@ async def test_the_command_says_what_to_do_and_exits_by_it(
     monkeypatch.setenv("EARMARK_ADMIN_KEY", KEY)
     code, out = await asyncio.to_thread(run, capsys, "--database", file_url)
     assert code == 1
-    assert "  ill  workers     Nobody is at work as sweeper, reconciler, relay or janitor.\n" in out
+    assert "  ill  workers     Nobody is at work as sweeper, reconciler, relay, courier or janitor.\n" in out
     assert "→ Run `earmark work`, or serve with EARMARK_SWEEP=on.\n1 thing" not in out
     assert out.endswith("1 thing is ill.\n")
     await store.beats.tell(

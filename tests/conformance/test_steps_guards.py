@@ -290,10 +290,11 @@ RULE_OF_POSTGRES = re.compile(
     r"(?:ADD CONSTRAINT |CONSTRAINT = |CONSTRAINT (?=\w+ UNIQUE)|account_change\()'?(?!TG_ARGV)(\w+)"
 )
 RULE_OF_SQLITE = re.compile(r"\((\w+)\)'\)")
-# In SQLite the last one is a foreign key.
-ONLY_POSTGRES = {"booking_state_known", "nothing_is_truncated", "total_of_an_event"}
+# In SQLite the last two are a constraint, as here, and a foreign key.
+ONLY_POSTGRES = {"booking_state_known", "nothing_is_truncated", "entry_is_queued_once", "total_of_an_event"}
 ONLY_SQLITE = {
     "booking_is_not_replaced",
+    "key_is_never_deleted",
     "booking_with_seats_stays",
     "counts_are_integers",
     "event_is_not_replaced",

@@ -95,7 +95,9 @@ async def test_a_booking_that_still_waits_is_sold_for_what_is_kept_and_else_lost
     payment = await shop.payment(held)
     about = await shop.store.read_dossier(payment.id)
     assert about is not None
-    await shop.engine.transact(partial(money.hear, report=LESS, about=about, ids=shop.engine.ids))
+    await shop.engine.transact(
+        partial(money.hear, report=LESS, about=about, ids=shop.engine.ids, policy=shop.engine.policy)
+    )
     flagged = await shop.payment(held)
     assert (flagged.state, flagged.captured) == (PaymentState.NEEDS_ATTENTION, 1000)
     assert await shop.store.find_flaws(limit=9) == []
@@ -113,7 +115,9 @@ async def test_what_a_person_gave_back_is_not_given_back_again(shop: Shop, how: 
     paid = await shop.pay(await shop.hold("A1"))
     about = await shop.store.read_dossier((await shop.payment(paid.booking)).id)
     assert about is not None
-    await shop.engine.transact(partial(money.hear, report=LESS, about=about, ids=shop.engine.ids))
+    await shop.engine.transact(
+        partial(money.hear, report=LESS, about=about, ids=shop.engine.ids, policy=shop.engine.policy)
+    )
     await settle(shop, await shop.payment(paid.booking), how)
     assert (await shop.cancel(paid.booking)).state is State.CANCELLED
     await shop.reconcile(seconds=600)

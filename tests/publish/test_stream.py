@@ -341,7 +341,7 @@ async def _something(shop: Earmark, chance: random.Random, bookings: list[Any], 
             await shop.cancel(chance.choice(bookings).id)
         case "some" if bookings:
             chosen = chance.choice(bookings)
-            await shop.cancel(chosen.id, seats=[line.id for line in chosen.lines.seats][:1])
+            await shop.cancel(chosen.id, seats=[seat.id for seat in chosen.seats][:1])
         case "block":
             change = Change(
                 actor=Actor(name="manager", live=True),

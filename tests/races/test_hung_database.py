@@ -20,6 +20,7 @@ from earmark.clock import SystemClock
 from earmark.engine.engine import Engine
 from earmark.engine.till import Till
 from earmark.publish.availability import Availability
+from earmark.publish.targets import Targets
 from earmark.store.postgres import PostgresStore
 from earmark.uuids import Uuid7Ids
 from earmark.wiring import open_sandbox
@@ -36,7 +37,7 @@ SECONDS = 0.4
 ANSWERED_SECONDS_MAX = 60.0
 """On a machine that stalls; without a deadline the calls wait for ever."""
 CONCERT = {"id": "concert", "name": "A concert", "currency": "EUR", "pools": [{"id": "GA", "capacity": 9, "price": 1}]}
-NEEDS_NO_DATABASE = {"healthz", "welcome", "issue", "callback"}
+NEEDS_NO_DATABASE = {"healthz", "welcome", "issue", "callback", "list_locks", "break_lock"}
 
 
 class Wire(Line):
@@ -70,6 +71,7 @@ async def served(url: str, *, seconds: float = SECONDS) -> AsyncIterator[tuple[h
         availability=Availability(engine, clock=SystemClock(), word=draw),
         till=till,
         deadline=Deadline(seconds),
+        targets=Targets(private=True, resolve=_nowhere),
     )
     transport = httpx2.ASGITransport(app=create_app(house), raise_app_exceptions=False)
     headers = {"Authorization": f"Bearer {KEY}"}
@@ -91,8 +93,23 @@ async def booked(client: httpx2.AsyncClient) -> str:
     return str(held.json()["id"])
 
 
+async def _nowhere(_host: str, _port: int) -> list[str]:
+    """A name server that sends everybody home."""
+    return ["127.0.0.1"]
+
+
+NAMED = {
+    "event_id": "concert",
+    "seat_id": "A1",
+    "gateway": "sandbox",
+    "key": "k-hold",
+    "webhook_id": "01997b1c-6f2a-7c3e-9d41-2f6d0c9a7b11",
+    "delivery_id": "01997b1c-6f2a-7c3e-9d41-2f6d0c9a7b12",
+}
+
+
 def request_of(call: Call, booking_id: str) -> dict[str, Any]:
-    path = call.path.format(event_id="concert", seat_id="A1", booking_id=booking_id, gateway="sandbox")
+    path = call.path.format_map(NAMED | {"booking_id": booking_id})
     body = None
     if call.body is not None:
         body = {**(call.example or {})}

@@ -14,6 +14,7 @@ import asyncio
 import ctypes
 import os
 import socket
+import stat
 import struct
 import time
 from contextlib import contextmanager
@@ -131,14 +132,12 @@ def doors(port: int) -> Iterator[list[socket.socket]]:
 
 def _door(number: int, port: int) -> socket.socket | None:
     try:
+        # To close a second descriptor of a file would end the locks that SQLite has on it: only sockets are touched.
+        if not stat.S_ISSOCK(os.fstat(number).st_mode):
+            return None
         # A descriptor of our own on the same socket, so that closing it closes nobody else's.
-        own = os.dup(number)
+        opened = socket.socket(fileno=os.dup(number))
     except OSError:
-        return None
-    try:
-        opened = socket.socket(fileno=own)
-    except OSError:
-        os.close(own)
         return None
     if _try(lambda: opened.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)) and _port(opened) == port:
         return opened

@@ -15,7 +15,7 @@ from starlette.responses import Response
 
 from earmark import errors
 from earmark.errors import EarmarkError, Forbidden, NotFound, Refusal, Unauthorized
-from earmark.redaction import clean, redact
+from earmark.redaction import clean
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -173,18 +173,18 @@ def describe(error: EarmarkError) -> dict[str, Any]:
         "type": f"urn:earmark:problem:{error.code}",
         "title": (type(error).__doc__ or error.code).partition("\n")[0],
         "status": int(STATUS[error.code]),
-        "detail": redact(_detail(error)) if error.code in SAID_BACK else _detail(error),
+        "detail": _detail(error, facts),
         "code": error.code,
         "transient": error.transient,
         **{name: value for name, value in facts.items() if name != "because"},
     }
 
 
-def _detail(error: EarmarkError) -> str:
+def _detail(error: EarmarkError, facts: Mapping[str, Any]) -> str:
     if isinstance(error, errors.SeatsTaken):
         return _seats_taken(error)
     said = _DETAILS[error.code]
-    return said if isinstance(said, str) else said(error.facts())
+    return said if isinstance(said, str) else said(facts)
 
 
 def _seats_taken(taken: errors.SeatsTaken) -> str:
