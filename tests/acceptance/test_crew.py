@@ -98,14 +98,15 @@ def at_every_hand(service: Service) -> Iterator[dict[int, Counter]]:
     """A connection to each worker: the kernel chooses, so that one asks until all have answered."""
     with ExitStack() as stack:
         found: dict[int, Counter] = {}
-        for _ in range(200):
+
+        def all_have_answered() -> bool:
             counter = Counter(service)
             stack.callback(counter.close)
             found.setdefault(counter.pid, counter)
-            if len(found) == WORKERS:
-                yield found
-                return
-        raise AssertionError(f"only {set(found)} ever answered")
+            return len(found) == WORKERS
+
+        wait_for(all_have_answered)
+        yield found
 
 
 def theatre(counter: Counter) -> str:
