@@ -46,6 +46,7 @@ _FILL = """
 TABLES = {
     "as-created": "SELECT 1",
     "analyzed-almost-empty": "ANALYZE bookings, seats, pools, buyer_totals",
+    "emptied": f"{_FILL}; DELETE FROM seats WHERE event_id <> 'play'; ANALYZE bookings, seats, pools, buyer_totals",
     "large": _FILL,
 }
 _EXPLAIN = """

@@ -9,24 +9,6 @@ from typing import TYPE_CHECKING
 from cyclopts import App, CycloptsError, CycloptsPanel
 from rich.console import Console
 
-from earmark.cli import (
-    accounts,
-    bench,
-    database,
-    doctor,
-    explain,
-    keys,
-    locks,
-    openapi,
-    payments,
-    race,
-    sandbox,
-    serving,
-    settings,
-    tidy,
-    verbs,
-    webhooks,
-)
 from earmark.cli.logs import configure, learn
 from earmark.errors import EarmarkError, SetupError
 from earmark.logs import crash
@@ -44,36 +26,38 @@ app = App(
     help="Set it aside, pay for it, keep it. Never sold twice.\n\nStart with `earmark demo`.",
     help_format="markdown",
 )
-app.command(serving.demo)
-app.command(serving.serve)
-app.command(serving.work)
-app.command(verbs.event)
-for verb in (
-    verbs.hold,
-    verbs.show,
-    verbs.extend,
-    verbs.pay,
-    verbs.confirm,
-    verbs.release,
-    verbs.cancel,
-    verbs.refund,
-):
-    app.command(verb)
-app.command(database.migrate)
-app.command(database.verify)
-app.command(doctor.doctor)
-app.command(tidy.tidy)
-app.command(settings.config)
-app.command(explain.explain)
-app.command(payments.payments)
-app.command(accounts.accounts)
-app.command(keys.keys)
-app.command(webhooks.webhooks)
-app.command(sandbox.sandbox)
-app.command(locks.locks)
-app.command(openapi.openapi)
-app.command(race.race)
-app.command(bench.bench)
+COMMANDS = (
+    "serving:demo",
+    "serving:serve",
+    "serving:work",
+    "verbs:event",
+    "verbs:hold",
+    "verbs:show",
+    "verbs:extend",
+    "verbs:pay",
+    "verbs:confirm",
+    "verbs:release",
+    "verbs:cancel",
+    "verbs:refund",
+    "database:migrate",
+    "database:verify",
+    "doctor:doctor",
+    "tidy:tidy",
+    "settings:config",
+    "explain:explain",
+    "payments:payments",
+    "accounts:accounts",
+    "keys:keys",
+    "webhooks:webhooks",
+    "sandbox:sandbox",
+    "locks:locks",
+    "openapi:openapi",
+    "race:race",
+    "bench:bench",
+)
+"""In the order in which help lists them. A module is imported when its command is asked for: `--version` needs none."""
+for command in COMMANDS:
+    app.command(f"earmark.cli.{command}")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

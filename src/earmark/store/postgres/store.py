@@ -77,6 +77,8 @@ SETTINGS = {
     "enable_seqscan": "off",
     "enable_hashjoin": "off",
     "enable_mergejoin": "off",
+    # By a bitmap, rows are met in the order in which they lie, not in the order of their keys.
+    "enable_bitmapscan": "off",
     # A paused client frees its row locks, and nobody waits for one for ever.
     "idle_in_transaction_session_timeout": "10s",
     "lock_timeout": "5s",

@@ -24,7 +24,8 @@ FIRST = UUID(int=0)
 SECONDS_MAX = 10.0
 RECOUNT_SECONDS_MAX = 60.0
 # What reads whole tables may plan as it likes.
-ANY_PLAN = "; ".join(f"SET LOCAL {name} = on" for name in ("enable_seqscan", "enable_hashjoin", "enable_mergejoin"))
+_RESTRAINED = ("enable_seqscan", "enable_hashjoin", "enable_mergejoin", "enable_bitmapscan")
+ANY_PLAN = "; ".join(f"SET LOCAL {name} = on" for name in _RESTRAINED)
 
 
 class PostgresBeats:
