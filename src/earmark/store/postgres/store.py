@@ -72,8 +72,8 @@ SETTINGS = {
     # Array statements were planned anew at each call; the generic plan is the right one for all of them.
     "plan_cache_mode": "force_generic_plan",
     "jit": "off",
-    # Every statement on the way of a booking finds its rows by key, one after the other: not as they lie (a bitmap), nor
-    # by reading tables whole for ever after, because they were small when the plan was made.
+    # Every statement on the way of a booking finds its rows by key, one after the other: not as they lie, by a bitmap,
+    # nor by reading tables whole for ever after, because they were small when the plan was made.
     **dict.fromkeys(("enable_seqscan", "enable_hashjoin", "enable_mergejoin", "enable_bitmapscan"), "off"),
     # A paused client frees its row locks, and nobody waits for one for ever.
     "idle_in_transaction_session_timeout": "10s",
