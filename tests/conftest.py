@@ -28,6 +28,39 @@ if TYPE_CHECKING:
 settings.register_profile("earmark", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("earmark")
 
+# Several workers share the files; whoever gets one of these last would work alone while the others are done.
+LONGEST_FILES = (
+    "docs/test_stories.py",
+    "races/test_money_storms.py",
+    "examples/test_examples.py",
+    "acceptance/test_stopping.py",
+    "conformance/test_model.py",
+    "races/test_drafts_stress.py",
+    "browser/test_shop.py",
+    "acceptance/test_durability.py",
+    "races/test_moment_of_expiry.py",
+    "money/test_orders.py",
+    "acceptance/test_crew.py",
+    "acceptance/test_key_lookup.py",
+    "api/test_fuzz.py",
+    "acceptance/test_one_effect.py",
+    "cli/test_payments_cli.py",
+    "api/test_canary.py",
+    "lab/",
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The longest first."""
+    places = {name: place for place, name in enumerate(LONGEST_FILES)}
+
+    def place(item: pytest.Item) -> int:
+        found = [number for name, number in places.items() if f"tests/{name}" in item.nodeid]
+        return found[0] if found else len(places)
+
+    items.sort(key=place)
+
+
 _numbers = itertools.count(1)
 TEMPLATE = "earmark_template"
 # As a replica no guard of the schema is asked: they refuse to delete. The lock waits for whoever a test left behind.
