@@ -25,7 +25,7 @@ demo: $(READY) ## Run the demo: a seeded theatre on SQLite, with its page
 	@if [ -t 0 ]; then exec sh -mc '$(BIN)/earmark demo $(ARGS)'; else exec $(BIN)/earmark demo $(ARGS); fi
 
 # Many tests wait for a server rather than for a core, so there are more of them at once than cores.
-WORKERS ?= 4
+WORKERS ?= 5
 
 test: $(READY) ## Run the tests, on real PostgreSQL and Valkey that they start themselves
 	@$(BIN)/pytest -n $(WORKERS) --dist loadfile $(ARGS)

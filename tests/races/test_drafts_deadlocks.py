@@ -46,7 +46,10 @@ _FILL = """
 TABLES = {
     "as-created": "SELECT 1",
     "analyzed-almost-empty": "ANALYZE bookings, seats, pools, buyer_totals",
-    "emptied": f"{_FILL}; DELETE FROM seats WHERE event_id <> 'play'; ANALYZE bookings, seats, pools, buyer_totals",
+    "emptied": """
+        INSERT INTO events (id, name, currency, live, created_at) VALUES ('over', 'Over', 'EUR', true, now());
+        INSERT INTO seats (event_id, id, price, position) SELECT 'over', 'S' || n, 1, n FROM generate_series(1, 1000) n;
+        DELETE FROM seats WHERE event_id = 'over'; ANALYZE bookings, seats, pools, buyer_totals""",
     "large": _FILL,
 }
 _EXPLAIN = """

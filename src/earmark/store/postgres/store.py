@@ -66,6 +66,7 @@ ROLLBACK_SECONDS = 1.0
 READ_SECONDS = 10.0
 FIRST = UUID(int=0)
 
+RESTRAINED = ("enable_seqscan", "enable_hashjoin", "enable_mergejoin", "enable_bitmapscan", "enable_material")
 SETTINGS = {
     "application_name": "earmark",
     "default_transaction_isolation": "read committed",
@@ -74,7 +75,7 @@ SETTINGS = {
     "jit": "off",
     # Every statement on the way of a booking finds its rows by key, one after the other: not as they lie, by a bitmap,
     # nor by reading tables whole for ever after, because they were small when the plan was made.
-    **dict.fromkeys(("enable_seqscan", "enable_hashjoin", "enable_mergejoin", "enable_bitmapscan"), "off"),
+    **dict.fromkeys(RESTRAINED, "off"),
     # A paused client frees its row locks, and nobody waits for one for ever.
     "idle_in_transaction_session_timeout": "10s",
     "lock_timeout": "5s",

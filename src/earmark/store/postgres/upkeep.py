@@ -24,7 +24,7 @@ FIRST = UUID(int=0)
 SECONDS_MAX = 10.0
 RECOUNT_SECONDS_MAX = 60.0
 # What reads whole tables may plan as it likes.
-_RESTRAINED = ("enable_seqscan", "enable_hashjoin", "enable_mergejoin", "enable_bitmapscan")
+_RESTRAINED = ("enable_seqscan", "enable_hashjoin", "enable_mergejoin", "enable_bitmapscan", "enable_material")
 ANY_PLAN = "; ".join(f"SET LOCAL {name} = on" for name in _RESTRAINED)
 
 
