@@ -213,3 +213,39 @@ async def test_a_crowd_over_a_bad_line_buys_each_seat_once(service: Service) -> 
         told = await asyncio.gather(*(buy(number) for number in range(10)))
         assert sorted(told) == ["confirmed"] * 5 + ["seats_taken"] * 5
         assert len([one async for one in earmark.bookings(event_id=event_id)]) == 5
+
+
+async def test_a_key_says_what_became_of_its_request(client: AsyncClient) -> None:
+    """For whoever lost an answer and does not want to send the request again."""
+    play, key = unique("play"), unique("key")
+    await client.create(play, name="A play", currency="EUR", seats={"A1": 100})
+    held = await client.hold(play, buyer="alice", seats=["A1"], key=key)
+    recalled = await client.idempotency(key)
+    assert (recalled.state, recalled.status, recalled.booking_id) == ("done", 201, held.id)
+    assert (await client.idempotency(unique("key"))).state == "unknown"
+
+
+async def test_a_token_speaks_for_its_buyer_alone(service: Service, client: AsyncClient) -> None:
+    """What a shop hands to a browser."""
+    play = unique("play")
+    await client.create(play, name="A play", currency="EUR", seats={"A1": 100, "A2": 100})
+    theirs = await client.hold(play, buyer="bob", seats=["A1"])
+    token = await client.token("alice", seconds=600)
+    async with AsyncClient(service.url, key=token.token) as alice:
+        assert (await alice.hold(play, buyer="alice", seats=["A2"])).buyer == "alice"
+        with pytest.raises(BookingUnknown):
+            await alice.booking(theirs.id)
+
+
+async def test_an_event_is_followed_from_its_map_on(client: AsyncClient) -> None:
+    """The whole of it first, and then what others do."""
+    play = unique("play")
+    await client.create(play, name="A play", currency="EUR", seats={"A1": 100, "A2": 100})
+    async with asyncio.timeout(120):
+        async for told in client.stream(play):
+            if isinstance(told, Map):
+                assert {seat.id: seat.state for seat in told.seats} == {"A1": "available", "A2": "available"}
+                await client.hold(play, buyer="alice", best_available={"count": 2})
+            elif {seat.state for seat in told.seats} == {"held"}:
+                break
+    assert {seat.id for seat in told.seats} <= {"A1", "A2"}
