@@ -136,6 +136,7 @@ async def test_a_posted_call_that_did_not_get_through_is_made_when_the_server_an
     wire.answers[1].set_result(0)
     await asked
     await until(lambda: sorted(name for flight in wire.sent[2:] for name in flight) == ["a", "b"])
+    assert wire.sent[1] == ["c"], "who waits goes first"
     for answer in wire.answers[2:]:
         answer.set_result(0)
     await flights.close()

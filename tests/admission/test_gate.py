@@ -187,6 +187,7 @@ async def test_a_request_that_is_given_up_leaves_nothing_behind(gate: Gate, insi
         call.cancel()
     await asyncio.wait(calls)
     await until(lambda: inside.kinds(*(f"A{n}" for n in range(50))) == "-" * 50)
+    assert await refused(gate.admit(EVENT, seats("A0", "A49"))) == []
 
 
 async def test_a_claim_without_seats_or_with_very_many_is_not_asked_about(gate: Gate) -> None:

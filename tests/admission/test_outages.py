@@ -151,6 +151,7 @@ async def test_redis_loses_everything_in_between(own_server: Valkey, open_gate: 
     gate.settle(first, seconds=600)
     gate.leave(second)
     await until_true(lambda: is_free(gate, "A1"))
+    assert gate.counts.bypassed == 0, "it was asked all the time"
 
 
 async def test_redis_that_refuses_to_write_is_as_good_as_gone(
@@ -177,6 +178,7 @@ async def test_a_pass_whose_answer_was_lost_is_taken_back(
     proxy.flow()
     await until_true(lambda: asked_again(gate))
     await until(lambda: inside.kind("A1") == "")
+    assert await is_free(gate, "A1")
 
 
 async def test_a_connection_that_breaks_over_the_answer_is_made_again(

@@ -153,6 +153,7 @@ async def test_a_request_that_takes_too_long_is_not_waited_for_for_ever(
     request = asyncio.ensure_future(drain.around(answers.app)({"http_version": "1.1"}, None, answers.send))  # type: ignore[arg-type]
     await asyncio.sleep(0)
     await asyncio.wait_for(drain.finish(port=listening.getsockname()[1], seconds=0.0), timeout=30)
+    assert not request.done(), "it was left behind, not waited for"
     request.cancel()
 
 

@@ -29,7 +29,7 @@ from earmark.store.postgres.money import MoneyReads
 from earmark.store.postgres.outbox import PostgresOutbox
 from earmark.store.postgres.recall import Recall
 from earmark.store.postgres.transaction import PostgresTransaction
-from earmark.store.postgres.upkeep import ANY_PLAN, PostgresBeats, PostgresUpkeep
+from earmark.store.postgres.upkeep import ANY_PLAN, RESTRAINED, PostgresBeats, PostgresUpkeep
 from earmark.store.postgres.webhooks import PostgresWebhooks
 
 if TYPE_CHECKING:
@@ -66,7 +66,6 @@ ROLLBACK_SECONDS = 1.0
 READ_SECONDS = 10.0
 FIRST = UUID(int=0)
 
-RESTRAINED = ("enable_seqscan", "enable_hashjoin", "enable_mergejoin", "enable_bitmapscan", "enable_material")
 SETTINGS = {
     "application_name": "earmark",
     "default_transaction_isolation": "read committed",

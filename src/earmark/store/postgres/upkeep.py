@@ -23,9 +23,10 @@ KEYS = "keys"
 FIRST = UUID(int=0)
 SECONDS_MAX = 10.0
 RECOUNT_SECONDS_MAX = 60.0
+RESTRAINED = ("enable_seqscan", "enable_hashjoin", "enable_mergejoin", "enable_bitmapscan", "enable_material")
+"""What a plan on the way of a booking does without."""
 # What reads whole tables may plan as it likes.
-_RESTRAINED = ("enable_seqscan", "enable_hashjoin", "enable_mergejoin", "enable_bitmapscan", "enable_material")
-ANY_PLAN = "; ".join(f"SET LOCAL {name} = on" for name in _RESTRAINED)
+ANY_PLAN = "; ".join(f"SET LOCAL {name} = on" for name in RESTRAINED)
 
 
 class PostgresBeats:
