@@ -24,7 +24,7 @@ from earmark.errors import (
 )
 from earmark.testing import open_in_memory
 
-from .lossy import Lossy
+from .lossy import lossy
 from .support import Service, become_guest, calling, timeless, unique
 
 if TYPE_CHECKING:
@@ -160,7 +160,7 @@ async def test_a_buyers_token_is_a_key_with_fewer_rights(service: Service) -> No
 async def test_a_lost_answer_is_asked_for_again_and_nothing_happens_twice(service: Service) -> None:
     """Hold, pay, cancel and refund, each with its first two answers lost: one effect each."""
     event_id = unique("lossy")
-    async with Lossy(service.port) as line, AsyncClient(line.url, key=service.key) as earmark:
+    async with lossy(service.port) as line, AsyncClient(line.url, key=service.key) as earmark:
         for number, step in enumerate(("create", "hold", "pay", "refund", "cancel"), start=1):
             line.lose(2 * number)
             if step == "create":
@@ -184,7 +184,7 @@ async def test_a_lost_answer_is_asked_for_again_and_nothing_happens_twice(servic
 async def test_without_asking_again_the_answer_stays_lost(service: Service) -> None:
     """The control: the server did it, and the caller does not know; with the key it can still be found out."""
     event_id = unique("lossy")
-    async with Lossy(service.port) as line, AsyncClient(line.url, key=service.key, retries=0) as earmark:
+    async with lossy(service.port) as line, AsyncClient(line.url, key=service.key, retries=0) as earmark:
         await earmark.create(event_id, name="A play", currency="EUR", pools={"GA": (10, 1000)})
         line.lose(1)
         with pytest.raises(Unreachable) as lost:
@@ -199,7 +199,7 @@ async def test_a_crowd_over_a_bad_line_buys_each_seat_once(service: Service) -> 
     """Ten buyers, five seats, thirty lost answers."""
     event_id = unique("crowd")
     seats = [f"A{number}" for number in range(1, 6)]
-    async with Lossy(service.port) as line, AsyncClient(line.url, key=service.key, retries=20) as earmark:
+    async with lossy(service.port) as line, AsyncClient(line.url, key=service.key, retries=20) as earmark:
         await earmark.create(event_id, name="A play", currency="EUR", seats=dict.fromkeys(seats, 1))
 
         async def buy(number: int) -> str:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import httpx2
 import pytest
+from tests.listening import listening
 
 from .support import NO_TLS, Caller, Json, Service, answered, calling, earmark, keyed, refused, serve, unique
 
@@ -64,7 +65,7 @@ class Swallowing:
         self._service = service
         self.swallowed = b""
 
-    async def carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def carry(self, reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None:
         """One connection, until the server is dead."""
         there, back = await asyncio.open_connection("127.0.0.1", self._service.port)
 
@@ -82,30 +83,26 @@ class Swallowing:
         finally:
             forwarding.cancel()
             await asyncio.gather(forwarding, return_exceptions=True)
-            for one in (back, writer):
-                one.close()
-                with suppress(ConnectionError):
-                    await one.wait_closed()
+            back.close()
+            with suppress(ConnectionError):
+                await back.wait_closed()
 
 
 @asynccontextmanager
 async def deadly(service: Service) -> AsyncIterator[tuple[Swallowing, Caller]]:
     """A caller whose next request is the last that this server answers."""
     between = Swallowing(service)
-    server = await asyncio.start_server(between.carry, "127.0.0.1", 0)
-    port = server.sockets[0].getsockname()[1]
-    try:
-        async with httpx2.AsyncClient(
+    async with (
+        listening(between.carry) as port,
+        httpx2.AsyncClient(
             base_url=f"http://127.0.0.1:{port}",
             headers={"Authorization": f"Bearer {service.key}"},
             timeout=60,
             trust_env=False,
             verify=NO_TLS,
-        ) as client:
-            yield between, Caller(http=client)
-    finally:
-        server.close()
-        await server.wait_closed()
+        ) as client,
+    ):
+        yield between, Caller(http=client)
 
 
 async def asked(caller: Caller, verb: str, event: str, booking: Json, key: str) -> httpx2.Response:

@@ -10,6 +10,7 @@ from uuid import uuid5
 
 import msgspec
 import pytest
+from tests.listening import listening
 
 from earmark.clock import MovableClock
 from earmark.domain.payment import Standing
@@ -165,25 +166,21 @@ async def test_a_gateway_that_hangs_is_given_up_on(shop: Shop, fault: Fault, nam
 
 async def test_an_answer_that_never_ends_is_given_up_on(shop: Shop) -> None:
     """A deadline is for the whole call: one byte now and then does not prolong it."""
-    enough = asyncio.Event()
 
     async def drip(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n")
-        while not enough.is_set():
+        while True:
             writer.write(b" ")
             await writer.drain()
             await asyncio.sleep(0.01)
-        writer.close()
-        await writer.wait_closed()
 
-    async with await asyncio.start_server(drip, "127.0.0.1", 0) as server:
-        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    async with listening(drip) as port:
+        url = f"http://127.0.0.1:{port}"
         key, secret = shop.sandbox.key, shop.sandbox.secret
         gateway = StripeGateway(key, webhook_secret=secret, url=url, seconds_max=IMPATIENCE_SECONDS)
         with pytest.raises(GatewaySilent):
             await gateway.status(order_in(shop, gateway_id="pi_1"))
-        enough.set()
-        await gateway.close()
+    await gateway.close()
 
 
 async def test_nobody_at_home_is_silence(shop: Shop) -> None:

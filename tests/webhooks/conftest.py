@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from standardwebhooks import Webhook as Verifier
+from tests.listening import listening
 
 from earmark.domain.ids import EventId
 from earmark.domain.webhook import WEBHOOKS_MAX, DeliveryState, Webhook
@@ -71,20 +72,15 @@ class Receiver:
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """One connection, request after request."""
         self.connections += 1
-        try:
-            while heard := await self._read(reader):
-                self.at_once += 1
-                self.most_at_once = max(self.most_at_once, self.at_once)
-                self.heard.append(heard)
-                said = self.says(heard)
-                said = said if isinstance(said, bytes) else await said
-                self.at_once -= 1
-                writer.write(said)
-                await writer.drain()
-        except (ConnectionError, asyncio.CancelledError):
-            pass
-        finally:
-            writer.close()
+        while heard := await self._read(reader):
+            self.at_once += 1
+            self.most_at_once = max(self.most_at_once, self.at_once)
+            self.heard.append(heard)
+            said = self.says(heard)
+            said = said if isinstance(said, bytes) else await said
+            self.at_once -= 1
+            writer.write(said)
+            await writer.drain()
 
     async def _read(self, reader: asyncio.StreamReader) -> Heard | None:
         try:
@@ -100,25 +96,9 @@ class Receiver:
 async def receiver(says: Any = lambda _: answer(204), *, tls: Any = None) -> AsyncIterator[Receiver]:
     """One that answers as it is told to."""
     own = Receiver(url="", port=0, says=says)
-    tasks: set[asyncio.Task[Any]] = set()
-
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        tasks.add(task)
-        await own.serve(reader, writer)
-
-    server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=tls)
-    own.port = server.sockets[0].getsockname()[1]
-    own.url = f"http://127.0.0.1:{own.port}/hook"
-    try:
+    async with listening(own.serve, tls=tls) as own.port:
+        own.url = f"http://127.0.0.1:{own.port}/hook"
         yield own
-    finally:
-        server.close()
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        await server.wait_closed()
 
 
 async def eventually(fact: Callable[[], bool], *, step: Callable[[], Awaitable[Any]] | None = None) -> None:
