@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from contextlib import AsyncExitStack
+from itertools import islice
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
 from earmark.lab.booking.bench import cells, growth, workloads
 from earmark.lab.booking.bench.house import Counted
-from earmark.lab.booking.bench.plan import FEW, OURS
+from earmark.lab.booking.bench.plan import FEW, GROWTH, MANY, OURS, Cell
 from earmark.lab.booking.ports import Place
 from earmark.lab.booking.strategies import STRATEGIES
 
@@ -19,12 +21,20 @@ if TYPE_CHECKING:
     from earmark.lab.booking.bench.ground import Ground
     from earmark.lab.booking.bench.house import House
     from earmark.lab.booking.bench.meter import Meter
-    from earmark.lab.booking.bench.plan import Cell, Plan
+    from earmark.lab.booking.bench.plan import Plan
     from earmark.lab.booking.bench.workloads import Tally
     from earmark.lab.booking.ports import Strategy, Want
 
 FEW_EVENT = "bench-few"
 WARMINGS = 2
+
+
+class Pass(NamedTuple):
+    """What one crowd did, and what is in the tables of it, if these are about to be emptied."""
+
+    tally: Tally
+    counted: Counted | None
+    database_seconds: float | None
 
 
 class Grown:
@@ -49,48 +59,51 @@ class Grown:
         ground.rest()
         return grown
 
-    async def measure(self, cell: Cell, plan: Plan) -> Reading:
-        """Passes of as many flows as the small house has seats for, until the cell's time is over."""
-        house = self._few if cell.contender == FEW else self._many
-        passes: list[tuple[Tally, Counted | None, float | None]] = []
-        if cell.contender == FEW:
-            await self._open_few(plan)
-        strategy = await STRATEGIES[OURS].open(Place(database=house.url))
-        try:
-            await self._warm(strategy, house, plan)
-            while not passes or sum(tally.seconds for tally, _, _ in passes) < plan.seconds:
-                if passes and cell.contender == FEW:
-                    await self._open_few(plan)
-                passes.append(await self._pass(cell, plan, strategy, house))
-        finally:
-            await strategy.close()
-        tally = cells.merged([tally for tally, _, _ in passes])
-        cells.check(cell, tally)
-        counted = _sum([counted for _, counted, _ in passes if counted])
-        if cell.contender != FEW:
-            counted = await self._count_many(tally)
-        spent = [seconds for _, _, seconds in passes if seconds is not None]
-        return cells.reading(cell.workload, tally, counted, database_seconds=sum(spent) if spent else None)
+    async def measure(self, plan: Plan) -> dict[str, Reading]:
+        """Passes of as many flows as the small house has seats for, one here and one there, until both had their time.
 
-    async def _pass(
-        self, cell: Cell, plan: Plan, strategy: Strategy, house: House
-    ) -> tuple[Tally, Counted | None, float | None]:
+        They take turns because a machine's speed changes from one second to the next by more than they differ.
+        """
+        houses = {FEW: self._few, MANY: self._many}
+        passes: dict[str, list[Pass]] = {FEW: [], MANY: []}
+        await self._open_few(plan)
+        async with AsyncExitStack() as stack:
+            strategies: dict[str, Strategy] = {}
+            for name, house in houses.items():
+                strategies[name] = await STRATEGIES[OURS].open(Place(database=house.url))
+                stack.push_async_callback(strategies[name].close)
+                await self._warm(strategies[name], house, plan)
+            while any(sum(done.tally.seconds for done in those) < plan.seconds for those in passes.values()):
+                for name in sorted(passes, reverse=len(passes[FEW]) % 2 == 1):
+                    passes[name].append(await self._pass(name, plan, strategies[name]))
+        return {name: await self._reading(name, those) for name, those in passes.items()}
+
+    async def _reading(self, name: str, passes: list[Pass]) -> Reading:
+        tally = cells.merged([done.tally for done in passes])
+        cells.check(Cell(workload=GROWTH, contender=name, round=0), tally)
+        counted = _sum([done.counted for done in passes if done.counted])
+        if name == MANY:
+            counted = await self._count_many(tally)
+        spent = [done.database_seconds for done in passes if done.database_seconds is not None]
+        return cells.reading(GROWTH, tally, counted, database_seconds=sum(spent) if spent else None)
+
+    async def _pass(self, name: str, plan: Plan, strategy: Strategy) -> Pass:
         flows = plan.sizes.few_seats // plan.sizes.seats_each
-        wants: Iterator[Want] = (
-            workloads.apart(FEW_EVENT, flows=flows, seats_each=plan.sizes.seats_each)
-            if cell.contender == FEW
-            else (want for _, want in zip(range(flows), self._free, strict=False))
-        )
+        wants: Iterator[Want] = islice(self._free, flows)
+        if name == FEW:
+            await self._open_few(plan)
+            wants = workloads.apart(FEW_EVENT, flows=flows, seats_each=plan.sizes.seats_each)
         workloads.put_away_rubbish()
         before = self._meter.read()
         tally = await workloads.crowd(strategy, wants, clients=plan.clients, seconds=None)
         after = self._meter.read()
         counted = None
-        if cell.contender == FEW:
+        if name == FEW:
             # It was empty when it was last looked at: by a plan for that, counting takes as long as selling.
-            await house.tidy()
-            counted = await house.count([FEW_EVENT], confirmed=tally.confirmed, held=tally.held)
-        return tally, counted, None if before is None or after is None else after - before
+            await self._few.tidy()
+            counted = await self._few.count([FEW_EVENT], confirmed=tally.confirmed, held=tally.held)
+        spent = None if before is None or after is None else after - before
+        return Pass(tally=tally, counted=counted, database_seconds=spent)
 
     async def _open_few(self, plan: Plan) -> None:
         await self._few.empty()

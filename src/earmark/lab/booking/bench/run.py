@@ -248,11 +248,12 @@ class Session:
         assert self._site is not None
         assert self._place is not None
         if cell.workload == GROWTH:
-            return await (await self._grow()).measure(cell, plan)
+            # They take turns, so both are measured when the first of them is asked for.
+            self._both = self._both or await (await self._grow()).measure(plan)
+            return self._both.pop(cell.contender)
         if cell.round != self._number:
             await self._move_in(await self._place.database(), number=cell.round)
-        if cell.workload == TWO:
-            # They take turns, so both are measured when the first of them is asked for.
+        if cell.workload == TWO:  # as above
             self._both = self._both or await two.measure(plan, self._site)
             return self._both.pop(cell.contender)
         if cell.contender == PGBENCH:
