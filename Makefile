@@ -26,6 +26,8 @@ demo: $(READY) ## Run the demo: a seeded theatre on SQLite, with its page
 
 # Many tests wait for a server rather than for a core, so there are more of them at once than cores.
 WORKERS ?= 5
+# They start hundreds of commands and servers: nothing is to be compiled again for each, whatever the shell says.
+test proof: export PYTHONDONTWRITEBYTECODE =
 
 test: $(READY) ## Run the tests, on real PostgreSQL and Valkey that they start themselves
 	@$(BIN)/pytest -n $(WORKERS) --dist loadfile $(ARGS)

@@ -8,6 +8,7 @@ import os
 import shutil
 from typing import TYPE_CHECKING, Any
 
+import asyncpg
 import pytest
 from hypothesis import HealthCheck, settings
 
@@ -91,6 +92,30 @@ def unavailable(reason: ServerUnavailable) -> Any:
     if os.environ.get("CI"):
         pytest.fail(f"No server to test on: {reason}")
     pytest.skip(f"NOT TESTED ON A REAL SERVER: {reason}")
+
+
+def _remember_types(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let asyncpg ask each database once about its types, and not once per connection: a third of a small test's work.
+
+    A database keeps its name for as long as it lives here, and its types with it.
+    """
+    asked: dict[Any, Any] = {}
+    ask = asyncpg.Connection._introspect_types
+
+    async def asked_once(self: Any, typeoids: Any, within: float | None) -> Any:
+        key = (self._addr, self._params.database, frozenset(typeoids))
+        if key not in asked:
+            asked[key] = await ask(self, typeoids, within)
+        return asked[key]
+
+    monkeypatch.setattr(asyncpg.Connection, "_introspect_types", asked_once)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _quick_connections() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        _remember_types(monkeypatch)
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
     from earmark.locks import Held, Locks
 
-RENEWED = 0.6
-"""A lease that is kept by renewal: a pause of the machine for 0.4 s does not lose it."""
+RENEWED = 1.8
+"""A lease that is kept by renewal: a pause of the machine for 1.2 s does not lose it."""
 PAST_RENEWED = RENEWED * 1.2
 LOST = SHORT * 2
 """A lease that is lost before its renewal, which finds that out after a third of this."""
