@@ -73,7 +73,8 @@ DECLARE
     own text;
 BEGIN
     FOR own IN SELECT c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
-                WHERE n.nspname = 'public' AND c.relkind = 'r' AND c.relname NOT IN ('earmark_migrations', 'marks') LOOP
+                WHERE n.nspname = 'public' AND c.relkind = 'r' AND c.relname NOT IN ('earmark_migrations', 'marks')
+                  AND pg_relation_size(c.oid) > 0 LOOP
         EXECUTE format('LOCK TABLE %I IN ACCESS EXCLUSIVE MODE', own);
         IF pg_relation_size(own::regclass) > 262144 THEN
             EXECUTE format('TRUNCATE %I CASCADE', own);

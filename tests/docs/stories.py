@@ -18,6 +18,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tests import zygote
+
 from .pages import Block, blocks
 
 if TYPE_CHECKING:
@@ -89,16 +91,18 @@ def run_python(block: Block, *, folder: Path, **settings: str) -> int:
     file.write_text(block.text)
     plugins = ("pytest_asyncio.plugin",) if "pytest.mark.asyncio" in block.text else ()
     wanted = [part for name in (*plugins, "earmark.pytest_plugin", "no:cacheprovider") for part in ("-p", name)]
-    how = ("-m", "pytest", "-q", *wanted) if tests else ("-W", "error")
-    done = subprocess.run(
-        [sys.executable, *how, file.name],
-        cwd=folder,
-        env=environment(**settings),
-        capture_output=True,
-        text=True,
-        timeout=STORY_SECONDS_MAX,
-        check=False,
-    )
+    if tests:
+        done = subprocess.run(
+            [sys.executable, "-m", "pytest", "-q", *wanted, file.name],
+            cwd=folder,
+            env=environment(**settings),
+            capture_output=True,
+            text=True,
+            timeout=STORY_SECONDS_MAX,
+            check=False,
+        )
+    else:
+        done = zygote.run([file], environment=environment(**settings), folder=folder, seconds_max=STORY_SECONDS_MAX)
     if done.returncode:
         raise Failed(f"{done.stdout}\n{done.stderr}")
     if tests:

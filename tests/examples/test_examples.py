@@ -5,8 +5,6 @@ from __future__ import annotations
 import importlib.util
 import re
 import sqlite3
-import subprocess
-import sys
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -14,6 +12,7 @@ from uuid import UUID
 
 import msgspec
 import pytest
+from tests import zygote
 from tests.docs.pages import ROOT, Block, blocks, codes, prose, read
 from tests.docs.stories import BIN, Failed, compare, environment, tell
 
@@ -22,6 +21,7 @@ from earmark.domain.ids import EntryId, EventId
 from earmark.domain.journal import Entry
 
 if TYPE_CHECKING:
+    import subprocess
     from collections.abc import Callable
     from pathlib import Path
 
@@ -73,14 +73,7 @@ def ask(url: str, request: pytest.FixtureRequest) -> Ask:
 def run(program: Path, url: str | None = None) -> subprocess.CompletedProcess[str]:
     """Run a program as a user would."""
     settings = {} if url is None else {"DATABASE_URL": url}
-    return subprocess.run(
-        [sys.executable, "-W", "error", program],
-        env=environment(**settings),
-        capture_output=True,
-        text=True,
-        timeout=SECONDS_MAX,
-        check=False,
-    )
+    return zygote.run([program], environment=environment(**settings), folder=ROOT, seconds_max=SECONDS_MAX)
 
 
 def story(program: str) -> Block:
@@ -110,9 +103,8 @@ def sells_nothing_twice(program: str, url: str, ask: Ask) -> None:
 
 def verified(url: str) -> str:
     """What `earmark verify` says about a database."""
-    command = [str(BIN / "earmark"), "verify", "--database", url]
-    done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=SECONDS_MAX, check=False)
-    return done.stdout
+    command = [BIN / "earmark", "verify", "--database", url]
+    return zygote.run(command, environment=environment(), folder=ROOT, seconds_max=SECONDS_MAX).stdout
 
 
 def test_a_warehouse_loses_no_update(url: str, ask: Ask) -> None:
