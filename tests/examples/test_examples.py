@@ -103,7 +103,7 @@ def sells_nothing_twice(program: str, url: str, ask: Ask) -> None:
 
 def verified(url: str) -> str:
     """What `earmark verify` says about a database."""
-    command = [BIN / "earmark", "verify", "--database", url]
+    command = [str(BIN / "earmark"), "verify", "--database", url]
     return zygote.run(command, environment=environment(), folder=ROOT, seconds_max=SECONDS_MAX).stdout
 
 
