@@ -6,6 +6,7 @@ import ast
 import re
 import shutil
 import subprocess
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,9 +26,14 @@ OPEN_ENDS = ("TO" + "DO", "FIX" + "ME", "X" + "XX", "HA" + "CK", "NotImplemented
 SQL_WORDS = re.compile(r"\b(SELECT\s.+\sFROM|INSERT INTO|UPDATE\s\w+\sSET|DELETE FROM)\b")
 
 
+@cache
+def parse(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
 def parsed(paths: list[Path]) -> Iterator[tuple[Path, ast.Module]]:
     for path in paths:
-        yield path, ast.parse(path.read_text(encoding="utf-8"))
+        yield path, parse(path)
 
 
 def functions(tree: ast.Module) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
@@ -84,9 +90,10 @@ def calls(function: ast.AST) -> set[str]:
 def checking(trees: list[ast.Module]) -> set[str]:
     """The functions of the tests that check something: by themselves, or by calling one that does."""
     known = {function.name: function for tree in trees for function in functions(tree)}
+    called = {name: calls(function) for name, function in known.items()}
     found = {name for name, function in known.items() if any(isinstance(n, ast.Assert) for n in ast.walk(function))}
     found |= {"raises", "fail", "expect"}
-    while more := {name for name, function in known.items() if name not in found and calls(function) & found}:
+    while more := {name for name, names in called.items() if name not in found and names & found}:
         found |= more
     return found
 

@@ -353,14 +353,14 @@ async def _outcome(asked: Awaitable[Any], then: Callable[[Booking], None] | None
 
 
 @given(script=scripts)
-@examples(150)
+@examples(80)
 async def test_memory_does_what_the_model_does(clock: MovableClock, ids: Ids, script: list[Any]) -> None:
     """Whatever is asked in whatever order, the memory store and the model agree."""
     await Run(MemoryStore(clock=clock), ids=ids, clock=clock).play(script)
 
 
 @given(script=scripts)
-@examples(40)
+@examples(25)
 async def test_sqlite_does_what_the_model_does(
     sqlite_store: SqliteStore, clock: MovableClock, ids: Ids, script: list[Any]
 ) -> None:
@@ -369,7 +369,7 @@ async def test_sqlite_does_what_the_model_does(
 
 
 @given(script=scripts)
-@examples(15)
+@examples(10)
 async def test_postgres_does_what_the_model_does(
     postgres_store: PostgresStore, clock: MovableClock, ids: Ids, script: list[Any]
 ) -> None:
