@@ -19,7 +19,6 @@ import asyncpg
 import msgspec
 import pytest
 import structlog
-from uuid_utils.compat import uuid7
 
 from earmark import wiring
 from earmark.cli import main
@@ -45,6 +44,7 @@ from earmark.lab.booking.bench.plan import CONTESTS, Cell, Plan, Sizes
 from earmark.lab.booking.ports import About, Place, Want
 from earmark.lab.booking.strategies import STRATEGIES
 from earmark.servers import ServerUnavailable, start_valkey
+from earmark.uuids import uuid7
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator

@@ -16,7 +16,7 @@ import msgspec
 
 from earmark import logs
 from earmark.engine.beats import Process, Pulse
-from earmark.uuids import new_uuid
+from earmark.uuids import uuid7
 from earmark.version import __version__
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ class Heart:
     """One per process."""
 
     def __init__(self, beats: Beats, *, interval_seconds: float = BEAT_SECONDS, host: str | None = None) -> None:
-        self.process = Process(id=new_uuid(), host=host or socket.gethostname(), version=__version__)
+        self.process = Process(id=uuid7(), host=host or socket.gethostname(), version=__version__)
         self._beats = beats
         self._interval_seconds = interval_seconds
         self._pulses: dict[str, Pulse] = {}

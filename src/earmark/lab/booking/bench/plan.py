@@ -78,6 +78,7 @@ CONTESTS: Mapping[str, Contest] = {
             "When ninety are gone, the next hundred are on sale.",
             unit="attempts answered per second",
             contenders=("for_update", "for_update_nowait", "cte", "redis_lock", OURS, WITH_REDIS),
+            beside=frozenset({"for_update_nowait", "cte", "redis_lock"}),
         ),
         Contest(
             name=FLASH,
@@ -170,7 +171,7 @@ class Sizes(msgspec.Struct, frozen=True, kw_only=True):
     """A connection settles on its plans after some calls of each statement."""
     lone_flows_per_second_max: int = 2_000
     """As above, where there is one client."""
-    pairs_min: dict[str, int] = msgspec.field(default_factory=lambda: {UNIFORM: 6, SKU: 6, LONE: 9, GROWTH: 6})
+    pairs_min: dict[str, int] = msgspec.field(default_factory=lambda: {UNIFORM: 6, HOT: 6, SKU: 6, LONE: 9, GROWTH: 6})
     """These workloads are measured at least so often in all. Their floors are near, or their figures easily disturbed
     (a p99, a millisecond): one hiccup of the machine must not decide a median."""
     primer: int = 3_000

@@ -14,11 +14,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from uuid_utils.compat import uuid7
-
 from earmark.lab.booking.ports import About, Place
 from earmark.lab.booking.strategies.drafts import CALLER, hash_of
 from earmark.lab.booking.strategies.ground import Ground, Paid, Peer, Refused, judge_key
+from earmark.uuids import uuid7
 
 if TYPE_CHECKING:
     from uuid import UUID

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 import msgspec
-from uuid_utils.compat import uuid7
 
 from earmark.domain.booking import Booking, Lines, PoolLine, SeatLine
 from earmark.domain.ids import BookingId, Buyer, EventId, PoolId, SeatId
 from earmark.domain.machine import State, Verb
+from earmark.uuids import uuid7
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

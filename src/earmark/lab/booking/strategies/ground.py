@@ -16,12 +16,12 @@ from uuid import UUID
 
 import asyncpg
 import msgspec
-from uuid_utils.compat import uuid7
 
 from earmark.domain import booking as law
 from earmark.errors import Refusal
 from earmark.lab.booking.strategies import drafts
 from earmark.store.postgres.migrate import split_url
+from earmark.uuids import uuid7
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence

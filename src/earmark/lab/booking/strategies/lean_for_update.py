@@ -12,8 +12,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from uuid_utils.compat import uuid7
-
 from earmark.domain import booking as law
 from earmark.lab.booking.ports import About, Place
 from earmark.lab.booking.strategies import drafts
@@ -28,6 +26,7 @@ from earmark.lab.booking.strategies.ground import (
     judge_pools,
     judge_seats,
 )
+from earmark.uuids import uuid7
 
 if TYPE_CHECKING:
     from uuid import UUID

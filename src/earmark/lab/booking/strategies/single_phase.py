@@ -15,7 +15,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import msgspec
-from uuid_utils.compat import uuid7
 
 from earmark.domain.machine import State
 from earmark.lab.booking.ports import About, Place
@@ -30,6 +29,7 @@ from earmark.lab.booking.strategies.ground import (
     judge_pools,
     judge_seats,
 )
+from earmark.uuids import uuid7
 
 if TYPE_CHECKING:
     from uuid import UUID
