@@ -116,7 +116,7 @@ def test_an_ordinary_user_needs_no_copy_and_no_root(package_for_all: Path) -> No
     sites = [binaries.postgres_binaries(account()).parents[2], binaries.valkey_binary(account()).parents[3]]
     before = sorted(binaries.SHARED.iterdir())
     done = subprocess.run(
-        [python_for_all(), "-B", "-c", AS_ORDINARY_USER],
+        [python_for_all(), "-B", "-S", "-c", AS_ORDINARY_USER],  # without the wheels of an environment that it may have
         env={"PATH": os.defpath, "PYTHONPATH": os.pathsep.join(map(str, [package_for_all, *sites]))},
         cwd="/",
         capture_output=True,
