@@ -30,10 +30,10 @@ WORKERS ?= 5
 test proof: export PYTHONDONTWRITEBYTECODE =
 
 test: $(READY) ## Run the tests, on real PostgreSQL and Valkey that they start themselves
-	@$(BIN)/pytest -n $(WORKERS) --dist loadfile $(ARGS)
+	@$(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 proof: $(READY) ## Run the long proofs too
-	@EARMARK_PROOF=1 $(BIN)/pytest -n $(WORKERS) --dist loadfile $(ARGS)
+	@EARMARK_PROOF=1 $(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 lint: $(READY) ## Check style and formatting
 	@$(BIN)/ruff check .

@@ -29,25 +29,31 @@ if TYPE_CHECKING:
 settings.register_profile("earmark", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("earmark")
 
-# Several workers share the files; whoever gets one of these last would work alone while the others are done.
+# Several workers share the files; whoever gets one of these last would work alone while the others are done. Whoever
+# runs them says `--no-loadscope-reorder`: else the files with the most tests come first.
 LONGEST_FILES = (
     "docs/test_stories.py",
-    "races/test_money_storms.py",
-    "examples/test_examples.py",
-    "acceptance/test_stopping.py",
+    "browser/",
     "conformance/test_model.py",
-    "races/test_drafts_stress.py",
-    "browser/test_shop.py",
-    "acceptance/test_durability.py",
-    "races/test_moment_of_expiry.py",
-    "money/test_orders.py",
-    "acceptance/test_crew.py",
-    "acceptance/test_key_lookup.py",
+    "acceptance/test_races.py",
+    "examples/test_examples.py",
     "api/test_fuzz.py",
-    "acceptance/test_one_effect.py",
-    "cli/test_payments_cli.py",
-    "api/test_canary.py",
+    "acceptance/test_stopping.py",
     "lab/",
+    "cli/test_payments_cli.py",
+    "races/test_money_storms.py",
+    "acceptance/test_durability.py",
+    "test_tidy.py",
+    "locks/conformance/test_core.py",
+    "money/test_orders.py",
+    "api/test_canary.py",
+    "acceptance/test_abuse.py",
+    "conformance/test_money_guards.py",
+    "conformance/test_steps_guards.py",
+    "acceptance/test_crew.py",
+    "races/test_moment_of_expiry.py",
+    "acceptance/test_key_lookup.py",
+    "acceptance/test_one_effect.py",
 )
 
 
