@@ -47,7 +47,7 @@ async def test_a_server_stops_when_asked_even_with_connections_open(
                 event = await shop.theatre()
                 await asyncio.gather(*(shop.states(event) for _ in range(10)))
                 service.signal(number)
-                code = await asyncio.to_thread(service.gone, within=STOP_SECONDS_MAX)
+                code = await asyncio.to_thread(service.gone, within=STOP_SECONDS_MAX if PROOF else LOAD_SECONDS_MAX)
         assert code == 0, service.log()
         assert readiness(service.port) is None
     finally:
@@ -109,7 +109,7 @@ async def test_a_server_that_drains_says_so_and_still_answers(
                     await asyncio.sleep(0)
             assert (ready.status_code, ready.json()["code"], ready.headers["connection"]) == (503, "stopping", "close")
             answered(await shop.http.get("/healthz"), 200)
-        assert await asyncio.to_thread(service.gone, within=2 + STOP_SECONDS_MAX) == 0
+        assert await asyncio.to_thread(service.gone, within=LOAD_SECONDS_MAX) == 0
     finally:
         service.stop()
 
