@@ -275,8 +275,8 @@ async def test_nonsense_is_no_answer(says: bytes, open_gate: Callable[..., Gate]
             assert await gate.admit(EVENT, seats(f"A{number}")) is None
         assert gate._lines[0].breaker.state is BreakerState.OPEN
         asked = liar.asked
-        assert await let_through(gate)
-        assert liar.asked == asked
+        assert all([await let_through(gate) for _ in range(50)])
+        assert liar.asked - asked < 10, "more than what was on its way when the breaker opened"
 
 
 async def test_a_redis_that_calls_every_seat_taken_is_not_believed_for_ever(open_gate: Callable[..., Gate]) -> None:
