@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
+from earmark.errors import SetupError
 from earmark.lab.booking.bench import cells, growth, workloads
 from earmark.lab.booking.bench.house import Counted
 from earmark.lab.booking.bench.plan import FEW, GROWTH, MANY, OURS, Cell
@@ -24,9 +25,6 @@ if TYPE_CHECKING:
     from earmark.lab.booking.bench.plan import Plan
     from earmark.lab.booking.bench.workloads import Tally
     from earmark.lab.booking.ports import Strategy, Want
-
-FEW_EVENT = "bench-few"
-WARMINGS = 2
 
 
 class Pass(NamedTuple):
@@ -66,7 +64,6 @@ class Grown:
         """
         houses = {FEW: self._few, MANY: self._many}
         passes: dict[str, list[Pass]] = {FEW: [], MANY: []}
-        await self._open_few(plan)
         async with AsyncExitStack() as stack:
             strategies: dict[str, Strategy] = {}
             for name, house in houses.items():
@@ -76,6 +73,8 @@ class Grown:
             while any(sum(done.tally.seconds for done in those) < plan.seconds for those in passes.values()):
                 for name in sorted(passes, reverse=len(passes[FEW]) % 2 == 1):
                     passes[name].append(await self._pass(name, plan, strategies[name]))
+                if not passes[MANY][-1].tally.answered:
+                    raise SetupError(problem="The grown database is sold out: measure growth for a shorter time.")
         return {name: await self._reading(name, those) for name, those in passes.items()}
 
     async def _reading(self, name: str, passes: list[Pass]) -> Reading:
@@ -90,9 +89,10 @@ class Grown:
     async def _pass(self, name: str, plan: Plan, strategy: Strategy) -> Pass:
         flows = plan.sizes.few_seats // plan.sizes.seats_each
         wants: Iterator[Want] = islice(self._free, flows)
+        event_id = ""
         if name == FEW:
-            await self._open_few(plan)
-            wants = workloads.apart(FEW_EVENT, flows=flows, seats_each=plan.sizes.seats_each)
+            event_id = await self._open_few(strategy, plan)
+            wants = workloads.apart(event_id, flows=flows, seats_each=plan.sizes.seats_each)
         workloads.put_away_rubbish()
         before = self._meter.read()
         tally = await workloads.crowd(strategy, wants, clients=plan.clients, seconds=None)
@@ -101,25 +101,34 @@ class Grown:
         if name == FEW:
             # It was empty when it was last looked at: by a plan for that, counting takes as long as selling.
             await self._few.tidy()
-            counted = await self._few.count([FEW_EVENT], confirmed=tally.confirmed, held=tally.held)
+            counted = await self._few.count([event_id], confirmed=tally.confirmed, held=tally.held)
         spent = None if before is None or after is None else after - before
         return Pass(tally=tally, counted=counted, database_seconds=spent)
 
-    async def _open_few(self, plan: Plan) -> None:
+    async def _open_few(self, strategy: Strategy, plan: Plan) -> str:
+        """The small database as it was, with an event that nobody has heard of; and its plans made before the clock.
+
+        To empty and to analyse a table undoes the plans that are made for it, and an event of an old name would be
+        remembered with its seats given away: the small one would pay for both, and the grown one look the better.
+        """
         await self._few.empty()
-        await self._few.open_event(FEW_EVENT, seats=plan.sizes.few_seats)
-        await self._few.tidy()
+        self._turn += 1
+        event_id = f"bench-few-{self._turn}"
+        await self._few.open_event(event_id, seats=plan.sizes.few_seats)
+        await self._warm(strategy, self._few, plan)
+        return event_id
 
     async def _warm(self, strategy: Strategy, house: House, plan: Plan) -> None:
-        """Twice, with fresh statistics in between: plans made for an empty table would hold the small one back."""
+        """Before fresh statistics and after them: plans made for an empty table would hold the small one back."""
         flows = plan.sizes.warm(plan.clients)
-        for _ in range(WARMINGS):
+        for last in (False, True):
             self._turn += 1
             warm = f"bench-warm-{self._turn}"
             await house.open_event(warm, seats=flows * plan.sizes.seats_each)
             wants = workloads.apart(warm, flows=flows, seats_each=plan.sizes.seats_each)
             await workloads.crowd(strategy, wants, clients=plan.clients, seconds=None)
-            await house.tidy()
+            if not last:
+                await house.tidy()
 
     async def _count_many(self, tally: Tally) -> Counted:
         """What came in addition to what was there."""
