@@ -76,7 +76,7 @@ SMALL = Sizes(
     log_files=2,
     few_seats=90,
     many_events=4,
-    many_seats_each=300,
+    many_seats_each=1_200,
     many_bookings=800,
     memory_first=100,
     memory_holds=300,
@@ -373,9 +373,9 @@ async def test_the_loaded_past_is_as_earmark_would_have_left_it(house: House) ->
         await store.close()
     events = [f"past-{number}" for number in range(4)]
     before = await house.count(events)
-    assert (before.confirmed, before.seats, past.bookings) == (120, 360, 800)
+    assert (before.confirmed, before.seats, past.bookings) == (480, 1440, 800)
     free = list(past.free())
-    assert len(free) == 4 * 70
+    assert len(free) == 4 * 280
     assert len({(want.event_id, seat) for want in free for seat in want.seats}) == 3 * len(free)
     strategy = await STRATEGIES["earmark"].open(Place(database=house.url))
     try:

@@ -26,6 +26,7 @@ from .support import AS_BUILT, Shortcut, granted, until
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from earmark.domain.booking import Booking
     from earmark.engine.asks import Ask
     from earmark.store.postgres.recall import Page
 
@@ -218,13 +219,83 @@ async def test_time_that_a_test_moves_is_moved_in_memory_too(house: House) -> No
 
 
 async def test_a_seat_that_was_let_go_is_looked_at(house: House) -> None:
-    """Memory knows seats that nobody had; one that comes back is found by a look."""
+    """Memory knows seats as they were when their house was read; one that comes back later is found by a look."""
     till = await remembering(house)
     held = granted(await till.ask(a_hold("A1")).outcome())
     await by_another(house, a_release(held))
     granted(await till.ask(a_hold("A1", buyer="cid")).outcome())
     assert till.store.ran == ["memory", "look"]
     assert not await house.flaws()
+
+
+async def left_behind(house: House, *names: str) -> list[Booking]:
+    """Seats that somebody held and let go of, before anybody remembers them."""
+    left = [granted(await by_another(house, a_hold(name, buyer="fay"))) for name in names]
+    for held in left:
+        await by_another(house, a_release(held))
+    return left
+
+
+async def test_a_seat_that_an_ended_booking_left_is_sold_without_a_look(either_house: House) -> None:
+    """Alone and with others: what has ended may be remembered, and the write compares the pointer and the fence."""
+    await left_behind(either_house, "A1", "A2")
+    till = await remembering(either_house)
+    first = granted(await till.ask(a_hold("A1")).outcome())
+    second, third = await till.ask_together(a_hold("A2", buyer="cid"), a_hold("A3", buyer="dan")).outcome()
+    assert till.store.ran == ["memory", "memory"]
+    for seat, held in (("A1", first), ("A2", granted(second)), ("A3", granted(third))):
+        assert await either_house.owner(seat) == held.id
+    assert not await either_house.flaws()
+
+
+async def test_memory_does_not_know_a_seat_that_somebody_has(either_house: House) -> None:
+    """Held, with time left or without: whether its time is over is judged on the locked booking, never remembered."""
+    held = granted(await by_another(either_house, a_hold("A1", buyer="fay")))
+    till = await remembering(either_house)
+    assert isinstance(await till.ask(a_hold("A1")).outcome(), SeatsTaken)
+    assert till.store.ran == ["look"]
+    assert await either_house.owner("A1") == held.id
+
+
+EXPIRED = "UPDATE bookings SET state = 'expired' WHERE state = 'released'"
+RECLAIM = """
+BEGIN;
+UPDATE seats SET fence = fence + 1 WHERE booking_id = '{0}';
+UPDATE bookings SET state = 'confirmed', confirmed_at = now(), version = version + 1 WHERE id = '{0}';
+COMMIT;
+"""
+
+
+async def test_memory_sells_no_seat_that_late_money_has_bought_back(bare_house: House) -> None:
+    """What had ended lives again, and its pointer is the same: the fence tells."""
+    left = await left_behind(bare_house, "A1")
+    await bare_house.observer.execute(EXPIRED)
+    till = await remembering(bare_house)
+    await bare_house.observer.execute(RECLAIM.format(left[0].id))
+    assert isinstance(await till.ask(a_hold("A1")).outcome(), SeatsTaken)
+    assert till.store.ran == ["memory", "locks"]
+    assert await bare_house.owner("A1") == left[0].id
+
+
+async def test_without_the_fence_memory_sells_what_late_money_has_bought_back(bare_house: House) -> None:
+    """The control: pointer and price are as they were remembered, and a sale loses its seat."""
+    left = await left_behind(bare_house, "A1")
+    await bare_house.observer.execute(EXPIRED)
+    till = await remembering(bare_house, shortcut=shortcuts.FORGETS_THE_FENCE)
+    await bare_house.observer.execute(RECLAIM.format(left[0].id))
+    held = granted(await till.ask(a_hold("A1")).outcome())
+    assert await bare_house.owner("A1") == held.id
+    assert await bare_house.flaws()
+
+
+async def test_without_the_pointer_memory_takes_a_seat_from_its_owner(bare_house: House) -> None:
+    """The control: the seat was remembered as left, and somebody has held it since."""
+    await left_behind(bare_house, "A1")
+    till = await remembering(bare_house, shortcut=shortcuts.FORGETS_THE_POINTER)
+    other = granted(await by_another(bare_house, a_hold("A1", buyer="cid")))
+    assert await bare_house.owner("A1") == other.id
+    assert granted(await till.ask(a_hold("A1")).outcome()).id == await bare_house.owner("A1")
+    assert await bare_house.flaws()
 
 
 # The memory by itself, with pages that a test hands out.
@@ -252,7 +323,7 @@ class Pages:
         if self.broken:
             raise OSError
         page = [SeatId(name) for name in self.names if name > after][:limit]
-        return [(100, 0, page, page[-1])] if page else []
+        return [(100, 0, page, None, page[-1])] if page else []
 
 
 def an_event(name: str = "play") -> Event:
@@ -290,19 +361,22 @@ async def test_a_seat_given_away_while_its_house_is_read_is_not_fresh() -> None:
 
 
 async def test_one_house_is_read_at_a_time_and_nobody_waits_for_it() -> None:
-    """Whoever asks meanwhile is told that nothing is remembered."""
+    """Whoever asks meanwhile is told that nothing is remembered; the next house is read by itself."""
     pages = Pages(10)
+    pages.after = 1
     pages.may_go_on.clear()
     recall = Recall(pages.read, requests_per_page=0)
     recall.learn([an_event("one"), an_event("two")], now=NOW)
     recall.learn([an_event("two")], now=NOW)
     assert not knows(recall, "S000001", "one")
+    await until(lambda: knows(recall, "S000001", "one"))
     assert recall._reading is not None
-    assert pages.reads == 0
+    assert not knows(recall, "S000001", "two")
+    assert pages.reads == 1
     pages.may_go_on.set()
     await until(lambda: not recall._reading)
-    assert knows(recall, "S000001", "one")
-    assert not knows(recall, "S000001", "two")
+    assert knows(recall, "S000001", "two")
+    assert pages.reads == 2
 
 
 async def test_a_house_that_cannot_be_read_is_not_remembered() -> None:

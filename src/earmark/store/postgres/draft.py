@@ -1,10 +1,10 @@
 """A draft: a verb run without a lock, and what it decides written in one guarded call.
 
 A transaction that locks takes a round trip for each kind of row, and keeps its locks while it waits for the next. A
-draft takes two: one look at everything, and one call that compares every row with what was seen as it writes. Of seats
-that nobody has had yet, and of holds that it wrote itself, this process may remember what a look would show (`recall`),
-which leaves one. Where nobody else wanted the same rows in that moment, which is nearly always, that is all. Else the
-call keeps nothing (`Moved`), and the same verb runs again in a transaction that locks. One hold alone, from memory, has
+draft takes two: one look at everything, and one call that compares every row with what was seen as it writes. Of free
+seats, and of holds that it wrote itself, this process may remember what a look would show (`recall`), which leaves one.
+Where nobody else wanted the same rows in that moment, which is nearly always, that is all. Else the call keeps nothing
+(`Moved`), and the same verb runs again in a transaction that locks. One hold alone, of fresh seats and from memory, has
 a call of its own: it is what a buyer in a quiet shop waits for.
 
 The steps are the port's, in the port's order. Here the lock steps only look, and `write` does what locks would do.
@@ -15,6 +15,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from earmark.domain.ids import PaymentId, PoolRef, SeatRef, TotalRef
+from earmark.domain.machine import LIVE
 from earmark.engine.ports import Opening
 from earmark.store.postgres import rows
 
@@ -101,10 +102,8 @@ class PostgresDraft:
             (seen,) = await self._fetch("look_to_hold", self._offset, *distinct, list(look.events), *wanted)
             self._events = {row["id"]: rows.event(row) for row in seen[2]}
             self._seats = {ref: rows.seat_seen(row, ref) for row in seen[3] for ref in (refs[row[0] - 1],)}
-            fresh = all(seat.pointer is None for seat in self._seats.values())
-            self._recall.learn(
-                self._events.values(), now=seen[0] - self._offset, requests=look.requests if fresh else 0
-            )
+            free = all(seat.owner_state not in LIVE for seat in self._seats.values())
+            self._recall.learn(self._events.values(), now=seen[0] - self._offset, requests=look.requests if free else 0)
         self._now = seen[0]
         return Opening(now=seen[0], remembered=dict(map(rows.memory, seen[1])))
 
@@ -160,7 +159,7 @@ class PostgresDraft:
         self.written = changes
         if self.remembered and len(changes.opened) + len(changes.moved) < self._requests:
             raise Misremembered
-        if self.remembered and self._requests == 1 and changes.opened and not changes.pools:
+        if self.remembered and self._requests == 1 and changes.opened and not changes.pools and self._are_fresh:
             self._query, self._arguments = "write_hold_alone", self._alone(changes)
             return
         moved = sorted((*changes.expired, *changes.moved), key=lambda booking: booking.id)
@@ -181,6 +180,11 @@ class PostgresDraft:
             [rows.taking(seats[ref], owner) for ref, owner in sorted(changes.seats.items())],
             [(*ref, owner, 0, 0, None) for ref, owner in sorted(changes.cleared.items())],
         )
+
+    @property
+    def _are_fresh(self) -> bool:
+        """Whether nobody has had these seats."""
+        return all(seat.pointer is None for seat in self._seats.values())
 
     def _alone(self, changes: Changes) -> tuple[object, ...]:
         """One hold of fresh seats, as plain values: taking rows apart costs the server as much as writing them."""

@@ -1,9 +1,11 @@
-"""What this process remembers, so that a hold of fresh seats, and whatever follows on it, need not look first.
+"""What this process remembers, so that a hold of free seats, and whatever follows on it, need not look first.
 
-Remembered are an event's rules, the price and fence of its seats that nobody has had so far, its pools, and the holds
-that this process has written. Nothing is decided by it alone: the call that writes compares every seat with what is
-remembered, the versions of events and bookings, and the moment with the server's own clock. Where one differs, nothing
-is kept, that event or booking is forgotten, and the verb looks.
+Remembered are an event's rules, its seats that nobody has had so far or that a booking left which has ended, its pools,
+and the holds that this process has written. Nothing is decided by it alone: the call that writes compares every seat
+with what is remembered, the versions of events and bookings, and the moment with the server's own clock. Where one
+differs, nothing is kept, that event or booking is forgotten, and the verb looks.
+
+That a booking has ended may be remembered for as long as the fence stands: the one way back, late money, raises it.
 
 A house is read page by page, as fast as it is asked for: reading a thousand seats for a single hold would be no gain.
 A seat is forgotten when this process gives it away. When another one does, the first to find out makes the whole event
@@ -14,7 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from datetime import timedelta
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -32,11 +34,13 @@ if TYPE_CHECKING:
     from earmark.domain.pool import Pool
     from earmark.engine.ports import Changes, Look
 
-    Page = tuple[int, int, list[SeatId], SeatId]
-    """Seats of one price and fence: these, then their ids and the last of these."""
+    Page = tuple[int, int, list[SeatId], list[BookingId] | None, SeatId]
+    """Seats of one price and fence: these, then their ids, the ended bookings they point to if any, and the last id."""
+    Free = tuple[int, int, BookingId | None]
+    """A free seat's price, fence and pointer."""
 
-SEATS_MAX = 300_000
-"""In all: about 110 bytes each."""
+SEATS_MAX = 1_000_000
+"""In all: 110 to 160 bytes each."""
 EVENTS_MAX = 1000
 BOOKINGS_MAX = 10_000
 """The newest: less than a kilobyte each."""
@@ -53,19 +57,21 @@ CLOCK_SECONDS_MAX = 60.0
 
 
 class House:
-    """One event, the price and fence of its seats that nobody has had, and its pools as they were seen."""
+    """One event, its free seats, and its pools as they were seen."""
 
-    __slots__ = ("awaits_page", "event", "fresh", "given", "last", "pools", "requests", "used_at")
+    __slots__ = ("awaits_page", "event", "free", "given", "is_next", "last", "pools", "requests", "used_at")
 
     def __init__(self, event: Event) -> None:
         self.event = event
-        self.fresh: dict[SeatId, tuple[int, int]] = {}
+        self.free: dict[SeatId, Free] = {}
         self.pools: dict[PoolId, Pool] = {}
         self.used_at = 0.0
         self.requests = 0
         """How often it would have been of use before it was known."""
         self.last: SeatId | None = None
         """The last seat that was read; the next page begins behind it."""
+        self.is_next = False
+        """It stands in line for its next page."""
         self.awaits_page = False
         self.given: set[SeatId] = set()
         """What was given away while a page was on its way, which may not know it."""
@@ -74,18 +80,24 @@ class House:
         """The seat has an owner now. Whether it was known."""
         if self.awaits_page:
             self.given.add(seat_id)
-        return self.fresh.pop(seat_id, None) is not None
+        return self.free.pop(seat_id, None) is not None
 
     def add(self, page: Sequence[Page]) -> int:
         """Remember what a page shows. How many seats that were."""
-        before = len(self.fresh)
-        for price, fence, ids, last in page:
-            self.fresh.update(dict.fromkeys(ids, (price, fence)))
+        before = len(self.free)
+        for price, fence, ids, pointers, last in page:
+            if pointers is None:
+                self.free.update(dict.fromkeys(ids, (price, fence, None)))
+            else:
+                # Seats that were held together are kept as one: it is half of what they weigh.
+                shared: dict[BookingId, Free] = {}
+                for seat_id, pointer in zip(ids, pointers, strict=True):
+                    self.free[seat_id] = shared.setdefault(pointer, (price, fence, pointer))
             self.last = max(self.last, last) if self.last is not None else last
         for seat_id in self.given:
-            self.fresh.pop(seat_id, None)
+            self.free.pop(seat_id, None)
         self.given.clear()
-        return len(self.fresh) - before
+        return len(self.free) - before
 
 
 class Memory(NamedTuple):
@@ -112,6 +124,8 @@ class Recall:
         self._houses: OrderedDict[EventId, House] = OrderedDict()
         self._unread: OrderedDict[EventId, House] = OrderedDict()
         """Houses that are not known whole yet."""
+        self._next: deque[House] = deque()
+        """Those of them whose next page is due."""
         self._reading: asyncio.Task[None] | None = None
         self._bookings: OrderedDict[BookingId, Booking] = OrderedDict()
         self._bookings_max = bookings_max
@@ -133,10 +147,10 @@ class Recall:
             return None
         seats: dict[SeatRef, SeatSeen] = {}
         for ref in look.seats:
-            fresh = houses[ref.event_id].fresh.get(ref.seat_id)
-            if fresh is None:
+            free = houses[ref.event_id].free.get(ref.seat_id)
+            if free is None:
                 return None
-            seats[ref] = SeatSeen(ref=ref, price=fresh[0], blocked=False, pointer=None, fence=fresh[1])
+            seats[ref] = SeatSeen(ref=ref, price=free[0], blocked=False, pointer=free[2], fence=free[1])
         for event_id in look.events:
             houses.move_to_end(event_id)
             houses[event_id].used_at = time.monotonic()
@@ -157,7 +171,7 @@ class Recall:
     def learn(self, events: Collection[Event], *, now: datetime, requests: int = 1) -> None:
         """Somebody looked: the server's clock is known, and these events' rules. Their seats are read by and by.
 
-        `requests` is for how many memory would have done: for none if one of the seats was not fresh.
+        `requests` is for how many memory would have done: for none if one of the seats was not free.
         """
         self._clock = (now, time.monotonic())
         for event in events:
@@ -170,8 +184,8 @@ class Recall:
                 self._forget(event.id)
                 unread = self._unread[event.id] = House(event)
             unread.requests += -(-requests // len(events))
-            if self._reading is None and self._is_due(unread):
-                self._reading = asyncio.get_running_loop().create_task(self._read(unread))
+            self._queue(unread)
+        self._read_next()
         while len(self._unread) > EVENTS_MAX:
             self._forget(next(iter(self._unread)))
 
@@ -212,15 +226,25 @@ class Recall:
             self._reading.cancel()
             await asyncio.wait([self._reading])
 
-    def _is_due(self, unread: House) -> bool:
-        """Whether the next page has been asked for often enough."""
-        pages = len(unread.fresh) // PAGE + 1
-        return unread.requests >= pages * self._requests_per_page
+    def _queue(self, unread: House) -> None:
+        """In line for its next page, if that has been asked for often enough."""
+        pages = len(unread.free) // PAGE + 1
+        if not unread.is_next and not unread.awaits_page and unread.requests >= pages * self._requests_per_page:
+            unread.is_next = True
+            self._next.append(unread)
+
+    def _read_next(self) -> None:
+        """One page at a time: whoever is served meanwhile shares the loop with it."""
+        while self._reading is None and self._next:
+            unread = self._next.popleft()
+            unread.is_next = False
+            if self._unread.get(unread.event.id) is unread:
+                unread.awaits_page = True
+                self._reading = asyncio.get_running_loop().create_task(self._read(unread))
 
     async def _read(self, unread: House) -> None:
         """One page. A house that is known whole by then is remembered, if there is room for it."""
         event_id = unread.event.id
-        unread.awaits_page = True
         try:
             page = await self._read_page(event_id, unread.last or "", PAGE)
         except Exception:  # noqa: BLE001 (a store that does not answer is met by those who need it)
@@ -228,18 +252,21 @@ class Recall:
         finally:
             self._reading = None
             unread.awaits_page = False
-        if self._unread.get(event_id) is not unread:
-            return
-        seats = sum(len(ids) for _, _, ids, _ in page)
+        if self._unread.get(event_id) is unread:
+            self._remember(unread, page)
+        self._read_next()
+
+    def _remember(self, unread: House, page: Sequence[Page]) -> None:
+        event_id = unread.event.id
         self._seats += unread.add(page)
         if not self._has_room():
             self._forget(event_id)
             self._leave(event_id, KEPT_SECONDS)
-        elif seats < PAGE:
+        elif sum(len(ids) for _, _, ids, _, _ in page) < PAGE:
             del self._unread[event_id]
             self._houses[event_id] = unread
-        elif self._is_due(unread):
-            self._reading = asyncio.get_running_loop().create_task(self._read(unread))
+        else:
+            self._queue(unread)
 
     def _has_room(self) -> bool:
         """If need be, because those go that nobody asked for in a while."""
@@ -258,7 +285,7 @@ class Recall:
 
     def _forget(self, event_id: EventId) -> None:
         if house := self._houses.pop(event_id, None) or self._unread.pop(event_id, None):
-            self._seats -= len(house.fresh)
+            self._seats -= len(house.free)
 
     def _is_doubted(self, event_id: EventId) -> bool:
         until, _ = self._doubts.get(event_id, (0.0, 0.0))

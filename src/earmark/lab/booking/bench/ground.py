@@ -23,7 +23,7 @@ from earmark.servers import ServerUnavailable, start_postgres, start_valkey
 from earmark.store.postgres.migrate import split_url
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping
+    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 
     from earmark.servers import Postgres
 
@@ -59,6 +59,10 @@ class Ground:
     async def database(self) -> House:
         """A database of our own, migrated and empty, gone when the run ends."""
         return await self._stack.enter_async_context(_database(self._url))
+
+    def close_at_end(self, close: Callable[[], Awaitable[None]]) -> None:
+        """Before the databases go."""
+        self._stack.push_async_callback(close)
 
     async def settle(self, house: House, *, log_files: int) -> None:
         """Bring a server of our own to where one is that has run for a while. Another's is left as it is."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import AsyncExitStack
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -35,12 +34,20 @@ class Pass(NamedTuple):
     database_seconds: float | None
 
 
+WARM_PASSES = 4
+"""As many as it takes until a process has heard of every event so often that it remembers their seats."""
+
+
 class Grown:
-    """Two databases, one small and one that has grown, and what is still for sale in the latter."""
+    """Two databases, one small and one that has grown, what is still for sale in the latter, and who sells in both.
+
+    The sellers stay, as a server does that has run for a while.
+    """
 
     def __init__(self, few: House, many: House, *, past: growth.Past, meter: Meter) -> None:
         self._few = few
         self._many = many
+        self._sellers: dict[str, Strategy] = {}
         self._meter = meter
         self._events = [f"past-{number}" for number in range(past.events)]
         self._free = past.free()
@@ -53,6 +60,12 @@ class Grown:
         few, many = await ground.database(), await ground.database()
         past = await growth.load(many, plan.sizes)
         grown = cls(few, many, past=past, meter=ground.meter)
+        for name, house in ((FEW, few), (MANY, many)):
+            seller = grown._sellers[name] = await STRATEGIES[OURS].open(Place(database=house.url))
+            ground.close_at_end(seller.close)
+        await grown._warm(grown._sellers[MANY], many, plan)
+        for _ in range(WARM_PASSES):
+            await grown._pass(MANY, plan)
         grown._before = await many.count(grown._events)
         ground.rest()
         return grown
@@ -62,19 +75,12 @@ class Grown:
 
         They take turns because a machine's speed changes from one second to the next by more than they differ.
         """
-        houses = {FEW: self._few, MANY: self._many}
         passes: dict[str, list[Pass]] = {FEW: [], MANY: []}
-        async with AsyncExitStack() as stack:
-            strategies: dict[str, Strategy] = {}
-            for name, house in houses.items():
-                strategies[name] = await STRATEGIES[OURS].open(Place(database=house.url))
-                stack.push_async_callback(strategies[name].close)
-                await self._warm(strategies[name], house, plan)
-            while any(sum(done.tally.seconds for done in those) < plan.seconds for those in passes.values()):
-                for name in sorted(passes, reverse=len(passes[FEW]) % 2 == 1):
-                    passes[name].append(await self._pass(name, plan, strategies[name]))
-                if not passes[MANY][-1].tally.answered:
-                    raise SetupError(problem="The grown database is sold out: measure growth for a shorter time.")
+        while any(sum(done.tally.seconds for done in those) < plan.seconds for those in passes.values()):
+            for name in sorted(passes, reverse=len(passes[FEW]) % 2 == 1):
+                passes[name].append(await self._pass(name, plan))
+            if not passes[MANY][-1].tally.answered:
+                raise SetupError(problem="The grown database is sold out: measure growth for a shorter time.")
         return {name: await self._reading(name, those) for name, those in passes.items()}
 
     async def _reading(self, name: str, passes: list[Pass]) -> Reading:
@@ -86,16 +92,16 @@ class Grown:
         spent = [done.database_seconds for done in passes if done.database_seconds is not None]
         return cells.reading(GROWTH, tally, counted, database_seconds=sum(spent) if spent else None)
 
-    async def _pass(self, name: str, plan: Plan, strategy: Strategy) -> Pass:
+    async def _pass(self, name: str, plan: Plan) -> Pass:
         flows = plan.sizes.few_seats // plan.sizes.seats_each
         wants: Iterator[Want] = islice(self._free, flows)
         event_id = ""
         if name == FEW:
-            event_id = await self._open_few(strategy, plan)
+            event_id = await self._open_few(plan)
             wants = workloads.apart(event_id, flows=flows, seats_each=plan.sizes.seats_each)
         workloads.put_away_rubbish()
         before = self._meter.read()
-        tally = await workloads.crowd(strategy, wants, clients=plan.clients, seconds=None)
+        tally = await workloads.crowd(self._sellers[name], wants, clients=plan.clients, seconds=None)
         after = self._meter.read()
         counted = None
         if name == FEW:
@@ -105,7 +111,7 @@ class Grown:
         spent = None if before is None or after is None else after - before
         return Pass(tally=tally, counted=counted, database_seconds=spent)
 
-    async def _open_few(self, strategy: Strategy, plan: Plan) -> str:
+    async def _open_few(self, plan: Plan) -> str:
         """The small database as it was, with an event that nobody has heard of; and its plans made before the clock.
 
         To empty and to analyse a table undoes the plans that are made for it, and an event of an old name would be
@@ -115,7 +121,7 @@ class Grown:
         self._turn += 1
         event_id = f"bench-few-{self._turn}"
         await self._few.open_event(event_id, seats=plan.sizes.few_seats)
-        await self._warm(strategy, self._few, plan)
+        await self._warm(self._sellers[FEW], self._few, plan)
         return event_id
 
     async def _warm(self, strategy: Strategy, house: House, plan: Plan) -> None:

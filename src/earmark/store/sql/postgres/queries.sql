@@ -377,8 +377,13 @@ SELECT CASE WHEN (SELECT count(*) FROM counted) <> 1 THEN earmark_expect(0, 1, '
        END;
 
 -- name: recall_seats
--- The seats of a house that nobody ever had, page by page, for a process to remember. Most have one price: told once.
-SELECT price, fence, array_agg(id) AS ids, max(id) AS last
-  FROM (SELECT id, price, fence FROM seats
-         WHERE event_id = $1 AND id > $2 AND booking_id IS NULL AND NOT blocked ORDER BY id LIMIT $3) AS page
- GROUP BY price, fence;
+-- The free seats of a house, page by page, for a process to remember: those that nobody ever had, and those whose booking
+-- has ended, with that. Most have one price: told once.
+SELECT price, fence, array_agg(id) AS ids, array_agg(booking_id) FILTER (WHERE booking_id IS NOT NULL) AS pointers,
+       max(id) AS last
+  FROM (SELECT s.id, s.price, s.fence, s.booking_id
+          FROM seats s LEFT JOIN bookings b ON b.id = s.booking_id
+         WHERE s.event_id = $1 AND s.id > $2 AND NOT s.blocked
+           AND (s.booking_id IS NULL OR b.state IN ('released', 'expired', 'failed', 'cancelled'))
+         ORDER BY s.id LIMIT $3) AS page
+ GROUP BY price, fence, booking_id IS NULL;
