@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 bench = App(name="bench", help="Measure on this machine.")
 
-Workload = Literal["uniform", "hot", "flash", "sku", "lone", "growth", "sqlite", "two", "memory"]
+Workload = Literal["uniform", "hot", "outage", "flash", "sku", "lone", "growth", "sqlite", "two", "memory"]
 
 
 @bench.command
@@ -39,13 +39,18 @@ def booking(
         str | None,
         Parameter(help="The PostgreSQL to measure on, in databases of our own. Else a private one is started."),
     ] = None,
-    redis: Annotated[str | None, Parameter(help="The Redis to measure with. Else a private one is started.")] = None,
+    redis: Annotated[
+        str | None, Parameter(help="The Redis to measure with; several, by commas, for a Redlock. Else private ones.")
+    ] = None,
     html: Annotated[Path | None, Parameter(help="Write a report with plots here.")] = None,
+    markdown: Annotated[Path | None, Parameter(help="Write the tables in Markdown here.")] = None,
     json: Annotated[bool, Parameter(negative="", help="One JSON object on stdout, and nothing else.")] = False,
 ) -> int:
     """Measure hold and confirm beside what people write by hand. Exits with 1 when a count in the database is off."""
-    _check_folder(html)
+    check_folder(html)
+    check_folder(markdown)
     try:
+        from earmark.lab.booking.bench import markdown as tables
         from earmark.lab.booking.bench import plan as plans
         from earmark.lab.booking.bench import report, screen
         from earmark.lab.booking.bench import run as runs
@@ -58,6 +63,8 @@ def booking(
         result = asyncio.run(runs.run(plan, database=database, redis=redis, watch=watch))
     if html is not None:
         html.write_text(report.page(result, when=datetime.now(UTC)), encoding="utf-8")
+    if markdown is not None:
+        markdown.write_text(tables.tables(result), encoding="utf-8")
     return _end(result, told=told, show=None if json else lambda: screen.show(out, result))
 
 
@@ -73,7 +80,7 @@ def locks(
     json: Annotated[bool, Parameter(negative="", help="One JSON object on stdout, and nothing else.")] = False,
 ) -> int:
     """Measure the locks beside those of other libraries, on one server. Exits with 1 when a lock let two in."""
-    _check_folder(html)
+    check_folder(html)
     try:
         from earmark.lab.locks import peers, report, screen
         from earmark.lab.locks import run as runs
@@ -175,7 +182,7 @@ def _end(result: _Result, *, told: Console, show: Callable[[], None] | None) -> 
     return 1 if result.flaws else 0
 
 
-def _check_folder(html: Path | None) -> None:
+def check_folder(page: Path | None) -> None:
     """Before anything is measured: minutes later would be too late."""
-    if html is not None and not html.absolute().parent.is_dir():
-        raise SetupError(problem=f"There is no folder {html.absolute().parent} to write the report in.")
+    if page is not None and not page.absolute().parent.is_dir():
+        raise SetupError(problem=f"There is no folder {page.absolute().parent} to write the report in.")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from pathlib import Path
 from typing import Annotated
 
 import msgspec
@@ -11,6 +12,7 @@ from cyclopts import Parameter
 from cyclopts.validators import Number
 from rich.console import Console
 
+from earmark.cli.bench import check_folder
 from earmark.errors import SetupError
 
 
@@ -32,16 +34,20 @@ def race(
     redis: Annotated[
         str | None, Parameter(help="The Redis to lock in; several, by commas, for a Redlock. Else private ones.")
     ] = None,
+    markdown: Annotated[Path | None, Parameter(help="Write the table in Markdown here.")] = None,
     json: Annotated[bool, Parameter(negative="", help="One JSON object on stdout, and nothing else.")] = False,
 ) -> int:
     """Let buyers race for the same seats, strategy by strategy, and count who sold one twice.
 
-    Each strategy sells on a database without the guards of the schema, and the naive one once more with them. Exits
-    with 1 when a claim broke: a strategy that calls itself safe sold a seat twice, or the naive one did not.
+    Each strategy sells on a database without the guards of the schema; those that sell a seat twice there (the naive
+    one, and with --expire the locks that run out) once more with them. Exits with 1 when a claim broke: a strategy that
+    calls itself safe sold a seat twice, or the naive one did not.
     """
+    check_folder(markdown)
     try:
         import redis as _needed  # noqa: F401 (the strategies that lock in it import it when they are opened)
 
+        from earmark.lab.booking.race import markdown as tables
         from earmark.lab.booking.race import place, run, screen
         from earmark.lab.booking.strategies import STRATEGIES
     except ModuleNotFoundError as missing:
@@ -56,6 +62,8 @@ def race(
         screen.Screen(out if out.is_terminal and not json else told, plan) as watch,
     ):
         result = asyncio.run(run.run(where, plan, watch=watch))
+    if markdown is not None:
+        markdown.write_text(tables.table(result), encoding="utf-8")
     if json:
         sys.stdout.write(msgspec.json.encode(result.plain()).decode() + "\n")
     else:

@@ -26,6 +26,11 @@ class Launched:
         self.close()
 
     @property
+    def is_ours(self) -> bool:
+        """Whether it was started here, and may be stopped."""
+        return self._supervised is not None
+
+    @property
     def pid(self) -> int:
         """The server's process id."""
         return self._started_here().pid

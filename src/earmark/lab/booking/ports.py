@@ -65,4 +65,6 @@ class About(msgspec.Struct, frozen=True, kw_only=True):
     """What its users believe: a claim, which a race checks."""
     why: str
     """When it is right, and what it costs."""
+    pauses: bool = True
+    """Whether it has a moment between its look and its write, into which a race can put a pause."""
     open: Callable[[Place], Awaitable[Strategy]]

@@ -54,7 +54,7 @@ async def run(plan: Plan, *, database: str | None, watch: Watch) -> Result:
     plan = _within_limits(plan)
     watch.say("starting a database")
     try:
-        async with ground.prepared(database, None, with_redis=False) as place:
+        async with ground.prepared(database, None) as place:
             house = await place.database()
             await place.settle(house, log_files=plan.log_files)
             watch.say("starting the servers")

@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 from typing import TYPE_CHECKING
 
 from earmark.errors import SetupError
 from earmark.lab.booking.bench import workloads
 from earmark.lab.booking.bench.figures import Reading, curve, p50_p99, sample
-from earmark.lab.booking.bench.plan import CONNECTIONS, CONNECTIONS_ELSE, CONTESTS, FLASH, HOT, LONE, OURS, SKU, UNIFORM
+from earmark.lab.booking.bench.plan import (
+    CONNECTIONS,
+    CONNECTIONS_ELSE,
+    CONTESTS,
+    FLASH,
+    HOT,
+    LONE,
+    OURS,
+    OUTAGE,
+    SKU,
+    UNIFORM,
+)
 from earmark.lab.booking.ports import Place
 from earmark.lab.booking.strategies import STRATEGIES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Coroutine, Iterator, Sequence
 
     from earmark.lab.booking.bench.house import Counted, House
     from earmark.lab.booking.bench.meter import Meter
@@ -28,7 +40,7 @@ _numbers = itertools.count(1)
 class Site:
     """Where a cell is measured."""
 
-    def __init__(self, house: House, *, meter: Meter, redis: str | None) -> None:
+    def __init__(self, house: House, *, meter: Meter, redis: tuple[str, ...] = ()) -> None:
         self.house = house
         self.meter = meter
         self.redis = redis
@@ -37,7 +49,7 @@ class Site:
         """A contender with connections of its own, as many as suit it there."""
         place = Place(
             database=self.house.url,
-            redis=(self.redis,) if self.redis else (),
+            redis=self.redis,
             connections=CONNECTIONS.get(workload, {}).get(contender, CONNECTIONS_ELSE),
         )
         return await STRATEGIES[contender].open(place)
@@ -97,8 +109,10 @@ async def prime(site: Site, plan: Plan) -> None:
     await site.house.tidy()
 
 
-async def measure(cell: Cell, plan: Plan, site: Site) -> Reading:
-    """One of the workloads that every strategy can do."""
+async def measure(
+    cell: Cell, plan: Plan, site: Site, *, meanwhile: Callable[[], Coroutine[None, None, None]] | None = None
+) -> Reading:
+    """One of the workloads that every strategy can do; `meanwhile` begins when the clock does."""
     event_id, sizes = fresh_name(cell), plan.sizes
     load = await _prepare(cell.workload, event_id, plan, site.house)
     warm, flows = f"{event_id}-warm", sizes.warm(load.clients)
@@ -113,7 +127,10 @@ async def measure(cell: Cell, plan: Plan, site: Site) -> Reading:
         await Load(warming, clients=load.clients, seconds=None, confirm=load.confirm).run(strategy)
         workloads.put_away_rubbish()
         before = site.meter.read()
-        tally = await load.run(strategy)
+        async with asyncio.TaskGroup() as beside:
+            if meanwhile is not None:
+                beside.create_task(meanwhile())
+            tally = await load.run(strategy)
         spent = _since(before, site.meter.read())
     finally:
         await strategy.close()
@@ -125,7 +142,7 @@ async def measure(cell: Cell, plan: Plan, site: Site) -> Reading:
 async def _prepare(workload: str, event_id: str, plan: Plan, house: House) -> Load:
     sizes, seconds = plan.sizes, plan.seconds * CONTESTS[workload].share
     flows = max(int(sizes.flows_per_second_max * seconds), plan.clients)
-    if workload == HOT:
+    if workload in {HOT, OUTAGE}:
         await house.open_event(event_id, seats=sizes.hot_block * sizes.hot_blocks)
         blocks = workloads.Blocks(
             event_id,
@@ -162,13 +179,14 @@ def check(cell: Cell, tally: Tally) -> None:
 
 def reading(workload: str, tally: Tally, counted: Counted, *, database_seconds: float | None) -> Reading:
     """The clients' story and the database's, side by side."""
-    done = {HOT: tally.answered, FLASH: tally.answered, SKU: counted.held}.get(workload, counted.confirmed)
+    tried = workload in {HOT, OUTAGE, FLASH}
+    done = tally.answered if tried else counted.held if workload == SKU else counted.confirmed
     p50, p99 = p50_p99(tally.waits)
     each = 1e6 / max(done, 1)
     return Reading(
         seconds=tally.seconds,
         rate=done / tally.seconds,
-        sold_per_second=counted.seats / tally.seconds if workload in {HOT, FLASH} else None,
+        sold_per_second=counted.seats / tally.seconds if tried else None,
         p50_ms=p50,
         p99_ms=p99,
         database_us=None if database_seconds is None else database_seconds * each,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +28,6 @@ from earmark.lab.booking.bench.plan import (
     UNIFORM,
     WITH_REDIS,
 )
-from earmark.lab.booking.bench.workloads import DEADLOCK
 from earmark.lab.medians import median_ratio, quantile
 
 if TYPE_CHECKING:
@@ -271,9 +271,9 @@ class Figures(msgspec.Struct):
         return sum(getattr(reading.counted, count) for _, _, reading in self.ours())
 
     @property
-    def deadlocks_seen(self) -> int:
-        """By clients of ours."""
-        return sum(reading.errors.get(DEADLOCK, 0) for _, _, reading in self.ours())
+    def errors_seen(self) -> Counter[str]:
+        """By clients of ours: where an answer was due, by kind."""
+        return sum((Counter(reading.errors) for _, _, reading in self.ours()), Counter())
 
     def plain(self) -> dict[str, Any]:
         """Everything but the single waits, ready for JSON."""

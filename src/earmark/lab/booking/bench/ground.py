@@ -10,7 +10,7 @@ import secrets
 import shutil
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import urlsplit
 
 import asyncpg
@@ -25,7 +25,7 @@ from earmark.store.postgres.migrate import split_url
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 
-    from earmark.servers import Postgres
+    from earmark.servers import Postgres, Valkey
 
 SETTINGS: Mapping[str, str] = {
     # What is acknowledged is on the disk: said, though it is the default, because everything rests on it.
@@ -46,12 +46,14 @@ class Ground:
     """Servers, the database that most cells share, and how to make another."""
 
     def __init__(
-        self, url: str, *, server: Postgres | None, redis: str | None, no_redis: str, stack: AsyncExitStack
+        self, url: str, *, server: Postgres | None, redis: Redis, no_redis: str, stack: AsyncExitStack
     ) -> None:
         self._url = url
         self._server = server
         self._stack = stack
-        self.redis = redis
+        self.redis = redis.urls
+        self.valkey = redis.started
+        """The first of them, where it was started here: only that may be broken."""
         self.no_redis = no_redis
         """Why there is none, if there is none."""
         self.meter = Meter(_pid(server))
@@ -83,9 +85,16 @@ class Ground:
         return Path(found) if found else None
 
 
+class Redis(NamedTuple):
+    """Addresses, and the server behind the first if it was started here."""
+
+    urls: tuple[str, ...] = ()
+    started: Valkey | None = None
+
+
 @asynccontextmanager
 async def prepared(
-    database: str | None, redis: str | None, *, with_redis: bool, settings: Mapping[str, str] = SETTINGS
+    database: str | None, redis: str | None, *, redis_servers: int = 0, settings: Mapping[str, str] = SETTINGS
 ) -> AsyncIterator[Ground]:
     """The servers; those that were not named are started, and gone when the run ends."""
     async with AsyncExitStack() as stack:
@@ -98,13 +107,16 @@ async def prepared(
         url = database or (server.url() if server else "")
         if urlsplit(url).scheme not in wiring.POSTGRES:
             raise SetupError(problem="Bookings are measured on PostgreSQL: its URL begins with postgresql://.")
-        no_redis = ""
-        if with_redis and redis is None:
+        found, no_redis = Redis(), ""
+        if redis_servers and redis is not None:
+            found = Redis(tuple(address.strip() for address in redis.split(",")))
+        elif redis_servers:
             try:
-                redis = stack.enter_context(start_valkey()).url
+                started = [stack.enter_context(start_valkey()) for _ in range(redis_servers)]
+                found = Redis(tuple(one.url for one in started), started[0] if started[0].is_ours else None)
             except ServerUnavailable as reason:
                 no_redis = str(reason)
-        yield Ground(url, server=server, redis=redis if with_redis else None, no_redis=no_redis, stack=stack)
+        yield Ground(url, server=server, redis=found, no_redis=no_redis, stack=stack)
 
 
 @asynccontextmanager

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from earmark.lab.booking.bench.house import House
     from earmark.lab.booking.bench.meter import Meter
 
-CLIENTS = (8, 16, 32)
+CLIENTS = (8, 16, 32, 64)
 """Which numbers of clients are tried to find the best."""
 THREADS = 2
 WARM_SECONDS = 1
@@ -68,22 +68,35 @@ class Pgbench:
 
     def __init__(self, program: Path, house: House, *, meter: Meter, seats_each: int) -> None:
         self._program = program
-        self.house = house
+        self._house = house
         self._meter = meter
         self._seats_each = seats_each
         self._clients: int | None = None
+        """The best number, in this house."""
         self._larger = 1
         """How many times as large a house as usual it needs."""
         self.sweep: dict[int, float] = {}
-        """Flows per second, by the number of clients."""
+        """The most flows per second that were seen, by the number of clients."""
+
+    @property
+    def house(self) -> House:
+        """Where it sells."""
+        return self._house
+
+    def move_in(self, house: House) -> None:
+        """What suits it is found anew: the machine may be another by now."""
+        self._house = house
+        self._clients = None
 
     async def measure(self, event_id: str, *, seconds: float, flows: int) -> Reading:
-        """One cell. The best number of clients is found once, before the first."""
+        """One cell. The best number of clients is found before the first in a house."""
         if self._clients is None:
+            found: dict[int, float] = {}
             for clients in CLIENTS:
                 name = f"{event_id}-sweep-{clients}"
-                self.sweep[clients] = (await self._run(name, seconds=1, flows=flows, clients=clients)).rate
-            self._clients = max(self.sweep, key=self.sweep.__getitem__)
+                found[clients] = (await self._run(name, seconds=1, flows=flows, clients=clients)).rate
+                self.sweep[clients] = max(found[clients], self.sweep.get(clients, 0.0))
+            self._clients = max(found, key=found.__getitem__)
         return await self._run(event_id, seconds=seconds, flows=flows, clients=self._clients)
 
     async def _run(self, event_id: str, *, seconds: float, flows: int, clients: int) -> Reading:

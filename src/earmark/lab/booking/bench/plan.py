@@ -22,16 +22,19 @@ LONE = "lone"
 GROWTH = "growth"
 SQLITE = "sqlite"
 TWO = "two"
+OUTAGE = "outage"
 MEMORY = "memory"
 
 OURS = "earmark"
 WITH_REDIS = "earmark_redis"
 PGBENCH = "pgbench"
+REDLOCK = "redlock"
+REDLOCK_SERVERS = 3
 FEW, MANY = "few", "many"
 SINGLE, BATCHED = "single", "batched"
 ONE_PROCESS, TWO_PROCESSES = "one", "two"
 ALL_OURS = frozenset({OURS, WITH_REDIS, FEW, MANY, SINGLE, BATCHED, ONE_PROCESS, TWO_PROCESSES})
-NEED_REDIS = frozenset({"redis_lock", WITH_REDIS})
+NEED_REDIS = frozenset({"redis_lock", REDLOCK, WITH_REDIS})
 
 
 class Contest(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,7 +49,7 @@ class Contest(msgspec.Struct, frozen=True, kw_only=True):
     share: float = 1.0
     """Of the seconds that a cell has."""
     beside: frozenset[str] = frozenset()
-    """Contenders that no ratio compares with: once in a round is enough for them."""
+    """Contenders that no ratio compares with: once, in the first round, is enough for them."""
     once: bool = False
     """It is shown, and no ratio is made of it: the first round is enough."""
 
@@ -60,16 +63,32 @@ CONTESTS: Mapping[str, Contest] = {
             said="Every client holds three seats that nobody else wants, and confirms.",
             unit="confirmed flows per second",
             contenders=(
+                "naive",
                 "for_update",
+                "for_update_nowait",
                 "lean_for_update",
-                "cte",
                 "optimistic",
-                "advisory",
                 "redis_lock",
+                REDLOCK,
+                "cte",
+                "advisory",
+                "single_phase",
                 OURS,
+                WITH_REDIS,
                 PGBENCH,
             ),
-            beside=frozenset({"optimistic", "advisory", "redis_lock"}),
+            beside=frozenset(
+                {
+                    "naive",
+                    "for_update_nowait",
+                    "optimistic",
+                    "redis_lock",
+                    REDLOCK,
+                    "advisory",
+                    "single_phase",
+                    WITH_REDIS,
+                }
+            ),
         ),
         Contest(
             name=HOT,
@@ -77,8 +96,30 @@ CONTESTS: Mapping[str, Contest] = {
             said="Every client asks for three of the same hundred seats, at random, and confirms what it got. "
             "When ninety are gone, the next hundred are on sale.",
             unit="attempts answered per second",
-            contenders=("for_update", "for_update_nowait", "cte", "redis_lock", OURS, WITH_REDIS),
-            beside=frozenset({"for_update_nowait", "cte", "redis_lock"}),
+            contenders=(
+                "for_update",
+                "for_update_nowait",
+                "lean_for_update",
+                "optimistic",
+                "redis_lock",
+                REDLOCK,
+                "cte",
+                "advisory",
+                OURS,
+                WITH_REDIS,
+            ),
+            beside=frozenset(
+                {"for_update_nowait", "lean_for_update", "optimistic", "redis_lock", REDLOCK, "cte", "advisory"}
+            ),
+        ),
+        Contest(
+            name=OUTAGE,
+            title="The same, while Redis breaks down",
+            said="As above. A third of the way Redis is flushed again and again, then it is killed, then it is back.",
+            unit="attempts answered per second",
+            contenders=(WITH_REDIS,),
+            share=2.0,
+            once=True,
         ),
         Contest(
             name=FLASH,
@@ -136,14 +177,18 @@ NEED_POSTGRES = frozenset(CHOICES) - {SQLITE}
 
 CONNECTIONS: Mapping[str, Mapping[str, int]] = {
     UNIFORM: {
+        "naive": 32,
         "for_update": 32,
+        "for_update_nowait": 32,
         "lean_for_update": 16,
-        "cte": 16,
         "optimistic": 32,
-        "advisory": 32,
         "redis_lock": 8,
+        REDLOCK: 8,
+        "cte": 16,
+        "advisory": 32,
+        "single_phase": 32,
     },
-    HOT: {"for_update": 16, "for_update_nowait": 16, "cte": 8, "redis_lock": 16},
+    HOT: {"for_update": 16, "for_update_nowait": 16, "cte": 8, "redis_lock": 16, REDLOCK: 16},
     FLASH: {"for_update": 8, "cte": 8},
     # The more of them stand in line for one row, the more each handing over costs.
     SKU: {"for_update": 8, "cte": 4},
@@ -224,12 +269,13 @@ def schedule(plan: Plan, *, absent: Container[str] = ()) -> Iterator[Cell]:
     for contests in ([contest for contest in plan.contests if contest not in last], last):
         for number in range(plan.rounds):
             for contest in contests:
-                if contest.once and number:
+                if (contest.once and number) or contest.name in absent:
                     continue
                 present = [name for name in contest.contenders if name not in absent]
                 compared = [name for name in present if name not in contest.beside]
                 for pair in range(plan.pairs(contest.name)):
-                    yield from _row(compared if pair else present, contest.name, number=number, turn=number + pair)
+                    row = compared if number or pair else present
+                    yield from _row(row, contest.name, number=number, turn=number + pair)
 
 
 def _row(contenders: Sequence[str], workload: str, *, number: int, turn: int) -> Iterator[Cell]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 from earmark.lab import charts
 from earmark.lab.booking.bench import charts as own_charts
 from earmark.lab.booking.bench.figures import BESIDE, RATIOS, meets, times
-from earmark.lab.booking.bench.plan import CONTESTS, FLASH, HOT, LONE, PGBENCH, SKU, UNIFORM
+from earmark.lab.booking.bench.plan import CONTESTS, FLASH, HOT, LONE, OUTAGE, PGBENCH, SKU, UNIFORM
 from earmark.lab.booking.bench.screen import zeros
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ def _plots(contest: Contest, figures: Figures) -> Iterator[str]:
     name, readings = contest.name, figures.readings[contest.name]
     if name != LONE:
         yield from _bars(contest, figures.rounds(name), contest.unit)
-    if name == HOT:
+    if name in {HOT, OUTAGE}:
         yield from _bars(contest, figures.rounds(name, "sold_per_second"), "seats sold per second")
     if name == FLASH:
         lines = {contender: rounds[-1].curve for contender, rounds in readings.items() if rounds[-1].curve}

@@ -15,7 +15,7 @@ import redis as redis_py
 
 from earmark import wiring
 from earmark.errors import EarmarkError, SetupError
-from earmark.lab.booking.bench import cells, ground, limits, memory, sqlite, two
+from earmark.lab.booking.bench import cells, ground, limits, memory, outage, sqlite, two
 from earmark.lab.booking.bench.figures import RATIOS, Figures, meets
 from earmark.lab.booking.bench.grown import Grown
 from earmark.lab.booking.bench.limits import RedisLimit
@@ -27,13 +27,17 @@ from earmark.lab.booking.bench.plan import (
     MEMORY,
     NEED_POSTGRES,
     NEED_REDIS,
+    OUTAGE,
     PGBENCH,
+    REDLOCK,
+    REDLOCK_SERVERS,
     SQLITE,
     TWO,
     WITH_REDIS,
     Plan,
     schedule,
 )
+from earmark.lab.booking.bench.workloads import DEADLOCK
 from earmark.lab.booking.strategies import STRATEGIES
 from earmark.version import __version__
 
@@ -69,7 +73,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     versions: dict[str, str]
     cores: int
     absent: dict[str, str]
-    """Contenders that did not take part, and why."""
+    """Contenders and workloads that did not take part, and why."""
     settings: dict[str, str] = {}
     """Of the database, as it says itself."""
     sweep: dict[int, float] = {}
@@ -91,8 +95,9 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
             "lost": "bookings that a client was told it has are not there",
         }
         found = [f"{number} {said[count]}" for count, number in self.zeros.items() if number]
-        if seen := self.figures.deadlocks_seen:
-            found.append(f"{seen} deadlocks reached a client")
+        if seen := self.figures.errors_seen:
+            kinds = ", ".join(f"{count} of {name}" for name, count in sorted(seen.items()))
+            found.append(f"clients of ours got errors instead of answers: {kinds}")
         if self.weighed and self.weighed.growth > memory.GROWTH_MAX:
             found.append(f"the process grew {self.weighed.growth:.2f} times between its first holds and its last")
         return found
@@ -116,7 +121,8 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
             **self.zeros,
             "short": self.short,
             "durable": self.durable if self.figures.readings else None,
-            "deadlocks_seen": self.figures.deadlocks_seen,
+            "deadlocks_seen": self.figures.errors_seen.get(DEADLOCK, 0),
+            "errors_seen": self.figures.errors_seen,
             "figures": self.figures.plain(),
             "limits": {
                 "pgbench_flows_per_second": self.figures.medians("uniform").get(PGBENCH),
@@ -141,7 +147,8 @@ async def run(plan: Plan, *, database: str | None, redis: str | None, watch: Wat
     try:
         if plan.contests and set(plan.workloads) & NEED_POSTGRES:
             needed = {name for contest in plan.contests for name in contest.contenders}
-            async with ground.prepared(database, redis, with_redis=bool(needed & NEED_REDIS)) as place:
+            servers = REDLOCK_SERVERS if REDLOCK in needed else 1 if needed & NEED_REDIS else 0
+            async with ground.prepared(database, redis, redis_servers=servers) as place:
                 await session.prepare(place)
                 await _rounds(session, figures)
         else:
@@ -195,10 +202,12 @@ class Session:
         self.settings = await house.settings(list(ground.SETTINGS))
         if WITH_REDIS in chosen and WITH_REDIS not in STRATEGIES:
             self.absent[WITH_REDIS] = "this engine cannot be opened with Redis in front"
-        if place.redis is None:
+        if not place.redis:
             self.absent |= dict.fromkeys(chosen & NEED_REDIS, place.no_redis)
         else:
-            self.redis_limit = await limits.measure_redis(place.redis, seconds=LIMIT_SECONDS)
+            self.redis_limit = await limits.measure_redis(place.redis[0], seconds=LIMIT_SECONDS)
+        if place.valkey is None:
+            self.absent[OUTAGE] = "a Redis that was named is not broken on purpose"
         if PGBENCH in chosen:
             if place.pgbench is None:
                 self.absent[PGBENCH] = "the program is not installed"
@@ -216,7 +225,7 @@ class Session:
         self._site = cells.Site(house, meter=self._place.meter, redis=self._place.redis)
         self._number = number
         if self.pgbench:
-            self.pgbench.house = house
+            self.pgbench.move_in(house)
         await cells.prime(self._site, self.plan)
 
     async def _grow(self) -> Grown:
@@ -261,6 +270,9 @@ class Session:
             seconds = plan.seconds * CONTESTS[cell.workload].share
             flows = max(int(plan.sizes.flows_per_second_max * (seconds + 1)), plan.clients)
             return await self.pgbench.measure(cells.fresh_name(cell), seconds=seconds, flows=flows)
+        if cell.workload == OUTAGE:
+            assert self._place.valkey is not None
+            return await outage.measure(cell, plan, self._site, self._place.valkey)
         return await cells.measure(cell, plan, self._site)
 
 
@@ -268,7 +280,7 @@ async def _weigh(plan: Plan, database: str | None, watch: Watch) -> Weighed:
     """On a server whose disk does not hold it up: what is weighed is this process."""
     sizes = plan.sizes
     settings = {**ground.SETTINGS, "fsync": "off", "synchronous_commit": "off"}
-    async with ground.prepared(database, None, with_redis=False, settings=settings) as place:
+    async with ground.prepared(database, None, settings=settings) as place:
         house = await place.database()
         await house.open_event(MEMORY_EVENT, seats=plan.clients)
         await house.tidy()

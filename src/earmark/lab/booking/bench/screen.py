@@ -16,7 +16,6 @@ from rich.table import Table
 from earmark.lab.board import Board
 from earmark.lab.booking.bench.figures import BESIDE, RATIOS, meets, times
 from earmark.lab.booking.bench.plan import ALL_OURS, CONTESTS, LONE, MEMORY
-from earmark.lab.medians import median_ratio
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -148,4 +147,4 @@ def _ours(rates: dict[str, list[float]]) -> str | None:
 def _times(rates: dict[str, list[float]], ours: str | None, name: str) -> str:
     if ours is None or name == ours or not all(rates[name]):
         return ""
-    return f"{median_ratio(rates[ours], rates[name]):.2f}x"
+    return f"{median(rates[ours]) / median(rates[name]):.2f}x"

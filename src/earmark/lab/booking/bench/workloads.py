@@ -34,7 +34,7 @@ class Tally:
         self.client_seconds = 0.0
         """Of this process's own core."""
         self.waits: list[float] = []
-        """The seconds that each hold took to be answered."""
+        """The seconds that each hold took, whatever came of it: who gives up late is not the quicker for it."""
         self.moments: list[float] = []
         """When each hold was answered, in seconds from the start."""
         self.held: list[UUID] = []
@@ -46,7 +46,7 @@ class Tally:
     @property
     def answered(self) -> int:
         """Holds that were granted or refused."""
-        return len(self.waits)
+        return len(self.held) + self.refused
 
     def failed(self, error: Exception) -> None:
         """A client heard neither yes nor no."""
@@ -84,9 +84,11 @@ async def crowd(
         for want in wants:
             asked = perf_counter()
             try:
-                booking_id = await strategy.hold(want)
-                answered = perf_counter()
-                tally.waits.append(answered - asked)
+                try:
+                    booking_id = await strategy.hold(want)
+                finally:
+                    answered = perf_counter()
+                    tally.waits.append(answered - asked)
                 tally.moments.append(answered - began)
                 if booking_id is None:
                     tally.refused += 1

@@ -20,7 +20,7 @@ from earmark.lab.booking.ports import Place, Want
 from earmark.lab.booking.race import figures as lab
 from earmark.lab.booking.race import place as places
 from earmark.lab.booking.race.figures import NAIVE, Figures, Result
-from earmark.lab.booking.strategies import STRATEGIES, WITH_REDIS
+from earmark.lab.booking.strategies import LEASES, STRATEGIES, WITH_REDIS
 from earmark.lab.booking.strategies.ground import statements
 from earmark.store.postgres.migrate import split_url
 
@@ -69,6 +69,11 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         """Whether anybody needs one."""
         return bool(WITH_REDIS & set(self.strategies))
 
+    @property
+    def guarded(self) -> list[str]:
+        """Who races once more on a database that guards itself: whoever sells twice on one that does not."""
+        return [name for name in self.strategies if name == NAIVE or (self.expire and name in LEASES)]
+
     def place(self, database: str, redis: tuple[str, ...]) -> Place:
         """Where a strategy works."""
         if not self.expire:
@@ -91,16 +96,16 @@ class Tally(msgspec.Struct):
 
 
 async def run(where: Servers, plan: Plan, *, watch: Watch) -> Result:
-    """All strategies, one after the other, without the schema's guards; and naive once more with them."""
+    """All strategies, one after the other, without the schema's guards; and those that break once more with them."""
     found: dict[str, Figures] = {}
     guards: dict[str, Figures] = {}
     versions = await places.versions(where)
     async with places.databases(where.database) as databases:
         for name in plan.strategies:
             found[name] = await _race(name, plan, plan.place(databases.bare, where.redis), watch=watch)
-        if NAIVE in plan.strategies:
+        for name in plan.guarded:
             place = plan.place(databases.guarded, where.redis)
-            guards[NAIVE] = await _race(NAIVE, plan, place, watch=watch, guards=True)
+            guards[name] = await _race(name, plan, place, watch=watch, guards=True)
     return Result(
         buyers=plan.buyers,
         pause_seconds=plan.place("", ()).pause_seconds,

@@ -67,5 +67,6 @@ ABOUT = About(
     why="Right, and the quickest way for requests that come one by one: a lone buyer waits for one round trip and one "
     "commit. It is what to write by hand when `for_update` has become too slow. Business rules then live in SQL, "
     "where fewer people read them, and every buyer still pays for a commit.",
+    pauses=False,
     open=_open,
 )

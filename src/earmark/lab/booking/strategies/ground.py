@@ -21,6 +21,7 @@ from earmark.domain import booking as law
 from earmark.errors import Refusal
 from earmark.lab.booking.strategies import drafts
 from earmark.store.postgres.migrate import split_url
+from earmark.store.postgres.upkeep import RESTRAINED
 from earmark.uuids import uuid7
 
 if TYPE_CHECKING:
@@ -40,8 +41,8 @@ SETTINGS = {
     "application_name": "earmark-lab",
     # Statements over arrays would be planned anew at each call.
     "plan_cache_mode": "force_generic_plan",
-    # A plan is kept, and may have been made when the tables were small: everything here is found by its key.
-    "enable_seqscan": "off",
+    # A plan is kept, and may have been made when the tables were small: everything is found by its key, as in ours.
+    **dict.fromkeys(RESTRAINED, "off"),
     "jit": "off",
 }
 _NAMED = re.compile(r"^-- name: (\w+)\n(?:--.*\n)*", re.MULTILINE)

@@ -130,6 +130,7 @@ ABOUT = About(
     "claims of a crowd are decided together, so that the database does a fraction of the work for each, and a "
     "loser costs next to nothing. It is a library or a server to run, where `for_update` is a few lines of your "
     "own.",
+    pauses=False,
     open=_open,
 )
 ABOUT_WITH_REDIS = About(
@@ -139,5 +140,6 @@ ABOUT_WITH_REDIS = About(
     why="Right for an on-sale: thousands want what a few hundred can have. Most are told no by Redis before the "
     "database hears of them. The database still decides every sale, so that a Redis that is flushed, slow or gone "
     "costs speed only. Without a crowd it is a part more to run for nothing.",
+    pauses=False,
     open=_open_with_redis,
 )
