@@ -46,6 +46,8 @@ REQUESTS_PER_PAGE = 16
 """A page costs about as much as it saves so many requests to be decided without a look."""
 KEPT_SECONDS = 30.0
 """A house that was asked for so lately makes room for no other."""
+SPARSE = 4
+"""What is remembered of a house is packed anew when so much less of it is left."""
 DOUBT_SECONDS_MIN = 5.0
 DOUBT_SECONDS_MAX = 60.0
 CLOCK_SECONDS_MAX = 60.0
@@ -55,11 +57,13 @@ CLOCK_SECONDS_MAX = 60.0
 class House:
     """One event, the price and fence of its seats that nobody has had, and its pools as they were seen."""
 
-    __slots__ = ("awaits_page", "event", "fresh", "given", "last", "pools", "requests", "used_at")
+    __slots__ = ("awaits_page", "event", "fresh", "given", "last", "pools", "requests", "room", "used_at")
 
     def __init__(self, event: Event) -> None:
         self.event = event
         self.fresh: dict[SeatId, tuple[int, int]] = {}
+        self.room = 0
+        """How many seats there is room for in `fresh`, which does not shrink by itself."""
         self.pools: dict[PoolId, Pool] = {}
         self.used_at = 0.0
         self.requests = 0
@@ -74,7 +78,11 @@ class House:
         """The seat has an owner now. Whether it was known."""
         if self.awaits_page:
             self.given.add(seat_id)
-        return self.fresh.pop(seat_id, None) is not None
+        known = self.fresh.pop(seat_id, None) is not None
+        if len(self.fresh) * SPARSE < self.room:
+            # Else a thousand houses that are sold out would weigh as much as a thousand full ones.
+            self.fresh, self.room = dict(self.fresh), len(self.fresh)
+        return known
 
     def add(self, page: Sequence[Page]) -> int:
         """Remember what a page shows. How many seats that were."""
@@ -85,6 +93,7 @@ class House:
         for seat_id in self.given:
             self.fresh.pop(seat_id, None)
         self.given.clear()
+        self.room = max(self.room, len(self.fresh))
         return len(self.fresh) - before
 
 
