@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
 
 PROOF = bool(os.environ.get("EARMARK_PROOF"))
-HOLDS = 1_000_000 if PROOF else 3_000
+HOLDS = 1_000_000 if PROOF else 2_000
 CLIENTS = 200 if PROOF else 50
-FEW = 3_000
+FEW = 2_000
 
 ODD = """
 from earmark.cli import main
