@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import asyncpg
 import pytest
 from hypothesis import HealthCheck, settings
+from tests.bouncer import Bouncer, start_bouncer
 
 from earmark.clock import MovableClock
 from earmark.servers import Postgres, ServerUnavailable, StatementRefused, start_postgres
@@ -68,6 +69,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=place)
 
 
+STORES = ("memory", "sqlite", "postgres")
 _numbers = itertools.count(1)
 TEMPLATE = "earmark_template"
 # As a replica no guard of the schema is asked: they refuse to delete. The lock waits for whoever a test left behind.
@@ -198,6 +200,25 @@ async def postgres_store(postgres_url: str, clock: MovableClock) -> AsyncIterato
 
 
 @pytest.fixture(scope="session")
+def bouncer(postgres_server: Postgres) -> Iterator[Bouncer]:
+    """One real PgBouncer for the whole run. Whoever wants to kill one starts his own."""
+    try:
+        bouncer = start_bouncer(postgres_server.url())
+    except ServerUnavailable as reason:
+        unavailable(reason)
+    with bouncer:
+        yield bouncer
+
+
+@pytest.fixture
+async def pooled_store(postgres_url: str, bouncer: Bouncer, clock: MovableClock) -> AsyncIterator[PostgresStore]:
+    """PostgreSQL behind PgBouncer, migrated and empty."""
+    store = await PostgresStore.connect(bouncer.to(postgres_url), clock=clock)
+    yield store
+    await store.close()
+
+
+@pytest.fixture(scope="session")
 def sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A migrated file that others are copies of."""
     path = tmp_path_factory.mktemp("template") / "earmark.sqlite3"
@@ -215,7 +236,7 @@ async def sqlite_store(tmp_path: Path, sqlite_template: Path, clock: MovableCloc
     await store.close()
 
 
-@pytest.fixture(params=["memory", "sqlite", "postgres"])
+@pytest.fixture(params=STORES)
 def store(request: pytest.FixtureRequest, clock: MovableClock) -> Store:
     """Each of the stores in turn."""
     if request.param == "memory":

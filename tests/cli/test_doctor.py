@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 import pytest
+from tests.bouncer import start_bouncer
 from tests.conftest import unavailable
-from tests.locks.topologies import start_bouncer
 
 from earmark import config, wiring
 from earmark.cli import main
@@ -218,7 +218,7 @@ async def test_a_pooler_that_the_url_does_not_name_is_found(own_url: str) -> Non
         found = await findings(bouncer.url)
         assert levels(found["pooler"]) == ["ill"]
         assert levels(found["promises"]) == ["ok"]
-        assert levels((await findings(f"{bouncer.url}?pgbouncer=true"))["pooler"]) == ["ok"]
+        assert levels((await findings(bouncer.to(own_url)))["pooler"]) == ["ok"]
 
 
 async def test_workers_that_are_missing_fail_or_died_are_told_apart(file_url: str, store: Store) -> None:

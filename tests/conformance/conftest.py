@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.conftest import STORES
 
 from earmark.domain.event import Event
 from earmark.domain.ids import Buyer, EventId, PoolId, SeatId
@@ -39,6 +41,11 @@ if TYPE_CHECKING:
     from earmark.engine.asks import Answer
     from earmark.engine.ports import Ids, Store
 
+PROOF = bool(os.environ.get("EARMARK_PROOF"))
+POOLED = [*STORES, "pooled"]
+BEHIND_A_POOLER_TOO = pytest.mark.parametrize("store", POOLED, indirect=True)
+"""For files that are asked of PostgreSQL behind PgBouncer as well."""
+BEHIND_A_POOLER_IN_A_PROOF = pytest.mark.parametrize("store", POOLED if PROOF else STORES, indirect=True)
 SHOP = Actor(name="shop", live=True)
 SEATS = ("A1", "A2", "A3", "A4")
 

@@ -22,6 +22,8 @@ from earmark.store.memory import MemoryStore
 from earmark.store.postgres import PostgresStore
 from earmark.store.sqlite import SqliteStore
 
+from .conftest import BEHIND_A_POOLER_IN_A_PROOF
+
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable
 
@@ -31,7 +33,7 @@ if TYPE_CHECKING:
 
     from .conftest import Shop
 
-pytestmark = pytest.mark.usefixtures("the_books_balance")
+pytestmark = [pytest.mark.usefixtures("the_books_balance"), BEHIND_A_POOLER_IN_A_PROOF]
 
 Memos = Callable[..., Memo]
 VERBS = ("hold", "extend", "confirm", "release", "cancel", "create", "change")
@@ -242,7 +244,10 @@ async def other_shop(shop: Shop, request: pytest.FixtureRequest, clock: MovableC
         return
     store: PostgresStore | SqliteStore
     if isinstance(shop.store, PostgresStore):
-        store = await PostgresStore.connect(request.getfixturevalue("postgres_url"), clock=clock)
+        url = request.getfixturevalue("postgres_url")
+        if shop.store.pgbouncer:
+            url = request.getfixturevalue("bouncer").to(url)
+        store = await PostgresStore.connect(url, clock=clock)
     else:
         store = await SqliteStore.open(request.getfixturevalue("tmp_path") / "earmark.sqlite3", clock=clock)
     yield type(shop)(store, ids=ids)

@@ -10,6 +10,7 @@ import pytest
 from earmark.domain.machine import State
 from earmark.engine.ports import Changes, SeatChange
 
+from .conftest import BEHIND_A_POOLER_IN_A_PROOF
 from .money_support import REFUSED
 from .steps_support import ANN, BOB, GA, SHOW, Shop, seat_ref, total_ref
 
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from earmark.domain.booking import Booking
     from earmark.engine.ports import Store
     from earmark.uuids import Uuid7Ids
+
+pytestmark = BEHIND_A_POOLER_IN_A_PROOF
 
 
 @pytest.fixture

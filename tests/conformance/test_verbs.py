@@ -31,13 +31,15 @@ from earmark.errors import (
     SeatUnknown,
 )
 
+from .conftest import BEHIND_A_POOLER_TOO
+
 if TYPE_CHECKING:
     from earmark.clock import MovableClock
     from earmark.domain.booking import Booking
 
     from .conftest import Shop
 
-pytestmark = pytest.mark.usefixtures("the_books_balance")
+pytestmark = [pytest.mark.usefixtures("the_books_balance"), BEHIND_A_POOLER_TOO]
 
 SOMEBODY_ELSE = Actor(name="bob", live=True, buyer=Buyer("bob"))
 TEST_KEY = Actor(name="tester", live=False)

@@ -23,12 +23,14 @@ from earmark.errors import (
     SeatUnknown,
 )
 
+from .conftest import BEHIND_A_POOLER_IN_A_PROOF
+
 if TYPE_CHECKING:
     from earmark.clock import MovableClock
 
     from .conftest import Shop
 
-pytestmark = pytest.mark.usefixtures("the_books_balance")
+pytestmark = [pytest.mark.usefixtures("the_books_balance"), BEHIND_A_POOLER_IN_A_PROOF]
 
 
 def sized(pool: str, capacity: int) -> PoolPatch:

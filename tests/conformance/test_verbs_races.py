@@ -19,6 +19,8 @@ from earmark.errors import (
     SeatsTaken,
 )
 
+from .conftest import BEHIND_A_POOLER_TOO
+
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Iterable
 
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
 
     from .conftest import Shop
 
-pytestmark = pytest.mark.usefixtures("the_books_balance")
+pytestmark = [pytest.mark.usefixtures("the_books_balance"), BEHIND_A_POOLER_TOO]
 
 
 async def outcomes_of(tries: Iterable[Awaitable[object]]) -> list[object]:

@@ -9,14 +9,17 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
+from tests.bouncer import bouncer_program
 
 from earmark.locks.ports import Group
 from earmark.servers import ServerUnavailable
 
-from .topologies import bouncer_program, start_bouncer, start_cluster, start_one, start_redlock, start_sentinels
+from .topologies import start_cluster, start_one, start_redlock, start_sentinels
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
+
+    from tests.bouncer import Bouncer
 
     from earmark.locks import Locks
     from earmark.servers import Postgres
@@ -110,10 +113,9 @@ def locks_database(postgres_server: Postgres) -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
-def pgbouncer_url(locks_database: str) -> Iterator[str]:
-    """The same database through PgBouncer, which gives a connection for a transaction and not for longer."""
-    with start_bouncer(locks_database) as bouncer:
-        yield bouncer.url + "?pgbouncer=true"
+def pgbouncer_url(locks_database: str, bouncer: Bouncer) -> str:
+    """The same database through PgBouncer."""
+    return bouncer.to(locks_database)
 
 
 def url_of(name: str, request: pytest.FixtureRequest) -> str:

@@ -7,23 +7,17 @@ it can be killed and started again: `node.kill()` is kill -9, `node.start()` bri
 from __future__ import annotations
 
 import os
-import shutil
-import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self, TypeVar
-from urllib.parse import parse_qsl, urlsplit
 
 import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from earmark.servers import ServerUnavailable, Valkey, start_valkey
-from earmark.servers.account import account
-from earmark.servers.launched import Launched
-from earmark.servers.process import Supervised
+from earmark.servers import Valkey, start_valkey
 from earmark.servers.valkey import URL_VARIABLE
 
 if TYPE_CHECKING:
@@ -350,68 +344,3 @@ def _accepts(node: Valkey, *command: str) -> bool:
 def _pairs(answer: list[str]) -> dict[str, str]:
     """What a sentinel says of something, by name."""
     return dict(zip(answer[::2], answer[1::2], strict=True))
-
-
-class Bouncer(Launched):
-    """PgBouncer in transaction mode, in front of one PostgreSQL."""
-
-    product = "PgBouncer"
-    url_variable = "none"
-
-    def __init__(self, supervised: Supervised, *, url: str) -> None:
-        super().__init__(supervised)
-        self.url = url
-
-
-def bouncer_program() -> str | None:
-    """The machine's own PgBouncer, for no wheel brings it. Its place is not on every account's path."""
-    search = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/usr/local/sbin"])
-    return shutil.which("pgbouncer", path=search)
-
-
-def start_bouncer(url: str) -> Bouncer:
-    """Start a PgBouncer in front of a database."""
-    if (program := bouncer_program()) is None:
-        raise ServerUnavailable("this machine has no pgbouncer.")
-    supervised = Supervised(name="PgBouncer", prefix="em-pb-", who=account(), signals=("SIGINT",))
-
-    def begin(port: int) -> Bouncer:
-        configuration = supervised.write(f"{port}.ini", _bouncer_settings(url, port=port))
-        supervised.start([program, str(configuration)])
-        parts = urlsplit(url)
-        while not _listens(port):
-            if (code := supervised.exit_code()) is not None:
-                raise supervised.failure(f"PgBouncer did not start: it ended with {code}.")
-            time.sleep(_POLL_SECONDS)
-        return Bouncer(supervised, url=f"postgresql://{parts.username}@127.0.0.1:{port}{parts.path}")
-
-    try:
-        return supervised.on_free_port(begin)
-    except BaseException:
-        supervised.close()
-        raise
-
-
-def _bouncer_settings(url: str, *, port: int) -> str:
-    """Few connections for many clients, so that two transactions of one client seldom meet the same one."""
-    parts = urlsplit(url)
-    query = dict(parse_qsl(parts.query))
-    host, real_port = query.get("host") or parts.hostname, query.get("port") or parts.port or 5432
-    return f"""
-[databases]
-* = host={host} port={real_port} user={parts.username}
-[pgbouncer]
-listen_addr = 127.0.0.1
-listen_port = {port}
-unix_socket_dir =
-auth_type = any
-pool_mode = transaction
-default_pool_size = 4
-max_client_conn = 400
-ignore_startup_parameters = extra_float_digits
-"""
-
-
-def _listens(port: int) -> bool:
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        return probe.connect_ex(("127.0.0.1", port)) == 0

@@ -10,6 +10,7 @@ from earmark.errors import SeatsTaken
 
 from .asks import a_hold
 from .shortcuts import TRUSTS_THE_LOOK
+from .support import AS_BUILT
 
 if TYPE_CHECKING:
     from .support import House, Shortcut
@@ -20,9 +21,9 @@ SELECT count(*) FROM bookings WHERE state IN ('held', 'paying', 'confirmed') AND
 """
 
 
-async def rush(house: House, shortcut: Shortcut | None = None) -> tuple[int, int, int]:
+async def rush(house: House, shortcut: Shortcut = AS_BUILT, *, through: str | None = None) -> tuple[int, int, int]:
     """How many were told that they have the seat, how many that it is taken, and how many have it."""
-    servers = [await (house.till(shortcut=shortcut) if shortcut else house.till()) for _ in range(2)]
+    servers = [await house.till(shortcut=shortcut, url=through) for _ in range(2)]
     asked = (servers[number % 2].engine.hold(a_hold("A1", buyer=f"buyer-{number}")) for number in range(BUYERS))
     told = await asyncio.gather(*asked, return_exceptions=True)
     won = sum(isinstance(answer, Decided) for answer in told)

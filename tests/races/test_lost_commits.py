@@ -61,9 +61,9 @@ class LossyStore:
         return result
 
 
-@pytest.fixture
-def lossy(postgres_store: Store) -> LossyStore:
-    return LossyStore(postgres_store)
+@pytest.fixture(params=["postgres_store", "pooled_store"])
+def lossy(request: pytest.FixtureRequest) -> LossyStore:
+    return LossyStore(request.getfixturevalue(request.param))
 
 
 @pytest.fixture

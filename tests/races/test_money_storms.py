@@ -42,7 +42,8 @@ if TYPE_CHECKING:
 
     Shared = tuple[Store, Callable[[], Awaitable[Store]]]
 
-ROUNDS = 12 if os.environ.get("EARMARK_PROOF") else 4
+PROOF = bool(os.environ.get("EARMARK_PROOF"))
+ROUNDS = 12 if PROOF else 4
 BUYERS = 20
 WITHIN = 60.0
 
@@ -140,13 +141,15 @@ class Town:
         await self.settle_down()
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
+@pytest.fixture(params=["sqlite", "postgres", *(["pooled"] if PROOF else [])])
 def shared(request: pytest.FixtureRequest, clock: MovableClock, tmp_path: Path) -> Shared:
     """The stores that two processes can share: one that is open, and how to open another."""
     store: Store = request.getfixturevalue(f"{request.param}_store")
     if request.param == "sqlite":
         return store, lambda: SqliteStore.open(tmp_path / "earmark.sqlite3", clock=clock)
-    url = request.getfixturevalue("postgres_url")
+    url: str = request.getfixturevalue("postgres_url")
+    if request.param == "pooled":
+        url = request.getfixturevalue("bouncer").to(url)
     return store, lambda: PostgresStore.connect(url, clock=clock)
 
 

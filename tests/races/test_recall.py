@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import time
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
@@ -56,6 +57,33 @@ async def remembering(house: House, *stops: str, shortcut: Shortcut = AS_BUILT) 
 async def by_another(house: House, ask: Ask) -> Any:
     """What another process makes of a request."""
     return await house.tried(ask)
+
+
+def weight(house: module.House) -> int:
+    """Of what is remembered of its seats, in bytes."""
+    return sys.getsizeof(house.free)
+
+
+def test_a_house_that_is_sold_out_weighs_nothing() -> None:
+    """What was remembered of its seats goes with them, though the event itself stays known."""
+    event = Event(id=EVENT, name="Play", currency="EUR", live=True, created_at=datetime.now(UTC))
+    house = module.House(event)
+    seats = [SeatId(f"S{number}") for number in range(10_000)]
+    assert house.add([(1000, 0, seats, None, seats[-1])]) == 10_000
+    full, empty = weight(house), sys.getsizeof({})
+    for number, seat in enumerate(seats):
+        assert house.give(seat)
+        assert weight(house) <= max(full * (10_000 - number) * 2 * module.SPARSE / 10_000, full / 1000)
+    assert weight(house) <= 2 * empty
+
+
+def test_control_a_dictionary_keeps_its_room() -> None:
+    """Why it is packed anew: emptied one by one, it stays as large as it ever was."""
+    kept = dict.fromkeys(range(10_000))
+    full = sys.getsizeof(kept)
+    for number in range(10_000):
+        del kept[number]
+    assert sys.getsizeof(kept) == full
 
 
 async def test_a_fresh_seat_is_sold_without_a_look(either_house: House) -> None:

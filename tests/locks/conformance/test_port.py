@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
-from tests.locks.conftest import BOUNCER_ABSENT, GROUPS, PLACES, TIMED
+from tests.locks.conftest import BOUNCER_ABSENT, GROUPS, PLACES, TIMED, unavailable
 
 from earmark.locks import LockBusy
 from earmark.locks.ports import Claim, Group
+from earmark.servers import ServerUnavailable
 
 from .support import BOUND, KEY, SEATS, SHORT, eventually, until_nothing_is_left
 
@@ -38,7 +39,7 @@ def test_every_place_is_tested() -> None:
     assert {group for groups in GROUPS.values() for group in groups} == set(Group)
     if BOUNCER_ABSENT:
         assert set(GROUPS) - set(PLACES) == {"pgbouncer"}
-        pytest.skip("LOCKS ARE NOT TESTED THROUGH PGBOUNCER: this machine has none")
+        unavailable(ServerUnavailable("this machine has no pgbouncer."))
     assert set(PLACES) == set(GROUPS)
 
 

@@ -24,7 +24,7 @@ import msgspec
 from earmark.lab.medians import quantile
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
 ANSWER_BYTES_MAX = 256 * 1024
 DRAIN_SECONDS = 60.0
@@ -84,9 +84,9 @@ def requests(job: Job) -> Iterator[bytes]:
 class Crowd:
     """All connections of one job."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: Job, *, asks: Iterable[bytes] | None = None) -> None:
         self._job = job
-        self._asks = list(requests(job))[::-1]
+        self._asks = list(requests(job) if asks is None else asks)[::-1]
         self._poll = select.epoll()
         self._lines: dict[int, socket.socket] = {}
         self._asked: dict[int, float] = {}

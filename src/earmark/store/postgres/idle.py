@@ -97,3 +97,8 @@ def has_said_goodbye(error: BaseException) -> bool:
     Between that word and the end of the line pass some milliseconds, in which the connection still looks open.
     """
     return isinstance(error, asyncpg.InternalClientError) and str(error).startswith("cannot switch to state")
+
+
+def reason(silence: BaseException) -> str:
+    """What is known of why there was no answer."""
+    return str(silence) or type(silence).__name__

@@ -50,6 +50,8 @@ REQUESTS_PER_PAGE = 16
 """A page costs about as much as it saves so many requests to be decided without a look."""
 KEPT_SECONDS = 30.0
 """A house that was asked for so lately makes room for no other."""
+SPARSE = 4
+"""What is remembered of a house is packed anew when so much less of it is left."""
 DOUBT_SECONDS_MIN = 5.0
 DOUBT_SECONDS_MAX = 60.0
 CLOCK_SECONDS_MAX = 60.0
@@ -59,11 +61,13 @@ CLOCK_SECONDS_MAX = 60.0
 class House:
     """One event, its free seats, and its pools as they were seen."""
 
-    __slots__ = ("awaits_page", "event", "free", "given", "is_next", "last", "pools", "requests", "used_at")
+    __slots__ = ("awaits_page", "event", "free", "given", "is_next", "last", "pools", "requests", "room", "used_at")
 
     def __init__(self, event: Event) -> None:
         self.event = event
         self.free: dict[SeatId, Free] = {}
+        self.room = 0
+        """How many seats there is room for in `free`, which does not shrink by itself."""
         self.pools: dict[PoolId, Pool] = {}
         self.used_at = 0.0
         self.requests = 0
@@ -80,7 +84,11 @@ class House:
         """The seat has an owner now. Whether it was known."""
         if self.awaits_page:
             self.given.add(seat_id)
-        return self.free.pop(seat_id, None) is not None
+        known = self.free.pop(seat_id, None) is not None
+        if len(self.free) * SPARSE < self.room:
+            # Else a thousand houses that are sold out would weigh as much as a thousand full ones.
+            self.free, self.room = dict(self.free), len(self.free)
+        return known
 
     def add(self, page: Sequence[Page]) -> int:
         """Remember what a page shows. How many seats that were."""
@@ -97,6 +105,7 @@ class House:
         for seat_id in self.given:
             self.free.pop(seat_id, None)
         self.given.clear()
+        self.room = max(self.room, len(self.free))
         return len(self.free) - before
 
 

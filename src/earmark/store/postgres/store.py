@@ -20,10 +20,10 @@ from earmark.store.postgres import rows
 from earmark.store.postgres.accounts import PostgresAccounts
 from earmark.store.postgres.draft import Misremembered, NeedsLocks, PostgresDraft
 from earmark.store.postgres.figures import Drafted, figures
-from earmark.store.postgres.idle import Ended, Idle, has_said_goodbye, is_open
+from earmark.store.postgres.idle import Ended, Idle, has_said_goodbye, is_open, reason
 from earmark.store.postgres.keys import PostgresKeys
 from earmark.store.postgres.live import PostgresLive
-from earmark.store.postgres.maps import read_map
+from earmark.store.postgres.maps import read_map, read_map_pooled
 from earmark.store.postgres.migrate import read_applied, split_url
 from earmark.store.postgres.money import MoneyReads
 from earmark.store.postgres.outbox import PostgresOutbox
@@ -94,7 +94,7 @@ class PostgresStore(MoneyReads):
     def __init__(self, pool: Any, *, clock: Clock, pgbouncer: bool) -> None:
         self._pool = pool
         self._clock = clock
-        self._pgbouncer = pgbouncer
+        self.pgbouncer = pgbouncer
         self._recall = Recall(self._read_page)
         self._idle = Idle(pool)
         self._drafted = Drafted()
@@ -118,15 +118,17 @@ class PostgresStore(MoneyReads):
             pool = await asyncpg.create_pool(
                 dsn, min_size=1, max_size=connections_max, reset=_reset, command_timeout=30, timeout=10, **behind
             )
+        except asyncpg.ProtocolViolationError as refused:
+            raise SetupError(problem=f"{refused}. If that is PgBouncer, add pgbouncer=true to the URL.") from refused
         except SILENT as silence:
-            raise StoreUnavailable(because=_reason(silence)) from silence
+            raise StoreUnavailable(because=reason(silence)) from silence
         except (asyncpg.PostgresError, ValueError) as refused:
             raise SetupError(problem=f"PostgreSQL refused the connection: {refused}") from refused
         return cls(pool, clock=clock, pgbouncer=pgbouncer)
 
     async def transact(self, work: Callable[[Transaction], Awaitable[T]], *, within: float, draft: bool = False) -> T:
         """Deadlocks cannot happen between our own verbs; hand-written SQL may still cause one, so retry."""
-        if draft and not self._pgbouncer:
+        if draft and not self.pgbouncer:
             began = asyncio.get_running_loop().time()
             self._drafted.drafts += 1
             with contextlib.suppress(Moved, NeedsLocks):
@@ -186,7 +188,7 @@ class PostgresStore(MoneyReads):
                 raise Ended from silence
             if draft and draft.writing and not isinstance(silence, UNWRITTEN):
                 raise OutcomeUnknown from silence
-            raise StoreUnavailable(because=_reason(silence)) from silence
+            raise StoreUnavailable(because=reason(silence)) from silence
         except asyncpg.PostgresError as moved:
             if draft:
                 draft.doubt()
@@ -202,7 +204,7 @@ class PostgresStore(MoneyReads):
                 scope = connection.transaction(isolation="read_committed")
                 await scope.start()
                 try:
-                    if self._pgbouncer:
+                    if self.pgbouncer:
                         await connection.execute(_SET_LOCAL)
                     transaction = PostgresTransaction(connection, offset=self._clock.offset, sql=self._sql)
                     result = await work(transaction)
@@ -223,7 +225,7 @@ class PostgresStore(MoneyReads):
         except SILENT_OR_STOPPED as silence:
             if committing:
                 raise OutcomeUnknown from silence
-            raise StoreUnavailable(because=_reason(silence)) from silence
+            raise StoreUnavailable(because=reason(silence)) from silence
 
     async def has_entry(self, entry_id: EntryId) -> bool:
         """By primary key."""
@@ -249,9 +251,10 @@ class PostgresStore(MoneyReads):
     async def _see(self, event_id: EventId, ids: Collection[SeatId] | None = None) -> SeatMap:
         try:
             async with asyncio.timeout(READ_SECONDS), self._pool.acquire() as connection:
-                return await read_map(connection, event_id, offset=self._clock.offset, sql=self._sql, ids=ids)
+                read = read_map_pooled if self.pgbouncer else read_map
+                return await read(connection, event_id, offset=self._clock.offset, sql=self._sql, ids=ids)
         except SILENT_OR_STOPPED as silence:
-            raise StoreUnavailable(because=_reason(silence)) from silence
+            raise StoreUnavailable(because=reason(silence)) from silence
 
     async def read_booking(self, booking_id: BookingId) -> tuple[datetime, Booking | None]:
         """By primary key."""
@@ -294,7 +297,7 @@ class PostgresStore(MoneyReads):
                     found = await connection.fetch(query.sql, limit, timeout=600)
                     flaws += [Flaw(promise=promise, rule=rule, row=row["row"]) for row in found]
         except SILENT_OR_STOPPED as silence:
-            raise StoreUnavailable(because=_reason(silence)) from silence
+            raise StoreUnavailable(because=reason(silence)) from silence
         return flaws
 
     async def check(self) -> None:
@@ -306,7 +309,7 @@ class PostgresStore(MoneyReads):
                 async with connection.transaction(isolation="read_committed"):
                     isolation = await connection.fetchval("SHOW transaction_isolation")
         except SILENT_OR_STOPPED as silence:
-            raise StoreUnavailable(because=_reason(silence)) from silence
+            raise StoreUnavailable(because=reason(silence)) from silence
         check_current("postgres", applied)
         if version < OLDEST:
             raise SetupError(problem=f"Earmark needs PostgreSQL 15 or newer; this is {version // 10000}.")
@@ -342,7 +345,7 @@ class PostgresStore(MoneyReads):
             ):
                 return await look(connection)
         except SILENT_OR_STOPPED as silence:
-            raise StoreUnavailable(because=_reason(silence)) from silence
+            raise StoreUnavailable(because=reason(silence)) from silence
 
     async def _read(self, name: str, *arguments: object) -> list[Any]:
         try:
@@ -350,7 +353,7 @@ class PostgresStore(MoneyReads):
                 found: list[Any] = await self._pool.fetch(self._sql[name], *arguments)
                 return found
         except SILENT_OR_STOPPED as silence:
-            raise StoreUnavailable(because=_reason(silence)) from silence
+            raise StoreUnavailable(because=reason(silence)) from silence
 
 
 OLDEST = 15_00_00
@@ -392,7 +395,3 @@ async def _rollback(scope: Any, connection: Any) -> None:
         if not rolling.done() or rolling.cancelled() or rolling.exception():
             connection.terminate()
             rolling.cancel()
-
-
-def _reason(silence: BaseException) -> str:
-    return str(silence) or type(silence).__name__

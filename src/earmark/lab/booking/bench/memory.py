@@ -1,42 +1,50 @@
-"""Whether a server grows with what it has done: a million holds and releases, and what the process weighs on the way.
+"""Whether a server grows with what it has done: a million holds over HTTP, and what it weighs on the way.
 
-The same few seats are held and let go over and over: nothing can grow but what a server fails to let go of.
+It is a real `earmark serve` with its workers and with Redis in front. Every hold has a buyer and a key that were never
+seen before; two hundred events are on sale at once, and those that have taken their share are closed and followed by
+others. So whatever a server keeps of a buyer, a key, an event or a booking shows on the scales.
 """
 
 from __future__ import annotations
 
-import asyncio
-import gc
-import os
-import sys
-from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING
 
+import asyncpg
 import msgspec
 
-from earmark.domain.ids import BookingId, Buyer, EventId, SeatId
-from earmark.domain.journal import Key
-from earmark.engine.asks import Actor, Hold, Memo, Release
+from earmark.errors import SetupError
+from earmark.lab.booking.bench.holders import Calendar, Turn, holding
+from earmark.lab.booking.bench.queries import sql
+from earmark.lab.booking.bench.served import PROGRAM, TOKEN, serving
+from earmark.lab.http.load import CREATED
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from datetime import datetime
 
-    from earmark.engine.engine import Engine
+    from earmark.lab.booking.bench.holders import Ask
+    from earmark.lab.booking.bench.house import House
+    from earmark.lab.booking.bench.served import Served
 
 GROWTH_MAX = 1.5
 """Times what it weighed after the first part."""
+TURN_HOLDS = 10_000
+COUNT_SECONDS = 600
 TOLD_EVERY = 50_000
-_STATM = Path("/proc/self/statm")
+HEARD_MIN = 0.5
+"""The share of a turn's holds that must be made: a server that turns most of them away is not weighed at its work."""
 
 
 class Weighed(msgspec.Struct, frozen=True, kw_only=True):
-    """What the process weighed, by how many holds it had made by then."""
+    """What the server weighed, by how many holds it had made by then."""
 
     holds: int
+    """Counted in the database."""
     seconds: float
     megabytes: dict[int, float]
+    events: int
+    retired: int
+    """Of the events, those that were closed on the way; counted in the database."""
 
     @property
     def growth(self) -> float:
@@ -46,79 +54,83 @@ class Weighed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def measure(
-    engine: Engine,
-    event_id: str,
+    house: House,
     *,
+    redis: str,
     first: int,
     holds: int,
     clients: int,
-    weigh: Callable[[], float] | None = None,
-    told: Callable[[int], object] = lambda _done: None,
+    program: str = PROGRAM,
+    told: Callable[[int, float], object] = lambda _done, _megabytes: None,
 ) -> Weighed:
-    """Hold and release until there were so many; weigh the process at the start, after `first` and at the end.
+    """Hold until there were so many; weigh the server at the start, after `first` and at the end.
 
-    The event has as many seats S0, S1, … as there are clients.
+    The house is empty, and nobody else's. `program` is what the server's interpreter runs.
     """
-    weigh = weigh or resident_megabytes
-    done, began = 0, perf_counter()
-    megabytes = {0: weigh()}
-    numbers = iter(range(holds))
-
-    async def client(seat: int) -> None:
-        nonlocal done
-        for number in numbers:
-            await _once(engine, EventId(event_id), number, SeatId(f"S{seat}"))
-            done += 1
-            if done in {first, holds}:
-                gc.collect()
-                megabytes[done] = weigh()
-            if done % TOLD_EVERY == 0:
-                told(done)
-
-    async with asyncio.TaskGroup() as group:
-        for seat in range(clients):
-            group.create_task(client(seat))
-    return Weighed(holds=done, seconds=perf_counter() - began, megabytes=megabytes)
+    began = perf_counter()
+    async with serving(house.url, redis=redis, program=program) as server, holding() as ask:
+        rush = Rush(house, server, ask, calendar=Calendar.of(holds), clients=clients)
+        megabytes = {0: server.megabytes()}
+        for mark in (first, holds):
+            while rush.done < mark:
+                before = rush.done
+                await rush.turn(min(TURN_HOLDS, mark - rush.done))
+                if rush.done // TOLD_EVERY > before // TOLD_EVERY:
+                    told(rush.done, server.megabytes())
+            megabytes[mark] = server.megabytes()
+    seconds = perf_counter() - began
+    made, retired = await _count(house)
+    if made != rush.done:
+        raise SetupError(problem=f"Buyers were told of {rush.done:,} holds, and the database has {made:,}.")
+    return Weighed(holds=made, seconds=seconds, megabytes=megabytes, events=len(rush.opened), retired=retired)
 
 
-async def _once(engine: Engine, event_id: EventId, number: int, seat: SeatId) -> None:
-    ids = engine.ids
-    booking_id = ids.booking_id()
-    hold = Hold(
-        actor=ACTOR,
-        entry_id=ids.entry_id(),
-        booking_id=booking_id,
-        event_id=event_id,
-        buyer=Buyer(f"buyer-{number % 1000}"),
-        seats=(seat,),
-        memo=_memo(event_id, number, "hold"),
-    )
-    await engine.hold(hold)
-    release = Release(
-        actor=ACTOR,
-        entry_id=ids.entry_id(),
-        booking_id=BookingId(booking_id),
-        memo=_memo(event_id, number, "release"),
-    )
-    await engine.release(release)
+class Rush:
+    """How far it has come."""
+
+    def __init__(self, house: House, server: Served, ask: Ask, *, calendar: Calendar, clients: int) -> None:
+        self._house = house
+        self._server = server
+        self._ask = ask
+        self._calendar = calendar
+        self._clients = clients
+        self._asked = 0
+        self._on_sale: set[str] = set()
+        self.opened: set[str] = set()
+        self.done = 0
+
+    async def turn(self, holds: int) -> None:
+        """So many more are asked for. Events that the last turn was done with are closed, others are opened."""
+        on_sale = self._calendar.on_sale(self._asked, self._asked + holds)
+        for event_id in sorted(on_sale - self.opened):
+            await self._house.open_event(event_id, seats=self._calendar.each, units=self._calendar.each)
+        turn = Turn(
+            port=self._server.port,
+            token=TOKEN,
+            connections=self._clients,
+            calendar=self._calendar,
+            first=self._asked,
+            holds=holds,
+            over=sorted(self._on_sale - on_sale),
+        )
+        heard = await self._ask(turn)
+        made = heard.statuses.get(CREATED, 0)
+        if heard.unanswered or made < holds * HEARD_MIN:
+            raise SetupError(
+                problem=f"The server that is weighed does not keep up: of {holds:,} holds it made {made:,}, "
+                f"and {heard.unanswered:,} were not answered; statuses {heard.statuses}."
+            )
+        self.opened |= on_sale
+        self._on_sale = on_sale
+        self._asked += holds
+        self.done += made
 
 
-ACTOR = Actor(name="bench", live=False)
-
-
-def _memo(event_id: str, number: int, verb: str) -> Memo:
-    return Memo(key=Key("bench", f"{event_id}-{number}-{verb}"), request_hash=b"\0" * 32, render=_render)
-
-
-def _render(_booking: object, _now: datetime) -> tuple[int, bytes]:
-    return 200, b"{}"
-
-
-def resident_megabytes() -> float:
-    """What this process has in memory now; where the system does not say, the most it ever had."""
-    if _STATM.exists():
-        return int(_STATM.read_text(encoding="ascii").split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
-    import resource
-
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak / 1e6 if sys.platform == "darwin" else peak / 1e3
+async def _count(house: House) -> tuple[int, int]:
+    """The holds that were made and the events that were closed, as the tables have them."""
+    connection = await asyncpg.connect(house.dsn, timeout=10, command_timeout=COUNT_SECONDS)
+    try:
+        counts = sql("memory.sql")
+        return await connection.fetchval(counts["count_holds"]), await connection.fetchval(counts["count_retired"])
+    finally:
+        await connection.close()

@@ -13,7 +13,6 @@ import asyncpg
 import msgspec
 import redis as redis_py
 
-from earmark import wiring
 from earmark.errors import EarmarkError, SetupError
 from earmark.lab.booking.bench import cells, ground, limits, memory, outage, sqlite, two
 from earmark.lab.booking.bench.figures import RATIOS, Figures, meets
@@ -49,7 +48,6 @@ if TYPE_CHECKING:
 
 BROKEN = (EarmarkError, OSError, ExceptionGroup, asyncpg.PostgresError, asyncpg.InterfaceError, redis_py.RedisError)
 LIMIT_SECONDS = 1.0
-MEMORY_EVENT = "bench-memory"
 MUST_BE_ZERO = ("oversold", "double_charged", "lost")
 
 
@@ -153,7 +151,7 @@ async def run(plan: Plan, *, database: str | None, redis: str | None, watch: Wat
                 await _rounds(session, figures)
         else:
             await _rounds(session, figures)
-        weighed = await _weigh(plan, database, watch) if MEMORY in plan.workloads else None
+        weighed = await _weigh(plan, database, redis, watch) if MEMORY in plan.workloads else None
     finally:
         gc.unfreeze()
     return Result(
@@ -276,26 +274,22 @@ class Session:
         return await cells.measure(cell, plan, self._site)
 
 
-async def _weigh(plan: Plan, database: str | None, watch: Watch) -> Weighed:
-    """On a server whose disk does not hold it up: what is weighed is this process."""
+async def _weigh(plan: Plan, database: str | None, redis: str | None, watch: Watch) -> Weighed:
+    """On a database whose disk does not hold it up: what is weighed is the server in front of it."""
     sizes = plan.sizes
     settings = {**ground.SETTINGS, "fsync": "off", "synchronous_commit": "off"}
-    async with ground.prepared(database, None, settings=settings) as place:
-        house = await place.database()
-        await house.open_event(MEMORY_EVENT, seats=plan.clients)
-        await house.tidy()
-        engine = await wiring.open_engine(house.url)
-        try:
-            return await memory.measure(
-                engine,
-                MEMORY_EVENT,
-                first=sizes.memory_first,
-                holds=sizes.memory_holds,
-                clients=plan.clients,
-                told=lambda done: watch.say(f"{done:,} of {sizes.memory_holds:,} holds and releases"),
-            )
-        finally:
-            await engine.close()
+    async with ground.prepared(database, redis, redis_servers=1, settings=settings) as place:
+        if not place.redis:
+            raise SetupError(problem=f"A server is weighed with Redis in front: {place.no_redis}")
+        watch.say(f"{sizes.memory_holds:,} holds over HTTP, and a server on the scales")
+        return await memory.measure(
+            await place.database(),
+            redis=place.redis[0],
+            first=sizes.memory_first,
+            holds=sizes.memory_holds,
+            clients=plan.clients,
+            told=lambda done, weight: watch.say(f"{done:,} of {sizes.memory_holds:,} holds: {weight:.0f} MB"),
+        )
 
 
 def _versions() -> dict[str, str]:
