@@ -285,6 +285,22 @@ async def test_a_callback_about_a_payment_of_nobody_is_to_be_sent_again(
     assert (answer.status_code, answer.json()["code"]) == (404, "not_found")
 
 
+async def test_a_callback_that_a_refund_came_back_is_seen_by_the_shop(
+    shop: httpx2.AsyncClient, stranger: httpx2.AsyncClient, event: str, house: House, clock: MovableClock
+) -> None:
+    """Weeks after it was made: the payment says so to whoever asks for it."""
+    booking_id = await held(shop, event, "A1")
+    await pay(shop, booking_id)
+    await shop.post(f"/v1/bookings/{booking_id}/refunds", json={"amount": 1000}, headers={"Idempotency-Key": "back"})
+    clock.advance(21 * 86_400)
+    [refund] = bank(house).bank.refunds()
+    bank(house).bank.return_refund(refund.id)
+    headers, body = bank(house).courier.sealed(bank(house).bank.events[-1])
+    assert (await stranger.post(CALLBACK, content=body, headers=headers)).status_code == 200
+    [payment] = (await shop.get(f"/v1/bookings/{booking_id}/payments")).json()["payments"]
+    assert (payment["state"], payment["refunding"], payment["refunded"]) == (PaymentState.NEEDS_ATTENTION, 1000, 0)
+
+
 async def test_a_gateway_that_is_not_there_is_not_found(stranger: httpx2.AsyncClient) -> None:
     """Nor is anything else behind that address."""
     assert (await stranger.post("/v1/payments/nobody/callback", json={})).status_code == 404

@@ -24,6 +24,7 @@ class ScriptedGateway:
         self.says: dict[str, Report | Exception] = {"authorise": AUTHORISED, "capture": CAPTURED, "void": VOIDED}
         self.says |= says
         self.refunds: RefundReport | Exception = RefundReport(standing=RefundStanding.DONE, gateway_id="re_1")
+        self.made: RefundReport | Exception | None = RefundReport(standing=RefundStanding.DONE, gateway_id="re_1")
         self.calls: list[str] = []
 
     async def authorise(self, order: Order) -> Report:
@@ -51,7 +52,10 @@ class ScriptedGateway:
 
     async def refund_status(self, refund: RefundOrder) -> RefundReport | None:
         """How that stands."""
-        return await self.refund(refund)
+        self.calls.append(f"refund_status {refund.amount}")
+        if isinstance(self.made, Exception):
+            raise self.made
+        return self.made
 
     def read_callback(self, headers: Mapping[str, str], body: bytes) -> Callback:
         """Believes nobody."""

@@ -265,6 +265,12 @@ def repaid(payment: Payment, refund: Refund) -> Payment:
     return msgspec.structs.replace(payment, refunded=refunded, state=state)
 
 
+def came_back(payment: Payment, refund: Refund, *, code: str) -> Payment:
+    """A refund that was made has failed since: the buyer does not have the money, and somebody has to look."""
+    assert refund.amount <= payment.refunded, "what came back never went"
+    return flagged(msgspec.structs.replace(payment, refunded=payment.refunded - refund.amount), code=code)
+
+
 def scheduled(payment: Payment, *, now: datetime, tried: bool, open_question: bool = False) -> Payment:
     """With the time at which somebody has to look next: sooner after news, later after every try that brought none.
 

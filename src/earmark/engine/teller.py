@@ -21,7 +21,7 @@ from earmark.domain import payment as law
 from earmark.domain.ids import PaymentId, PoolRef, RefundId, TotalRef
 from earmark.domain.machine import State
 from earmark.domain.payment import UNDECIDED, Payment, PaymentState, RefundState, Standing
-from earmark.engine import money
+from earmark.engine import money, money_back
 from earmark.engine.asks import Decided, Paid, Replayed
 from earmark.engine.gateway import (
     Gateway,
@@ -29,6 +29,7 @@ from earmark.engine.gateway import (
     GatewaySilent,
     Order,
     RefundOrder,
+    RefundStanding,
     Report,
 )
 from earmark.errors import Outage
@@ -38,15 +39,19 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from earmark.domain.booking import Booking
+    from earmark.domain.payment import Refund
     from earmark.engine.asks import Answer, GiveBack, Pay
     from earmark.engine.engine import Engine
-    from earmark.engine.gateway import Callback
+    from earmark.engine.gateway import Callback, RefundReport
     from earmark.engine.ports import Dossier, Transaction
 
 T = TypeVar("T")
 
 STEPS_MAX = 20
 MOVED_ROUNDS_MAX = 3
+REFUND_STATUS = "refund_status"
+REFUNDS_LOOKED_AT_MAX = 100
+"""Of a payment with more refunds than that, the newest are asked about."""
 
 _log = logging.getLogger("earmark.money")
 
@@ -198,6 +203,7 @@ class Teller:
         payment = None
         asked: set[RefundId] = set()
         try:
+            heard_all = not look or await self._look_at_refunds(payment_id)
             for taken in range(STEPS_MAX):
                 about = await self._engine.store.read_dossier(payment_id)
                 step = next_step(about, look=look and not taken, asked=asked) if about else None
@@ -207,6 +213,8 @@ class Teller:
                 payment = await self._take(step, about, first=not look and about.payment.version == 1, asked=asked)
                 if not _went_on(about.payment, payment) and len(asked) == heard:
                     break
+            if not heard_all and (about := await self._engine.store.read_dossier(payment_id)):
+                payment = await self._transact(partial(money.hear_nothing, about=about, ids=self._engine.ids))
         except Outage as outage:
             # Whatever was asked of the gateway is asked again: the payment is due soon.
             _log.warning("payment %s rests: %s", payment_id, outage)
@@ -275,19 +283,41 @@ class Teller:
     async def _refund_next(self, gateway: Gateway, about: Dossier, *, asked: set[RefundId]) -> Payment:
         pending = (one for one in about.refunds if one.state is RefundState.PENDING and one.id not in asked)
         refund = next(pending)  # `next_step` has seen it
-        order = RefundOrder(
-            refund_id=refund.id, payment=order_of(about.payment), amount=refund.amount, gateway_id=refund.gateway_id
-        )
+        report = await self._call(gateway, Step.REFUND, gateway.refund(refund_order_of(refund, about.payment)))
+        asked.add(refund.id)
+        return await self._hear_refund(report, refund, about)
+
+    async def _look_at_refunds(self, payment_id: PaymentId) -> bool:
+        """Whether what was given back has stayed there: a refund that was made can still fail. False for no answer."""
+        about = await self._engine.store.read_dossier(payment_id)
+        gateway = self._gateways.get(about.payment.gateway) if about else None
+        if about is None or gateway is None:
+            return True
+        made = [refund for refund in about.refunds if refund.state is RefundState.DONE]
+        for refund in made[-REFUNDS_LOOKED_AT_MAX:]:
+            order = refund_order_of(refund, about.payment)
+            try:
+                report = await self._call(gateway, REFUND_STATUS, gateway.refund_status(order))
+            except (GatewaySilent, TimeoutError) as silence:
+                _log.warning("gateway %s did not say what became of refund %s: %s", gateway.name, refund.id, silence)
+                return False
+            if report is not None and report.standing is RefundStanding.REFUSED:
+                await self._hear_refund(report, refund, about)
+                about = await self._engine.store.read_dossier(payment_id) or about
+        return True
+
+    async def _hear_refund(self, report: RefundReport, refund: Refund, about: Dossier) -> Payment:
+        hear = partial(money_back.hear_refund, report=report, refund_id=refund.id)
+        return await self._transact(partial(hear, about=about, ids=self._engine.ids))
+
+    async def _call(self, gateway: Gateway, name: str, call: Awaitable[T]) -> T:
+        """Ask about a refund. A call that the gateway would not take says nothing of the money."""
         try:
-            with self._engine.observer.gateway(gateway.name, Step.REFUND):
+            with self._engine.observer.gateway(gateway.name, name):
                 async with asyncio.timeout(self._call_seconds_max):
-                    report = await gateway.refund(order)
+                    return await call
         except GatewayRefused as refused:
             raise GatewaySilent(str(refused)) from refused
-        asked.add(refund.id)
-        return await self._transact(
-            partial(money.hear_refund, report=report, refund_id=refund.id, about=about, ids=self._engine.ids)
-        )
 
     async def _transact(self, work: Callable[[Transaction], Awaitable[T]]) -> T:
         return await self._engine.transact(work)
@@ -306,6 +336,13 @@ def order_of(payment: Payment) -> Order:
         created_at=payment.created_at,
         return_url=payment.return_url,
         gateway_id=payment.gateway_id,
+    )
+
+
+def refund_order_of(refund: Refund, payment: Payment) -> RefundOrder:
+    """A refund as its gateway is told of it."""
+    return RefundOrder(
+        refund_id=refund.id, payment=order_of(payment), amount=refund.amount, gateway_id=refund.gateway_id
     )
 
 
