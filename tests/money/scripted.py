@@ -22,6 +22,7 @@ class ScriptedGateway:
 
     def __init__(self, **says: Report | Exception) -> None:
         self.says: dict[str, Report | Exception] = {"authorise": AUTHORISED, "capture": CAPTURED, "void": VOIDED}
+        self.says["status"] = Report(standing=Standing.ABSENT)
         self.says |= says
         self.refunds: RefundReport | Exception = RefundReport(standing=RefundStanding.DONE, gateway_id="re_1")
         self.made: RefundReport | Exception | None = RefundReport(standing=RefundStanding.DONE, gateway_id="re_1")

@@ -318,6 +318,14 @@ def may_resend(payment: Payment, *, now: datetime) -> bool:
     return now - payment.created_at < timedelta(seconds=RESEND_SECONDS_MAX)
 
 
+def is_to_be_looked_up(payment: Payment) -> bool:
+    """Whether to look for it by our id rather than to send it again: every other time that brought nothing.
+
+    A gateway may repeat the error that it began with for as long as it knows the key, though the money is there.
+    """
+    return payment.state is PaymentState.UNKNOWN and payment.tries % 2 == 1
+
+
 def payment_id_for(caller: str, key: str) -> PaymentId:
     """The payment that a request with this idempotency key opens, now and whenever it comes again."""
     return PaymentId(uuid5(_NAMESPACE, f"{caller}\x1f{key}"))

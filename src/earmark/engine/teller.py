@@ -93,7 +93,7 @@ def _while_undecided(about: Dossier) -> Step:
     if until is not None and now >= until:
         return Step.VOID if payment.automatic and not law.is_past_cap(payment, now=now) else Step.GIVE_UP
     known = payment.gateway_id is not None or not law.may_resend(payment, now=now)
-    return Step.STATUS if known else Step.AUTHORISE
+    return Step.STATUS if known or law.is_to_be_looked_up(payment) else Step.AUTHORISE
 
 
 class CallbackMismatch(Exception):
