@@ -78,6 +78,39 @@ async def test_a_payment_that_is_being_decided_is_202(shop: httpx2.AsyncClient, 
     assert (sold.status_code, sold.json()["state"]) == (200, "confirmed")
 
 
+async def free_and_paid(shop: httpx2.AsyncClient, house: House) -> list[str]:
+    """Two bookings, one of them for nothing, at a server that has no gateway."""
+    assert isinstance(house.till.gateways, dict)
+    house.till.gateways.clear()
+    seats = [{"id": "A1", "price": 0}, {"id": "A2", "price": PRICE}]
+    event = await shop.post("/v1/events", json={"id": "talk", "name": "A talk", "currency": "EUR", "seats": seats})
+    assert event.status_code == 201
+    return [await held(shop, "talk", seat) for seat in ("A1", "A2")]
+
+
+async def test_nothing_to_pay_needs_no_gateway_and_no_method(shop: httpx2.AsyncClient, house: House) -> None:
+    """A free booking is sold by paying it, and again byte for byte."""
+    free, _ = await free_and_paid(shop, house)
+    path, headers = f"/v1/bookings/{free}/pay", {"Idempotency-Key": "free"}
+    sold, again = [await shop.post(path, json={}, headers=headers) for _ in range(2)]
+    assert (sold.status_code, sold.json()["state"], sold.json()["payment"]) == (200, "confirmed", None)
+    assert (again.content, again.headers["Idempotency-Replayed"]) == (sold.content, "true")
+
+
+async def test_what_costs_something_needs_both(shop: httpx2.AsyncClient, event: str, house: House) -> None:
+    """422 at the field that is missing, and the hold stays a hold."""
+    booking_id = await held(shop, event, "A1")
+    headers = {"Idempotency-Key": "one"}
+    no = await shop.post(f"/v1/bookings/{booking_id}/pay", json={}, headers=headers)
+    assert (no.status_code, no.json()["errors"]) == (422, [{"path": "method", "message": "is required"}])
+    _, paid = await free_and_paid(shop, house)
+    no = await pay(shop, paid)
+    none = [{"path": "gateway", "message": "this server has none for test events"}]
+    assert (no.status_code, no.json()["errors"]) == (422, none)
+    for one in (booking_id, paid):
+        assert (await shop.get(f"/v1/bookings/{one}")).json()["state"] == "held"
+
+
 @pytest.mark.parametrize("path", ["pay", "refunds"])
 async def test_where_money_moves_a_key_is_required(shop: httpx2.AsyncClient, event: str, path: str) -> None:
     """Without one, a repeat could not be told from a second payment."""

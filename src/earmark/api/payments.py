@@ -32,8 +32,8 @@ async def pay(visit: Visit, body: money_words.PayBody) -> Reply:
     """Open a payment for a hold, and see it through."""
     actor = visit.principal.actor
     common = _common(visit, visit.memo_of(_word))
-    gateway = visit.house.till.choose(body.gateway, live=actor.live)
-    answer = await visit.house.till.pay(asking.pay(body, booking_id=booking_id(visit), gateway=gateway, **common))
+    terms = visit.house.till.terms(body.gateway, method=body.method, live=actor.live)
+    answer = await visit.house.till.pay(asking.pay(body, booking_id=booking_id(visit), terms=terms, **common))
     if told := again(answer):
         return told
     assert isinstance(answer, Decided), "what is replayed is remembered"
