@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from earmark.domain.payment import EDGES, Payment, PaymentState, Refund, RefundState
-from earmark.engine.ports import Dossier
+from earmark.engine.ports import Dossier, Flaw
 from earmark.engine.watch import MoneyWatch
 
 if TYPE_CHECKING:
@@ -159,6 +159,21 @@ class MoneyReads:
         known = sorted(self._tables.payments.items())
         ours = (one for _, one in known if one.gateway == gateway and one.created_at >= since)
         return [one for one in ours if after is None or one.id > after][:limit]
+
+
+def short_payments(tables: MoneyTables) -> list[Flaw]:
+    """Payments that took another amount than was asked, though nobody was told."""
+    taken = {PaymentState.CAPTURED, PaymentState.PARTIALLY_REFUNDED, PaymentState.REFUNDED}
+    rule = "a payment that is captured took all that was asked, or somebody was told"
+    return [
+        Flaw(
+            promise="P3",
+            rule=rule,
+            row=f"payment {one.id} is {one.state}: amount {one.amount}, captured {one.captured}",
+        )
+        for one in tables.payments.values()
+        if one.state in taken and one.captured != one.amount
+    ]
 
 
 def _open_since(tables: MoneyTables, payment: Payment) -> datetime | None:
