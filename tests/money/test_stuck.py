@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
+import pytest
 from tests.money.conftest import PRICE
+from tests.money.scripted import CAPTURED
+from tests.money.test_attention import settle
 from tests.money.world import World
 from tests.payments.conformance.worlds import stripe_shaped
 
 from earmark.clock import MovableClock
 from earmark.domain import payment as law
 from earmark.domain.machine import State
-from earmark.domain.payment import PaymentState
+from earmark.domain.payment import PaymentState, SettledAs, Standing
+from earmark.engine import money
+from earmark.engine.gateway import GatewaySilent, RefundReport, RefundStanding, Report
 from earmark.engine.teller import Teller
+from earmark.errors import InvalidRequest
 from earmark.payments.sandbox.faults import Fault
 from earmark.payments.sandbox.model import Move
 from earmark.payments.stripe import StripeGateway
@@ -20,7 +27,7 @@ from earmark.store.memory import MemoryStore
 from earmark.uuids import Uuid7Ids
 
 if TYPE_CHECKING:
-    import pytest
+    from tests.money.conftest import Shop
 
     from earmark.domain.booking import Booking
     from earmark.engine.ports import Store
@@ -78,6 +85,87 @@ async def test_control_without_the_look_the_sale_is_lost(
     held = await unanswered(world, Fault.ERROR_AFTER)
     await wait(world, seconds=1200)
     assert (await world.booking(held)).state is State.EXPIRED
+
+
+async def without_its_gateway(shop: Shop, *, seconds: int, **how: Any) -> Booking:
+    """A hold whose payment was not answered, and whose gateway nobody has from then on."""
+    shop.gateway.says["authorise"] = GatewaySilent("no answer")
+    held = await shop.hold("A1", ttl=5)
+    await shop.pay(held, **how)
+    await shop.teller.close()
+    shop.teller = Teller(shop.engine, {})
+    for _ in range(seconds // 300):
+        await shop.reconcile(seconds=300)
+    return held
+
+
+async def test_a_payment_whose_gateway_is_gone_frees_its_seats(shop: Shop) -> None:
+    """After the longest time that paying pins a hold, by whichever process is there; not a moment sooner."""
+    held = await without_its_gateway(shop, seconds=3300)
+    assert (await shop.booking(held)).state is State.PAYING
+    await shop.reconcile(seconds=600)
+    assert (await shop.booking(held)).state is State.EXPIRED
+    assert (await shop.payment(held)).state is PaymentState.VOIDING
+    assert (await shop.hold("A1", buyer="bob")).state is State.HELD
+
+
+async def test_a_payment_whose_gateway_comes_back_is_ended_there(shop: Shop) -> None:
+    """What was given up meanwhile is still voided, and late money goes back."""
+    held = await without_its_gateway(shop, seconds=4200)
+    await shop.hold("A1", buyer="bob")
+    shop.teller = Teller(shop.engine, {"scripted": shop.gateway})
+    shop.gateway.says["void"] = CAPTURED
+    await shop.reconcile(seconds=600)
+    payment = await shop.payment(held)
+    assert (payment.state, payment.refunded) == (PaymentState.REFUNDED, PRICE)
+
+
+async def test_a_payment_whose_gateway_is_gone_and_may_have_taken_the_money_is_settled_by_hand(shop: Shop) -> None:
+    """Nobody may guess: it is flagged and pinned, until a person says that nothing was taken."""
+    held = await without_its_gateway(shop, seconds=4200, automatic=True)
+    flagged = await shop.payment(held)
+    assert (flagged.state, (await shop.booking(held)).state) == (PaymentState.NEEDS_ATTENTION, State.PAYING)
+    settled = await settle(shop, flagged, SettledAs.NOTHING)
+    assert (settled.state, settled.code) == (PaymentState.FAILED, "nothing_by_hand")
+    assert (await shop.booking(held)).state is State.EXPIRED
+    assert await shop.store.list_attention(limit=9) == []
+    assert (await shop.hold("A1", buyer="bob")).state is State.HELD
+    last = (await shop.store.read_history(held.id))[-1]
+    assert (last.actor, last.facts["payment"]["settled_as"]) == ("operator", "nothing")
+
+
+async def test_money_that_comes_after_a_person_said_nothing_goes_back(shop: Shop) -> None:
+    """It is late money, as after the gateway's own no."""
+    held = await without_its_gateway(shop, seconds=4200, automatic=True)
+    await settle(shop, await shop.payment(held), SettledAs.NOTHING)
+    await shop.hold("A1", buyer="bob")
+    shop.teller = Teller(shop.engine, {"scripted": shop.gateway})
+    shop.gateway.says["status"] = CAPTURED
+    await shop.teller.advance((await shop.payment(held)).id, look=True)
+    payment = await shop.payment(held)
+    assert (payment.state, payment.refunded) == (PaymentState.REFUNDED, PRICE)
+
+
+async def test_money_that_was_taken_is_not_settled_as_nothing(shop: Shop) -> None:
+    """A fact stays one."""
+    paid = await shop.pay(await shop.hold("A1"))
+    shop.gateway.refunds = RefundReport(standing=RefundStanding.REFUSED, code="charge_disputed")
+    await shop.refund(paid.booking, 1000)
+    with pytest.raises(InvalidRequest, match=f"has taken {PRICE}"):
+        await settle(shop, await shop.payment(paid.booking), SettledAs.NOTHING)
+
+
+async def test_a_sale_for_which_nothing_was_taken_is_cancelled(shop: Shop) -> None:
+    """The gateway said that it took nothing, which is another amount; a person has seen the same."""
+    shop.gateway.says["capture"] = GatewaySilent("no answer")
+    paid = await shop.pay(await shop.hold("A1"))
+    about = await shop.store.read_dossier((await shop.payment(paid.booking)).id)
+    assert about is not None
+    nothing = Report(standing=Standing.CAPTURED, gateway_id="pi_1", captured=0)
+    hear = partial(money.hear, report=nothing, about=about, ids=shop.engine.ids, policy=shop.engine.policy)
+    await shop.engine.transact(hear)
+    await settle(shop, await shop.payment(paid.booking), SettledAs.NOTHING)
+    assert (await shop.booking(paid.booking)).state is State.CANCELLED
 
 
 async def test_stripe_that_repeats_a_500_does_not_lose_the_sale() -> None:

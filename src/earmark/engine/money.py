@@ -122,11 +122,15 @@ async def settle(transaction: Transaction, *, how: SettledAs, note: str, about: 
     before = (await transaction.lock_payments({about.payment.id}))[about.payment.id]
     after = law.settled(before, await transaction.read_refunds(before.id), how=how, note=note)
     told = notes.told(before, after) | {"settled_as": how.value}
-    if booking.state is not State.PAYING or not wants(booking, before):
+    waits = wants(booking, before) and (booking.state is State.PAYING or how is SettledAs.NOTHING)
+    if not waits:
         ledger.note(booking, booking_law.noted(booking), actor=OPERATOR, reason=note, money=told)
     elif how is SettledAs.KEPT:
         sold = booking_law.settle(booking, payment_id=str(after.id), method=after.method, now=ledger.now)
         ledger.settle(Verb.CONFIRM, booking, sold, actor=OPERATOR, reason=note, money=told)
+    elif booking.state is State.CONFIRMED:
+        undone = booking_law.cancel(booking, now=ledger.now)
+        ledger.settle(Verb.CANCEL, booking, undone, actor=OPERATOR, reason=note, money=told)
     else:
         lost = booking_law.lapse(booking, now=ledger.now)
         ledger.settle(Verb.EXPIRE, booking, lost, actor=OPERATOR, reason=note, money=told)

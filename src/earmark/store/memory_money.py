@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from earmark.domain.payment import EDGES, Payment, PaymentState, Refund, RefundState
+from earmark.domain.payment import EDGES, UNDECIDED, Payment, PaymentState, Refund, RefundState, is_past_cap
 from earmark.engine.ports import Dossier, Flaw
 from earmark.engine.watch import MoneyWatch
 
@@ -119,7 +119,11 @@ class MoneyReads:
     ) -> list[PaymentId]:
         """The longest due first."""
         now = self._clock.now()
-        ours = (one for one in self._tables.payments.values() if gateways is None or one.gateway in gateways)
+        ours = (
+            one
+            for one in self._tables.payments.values()
+            if gateways is None or one.gateway in gateways or (one.state in UNDECIDED and is_past_cap(one, now=now))
+        )
         due = sorted((at, payment.id) for payment in ours if (at := payment.due_at))
         claimed = [payment_id for at, payment_id in due if at <= now][:limit]
         for payment_id in claimed:
