@@ -259,6 +259,11 @@ class Letters:
         told["data"]["object"] |= changes
         return json.dumps(told).encode()
 
+    def of_booking(self, booking_id: str) -> bytes:
+        """One that tells of the same payment, for another booking."""
+        metadata = json.loads(self.body)["data"]["object"]["metadata"]
+        return self.altered(metadata=metadata | {"booking_id": booking_id})
+
 
 @pytest.fixture
 async def letters(shop: httpx2.AsyncClient, event: str, house: House, clock: MovableClock) -> Letters:
@@ -267,6 +272,7 @@ async def letters(shop: httpx2.AsyncClient, event: str, house: House, clock: Mov
     return Letters(house, clock)
 
 
+LIVE = (b'"livemode":false,"pending', b'"livemode":true,"pending')
 FORGERIES: dict[str, Callable[[Letters], tuple[bytes, dict[str, str]]]] = {
     "a tampered body": lambda all_: (all_.body + b" ", all_.signed(all_.body)),
     "too old": lambda all_: (all_.body, all_.signed(all_.body, seconds=-301)),
@@ -275,6 +281,12 @@ FORGERIES: dict[str, Callable[[Letters], tuple[bytes, dict[str, str]]]] = {
     "no signature": lambda all_: (all_.body, {"Content-Type": "application/json"}),
     "an amount off by one": lambda all_: (body := all_.altered(amount=PRICE + 1), all_.signed(body)),
     "another currency": lambda all_: (body := all_.altered(currency="usd"), all_.signed(body)),
+    "another booking": lambda all_: (
+        body := all_.of_booking("01a1e3d3-515f-7314-94da-fe2cea1f87f9"),
+        all_.signed(body),
+    ),
+    "real money": lambda all_: (body := all_.body.replace(*LIVE), all_.signed(body)),
+    "another charge": lambda all_: (body := all_.altered(id="pi_other"), all_.signed(body)),
     "not JSON": lambda all_: (b"{", all_.signed(b"{")),
 }
 
@@ -294,6 +306,21 @@ async def test_a_forged_callback_is_refused_and_nothing_moves(
     assert len(bank(house).sandbox.desk.calls) == calls
     true = await stranger.post(CALLBACK, content=letters.body, headers=letters.signed(letters.body))
     assert (true.status_code, true.json()) == (200, {"received": True})
+
+
+async def test_a_callback_by_another_gateway_is_refused_and_nothing_moves(
+    stranger: httpx2.AsyncClient, letters: Letters, house: House
+) -> None:
+    """Whoever knows one gateway's secret says nothing about the payments of another."""
+    assert isinstance(house.till.gateways, dict)
+    house.till.gateways["twin"] = bank(house)
+    before = [await house.engine.store.list_payments(one.id) for one in await _bookings(house)]
+    calls = len(bank(house).sandbox.desk.calls)
+    path = CALLBACK.replace("sandbox", "twin")
+    answer = await stranger.post(path, content=letters.body, headers=letters.signed(letters.body))
+    assert (answer.status_code, answer.json()["code"]) == (400, "callback_refused")
+    assert [await house.engine.store.list_payments(one.id) for one in await _bookings(house)] == before
+    assert len(bank(house).sandbox.desk.calls) == calls
 
 
 async def test_the_same_callback_a_hundred_times_asks_the_gateway_once(

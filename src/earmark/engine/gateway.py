@@ -106,6 +106,8 @@ class Callback(msgspec.Struct, frozen=True, kw_only=True):
     live: bool
     payment_id: UUID | None
     """Ours, as the gateway kept it for us; None when the event is about no payment of ours."""
+    booking_id: UUID | None = None
+    """Ours too, where the gateway kept it with this."""
     gateway_id: str | None = None
     amount: int | None = None
     currency: str | None = None

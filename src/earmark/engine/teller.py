@@ -353,7 +353,7 @@ def _went_on(before: Payment, after: Payment) -> bool:
 
 def _check(payment: Payment, gateway: str, callback: Callback) -> None:
     ours: dict[str, Any] = {"live": payment.live, "amount": payment.amount, "currency": payment.currency}
-    ours["gateway_id"] = payment.gateway_id
+    ours |= {"booking_id": payment.booking_id, "gateway_id": payment.gateway_id}
     theirs = {name: getattr(callback, name) for name in ours}
     for name, said in theirs.items():
         if said is not None and ours[name] is not None and said != ours[name]:

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Moved = TypeVar("Moved", bound=Intent | Refund)
 
+BOOKING_ID = "booking_id"
 REFUND_ID = "refund_id"
 UNKNOWN = frozenset({Kind.BROKEN, Kind.BUSY, Kind.IN_PROGRESS})
 STANDINGS = {
@@ -144,6 +145,7 @@ class SandboxGateway:
                 kind=said["type"],
                 live=said["livemode"],
                 payment_id=_uuid(about["metadata"].get(PAYMENT_ID) or self._payment_id(gateway_id)),
+                booking_id=_uuid(about["metadata"].get(BOOKING_ID)),
                 gateway_id=gateway_id,
                 # The amount of a refund or a dispute is not that of its payment.
                 amount=about["amount"] if whole else None,
@@ -270,7 +272,7 @@ def _refund_report(refund: Refund) -> RefundReport:
 
 
 def _metadata(order: Order) -> dict[str, str]:
-    return {PAYMENT_ID: str(order.payment_id), "booking_id": str(order.booking_id), "event_id": order.event_id}
+    return {PAYMENT_ID: str(order.payment_id), BOOKING_ID: str(order.booking_id), "event_id": order.event_id}
 
 
 def _uuid(text: str | None) -> UUID | None:
