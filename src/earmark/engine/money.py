@@ -217,7 +217,7 @@ class _Hearing:
         elif news:
             after = self._follow(before, after, wanted=wanted)
         elif self._is_deciding(report) and wanted:
-            self._pin(before, after)
+            self._pin(before, after, processing=report.standing is Standing.PROCESSING)
         after = self._ledger.pay(notes.scheduled(before, after, about=self._about, now=now))
         if booking.state is not State.EXPIRED:
             await self._transaction.lock_totals({ref for ref, units in self._ledger.totals.items() if units})
@@ -242,7 +242,7 @@ class _Hearing:
                 undone = booking_law.cancel(booking, now=now)
                 self._settle(Verb.CANCEL, undone, before, after, reason=f"the capture was refused: {after.code}")
             case PaymentState.REQUIRES_ACTION | PaymentState.PENDING if wanted:
-                self._pin(before, after)
+                self._pin(before, after, processing=after.state is PaymentState.PENDING)
             case _:
                 self._note(before, after)
         return after
@@ -293,11 +293,13 @@ class _Hearing:
         self._ledger.refund(refund)
         return law.owing(payment, refund.amount)
 
-    def _pin(self, before: Payment, after: Payment) -> None:
-        """The gateway is deciding: the hold waits for it, within bounds."""
-        until = law.paying_until(began=before.created_at, now=self._ledger.now)
+    def _pin(self, before: Payment, after: Payment, *, processing: bool) -> None:
+        """The gateway is deciding: the hold waits for it, within bounds. A buyer who has to act has no more time."""
         booking = self._booking
         assert booking.paying_until is not None, "paying has an end"
+        until = booking.paying_until
+        if processing:
+            until = law.paying_until(began=before.created_at, now=self._ledger.now)
         if after.state is not before.state or (until - booking.paying_until).total_seconds() > law.WAIT_SECONDS_MAX:
             pinned = booking_law.noted(booking, paying_until=max(until, booking.paying_until))
             self._ledger.note(booking, pinned, actor=notes.actor(before), reason=None, money=notes.told(before, after))
