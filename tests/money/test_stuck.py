@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 from tests.money.conftest import PRICE
 from tests.money.scripted import CAPTURED
@@ -18,7 +20,7 @@ from earmark.domain.machine import State
 from earmark.domain.payment import PaymentState, SettledAs, Standing
 from earmark.engine import money
 from earmark.engine.gateway import GatewaySilent, RefundReport, RefundStanding, Report
-from earmark.engine.teller import Teller
+from earmark.engine.teller import Step, Teller, next_step
 from earmark.errors import InvalidRequest
 from earmark.payments.sandbox.faults import Fault
 from earmark.payments.sandbox.model import Move
@@ -85,6 +87,40 @@ async def test_control_without_the_look_the_sale_is_lost(
     held = await unanswered(world, Fault.ERROR_AFTER)
     await wait(world, seconds=1200)
     assert (await world.booking(held)).state is State.EXPIRED
+
+
+async def test_a_reconciler_that_was_down_for_a_day_sends_no_create_again(
+    store: Store, clock: MovableClock, ids: Uuid7Ids
+) -> None:
+    """The gateway may have forgotten the key by then: the payment is given up and voided, by what our id finds."""
+    world = World(store, clock=clock, ids=ids)
+    await world.open()
+    world.sandbox.script.add(Fault.REPLY_LOST, "authorise")
+    held = await world.hold("A1", ttl=1700)
+    await world.pay(world.ask_to_pay(held))
+    clock.advance(21 * 3600)
+    await world.settle()
+    assert [call.name for call in world.sandbox.desk.calls if call.name == "authorise"] == ["authorise"]
+    assert (await world.booking(held)).state is State.EXPIRED
+    assert [world.bank.total(move) for move in (Move.AUTHORISED, Move.VOIDED, Move.CAPTURED)] == [PRICE, PRICE, 0]
+    assert await world.disagreements() == []
+
+
+async def test_no_create_is_sent_after_twenty_hours_whatever_pins_the_hold(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A second guard behind the first: with a booking that is still pinned it is asked for by our id alone."""
+    shop.gateway.says["authorise"] = GatewaySilent("no answer")
+    held = await shop.hold("A1")
+    await shop.pay(held)
+    about = await shop.store.read_dossier((await shop.payment(held)).id)
+    assert about is not None
+    later = about.now + timedelta(hours=20)
+    pinned = msgspec.structs.replace(about.booking, paying_until=later + timedelta(hours=1))
+    late = msgspec.structs.replace(about, now=later, booking=pinned)
+    assert next_step(late, look=False) is Step.STATUS
+    monkeypatch.setattr(law, "may_resend", lambda *_, **__: True)
+    assert next_step(late, look=False) is Step.AUTHORISE, "the control"
 
 
 async def without_its_gateway(shop: Shop, *, seconds: int, **how: Any) -> Booking:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import stripe
 
 from earmark.clock import SystemClock
-from earmark.domain.payment import Standing
+from earmark.domain.payment import PAYING_SECONDS_MAX, Standing
 from earmark.engine.gateway import CallbackRefused, GatewayRefused, GatewaySilent, RefundReport, RefundStanding, Report
 from earmark.errors import SetupError
 from earmark.payments import stripe_words as words
@@ -40,8 +40,8 @@ HEADER = "Stripe-Signature"
 WINDOW_SECONDS = 300
 """How far a callback's time may be from ours, either way."""
 CLOCKS_APART = timedelta(minutes=10)
-SENT_WITHIN = timedelta(hours=24)
-"""How long after a payment was recorded its create may have reached Stripe."""
+SENT_WITHIN = timedelta(seconds=PAYING_SECONDS_MAX)
+"""How long after a payment was recorded its create may be sent: afterwards it is given up, and never sent again."""
 
 
 class StripeGateway:
