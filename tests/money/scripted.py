@@ -10,6 +10,7 @@ from earmark.engine.gateway import Callback, CallbackRefused, RefundReport, Refu
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
     from datetime import datetime
+    from uuid import UUID
 
     from earmark.engine.gateway import Order, Record, RefundOrder
 
@@ -57,6 +58,11 @@ class ScriptedGateway:
         if isinstance(self.made, Exception):
             raise self.made
         return self.made
+
+    async def whose(self, gateway_id: str) -> UUID | None:
+        """Nobody's."""
+        self.calls.append(f"whose {gateway_id}")
+        return None
 
     def read_callback(self, headers: Mapping[str, str], body: bytes) -> Callback:
         """Believes nobody."""

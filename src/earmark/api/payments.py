@@ -14,7 +14,7 @@ from earmark.api.door import KEY_HEADER, Call, Reply, Visit, again, reply, say
 from earmark.api.identity import Scope
 from earmark.api.problems import CallbackForged, NotFound
 from earmark.engine.asks import Decided
-from earmark.engine.gateway import CallbackRefused
+from earmark.engine.gateway import CallbackRefused, GatewaySilent
 from earmark.engine.teller import CallbackMismatch
 from earmark.errors import InvalidRequest
 from earmark.words import asking, wording
@@ -66,6 +66,9 @@ async def callback(visit: Visit) -> Reply:
     except (CallbackRefused, CallbackMismatch) as refused:
         log.warning("callback", outcome="refused", gateway=name, because=str(refused))
         raise CallbackForged from refused
+    except (GatewaySilent, TimeoutError) as silence:
+        log.warning("callback", outcome="not yet", gateway=name, because=str(silence))
+        raise NotFound from silence
     if not ours and called.payment_id is not None:
         # Perhaps it is faster than the row that it is about: the gateway calls again, a bounded number of times.
         raise NotFound

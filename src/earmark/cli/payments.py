@@ -31,6 +31,7 @@ T = TypeVar("T")
 PaymentArgument = Annotated[str, Parameter(help="The payment's id.")]
 
 NOTE_LENGTH_MAX = 500
+DISPUTED = "disputed"
 
 
 def _is_note(_: object, note: str) -> None:
@@ -158,6 +159,8 @@ def _what_to_do(payment: Payment, *, refused: list[Refund]) -> str:
         look = f"earmark payments look {payment.id}"
         gone = f"earmark payments settle {payment.id} --as nothing --note …"
         return f"The gateway has not decided, and the booking waits: end the payment there; then {look}, or {gone}"
+    if payment.code == DISPUTED:
+        return f"The buyer has asked their bank for the money back: answer there, wait for the outcome; then {settle}"
     if refused:
         return f"Give the money back another way, or decide to keep it; then {settle}"
     return f"The gateway took another amount than was asked: put that right there; then {settle}"

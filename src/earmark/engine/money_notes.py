@@ -26,6 +26,13 @@ def note(
     ledger.note(booking, noted, actor=actor(before), reason=reason, money=told(before, after) | facts)
 
 
+def dispute(ledger: Ledger, booking: Booking, before: Payment, *, kind: str) -> Payment:
+    """The buyer has asked their bank for the money back, or that went on: somebody is called, and it is looked at."""
+    after = law.flagged(before, code="disputed")
+    note(ledger, booking, before, after, reason="the buyer disputes the payment", event=kind)
+    return ledger.pay(msgspec.structs.replace(after, due_at=ledger.now, version=before.version + 1))
+
+
 def scheduled(
     before: Payment, after: Payment, *, about: Dossier, now: datetime, open_question: bool = False
 ) -> Payment:

@@ -21,7 +21,7 @@ from earmark.domain import payment as law
 from earmark.domain.ids import PaymentId, PoolRef, RefundId, TotalRef
 from earmark.domain.machine import State
 from earmark.domain.payment import UNDECIDED, Payment, PaymentState, RefundState, Standing
-from earmark.engine import money, money_back
+from earmark.engine import money, money_back, money_notes
 from earmark.engine.asks import Decided, Paid, Replayed
 from earmark.engine.gateway import (
     Gateway,
@@ -32,6 +32,7 @@ from earmark.engine.gateway import (
     RefundStanding,
     Report,
 )
+from earmark.engine.ledger import Ledger
 from earmark.errors import Outage
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
     from earmark.engine.asks import Answer, GiveBack, Pay
     from earmark.engine.engine import Engine
     from earmark.engine.gateway import Callback, RefundReport
-    from earmark.engine.ports import Dossier, Transaction
+    from earmark.engine.ports import Dossier, Ids, Transaction
 
 T = TypeVar("T")
 
@@ -142,17 +143,28 @@ class Teller:
 
         Nothing that the callback says is believed but which payment it is about.
         """
-        store = self._engine.store
-        payment_id = callback.payment_id
-        about = await store.read_dossier(PaymentId(payment_id)) if payment_id else None
+        about = await self._subject(gateway, callback)
         if about is None:
             return False
         _check(about.payment, gateway, callback)
-        new = await self._transact(partial(_take_callback, gateway=gateway, callback=callback, about=about))
+        if callback.disputed and not about.payment.captured:
+            # It overtook the answer to our capture: that is looked at first, and the gateway calls again.
+            await self.advance(about.payment.id, look=True)
+            raise GatewaySilent("what is disputed is not known to be taken yet")
+        take = partial(_take_callback, gateway=gateway, callback=callback, about=about, ids=self._engine.ids)
+        new = await self._transact(take)
         # Whoever drives it now may wait for a reply that this overtook. The payment is due, and looked at afterwards.
         if new and about.payment.id not in self._driving:
             await self.advance(about.payment.id, look=True)
         return True
+
+    async def _subject(self, gateway: str, callback: Callback) -> Dossier | None:
+        """The payment that a callback is about. A dispute does not carry our id: its gateway is asked whose it is."""
+        payment_id = callback.payment_id
+        known = self._gateways.get(gateway)
+        if payment_id is None and callback.disputed and callback.gateway_id and known is not None:
+            payment_id = await self._call(known, "whose", known.whose(callback.gateway_id))
+        return await self._engine.store.read_dossier(PaymentId(payment_id)) if payment_id else None
 
     async def seconds_to_next(self) -> float | None:
         """How long until a payment is due; None when none is under way."""
@@ -362,13 +374,20 @@ def _check(payment: Payment, gateway: str, callback: Callback) -> None:
         raise CallbackMismatch(f"{payment.id} is no payment of {gateway}")
 
 
-async def _take_callback(transaction: Transaction, *, gateway: str, callback: Callback, about: Dossier) -> bool:
+async def _take_callback(
+    transaction: Transaction, *, gateway: str, callback: Callback, about: Dossier, ids: Ids
+) -> bool:
     """Remember the callback and make its payment due, in one transaction: who crashes after it loses nothing."""
     opening = await transaction.begin([])
     now: datetime = opening.now
     if not await transaction.take_callback(gateway, callback.id, payment_id=about.payment.id):
         return False
-    await transaction.lock_bookings({about.booking.id})
+    booking = (await transaction.lock_bookings({about.booking.id}))[about.booking.id]
     payment = (await transaction.lock_payments({about.payment.id}))[about.payment.id]
-    await transaction.write(money.due_now(payment, now=now))
+    if callback.disputed:
+        ledger = Ledger(now=now, ids=ids)
+        money_notes.dispute(ledger, booking, payment, kind=callback.kind)
+        await transaction.write(ledger.changes())
+    else:
+        await transaction.write(money.due_now(payment, now=now))
     return True

@@ -24,6 +24,7 @@ from earmark.payments.stripe_calls import IDEMPOTENCY, Line, No
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
     from datetime import datetime
+    from uuid import UUID
 
     from stripe.params import (
         PaymentIntentCreateParams,
@@ -163,6 +164,10 @@ class StripeGateway:
                 return None
             params = {**params, "starting_after": page[-1].id}
         raise GatewaySilent("There are too many refunds to look through.")
+
+    async def whose(self, gateway_id: str) -> UUID | None:
+        """As its metadata says."""
+        return words.payment_id_of(await self._line.retrieve(gateway_id))
 
     def read_callback(self, headers: Mapping[str, str], body: bytes) -> Callback:
         """The SDK checks the signature; the time is checked here, for the SDK lets a time in the future pass."""

@@ -132,6 +132,10 @@ class SandboxGateway:
         found = await self._read("refund_status", look)
         return _refund_report(found) if found else None
 
+    async def whose(self, gateway_id: str) -> UUID | None:
+        """As its metadata says."""
+        return _uuid(await self._read("status", lambda: self._payment_id(gateway_id)))
+
     def read_callback(self, headers: Mapping[str, str], body: bytes) -> Callback:
         """Check who signed it and when, and read what it is about."""
         signature.verify(headers, body, secret=self.sandbox.secret, now=self.sandbox.clock.now())
@@ -150,6 +154,7 @@ class SandboxGateway:
                 # The amount of a refund or a dispute is not that of its payment.
                 amount=about["amount"] if whole else None,
                 currency=about["currency"].upper(),
+                disputed=about["object"] == "dispute",
             )
         except (msgspec.DecodeError, KeyError, TypeError, AttributeError) as unread:
             raise CallbackRefused("It is no event.") from unread
