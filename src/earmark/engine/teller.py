@@ -28,11 +28,11 @@ from earmark.engine.gateway import (
     GatewayRefused,
     GatewaySilent,
     Order,
-    RefundOrder,
     RefundStanding,
     Report,
 )
 from earmark.engine.ledger import Ledger
+from earmark.engine.orders import order_of, refund_order_of
 from earmark.errors import Outage
 
 if TYPE_CHECKING:
@@ -49,6 +49,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 STEPS_MAX = 20
+HURRIED_SECONDS = 1.0
+"""How long whoever comes after the word to hurry waits for a gateway: most answer by then."""
 MOVED_ROUNDS_MAX = 3
 REFUND_STATUS = "refund_status"
 REFUNDS_LOOKED_AT_MAX = 100
@@ -109,6 +111,7 @@ class Teller:
         self._gateways = gateways
         self._call_seconds_max = call_seconds_max
         self._driving: dict[PaymentId, asyncio.Task[Payment | None]] = {}
+        self._hurried = asyncio.Event()
 
     async def pay(self, ask: Pay, *, within: float) -> Answer:
         """Open a payment and drive it, for so long; what is not decided by then goes on by itself."""
@@ -155,7 +158,7 @@ class Teller:
         new = await self._transact(take)
         # Whoever drives it now may wait for a reply that this overtook. The payment is due, and looked at afterwards.
         if new and about.payment.id not in self._driving:
-            await self.advance(about.payment.id, look=True)
+            await self._wait(self._drive_on(about.payment.id, look=True))
         return True
 
     async def _subject(self, gateway: str, callback: Callback) -> Dossier | None:
@@ -190,6 +193,10 @@ class Teller:
         """
         return await asyncio.shield(self._drive_on(payment_id, look=look))
 
+    def hurry(self) -> None:
+        """Let nobody wait for a gateway any longer: this process is about to end, and what was recorded goes on."""
+        self._hurried.set()
+
     async def close(self) -> None:
         """Finish the steps that are under way, then let go of the gateways."""
         while self._driving:
@@ -206,8 +213,18 @@ class Teller:
         return task
 
     async def _drive_within(self, payment_id: PaymentId, seconds: float) -> None:
-        driving = self._drive_on(payment_id)
-        await asyncio.wait([driving], timeout=seconds)
+        await self._wait(self._drive_on(payment_id), seconds=seconds)
+
+    async def _wait(self, driving: asyncio.Task[Payment | None], *, seconds: float | None = None) -> None:
+        """Until it is done, for so long; and at once no longer when there is word to hurry."""
+        if self._hurried.is_set():
+            await asyncio.wait([driving], timeout=HURRIED_SECONDS)
+        else:
+            hurried = asyncio.ensure_future(self._hurried.wait())
+            try:
+                await asyncio.wait([driving, hurried], timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                hurried.cancel()
         if driving.done():
             driving.result()
 
@@ -333,29 +350,6 @@ class Teller:
 
     async def _transact(self, work: Callable[[Transaction], Awaitable[T]]) -> T:
         return await self._engine.transact(work)
-
-
-def order_of(payment: Payment) -> Order:
-    """A payment as its gateway is told of it."""
-    return Order(
-        payment_id=payment.id,
-        booking_id=payment.booking_id,
-        event_id=payment.event_id,
-        amount=payment.amount,
-        currency=payment.currency,
-        method=payment.method,
-        automatic=payment.automatic,
-        created_at=payment.created_at,
-        return_url=payment.return_url,
-        gateway_id=payment.gateway_id,
-    )
-
-
-def refund_order_of(refund: Refund, payment: Payment) -> RefundOrder:
-    """A refund as its gateway is told of it."""
-    return RefundOrder(
-        refund_id=refund.id, payment=order_of(payment), amount=refund.amount, gateway_id=refund.gateway_id
-    )
 
 
 def _went_on(before: Payment, after: Payment) -> bool:

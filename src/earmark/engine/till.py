@@ -74,6 +74,10 @@ class Till:
             self.teller.follow_up(answer.value.booking)
         return answer
 
+    def hurry(self) -> None:
+        """Whoever waits for a gateway is answered now; what is not decided goes on by itself."""
+        self.teller.hurry()
+
     async def close(self) -> None:
         """Finish what is under way."""
         await self.teller.close()
