@@ -10,6 +10,7 @@ import pytest
 
 from earmark.domain.payment import PaymentState
 from earmark.payments.sandbox import signature
+from earmark.payments.sandbox.faults import Fault
 from earmark.payments.sandbox.gateway import SandboxGateway
 from earmark.payments.sandbox.house import SECRET
 
@@ -359,6 +360,20 @@ async def test_a_callback_that_a_refund_came_back_is_seen_by_the_shop(
     assert (await stranger.post(CALLBACK, content=body, headers=headers)).status_code == 200
     [payment] = (await shop.get(f"/v1/bookings/{booking_id}/payments")).json()["payments"]
     assert (payment["state"], payment["refunding"], payment["refunded"]) == (PaymentState.NEEDS_ATTENTION, 1000, 0)
+
+
+async def test_a_dispute_that_is_faster_than_our_books_is_to_be_sent_again(
+    shop: httpx2.AsyncClient, stranger: httpx2.AsyncClient, event: str, house: House
+) -> None:
+    """404 while the answer to the capture is lost, so that the gateway calls again; then somebody is called."""
+    bank(house).script.add(Fault.ERROR_AFTER, "capture")
+    booking_id = await held(shop, event, "A1")
+    await pay(shop, booking_id, method="pm_card_dispute")
+    headers, body = bank(house).courier.sealed(bank(house).bank.events[-1])
+    first, second = [await stranger.post(CALLBACK, content=body, headers=headers) for _ in range(2)]
+    assert (first.status_code, first.json()["code"], second.status_code) == (404, "not_found", 200)
+    [payment] = (await shop.get(f"/v1/bookings/{booking_id}/payments")).json()["payments"]
+    assert (payment["state"], payment["code"], payment["captured"]) == ("needs_attention", "disputed", PRICE)
 
 
 async def test_a_gateway_that_is_not_there_is_not_found(stranger: httpx2.AsyncClient) -> None:
