@@ -223,18 +223,21 @@ class Earmark:
         self,
         booking_id: str | UUID,
         *,
-        method: str,
+        method: str | None = None,
         gateway: str | None = None,
         capture: Literal["manual", "automatic"] = "manual",
         return_url: str | None = None,
         key: str | None = None,
     ) -> values.Paid:
-        """Pay for a hold at a gateway. Sold if the booking is `confirmed`; while it is `paying`, ask again later."""
+        """Pay for a hold at a gateway. Sold if the booking is `confirmed`; while it is `paying`, ask again later.
+
+        Where there is nothing to pay, no `method` and no gateway is needed.
+        """
         said = fields.said(method=method, gateway=gateway, capture=capture, return_url=return_url)
         body, own = bodies.read(bodies.PayBody, said), asking.booking_id_of(str(booking_id))
         common = self._common(f"pay {own}", said, key or self.engine.ids.entry_id().hex, _paid)
-        chosen = self.till.choose(body.gateway, live=self._actor.live)
-        ask = asking.pay(body, booking_id=own, gateway=chosen, **common)
+        terms = self.till.terms(body.gateway, method=body.method, live=self._actor.live)
+        ask = asking.pay(body, booking_id=own, terms=terms, **common)
         return _answer(await self.till.pay(ask), _paid, values.Paid)
 
     async def payments(self, booking_id: str | UUID) -> list[values.Payment]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import fcntl
 import os
@@ -10,12 +11,23 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
+import httpx2
 import pytest
 
 from earmark.api import drain as drains
+from earmark.api.app import create_app
 from earmark.api.drain import Drain, Stopping, doors, drop_unread
+from earmark.api.server import _drain
+from earmark.payments.sandbox.faults import Fault
+from earmark.payments.sandbox.gateway import SandboxGateway
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from earmark.api.door import House
 
 SYN_SENT = 2
 on_linux = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has such filters")
@@ -165,3 +177,59 @@ def test_a_server_that_goes_away_says_so() -> None:
     with pytest.raises(Stopping) as refused:
         drain.check()
     assert refused.value.transient
+
+
+@contextlib.asynccontextmanager
+async def paying(house: House, shop: httpx2.AsyncClient, event: str) -> AsyncIterator[asyncio.Task[httpx2.Response]]:
+    """A request to pay whose gateway does not answer."""
+    gateway = house.till.gateways["sandbox"]
+    assert isinstance(gateway, SandboxGateway)
+    gateway.script.add(Fault.HANG, "authorise")
+    body = {"event_id": event, "buyer": "alice", "seats": ["A1"]}
+    booking_id = (await shop.post("/v1/bookings", json=body)).json()["id"]
+    transport = httpx2.ASGITransport(app=house.drain.around(create_app(house)))
+    async with httpx2.AsyncClient(transport=transport, base_url="http://shop", headers=shop.headers) as client:
+        headers, how = {"Idempotency-Key": "one"}, {"method": "pm_card_visa"}
+        request = asyncio.create_task(client.post(f"/v1/bookings/{booking_id}/pay", json=how, headers=headers))
+        while not gateway.sandbox.desk.calls:  # noqa: ASYNC110 (only the bank knows that it was asked)
+            await asyncio.sleep(0)
+        yield request
+        gateway.patience_seconds = 0
+        await gateway.close()
+        request.cancel()
+
+
+async def test_a_payment_under_way_is_answered_when_the_server_goes_away(
+    house: House, shop: httpx2.AsyncClient, event: str, listening: socket.socket
+) -> None:
+    """It was accepted: its buyer is told that the gateway still decides, and is not left without an answer."""
+    stop = asyncio.Event()
+    stop.set()
+    settings: Any = SimpleNamespace(port=listening.getsockname()[1], drain_seconds=0.0)
+    async with paying(house, shop, event) as request:
+        await asyncio.wait_for(_drain(house, settings, stop), timeout=30)
+        assert request.done(), "nobody is left behind"
+        answer = request.result()
+    assert (answer.status_code, answer.json()["state"], answer.headers["Connection"]) == (202, "paying", "close")
+
+
+async def test_control_without_the_word_to_hurry_the_payment_is_left_behind(
+    house: House, shop: httpx2.AsyncClient, event: str, listening: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its gateway is given more time than the door stays open for."""
+    monkeypatch.setattr(drains, "REQUESTS_SECONDS_MAX", 0.2)
+    async with paying(house, shop, event) as request:
+        await asyncio.wait_for(house.drain.finish(port=listening.getsockname()[1], seconds=0.0), timeout=30)
+        assert not request.done()
+
+
+async def test_who_pays_while_the_server_goes_away_still_waits_for_a_moment(
+    house: House, shop: httpx2.AsyncClient, event: str
+) -> None:
+    """Most gateways answer by then, and the sale is told at once."""
+    house.till.hurry()
+    body = {"event_id": event, "buyer": "alice", "seats": ["A1"]}
+    booking_id = (await shop.post("/v1/bookings", json=body)).json()["id"]
+    path, headers = f"/v1/bookings/{booking_id}/pay", {"Idempotency-Key": "one"}
+    sold = await shop.post(path, json={"method": "pm_card_visa"}, headers=headers)
+    assert (sold.status_code, sold.json()["state"]) == (200, "confirmed")

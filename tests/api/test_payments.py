@@ -10,6 +10,7 @@ import pytest
 
 from earmark.domain.payment import PaymentState
 from earmark.payments.sandbox import signature
+from earmark.payments.sandbox.faults import Fault
 from earmark.payments.sandbox.gateway import SandboxGateway
 from earmark.payments.sandbox.house import SECRET
 
@@ -76,6 +77,39 @@ async def test_a_payment_that_is_being_decided_is_202(shop: httpx2.AsyncClient, 
     bank(house).bank.act(intent.id, succeed=True)
     sold = await pay(shop, booking_id, method="pm_card_authenticationRequired")
     assert (sold.status_code, sold.json()["state"]) == (200, "confirmed")
+
+
+async def free_and_paid(shop: httpx2.AsyncClient, house: House) -> list[str]:
+    """Two bookings, one of them for nothing, at a server that has no gateway."""
+    assert isinstance(house.till.gateways, dict)
+    house.till.gateways.clear()
+    seats = [{"id": "A1", "price": 0}, {"id": "A2", "price": PRICE}]
+    event = await shop.post("/v1/events", json={"id": "talk", "name": "A talk", "currency": "EUR", "seats": seats})
+    assert event.status_code == 201
+    return [await held(shop, "talk", seat) for seat in ("A1", "A2")]
+
+
+async def test_nothing_to_pay_needs_no_gateway_and_no_method(shop: httpx2.AsyncClient, house: House) -> None:
+    """A free booking is sold by paying it, and again byte for byte."""
+    free, _ = await free_and_paid(shop, house)
+    path, headers = f"/v1/bookings/{free}/pay", {"Idempotency-Key": "free"}
+    sold, again = [await shop.post(path, json={}, headers=headers) for _ in range(2)]
+    assert (sold.status_code, sold.json()["state"], sold.json()["payment"]) == (200, "confirmed", None)
+    assert (again.content, again.headers["Idempotency-Replayed"]) == (sold.content, "true")
+
+
+async def test_what_costs_something_needs_both(shop: httpx2.AsyncClient, event: str, house: House) -> None:
+    """422 at the field that is missing, and the hold stays a hold."""
+    booking_id = await held(shop, event, "A1")
+    headers = {"Idempotency-Key": "one"}
+    no = await shop.post(f"/v1/bookings/{booking_id}/pay", json={}, headers=headers)
+    assert (no.status_code, no.json()["errors"]) == (422, [{"path": "method", "message": "is required"}])
+    _, paid = await free_and_paid(shop, house)
+    no = await pay(shop, paid)
+    none = [{"path": "gateway", "message": "this server has none for test events"}]
+    assert (no.status_code, no.json()["errors"]) == (422, none)
+    for one in (booking_id, paid):
+        assert (await shop.get(f"/v1/bookings/{one}")).json()["state"] == "held"
 
 
 @pytest.mark.parametrize("path", ["pay", "refunds"])
@@ -226,6 +260,11 @@ class Letters:
         told["data"]["object"] |= changes
         return json.dumps(told).encode()
 
+    def of_booking(self, booking_id: str) -> bytes:
+        """One that tells of the same payment, for another booking."""
+        metadata = json.loads(self.body)["data"]["object"]["metadata"]
+        return self.altered(metadata=metadata | {"booking_id": booking_id})
+
 
 @pytest.fixture
 async def letters(shop: httpx2.AsyncClient, event: str, house: House, clock: MovableClock) -> Letters:
@@ -234,6 +273,7 @@ async def letters(shop: httpx2.AsyncClient, event: str, house: House, clock: Mov
     return Letters(house, clock)
 
 
+LIVE = (b'"livemode":false,"pending', b'"livemode":true,"pending')
 FORGERIES: dict[str, Callable[[Letters], tuple[bytes, dict[str, str]]]] = {
     "a tampered body": lambda all_: (all_.body + b" ", all_.signed(all_.body)),
     "too old": lambda all_: (all_.body, all_.signed(all_.body, seconds=-301)),
@@ -242,6 +282,12 @@ FORGERIES: dict[str, Callable[[Letters], tuple[bytes, dict[str, str]]]] = {
     "no signature": lambda all_: (all_.body, {"Content-Type": "application/json"}),
     "an amount off by one": lambda all_: (body := all_.altered(amount=PRICE + 1), all_.signed(body)),
     "another currency": lambda all_: (body := all_.altered(currency="usd"), all_.signed(body)),
+    "another booking": lambda all_: (
+        body := all_.of_booking("01a1e3d3-515f-7314-94da-fe2cea1f87f9"),
+        all_.signed(body),
+    ),
+    "real money": lambda all_: (body := all_.body.replace(*LIVE), all_.signed(body)),
+    "another charge": lambda all_: (body := all_.altered(id="pi_other"), all_.signed(body)),
     "not JSON": lambda all_: (b"{", all_.signed(b"{")),
 }
 
@@ -261,6 +307,21 @@ async def test_a_forged_callback_is_refused_and_nothing_moves(
     assert len(bank(house).sandbox.desk.calls) == calls
     true = await stranger.post(CALLBACK, content=letters.body, headers=letters.signed(letters.body))
     assert (true.status_code, true.json()) == (200, {"received": True})
+
+
+async def test_a_callback_by_another_gateway_is_refused_and_nothing_moves(
+    stranger: httpx2.AsyncClient, letters: Letters, house: House
+) -> None:
+    """Whoever knows one gateway's secret says nothing about the payments of another."""
+    assert isinstance(house.till.gateways, dict)
+    house.till.gateways["twin"] = bank(house)
+    before = [await house.engine.store.list_payments(one.id) for one in await _bookings(house)]
+    calls = len(bank(house).sandbox.desk.calls)
+    path = CALLBACK.replace("sandbox", "twin")
+    answer = await stranger.post(path, content=letters.body, headers=letters.signed(letters.body))
+    assert (answer.status_code, answer.json()["code"]) == (400, "callback_refused")
+    assert [await house.engine.store.list_payments(one.id) for one in await _bookings(house)] == before
+    assert len(bank(house).sandbox.desk.calls) == calls
 
 
 async def test_the_same_callback_a_hundred_times_asks_the_gateway_once(
@@ -283,6 +344,36 @@ async def test_a_callback_about_a_payment_of_nobody_is_to_be_sent_again(
     body = json.dumps(told).encode()
     answer = await stranger.post(CALLBACK, content=body, headers=letters.signed(body))
     assert (answer.status_code, answer.json()["code"]) == (404, "not_found")
+
+
+async def test_a_callback_that_a_refund_came_back_is_seen_by_the_shop(
+    shop: httpx2.AsyncClient, stranger: httpx2.AsyncClient, event: str, house: House, clock: MovableClock
+) -> None:
+    """Weeks after it was made: the payment says so to whoever asks for it."""
+    booking_id = await held(shop, event, "A1")
+    await pay(shop, booking_id)
+    await shop.post(f"/v1/bookings/{booking_id}/refunds", json={"amount": 1000}, headers={"Idempotency-Key": "back"})
+    clock.advance(21 * 86_400)
+    [refund] = bank(house).bank.refunds()
+    bank(house).bank.return_refund(refund.id)
+    headers, body = bank(house).courier.sealed(bank(house).bank.events[-1])
+    assert (await stranger.post(CALLBACK, content=body, headers=headers)).status_code == 200
+    [payment] = (await shop.get(f"/v1/bookings/{booking_id}/payments")).json()["payments"]
+    assert (payment["state"], payment["refunding"], payment["refunded"]) == (PaymentState.NEEDS_ATTENTION, 1000, 0)
+
+
+async def test_a_dispute_that_is_faster_than_our_books_is_to_be_sent_again(
+    shop: httpx2.AsyncClient, stranger: httpx2.AsyncClient, event: str, house: House
+) -> None:
+    """404 while the answer to the capture is lost, so that the gateway calls again; then somebody is called."""
+    bank(house).script.add(Fault.ERROR_AFTER, "capture")
+    booking_id = await held(shop, event, "A1")
+    await pay(shop, booking_id, method="pm_card_dispute")
+    headers, body = bank(house).courier.sealed(bank(house).bank.events[-1])
+    first, second = [await stranger.post(CALLBACK, content=body, headers=headers) for _ in range(2)]
+    assert (first.status_code, first.json()["code"], second.status_code) == (404, "not_found", 200)
+    [payment] = (await shop.get(f"/v1/bookings/{booking_id}/payments")).json()["payments"]
+    assert (payment["state"], payment["code"], payment["captured"]) == ("needs_attention", "disputed", PRICE)
 
 
 async def test_a_gateway_that_is_not_there_is_not_found(stranger: httpx2.AsyncClient) -> None:

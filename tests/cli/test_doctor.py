@@ -16,7 +16,7 @@ from tests.conftest import unavailable
 from earmark import config, wiring
 from earmark.cli import main
 from earmark.cli.checkup import redis as of_redis
-from earmark.cli.checkup import secrets
+from earmark.cli.checkup import secrets, work
 from earmark.cli.checkup.findings import Finding, Level
 from earmark.cli.checkup.work import COUNTS
 from earmark.cli.doctor import examine
@@ -345,6 +345,24 @@ async def test_a_payment_that_needs_somebody_is_ill(file_url: str) -> None:
     await engine.close()
     (found,) = (await findings(file_url))["money"]
     assert (found.level, found.said) == (Level.ILL, "Payments need somebody: 1 at sandbox.")
+
+
+async def test_a_payment_that_is_open_too_long_is_told(file_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody has its gateway any more, say; an hour is no time for a doctor to wait in a test."""
+    engine = await wiring.open_engine(file_url)
+    teller = Teller(engine, {})
+    shop = Earmark(engine, live=False)
+    await shop.create("play", name="A play", currency="EUR", seats={"A1": 4500})
+    held = await shop.hold("play", buyer="alice", seats=["A1"])
+    about: dict[str, Any] = {"actor": Actor(name="test", live=False), "booking_id": BookingId(UUID(held.id))}
+    about |= {"entry_id": engine.ids.entry_id(), "payment_id": engine.ids.payment_id()}
+    await teller.pay(Pay(**about, gateway="gone", method="pm_card_visa"), within=60)
+    await engine.close()
+    assert levels((await findings(file_url))["money"]) == ["ok"]
+    monkeypatch.setattr(work, "OPEN_SECONDS", 0.0)
+    (found,) = (await findings(file_url))["money"]
+    assert found.level is Level.NOTE
+    assert found.said.startswith("The oldest open payment or refund is open for")
 
 
 @pytest.mark.parametrize(

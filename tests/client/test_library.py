@@ -91,8 +91,21 @@ async def test_a_declined_payment_stays_declined_under_its_key(shop: Earmark) ->
 async def test_what_costs_nothing_needs_no_gateway(shop: Earmark) -> None:
     """It is sold at once, and there is no payment."""
     held = await shop.hold("play", buyer="alice", seats=["A3"])
-    paid = await shop.pay(held.id, method=CARD)
+    paid = await shop.pay(held.id)
     assert (paid.state, paid.payment) == (State.CONFIRMED, None)
+
+
+async def test_a_shop_without_a_gateway_still_sells_what_is_free(url: str, clock: MovableClock) -> None:
+    """Live events have no gateway here. What costs something says what is missing, and stays held."""
+    async with Earmark.open(url, clock=clock) as shop:
+        await shop.create("talk", name="A talk", currency="EUR", seats={"A1": 0, "A2": 4500})
+        free, paid = [await shop.hold("talk", buyer="alice", seats=[seat]) for seat in ("A1", "A2")]
+        assert (await shop.pay(free.id)).state is State.CONFIRMED
+        for method in (None, CARD):
+            with pytest.raises(InvalidRequest) as refused:
+                await shop.pay(paid.id, method=method)
+            assert [error["path"] for error in refused.value.errors] == ["gateway"]
+        assert (await shop.booking(paid.id)).state is State.HELD
 
 
 async def test_live_events_are_never_paid_at_the_sandbox() -> None:

@@ -109,6 +109,12 @@ MONEY_BREAKS = [
     Break("a capture that shrinks", "captured_is_a_fact", on(SALE, "captured = 900")),
     Break("a capture that grows", "captured_is_a_fact", on(OPEN, "captured = 20"), (on(OPEN, "captured = 10"),)),
     Break("a debt forgotten", "refunds_never_shrink", on(SALE, "refunding = 500"), _OWING_MORE),
+    Break(
+        "a debt forgotten while somebody looks",
+        "refunds_never_shrink",
+        on(SALE, "refunding = 500"),
+        (*_OWING_MORE, on(SALE, "state = 'needs_attention'")),
+    ),
     Break("a refund unmade", "refunds_never_shrink", on(SALE, "refunded = 300")),
     Break("a payment removed", "payment_stays", f"DELETE FROM payments WHERE id = '{OPEN}'"),
     Break("a refund removed", "refund_stays", f"DELETE FROM refunds WHERE id = '{BACK}'"),
@@ -139,7 +145,13 @@ MONEY_BREAKS = [
         }.items()
     ),
     Break("a refund that is pending again", "refund_moves_along_an_edge", on_back("state = 'pending'")),
-    Break("a refund that is refused after all", "refund_moves_along_an_edge", on_back("state = 'refused'")),
+    Break("a refund that fails in silence", "failed_refund_calls_somebody", on_back("state = 'refused'")),
+    Break(
+        "a refund that was refused and is made after all",
+        "refund_moves_along_an_edge",
+        on_back("state = 'done'"),
+        (on(SALE, "state = 'needs_attention', refunded = 0"), on_back("state = 'refused'")),
+    ),
     Break(
         "a refund in a state that nobody knows",
         "refund_moves_along_an_edge",
@@ -151,6 +163,11 @@ MONEY_BREAKS = [
 MONEY_BREAKS_OF_SQLITE = [
     Break("a payment replaced", "payment_stays", a_payment(SALE, "sold").replace("INSERT", "REPLACE", 1)),
     Break("a refund replaced", "refund_stays", a_refund(BACK, SALE, "1").replace("INSERT", "REPLACE", 1)),
+    Break(
+        "a refund that fails by a copy, in silence",
+        "refund_stays",
+        a_refund(BACK, SALE, "400", state="refused").replace("INSERT", "REPLACE", 1),
+    ),
     Break("a refund undone by a copy", "refund_stays", a_refund(BACK, SALE, "400").replace("INSERT", "REPLACE", 1)),
     Break(
         "a refund put over another",
@@ -195,6 +212,14 @@ MONEY_ALLOWED = {
         a_refund(MORE, SALE, "600"),
         f"UPDATE refunds SET state = 'done' WHERE id = '{MORE}'",
         on(SALE, "state = 'refunded', refunded = 1000, version = 7"),
+    ],
+    "a refund that was made fails, and somebody is called": [
+        on(SALE, "state = 'needs_attention', refunded = 0, version = 6"),
+        on_back("state = 'refused', code = 'lost_or_stolen_card'"),
+    ],
+    "the same, as the program writes it": [
+        on(SALE, "state = 'needs_attention', refunded = 0, version = 6"),
+        a_refund(BACK, SALE, "400", state="refused") + " ON CONFLICT (id) DO UPDATE SET state = excluded.state",
     ],
     "a decided refund is written as it is": [
         a_refund(BACK, SALE, "400", state="done") + " ON CONFLICT (id) DO UPDATE SET state = excluded.state",

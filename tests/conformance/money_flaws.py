@@ -52,6 +52,15 @@ MONEY_PLANTED = [
             ("too much given back", "refunded = 401", "amount 1000, captured 1000, refunding 400, refunded 401"),
         ]
     ),
+    *(
+        Planted(
+            f"a sale that is {state} and was paid in part",
+            "captured_is_what_was_asked",
+            on(SALE, f"state = '{state}', captured = 999"),
+            f"payment {SALE} is {state}: amount 1000, captured 999",
+        )
+        for state in ("captured", "partially_refunded", "refunded")
+    ),
     Planted(
         "money of a booking that was let go",
         "captured_money_has_a_booking",

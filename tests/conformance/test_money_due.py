@@ -106,6 +106,17 @@ async def test_payments_of_other_gateways_are_left_to_others(till: Till) -> None
     assert await _claim(till) == [bank.id]
 
 
+async def test_what_nobody_decided_in_an_hour_is_given_to_anybody(till: Till) -> None:
+    """To give it up needs no gateway, and nobody may have its own any more. What is decided waits for its gateway."""
+    held, ago = await till.hold("A1"), till.clock.now() - timedelta(seconds=60)
+    open_one, failed = [await till.pay(held, gateway="gone", due_at=ago) for _ in range(2)]
+    await till.step_on(failed, state=PaymentState.FAILED)
+    till.clock.advance(3599)
+    assert await till.store.claim_payments(limit=9, lease_seconds=LEASE, gateways=["bank"]) == []
+    till.clock.advance(2)
+    assert await till.store.claim_payments(limit=9, lease_seconds=LEASE, gateways=["bank"]) == [open_one.id]
+
+
 async def test_the_next_payment_is_known_ahead(till: Till) -> None:
     """In seconds; zero or less when it is due, none when nothing is under way."""
     assert await till.store.seconds_to_next_payment() is None

@@ -10,6 +10,7 @@ from earmark.engine.gateway import Callback, CallbackRefused, RefundReport, Refu
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
     from datetime import datetime
+    from uuid import UUID
 
     from earmark.engine.gateway import Order, Record, RefundOrder
 
@@ -22,8 +23,10 @@ class ScriptedGateway:
 
     def __init__(self, **says: Report | Exception) -> None:
         self.says: dict[str, Report | Exception] = {"authorise": AUTHORISED, "capture": CAPTURED, "void": VOIDED}
+        self.says["status"] = Report(standing=Standing.ABSENT)
         self.says |= says
         self.refunds: RefundReport | Exception = RefundReport(standing=RefundStanding.DONE, gateway_id="re_1")
+        self.made: RefundReport | Exception | None = RefundReport(standing=RefundStanding.DONE, gateway_id="re_1")
         self.calls: list[str] = []
 
     async def authorise(self, order: Order) -> Report:
@@ -51,7 +54,15 @@ class ScriptedGateway:
 
     async def refund_status(self, refund: RefundOrder) -> RefundReport | None:
         """How that stands."""
-        return await self.refund(refund)
+        self.calls.append(f"refund_status {refund.amount}")
+        if isinstance(self.made, Exception):
+            raise self.made
+        return self.made
+
+    async def whose(self, gateway_id: str) -> UUID | None:
+        """Nobody's."""
+        self.calls.append(f"whose {gateway_id}")
+        return None
 
     def read_callback(self, headers: Mapping[str, str], body: bytes) -> Callback:
         """Believes nobody."""

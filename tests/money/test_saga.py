@@ -196,6 +196,30 @@ async def test_a_buyer_who_has_to_act_is_told_how(shop: Shop) -> None:
     assert (await shop.payment(held)).action is None
 
 
+async def test_a_buyer_who_walks_away_from_the_action_pins_the_seats_no_longer(shop: Shop) -> None:
+    """Only a gateway that is deciding gets more time: a quarter of an hour is enough for a buyer."""
+    held = await shop.hold("A1", ttl=5)
+    shop.gateway.says |= {"authorise": REQUIRES_ACTION, "status": REQUIRES_ACTION}
+    await shop.pay(held)
+    pinned = (await shop.booking(held)).paying_until
+    for _ in range(2):
+        await shop.reconcile(seconds=420)
+    assert ((await shop.booking(held)).state, (await shop.booking(held)).paying_until) == (State.PAYING, pinned)
+    await shop.reconcile(seconds=120)
+    assert (await shop.booking(held)).state is State.EXPIRED
+    assert (await shop.payment(held)).state is PaymentState.VOIDED
+
+
+async def test_a_bank_that_decides_after_the_action_gets_its_time(shop: Shop) -> None:
+    """The buyer has acted, and the gateway says that it is deciding."""
+    held = await shop.hold("A1", ttl=5)
+    shop.gateway.says |= {"authorise": REQUIRES_ACTION, "status": PROCESSING}
+    await shop.pay(held)
+    for _ in range(2):
+        await shop.reconcile(seconds=800)
+    assert (await shop.booking(held)).state is State.PAYING
+
+
 async def test_nothing_to_pay_needs_no_gateway(shop: Shop) -> None:
     """A booking of total 0 is confirmed by paying it."""
     await shop.open_another("free", seats={"A1": 0})

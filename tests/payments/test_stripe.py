@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from datetime import timedelta
 from typing import TYPE_CHECKING
 from uuid import uuid5
 
@@ -13,8 +14,9 @@ import pytest
 from tests.listening import listening
 
 from earmark.clock import MovableClock
-from earmark.domain.payment import Standing
+from earmark.domain.payment import PAYING_SECONDS_MAX, Standing
 from earmark.engine.gateway import GatewayRefused, GatewaySilent, RefundStanding
+from earmark.payments import stripe as stripe_gateway
 from earmark.payments.sandbox.faults import Fault
 from earmark.payments.sandbox.model import Refused, Status
 from earmark.payments.stripe import StripeGateway
@@ -351,6 +353,28 @@ async def test_what_was_not_looked_for_to_the_end_is_not_absent(shop: Shop) -> N
     with pytest.raises(GatewaySilent):
         await shop.open(pages_max=1).status(order_in(shop))
     assert (await shop.stripe.status(order_in(shop))).standing is Standing.ABSENT
+
+
+@pytest.mark.parametrize("seconds", [0, PAYING_SECONDS_MAX])
+async def test_a_payment_is_looked_for_only_where_it_can_be(shop: Shop, seconds: int) -> None:
+    """Creates are sent within the hour: what others paid in the rest of the day is not turned over."""
+    order = order_in(shop)
+    shop.clock.advance(seconds)
+    known = await shop.stripe.authorise(order)
+    shop.clock.advance(2 * PAYING_SECONDS_MAX)
+    crowd(shop, 150)
+    report = await shop.open(pages_max=1).status(order)
+    assert (report.standing, report.gateway_id) == (Standing.AUTHORISED, known.gateway_id)
+
+
+async def test_control_a_whole_day_is_more_than_is_looked_through(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The newest come first, so a busy day is between us and what is looked for."""
+    monkeypatch.setattr(stripe_gateway, "SENT_WITHIN", timedelta(hours=24))
+    order = await authorised(shop)
+    shop.clock.advance(2 * PAYING_SECONDS_MAX)
+    crowd(shop, 150)
+    with pytest.raises(GatewaySilent):
+        await shop.open(pages_max=1).status(unlearnt(order))
 
 
 async def test_books_turn_every_page(shop: Shop) -> None:

@@ -12,6 +12,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 from earmark.domain.ids import PaymentId
 from earmark.domain.machine import State
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
     from datetime import datetime
     from random import Random
-    from uuid import UUID
 
     from earmark.domain.booking import Booking
     from earmark.engine.asks import Memo
@@ -157,6 +157,10 @@ class Bank:
         """By our id."""
         made = refund.refund_id in self.accounts[refund.payment.payment_id].refunds
         return RefundReport(standing=RefundStanding.DONE) if made else None
+
+    async def whose(self, gateway_id: str) -> UUID | None:
+        """By the ids that it gives."""
+        return UUID(gateway_id.removeprefix("pi-"))
 
     def read_callback(self, headers: Mapping[str, str], body: bytes) -> Callback:
         """Callbacks are made by the tests."""

@@ -11,7 +11,7 @@ import pytest
 from earmark.domain.payment import Payment, PaymentState, Standing
 from earmark.engine.asks import Decided
 from earmark.engine.gateway import GatewayRefused, GatewaySilent
-from earmark.engine.teller import order_of
+from earmark.engine.orders import order_of
 from earmark.errors import IdempotencyMismatch, RefundRefused
 
 from .asks import a_cancel, a_confirm, a_hold, a_limit, a_release

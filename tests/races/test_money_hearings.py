@@ -10,7 +10,7 @@ import pytest
 from earmark.domain.machine import State
 from earmark.domain.payment import LEASE_SECONDS, Payment, PaymentState, Standing
 from earmark.engine import money
-from earmark.engine.teller import order_of
+from earmark.engine.orders import order_of
 
 from . import shortcuts
 from .asks import a_cancel, a_hold

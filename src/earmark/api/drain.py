@@ -1,6 +1,7 @@
 """Going away politely: nobody who was let in is left without an answer.
 
-    1  `/readyz` says no, streams get a last event, and every answer asks its client to close the connection
+    1  `/readyz` says no, streams get a last event, whoever waits for a gateway is told that it still decides, and every
+       answer asks its client to close the connection
     2  for `EARMARK_DRAIN_SECONDS`, new connections are still taken: a load balancer needs a moment to look elsewhere
     3  the door shuts: the kernel takes no new connection, and those that wait in line are let in
     4  once no request has come for a moment and none is under way, the server stops, which closes what is idle

@@ -14,7 +14,7 @@ from earmark.api.door import KEY_HEADER, Call, Reply, Visit, again, reply, say
 from earmark.api.identity import Scope
 from earmark.api.problems import CallbackForged, NotFound
 from earmark.engine.asks import Decided
-from earmark.engine.gateway import CallbackRefused
+from earmark.engine.gateway import CallbackRefused, GatewaySilent
 from earmark.engine.teller import CallbackMismatch
 from earmark.errors import InvalidRequest
 from earmark.words import asking, wording
@@ -32,8 +32,8 @@ async def pay(visit: Visit, body: money_words.PayBody) -> Reply:
     """Open a payment for a hold, and see it through."""
     actor = visit.principal.actor
     common = _common(visit, visit.memo_of(_word))
-    gateway = visit.house.till.choose(body.gateway, live=actor.live)
-    answer = await visit.house.till.pay(asking.pay(body, booking_id=booking_id(visit), gateway=gateway, **common))
+    terms = visit.house.till.terms(body.gateway, method=body.method, live=actor.live)
+    answer = await visit.house.till.pay(asking.pay(body, booking_id=booking_id(visit), terms=terms, **common))
     if told := again(answer):
         return told
     assert isinstance(answer, Decided), "what is replayed is remembered"
@@ -66,6 +66,9 @@ async def callback(visit: Visit) -> Reply:
     except (CallbackRefused, CallbackMismatch) as refused:
         log.warning("callback", outcome="refused", gateway=name, because=str(refused))
         raise CallbackForged from refused
+    except (GatewaySilent, TimeoutError) as silence:
+        log.warning("callback", outcome="not yet", gateway=name, because=str(silence))
+        raise NotFound from silence
     if not ours and called.payment_id is not None:
         # Perhaps it is faster than the row that it is about: the gateway calls again, a bounded number of times.
         raise NotFound

@@ -121,6 +121,7 @@ async def _drain(house: House, settings: Settings, stop: asyncio.Event) -> None:
     """As soon as there is word to stop, whatever else is still being finished."""
     await stop.wait()
     house.drain.begin()
+    house.till.hurry()
     if house.hub:
         house.hub.end()
     await house.drain.finish(port=settings.port, seconds=settings.drain_seconds)

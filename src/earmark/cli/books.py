@@ -11,7 +11,7 @@ from earmark.domain.payment import Standing
 from earmark.engine import books
 from earmark.engine.books import Comparison
 from earmark.engine.gateway import Gateway, Record
-from earmark.engine.teller import order_of
+from earmark.engine.orders import order_of
 
 if TYPE_CHECKING:
     from datetime import datetime

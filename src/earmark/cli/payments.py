@@ -31,6 +31,7 @@ T = TypeVar("T")
 PaymentArgument = Annotated[str, Parameter(help="The payment's id.")]
 
 NOTE_LENGTH_MAX = 500
+DISPUTED = "disputed"
 
 
 def _is_note(_: object, note: str) -> None:
@@ -103,9 +104,10 @@ def settle(
     note: Annotated[str, Parameter(validator=_is_note, help="How, and by whom: for the journal of the booking.")],
     database: Database = None,
 ) -> None:
-    """Say that you have dealt with a payment by hand: the buyer has the money back, or the shop keeps it.
+    """Say how you dealt with a payment by hand: the buyer has the money back, the shop keeps it, or none was taken.
 
-    Moves no money. A booking that still waited for the payment is sold if it is kept, and else lost.
+    Moves no money. A booking that still waited for the payment is sold if it is kept, and else lost. Where nothing was
+    taken, say so once the gateway's own page shows it; what is sold for such a payment is cancelled.
     """
     after = _run(database, partial(_settle, payment_id=_id(payment), how=how, note=note))
     Console(highlight=False, soft_wrap=True).print(f"Payment {after.id} is settled: {how}.")
@@ -155,7 +157,10 @@ def _what_to_do(payment: Payment, *, refused: list[Refund]) -> str:
     settle = f"earmark payments settle {payment.id} --as refunded|kept --note …"
     if not payment.captured:
         look = f"earmark payments look {payment.id}"
-        return f"The gateway has not decided, and the booking waits: end the payment there; then {look}"
+        gone = f"earmark payments settle {payment.id} --as nothing --note …"
+        return f"The gateway has not decided, and the booking waits: end the payment there; then {look}, or {gone}"
+    if payment.code == DISPUTED:
+        return f"The buyer has asked their bank for the money back: answer there, wait for the outcome; then {settle}"
     if refused:
         return f"Give the money back another way, or decide to keep it; then {settle}"
     return f"The gateway took another amount than was asked: put that right there; then {settle}"

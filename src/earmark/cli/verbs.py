@@ -182,7 +182,9 @@ def pay(
     booking_id: Booking,
     /,
     *,
-    method: Annotated[str, Parameter(help="A token of the gateway's own, never a card number.")],
+    method: Annotated[
+        str | None, Parameter(help="A token of the gateway's own, never a card number; needed unless the total is 0.")
+    ] = None,
     gateway: Annotated[str | None, Parameter(help="Which one, where there are several.")] = None,
     key: Key = None,
     where: Where = HERE,

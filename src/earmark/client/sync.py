@@ -169,13 +169,16 @@ class Client:
         self,
         booking_id: str | UUID,
         *,
-        method: str,
+        method: str | None = None,
         gateway: str | None = None,
         capture: Literal["manual", "automatic"] = "manual",
         return_url: str | None = None,
         key: str | None = None,
     ) -> values.Paid:
-        """Pay for a hold at a gateway. Sold if the booking is `confirmed`; while it is `paying`, ask again later."""
+        """Pay for a hold at a gateway. Sold if the booking is `confirmed`; while it is `paying`, ask again later.
+
+        Where there is nothing to pay, no `method` and no gateway is needed.
+        """
         said = fields.said(method=method, gateway=gateway, capture=capture, return_url=return_url)
         return self._send(wire.post("bookings", str(booking_id), "pay", said=said, key=key), values.Paid)
 

@@ -68,6 +68,8 @@ class SettledAs(StrEnum):
     """The buyer has the money back, by another way than a refund of ours."""
     KEPT = "kept"
     """The shop keeps it."""
+    NOTHING = "nothing"
+    """Nothing was taken, as the gateway's own page shows: as if the gateway had said no."""
 
 
 UNDECIDED = frozenset({PaymentState.PENDING, PaymentState.REQUIRES_ACTION, PaymentState.UNKNOWN})
@@ -238,14 +240,24 @@ def settled(payment: Payment, refunds: Sequence[Refund], *, how: SettledAs, note
     """
     if payment.state is not PaymentState.NEEDS_ATTENTION:
         raise InvalidRequest.at("payment_id", f"is {payment.state}: only a payment that needs attention is settled")
+    if how is SettledAs.NOTHING:
+        return _settled_as_nothing(payment, note=note)
     if not payment.captured:
-        raise InvalidRequest.at("payment_id", "has taken nothing yet: ask its gateway again, only that can tell")
+        said = "has taken nothing yet: ask its gateway again, or settle it as nothing if it is gone there"
+        raise InvalidRequest.at("payment_id", said)
     if any(refund.state is RefundState.PENDING for refund in refunds):
         raise InvalidRequest.at("payment_id", "has a refund on its way: wait for what becomes of it")
     code = ALL_BY_HAND if how is SettledAs.REFUNDED else "kept_by_hand"
     if how is SettledAs.REFUNDED and any(refund.state is RefundState.REFUSED for refund in refunds):
         code = "refund_by_hand"
     return msgspec.structs.replace(payment, state=PaymentState.SETTLED, code=code, message=note)
+
+
+def _settled_as_nothing(payment: Payment, *, note: str) -> Payment:
+    """The way out where the gateway cannot be asked any more. Money that comes all the same is late money."""
+    if payment.captured:
+        raise InvalidRequest.at("payment_id", f"has taken {payment.captured}: say what became of that")
+    return msgspec.structs.replace(payment, state=PaymentState.FAILED, code="nothing_by_hand", message=note)
 
 
 def owing(payment: Payment, amount: int) -> Payment:
@@ -263,6 +275,12 @@ def repaid(payment: Payment, refund: Refund) -> Payment:
     if payment.state in {PaymentState.NEEDS_ATTENTION, PaymentState.SETTLED}:
         state = payment.state
     return msgspec.structs.replace(payment, refunded=refunded, state=state)
+
+
+def came_back(payment: Payment, refund: Refund, *, code: str) -> Payment:
+    """A refund that was made has failed since: the buyer does not have the money, and somebody has to look."""
+    assert refund.amount <= payment.refunded, "what came back never went"
+    return flagged(msgspec.structs.replace(payment, refunded=payment.refunded - refund.amount), code=code)
 
 
 def scheduled(payment: Payment, *, now: datetime, tried: bool, open_question: bool = False) -> Payment:
@@ -310,6 +328,14 @@ def is_past_cap(payment: Payment, *, now: datetime) -> bool:
 def may_resend(payment: Payment, *, now: datetime) -> bool:
     """Whether the gateway still knows the first create by its key."""
     return now - payment.created_at < timedelta(seconds=RESEND_SECONDS_MAX)
+
+
+def is_to_be_looked_up(payment: Payment) -> bool:
+    """Whether to look for it by our id rather than to send it again: every other time that brought nothing.
+
+    A gateway may repeat the error that it began with for as long as it knows the key, though the money is there.
+    """
+    return payment.state is PaymentState.UNKNOWN and payment.tries % 2 == 1
 
 
 def payment_id_for(caller: str, key: str) -> PaymentId:

@@ -33,7 +33,7 @@ from earmark.domain.payment import Payment
 from earmark.domain.pool import Pool
 from earmark.domain.refunds import Ruling
 from earmark.domain.seat import Seat
-from earmark.errors import Refusal
+from earmark.errors import InvalidRequest, Refusal
 
 
 class Actor(msgspec.Struct, frozen=True, kw_only=True):
@@ -156,10 +156,12 @@ class Pay(BookingAsk, frozen=True, kw_only=True):
     """Open a payment. Every attempt with one idempotency key has the same id, and so is the same payment."""
 
     payment_id: PaymentId
-    gateway: str
-    method: str
+    gateway: str | None = None
+    method: str | None = None
     automatic: bool = False
     return_url: str | None = None
+    unpayable: InvalidRequest | None = None
+    """Why no money can be taken this way, which hinders nobody who has nothing to pay."""
 
 
 class GiveBack(BookingAsk, frozen=True, kw_only=True):

@@ -106,9 +106,13 @@ class Callback(msgspec.Struct, frozen=True, kw_only=True):
     live: bool
     payment_id: UUID | None
     """Ours, as the gateway kept it for us; None when the event is about no payment of ours."""
+    booking_id: UUID | None = None
+    """Ours too, where the gateway kept it with this."""
     gateway_id: str | None = None
     amount: int | None = None
     currency: str | None = None
+    disputed: bool = False
+    """The buyer has asked their bank for the money back: only people can answer that."""
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
@@ -174,6 +178,10 @@ class Gateway(Protocol):
 
     async def refund_status(self, refund: RefundOrder) -> RefundReport | None:
         """How a refund stands now; None when the gateway knows none of this id."""
+        ...
+
+    async def whose(self, gateway_id: str) -> UUID | None:
+        """Our id of a payment, by the gateway's own: not all that it calls about carries ours."""
         ...
 
     def read_callback(self, headers: Mapping[str, str], body: bytes) -> Callback:

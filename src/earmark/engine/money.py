@@ -9,7 +9,7 @@ meanwhile, that is decided again; if something is gone, the money goes back. It 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -18,10 +18,10 @@ from earmark.domain import payment as law
 from earmark.domain.event import OnDecline
 from earmark.domain.ids import PoolRef, TotalRef
 from earmark.domain.machine import State, Verb
-from earmark.domain.payment import UNDECIDED, Payment, PaymentState, Refund, RefundState, SettledAs, Standing
+from earmark.domain.payment import UNDECIDED, Payment, PaymentState, Refund, SettledAs, Standing
 from earmark.domain.policy import per_buyer_max
 from earmark.domain.seat import Verdict, verdict
-from earmark.engine.gateway import RefundReport, RefundStanding, Report
+from earmark.engine import money_notes as notes
 from earmark.engine.ledger import Ledger
 from earmark.engine.ports import Changes
 
@@ -31,9 +31,10 @@ if TYPE_CHECKING:
 
     from earmark.domain.booking import Booking
     from earmark.domain.event import Event
-    from earmark.domain.ids import BookingId, RefundId, SeatRef
+    from earmark.domain.ids import BookingId, SeatRef
     from earmark.domain.policy import Policy
     from earmark.domain.seat import SeatSeen
+    from earmark.engine.gateway import Report
     from earmark.engine.ports import Dossier, Ids, Transaction
 
 LATE = "the payment came too late"
@@ -69,7 +70,7 @@ async def hear_nothing(transaction: Transaction, *, about: Dossier, ids: Ids) ->
     ledger = Ledger(now=opening.now, ids=ids)
     await transaction.lock_bookings({about.booking.id})
     before = (await transaction.lock_payments({about.payment.id}))[about.payment.id]
-    after = _scheduled(before, law.unanswered(before), about=about, now=ledger.now, open_question=True)
+    after = notes.scheduled(before, law.unanswered(before), about=about, now=ledger.now, open_question=True)
     ledger.pay(after)
     await transaction.write(ledger.changes())
     return after
@@ -91,49 +92,24 @@ async def give_up(transaction: Transaction, *, about: Dossier, ids: Ids) -> Paym
     if over and before.state in UNDECIDED:
         if before.automatic:
             after = law.flagged(before, code="undecided")
-            _note(ledger, booking, before, after, reason="the gateway did not decide")
+            notes.note(ledger, booking, before, after, reason="the gateway did not decide")
         else:
             after = law.given_up(before)
             lost = booking_law.lapse(booking, now=ledger.now)
             ledger.settle(
-                Verb.EXPIRE, booking, lost, actor=_actor(before), reason="not paid in time", money=_told(before, after)
+                Verb.EXPIRE,
+                booking,
+                lost,
+                actor=notes.actor(before),
+                reason="not paid in time",
+                money=notes.told(before, after),
             )
     elif not wants(booking, before) and before.state in UNDECIDED | {PaymentState.AUTHORISED}:
         after = law.given_up(before)
-        _note(ledger, booking, before, after, reason="its booking is lost")
-    after = ledger.pay(_scheduled(before, after, about=about, now=ledger.now))
+        notes.note(ledger, booking, before, after, reason="its booking is lost")
+    after = ledger.pay(notes.scheduled(before, after, about=about, now=ledger.now))
     await transaction.lock_totals({ref for ref, units in ledger.totals.items() if units})
     await transaction.lock_pools(ledger.pools.keys())
-    await transaction.write(ledger.changes())
-    return after
-
-
-async def hear_refund(
-    transaction: Transaction, *, report: RefundReport, refund_id: RefundId, about: Dossier, ids: Ids
-) -> Payment:
-    """What became of a refund. One that is refused for good leaves money without a booking: somebody has to look."""
-    opening = await transaction.begin([])
-    ledger = Ledger(now=opening.now, ids=ids)
-    booking = (await transaction.lock_bookings({about.booking.id}))[about.booking.id]
-    before = (await transaction.lock_payments({about.payment.id}))[about.payment.id]
-    refunds = {one.id: one for one in await transaction.read_refunds(before.id)}
-    refund = refunds.pop(refund_id)
-    after = before
-    if refund.state is RefundState.PENDING:
-        known = msgspec.structs.replace(refund, gateway_id=report.gateway_id or refund.gateway_id, code=report.code)
-        match report.standing:
-            case RefundStanding.DONE:
-                after = law.repaid(before, refund)
-                refund = ledger.refund(msgspec.structs.replace(known, state=RefundState.DONE))
-                _note(ledger, booking, before, after, reason=refund.reason, refunded=refund.amount)
-            case RefundStanding.REFUSED:
-                after = law.flagged(before, code=report.code or "refund_refused")
-                refund = ledger.refund(msgspec.structs.replace(known, state=RefundState.REFUSED))
-                _note(ledger, booking, before, after, reason="the gateway refused the refund", refused=refund.amount)
-            case RefundStanding.PROCESSING if known != refund:
-                refund = ledger.refund(known)
-    on_their_way = any(one.state is RefundState.PENDING for one in (refund, *refunds.values()))
-    after = ledger.pay(_scheduled(before, after, about=about, now=ledger.now, open_question=on_their_way))
     await transaction.write(ledger.changes())
     return after
 
@@ -145,16 +121,20 @@ async def settle(transaction: Transaction, *, how: SettledAs, note: str, about: 
     booking = (await transaction.lock_bookings({about.booking.id}))[about.booking.id]
     before = (await transaction.lock_payments({about.payment.id}))[about.payment.id]
     after = law.settled(before, await transaction.read_refunds(before.id), how=how, note=note)
-    told = _told(before, after) | {"settled_as": how.value}
-    if booking.state is not State.PAYING or not wants(booking, before):
+    told = notes.told(before, after) | {"settled_as": how.value}
+    waits = wants(booking, before) and (booking.state is State.PAYING or how is SettledAs.NOTHING)
+    if not waits:
         ledger.note(booking, booking_law.noted(booking), actor=OPERATOR, reason=note, money=told)
     elif how is SettledAs.KEPT:
         sold = booking_law.settle(booking, payment_id=str(after.id), method=after.method, now=ledger.now)
         ledger.settle(Verb.CONFIRM, booking, sold, actor=OPERATOR, reason=note, money=told)
+    elif booking.state is State.CONFIRMED:
+        undone = booking_law.cancel(booking, now=ledger.now)
+        ledger.settle(Verb.CANCEL, booking, undone, actor=OPERATOR, reason=note, money=told)
     else:
         lost = booking_law.lapse(booking, now=ledger.now)
         ledger.settle(Verb.EXPIRE, booking, lost, actor=OPERATOR, reason=note, money=told)
-    after = ledger.pay(_scheduled(before, after, about=about, now=ledger.now))
+    after = ledger.pay(notes.scheduled(before, after, about=about, now=ledger.now))
     await transaction.lock_totals({ref for ref, units in ledger.totals.items() if units})
     await transaction.lock_pools(ledger.pools.keys())
     await transaction.write(ledger.changes())
@@ -237,8 +217,8 @@ class _Hearing:
         elif news:
             after = self._follow(before, after, wanted=wanted)
         elif self._is_deciding(report) and wanted:
-            self._pin(before, after)
-        after = self._ledger.pay(_scheduled(before, after, about=self._about, now=now))
+            self._pin(before, after, processing=report.standing is Standing.PROCESSING)
+        after = self._ledger.pay(notes.scheduled(before, after, about=self._about, now=now))
         if booking.state is not State.EXPIRED:
             await self._transaction.lock_totals({ref for ref, units in self._ledger.totals.items() if units})
             await self._transaction.lock_pools(self._ledger.pools.keys())
@@ -262,7 +242,7 @@ class _Hearing:
                 undone = booking_law.cancel(booking, now=now)
                 self._settle(Verb.CANCEL, undone, before, after, reason=f"the capture was refused: {after.code}")
             case PaymentState.REQUIRES_ACTION | PaymentState.PENDING if wanted:
-                self._pin(before, after)
+                self._pin(before, after, processing=after.state is PaymentState.PENDING)
             case _:
                 self._note(before, after)
         return after
@@ -313,25 +293,27 @@ class _Hearing:
         self._ledger.refund(refund)
         return law.owing(payment, refund.amount)
 
-    def _pin(self, before: Payment, after: Payment) -> None:
-        """The gateway is deciding: the hold waits for it, within bounds."""
-        until = law.paying_until(began=before.created_at, now=self._ledger.now)
+    def _pin(self, before: Payment, after: Payment, *, processing: bool) -> None:
+        """The gateway is deciding: the hold waits for it, within bounds. A buyer who has to act has no more time."""
         booking = self._booking
         assert booking.paying_until is not None, "paying has an end"
+        until = booking.paying_until
+        if processing:
+            until = law.paying_until(began=before.created_at, now=self._ledger.now)
         if after.state is not before.state or (until - booking.paying_until).total_seconds() > law.WAIT_SECONDS_MAX:
             pinned = booking_law.noted(booking, paying_until=max(until, booking.paying_until))
-            self._ledger.note(booking, pinned, actor=_actor(before), reason=None, money=_told(before, after))
+            self._ledger.note(booking, pinned, actor=notes.actor(before), reason=None, money=notes.told(before, after))
 
     def _is_deciding(self, report: Report) -> bool:
         deciding = {Standing.PROCESSING, Standing.REQUIRES_ACTION}
         return report.standing in deciding and self._booking.state is State.PAYING
 
     def _settle(self, verb: Verb, booking: Booking, before: Payment, after: Payment, reason: str | None = None) -> None:
-        told = _told(before, after)
-        self._ledger.settle(verb, self._booking, booking, actor=_actor(before), reason=reason, money=told)
+        told = notes.told(before, after)
+        self._ledger.settle(verb, self._booking, booking, actor=notes.actor(before), reason=reason, money=told)
 
     def _note(self, before: Payment, after: Payment, reason: str | None = None) -> None:
-        _note(self._ledger, self._booking, before, after, reason=reason)
+        notes.note(self._ledger, self._booking, before, after, reason=reason)
 
 
 def _is_lapsed(seat: SeatSeen, ledger: Ledger) -> bool:
@@ -349,43 +331,6 @@ def _known(payment: Payment, report: Report) -> Payment:
         message=report.message or payment.message,
         action=report.action,
     )
-
-
-def _note(
-    ledger: Ledger, booking: Booking, before: Payment, after: Payment, *, reason: str | None, **facts: Any
-) -> None:
-    noted = booking_law.noted(booking)
-    ledger.note(booking, noted, actor=_actor(before), reason=reason, money=_told(before, after) | facts)
-
-
-def _scheduled(
-    before: Payment, after: Payment, *, about: Dossier, now: datetime, open_question: bool = False
-) -> Payment:
-    """With when to look next. If somebody has touched it since we looked, at once: what they know may be newer."""
-    tried = (before.state, before.refunded) == (after.state, after.refunded)
-    due = law.scheduled(after, now=now, tried=tried, open_question=open_question)
-    if before.version != about.payment.version:
-        due = msgspec.structs.replace(due, due_at=now)
-    return msgspec.structs.replace(due, version=before.version + 1)
-
-
-def _actor(payment: Payment) -> str:
-    return f"gateway:{payment.gateway}"
-
-
-def _told(before: Payment, after: Payment) -> dict[str, Any]:
-    """A payment's step, as the journal tells it."""
-    told = {
-        "id": str(after.id),
-        "gateway": after.gateway,
-        "from": before.state.value,
-        "to": after.state.value,
-        "amount": after.amount,
-        "currency": after.currency,
-        "code": after.code if after.code != before.code else None,
-        "owed": after.refunding - before.refunding or None,
-    }
-    return {name: value for name, value in told.items() if value is not None}
 
 
 def due_now(payment: Payment, *, now: datetime) -> Changes:

@@ -72,6 +72,10 @@ def _open(desk: Desk[Pay], ask: Pay, booking: Booking) -> Paid:
         paid = Paid(booking=law.pay_nothing(booking, now=desk.now))
         desk.ledger.move(Verb.PAY, booking, paid.booking, ask=ask, told=paid)
         return paid
+    if ask.unpayable is not None:
+        raise ask.unpayable
+    assert ask.gateway is not None, "what can be paid has a gateway"
+    assert ask.method is not None, "what can be paid is charged to something"
     until = desk.now + timedelta(seconds=PAYING_SECONDS)
     pinned = law.begin_paying(booking, payment_id=str(ask.payment_id), method=ask.method, until=until, now=desk.now)
     payment = Payment(

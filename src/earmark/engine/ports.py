@@ -372,6 +372,8 @@ class Store(Parts, Protocol):
         """Payments that somebody has to look at now, the longest due first. For so long nobody else is given them.
 
         Of these gateways only, if they are named: a process that cannot reach a gateway leaves its payments to others.
+        But for those that nobody has decided within the longest time that paying pins a hold: to give one up needs no
+        gateway, and nobody may have this one any more.
         """
         ...
 

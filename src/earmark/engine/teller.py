@@ -21,16 +21,18 @@ from earmark.domain import payment as law
 from earmark.domain.ids import PaymentId, PoolRef, RefundId, TotalRef
 from earmark.domain.machine import State
 from earmark.domain.payment import UNDECIDED, Payment, PaymentState, RefundState, Standing
-from earmark.engine import money
+from earmark.engine import money, money_back, money_notes
 from earmark.engine.asks import Decided, Paid, Replayed
 from earmark.engine.gateway import (
     Gateway,
     GatewayRefused,
     GatewaySilent,
     Order,
-    RefundOrder,
+    RefundStanding,
     Report,
 )
+from earmark.engine.ledger import Ledger
+from earmark.engine.orders import order_of, refund_order_of
 from earmark.errors import Outage
 
 if TYPE_CHECKING:
@@ -38,15 +40,21 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from earmark.domain.booking import Booking
+    from earmark.domain.payment import Refund
     from earmark.engine.asks import Answer, GiveBack, Pay
     from earmark.engine.engine import Engine
-    from earmark.engine.gateway import Callback
-    from earmark.engine.ports import Dossier, Transaction
+    from earmark.engine.gateway import Callback, RefundReport
+    from earmark.engine.ports import Dossier, Ids, Transaction
 
 T = TypeVar("T")
 
 STEPS_MAX = 20
+HURRIED_SECONDS = 1.0
+"""How long whoever comes after the word to hurry waits for a gateway: most answer by then."""
 MOVED_ROUNDS_MAX = 3
+REFUND_STATUS = "refund_status"
+REFUNDS_LOOKED_AT_MAX = 100
+"""Of a payment with more refunds than that, the newest are asked about."""
 
 _log = logging.getLogger("earmark.money")
 
@@ -88,7 +96,7 @@ def _while_undecided(about: Dossier) -> Step:
     if until is not None and now >= until:
         return Step.VOID if payment.automatic and not law.is_past_cap(payment, now=now) else Step.GIVE_UP
     known = payment.gateway_id is not None or not law.may_resend(payment, now=now)
-    return Step.STATUS if known else Step.AUTHORISE
+    return Step.STATUS if known or law.is_to_be_looked_up(payment) else Step.AUTHORISE
 
 
 class CallbackMismatch(Exception):
@@ -103,6 +111,7 @@ class Teller:
         self._gateways = gateways
         self._call_seconds_max = call_seconds_max
         self._driving: dict[PaymentId, asyncio.Task[Payment | None]] = {}
+        self._hurried = asyncio.Event()
 
     async def pay(self, ask: Pay, *, within: float) -> Answer:
         """Open a payment and drive it, for so long; what is not decided by then goes on by itself."""
@@ -137,17 +146,28 @@ class Teller:
 
         Nothing that the callback says is believed but which payment it is about.
         """
-        store = self._engine.store
-        payment_id = callback.payment_id
-        about = await store.read_dossier(PaymentId(payment_id)) if payment_id else None
+        about = await self._subject(gateway, callback)
         if about is None:
             return False
         _check(about.payment, gateway, callback)
-        new = await self._transact(partial(_take_callback, gateway=gateway, callback=callback, about=about))
+        if callback.disputed and not about.payment.captured:
+            # It overtook the answer to our capture: that is looked at first, and the gateway calls again.
+            await self.advance(about.payment.id, look=True)
+            raise GatewaySilent("what is disputed is not known to be taken yet")
+        take = partial(_take_callback, gateway=gateway, callback=callback, about=about, ids=self._engine.ids)
+        new = await self._transact(take)
         # Whoever drives it now may wait for a reply that this overtook. The payment is due, and looked at afterwards.
         if new and about.payment.id not in self._driving:
-            await self.advance(about.payment.id, look=True)
+            await self._wait(self._drive_on(about.payment.id, look=True))
         return True
+
+    async def _subject(self, gateway: str, callback: Callback) -> Dossier | None:
+        """The payment that a callback is about. A dispute does not carry our id: its gateway is asked whose it is."""
+        payment_id = callback.payment_id
+        known = self._gateways.get(gateway)
+        if payment_id is None and callback.disputed and callback.gateway_id and known is not None:
+            payment_id = await self._call(known, "whose", known.whose(callback.gateway_id))
+        return await self._engine.store.read_dossier(PaymentId(payment_id)) if payment_id else None
 
     async def seconds_to_next(self) -> float | None:
         """How long until a payment is due; None when none is under way."""
@@ -173,6 +193,10 @@ class Teller:
         """
         return await asyncio.shield(self._drive_on(payment_id, look=look))
 
+    def hurry(self) -> None:
+        """Let nobody wait for a gateway any longer: this process is about to end, and what was recorded goes on."""
+        self._hurried.set()
+
     async def close(self) -> None:
         """Finish the steps that are under way, then let go of the gateways."""
         while self._driving:
@@ -189,8 +213,18 @@ class Teller:
         return task
 
     async def _drive_within(self, payment_id: PaymentId, seconds: float) -> None:
-        driving = self._drive_on(payment_id)
-        await asyncio.wait([driving], timeout=seconds)
+        await self._wait(self._drive_on(payment_id), seconds=seconds)
+
+    async def _wait(self, driving: asyncio.Task[Payment | None], *, seconds: float | None = None) -> None:
+        """Until it is done, for so long; and at once no longer when there is word to hurry."""
+        if self._hurried.is_set():
+            await asyncio.wait([driving], timeout=HURRIED_SECONDS)
+        else:
+            hurried = asyncio.ensure_future(self._hurried.wait())
+            try:
+                await asyncio.wait([driving, hurried], timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                hurried.cancel()
         if driving.done():
             driving.result()
 
@@ -198,6 +232,7 @@ class Teller:
         payment = None
         asked: set[RefundId] = set()
         try:
+            heard_all = not look or await self._look_at_refunds(payment_id)
             for taken in range(STEPS_MAX):
                 about = await self._engine.store.read_dossier(payment_id)
                 step = next_step(about, look=look and not taken, asked=asked) if about else None
@@ -207,6 +242,8 @@ class Teller:
                 payment = await self._take(step, about, first=not look and about.payment.version == 1, asked=asked)
                 if not _went_on(about.payment, payment) and len(asked) == heard:
                     break
+            if not heard_all and (about := await self._engine.store.read_dossier(payment_id)):
+                payment = await self._transact(partial(money.hear_nothing, about=about, ids=self._engine.ids))
         except Outage as outage:
             # Whatever was asked of the gateway is asked again: the payment is due soon.
             _log.warning("payment %s rests: %s", payment_id, outage)
@@ -275,38 +312,44 @@ class Teller:
     async def _refund_next(self, gateway: Gateway, about: Dossier, *, asked: set[RefundId]) -> Payment:
         pending = (one for one in about.refunds if one.state is RefundState.PENDING and one.id not in asked)
         refund = next(pending)  # `next_step` has seen it
-        order = RefundOrder(
-            refund_id=refund.id, payment=order_of(about.payment), amount=refund.amount, gateway_id=refund.gateway_id
-        )
+        report = await self._call(gateway, Step.REFUND, gateway.refund(refund_order_of(refund, about.payment)))
+        asked.add(refund.id)
+        return await self._hear_refund(report, refund, about)
+
+    async def _look_at_refunds(self, payment_id: PaymentId) -> bool:
+        """Whether what was given back has stayed there: a refund that was made can still fail. False for no answer."""
+        about = await self._engine.store.read_dossier(payment_id)
+        gateway = self._gateways.get(about.payment.gateway) if about else None
+        if about is None or gateway is None:
+            return True
+        made = [refund for refund in about.refunds if refund.state is RefundState.DONE]
+        for refund in made[-REFUNDS_LOOKED_AT_MAX:]:
+            order = refund_order_of(refund, about.payment)
+            try:
+                report = await self._call(gateway, REFUND_STATUS, gateway.refund_status(order))
+            except (GatewaySilent, TimeoutError) as silence:
+                _log.warning("gateway %s did not say what became of refund %s: %s", gateway.name, refund.id, silence)
+                return False
+            if report is not None and report.standing is RefundStanding.REFUSED:
+                await self._hear_refund(report, refund, about)
+                about = await self._engine.store.read_dossier(payment_id) or about
+        return True
+
+    async def _hear_refund(self, report: RefundReport, refund: Refund, about: Dossier) -> Payment:
+        hear = partial(money_back.hear_refund, report=report, refund_id=refund.id)
+        return await self._transact(partial(hear, about=about, ids=self._engine.ids))
+
+    async def _call(self, gateway: Gateway, name: str, call: Awaitable[T]) -> T:
+        """Ask about a refund. A call that the gateway would not take says nothing of the money."""
         try:
-            with self._engine.observer.gateway(gateway.name, Step.REFUND):
+            with self._engine.observer.gateway(gateway.name, name):
                 async with asyncio.timeout(self._call_seconds_max):
-                    report = await gateway.refund(order)
+                    return await call
         except GatewayRefused as refused:
             raise GatewaySilent(str(refused)) from refused
-        asked.add(refund.id)
-        return await self._transact(
-            partial(money.hear_refund, report=report, refund_id=refund.id, about=about, ids=self._engine.ids)
-        )
 
     async def _transact(self, work: Callable[[Transaction], Awaitable[T]]) -> T:
         return await self._engine.transact(work)
-
-
-def order_of(payment: Payment) -> Order:
-    """A payment as its gateway is told of it."""
-    return Order(
-        payment_id=payment.id,
-        booking_id=payment.booking_id,
-        event_id=payment.event_id,
-        amount=payment.amount,
-        currency=payment.currency,
-        method=payment.method,
-        automatic=payment.automatic,
-        created_at=payment.created_at,
-        return_url=payment.return_url,
-        gateway_id=payment.gateway_id,
-    )
 
 
 def _went_on(before: Payment, after: Payment) -> bool:
@@ -316,7 +359,7 @@ def _went_on(before: Payment, after: Payment) -> bool:
 
 def _check(payment: Payment, gateway: str, callback: Callback) -> None:
     ours: dict[str, Any] = {"live": payment.live, "amount": payment.amount, "currency": payment.currency}
-    ours["gateway_id"] = payment.gateway_id
+    ours |= {"booking_id": payment.booking_id, "gateway_id": payment.gateway_id}
     theirs = {name: getattr(callback, name) for name in ours}
     for name, said in theirs.items():
         if said is not None and ours[name] is not None and said != ours[name]:
@@ -325,13 +368,20 @@ def _check(payment: Payment, gateway: str, callback: Callback) -> None:
         raise CallbackMismatch(f"{payment.id} is no payment of {gateway}")
 
 
-async def _take_callback(transaction: Transaction, *, gateway: str, callback: Callback, about: Dossier) -> bool:
+async def _take_callback(
+    transaction: Transaction, *, gateway: str, callback: Callback, about: Dossier, ids: Ids
+) -> bool:
     """Remember the callback and make its payment due, in one transaction: who crashes after it loses nothing."""
     opening = await transaction.begin([])
     now: datetime = opening.now
     if not await transaction.take_callback(gateway, callback.id, payment_id=about.payment.id):
         return False
-    await transaction.lock_bookings({about.booking.id})
+    booking = (await transaction.lock_bookings({about.booking.id}))[about.booking.id]
     payment = (await transaction.lock_payments({about.payment.id}))[about.payment.id]
-    await transaction.write(money.due_now(payment, now=now))
+    if callback.disputed:
+        ledger = Ledger(now=now, ids=ids)
+        money_notes.dispute(ledger, booking, payment, kind=callback.kind)
+        await transaction.write(ledger.changes())
+    else:
+        await transaction.write(money.due_now(payment, now=now))
     return True

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypedDict
 
 from earmark.engine.asks import Decided
 from earmark.engine.teller import Teller
@@ -18,6 +18,13 @@ if TYPE_CHECKING:
 ANSWER_SECONDS = 10.0
 SANDBOX = "sandbox"
 BALANCE = "balance"
+
+
+class Terms(TypedDict):
+    """What a request for a payment says of the gateway."""
+
+    gateway: str | None
+    unpayable: InvalidRequest | None
 
 
 class Till:
@@ -42,6 +49,16 @@ class Till:
         )
         raise InvalidRequest.at("gateway", which)
 
+    def terms(self, named: str | None, *, method: str | None, live: bool) -> Terms:
+        """How money would be taken, or why it cannot be. A gateway that is named has to be there in any case."""
+        try:
+            gateway = self.choose(named, live=live)
+        except InvalidRequest as refused:
+            if named is not None:
+                raise
+            return {"gateway": None, "unpayable": refused}
+        return {"gateway": gateway, "unpayable": None if method else InvalidRequest.at("method", "is required")}
+
     async def pay(self, ask: Pay) -> Answer:
         """Open a payment and see it through, as far as it goes in the time of a request."""
         return await self.teller.pay(ask, within=self._seconds)
@@ -56,6 +73,10 @@ class Till:
         if isinstance(answer, Decided) and answer.wrote:
             self.teller.follow_up(answer.value.booking)
         return answer
+
+    def hurry(self) -> None:
+        """Whoever waits for a gateway is answered now; what is not decided goes on by itself."""
+        self.teller.hurry()
 
     async def close(self) -> None:
         """Finish what is under way."""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import stripe
 
 from earmark.clock import SystemClock
-from earmark.domain.payment import Standing
+from earmark.domain.payment import PAYING_SECONDS_MAX, Standing
 from earmark.engine.gateway import CallbackRefused, GatewayRefused, GatewaySilent, RefundReport, RefundStanding, Report
 from earmark.errors import SetupError
 from earmark.payments import stripe_words as words
@@ -24,6 +24,7 @@ from earmark.payments.stripe_calls import IDEMPOTENCY, Line, No
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
     from datetime import datetime
+    from uuid import UUID
 
     from stripe.params import (
         PaymentIntentCreateParams,
@@ -40,8 +41,8 @@ HEADER = "Stripe-Signature"
 WINDOW_SECONDS = 300
 """How far a callback's time may be from ours, either way."""
 CLOCKS_APART = timedelta(minutes=10)
-SENT_WITHIN = timedelta(hours=24)
-"""How long after a payment was recorded its create may have reached Stripe."""
+SENT_WITHIN = timedelta(seconds=PAYING_SECONDS_MAX)
+"""How long after a payment was recorded its create may be sent: afterwards it is given up, and never sent again."""
 
 
 class StripeGateway:
@@ -163,6 +164,10 @@ class StripeGateway:
                 return None
             params = {**params, "starting_after": page[-1].id}
         raise GatewaySilent("There are too many refunds to look through.")
+
+    async def whose(self, gateway_id: str) -> UUID | None:
+        """As its metadata says."""
+        return words.payment_id_of(await self._line.retrieve(gateway_id))
 
     def read_callback(self, headers: Mapping[str, str], body: bytes) -> Callback:
         """The SDK checks the signature; the time is checked here, for the SDK lets a time in the future pass."""

@@ -164,11 +164,16 @@ def report_of(intent: Intent) -> Report:
             return Report(standing=Standing.PROCESSING, gateway_id=intent.id)
 
 
+def payment_id_of(intent: Intent) -> UUID | None:
+    """Ours, if it is one of ours."""
+    return _uuid(intent.metadata.get(PAYMENT_ID))
+
+
 def record_of(intent: Intent) -> Record:
     """A line of Stripe's books."""
     captured, refunded = _taken(intent)
     return Record(
-        payment_id=_uuid(intent.metadata.get(PAYMENT_ID)),
+        payment_id=payment_id_of(intent),
         gateway_id=intent.id,
         standing=report_of(intent).standing,
         currency=intent.currency.upper(),
@@ -200,16 +205,19 @@ def callback_of(body: bytes, *, live: bool, account: str | None) -> Callback:
     if event.account != account:
         raise CallbackRefused("It is about the money of another account.")
     about = event.data.object if isinstance(event.data.object, dict) else {}
-    metadata = about.get("metadata")
+    told = about.get("metadata")
+    metadata = told if isinstance(told, dict) else {}
     charged = about.get("object") in CHARGED
     return Callback(
         id=event.id,
         kind=event.type,
         live=event.livemode,
-        payment_id=_uuid(metadata.get(PAYMENT_ID)) if isinstance(metadata, dict) else None,
+        payment_id=_uuid(metadata.get(PAYMENT_ID)),
+        booking_id=_uuid(metadata.get(BOOKING_ID)),
         gateway_id=_text(about.get("id" if about.get("object") == "payment_intent" else "payment_intent")),
         amount=_amount(about) if charged else None,
         currency=(_text(about.get("currency")) or "").upper() or None if charged else None,
+        disputed=about.get("object") == "dispute",
     )
 
 

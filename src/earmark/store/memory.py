@@ -29,7 +29,7 @@ from earmark.store.inline import drive
 from earmark.store.memory_accounts import MemoryAccounts
 from earmark.store.memory_keys import MemoryKeys
 from earmark.store.memory_live import MemoryLive
-from earmark.store.memory_money import MoneyReads, MoneySteps, MoneyTables
+from earmark.store.memory_money import MoneyReads, MoneySteps, MoneyTables, short_payments
 from earmark.store.memory_outbox import MemoryOutbox
 from earmark.store.memory_upkeep import MemoryBeats, MemoryUpkeep
 from earmark.store.memory_webhooks import MemoryWebhooks
@@ -155,7 +155,7 @@ class MemoryStore(MoneyReads):
         return (min(ends) - self._clock.now()).total_seconds() if ends else None
 
     async def find_flaws(self, *, limit: int) -> list[Flaw]:
-        """The rule that every other one leans on: the seats of a live booking point to it."""
+        """The rules that every other one leans on: live bookings have their seats, and sales their money."""
         flaws = [
             Flaw(
                 promise="P1", rule="every seat of a live booking points to it", row=f"booking {booking.id}, seat {ref}"
@@ -165,7 +165,7 @@ class MemoryStore(MoneyReads):
             for ref in booking.seat_refs
             if self._tables.seats[ref].pointer != booking.id
         ]
-        return flaws[:limit]
+        return [*flaws, *short_payments(self._tables)][:limit]
 
     async def check(self) -> None:
         """Always ready."""

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from earmark.domain.payment import EDGES, Payment, PaymentState, Refund, RefundState
-from earmark.engine.ports import Dossier
+from earmark.domain.payment import EDGES, UNDECIDED, Payment, PaymentState, Refund, RefundState, is_past_cap
+from earmark.engine.ports import Dossier, Flaw
 from earmark.engine.watch import MoneyWatch
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class MoneySteps:
             _check(payment, before)
             tables.payments[payment.id] = payment
         for refund in refunds:
-            _check_refund(refund, tables.refunds.get(refund.id))
+            _check_refund(refund, tables.refunds.get(refund.id), of=tables.payments[refund.payment_id])
             tables.refunds[refund.id] = refund
             owed = sum(one.amount for one in _refunds(tables, refund.payment_id))
             assert owed <= tables.payments[refund.payment_id].refunding, f"{refund} is owed by nobody"
@@ -75,17 +75,20 @@ def _check(payment: Payment, before: Payment | None) -> None:
         assert (payment.state, payment.captured) == (PaymentState.PENDING, 0), f"{payment} has begun before"
         return
     assert before.captured in {0, payment.captured}, f"{payment.id} has captured {before.captured}"
-    shrinks = payment.refunding < before.refunding or payment.refunded < before.refunded
+    failed = payment.state is PaymentState.NEEDS_ATTENTION
+    shrinks = payment.refunding < before.refunding or (payment.refunded < before.refunded and not failed)
     assert not shrinks, f"{payment} gives back less than {before}"
     if before.state is not payment.state:
         assert (before.state, payment.state) in EDGES, f"{payment.id} from {before.state} to {payment.state}"
 
 
-def _check_refund(refund: Refund, before: Refund | None) -> None:
+def _check_refund(refund: Refund, before: Refund | None, *, of: Payment) -> None:
     assert refund.amount > 0, f"{refund} gives nothing back"
     was = before.state if before else RefundState.PENDING
     settled = before is not None and was is RefundState.PENDING
-    assert refund.state is was or settled, f"refund {refund.id} from {was} to {refund.state}"
+    failed = (was, refund.state) == (RefundState.DONE, RefundState.REFUSED)
+    told = failed and of.state is PaymentState.NEEDS_ATTENTION
+    assert refund.state is was or settled or told, f"refund {refund.id} from {was} to {refund.state}"
 
 
 class MoneyReads:
@@ -116,7 +119,11 @@ class MoneyReads:
     ) -> list[PaymentId]:
         """The longest due first."""
         now = self._clock.now()
-        ours = (one for one in self._tables.payments.values() if gateways is None or one.gateway in gateways)
+        ours = (
+            one
+            for one in self._tables.payments.values()
+            if gateways is None or one.gateway in gateways or (one.state in UNDECIDED and is_past_cap(one, now=now))
+        )
         due = sorted((at, payment.id) for payment in ours if (at := payment.due_at))
         claimed = [payment_id for at, payment_id in due if at <= now][:limit]
         for payment_id in claimed:
@@ -156,6 +163,21 @@ class MoneyReads:
         known = sorted(self._tables.payments.items())
         ours = (one for _, one in known if one.gateway == gateway and one.created_at >= since)
         return [one for one in ours if after is None or one.id > after][:limit]
+
+
+def short_payments(tables: MoneyTables) -> list[Flaw]:
+    """Payments that took another amount than was asked, though nobody was told."""
+    taken = {PaymentState.CAPTURED, PaymentState.PARTIALLY_REFUNDED, PaymentState.REFUNDED}
+    rule = "a payment that is captured took all that was asked, or somebody was told"
+    return [
+        Flaw(
+            promise="P3",
+            rule=rule,
+            row=f"payment {one.id} is {one.state}: amount {one.amount}, captured {one.captured}",
+        )
+        for one in tables.payments.values()
+        if one.state in taken and one.captured != one.amount
+    ]
 
 
 def _open_since(tables: MoneyTables, payment: Payment) -> datetime | None:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from earmark.domain.ids import Buyer, EntryId
     from earmark.engine.asks import Actor, Memo
     from earmark.engine.ports import Ids
+    from earmark.engine.till import Terms
 
 YEARS = range(1970, 9999)
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
@@ -85,7 +86,7 @@ def cancel(body: bodies.CancelBody, *, booking_id: BookingId, **common: Unpack[C
     )
 
 
-def pay(body: bodies.PayBody, *, booking_id: BookingId, gateway: str, **common: Unpack[Common]) -> Pay:
+def pay(body: bodies.PayBody, *, booking_id: BookingId, terms: Terms, **common: Unpack[Common]) -> Pay:
     """A payment whose id follows from the key, which it therefore must have."""
     memo = common["memo"]
     assert memo is not None, "a payment has a key"
@@ -93,7 +94,7 @@ def pay(body: bodies.PayBody, *, booking_id: BookingId, gateway: str, **common: 
         **common,
         booking_id=booking_id,
         payment_id=payment_id_for(*memo.key),
-        gateway=gateway,
+        **terms,
         method=body.method,
         automatic=body.capture is bodies.Capture.AUTOMATIC,
         return_url=body.return_url,

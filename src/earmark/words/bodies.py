@@ -189,9 +189,9 @@ class Capture(StrEnum):
 
 
 class PayBody(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """How to pay: a token of the gateway's own, never a card number."""
+    """How to pay: a token of the gateway's own, never a card number. Not needed where there is nothing to pay."""
 
-    method: Reference
+    method: Reference | None = None
     gateway: Reference | None = None
     capture: Capture = Capture.MANUAL
     return_url: Annotated[str, Meta(max_length=2000, pattern="^https?://")] | None = None

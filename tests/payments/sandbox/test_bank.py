@@ -255,6 +255,17 @@ def test_a_refund_that_takes_its_time_counts_against_what_is_left(bank: Bank, *,
     assert bank.intent(intent.id).left == (500 if succeed else PRICE)
 
 
+def test_a_refund_that_had_arrived_can_come_back(bank: Bank) -> None:
+    """Weeks later, once, and the ledger has both lines; what never arrived does not come back."""
+    intent = captured(bank)
+    refund = bank.refund(intent.id, amount=1000)
+    returned = bank.return_refund(refund.id)
+    assert (returned.status, bool(returned.failure)) == (RefundStatus.FAILED, True)
+    assert (bank.total(Move.REFUNDED), bank.total(Move.RETURNED), bank.intent(intent.id).refunded) == (1000, 1000, 0)
+    assert bank.events[-1].kind == "refund.failed"
+    assert refusal(lambda: bank.return_refund(refund.id)).kind is Kind.INVALID
+
+
 def test_a_disputed_charge_is_not_refunded(bank: Bank) -> None:
     """The buyer's bank has the money already."""
     intent = captured(bank, Method.DISPUTE)

@@ -75,6 +75,7 @@ async def test_a_callback_has_the_facts_of_its_payment(
         kind=AUTHORISED,
         live=False,
         payment_id=asked.payment_id,
+        booking_id=asked.booking_id,
         gateway_id=report.gateway_id,
         amount=PRICE,
         currency="EUR",

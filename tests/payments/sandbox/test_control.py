@@ -56,6 +56,7 @@ def test_errors_can_be_made_sticky(running: RunningSandbox) -> None:
         ("clock", {"seconds": "soon"}),
         ("act", {"id": "pi_none"}),
         ("decide", {}),
+        ("return", {"id": "re_none"}),
         ("callbacks/lose", {}),
         ("callbacks/redeliver", {"event_id": "evt_none"}),
         ("callbacks/deliver", None),
@@ -106,6 +107,7 @@ def test_others_make_up_their_minds(running: RunningSandbox, client: stripe.Stri
     intent = create(client, Method.REFUND_PENDING, capture_method="automatic")
     refund = client.v1.refunds.create({"payment_intent": intent.id})
     assert ask(running, "POST", "decide", {"id": refund.id}).json()["status"] == "succeeded"
+    assert ask(running, "POST", "return", {"id": refund.id}).json()["status"] == "failed"
 
 
 @pytest.mark.parametrize("answer, status", [("authorise", "requires_capture"), ("refuse", "requires_payment_method")])

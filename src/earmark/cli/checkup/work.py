@@ -27,6 +27,7 @@ BATCH = 100
 FLAWS_MAX = 20
 RECOUNTS_MAX = 1000
 MONEY_MAX = 1000
+OPEN_SECONDS = 3600.0
 COUNTS = frozenset(
     {
         "a pool's counts are the sum of its live bookings",
@@ -44,7 +45,8 @@ async def judge(store: Store, settings: Settings, *, fix: bool) -> AsyncIterator
     yield await relaying(store, fix=fix)
     async for finding in counts(store, fix=fix):
         yield finding
-    yield await money(store)
+    async for finding in money(store):
+        yield finding
 
 
 def _alive_seconds(settings: Settings) -> float:
@@ -128,13 +130,18 @@ def _promises(broken: list[Flaw]) -> Finding:
     return ill("promises", said, "Keep a copy of the database, and see `earmark verify`.")
 
 
-async def money(store: Store) -> Finding:
-    """Payments that only a person can settle."""
+async def money(store: Store) -> AsyncIterator[Finding]:
+    """Payments that only a person can settle, and those that should have been over long ago."""
     watch = await store.watch_money(limit=MONEY_MAX)
-    if not watch.attention:
-        return well("money", "No payment needs somebody.")
-    told = ", ".join(f"{count} at {gateway}" for gateway, count in sorted(watch.attention.items()))
-    return ill("money", f"Payments need somebody: {told}.", "See `earmark payments attention`.")
+    if watch.attention:
+        told = ", ".join(f"{count} at {gateway}" for gateway, count in sorted(watch.attention.items()))
+        yield ill("money", f"Payments need somebody: {told}.", "See `earmark payments attention`.")
+    if watch.open_since and watch.now - watch.open_since > timedelta(seconds=OPEN_SECONDS):
+        said = f"The oldest open payment or refund is open for {_age(watch.open_since, watch.now)}."
+        advice = "Does any process run the reconciler, with its gateway set up? Some banks take days for a refund."
+        yield note("money", said, advice)
+    elif not watch.attention:
+        yield well("money", "No payment needs somebody.")
 
 
 def _late(since: datetime | None, now: datetime) -> bool:

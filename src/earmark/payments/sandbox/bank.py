@@ -248,6 +248,13 @@ class Bank:
             raise unexpected(intent, "decided")
         return self._books.approve(intent) if succeed else self._books.fail(intent, DECLINED)
 
+    def return_refund(self, refund_id: str) -> Refund:
+        """A refund that had arrived comes back, as it may weeks later: the buyer's account is closed by now."""
+        refund = self.refund_by_id(refund_id)
+        if refund.status is not RefundStatus.SUCCEEDED:
+            raise invalid(f"The refund {refund_id} is {refund.status}.", code="refund_unexpected_state")
+        return self._books.return_refund(refund)
+
     def land(self) -> list[Intent]:
         """Let all the money come now that comes after the no."""
         landing, self._late = self._late, []

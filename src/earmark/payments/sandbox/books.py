@@ -145,6 +145,16 @@ class Books:
         self._tell("refund.updated" if succeed else "refund.failed", refund)
         return refund
 
+    def return_refund(self, refund: Refund) -> Refund:
+        """It had arrived, and came back: the buyer's account is closed by now."""
+        intent = self.intents[refund.intent_id]
+        intent = self.change(intent, refunded=intent.refunded - refund.amount)
+        refund = msgspec.structs.replace(refund, status=RefundStatus.FAILED, failure="lost_or_stolen_card")
+        self.refunds[refund.id] = refund
+        self._write(Move.RETURNED, intent, refund.amount)
+        self._tell("refund.failed", refund)
+        return refund
+
     def change(self, intent: Intent, **changes: object) -> Intent:
         """The intent as it is from now on."""
         changed = msgspec.structs.replace(intent, **changes)

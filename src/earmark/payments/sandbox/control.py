@@ -56,6 +56,12 @@ class Named(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     event_id: str
 
 
+class Returned(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Which refund."""
+
+    id: str
+
+
 class Switch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """On or off."""
 
@@ -75,6 +81,7 @@ def routes(sandbox: Sandbox) -> list[Route]:
         ("/sandbox/clock", "POST", desk.advance),
         ("/sandbox/act", "POST", desk.act),
         ("/sandbox/decide", "POST", desk.decide),
+        ("/sandbox/return", "POST", desk.return_refund),
         ("/sandbox/land", "POST", desk.land),
         ("/sandbox/callbacks", "GET", desk.callbacks),
         ("/sandbox/callbacks/deliver", "POST", desk.deliver),
@@ -141,6 +148,10 @@ class Controls:
         verdict = await _read(request, Verdict)
         decided = self.sandbox.bank.decide(verdict.id, succeed=verdict.succeed)
         return self._worded(decided) if isinstance(decided, Intent) else words.refund(decided)
+
+    async def return_refund(self, request: Request) -> object:
+        """Let a refund that had arrived come back."""
+        return words.refund(self.sandbox.bank.return_refund((await _read(request, Returned)).id))
 
     async def land(self, _: Request) -> object:
         """Let the money come that comes after the no."""

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Moved = TypeVar("Moved", bound=Intent | Refund)
 
+BOOKING_ID = "booking_id"
 REFUND_ID = "refund_id"
 UNKNOWN = frozenset({Kind.BROKEN, Kind.BUSY, Kind.IN_PROGRESS})
 STANDINGS = {
@@ -131,6 +132,10 @@ class SandboxGateway:
         found = await self._read("refund_status", look)
         return _refund_report(found) if found else None
 
+    async def whose(self, gateway_id: str) -> UUID | None:
+        """As its metadata says."""
+        return _uuid(await self._read("status", lambda: self._payment_id(gateway_id)))
+
     def read_callback(self, headers: Mapping[str, str], body: bytes) -> Callback:
         """Check who signed it and when, and read what it is about."""
         signature.verify(headers, body, secret=self.sandbox.secret, now=self.sandbox.clock.now())
@@ -144,10 +149,12 @@ class SandboxGateway:
                 kind=said["type"],
                 live=said["livemode"],
                 payment_id=_uuid(about["metadata"].get(PAYMENT_ID) or self._payment_id(gateway_id)),
+                booking_id=_uuid(about["metadata"].get(BOOKING_ID)),
                 gateway_id=gateway_id,
                 # The amount of a refund or a dispute is not that of its payment.
                 amount=about["amount"] if whole else None,
                 currency=about["currency"].upper(),
+                disputed=about["object"] == "dispute",
             )
         except (msgspec.DecodeError, KeyError, TypeError, AttributeError) as unread:
             raise CallbackRefused("It is no event.") from unread
@@ -270,7 +277,7 @@ def _refund_report(refund: Refund) -> RefundReport:
 
 
 def _metadata(order: Order) -> dict[str, str]:
-    return {PAYMENT_ID: str(order.payment_id), "booking_id": str(order.booking_id), "event_id": order.event_id}
+    return {PAYMENT_ID: str(order.payment_id), BOOKING_ID: str(order.booking_id), "event_id": order.event_id}
 
 
 def _uuid(text: str | None) -> UUID | None:

@@ -157,6 +157,8 @@ class Move(StrEnum):
     CAPTURED = "captured"
     VOIDED = "voided"
     REFUNDED = "refunded"
+    RETURNED = "returned"
+    """A refund that had arrived, and came back."""
     DISPUTED = "disputed"
 
 

@@ -8,7 +8,7 @@ from uuid import UUID
 
 import msgspec
 
-from earmark.domain.payment import Payment, PaymentState, Refund, RefundState
+from earmark.domain.payment import PAYING_SECONDS_MAX, Payment, PaymentState, Refund, RefundState
 from earmark.engine.ports import Dossier
 from earmark.engine.watch import MoneyWatch
 from earmark.store.postgres import rows
@@ -149,7 +149,9 @@ class MoneyReads:
         """In a statement of its own, which passes over what others are taking."""
         lease = timedelta(seconds=lease_seconds)
         named = None if gateways is None else list(gateways)
-        return [row["id"] for row in await self._read("claim_payments", await self._now(), limit, lease, named)]
+        now = await self._now()
+        given_up = now - timedelta(seconds=PAYING_SECONDS_MAX)
+        return [row["id"] for row in await self._read("claim_payments", now, limit, lease, named, given_up)]
 
     async def seconds_to_next_payment(self, *, gateways: Collection[str] | None = None) -> float | None:
         """By the reconciler's index."""

@@ -9,7 +9,7 @@ from uuid import UUID
 import msgspec
 
 from earmark.domain.ids import BookingId, PaymentId, RefundId
-from earmark.domain.payment import Payment, PaymentState, Refund, RefundState
+from earmark.domain.payment import PAYING_SECONDS_MAX, Payment, PaymentState, Refund, RefundState
 from earmark.engine.ports import Dossier
 from earmark.engine.watch import MoneyWatch
 from earmark.store.sqlite import rows
@@ -101,7 +101,8 @@ class MoneySteps:
     ) -> list[PaymentId]:
         """The longest due first."""
         named = None if gateways is None else rows.to_json(sorted(gateways))
-        due = [row["id"] for row in self._fetch("due_payments", rows.to_moment(now), limit, named)]
+        given_up = rows.to_moment(now - timedelta(seconds=PAYING_SECONDS_MAX))
+        due = [row["id"] for row in self._fetch("due_payments", rows.to_moment(now), limit, named, given_up)]
         until = rows.to_moment(now + timedelta(seconds=lease_seconds))
         self._connection.executemany(self._sql["lease_payment"], ((one, until) for one in due))
         self.wrote = bool(due)

@@ -58,10 +58,13 @@ SELECT id, booking_id, event_id, live, gateway, method, amount, currency, automa
 
 -- name: claim_payments
 -- What somebody has to look at, for one worker at a time: the others pass over what this one is taking. Chosen once and
--- sorted at the end: an update chooses as often as its plan likes, and returns its rows in no order.
+-- sorted at the end: an update chooses as often as its plan likes, and returns its rows in no order. What nobody has decided
+-- by $5 is given up without its gateway, so it is given to anybody.
 WITH due AS MATERIALIZED (
     SELECT id, due_at FROM payments
-     WHERE due_at <= $1 AND ($4::text[] IS NULL OR gateway = ANY ($4::text[]))
+     WHERE due_at <= $1
+       AND ($4::text[] IS NULL OR gateway = ANY ($4::text[])
+            OR (state IN ('pending', 'requires_action', 'unknown') AND created_at <= $5))
      ORDER BY due_at, id LIMIT $2 FOR NO KEY UPDATE SKIP LOCKED
 ), leased AS (
     UPDATE payments p SET due_at = $1::timestamptz + $3::interval FROM due WHERE p.id = due.id

@@ -112,6 +112,11 @@ SELECT format('payment %s and booking %s do not agree', p.id, p.booking_id) AS r
 SELECT format('payment %s: amount %s, captured %s, refunding %s, refunded %s', id, amount, captured, refunding, refunded) AS row
   FROM payments WHERE NOT (0 <= refunded AND refunded <= refunding AND refunding <= captured AND captured <= amount) LIMIT $1;
 
+-- name: captured_is_what_was_asked
+-- P3: a payment that is captured took all that was asked, or somebody was told
+SELECT format('payment %s is %s: amount %s, captured %s', id, state, amount, captured) AS row
+  FROM payments WHERE state IN ('captured', 'partially_refunded', 'refunded') AND captured <> amount LIMIT $1;
+
 -- name: captured_money_has_a_booking
 -- P3: captured money has a booking that was sold for it, is on its way back, or somebody was told
 SELECT format('payment %s keeps %s, and its booking %s is %s and names payment %s', p.id, p.captured - p.refunding, b.id,

@@ -55,9 +55,12 @@ SELECT id, booking_id, event_id, live, gateway, method, amount, currency, automa
   FROM payments WHERE booking_id = ?1 ORDER BY created_at, id LIMIT 1000;
 
 -- name: due_payments
--- What somebody has to look at, the longest due first.
+-- What somebody has to look at, the longest due first. What nobody has decided by ?4 is given up without its gateway, so it
+-- is given to anybody.
 SELECT id FROM payments
- WHERE due_at <= ?1 AND (?3 IS NULL OR gateway IN (SELECT value FROM json_each(?3)))
+ WHERE due_at <= ?1
+   AND (?3 IS NULL OR gateway IN (SELECT value FROM json_each(?3))
+        OR (state IN ('pending', 'requires_action', 'unknown') AND created_at <= ?4))
  ORDER BY due_at, id LIMIT ?2;
 
 -- name: lease_payment

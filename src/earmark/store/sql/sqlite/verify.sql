@@ -118,6 +118,11 @@ SELECT printf('payment %s and booking %s do not agree', p.id, p.booking_id) AS r
 SELECT printf('payment %s: amount %d, captured %d, refunding %d, refunded %d', id, amount, captured, refunding, refunded) AS row
   FROM payments WHERE NOT (0 <= refunded AND refunded <= refunding AND refunding <= captured AND captured <= amount) LIMIT ?1;
 
+-- name: captured_is_what_was_asked
+-- P3: a payment that is captured took all that was asked, or somebody was told
+SELECT printf('payment %s is %s: amount %d, captured %d', id, state, amount, captured) AS row
+  FROM payments WHERE state IN ('captured', 'partially_refunded', 'refunded') AND captured <> amount LIMIT ?1;
+
 -- name: captured_money_has_a_booking
 -- P3: captured money has a booking that was sold for it, is on its way back, or somebody was told
 SELECT printf('payment %s keeps %d, and its booking %s is %s and names payment %s', p.id, p.captured - p.refunding, b.id,

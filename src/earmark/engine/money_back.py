@@ -1,0 +1,65 @@
+"""money back: what a gateway said of a refund, and what that means for its payment.
+
+    pending ──► done ──► refused      (made, and weeks later it came back: an account that is closed by now)
+       └──────────────► refused
+
+Whatever is refused leaves money without a booking, or a buyer without money: somebody has to look.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from earmark.domain import payment as law
+from earmark.domain.payment import RefundState
+from earmark.engine import money_notes as notes
+from earmark.engine.gateway import RefundReport, RefundStanding
+from earmark.engine.ledger import Ledger
+
+if TYPE_CHECKING:
+    from earmark.domain.booking import Booking
+    from earmark.domain.ids import RefundId
+    from earmark.domain.payment import Payment, Refund
+    from earmark.engine.ports import Dossier, Ids, Transaction
+
+
+async def hear_refund(
+    transaction: Transaction, *, report: RefundReport, refund_id: RefundId, about: Dossier, ids: Ids
+) -> Payment:
+    """Lay what the gateway said of a refund over what is known of it."""
+    opening = await transaction.begin([])
+    ledger = Ledger(now=opening.now, ids=ids)
+    booking = (await transaction.lock_bookings({about.booking.id}))[about.booking.id]
+    before = (await transaction.lock_payments({about.payment.id}))[about.payment.id]
+    refunds = {one.id: one for one in await transaction.read_refunds(before.id)}
+    refund, after = _heard(ledger, booking, before, refunds.pop(refund_id), report)
+    on_their_way = any(one.state is RefundState.PENDING for one in (refund, *refunds.values()))
+    after = ledger.pay(notes.scheduled(before, after, about=about, now=ledger.now, open_question=on_their_way))
+    await transaction.write(ledger.changes())
+    return after
+
+
+def _heard(
+    ledger: Ledger, booking: Booking, before: Payment, refund: Refund, report: RefundReport
+) -> tuple[Refund, Payment]:
+    after = before
+    known = msgspec.structs.replace(refund, gateway_id=report.gateway_id or refund.gateway_id, code=report.code)
+    match refund.state, report.standing:
+        case RefundState.PENDING, RefundStanding.DONE:
+            after = law.repaid(before, refund)
+            refund = ledger.refund(msgspec.structs.replace(known, state=RefundState.DONE))
+            notes.note(ledger, booking, before, after, reason=refund.reason, refunded=refund.amount)
+        case RefundState.PENDING, RefundStanding.REFUSED:
+            after = law.flagged(before, code=report.code or "refund_refused")
+            refund = ledger.refund(msgspec.structs.replace(known, state=RefundState.REFUSED))
+            notes.note(ledger, booking, before, after, reason="the gateway refused the refund", refused=refund.amount)
+        case RefundState.PENDING, RefundStanding.PROCESSING if known != refund:
+            refund = ledger.refund(known)
+        case RefundState.DONE, RefundStanding.REFUSED:
+            after = law.came_back(before, refund, code=report.code or "refund_failed")
+            refund = ledger.refund(msgspec.structs.replace(known, state=RefundState.REFUSED))
+            why = "a refund that was made has failed since"
+            notes.note(ledger, booking, before, after, reason=why, refused=refund.amount)
+    return refund, after
