@@ -7,15 +7,16 @@ from collections import Counter
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from tests.money.world import SEATS, World
+from tests.money.books import account_of
+from tests.money.world import PRICES, SEATS, World
 
 from earmark.domain.machine import State
-from earmark.domain.payment import PaymentState
+from earmark.engine.money import LATE
 from earmark.engine.teller import CallbackMismatch
 from earmark.errors import EarmarkError
 from earmark.library import Earmark
 from earmark.payments.sandbox.faults import Fault
-from earmark.payments.sandbox.model import Status
+from earmark.payments.sandbox.model import RefundStatus, Status
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from earmark.clock import MovableClock
     from earmark.domain.booking import Booking
     from earmark.engine.ports import Store
+    from earmark.payments.sandbox.model import Intent, Refund
     from earmark.uuids import Uuid7Ids
 
 METHODS = (
@@ -32,6 +34,8 @@ METHODS = (
     "pm_card_processing",
     "pm_card_authenticationRequired",
     "pm_card_capture_fail",
+    "pm_card_refund_pending",
+    "pm_card_refund_fail",
 )
 OF_CALLS = (
     Fault.ERROR_BEFORE,
@@ -41,8 +45,12 @@ OF_CALLS = (
     Fault.HANG,
     Fault.HANG_AFTER,
     Fault.LATE_SUCCESS,
+    Fault.SLOW,
+    Fault.SLOW_AFTER,
 )
 OF_CALLBACKS = (Fault.DUPLICATE, Fault.REORDER, Fault.DELAY, Fault.LOSE)
+SLOW_SECONDS = 0.08
+"""By the loop's time: longer than the shop is patient, so that what it gave up happens all the same."""
 STEPS = 40
 RULES: tuple[dict[str, int], ...] = (
     {},
@@ -51,6 +59,7 @@ RULES: tuple[dict[str, int], ...] = (
 )
 """How the events of the seeds give money back, in turn."""
 STARTS_IN = timedelta(hours=2)
+RECLAIMED = "late money, and everything was still free"
 
 
 class Chaos:
@@ -68,26 +77,20 @@ class Chaos:
 
     async def run(self) -> list[str]:
         """Everything at once, then peace; what does not agree in the end."""
-        await self.world.open(**self._rules)
-        script = self.world.sandbox.script
-        for fault in OF_CALLS:
-            script.add(fault, probability=0.04, times=None, seconds=self._random.choice([None, 30, 2000]))
-        for call in ("authorise", "capture"):
-            # A refund that is refused for good is a human's to settle, and has a test of its own.
-            script.add(Fault.DECLINE, call, probability=0.05, times=None)
-        for fault in OF_CALLBACKS:
-            script.add(fault, probability=0.15, times=None, seconds=self._random.choice([1, 600]))
+        await self.world.open(*PRICES, **self._rules)
+        self._disturb()
         acts = (
-            self._buy,
-            self._buy,
-            self._buy,
+            *[self._buy] * 4,
             self._pass_time,
             self._look_after,
             self._undo,
+            self._undo,
+            self._give_back,
             self._decide,
             self._call,
         )
         for _ in range(STEPS):
+            self.seen["acts"] += 1
             try:
                 await self._random.choice(acts)()
             except EarmarkError as refused:
@@ -96,16 +99,33 @@ class Chaos:
         await self._count()
         return await self.world.disagreements()
 
+    def _disturb(self) -> None:
+        """Everything that the bank can do wrong, now and then."""
+        script = self.world.sandbox.script
+        for fault in OF_CALLS:
+            slow = fault in {Fault.SLOW, Fault.SLOW_AFTER}
+            seconds = SLOW_SECONDS if slow else self._random.choice([None, 30, 2000])
+            script.add(fault, probability=0.04, times=None, seconds=seconds)
+        script.add(Fault.LATE_SUCCESS, "authorise", probability=0.06, times=None, seconds=2000)
+        script.add(Fault.DECLINE, probability=0.05, times=None)
+        for fault in OF_CALLBACKS:
+            script.add(fault, probability=0.15, times=None, seconds=self._random.choice([1, 600]))
+
     async def _buy(self) -> None:
-        seats = self._random.sample(SEATS, self._random.randint(1, 3))
-        buyer = f"buyer {self._random.randint(1, 4)}"
-        held = await self.world.hold(*seats, buyer=buyer, ttl=self._random.choice([5, 600, 1700]))
+        seats = self._random.sample(SEATS, self._random.randint(0, 3))
+        held = await self.world.hold(
+            *seats,
+            units=self._random.randint(0 if seats else 1, 2),
+            currency=self._random.choice(list(PRICES)),
+            buyer=f"buyer {self._random.randint(1, 4)}",
+            ttl=self._random.choice([5, 600, 1700]),
+        )
         self._bookings.append(held)
         await self._pay(held)
 
     async def _pay(self, booking: Booking) -> None:
         method = self._random.choice(METHODS)
-        ask = self.world.ask_to_pay(booking, method=method, automatic=self._random.random() < 0.3)
+        ask = self.world.ask_to_pay(booking, method=method, automatic=self._random.random() < 0.5)
         paid = await self.world.pay(ask)
         self.seen[f"first {paid.payment.state}"] += 1
         if self._random.random() < 0.3:
@@ -116,13 +136,35 @@ class Chaos:
             return
         booking = await self.world.booking(self._random.choice(self._bookings))
         if booking.state is State.CONFIRMED:
-            whole = self._random.random() < 0.6
-            seats = [] if whole else [self._random.choice(booking.lines.seats).id]
-            await self.world.cancel(booking, *seats)
+            await self._cancel(booking)
         elif booking.state is State.HELD and self._random.random() < 0.5:
             await self._pay(booking)
         else:
             await Earmark(self.world.engine, live=False).release(booking.id)
+
+    async def _cancel(self, booking: Booking) -> None:
+        """All of it, a seat, or a unit."""
+        lines = booking.lines
+        if self._random.random() < 0.5 or lines.units == 1:
+            await self.world.cancel(booking)
+        elif lines.pools and self._random.random() < 0.5:
+            await self.world.cancel(booking, units=1)
+            self.seen["cancelled a unit"] += 1
+        elif lines.seats:
+            await self.world.cancel(booking, self._random.choice(lines.seats).id)
+            self.seen["cancelled a seat"] += 1
+
+    async def _give_back(self) -> None:
+        """Some money of something sold, by hand: at times more than there is."""
+        sold = [booking for booking in self._bookings if await self._is_sold(booking)]
+        if sold:
+            booking = self._random.choice(sold)
+            amount = self._random.randint(1, booking.total)
+            await self.world.refund(self.world.ask_to_refund(booking, amount))
+            self.seen["given back by hand"] += 1
+
+    async def _is_sold(self, booking: Booking) -> bool:
+        return (await self.world.booking(booking)).state is State.CONFIRMED
 
     async def _pass_time(self) -> None:
         """Mostly forward, and now and then back."""
@@ -145,37 +187,53 @@ class Chaos:
         self.seen["callback" if taken else "callback of nobody"] += 1
 
     async def _decide(self) -> None:
-        """Banks and buyers make up their minds, about some."""
-        for intent in self.world.bank.intents():
+        """Banks and buyers make up their minds, about some; some of what was refused comes after all."""
+        for one in self._waiting():
             if self._random.random() < 0.5:
-                self._end(intent.id, intent.status)
+                self._end(one)
+        if self._random.random() < 0.3:
+            self.world.bank.land()
 
-    def _end(self, intent_id: str, status: Status) -> None:
+    def _waiting(self) -> list[Intent | Refund]:
+        """What the bank or its buyers may have to decide."""
+        return [*self.world.bank.intents(), *self.world.bank.refunds()]
+
+    def _end(self, one: Intent | Refund) -> None:
         succeed = self._random.random() < 0.7
-        if status is Status.PROCESSING:
-            self.world.bank.decide(intent_id, succeed=succeed)
-        elif status is Status.REQUIRES_ACTION:
-            self.world.bank.act(intent_id, succeed=succeed)
+        if one.status in {Status.PROCESSING, RefundStatus.PENDING}:
+            self.world.bank.decide(one.id, succeed=succeed)
+        elif one.status is Status.REQUIRES_ACTION:
+            self.world.bank.act(one.id, succeed=succeed)
 
     async def _make_peace(self) -> None:
         """Nothing goes wrong any more, everybody decides, and the reconciler has a day."""
         self.world.sandbox.script.clear()
+        await self.world.quiet()
         for _ in range(3):
             self.world.bank.land()
-            for intent in self.world.bank.intents():
-                self._end(intent.id, intent.status)
+            for one in self._waiting():
+                self._end(one)
             await self.world.settle()
             await self.world.sandbox.courier.send_due(flush=True)
         await self.world.settle()
 
     async def _count(self) -> None:
-        for booking in self._bookings:
-            self.seen[f"booking {(await self.world.booking(booking)).state}"] += 1
-            for entry in await self.world.store.read_history(booking.id):
+        self.seen["seeds"] += 1
+        for call in self.world.sandbox.desk.calls:
+            self.seen[f"fault {call.fault}"] += call.fault is not None
+        for letter in self.world.sandbox.courier.letters:
+            self.seen[f"fault {letter.fault}"] += letter.fault is not None
+        for held in self._bookings:
+            account = await account_of(self.world, await self.world.booking(held))
+            self.seen[f"booking {account.booking.state}"] += 1
+            self.seen[f"sold in {account.booking.currency}"] += account.worth > 0
+            for entry in await self.world.store.read_history(held.id):
+                self.seen["re-claims"] += entry.reason == RECLAIMED
                 if "fee" in (money := entry.facts.get("payment", {})):
                     self.seen[f"cancelled {money['reason']}{' with a fee' if money['fee'] else ''}"] += 1
-            for payment, refunds in await self.world.store.list_payments(booking.id):
+            for payment, refunds in account.payments:
                 self.seen[f"payment {payment.state}"] += 1
-                self.seen["refunds"] += len(refunds)
-                late = payment.state in {PaymentState.CAPTURED, PaymentState.REFUNDED} and not payment.due_at
-                self.seen["money settled"] += late
+                for refund in refunds:
+                    self.seen["refunds"] += 1
+                    self.seen[f"refund {refund.state}"] += 1
+                    self.seen["late refunds"] += refund.reason == LATE

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -22,7 +23,30 @@ if TYPE_CHECKING:
 
     from earmark.engine.gateway import Gateway, Order, Report
 
-CALLBACKS = 5 if os.environ.get("EARMARK_PROOF") else 3
+PROOF = bool(os.environ.get("EARMARK_PROOF"))
+CALLBACKS = 5 if PROOF else 3
+SEQUENCES = {2: 321, 3: 2005} if PROOF else {2: 49, 3: 142}
+"""How many there are of so many kinds of callbacks, counted by hand: of n callbacks kinds**n, times n + 1 places."""
+CASES = 14
+pytestmark = pytest.mark.timeout(900 if PROOF else 120)
+
+
+class Tally:
+    """What the tests of this file have gone through."""
+
+    def __init__(self) -> None:
+        self.sequences = 0
+        self.heard = 0
+        self.ends: list[int] = []
+
+
+@pytest.fixture(scope="module")
+def tally() -> Iterator[Tally]:
+    """Told in a line when they are over."""
+    counted = Tally()
+    yield counted
+    told = f"{counted.sequences} sequences with {counted.heard} callbacks in {len(counted.ends)} cases"
+    print(f"\norders: {told}, {max(counted.ends, default=0)} end state per case")  # noqa: T201 (shown with -s)
 
 
 class SlowReply:
@@ -53,7 +77,7 @@ def sequences(kinds: int, *, length: int = CALLBACKS) -> Iterator[tuple[int, ...
 
 
 async def live(
-    method: str, order: tuple[int, ...], *, automatic: bool, elsewhere: bool, succeed: bool
+    method: str, order: tuple[int, ...], *, automatic: bool, elsewhere: bool, succeed: bool, heard: Counter[int]
 ) -> tuple[str, ...]:
     """One payment, what the bank decides of it, and the news in this order; how everything ends."""
     clock = MovableClock()
@@ -78,6 +102,7 @@ async def live(
         elif event < len(world.bank.events):
             callback = world.gateway.read_callback(*world.sandbox.courier.sealed(world.bank.events[event]))
             assert await other.hear("sandbox", callback)
+            heard[event] += 1
     await world.settle()
     assert await world.disagreements() == [], order
     booking = await world.booking(held)
@@ -102,12 +127,26 @@ STORIES = [
 @pytest.mark.parametrize("method,automatic,succeed,kinds,end", STORIES)
 @pytest.mark.parametrize("elsewhere", [True, False], ids=["another server", "the same server"])
 async def test_any_order_and_any_number_of_callbacks_has_one_end(
-    method: str, kinds: int, end: tuple[str, ...], *, automatic: bool, succeed: bool, elsewhere: bool
+    method: str, kinds: int, end: tuple[str, ...], *, automatic: bool, succeed: bool, elsewhere: bool, tally: Tally
 ) -> None:
     """Also when a callback overtakes the reply to the call that it is about."""
+    heard: Counter[int] = Counter()
     ends = [
-        await live(method, order, automatic=automatic, elsewhere=elsewhere, succeed=succeed)
+        await live(method, order, automatic=automatic, elsewhere=elsewhere, succeed=succeed, heard=heard)
         for order in sequences(kinds)
     ]
+    tally.sequences += len(ends)
+    tally.heard += heard.total()
+    tally.ends.append(len(set(ends)))
     assert set(ends) == {end}
-    assert len(ends) > 40
+    assert len(ends) == SEQUENCES[kinds]
+    assert set(heard) == set(range(kinds))
+
+
+def test_no_order_is_lost() -> None:
+    """Whoever takes a case or a length out has to say so here; and no sequence comes twice."""
+    assert 2 * len(STORIES) >= CASES
+    for kinds, count in SEQUENCES.items():
+        assert len(set(sequences(kinds))) == len(list(sequences(kinds))) == count
+    longest = list(sequences(3))[-1]
+    assert len(longest) == CALLBACKS + 1

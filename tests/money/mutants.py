@@ -1,0 +1,143 @@
+"""Mistakes that a shop could make with money, one at a time: each is built in, and has to be noticed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+import msgspec
+
+from earmark.domain import payment as law
+from earmark.domain.ids import RefundId
+from earmark.domain.payment import Standing
+from earmark.engine import cancel, money, teller
+from earmark.engine.gateway import GatewaySilent, RefundOrder, RefundReport, Report
+from earmark.engine.teller import Step, Teller
+from earmark.payments.sandbox.gateway import SandboxGateway
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import pytest
+
+    from earmark.domain.payment import Payment
+    from earmark.engine.gateway import Callback, Order
+
+    Mutant = Callable[[pytest.MonkeyPatch], None]
+
+SAID = {
+    "payment_intent.payment_failed": Standing.DECLINED,
+    "payment_intent.canceled": Standing.VOIDED,
+    "payment_intent.amount_capturable_updated": Standing.AUTHORISED,
+    "payment_intent.succeeded": Standing.CAPTURED,
+}
+
+
+def a_new_key_for_each_try(patch: pytest.MonkeyPatch) -> None:
+    """A payment that is asked for again is another one to the bank."""
+    change = SandboxGateway._change
+
+    async def changed(self: SandboxGateway, name: str, work: Any, key: str | None, params: object) -> Any:
+        return await change(self, name, work, str(uuid4()) if key else None, params)
+
+    patch.setattr(SandboxGateway, "_change", changed)
+
+
+def a_refund_without_a_key(patch: pytest.MonkeyPatch) -> None:
+    """A refund that is asked for again is another one to the bank."""
+    refund = SandboxGateway.refund
+
+    async def refunded(self: SandboxGateway, order: RefundOrder) -> RefundReport:
+        return await refund(self, msgspec.structs.replace(order, refund_id=RefundId(uuid4())))
+
+    patch.setattr(SandboxGateway, "refund", refunded)
+
+
+def a_timeout_is_a_no(patch: pytest.MonkeyPatch) -> None:
+    """Who does not answer has not charged, it is thought; so nobody looks back either."""
+    ask = Teller._ask
+
+    async def asked(self: Teller, gateway: Any, step: Step, payment: Payment, *, first: bool) -> Report:
+        try:
+            return await ask(self, gateway, step, payment, first=first)
+        except GatewaySilent:
+            if step is not Step.AUTHORISE:
+                raise
+            return Report(standing=Standing.DECLINED, code="timeout")
+
+    patch.setattr(Teller, "_ask", asked)
+    _never_look_back(patch)
+
+
+def the_last_callback_is_right(patch: pytest.MonkeyPatch) -> None:
+    """What a callback says is believed, each time that it comes, in the order in which it comes."""
+
+    async def hear(self: Teller, gateway: str, callback: Callback) -> bool:
+        about = await self._engine.store.read_dossier(callback.payment_id) if callback.payment_id else None  # type: ignore[arg-type]
+        if about is None:
+            return False
+        if callback.kind in SAID:
+            report = Report(standing=SAID[callback.kind], gateway_id=callback.gateway_id, captured=callback.amount or 0)
+            await self._hear(report, about)
+        assert gateway == about.payment.gateway
+        return True
+
+    patch.setattr(Teller, "hear", hear)
+    _never_look_back(patch)
+
+
+def late_money_is_kept(patch: pytest.MonkeyPatch) -> None:
+    """It came, and nobody asks what for."""
+    patch.setattr(money._Hearing, "_give_back", lambda _, payment, **__: payment)
+
+
+def nobody_asks_again(patch: pytest.MonkeyPatch) -> None:
+    """What was asked once without an answer is left to itself."""
+    scheduled = law.scheduled
+
+    def once(payment: Payment, *, tried: bool, **how: Any) -> Payment:
+        after = scheduled(payment, tried=tried, **how)
+        return msgspec.structs.replace(after, due_at=None) if tried else after
+
+    patch.setattr(law, "scheduled", once)
+
+
+def a_cancellation_forgets_the_money(patch: pytest.MonkeyPatch) -> None:
+    """The seats return, and what goes back is told and not recorded."""
+    patch.setattr(
+        cancel,
+        "owe",
+        lambda ledger, before, *_, **__: ledger.pay(msgspec.structs.replace(before, version=before.version + 1)),
+    )
+
+
+def what_is_given_up_is_not_voided(patch: pytest.MonkeyPatch) -> None:
+    """The booking is lost, and the buyer's money stays set aside."""
+
+    async def void(_: SandboxGateway, order: Order) -> Report:
+        return Report(standing=Standing.VOIDED, gateway_id=order.gateway_id)
+
+    patch.setattr(SandboxGateway, "void", void)
+
+
+def everything_is_charged_in_euro(patch: pytest.MonkeyPatch) -> None:
+    """The same numbers, in the wrong money."""
+    order_of = teller.order_of
+    patch.setattr(teller, "order_of", lambda payment: msgspec.structs.replace(order_of(payment), currency="EUR"))
+
+
+def _never_look_back(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(law, "_look_back_at", lambda *_, **__: None)
+
+
+MUTANTS: tuple[Mutant, ...] = (
+    a_new_key_for_each_try,
+    a_refund_without_a_key,
+    a_timeout_is_a_no,
+    the_last_callback_is_right,
+    late_money_is_kept,
+    nobody_asks_again,
+    a_cancellation_forgets_the_money,
+    what_is_given_up_is_not_voided,
+    everything_is_charged_in_euro,
+)

@@ -1,0 +1,38 @@
+"""The control of the seeds: mistakes that are built in are noticed, and by what they do to the money."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.money.chaos import Chaos
+from tests.money.hurry import StillClock, run
+from tests.money.mutants import MUTANTS
+
+from earmark.store.memory import MemoryStore
+from earmark.uuids import Uuid7Ids
+
+if TYPE_CHECKING:
+    from tests.money.mutants import Mutant
+
+SEEDS_MAX = 20
+
+
+def wrong_with(seed: int) -> list[str]:
+    """What does not agree after one seed's worth of chaos."""
+    clock = StillClock()
+    return run(Chaos(MemoryStore(clock=clock), clock=clock, ids=Uuid7Ids(), seed=seed).run())
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.__name__)
+def test_a_mistake_with_money_is_noticed_within_a_few_seeds(mutant: Mutant) -> None:
+    """And without it the very seed that noticed it is right."""
+    for seed in range(SEEDS_MAX):
+        with pytest.MonkeyPatch.context() as patch:
+            mutant(patch)
+            wrong = wrong_with(seed)
+        if wrong:
+            print(f"\n{mutant.__name__}: noticed by seed {seed}: {wrong[0]}")  # noqa: T201 (shown with -s)
+            break
+    assert wrong, f"not noticed by {SEEDS_MAX} seeds"
+    assert wrong_with(seed) == []
