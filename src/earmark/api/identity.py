@@ -41,6 +41,7 @@ HOUSE = "house"
 """The issuer of guests' tokens: no key, but whoever serves."""
 
 _STORED = re.compile(r"ek_(?:test|live)_[0-9a-f]{64}")
+_OF_TESTS = "test:"
 _BUYS = frozenset({Scope.BUY})
 _EVERYTHING = frozenset(Scope)
 
@@ -55,8 +56,11 @@ class Principal(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def caller(self) -> str:
-        """In whose name idempotency keys are remembered: those of tests are apart from those that are live."""
-        return self.actor.name if self.actor.live else f"{self.actor.name} (test)"
+        """In whose name idempotency keys are remembered: those of tests are apart from those that are live.
+
+        The kind stands in front of `buyer:` and `key:`, where nobody's name can imitate it.
+        """
+        return self.actor.name if self.actor.live else f"{_OF_TESTS}{self.actor.name}"
 
 
 class Doubt(msgspec.Struct, frozen=True, kw_only=True):
