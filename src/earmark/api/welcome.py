@@ -56,7 +56,7 @@ async def _recognise(scope: Asked, headers: Mapping[bytes, bytes], house: House,
     Where it may be anybody, nobody is looked up and nobody is slowed down.
     """
     identity = house.identity
-    credential = _shown(headers)
+    credential = shown(headers)
     if credential is None:
         return None
     found = identity.recognise(credential, now=house.clock.now())
@@ -78,7 +78,7 @@ async def _recognise(scope: Asked, headers: Mapping[bytes, bytes], house: House,
     return known
 
 
-def _shown(headers: Mapping[bytes, bytes]) -> str | None:
+def shown(headers: Mapping[bytes, bytes]) -> str | None:
     """The key or token that a request carries."""
     authorization, cookies = _text(headers, b"authorization"), _text(headers, b"cookie")
     cookie = cookie_parser(cookies).get(COOKIE) if cookies and not authorization else None

@@ -37,6 +37,8 @@ RETRY_SECONDS = (0.5, 3.0)
 """Readers that are sent away together come back apart."""
 STOPPING = "stopping"
 RENEW = "renew"
+CREDENTIAL_ENDED = "credential_ended"
+"""What let the reader in has ended: the key was revoked, or the token's time is over."""
 
 log = logs.get()
 
@@ -54,6 +56,8 @@ class Reader:
         self._revision = channel.scene.revision
         self._began = self._sent = now
         self._end: frames.End | None = None
+        self._at_once = False
+        self._until: float | None = None
         self._beat = False
         self._gone = False
         self._waiter: asyncio.Future[None] | None = None
@@ -92,8 +96,13 @@ class Reader:
         self._gone = True
         self.wake()
 
-    def end(self, reason: str) -> None:
-        """Let them have one last event, that says so."""
+    def stay(self, seconds: float | None) -> None:
+        """Until what let them in ends by itself, if it does."""
+        self._until = None if seconds is None else time.monotonic() + seconds
+
+    def end(self, reason: str, *, at_once: bool = False) -> None:
+        """Let them have one last event, that says so; at once, whatever else they have not heard."""
+        self._at_once = self._at_once or at_once
         self._end = self._end or frames.End(reason=reason, retry_seconds=round(random.uniform(*RETRY_SECONDS), 2))  # noqa: S311 (jitter)
         self.wake()
 
@@ -103,6 +112,8 @@ class Reader:
             if now - self.sending_since >= stall_seconds and self._task is not None and not self.stalled:
                 self.stalled = True
                 self._task.cancel()
+        elif self._until is not None and now >= self._until:
+            self.end(CREDENTIAL_ENDED, at_once=True)
         elif now - self._began >= self._hub.life_seconds_max:
             self.end(RENEW)
         elif now - self._sent >= heartbeat_seconds:
@@ -113,6 +124,9 @@ class Reader:
         """What to send now. A sign of life is only sent when there is nothing else."""
         if self._gone:
             return None
+        if self._end is not None and self._at_once:
+            self._gone = True
+            return frames.last(self._end)
         beat, self._beat = self._beat, False
         scene = self.channel.scene
         if self._first is not None:
