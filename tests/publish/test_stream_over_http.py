@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 
 from earmark.api.app import create_app
 from earmark.api.door import House
 from earmark.api.events import draw
 from earmark.api.identity import Doubt, Identity, Scope, hash_of, new_key, new_key_id
+from earmark.api.limits import Limits
 from earmark.api.metrics import Metrics
 from earmark.api.welcome import COOKIE
 from earmark.domain.ids import Buyer
@@ -182,6 +185,39 @@ async def test_more_readers_than_one_process_serves_are_refused(house: House, sh
     assert (await let_in.take())["status"] == 200
     for client in (clients[1], let_in):
         await client.hang_up()
+
+
+@pytest.mark.parametrize("who", ["buyer", "key"])
+async def test_one_caller_has_so_many_streams_at_once(house: House, shop: Earmark, who: str) -> None:
+    """429 to the one more, though the process has room; others come in, and there is room again once one has left."""
+    del shop
+    bounded = msgspec.structs.replace(house, limits=Limits(streams_per_buyer=1, streams_per_key=1))
+    alice = house.identity.issue(Buyer("alice"), now=house.clock.now(), seconds=600)
+    mine, other = (alice, KEY) if who == "buyer" else (KEY, alice)
+    first = await following(bounded, mine)
+    refused = Client(bounded, **bearer(mine))
+    start = await refused.take()
+    assert (start["status"], dict(start["headers"])[b"retry-after"]) == (429, b"1")
+    problem = json.loads((await refused.take())["body"])
+    assert (problem["code"], problem["per"], problem["limit"]) == ("too_many_requests", who, 1)
+    await (await following(bounded, other)).hang_up()
+    await first.hang_up()
+    again = await following(bounded, mine)
+    control = await following(house, mine)
+    for client in (again, control):
+        await client.hang_up()
+    assert house.hub is not None
+    assert not house.hub._callers, "nothing is left behind"
+
+
+async def test_a_stream_that_is_refused_is_not_counted(house: House, shop: Earmark) -> None:
+    """Who asks for an event that is not there, again and again, may still follow one that is."""
+    del shop
+    bounded = msgspec.structs.replace(house, limits=Limits(streams_per_key=1))
+    for _ in range(3):
+        unknown = Client(bounded, path="/v1/events/nothing/stream", **bearer())
+        assert (await unknown.take())["status"] == 404
+    await (await following(bounded, KEY)).hang_up()
 
 
 async def test_a_client_that_takes_nothing_is_let_go(house: House, shop: Earmark) -> None:

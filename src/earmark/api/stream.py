@@ -40,7 +40,9 @@ async def stream(visit: Visit) -> Response:
     hub = visit.house.hub
     if hub is None:
         raise StoreUnavailable(because="nobody follows events in this process")
-    reader = await hub.join(event_id, live=actor.live, buyer=actor.buyer, after=_last_seen(visit))
+    caller = visit.principal.caller
+    visit.house.limits.check_streams(visit.principal, open_=hub.followed_by(caller))
+    reader = await hub.join(event_id, live=actor.live, buyer=actor.buyer, after=_last_seen(visit), caller=caller)
     if reader is None:
         raise EventUnknown(event_id=event_id)
     credential = shown(visit.headers) or ""

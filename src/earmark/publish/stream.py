@@ -46,8 +46,11 @@ log = logs.get()
 class Reader:
     """Somebody who follows an event: `async with reader: async for data in reader: …`, and nobody waits for them."""
 
-    def __init__(self, hub: Hub, channel: Channel, *, buyer: Buyer | None, first: bytes, now: float) -> None:
+    def __init__(
+        self, hub: Hub, channel: Channel, *, buyer: Buyer | None, first: bytes, now: float, caller: str | None = None
+    ) -> None:
         self.channel = channel
+        self.caller = caller
         self.stalled = False
         self.sending_since: float | None = None
         self._hub = hub
@@ -169,6 +172,8 @@ class Hub:
         self._channels: dict[EventId, Channel] = {}
         self._readers: dict[EventId, set[Reader]] = {}
         self._joining: Counter[EventId] = Counter()
+        self._callers: Counter[str | None] = Counter()
+        """How many each has, or is about to have."""
         self._opening: dict[EventId, asyncio.Task[Channel]] = {}
         self._closing: set[asyncio.Task[None]] = set()
         self._tasks: list[asyncio.Task[None]] = []
@@ -183,23 +188,34 @@ class Hub:
         """How many follow an event at this moment."""
         return sum(map(len, self._readers.values()))
 
-    async def join(self, event_id: EventId, *, live: bool, buyer: Buyer | None, after: int | None) -> Reader | None:
+    def followed_by(self, caller: str) -> int:
+        """How many streams somebody has, or is about to have."""
+        return self._callers[caller]
+
+    async def join(
+        self, event_id: EventId, *, live: bool, buyer: Buyer | None, after: int | None, caller: str | None = None
+    ) -> Reader | None:
         """Begin to follow, from an entry on if that is known; None when this kind of caller sees no such event."""
         if self._ended or self.readers + self._joining.total() >= self._readers_max:
             raise Overloaded
         self._joining[event_id] += 1
+        self._callers[caller] += 1
+        reader: Reader | None = None
         try:
             channel = await self._open(event_id)
             if channel.scene.event.live != live:
                 return None
             frame = channel.scene.snapshot() if after is None else await channel.resume(after)
             # From here to the end nothing else runs: what changes now is news to this reader.
-            reader = Reader(self, channel, buyer=buyer, first=frame.for_(buyer), now=time.monotonic())
             if self._ended:
                 raise Overloaded
+            first, now = frame.for_(buyer), time.monotonic()
+            reader = Reader(self, channel, buyer=buyer, first=first, now=now, caller=caller)
             self._readers.setdefault(event_id, set()).add(reader)
             return reader
         finally:
+            if reader is None:
+                self._uncount(caller)
             self._joining[event_id] -= 1
             if not self._joining[event_id]:
                 del self._joining[event_id]
@@ -212,7 +228,13 @@ class Hub:
             self.dropped += 1
             log.info("stream", outcome="stalled", event_id=event_id)
         self._readers.get(event_id, set()).discard(reader)
+        self._uncount(reader.caller)
         self._close_if_idle(event_id)
+
+    def _uncount(self, caller: str | None) -> None:
+        self._callers[caller] -= 1
+        if not self._callers[caller]:
+            del self._callers[caller]
 
     def promise(self, event_id: EventId, number: int) -> None:
         """Somebody has given a number to an entry of this event."""
