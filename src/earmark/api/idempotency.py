@@ -94,5 +94,6 @@ CALLS = (
         summary="Say what became of the request with an idempotency key",
         handler=recall,
         answer=ProgressAnswer,
+        or_scope=Scope.MANAGE,
     ),
 )
