@@ -59,5 +59,5 @@ def _shown(visit: Visit, webhook: Webhook, *, replayed: bool = False) -> Reply:
     """With its secret."""
     headers = {REPLAYED_HEADER: "true"} if replayed else {}
     if visit.call.status is HTTPStatus.CREATED:
-        headers["Location"] = f"/v1/webhooks/{webhook.id}"
+        headers["Location"] = f"{visit.root}/v1/webhooks/{webhook.id}"
     return say(words.secret_answer(webhook), status=visit.call.status, headers=headers)
