@@ -74,6 +74,16 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     stream_readers_max: Annotated[
         int, About("how many live streams one process serves at once", least=0, most=1_000_000)
     ] = 10_000
+    stream_readers_per_key_max: Annotated[
+        int,
+        About("how many of them for one key; 0 is no limit but the process's own", least=0, most=1_000_000),
+    ] = 0
+    stream_readers_per_buyer_max: Annotated[
+        int,
+        About(
+            "the same for the bearer of one buyer's token; 0 is no limit but the process's own", least=0, most=1_000_000
+        ),
+    ] = 20
     sweep: Annotated[
         bool,
         About(
@@ -105,6 +115,14 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     ] = 0.0
     requests_per_second_per_buyer: Annotated[
         float, About("the same for the bearer of one buyer's token; 0 is no limit", least=0, most=1_000_000)
+    ] = 20.0
+    guests_per_second_per_address: Annotated[
+        float,
+        About(
+            "how many guests one address may become, on average over three seconds; 0 is no limit",
+            least=0,
+            most=1_000_000,
+        ),
     ] = 20.0
     per_buyer_max: Annotated[
         int | None,

@@ -115,7 +115,7 @@ async def takes_over(service: Service, shop: Caller, database: str) -> str:
         buyer, token = await become_guest(nobody)
     async with calling(service, token=token) as guest:
         dying = Crashing(await asyncpg.connect(database))
-        await dying.claim(f"buyer:{buyer} (test)", key)
+        await dying.claim(f"test:buyer:{buyer}", key)
         for _ in range(20):
             busy = await guest.hold(event, buyer=None, seats=["A1"], idempotency_key=key)
             if busy.status_code == 409:

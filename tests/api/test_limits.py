@@ -137,6 +137,38 @@ async def test_a_caller_cannot_choose_the_address_that_is_counted(house: House, 
     assert address_of(None, forwarded=None, trust_proxy=True) == ""
 
 
+async def test_a_line_of_the_caller_s_own_above_the_proxy_s_is_not_believed(house: House, ticks: Ticks) -> None:
+    """A proxy may add a line of its own: of all lines together, what it added is the last."""
+    bounded = msgspec.structs.replace(house, limits=Limits(timer=ticks), trust_proxy=True)
+    async with client(bounded, "ek_test_wrong") as guessing:
+        for n in range(FAILURES_BURST + 1):
+            lines = [("X-Forwarded-For", f"198.51.100.{n}"), ("X-Forwarded-For", "203.0.113.7")]
+            answer = await guessing.get("/v1/events", headers=[*guessing.headers.multi_items(), *lines])
+        assert answer.status_code == 429, "the control is above: what differs in the last place is another address"
+
+
+async def test_an_address_cannot_become_guest_after_guest(house: House, event: str, ticks: Ticks) -> None:
+    """Each new guest would have a full bucket, so those who come are counted by where they come from."""
+    bounded = msgspec.structs.replace(house, limits=Limits(guests_per_address=1, timer=ticks))
+    async with client(bounded, "") as nobody:
+        said = []
+        for _ in range(4):
+            nobody.cookies.clear()
+            said.append(await nobody.post("/v1/guests"))
+        assert [one.status_code for one in said] == [201, 201, 201, 429]
+        assert (said[-1].json()["code"], said[-1].json()["per"]) == ("too_many_requests", "address")
+        assert "set-cookie" not in said[-1].headers
+        assert said[-1].headers["Retry-After"] == "1"
+        ticks.now += 1
+        assert (await nobody.post("/v1/guests")).status_code == 201
+        assert (await nobody.get(f"/v1/events/{event}")).status_code == 200, "who is a guest already goes on"
+    async with client(bounded, "", address="192.0.2.2") as elsewhere:
+        assert (await elsewhere.post("/v1/guests")).status_code == 201
+    async with client(house, "") as control:
+        for _ in range(20):
+            assert (await control.post("/v1/guests")).status_code == 201, "the control: without the limit, any number"
+
+
 @pytest.mark.parametrize(
     "scheme,forwarded,trust,secure",
     [

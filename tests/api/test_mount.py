@@ -41,7 +41,7 @@ def app(request: pytest.FixtureRequest) -> Any:
 @pytest.fixture
 async def service(app: Any, tmp_path: Path) -> AsyncIterator[Service]:
     url = f"sqlite:///{tmp_path}/shop.sqlite3"
-    service = mount(app, "/shop/tickets", database_url=url, admin_key=KEY, guests=True)
+    service = mount(app, "/shop/tickets", database_url=url, admin_key=KEY, guests=True, webhook_private=True)
     async with app.router.lifespan_context(app):
         yield service
 
@@ -78,12 +78,15 @@ async def test_a_key_means_the_same_under_every_prefix(app: Any, service: Servic
 
 
 async def test_what_it_points_at_is_under_the_prefix(browser: httpx2.AsyncClient) -> None:
-    """Where a new event is, which methods a path takes, and for which paths a guest's cookie is."""
+    """Where a new event or webhook is, which methods a path takes, and for which paths a guest's cookie is."""
     body = {"id": "play", "name": "A play", "currency": "EUR", "pools": [{"id": "GA", "capacity": 1, "price": 1}]}
     authorised = {"Authorization": f"Bearer {KEY}"}
     made = await browser.post("/shop/tickets/v1/events", json=body, headers=authorised)
     assert made.headers["location"] == "/shop/tickets/v1/events/play"
     assert (await browser.get(made.headers["location"], headers=authorised)).json()["id"] == "play"
+    hook = await browser.post("/shop/tickets/v1/webhooks", json={"url": "http://127.0.0.1:9/"}, headers=authorised)
+    assert hook.headers["location"] == f"/shop/tickets/v1/webhooks/{hook.json()['id']}"
+    assert (await browser.get(hook.headers["location"], headers=authorised)).json()["id"] == hook.json()["id"]
     stray = await browser.delete("/shop/tickets/v1/bookings")
     assert (stray.status_code, stray.headers["allow"]) == (405, "GET, POST")
     described = (await browser.get("/shop/tickets/openapi.json")).json()

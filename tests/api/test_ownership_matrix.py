@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from earmark.api.identity import Identity, new_guest
+from earmark.api.identity import Identity, Principal, new_guest
 from earmark.domain.ids import Buyer
 from earmark.domain.key import Scope
+from earmark.domain.payment import payment_id_for
 from earmark.engine.asks import Actor
 
-from .matrix import ADMIN, Answer, Kind, Operation, World, altered, open_world
+from .matrix import ADMIN, VICTIM_KEY, Answer, Kind, Operation, World, altered, open_world
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -170,6 +171,46 @@ async def test_another_buyer_learns_nothing_by_trying_for_the_same_seat(world: W
         assert not [canary for canary in kind.secrets if canary in answer.text]
         theirs = await world.ask("GET", f"/v1/bookings?buyer={kind.victim}", credential=token)
         assert theirs.status == 403
+
+
+@pytest.mark.parametrize("name", ["{} (test)", "test:{}", "test:buyer:{}", "test:\x1f{}"])
+@pytest.mark.parametrize("kind", ["live", "test"])
+async def test_no_name_reaches_the_idempotency_keys_of_the_other_kind(world: World, name: str, kind: str) -> None:
+    """Whatever a buyer is called: what a key did in the other world is not told, and a payment there is another's."""
+    live = kind == "live"
+    theirs, own = world.kinds[not live], world.kinds[live]
+    _, secret = await world.key(Scope.SELL, live=live)
+    for buyer in {name.format(theirs.victim), theirs.victim}:
+        token = await world.token(secret, buyer)
+        answer, said = await _recall(world, token)
+        assert (answer.status, '"state":"unknown"' in answer.text) == (200, True), answer.text
+        assert not [canary for canary in theirs.secrets if canary in answer.text and canary not in said]
+        body = {"event_id": own.event, "pools": {"GA": 1}}
+        held = await world.ask("POST", "/v1/bookings", credential=token, body=body)
+        assert held.status == 201, held.text
+
+
+async def _recall(world: World, token: str) -> tuple[Answer, str]:
+    path = f"/v1/idempotency/{VICTIM_KEY}-hold"
+    return await world.ask("GET", path, credential=token), path
+
+
+async def test_the_control_the_victim_is_told(world: World) -> None:
+    """The same question by whom it was: the key did something."""
+    for kind in world.kinds.values():
+        _, secret = await world.key(Scope.SELL, live=kind.live)
+        answer, _ = await _recall(world, await world.token(secret, kind.victim))
+        assert kind.held in answer.text
+
+
+def test_no_two_callers_share_a_payment() -> None:
+    """A payment's id is made of caller and key: live or test, a buyer or a key, each has its own."""
+    names = ("ann", "ann (test)", "test:ann", "test:buyer:ann", "buyer:ann")
+    actors = [
+        Actor(name=f"{who}:{name}", live=live) for who in ("buyer", "key") for name in names for live in (True, False)
+    ]
+    callers = [Principal(actor=actor, scopes=frozenset(), issuer="k").caller for actor in actors]
+    assert len({payment_id_for(caller, "k") for caller in callers}) == len(actors)
 
 
 async def test_a_revoked_key_is_nobody_within_a_second_and_its_tokens_with_it(world: World) -> None:

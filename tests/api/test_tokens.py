@@ -180,6 +180,21 @@ async def test_a_manager_reads_events_and_no_bookings(shop: Shop) -> None:
         assert (await box_office.get("/v1/bookings")).status_code == 403
 
 
+async def test_a_manager_is_told_what_became_of_its_own_requests(shop: Shop) -> None:
+    """Of an event that it made, and of no other caller's keys; a key that neither buys nor manages asks for nothing."""
+    (_, own), (_, another), (_, operator) = [await shop.key(scope) for scope in (Scope.MANAGE, Scope.MANAGE, Scope.OPS)]
+    asked = "/v1/idempotency/concert-1"
+    async with shop.caller(own) as manager:
+        made = await manager.post("/v1/events", json=CONCERT, headers={"Idempotency-Key": "concert-1"})
+        assert made.status_code == 201
+        told = await manager.get(asked)
+        assert (told.status_code, told.json()["state"], told.json()["answer"]) == (200, "done", made.json())
+    async with shop.caller(another) as somebody:
+        assert (await somebody.get(asked)).json()["state"] == "unknown"
+    async with shop.caller(operator) as nobody:
+        assert (await nobody.get(asked)).status_code == 403
+
+
 async def test_a_database_that_is_silent_makes_no_key_wrong(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     """503 for a good key that was not seen lately, and for a token of one; never 401."""
     from earmark.errors import StoreUnavailable

@@ -10,12 +10,16 @@ import pytest
 
 from earmark.domain.event import Event
 from earmark.domain.ids import Buyer, EventId, SeatId
+from earmark.domain.machine import State
 from earmark.domain.policy import Policy
 from earmark.domain.seat import Seat
-from earmark.engine.asks import Actor, Answer, Create, Hold
+from earmark.engine.asks import Actor, Answer, Create, Hold, Release
 from earmark.engine.engine import Engine
-from earmark.errors import LimitExceeded
+from earmark.engine.ports import BookingFilter
+from earmark.errors import InvalidRequest, LimitExceeded
 from earmark.store.postgres.draft import NeedsLocks, PostgresDraft
+from earmark.words import asking
+from earmark.words.bodies import HoldBody
 
 if TYPE_CHECKING:
     from earmark.engine.ports import Store
@@ -69,6 +73,31 @@ async def test_an_event_s_own_limit_wins(store: Store, ids: Uuid7Ids, own: int, 
     await hold(engine, *range(fits))
     with pytest.raises(LimitExceeded):
         await hold(engine, 10)
+
+
+async def test_the_limit_bounds_live_holds_too(store: Store, ids: Uuid7Ids) -> None:
+    """Every hold has something, so there are no more holds than units; one that ends makes room for another."""
+    engine = await opened(store, ids, limit=3)
+    first = await hold(engine, 0)
+    for seat in (1, 2):
+        await hold(engine, seat)
+    with pytest.raises(LimitExceeded):
+        await hold(engine, 3)
+    ended = first.value.id  # type: ignore[union-attr]
+    await engine.release(Release(actor=SHOP, entry_id=ids.entry_id(), booking_id=ended))
+    await hold(engine, 3)
+    wanted = BookingFilter(live=False, limit=10, buyer=Buyer("ann"), state=State.HELD)
+    _, live = await store.list_bookings(wanted)
+    assert len(live) == 3
+    with pytest.raises(InvalidRequest):
+        asking.hold(
+            HoldBody(event_id="concert", buyer="ann"),
+            buyer=Buyer("ann"),
+            booking_id=ids.booking_id(),
+            actor=SHOP,
+            entry_id=ids.entry_id(),
+            memo=None,
+        )
 
 
 async def test_without_a_policy_there_is_no_limit(store: Store, ids: Uuid7Ids) -> None:

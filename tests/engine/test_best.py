@@ -15,7 +15,7 @@ from earmark.engine.asks import Actor, Create, Decided, Hold
 from earmark.engine.best import ROUNDS_MAX, BestSeats
 from earmark.engine.engine import Engine
 from earmark.engine.replay import Replays
-from earmark.errors import NoneAvailable, SeatsTaken
+from earmark.errors import NoneAvailable, OutcomeUnknown, SeatsTaken
 from earmark.store.memory import MemoryStore
 
 if TYPE_CHECKING:
@@ -23,10 +23,12 @@ if TYPE_CHECKING:
 
     from earmark.clock import MovableClock
     from earmark.engine.asks import Answer
+    from earmark.engine.ports import SeatMap
     from earmark.uuids import Uuid7Ids
 
 EVENT = EventId("concert")
 SHOP = Actor(name="shop", live=True)
+PATIENCE = 30.0
 
 
 @pytest.fixture
@@ -44,7 +46,11 @@ def ask(ids: Uuid7Ids, buyer: str = "ann") -> Hold:
 
 
 def chooser(engine: Engine, hold: Callable[[Hold], Awaitable[Answer]]) -> BestSeats:
-    return BestSeats(engine.store, hold=hold, replays=Replays(engine.store, within=10))
+    def holding(one: Hold, *, within: float) -> Awaitable[Answer]:
+        assert within <= PATIENCE
+        return hold(one)
+
+    return BestSeats(engine.store, hold=holding, replays=Replays(engine.store, within=10))
 
 
 async def turns(true: Callable[[], bool]) -> None:
@@ -66,7 +72,7 @@ async def test_whoever_is_always_too_late_is_told_so_in_the_end(engine: Engine, 
 
     best = chooser(engine, too_late)
     with pytest.raises(SeatsTaken) as refused:
-        await best.hold(ask(ids), Wish(count=2))
+        await best.hold(ask(ids), Wish(count=2), within=PATIENCE)
     assert len(tried) == ROUNDS_MAX
     assert refused.value.transient
     assert not best._houses, "nothing is left behind"
@@ -83,9 +89,9 @@ async def test_who_waits_for_what_another_was_offered_gets_it_if_it_is_not_taken
         return await engine.hold(one)
 
     best = chooser(engine, hold)
-    slow = asyncio.create_task(best.hold(ask(ids, "slow"), Wish(count=4)))
+    slow = asyncio.create_task(best.hold(ask(ids, "slow"), Wish(count=4), within=PATIENCE))
     await turns(lambda: bool(best._houses) and bool(best._houses[EVENT].offered))
-    next_ = asyncio.create_task(best.hold(ask(ids, "next"), Wish(count=4)))
+    next_ = asyncio.create_task(best.hold(ask(ids, "next"), Wish(count=4), within=PATIENCE))
     await turns(lambda: bool(best._houses[EVENT].parked))
     decide.set_result(None)
     with pytest.raises(NoneAvailable):
@@ -100,16 +106,54 @@ async def test_an_offer_to_somebody_who_left_is_made_to_the_next(engine: Engine,
     """A caller that hangs up while it is being chosen for keeps no seat from the others."""
     best = chooser(engine, engine.hold)
     for _ in range(3):
-        leaving = asyncio.create_task(best.hold(ask(ids), Wish(count=4)))
+        leaving = asyncio.create_task(best.hold(ask(ids), Wish(count=4), within=PATIENCE))
         for _turn in range(2):
             await asyncio.sleep(0)
         leaving.cancel()
         with pytest.raises(asyncio.CancelledError):
             await leaving
-    answer = await best.hold(ask(ids), Wish(count=4))
+    answer = await best.hold(ask(ids), Wish(count=4), within=PATIENCE)
     assert isinstance(answer, Decided)
     assert not best._houses
     with pytest.raises(NoneAvailable) as none:
-        await best.hold(ask(ids, "bob"), Wish(count=1))
+        await best.hold(ask(ids, "bob"), Wish(count=1), within=PATIENCE)
     assert (none.value.available, none.value.transient) == (0, True)
     await best.close()
+
+
+async def test_a_choice_that_takes_too_long_is_answered_at_the_deadline(
+    engine: Engine, ids: Uuid7Ids, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The map is never read to its end: the asker is told that nothing is known, and keeps no seat from others."""
+    may_read = asyncio.Event()
+    read_map = engine.store.read_map
+
+    async def slow(event_id: EventId) -> SeatMap:
+        await may_read.wait()
+        return await read_map(event_id)
+
+    monkeypatch.setattr(engine.store, "read_map", slow)
+    best = chooser(engine, engine.hold)
+    with pytest.raises(OutcomeUnknown):
+        await best.hold(ask(ids), Wish(count=4), within=0.01)
+    may_read.set()
+    answer = await best.hold(ask(ids, "bob"), Wish(count=4), within=PATIENCE)
+    assert isinstance(answer, Decided)
+    assert not best._houses
+
+
+async def test_the_rounds_of_one_request_share_one_deadline(engine: Engine, ids: Uuid7Ids) -> None:
+    """Who chooses again has what is left, not as much again."""
+    left: list[float] = []
+
+    async def too_late(one: Hold, *, within: float) -> Answer:
+        left.append(within)
+        await asyncio.sleep(0.001)
+        raise SeatsTaken(seats=one.seats)
+
+    best = BestSeats(engine.store, hold=too_late, replays=Replays(engine.store, within=10))
+    with pytest.raises(SeatsTaken):
+        await best.hold(ask(ids), Wish(count=2), within=PATIENCE)
+    assert len(left) == ROUNDS_MAX
+    assert PATIENCE > left[0] > left[-1]
+    assert left == sorted(left, reverse=True)

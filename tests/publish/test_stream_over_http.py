@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 
 from earmark.api.app import create_app
 from earmark.api.door import House
 from earmark.api.events import draw
-from earmark.api.identity import Identity
+from earmark.api.identity import Doubt, Identity, Scope, hash_of, new_key, new_key_id
+from earmark.api.limits import Limits
 from earmark.api.metrics import Metrics
 from earmark.api.welcome import COOKIE
 from earmark.domain.ids import Buyer
 from earmark.engine.engine import Engine
 from earmark.engine.outbox import START
 from earmark.engine.till import Till
+from earmark.errors import StoreUnavailable
 from earmark.library import Earmark
 from earmark.publish.availability import Availability
 from earmark.publish.news import Feed
@@ -28,6 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from earmark.clock import MovableClock
+    from earmark.domain.ids import KeyId
     from earmark.uuids import Uuid7Ids
 
 KEY = "ek_test_0123456789abcdef"
@@ -38,9 +43,9 @@ PATH = "/v1/events/play/stream"
 async def house(clock: MovableClock, ids: Uuid7Ids) -> AsyncIterator[House]:
     engine = Engine(MemoryStore(clock=clock), ids=ids)
     hub = hub_over(engine.store, clock=clock, feed=Feed(), stall_seconds=0.2, tick_seconds=0.05, readers_max=2)
-    yield House(
+    made = House(
         engine=engine,
-        identity=Identity(admin_key=KEY),
+        identity=Identity(admin_key=KEY, keys=engine.store.keys),
         metrics=Metrics(version="test"),
         clock=clock,
         guests=True,
@@ -48,6 +53,8 @@ async def house(clock: MovableClock, ids: Uuid7Ids) -> AsyncIterator[House]:
         till=Till(engine, {}),
         hub=hub,
     )
+    yield made
+    await made.identity.close()
     await hub.close()
 
 
@@ -180,6 +187,39 @@ async def test_more_readers_than_one_process_serves_are_refused(house: House, sh
         await client.hang_up()
 
 
+@pytest.mark.parametrize("who", ["buyer", "key"])
+async def test_one_caller_has_so_many_streams_at_once(house: House, shop: Earmark, who: str) -> None:
+    """429 to the one more, though the process has room; others come in, and there is room again once one has left."""
+    del shop
+    bounded = msgspec.structs.replace(house, limits=Limits(streams_per_buyer=1, streams_per_key=1))
+    alice = house.identity.issue(Buyer("alice"), now=house.clock.now(), seconds=600)
+    mine, other = (alice, KEY) if who == "buyer" else (KEY, alice)
+    first = await following(bounded, mine)
+    refused = Client(bounded, **bearer(mine))
+    start = await refused.take()
+    assert (start["status"], dict(start["headers"])[b"retry-after"]) == (429, b"1")
+    problem = json.loads((await refused.take())["body"])
+    assert (problem["code"], problem["per"], problem["limit"]) == ("too_many_requests", who, 1)
+    await (await following(bounded, other)).hang_up()
+    await first.hang_up()
+    again = await following(bounded, mine)
+    control = await following(house, mine)
+    for client in (again, control):
+        await client.hang_up()
+    assert house.hub is not None
+    assert not house.hub._callers, "nothing is left behind"
+
+
+async def test_a_stream_that_is_refused_is_not_counted(house: House, shop: Earmark) -> None:
+    """Who asks for an event that is not there, again and again, may still follow one that is."""
+    del shop
+    bounded = msgspec.structs.replace(house, limits=Limits(streams_per_key=1))
+    for _ in range(3):
+        unknown = Client(bounded, path="/v1/events/nothing/stream", **bearer())
+        assert (await unknown.take())["status"] == 404
+    await (await following(bounded, KEY)).hang_up()
+
+
 async def test_a_client_that_takes_nothing_is_let_go(house: House, shop: Earmark) -> None:
     """Its request ends like any other: no error is logged for it, and nothing is left running."""
     del shop
@@ -220,3 +260,100 @@ async def test_a_server_that_goes_away_ends_streams_and_is_not_ready(house: Hous
     assert start["status"] == 503
     assert (b"connection", b"close") in start["headers"]
     assert b'"code":"stopping"' in (await asked.take())["body"]
+
+
+async def stored_key(house: House) -> tuple[KeyId, str]:
+    key_id, secret = new_key_id(), new_key(live=False)
+    await house.engine.store.keys.create(
+        key_id, name="k", live=False, scopes=frozenset({Scope.SELL}), secret_hash=hash_of(secret)
+    )
+    return key_id, secret
+
+
+async def token_of(house: House, secret: str, buyer: str, *, seconds: int = 600) -> str:
+    doubt = house.identity.recognise(secret, now=house.clock.now())
+    by = await house.identity.look_up(doubt, now=house.clock.now()) if isinstance(doubt, Doubt) else doubt
+    assert by is not None
+    return house.identity.issue(Buyer(buyer), now=house.clock.now(), seconds=seconds, by=by)
+
+
+async def following(house: House, credential: str) -> Client:
+    client = Client(house, **bearer(credential))
+    assert (await client.take())["status"] == 200
+    assert (await client.event())["event"] == "snapshot"
+    return client
+
+
+@pytest.mark.parametrize("shown", ["the key", "its token"])
+async def test_a_stream_ends_with_the_key_that_let_it_in(house: House, shop: Earmark, shown: str) -> None:
+    """Revoked, its streams and those of its tokens get a last event that says why; others go on."""
+    del shop
+    key_id, secret = await stored_key(house)
+    credential = secret if shown == "the key" else await token_of(house, secret, "alice")
+    client, admin = await following(house, credential), await following(house, KEY)
+    await house.engine.store.keys.revoke(key_id)
+    ended = await client.event()
+    assert (ended["event"], ended["data"]["reason"]) == ("end", "credential_ended")
+    await asyncio.wait_for(client.task, timeout=FACT_SECONDS_MAX)
+    back = Client(house, **bearer(credential))
+    assert (await back.take())["status"] == 401
+    assert not admin.task.done()
+    await admin.hang_up()
+    assert house.identity._vigil is not None
+    assert (house.identity._vigil._watched, house.identity._vigil._task) == ({}, None), "nothing is left behind"
+
+
+@pytest.mark.parametrize("issuer", ["a key", "the house"])
+async def test_a_stream_ends_with_its_token(house: House, shop: Earmark, issuer: str) -> None:
+    """A token that is over lets nobody follow, whoever issued it."""
+    del shop
+    if issuer == "a key":
+        token = await token_of(house, (await stored_key(house))[1], "alice", seconds=1)
+    else:
+        token = house.identity.issue(Buyer("guest"), now=house.clock.now(), seconds=1)
+    client = await following(house, token)
+    ended = await client.event()
+    assert (ended["event"], ended["data"]["reason"]) == ("end", "credential_ended")
+    await asyncio.wait_for(client.task, timeout=FACT_SECONDS_MAX)
+
+
+async def test_a_store_that_does_not_say_ends_no_stream(
+    house: House, shop: Earmark, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody is sent away by guessing; once the store speaks again, it is asked again."""
+    del shop
+    key_id, secret = await stored_key(house)
+    client = await following(house, secret)
+    ring, asked = house.identity._ring, asyncio.Queue[None]()
+    assert ring is not None
+    look = ring.look
+
+    async def silent(handle: bytes | str) -> None:
+        del handle
+        asked.put_nowait(None)
+        raise StoreUnavailable(because="a test")
+
+    monkeypatch.setattr(ring, "look", silent)
+    await house.engine.store.keys.revoke(key_id)
+    for _ in range(2):
+        await asyncio.wait_for(asked.get(), timeout=FACT_SECONDS_MAX)
+    assert client.sent.empty()
+    monkeypatch.setattr(ring, "look", look)
+    assert (await client.event())["data"]["reason"] == "credential_ended"
+
+
+async def test_without_the_vigil_a_stream_outlives_its_key(
+    house: House, shop: Earmark, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The control: nobody looks again, and news still comes after the key was revoked."""
+    monkeypatch.setattr(house.identity, "_vigil", None)
+    key_id, secret = await stored_key(house)
+    client = await following(house, secret)
+    await house.engine.store.keys.revoke(key_id)
+    status = 200
+    while status != 401:
+        status = (await Client(house, path="/v1/events", **bearer(secret)).take())["status"]
+    await shop.hold("play", buyer="alice", seats=["A1"])
+    await house.engine.store.outbox.number(after=START, limit=10)
+    assert (await client.event())["event"] == "delta"
+    await client.hang_up()

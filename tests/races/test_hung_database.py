@@ -28,15 +28,24 @@ from earmark.wiring import open_sandbox
 from .wire import Wire as Line
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Sequence
 
     from earmark.api.door import Call
+    from earmark.engine.asks import Hold, Outcome
 
 KEY = "ek_test_of-a-hung-database"
 SECONDS = 0.4
 ANSWERED_SECONDS_MAX = 60.0
 """On a machine that stalls; without a deadline the calls wait for ever."""
-CONCERT = {"id": "concert", "name": "A concert", "currency": "EUR", "pools": [{"id": "GA", "capacity": 9, "price": 1}]}
+CONCERT = {
+    "id": "concert",
+    "name": "A concert",
+    "currency": "EUR",
+    "pools": [{"id": "GA", "capacity": 9, "price": 1}],
+    "layout": {"rows": 1, "seats_per_row": 8, "price": 1},
+}
+BEST_KEY = {"Idempotency-Key": "k-best"}
+BEST = {"event_id": "concert", "buyer": "bob", "best_available": {"count": 2}}
 NEEDS_NO_DATABASE = {"healthz", "welcome", "issue", "callback", "list_locks", "break_lock"}
 
 
@@ -127,7 +136,10 @@ async def test_every_call_is_answered_while_the_database_hangs(postgres_url: str
         wire.lose_answers()
         calls = [call for call in CALLS if call.name not in NEEDS_NO_DATABASE]
         async with asyncio.timeout(ANSWERED_SECONDS_MAX):
-            answers = await asyncio.gather(*(client.request(**request_of(call, booking_id)) for call in calls))
+            asked = [client.request(**request_of(call, booking_id)) for call in calls]
+            asked += [client.post("/v1/bookings", json=BEST, headers=headers) for headers in ({}, BEST_KEY)]
+            answers = await asyncio.gather(*asked)
+        calls += [call for call in CALLS if call.name == "hold"] * 2
         told = [(answer.status_code, answer.json().get("code")) for answer in answers]
         wrong = [(call.name, said) for call, said in zip(calls, told, strict=True) if said not in _right(call)]
         assert wrong == []
@@ -158,6 +170,40 @@ async def test_the_same_key_tells_what_became_of_a_hung_request(postgres_url: st
             told = await again.post("/v1/bookings", **ask)
             assert told.status_code == 201, told.text
             assert (await again.post("/v1/bookings", **ask)).content == told.content
+            theirs = (await again.get("/v1/bookings?buyer=bob")).json()["bookings"]
+            assert [one["id"] for one in theirs] == [told.json()["id"]]
+
+
+@pytest.mark.parametrize("lost_at", ["choosing", "holding"])
+async def test_the_same_key_tells_which_seats_were_best(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch, lost_at: str
+) -> None:
+    """Before they were chosen or after they were held: asked again, there is one booking, and it stays the same."""
+    async with Wire(postgres_url) as wire, served(wire.url) as (client, house):
+        await booked(client)
+        carry, may_tell = house.engine._holds._run, asyncio.Event()
+
+        async def carry_and_be_silent(batch: Sequence[Hold]) -> list[Outcome]:
+            told = await carry(batch)
+            await may_tell.wait()
+            return told
+
+        if lost_at == "holding":
+            monkeypatch.setattr(house.engine._holds, "_run", carry_and_be_silent)
+        else:
+            wire.lose_answers()
+        async with asyncio.timeout(ANSWERED_SECONDS_MAX):
+            lost = await client.post("/v1/bookings", json=BEST, headers=BEST_KEY)
+        assert (lost.status_code, lost.json()["code"]) == (503, "outcome_unknown")
+        may_tell.set()
+        wire.cut()
+        async with served(postgres_url, seconds=30) as (again, _):
+            became = (await again.get(f"/v1/idempotency/{BEST_KEY['Idempotency-Key']}")).json()["state"]
+            assert became == ("done" if lost_at == "holding" else "unknown")
+            told = await again.post("/v1/bookings", json=BEST, headers=BEST_KEY)
+            assert told.status_code == 201, told.text
+            assert len(told.json()["seats"]) == 2
+            assert (await again.post("/v1/bookings", json=BEST, headers=BEST_KEY)).content == told.content
             theirs = (await again.get("/v1/bookings?buyer=bob")).json()["bookings"]
             assert [one["id"] for one in theirs] == [told.json()["id"]]
 

@@ -10,10 +10,16 @@ import pytest
 
 from earmark import Earmark, config
 from earmark.cli import main
+from earmark.domain.ids import EventId
 from earmark.domain.journal import Key
+from earmark.domain.webhook import DeliveryState, Webhook
 from earmark.engine.asks import Actor, Hold, Memo
 from earmark.engine.beats import Process, Pulse
+from earmark.engine.outbox import START
+from earmark.engine.webhooks import Outcome
+from earmark.publish.postman import new_secret
 from earmark.testing import open_in_memory
+from earmark.uuids import new_webhook_id
 from earmark.workers.crew import janitor_for
 from earmark.workers.janitor import BEATS_SECONDS, Janitor
 
@@ -57,6 +63,33 @@ async def test_it_clears_keys_and_heartbeats_whose_time_is_over(clock: MovableCl
         assert (await store.beats.read(limit=1)).beats == []
         assert (await janitor.tidy()) == ({"keys": 2, "beats": 0, "deliveries": 0}, False)
         assert await janitor.act() >= 800
+
+
+async def test_it_clears_deliveries_that_ended_and_keeps_what_waits(clock: MovableClock) -> None:
+    """By the setting; an entry that was sent stays in the journal, which is outbox and audit in one."""
+    async with open_in_memory(clock=clock) as shop:
+        store = shop.engine.store
+        await shop.create("play", name="A play", currency="EUR", seats={"A1": 1, "A2": 1})
+        webhook = Webhook(
+            id=new_webhook_id(), live=True, url="https://shop.example/", secret=new_secret(), created_at=clock.now()
+        )
+        assert await store.webhooks.make(webhook, limit=9)
+        for seat in ("A1", "A2"):
+            await shop.hold("play", buyer="alice", seats=[seat])
+        numbered = await store.outbox.number(after=START, limit=10)
+        assert numbered.count == 3
+        (errand,) = await store.webhooks.claim(busy=(), webhooks=1, each=1, failing=False, lease_seconds=60)
+        (sent,) = errand.deliveries
+        told = Outcome(delivery_id=sent.id, attempt=sent.attempts, state=DeliveryState.DELIVERED, due_at=sent.due_at)
+        await store.webhooks.record(webhook.id, [told], None)
+        janitor = Janitor(store, clock=clock, deliveries_seconds=config.Settings().webhook_log_seconds)
+        clock.advance(config.Settings().webhook_log_seconds - 1)
+        assert (await janitor.tidy())[0]["deliveries"] == 0
+        clock.advance(2)
+        assert (await janitor.tidy())[0]["deliveries"] == 1
+        left = await store.webhooks.log(webhook.id, state=None, before=None, limit=9)
+        assert {one.state for one in left} == {DeliveryState.PENDING}
+        assert await store.outbox.count([EventId("play")]) == {EventId("play"): 3}
 
 
 async def test_several_janitors_do_no_harm(clock: MovableClock) -> None:

@@ -174,6 +174,14 @@ class Visit:
 
     def memo_of(self, word: Callable[[Any, datetime], Reply]) -> Memo | None:
         """The same, for a call whose answer chooses its own status."""
+        shown = self.shown_key()
+        if shown is None:
+            return None
+        key, digest = shown
+        return Memo(key=key, request_hash=digest, render=lambda value, now: _as_stored(word(value, now)))
+
+    def shown_key(self) -> tuple[Key, bytes] | None:
+        """The idempotency key in its caller's scope, and the hash of the request. One that is none is refused."""
         text = self.headers.get(_KEY_HEADER)
         if text is None:
             return None
@@ -181,11 +189,7 @@ class Visit:
         # Wherever it is mounted: the same request is the same request.
         path = scope["path"].removeprefix(self.root)
         digest = hashlib.sha256(f"{scope['method']}\n{path}\n".encode() + self._raw).digest()
-        return Memo(
-            key=Key(self.principal.caller, key),
-            request_hash=digest,
-            render=lambda value, now: _as_stored(word(value, now)),
-        )
+        return Key(self.principal.caller, key), digest
 
 
 def _as_stored(worded: Reply) -> tuple[int, bytes]:

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec import Struct
 
 from earmark.api.door import Call, Reply, Visit, say
+from earmark.api.identity import Scope
+from earmark.api.webhook_words import webhook_answer
 from earmark.domain.journal import Key
 from earmark.words.asking import check_key
+
+if TYPE_CHECKING:
+    from earmark.engine.webhooks import Deed
 
 
 class Progress(StrEnum):
@@ -40,6 +45,10 @@ async def recall(visit: Visit) -> Reply:
     check_key(text)
     found = await visit.engine.recall(Key(visit.principal.caller, text))
     headers = {"Cache-Control": "no-store"}
+    if found.memory is None and not found.busy and Scope.MANAGE in visit.principal.scopes:
+        deed = await visit.engine.store.webhooks.recall(Key(visit.principal.caller, text))
+        if deed is not None:
+            return say(await _done(visit, deed), headers=headers)
     if found.memory is None:
         state = Progress.IN_PROGRESS if found.busy else Progress.UNKNOWN
         booking_id = str(found.booking_id) if found.booking_id else None
@@ -52,6 +61,13 @@ async def recall(visit: Visit) -> Reply:
         answer=msgspec.Raw(found.memory.body),
     )
     return say(told, headers=headers)
+
+
+async def _done(visit: Visit, deed: Deed) -> ProgressAnswer:
+    """Of a webhook it is said that it was done, and how the webhook is by now, without its secret."""
+    webhook = await visit.engine.store.webhooks.read(deed.webhook_id)
+    answer = None if webhook is None else webhook_answer(webhook)
+    return ProgressAnswer(key=deed.key.key, state=Progress.DONE, status=deed.status, answer=answer)
 
 
 class _Booking(Struct):
@@ -78,5 +94,6 @@ CALLS = (
         summary="Say what became of the request with an idempotency key",
         handler=recall,
         answer=ProgressAnswer,
+        or_scope=Scope.MANAGE,
     ),
 )

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import contextlib
 import hashlib
 import hmac
 import re
@@ -20,12 +21,13 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from earmark.api.keyring import Keyring
+from earmark.api.vigil import Vigil, Watched
 from earmark.domain.ids import Buyer, KeyId
 from earmark.domain.key import ApiKey, Scope
 from earmark.engine.asks import Actor
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from datetime import datetime
 
     from earmark.engine.keys import Keys
@@ -41,6 +43,7 @@ HOUSE = "house"
 """The issuer of guests' tokens: no key, but whoever serves."""
 
 _STORED = re.compile(r"ek_(?:test|live)_[0-9a-f]{64}")
+_OF_TESTS = "test:"
 _BUYS = frozenset({Scope.BUY})
 _EVERYTHING = frozenset(Scope)
 
@@ -55,8 +58,11 @@ class Principal(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def caller(self) -> str:
-        """In whose name idempotency keys are remembered: those of tests are apart from those that are live."""
-        return self.actor.name if self.actor.live else f"{self.actor.name} (test)"
+        """In whose name idempotency keys are remembered: those of tests are apart from those that are live.
+
+        The kind stands in front of `buyer:` and `key:`, where nobody's name can imitate it.
+        """
+        return self.actor.name if self.actor.live else f"{_OF_TESTS}{self.actor.name}"
 
 
 class Doubt(msgspec.Struct, frozen=True, kw_only=True):
@@ -100,6 +106,7 @@ class Identity:
             actor=Actor(name=f"key:{self._signer}", live=self.live), scopes=_EVERYTHING, issuer=self._admin_id
         )
         self._ring = Keyring(keys, timer=timer) if keys is not None else None
+        self._vigil = Vigil(self._ring) if self._ring is not None else None
         self._standing: dict[KeyId, tuple[ApiKey, Principal]] = {}
 
     def recognise(self, credential: str, *, now: datetime) -> Principal | Doubt | None:
@@ -133,8 +140,43 @@ class Identity:
         payload = _to_text(msgspec.json.encode(claims))
         return f"{TOKEN_PREFIX}{payload}.{self._sign(payload)}"
 
+    @contextlib.contextmanager
+    def staying(
+        self, credential: str, *, now: Callable[[], datetime], end: Callable[[], None]
+    ) -> Iterator[float | None]:
+        """While somebody stays who showed this: for how many seconds they may, and `end` when they no longer may.
+
+        A token says itself when it ends, and a key is asked about as long as they stay.
+        """
+        doubt, seconds = self._grounds(credential, now=now())
+        if doubt is not None and self._vigil is not None:
+            watched = Watched(
+                handle=doubt.handle, stands=lambda key: self._judge(key, doubt, now=now()) is not None, end=end
+            )
+            self._vigil.begin(watched)
+            try:
+                yield seconds
+            finally:
+                self._vigil.leave(watched)
+        else:
+            yield seconds
+
+    def _grounds(self, credential: str, *, now: datetime) -> tuple[Doubt | None, float | None]:
+        """What being let in rests on: a stored key, if there is one behind it, and for a token the seconds it has."""
+        if not credential.startswith(TOKEN_PREFIX):
+            offered = hash_of(credential)
+            return None if hmac.compare_digest(offered, self._admin_hash) else Doubt(handle=offered), None
+        claims = self._read(credential, now=now)
+        if claims is None:
+            return None, 0.0
+        seconds = claims.ends_at - now.timestamp()
+        own = claims.issuer in {HOUSE, self._admin_id}
+        return None if own else Doubt(handle=claims.issuer, claims=claims), seconds
+
     async def close(self) -> None:
         """Nobody is at the door any more."""
+        if self._vigil is not None:
+            await self._vigil.close()
         if self._ring is not None:
             await self._ring.close()
 

@@ -29,6 +29,7 @@ BURST_SECONDS = 3
 NAMES_MAX = 50_000
 FAILURES_PER_SECOND = 1.0
 FAILURES_BURST = 20
+STREAM_RETRY_SECONDS = 1.0
 DEPTH_MAX = 32
 
 # One that never ends is one too: else each quote in it would be tried as the beginning of another.
@@ -69,12 +70,21 @@ class Buckets:
 
 
 class Limits:
-    """How often a key, a buyer, or an address that shows wrong keys may ask. 0 is as often as they like."""
+    """How often a key, a buyer, or an address without either may ask, and follow. 0 is as often as they like."""
 
     def __init__(
-        self, *, per_key: float = 0, per_buyer: float = 0, timer: Callable[[], float] = time.monotonic
+        self,
+        *,
+        per_key: float = 0,
+        per_buyer: float = 0,
+        guests_per_address: float = 0,
+        streams_per_key: int = 0,
+        streams_per_buyer: int = 0,
+        timer: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._per_key, self._per_buyer = per_key, per_buyer
+        self._per_key, self._per_buyer, self._guests_per_address = per_key, per_buyer, guests_per_address
+        self._streams_per_key, self._streams_per_buyer = streams_per_key, streams_per_buyer
+        self._guests = _buckets(guests_per_address, timer)
         self._keys = _buckets(per_key, timer)
         self._buyers = _buckets(per_buyer, timer)
         self._failures = Buckets(per_second=FAILURES_PER_SECOND, burst=FAILURES_BURST, timer=timer)
@@ -87,6 +97,18 @@ class Limits:
                 raise _too_many("key", self._per_key, wait)
         elif self._buyers is not None and (wait := self._buyers.take((actor.live, actor.buyer))):
             raise _too_many("buyer", self._per_buyer, wait)
+
+    def admit_guest(self, address: str) -> None:
+        """Refuse an address that becomes too many guests: each of them would have a full bucket."""
+        if self._guests is not None and (wait := self._guests.take(address)):
+            raise _too_many("address", self._guests_per_address, wait)
+
+    def check_streams(self, principal: Principal, *, open_: int) -> None:
+        """Refuse one more stream to who has as many as they may."""
+        buys = principal.actor.buyer is not None
+        most = self._streams_per_buyer if buys else self._streams_per_key
+        if most and open_ >= most:
+            raise _too_many("buyer" if buys else "key", most, STREAM_RETRY_SECONDS)
 
     def check_guesses(self, address: str) -> None:
         """Refuse an address that has shown too many wrong keys: nothing more is looked up for it."""

@@ -33,13 +33,14 @@ HEADERS: dict[str, dict[str, Any]] = {
         "description": "There when this is the first answer again.",
         "schema": {"type": "string", "enum": ["true"]},
     },
-    "Location": {"description": "Where the new event is.", "schema": _TEXT},
+    "Location": {"description": "Where the new event or webhook is.", "schema": _TEXT},
     "Retry-After": {"description": "In how many seconds to come again.", "schema": {"type": "integer", "minimum": 1}},
     "Set-Cookie": {"description": f"The token, in `{COOKIE}`, where scripts cannot read it.", "schema": _TEXT},
     "WWW-Authenticate": {"description": "Which way to show who you are: `Bearer`.", "schema": _TEXT},
 }
 _OF_CALL = {
     "create": ("Location",),
+    "make_webhook": ("Location",),
     "show_map": ("ETag", "Cache-Control"),
     "welcome": ("Set-Cookie", "Cache-Control"),
     "recall": ("Cache-Control",),

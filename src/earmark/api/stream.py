@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 
@@ -11,9 +12,14 @@ from starlette.responses import Response
 from earmark.api import words
 from earmark.api.door import Call, Visit
 from earmark.api.events import event_id_of
+from earmark.api.welcome import shown
 from earmark.errors import EventUnknown, InvalidRequest, StoreUnavailable
+from earmark.publish.stream import CREDENTIAL_ENDED
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from contextlib import AbstractContextManager
+
     from starlette.types import Receive, Scope, Send
 
     from earmark.publish.stream import Reader
@@ -34,40 +40,54 @@ async def stream(visit: Visit) -> Response:
     hub = visit.house.hub
     if hub is None:
         raise StoreUnavailable(because="nobody follows events in this process")
-    reader = await hub.join(event_id, live=actor.live, buyer=actor.buyer, after=_last_seen(visit))
+    caller = visit.principal.caller
+    visit.house.limits.check_streams(visit.principal, open_=hub.followed_by(caller))
+    reader = await hub.join(event_id, live=actor.live, buyer=actor.buyer, after=_last_seen(visit), caller=caller)
     if reader is None:
         raise EventUnknown(event_id=event_id)
-    return EventStream(reader)
+    credential = shown(visit.headers) or ""
+
+    def staying(reader: Reader) -> AbstractContextManager[float | None]:
+        identity, end = visit.house.identity, partial(reader.end, CREDENTIAL_ENDED, at_once=True)
+        return identity.staying(credential, now=visit.house.clock.now, end=end)
+
+    return EventStream(reader, staying=staying)
 
 
 class EventStream(Response):
-    """An answer that does not end by itself."""
+    """An answer that does not end by itself, but with what let its reader in."""
 
     media_type = MEDIA_TYPE
 
-    def __init__(self, reader: Reader) -> None:
+    def __init__(self, reader: Reader, *, staying: Callable[[Reader], AbstractContextManager[float | None]]) -> None:
         super().__init__(headers=HEADERS)
         del self.headers["content-length"]
         self._reader = reader
+        self._staying = staying
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send until they hang up, are sent away, or take nothing any more."""
         async with self._reader as reader:
-            await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-            listening = asyncio.create_task(_hang_up(receive, reader))
-            try:
-                if scope["method"] != "HEAD":
-                    async for data in reader:
-                        await send({"type": "http.response.body", "body": data, "more_body": True})
-                await send({"type": "http.response.body", "body": b"", "more_body": False})
-            except asyncio.CancelledError:
-                # Who takes nothing is dropped, which is no failure of ours.
-                task = asyncio.current_task()
-                if not reader.stalled or task is None or task.uncancel():
-                    raise
-            finally:
-                listening.cancel()
-                await asyncio.wait([listening])
+            with self._staying(reader) as seconds:
+                reader.stay(seconds)
+                await self._tell(reader, scope, receive, send)
+
+    async def _tell(self, reader: Reader, scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        listening = asyncio.create_task(_hang_up(receive, reader))
+        try:
+            if scope["method"] != "HEAD":
+                async for data in reader:
+                    await send({"type": "http.response.body", "body": data, "more_body": True})
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+        except asyncio.CancelledError:
+            # Who takes nothing is dropped, which is no failure of ours.
+            task = asyncio.current_task()
+            if not reader.stalled or task is None or task.uncancel():
+                raise
+        finally:
+            listening.cancel()
+            await asyncio.wait([listening])
 
 
 async def _hang_up(receive: Receive, reader: Reader) -> None:

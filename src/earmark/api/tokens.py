@@ -33,7 +33,8 @@ class TokenAnswer(Struct, kw_only=True):
 
 
 async def issue(visit: Visit, body: TokenBody) -> Reply:
-    """A token for one buyer, of the kind of the key that asks."""
+    """A token for one buyer, of the kind of the key that asks. No answer is kept, with a key too: it is a token."""
+    visit.shown_key()
     now = visit.house.clock.now()
     buyer = Buyer(body.buyer)
     token = visit.house.identity.issue(buyer, now=now, seconds=body.seconds, by=visit.principal)

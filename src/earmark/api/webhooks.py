@@ -13,6 +13,7 @@ from earmark.api import webhook_words as words
 from earmark.api.door import Call, Reply, Visit, say
 from earmark.api.identity import Scope
 from earmark.api.paging import read_page
+from earmark.api.webhook_keys import deed_of, once
 from earmark.domain.ids import DeliveryId, EventId, WebhookId
 from earmark.domain.webhook import WEBHOOKS_MAX, Delivery, DeliveryState, Webhook, enabled, rotated
 from earmark.domain.webhook_types import PING, ping_body
@@ -38,6 +39,10 @@ RESOLVE_SECONDS_MAX = 5.0
 
 async def make(visit: Visit, body: words.WebhookBody) -> Reply:
     """A new webhook, with its secret. It hears of what is numbered from now on."""
+    return await once(visit, lambda: _make(visit, body))
+
+
+async def _make(visit: Visit, body: words.WebhookBody) -> Webhook:
     await _check(visit, body.url)
     event_id = await _event(visit, body.event_id)
     new = Webhook(
@@ -50,10 +55,9 @@ async def make(visit: Visit, body: words.WebhookBody) -> Reply:
         event_id=event_id,
         description=body.description,
     )
-    if not await visit.engine.store.webhooks.make(new, limit=WEBHOOKS_MAX):
+    if not await visit.engine.store.webhooks.make(new, limit=WEBHOOKS_MAX, deed=deed_of(visit, new.id)):
         raise InvalidRequest.at("", f"there are {WEBHOOKS_MAX} webhooks already, and there can be no more")
-    headers = {"Location": f"/v1/webhooks/{new.id}"}
-    return say(words.secret_answer(new), status=HTTPStatus.CREATED, headers=headers)
+    return new
 
 
 async def list_(visit: Visit) -> Reply:
@@ -106,11 +110,12 @@ async def remove(visit: Visit) -> Reply:
 async def rotate(visit: Visit, _: words.NothingBody) -> Reply:
     """A new secret; the old one signs too for a day."""
     secret, now = new_secret(), visit.house.clock.now()
-    return say(words.secret_answer(await _save(visit, lambda webhook: rotated(webhook, secret=secret, now=now))))
+    return await once(visit, lambda: _save(visit, lambda webhook: rotated(webhook, secret=secret, now=now)))
 
 
 async def test(visit: Visit, _: words.NothingBody) -> Reply:
-    """A ping, in the line with everything else."""
+    """A ping, in the line with everything else. Twice is two pings, with a key too."""
+    visit.shown_key()
     webhook = _active(await _find(visit))
     now = visit.house.clock.now()
     ping = Delivery(
@@ -143,7 +148,8 @@ async def log(visit: Visit) -> Reply:
 
 
 async def replay(visit: Visit) -> Reply:
-    """The same message once more, under the same id."""
+    """The same message once more, under the same id, by which its receiver knows it."""
+    visit.shown_key()
     webhook = _active(await _find(visit))
     text = visit.request.path_params["delivery_id"]
     try:
@@ -171,7 +177,7 @@ async def _save(visit: Visit, change: Callable[[Webhook], Webhook]) -> Webhook:
     """On what is there now: if somebody else saves it meanwhile, once more."""
     for _ in range(SAVE_ROUNDS_MAX):
         after = change(await _find(visit))
-        if await visit.engine.store.webhooks.save(after):
+        if await visit.engine.store.webhooks.save(after, deed=deed_of(visit, after.id)):
             return after
     raise Overloaded
 
@@ -239,7 +245,8 @@ CALLS = (
         answer=words.SecretAnswer,
         status=HTTPStatus.CREATED,
         scope=Scope.MANAGE,
-        refusals=("event_unknown",),
+        refusals=("event_unknown", "webhook_unknown"),
+        idempotent=True,
         group="webhooks",
         example={"url": "https://shop.example/earmark", "types": ["booking.confirmed", "booking.expired"]},
     ),
@@ -299,6 +306,7 @@ CALLS = (
         answer=words.SecretAnswer,
         scope=Scope.MANAGE,
         refusals=("webhook_unknown",),
+        idempotent=True,
         group="webhooks",
         example={},
     ),

@@ -56,7 +56,7 @@ async def _recognise(scope: Asked, headers: Mapping[bytes, bytes], house: House,
     Where it may be anybody, nobody is looked up and nobody is slowed down.
     """
     identity = house.identity
-    credential = _shown(headers)
+    credential = shown(headers)
     if credential is None:
         return None
     found = identity.recognise(credential, now=house.clock.now())
@@ -66,10 +66,7 @@ async def _recognise(scope: Asked, headers: Mapping[bytes, bytes], house: House,
         return None
     # A token cannot be guessed, and one that has run out is no attempt to.
     guess = not credential.startswith(TOKEN_PREFIX)
-    client = scope.get("client")
-    address = limits.address_of(
-        client[0] if client else None, forwarded=_text(headers, b"x-forwarded-for"), trust_proxy=house.trust_proxy
-    )
+    address = address_at(scope, trust_proxy=house.trust_proxy)
     if guess and not (isinstance(found, Doubt) and identity.knows(found)):
         house.limits.check_guesses(address)
     known = await identity.look_up(found, now=house.clock.now()) if isinstance(found, Doubt) else None
@@ -78,7 +75,20 @@ async def _recognise(scope: Asked, headers: Mapping[bytes, bytes], house: House,
     return known
 
 
-def _shown(headers: Mapping[bytes, bytes]) -> str | None:
+def address_at(scope: Asked, *, trust_proxy: bool) -> str:
+    """From where a request comes."""
+    client = scope.get("client")
+    forwarded = all_lines(scope, b"x-forwarded-for")
+    return limits.address_of(client[0] if client else None, forwarded=forwarded, trust_proxy=trust_proxy)
+
+
+def all_lines(scope: Asked, name: bytes) -> str | None:
+    """A header that is a list: a proxy may add to its last line, or add a line of its own below the caller's."""
+    lines = [said.decode("latin-1") for other, said in scope["headers"] if other == name]
+    return ", ".join(lines) if lines else None
+
+
+def shown(headers: Mapping[bytes, bytes]) -> str | None:
     """The key or token that a request carries."""
     authorization, cookies = _text(headers, b"authorization"), _text(headers, b"cookie")
     cookie = cookie_parser(cookies).get(COOKIE) if cookies and not authorization else None

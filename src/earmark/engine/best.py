@@ -3,8 +3,9 @@
     earlier answer? → read the map → choose → hold, as if the buyer had named these seats
 
 The map decides nothing: the hold does. Who finds the seats gone reads again and chooses again, a bounded number of
-times. All who ask for one event while its map is being read share the next reading, and are offered different seats;
-what was offered and is not decided yet is offered to nobody else of this process.
+times, and all of it within the one deadline of the request. All who ask for one event while its map is being read share
+the next reading, and are offered different seats; what was offered and is not decided yet is offered to nobody else of
+this process.
 """
 
 from __future__ import annotations
@@ -17,15 +18,24 @@ import msgspec
 from earmark.domain.allocation import Wish, allocate
 from earmark.domain.event import check_on_sale
 from earmark.domain.seat import SeatState, shown_state
-from earmark.errors import EventUnknown, NoneAvailable, SeatsTaken
+from earmark.errors import EventUnknown, NoneAvailable, OutcomeUnknown, SeatsTaken
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Collection
+    from collections.abc import Awaitable, Collection
+    from typing import Protocol
 
     from earmark.domain.ids import EventId, SeatId
     from earmark.engine.asks import Answer, Hold
     from earmark.engine.ports import SeatMap, SeatOnMap, Store
     from earmark.engine.replay import Replays
+
+    class Holding(Protocol):
+        """The engine's own hold."""
+
+        def __call__(self, ask: Hold, /, *, within: float) -> Awaitable[Answer]:
+            """In so many seconds."""
+            ...
+
 
 ROUNDS_MAX = 10
 
@@ -59,33 +69,52 @@ class _House:
 class BestSeats:
     """Chooses for many at once; the hold itself is the engine's."""
 
-    def __init__(self, store: Store, *, hold: Callable[[Hold], Awaitable[Answer]], replays: Replays) -> None:
+    def __init__(self, store: Store, *, hold: Holding, replays: Replays) -> None:
         self._store = store
         self._hold = hold
         self._replays = replays
         self._houses: dict[EventId, _House] = {}
 
-    async def hold(self, ask: Hold, wish: Wish) -> Answer:
-        """The best seats there are, held; a repeat gets those that were chosen the first time."""
+    async def hold(self, ask: Hold, wish: Wish, *, within: float) -> Answer:
+        """The best seats there are, held; a repeat gets those that were chosen the first time.
+
+        Whose time is over while seats are chosen is told that nothing is known: the same key may have been here before.
+        """
+        until = asyncio.get_running_loop().time() + within
         taken = SeatsTaken(seats=(), transient=True)
         for _ in range(ROUNDS_MAX):
-            if ask.memo is not None and (again := await self._replays.answer(ask.memo)):
-                return again
-            house = self._houses.setdefault(ask.event_id, _House())
-            seats: tuple[SeatId, ...] = ()
             try:
-                seats = await self._offer(house, ask, wish)
-                return await self._hold(msgspec.structs.replace(ask, seats=seats, _seat_refs=None))
+                return await self._round(ask, wish, until=until)
             except SeatsTaken as refused:
                 taken = SeatsTaken(seats=refused.seats, transient=True)
-            except NoneAvailable:
-                # The last ones may have gone to this very request, sent twice.
-                if ask.memo is not None and (again := await self._replays.answer(ask.memo)):
-                    return again
-                raise
-            finally:
-                self._settle(house, ask.event_id, seats)
+            except TimeoutError as late:
+                raise OutcomeUnknown from late
         raise taken
+
+    async def _round(self, ask: Hold, wish: Wish, *, until: float) -> Answer:
+        """Choose and hold, once."""
+        async with asyncio.timeout_at(until):
+            if again := await self._remembered(ask):
+                return again
+        house = self._houses.setdefault(ask.event_id, _House())
+        seats: tuple[SeatId, ...] = ()
+        try:
+            async with asyncio.timeout_at(until):
+                seats = await self._offer(house, ask, wish)
+            # The line has its own way to say whose time is over, and knows more about what it was doing.
+            left = until - asyncio.get_running_loop().time()
+            return await self._hold(msgspec.structs.replace(ask, seats=seats, _seat_refs=None), within=left)
+        except NoneAvailable:
+            # The last ones may have gone to this very request, sent twice.
+            async with asyncio.timeout_at(until):
+                if again := await self._remembered(ask):
+                    return again
+            raise
+        finally:
+            self._settle(house, ask.event_id, seats)
+
+    async def _remembered(self, ask: Hold) -> Answer | None:
+        return None if ask.memo is None else await self._replays.answer(ask.memo)
 
     async def close(self) -> None:
         """Finish what was asked."""

@@ -110,7 +110,7 @@ class Engine:
         self._releases: Batcher[Release] = line("release", partial(release, ids=ids))
         self._cancels: Batcher[Cancel] = line("cancel", partial(cancel, ids=ids))
         self._replays = Replays(store, within=transaction_seconds_max)
-        self._best = BestSeats(store, hold=self.hold, replays=self._replays)
+        self._best = BestSeats(store, hold=self._hold_within, replays=self._replays)
         self.lines: Mapping[str, Batcher[Any]] = {
             "hold": self._holds,
             "extend": self._extends,
@@ -125,11 +125,15 @@ class Engine:
 
     def hold(self, ask: Hold) -> Coroutine[Any, Any, Answer]:
         """Set seats and units aside, all or nothing."""
-        if self.admission is None or not ask.seats:
-            return self._holds.submit(ask, within=self._request_seconds_max)
-        return self._hold_admitted(ask, self.admission)
+        return self._hold_within(ask, within=self._request_seconds_max)
 
-    async def _hold_admitted(self, ask: Hold, admission: Admission) -> Answer:
+    def _hold_within(self, ask: Hold, *, within: float) -> Coroutine[Any, Any, Answer]:
+        """The same, in what is left of a request's time."""
+        if self.admission is None or not ask.seats:
+            return self._holds.submit(ask, within=within)
+        return self._hold_admitted(ask, self.admission, within=within)
+
+    async def _hold_admitted(self, ask: Hold, admission: Admission, *, within: float) -> Answer:
         """Admit → hold → and tell admission what became of it, whatever that is."""
         try:
             passed = await admission.admit(ask.event_id, ask.seats, key=ask.memo.key if ask.memo else None)
@@ -141,7 +145,7 @@ class Engine:
                 return again
             raise
         try:
-            answer = await self._holds.submit(ask, within=self._request_seconds_max)
+            answer = await self._holds.submit(ask, within=within)
         except SeatsTaken as taken:
             admission.leave(passed, taken=taken.lapses)
             raise
@@ -157,7 +161,7 @@ class Engine:
 
     def hold_best(self, ask: Hold, wish: Wish) -> Coroutine[Any, Any, Answer]:
         """Set aside the best seats there are, and the units that the ask names: see `best`."""
-        return self._best.hold(ask, wish)
+        return self._best.hold(ask, wish, within=self._request_seconds_max)
 
     def extend(self, ask: Extend) -> Coroutine[Any, Any, Answer]:
         """Give a hold more time."""

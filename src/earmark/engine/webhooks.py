@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 import msgspec
 
 from earmark.domain.ids import DeliveryId, EventId, WebhookId
+from earmark.domain.journal import Key
 from earmark.domain.webhook import Delivery, DeliveryState, Webhook, delivery_id_of
 from earmark.domain.webhook_types import body_of, type_of
 
@@ -68,11 +69,28 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
     """Disable it only if nothing succeeded from this moment on."""
 
 
+class Deed(msgspec.Struct, frozen=True, kw_only=True):
+    """What a request with an idempotency key did: which webhook it made or changed.
+
+    Its answer is not kept, for there is a secret in it: it is worded anew from the webhook.
+    """
+
+    key: Key
+    request_hash: bytes
+    webhook_id: WebhookId
+    status: int
+    done_at: datetime
+
+
+class AlreadyDone(Exception):
+    """A request with this key was here before, and nothing was done now."""
+
+
 class Webhooks(Protocol):
     """Where webhooks are kept."""
 
-    async def make(self, new: Webhook, *, limit: int) -> bool:
-        """A new one; False when there are as many of its kind as there may be."""
+    async def make(self, new: Webhook, *, limit: int, deed: Deed | None = None) -> bool:
+        """A new one; False when there are as many of its kind as there may be. `AlreadyDone` when the deed is."""
         ...
 
     async def read(self, webhook_id: WebhookId) -> Webhook | None:
@@ -83,8 +101,19 @@ class Webhooks(Protocol):
         """By id, which is by age."""
         ...
 
-    async def save(self, after: Webhook) -> bool:
-        """As it now is, if nobody has saved it since it was read: it is then one version on."""
+    async def save(self, after: Webhook, *, deed: Deed | None = None) -> bool:
+        """As it now is, if nobody has saved it since it was read: it is then one version on.
+
+        `AlreadyDone` when the deed is. A deed is kept in the transaction of what was done, or not at all.
+        """
+        ...
+
+    async def recall(self, key: Key) -> Deed | None:
+        """What the request with this key did, while that is remembered."""
+        ...
+
+    async def forget(self, *, before: datetime, limit: int) -> int:
+        """Delete deeds that were done before this moment, so many at most; how many those were."""
         ...
 
     async def remove(self, webhook_id: WebhookId) -> bool:

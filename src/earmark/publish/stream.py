@@ -37,6 +37,8 @@ RETRY_SECONDS = (0.5, 3.0)
 """Readers that are sent away together come back apart."""
 STOPPING = "stopping"
 RENEW = "renew"
+CREDENTIAL_ENDED = "credential_ended"
+"""What let the reader in has ended: the key was revoked, or the token's time is over."""
 
 log = logs.get()
 
@@ -44,8 +46,11 @@ log = logs.get()
 class Reader:
     """Somebody who follows an event: `async with reader: async for data in reader: …`, and nobody waits for them."""
 
-    def __init__(self, hub: Hub, channel: Channel, *, buyer: Buyer | None, first: bytes, now: float) -> None:
+    def __init__(
+        self, hub: Hub, channel: Channel, *, buyer: Buyer | None, first: bytes, now: float, caller: str | None = None
+    ) -> None:
         self.channel = channel
+        self.caller = caller
         self.stalled = False
         self.sending_since: float | None = None
         self._hub = hub
@@ -54,6 +59,8 @@ class Reader:
         self._revision = channel.scene.revision
         self._began = self._sent = now
         self._end: frames.End | None = None
+        self._at_once = False
+        self._until: float | None = None
         self._beat = False
         self._gone = False
         self._waiter: asyncio.Future[None] | None = None
@@ -92,8 +99,13 @@ class Reader:
         self._gone = True
         self.wake()
 
-    def end(self, reason: str) -> None:
-        """Let them have one last event, that says so."""
+    def stay(self, seconds: float | None) -> None:
+        """Until what let them in ends by itself, if it does."""
+        self._until = None if seconds is None else time.monotonic() + seconds
+
+    def end(self, reason: str, *, at_once: bool = False) -> None:
+        """Let them have one last event, that says so; at once, whatever else they have not heard."""
+        self._at_once = self._at_once or at_once
         self._end = self._end or frames.End(reason=reason, retry_seconds=round(random.uniform(*RETRY_SECONDS), 2))  # noqa: S311 (jitter)
         self.wake()
 
@@ -103,6 +115,8 @@ class Reader:
             if now - self.sending_since >= stall_seconds and self._task is not None and not self.stalled:
                 self.stalled = True
                 self._task.cancel()
+        elif self._until is not None and now >= self._until:
+            self.end(CREDENTIAL_ENDED, at_once=True)
         elif now - self._began >= self._hub.life_seconds_max:
             self.end(RENEW)
         elif now - self._sent >= heartbeat_seconds:
@@ -113,6 +127,9 @@ class Reader:
         """What to send now. A sign of life is only sent when there is nothing else."""
         if self._gone:
             return None
+        if self._end is not None and self._at_once:
+            self._gone = True
+            return frames.last(self._end)
         beat, self._beat = self._beat, False
         scene = self.channel.scene
         if self._first is not None:
@@ -155,6 +172,8 @@ class Hub:
         self._channels: dict[EventId, Channel] = {}
         self._readers: dict[EventId, set[Reader]] = {}
         self._joining: Counter[EventId] = Counter()
+        self._callers: Counter[str | None] = Counter()
+        """How many each has, or is about to have."""
         self._opening: dict[EventId, asyncio.Task[Channel]] = {}
         self._closing: set[asyncio.Task[None]] = set()
         self._tasks: list[asyncio.Task[None]] = []
@@ -169,23 +188,34 @@ class Hub:
         """How many follow an event at this moment."""
         return sum(map(len, self._readers.values()))
 
-    async def join(self, event_id: EventId, *, live: bool, buyer: Buyer | None, after: int | None) -> Reader | None:
+    def followed_by(self, caller: str) -> int:
+        """How many streams somebody has, or is about to have."""
+        return self._callers[caller]
+
+    async def join(
+        self, event_id: EventId, *, live: bool, buyer: Buyer | None, after: int | None, caller: str | None = None
+    ) -> Reader | None:
         """Begin to follow, from an entry on if that is known; None when this kind of caller sees no such event."""
         if self._ended or self.readers + self._joining.total() >= self._readers_max:
             raise Overloaded
         self._joining[event_id] += 1
+        self._callers[caller] += 1
+        reader: Reader | None = None
         try:
             channel = await self._open(event_id)
             if channel.scene.event.live != live:
                 return None
             frame = channel.scene.snapshot() if after is None else await channel.resume(after)
             # From here to the end nothing else runs: what changes now is news to this reader.
-            reader = Reader(self, channel, buyer=buyer, first=frame.for_(buyer), now=time.monotonic())
             if self._ended:
                 raise Overloaded
+            first, now = frame.for_(buyer), time.monotonic()
+            reader = Reader(self, channel, buyer=buyer, first=first, now=now, caller=caller)
             self._readers.setdefault(event_id, set()).add(reader)
             return reader
         finally:
+            if reader is None:
+                self._uncount(caller)
             self._joining[event_id] -= 1
             if not self._joining[event_id]:
                 del self._joining[event_id]
@@ -198,7 +228,13 @@ class Hub:
             self.dropped += 1
             log.info("stream", outcome="stalled", event_id=event_id)
         self._readers.get(event_id, set()).discard(reader)
+        self._uncount(reader.caller)
         self._close_if_idle(event_id)
+
+    def _uncount(self, caller: str | None) -> None:
+        self._callers[caller] -= 1
+        if not self._callers[caller]:
+            del self._callers[caller]
 
     def promise(self, event_id: EventId, number: int) -> None:
         """Somebody has given a number to an entry of this event."""

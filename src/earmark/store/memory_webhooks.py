@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from earmark.domain.webhook import Delivery, DeliveryState, Webhook
-from earmark.engine.webhooks import Errand, Wanted, deliveries_of
+from earmark.engine.webhooks import AlreadyDone, Errand, Wanted, deliveries_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -17,21 +17,23 @@ if TYPE_CHECKING:
 
     from earmark.domain.event import Event
     from earmark.domain.ids import DeliveryId, EventId, WebhookId
+    from earmark.domain.journal import Key
     from earmark.engine.outbox import Numbered
     from earmark.engine.ports import Clock
-    from earmark.engine.webhooks import Health, Outcome
+    from earmark.engine.webhooks import Deed, Health, Outcome
 
 replace = msgspec.structs.replace
 
 
 class MemoryWebhooks:
-    """Two dictionaries, and the queue's numbers."""
+    """Three dictionaries, and the queue's numbers."""
 
     def __init__(self, clock: Clock, *, events: Callable[[], Mapping[EventId, Event]]) -> None:
         self._clock = clock
         self._events = events
         self._webhooks: dict[WebhookId, Webhook] = {}
         self._deliveries: dict[DeliveryId, Delivery] = {}
+        self._deeds: dict[Key, Deed] = {}
         self._numbers = itertools.count(1)
 
     def queue_entries(self, numbered: Sequence[Numbered]) -> None:
@@ -47,11 +49,13 @@ class MemoryWebhooks:
         for delivery in deliveries_of(numbered, wanted, now=self._clock.now()):
             self._add(delivery)
 
-    async def make(self, new: Webhook, *, limit: int) -> bool:
+    async def make(self, new: Webhook, *, limit: int, deed: Deed | None = None) -> bool:
         """Counted at once."""
+        self._check_new(deed)
         if sum(webhook.live == new.live for webhook in self._webhooks.values()) >= limit:
             return False
         self._webhooks[new.id] = new
+        self._keep(deed)
         return True
 
     async def read(self, webhook_id: WebhookId) -> Webhook | None:
@@ -63,13 +67,34 @@ class MemoryWebhooks:
         own = sorted((one for one in self._webhooks.values() if one.live == live), key=lambda one: one.id)
         return [one for one in own if after is None or one.id > after][:limit]
 
-    async def save(self, after: Webhook) -> bool:
+    async def save(self, after: Webhook, *, deed: Deed | None = None) -> bool:
         """If it is as it was read."""
+        self._check_new(deed)
         known = self._webhooks.get(after.id)
         if known is None or known.version != after.version - 1:
             return False
         self._webhooks[after.id] = after
+        self._keep(deed)
         return True
+
+    async def recall(self, key: Key) -> Deed | None:
+        """By key."""
+        return self._deeds.get(key)
+
+    async def forget(self, *, before: datetime, limit: int) -> int:
+        """The oldest first."""
+        old = sorted((deed for deed in self._deeds.values() if deed.done_at <= before), key=lambda deed: deed.done_at)
+        for deed in old[:limit]:
+            del self._deeds[deed.key]
+        return len(old[:limit])
+
+    def _check_new(self, deed: Deed | None) -> None:
+        if deed is not None and deed.key in self._deeds:
+            raise AlreadyDone
+
+    def _keep(self, deed: Deed | None) -> None:
+        if deed is not None:
+            self._deeds[deed.key] = deed
 
     async def remove(self, webhook_id: WebhookId) -> bool:
         """With its deliveries."""

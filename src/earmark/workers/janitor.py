@@ -80,7 +80,10 @@ class Janitor:
         done = await self._store.upkeep.forget_keys(
             seconds=self._keys_seconds, limit=self._batch_size_max, from_start=from_start
         )
-        return done.cleared, done.more
+        # Also what was done to webhooks by a key. A round that is full may have left something.
+        before = self._clock.now() - timedelta(seconds=self._keys_seconds)
+        forgot = await self._store.webhooks.forget(before=before, limit=self._batch_size_max)
+        return done.cleared + forgot, done.more or forgot == self._batch_size_max
 
     async def _clear_beats(self) -> tuple[int, bool]:
         cleared = await self._store.beats.clear(seconds=BEATS_SECONDS, limit=self._batch_size_max)

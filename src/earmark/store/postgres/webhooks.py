@@ -6,8 +6,9 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
+from earmark.domain.journal import Key
 from earmark.domain.webhook import Delivery, DeliveryState, Webhook
-from earmark.engine.webhooks import Errand, Wanted, deliveries_of
+from earmark.engine.webhooks import AlreadyDone, Deed, Errand, Wanted, deliveries_of
 from earmark.store import queries
 
 if TYPE_CHECKING:
@@ -54,11 +55,11 @@ class PostgresWebhooks:
         self._read = read
         self._sql = queries.sql("postgres", "webhooks.sql")
 
-    async def make(self, new: Webhook, *, limit: int) -> bool:
+    async def make(self, new: Webhook, *, limit: int, deed: Deed | None = None) -> bool:
         """Counted as the last commit left them."""
         n = new
         what = (n.id, n.live, n.url, list(n.types), n.event_id, n.description, n.secret, n.created_at)
-        return bool(await self._fetch("make_webhook", *what, limit))
+        return bool(await self._fetch("make_webhook", *what, limit, deed=deed))
 
     async def read(self, webhook_id: WebhookId) -> Webhook | None:
         """By primary key."""
@@ -69,13 +70,22 @@ class PostgresWebhooks:
         """By primary key."""
         return [_webhook(row) for row in await self._read("page_webhooks", live, after or FIRST, limit)]
 
-    async def save(self, after: Webhook) -> bool:
+    async def save(self, after: Webhook, *, deed: Deed | None = None) -> bool:
         """One guarded update."""
         a = after
         secrets = (a.secret, a.old_secret, a.old_secret_until)
         health = (a.disabled_at, a.disabled_because, a.failing_since, a.resting_until)
         what = (a.url, list(a.types), a.event_id, a.description)
-        return bool(await self._fetch("save_webhook", a.id, a.version, *what, *secrets, *health))
+        return bool(await self._fetch("save_webhook", a.id, a.version, *what, *secrets, *health, deed=deed))
+
+    async def recall(self, key: Key) -> Deed | None:
+        """By primary key."""
+        found = await self._read("read_deed", *key)
+        return _deed(found[0]) if found else None
+
+    async def forget(self, *, before: datetime, limit: int) -> int:
+        """By the index of when they were done."""
+        return await self._execute("forget_deeds", before, limit)
 
     async def remove(self, webhook_id: WebhookId) -> bool:
         """A bounded number of deliveries at a time, then the webhook."""
@@ -161,10 +171,16 @@ class PostgresWebhooks:
         """By the index of what has ended."""
         return await self._execute("prune_deliveries", before, limit)
 
-    async def _fetch(self, name: str, *arguments: object) -> list[Any]:
+    async def _fetch(self, name: str, *arguments: object, deed: Deed | None = None) -> list[Any]:
         async def work(transaction: Any) -> list[Any]:
-            transaction.wrote = True
-            found: list[Any] = await _connection(transaction).fetch(self._sql[name], *arguments)
+            fetch = _connection(transaction).fetch
+            if (d := deed) is not None:
+                kept = (*d.key, d.request_hash, d.webhook_id, d.status, d.done_at)
+                if not await fetch(self._sql["keep_deed"], *kept):
+                    raise AlreadyDone
+            found: list[Any] = await fetch(self._sql[name], *arguments)
+            # Where nothing was done, no deed is kept.
+            transaction.wrote = bool(found)
             return found
 
         found: list[Any] = await self._transact(work, within=SECONDS_MAX)
@@ -195,6 +211,11 @@ def _errand(webhook: Webhook, deliveries: Sequence[Delivery], *, now: datetime) 
 
 def _webhook(row: Any) -> Webhook:
     return Webhook(**dict(row) | {"types": tuple(row["types"])})
+
+
+def _deed(row: Any) -> Deed:
+    told = dict(row)
+    return Deed(key=Key(told.pop("caller"), told.pop("key")), **told)
 
 
 def _delivery(row: Any) -> Delivery:

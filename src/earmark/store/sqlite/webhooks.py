@@ -9,8 +9,9 @@ from uuid import UUID
 import msgspec
 
 from earmark.domain.ids import DeliveryId, EntryId, WebhookId
+from earmark.domain.journal import Key
 from earmark.domain.webhook import Delivery, DeliveryState, Webhook
-from earmark.engine.webhooks import Errand, Wanted, deliveries_of
+from earmark.engine.webhooks import AlreadyDone, Deed, Errand, Wanted, deliveries_of
 from earmark.store import queries
 from earmark.store.sqlite import rows
 
@@ -76,11 +77,11 @@ class SqliteWebhooks:
         self._clock = clock
         self._sql = queries.sql("sqlite", "webhooks.sql")
 
-    async def make(self, new: Webhook, *, limit: int) -> bool:
+    async def make(self, new: Webhook, *, limit: int, deed: Deed | None = None) -> bool:
         """Counted and written by the one writer."""
         n = new
         what = (n.url, rows.to_json(n.types), n.event_id, n.description, n.secret, rows.to_moment(n.created_at))
-        return bool(await self._write("make_webhook", str(n.id), n.live, *what, limit))
+        return bool(await self._write("make_webhook", str(n.id), n.live, *what, limit, deed=deed))
 
     async def read(self, webhook_id: WebhookId) -> Webhook | None:
         """By primary key."""
@@ -91,7 +92,7 @@ class SqliteWebhooks:
         """By primary key."""
         return [_webhook(row) for row in await self._fetch("page_webhooks", live, str(after or FIRST), limit)]
 
-    async def save(self, after: Webhook) -> bool:
+    async def save(self, after: Webhook, *, deed: Deed | None = None) -> bool:
         """One guarded update."""
         a = after
         what = (a.url, rows.to_json(a.types), a.event_id, a.description)
@@ -102,7 +103,16 @@ class SqliteWebhooks:
             rows.to_moment_or_none(a.failing_since),
             rows.to_moment_or_none(a.resting_until),
         )
-        return bool(await self._write("save_webhook", str(a.id), a.version, *what, *secrets, *health))
+        return bool(await self._write("save_webhook", str(a.id), a.version, *what, *secrets, *health, deed=deed))
+
+    async def recall(self, key: Key) -> Deed | None:
+        """By primary key."""
+        found = await self._fetch("read_deed", *key)
+        return _deed(found[0]) if found else None
+
+    async def forget(self, *, before: datetime, limit: int) -> int:
+        """By the index of when they were done."""
+        return await self._write("forget_deeds", rows.to_moment(before), limit)
 
     async def remove(self, webhook_id: WebhookId) -> bool:
         """A bounded number of deliveries at a time, then the webhook."""
@@ -189,10 +199,17 @@ class SqliteWebhooks:
         """By the index of what has ended."""
         return await self._write("prune_deliveries", rows.to_moment(before), limit)
 
-    async def _write(self, name: str, *arguments: object) -> int:
+    async def _write(self, name: str, *arguments: object, deed: Deed | None = None) -> int:
         async def work(transaction: Any) -> int:
-            transaction.wrote = True
-            return int(_connection(transaction).execute(self._sql[name], arguments).rowcount)
+            execute = _connection(transaction).execute
+            if (d := deed) is not None:
+                kept = (*d.key, d.request_hash, str(d.webhook_id), d.status, rows.to_moment(d.done_at))
+                if not execute(self._sql["keep_deed"], kept).rowcount:
+                    raise AlreadyDone
+            changed = int(execute(self._sql[name], arguments).rowcount)
+            # Where nothing was done, no deed is kept.
+            transaction.wrote = changed > 0
+            return changed
 
         count: int = await self._transact(work, within=SECONDS_MAX)
         return count
@@ -227,6 +244,11 @@ def _webhook(row: sqlite3.Row) -> Webhook:
             "created_at": rows.moment(row["created_at"]),
         }
     )
+
+
+def _deed(row: sqlite3.Row) -> Deed:
+    told = dict(row) | {"webhook_id": WebhookId(UUID(row["webhook_id"])), "done_at": rows.moment(row["done_at"])}
+    return Deed(key=Key(told.pop("caller"), told.pop("key")), **told)
 
 
 def _delivery(row: sqlite3.Row) -> Delivery:

@@ -24,6 +24,21 @@ SELECT $1::uuid, $2::boolean, $3, $4::text[], $5, $6, $7, $8::timestamptz
  WHERE (SELECT count(*) FROM webhooks WHERE live = $2) < $9::bigint
 RETURNING id;
 
+-- name: keep_deed
+-- First in its transaction: a twin waits here for the one that came before it. No row back means that this was done.
+INSERT INTO webhook_keys (caller, key, request_hash, webhook_id, status, done_at)
+VALUES ($1, $2, $3, $4, $5, $6) ON CONFLICT DO NOTHING RETURNING key;
+
+-- name: read_deed
+-- By key.
+SELECT caller, key, request_hash, webhook_id, status, done_at FROM webhook_keys WHERE caller = $1 AND key = $2;
+
+-- name: forget_deeds
+-- The oldest first. What another janitor forgets at this moment is passed over.
+DELETE FROM webhook_keys k
+ USING (SELECT caller, key FROM webhook_keys WHERE done_at <= $1 ORDER BY done_at LIMIT $2 FOR UPDATE SKIP LOCKED) AS old
+ WHERE k.caller = old.caller AND k.key = old.key;
+
 -- name: read_webhooks
 -- By key.
 SELECT id, live, url, types, event_id, description, secret, old_secret, old_secret_until, created_at, disabled_at,

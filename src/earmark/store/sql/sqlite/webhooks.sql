@@ -19,6 +19,20 @@ INSERT INTO webhooks (id, live, url, types, event_id, description, secret, creat
 SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8
  WHERE (SELECT count(*) FROM webhooks WHERE live = ?2) < ?9;
 
+-- name: keep_deed
+-- First in its transaction. No row changed means that this was done.
+INSERT INTO webhook_keys (caller, key, request_hash, webhook_id, status, done_at)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6) ON CONFLICT DO NOTHING;
+
+-- name: read_deed
+-- By key.
+SELECT caller, key, request_hash, webhook_id, status, done_at FROM webhook_keys WHERE caller = ?1 AND key = ?2;
+
+-- name: forget_deeds
+-- The oldest first.
+DELETE FROM webhook_keys
+ WHERE (caller, key) IN (SELECT caller, key FROM webhook_keys WHERE done_at <= ?1 ORDER BY done_at LIMIT ?2);
+
 -- name: read_webhook
 -- By key.
 SELECT id, live, url, types, event_id, description, secret, old_secret, old_secret_until, created_at, disabled_at,
