@@ -179,6 +179,8 @@ async def test_a_worker_that_is_gone_is_missed_on_the_page_of_a_server_beside_it
     assert await silent_roles(house, store) == set(ROLES), "there is none"
     worker = Process(id=UUID(int=7), host="shop", version="1")
     await store.beats.tell(worker, [Pulse(role=role, outcome="ok") for role in ROLES])
+    server = Process(id=UUID(int=8), host="shop", version="1")
+    await store.beats.tell(server, [Pulse(role="watchman", outcome="ok")])
     assert await silent_roles(house, store) == set(), "the control: all are there"
     clock.advance(seconds=121)
     assert await silent_roles(house, store) == set(ROLES), "killed: it said nothing, and its row is old"
