@@ -39,6 +39,7 @@ LONGEST_FILES = (
     "acceptance/test_races.py",
     "examples/test_examples.py",
     "api/test_fuzz.py",
+    "api/test_fuzz_real.py",
     "acceptance/test_stopping.py",
     "lab/",
     "cli/test_payments_cli.py",

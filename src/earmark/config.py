@@ -202,6 +202,17 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     lock_wait_seconds: Annotated[
         float, About("how long `earmark locks run` waits in line for a lock; 0 fails at once", least=0, most=DAY)
     ] = 0.0
+    lock_check_seconds: Annotated[
+        float,
+        About(
+            "how often `serve` looks whether somebody holds a lock for too long (`earmark_lock_stuck`); 0 is never",
+            least=0,
+            most=3600,
+        ),
+    ] = 60.0
+    lock_stuck_seconds: Annotated[
+        float, About("how long a lock may be held before that is too long", least=0.01, most=DAY)
+    ] = 60.0
     redlock_drift_factor: Annotated[
         float,
         About(

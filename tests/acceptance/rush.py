@@ -80,6 +80,25 @@ class Rush:
         return not closes
 
 
+async def probe(service: Service) -> list[int]:
+    """What a load balancer sees of `/readyz`, each time on a new connection, until none is to be had."""
+    seen: list[int] = []
+    while True:
+        try:
+            reader, writer = await asyncio.wait_for(
+                asyncio.open_connection("127.0.0.1", service.port), CONNECT_SECONDS_MAX
+            )
+        except OSError:
+            return seen
+        try:
+            writer.write(b"GET /readyz HTTP/1.1\r\nHost: balancer\r\n\r\n")
+            async with asyncio.timeout(ANSWER_SECONDS_MAX):
+                answered = await reader.readuntil(b"\r\n\r\n")
+            seen.append(int(answered.split(b" ", 2)[1]))
+        finally:
+            writer.close()
+
+
 async def follow(service: Service, event: str, opened: asyncio.Event) -> list[str]:
     """A stream, to its end: the names of its events."""
     reader, writer = await asyncio.open_connection("127.0.0.1", service.port, limit=2**20)

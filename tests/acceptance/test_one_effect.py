@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sqlite3
 from collections import Counter
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, closing
 from typing import TYPE_CHECKING, Any
 
+import asyncpg
 import httpx2
 import pytest
-from tests.listening import listening
+from tests.races.wire import Wire
 
-from .support import NO_TLS, Caller, Json, Service, answered, calling, earmark, keyed, refused, serve, unique
+from .support import FACT_SECONDS_MAX, Caller, Json, Service, answered, calling, earmark, keyed, refused, serve, unique
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -55,54 +57,85 @@ async def test_without_a_key_fifty_at_once_have_fifty_effects(tills: list[Caller
     assert (await tills[0].pool(event))["held"] == CROWD
 
 
-class Swallowing:
-    """Stands between a caller and a server: lets the request through, and kills the server when it answers.
+# In the server's process: what has committed so that this is true is never heard of by whoever asked for it.
+HOLD_BACK = """
+import pathlib, time
+from earmark.store.sqlite.writer import Writer
+committed = Writer._commit
 
-    By the first byte of the answer the change is committed, and nobody was told of it.
+def held_back(self, connection):
+    committed(self, connection)
+    while (said := pathlib.Path({path!r}).read_text()) and connection.execute(said).fetchone():
+        time.sleep(0.01)
+
+Writer._commit = held_back
+"""
+
+
+class Doomed:
+    """A server that is killed the moment another connection can see what it has committed.
+
+    It has not heard of its own commit by then, so that nothing it would do afterwards has been done: on PostgreSQL a
+    wire keeps the answer of the database back, on SQLite the writer stands still behind its commit.
     """
 
-    def __init__(self, service: Service) -> None:
-        self._service = service
-        self.swallowed = b""
+    def __init__(self, database: str, directory: Path) -> None:
+        self._database = database
+        self._directory = directory
+        self._sign = directory / "sign.sql"
+        self.killed = False
 
-    async def carry(self, reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None:
-        """One connection, until the server is dead."""
-        there, back = await asyncio.open_connection("127.0.0.1", self._service.port)
+    @asynccontextmanager
+    async def serving(self) -> AsyncIterator[Service]:
+        """Without workers, whose commits are nobody's answer."""
+        self._sign.write_text("")
+        async with AsyncExitStack() as stack:
+            if self._database.startswith("sqlite"):
+                (self._directory / "sitecustomize.py").write_text(HOLD_BACK.format(path=str(self._sign)))
+                url, path = self._database, str(self._directory)
+            else:
+                self._wire = await stack.enter_async_context(Wire(self._database))
+                url, path = self._wire.url, ""
+            service = await asyncio.to_thread(
+                serve, "--no-sweep", database=url, directory=self._directory, PYTHONPATH=path
+            )
+            stack.callback(service.stop)
+            yield service
 
-        async def forward() -> None:
-            while part := await reader.read(65536):
-                back.write(part)
-                await back.drain()
+    @asynccontextmanager
+    async def dies(self, service: Service, *, once: str) -> AsyncIterator[None]:
+        """Within this, once the statement finds something."""
+        if self._database.startswith("sqlite"):
+            self._sign.write_text(once)
+            watching = asyncio.create_task(self._watch(service, once))
+            yield
+            await watching
+            return
+        other, one_by_one = await asyncpg.connect(self._database), asyncio.Lock()
 
-        forwarding = asyncio.create_task(forward())
+        async def lets() -> bool:
+            async with one_by_one:
+                if not self.killed and await other.fetch(once):
+                    self._kill(service)
+            return not self.killed
+
+        self._wire.lets = lets
         try:
-            self.swallowed = await there.read(1)
-            self._service.kill()
-            with suppress(ConnectionError):
-                self.swallowed += await there.read()
+            yield
         finally:
-            forwarding.cancel()
-            await asyncio.gather(forwarding, return_exceptions=True)
-            back.close()
-            with suppress(ConnectionError):
-                await back.wait_closed()
+            self._wire.lets = None
+            await other.close()
 
+    async def _watch(self, service: Service, once: str) -> None:
+        with closing(sqlite3.connect(self._database.removeprefix("sqlite:///"))) as other:
+            async with asyncio.timeout(FACT_SECONDS_MAX):
+                while not other.execute(once).fetchone():  # noqa: ASYNC110 (another process writes it)
+                    await asyncio.sleep(0.01)
+        self._kill(service)
 
-@asynccontextmanager
-async def deadly(service: Service) -> AsyncIterator[tuple[Swallowing, Caller]]:
-    """A caller whose next request is the last that this server answers."""
-    between = Swallowing(service)
-    async with (
-        listening(between.carry) as port,
-        httpx2.AsyncClient(
-            base_url=f"http://127.0.0.1:{port}",
-            headers={"Authorization": f"Bearer {service.key}"},
-            timeout=60,
-            trust_env=False,
-            verify=NO_TLS,
-        ) as client,
-    ):
-        yield between, Caller(http=client)
+    def _kill(self, service: Service) -> None:
+        self.killed = True
+        service.kill()
 
 
 async def asked(caller: Caller, verb: str, event: str, booking: Json, key: str) -> httpx2.Response:
@@ -117,32 +150,45 @@ async def asked(caller: Caller, verb: str, event: str, booking: Json, key: str) 
     return await caller.http.post(f"/v1/bookings/{booking['id']}/{verb}", json=bodies[verb], headers=keyed(key))
 
 
+def committed(verb: str, event: str, booking: Json) -> str:
+    """A statement that finds something once the verb has had its effect; of what a key remembers it asks nothing."""
+    if verb == "hold":
+        return f"SELECT id FROM bookings WHERE event_id = '{event}' AND id <> '{booking['id']}'"
+    state = {"confirm": "confirmed", "pay": "confirmed", "release": "released"}[verb]
+    return f"SELECT id FROM bookings WHERE id = '{booking['id']}' AND state = '{state}'"
+
+
 @pytest.mark.parametrize("kind, verb", ALL if PROOF else BOTH)
 async def test_a_server_killed_between_commit_and_answer_has_answered_once(
     new_database: Callable[[str], str], tmp_path: Path, kind: str, verb: str
 ) -> None:
-    """The next server tells what the first one did: the same booking, once, though the first never said so."""
-    database = new_database(kind)
-    service = serve(database=database, directory=tmp_path)
-    key = unique("key")
-    try:
-        async with calling(service) as shop:
-            event = await shop.theatre()
-            booking = await shop.held(event, seats=["A1"])
-        async with deadly(service) as (between, caller):
+    """The next server tells what the first one did: the same booking, once, though the first never heard of it."""
+    database, key = new_database(kind), unique("key")
+    doomed = Doomed(database, tmp_path)
+    async with doomed.serving() as service, calling(service) as shop:
+        event = await shop.theatre()
+        booking = await shop.held(event, seats=["A1"])
+        async with doomed.dies(service, once=committed(verb, event, booking)):
             with pytest.raises(httpx2.TransportError):
-                await asked(caller, verb, event, booking, key)
-        assert between.swallowed, "the server died before it could have committed"
-    finally:
-        service.stop()
+                await asked(shop, verb, event, booking, key)
+    assert doomed.killed, "it answered before anybody could see what it did"
     again = serve(database=database, directory=tmp_path, key=service.key)
     try:
         async with calling(again) as shop:
+            before = answered(await shop.http.get(f"/v1/idempotency/{key}"), 200)
+            repeats = [await asked(shop, verb, event, booking, key) for _ in range(3)]
             became = answered(await shop.http.get(f"/v1/idempotency/{key}"), 200)
+            if verb == "pay":
+                # What a payment came to is known at its end alone: whoever asks again sees the same one through.
+                assert before["state"] in {"in_progress", "done"}
+                paid = answered(await shop.http.get(f"/v1/bookings/{booking['id']}/payments"), 200)["payments"]
+                assert len(paid) == 1
+            else:
+                assert before == became
+                assert repeats[0].headers["Idempotency-Replayed"] == "true"
             assert became["state"] == "done"
-            repeats = [await asked(shop, verb, event, booking, key) for _ in range(2)]
             assert {(one.status_code, one.content) for one in repeats} == {(became["status"], repeats[0].content)}
-            assert all(one.headers["Idempotency-Replayed"] == "true" for one in repeats)
+            assert all(one.headers["Idempotency-Replayed"] == "true" for one in repeats[1:])
             assert repeats[0].json() == became["answer"]
             made = {one["id"] for one in await shop.bookings(event_id=event)}
             assert made == {booking["id"], repeats[0].json()["id"]}
@@ -150,5 +196,29 @@ async def test_a_server_killed_between_commit_and_answer_has_answered_once(
             assert versions == sorted(set(versions))
         verified = await asyncio.to_thread(earmark, "verify", "--database", database)
         assert verified.returncode == 0, verified.stdout + verified.stderr
+    finally:
+        again.stop()
+
+
+async def test_a_server_killed_before_its_commit_has_done_nothing(
+    new_database: Callable[[str], str], tmp_path: Path
+) -> None:
+    """The control: the same death, as it asks the database. The key knows nothing, and whoever retries is first."""
+    database, key = new_database("postgres"), unique("key")
+    doomed = Doomed(database, tmp_path)
+    async with doomed.serving() as service, calling(service) as shop:
+        event = await shop.theatre()
+        booking = await shop.held(event, seats=["A1"])
+        async with doomed.dies(service, once="SELECT 1"):
+            with pytest.raises(httpx2.TransportError):
+                await asked(shop, "confirm", event, booking, key)
+    assert doomed.killed
+    again = serve(database=database, directory=tmp_path, key=service.key)
+    try:
+        async with calling(again) as shop:
+            assert answered(await shop.http.get(f"/v1/idempotency/{key}"), 200)["state"] == "unknown"
+            assert await shop.state(booking["id"]) == "held"
+            done = await asked(shop, "confirm", event, booking, key)
+            assert (done.status_code, "idempotency-replayed" in done.headers) == (200, False)
     finally:
         again.stop()

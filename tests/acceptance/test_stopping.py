@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from .rush import Rush, follow
+from .rush import Rush, follow, probe
 from .support import answered, calling, earmark, free_port, readiness, serve
 
 if TYPE_CHECKING:
@@ -54,13 +54,17 @@ async def test_a_server_stops_when_asked_even_with_connections_open(
         service.stop()
 
 
+@pytest.mark.parametrize("drain", ["0", "1"], ids=["at-once", "drained"])
 @pytest.mark.parametrize("kind", ["sqlite", *(["postgres"] if PROOF else [])])
 async def test_a_server_that_is_told_to_stop_under_load_loses_no_request(
-    new_database: Callable[[str], str], tmp_path: Path, kind: str
+    new_database: Callable[[str], str], tmp_path: Path, kind: str, drain: str
 ) -> None:
-    """Streams get a last event, kept connections a last answer, and the books have exactly what buyers were told."""
+    """Streams get a last event, kept connections a last answer, and the books have exactly what buyers were told.
+
+    A load balancer that looks meanwhile sees it ready, then not ready while it is given the time to look, then gone.
+    """
     database = new_database(kind)
-    service = serve(database=database, directory=tmp_path)
+    service = serve(database=database, directory=tmp_path, EARMARK_DRAIN_SECONDS=drain)
     try:
         async with calling(service) as shop:
             event = (await shop.create_event(pools=[{"id": "GA", "capacity": 1_000_000, "price": 100}]))["id"]
@@ -72,6 +76,7 @@ async def test_a_server_that_is_told_to_stop_under_load_loses_no_request(
             for _ in range(BUYERS):
                 buyers.create_task(rush.keep(enough=ENOUGH))
                 buyers.create_task(rush.come_and_go(enough=ENOUGH))
+            probing = buyers.create_task(probe(service))
             await rush.going.wait()
             told = time.monotonic()
             service.signal(signal.SIGTERM)
@@ -79,6 +84,9 @@ async def test_a_server_that_is_told_to_stop_under_load_loses_no_request(
             took = time.monotonic() - told
         assert code == 0, service.log()
         assert not PROOF or took < STOP_SECONDS_MAX
+        seen = probing.result()
+        assert seen == sorted(seen), "once it was not ready it was never ready again"
+        assert {200, 503} >= set(seen) >= ({200} if drain == "0" else {200, 503})
         assert rush.lost == []
         assert set(rush.answers) == {201}
         assert rush.closing >= BUYERS, "every kept connection was told that this answer is its last"

@@ -6,6 +6,7 @@ finding has not looked at the rest.
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
@@ -48,6 +49,25 @@ class Findings:
         self.wrong.setdefault(found, f"{request.method} {request.url} {request.body!r} -> {answer.status_code}")
 
 
+class Reader(requests.Session):
+    """A caller who leaves a live stream once it has told something: one that is running does not end by itself."""
+
+    def send(self, request: Any, **options: Any) -> Any:
+        """One request, and its whole answer; of a stream, the first of its messages."""
+        answer = super().send(request, **options | {"stream": True})
+        if answer.headers.get("Content-Type", "").startswith("text/event-stream"):
+            told = b""
+            for piece in answer.iter_content(chunk_size=None):
+                told += piece
+                if b"\n\n" in told:
+                    break
+            answer._content = told
+            answer.close()
+        else:
+            _ = answer.content
+        return answer
+
+
 class Fuzzer:
     """Callers with a key, with a token and with nothing, at every operation there is."""
 
@@ -55,6 +75,7 @@ class Fuzzer:
         self._url = url
         self._callers = callers
         self._known = known
+        self._addresses = map("10.{0[0]}.{0[1]}.{0[2]}".format, itertools.product(range(256), repeat=3))
         load_all_checks()
         self._checks = CHECKS.get_all()
         config = schemathesis.Config.from_dict(
@@ -65,10 +86,12 @@ class Fuzzer:
     def run(self, examples: int, *, only: str | None = None) -> Findings:
         """So many cases for each operation and kind of data."""
         findings = Findings()
-        with requests.Session() as session:
-            for result in self.schema.get_all_operations():
-                assert isinstance(result, Ok)
-                operation = result.ok()
+        with Reader() as session:
+            results = list(self.schema.get_all_operations())
+            operations = [result.ok() for result in results if isinstance(result, Ok)]
+            assert len(operations) == len(results), "every operation of the document can be read"
+            # What takes away comes last: what is gone has nothing left to tell.
+            for operation in sorted(operations, key=lambda one: one.method == "delete"):
                 if only is None or operation.label == only:
                     for mode in GenerationMode:
                         self._aim(operation, mode, findings, session, examples)
@@ -96,13 +119,17 @@ class Fuzzer:
             caller = sorted(self._callers)[findings.sent % len(self._callers)]
             if _fits(case, ParameterLocation.PATH):
                 case.path_parameters.update({name: value for name, value in anchors.items() if value is not None})
-            headers = self._callers[caller]
+            # To a server that trusts its proxy each is somebody new: how often one may be wrong is not what is asked.
+            address = {"X-Forwarded-For": next(self._addresses)}
+            headers = self._callers[caller] | address
             answer = case.call(base_url=self._url, session=session, headers=headers, timeout=ANSWER_SECONDS_MAX)
             session.cookies.clear()
             findings.cases[f"{caller} {mode.value}"] += 1
             findings.told[answer.status_code] += 1
             try:
-                case.validate_response(answer, checks=self._checks, headers=headers)
+                case.validate_response(
+                    answer, checks=self._checks, headers=headers, transport_kwargs={"headers": address}
+                )
             except FailureGroup as group:
                 for failure in group.exceptions:
                     findings.note(case, answer, failure)

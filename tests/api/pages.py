@@ -17,6 +17,7 @@ from earmark.locks.breaker import Breaker
 from earmark.locks.stats import Stats
 from earmark.store.memory import MemoryStore
 from earmark.uuids import Uuid7Ids
+from earmark.workers.crew import ROLES
 
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
@@ -55,7 +56,7 @@ async def whole_page() -> str:
     store = TalkativeStore(clock=MovableClock())
 
     async def read(**_: object) -> Any:
-        return SimpleNamespace(now=NOW, beats=[SimpleNamespace(role="sweeper", beat_at=NOW)])
+        return SimpleNamespace(now=NOW, beats=[SimpleNamespace(role=role, beat_at=NOW) for role in ROLES])
 
     store.beats = SimpleNamespace(read=read)
     admission: Any = SimpleNamespace(counts=Counts(admitted=5), is_up=True, drop=lambda _: None)

@@ -6,6 +6,7 @@ import copy
 import re
 import time
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 import httpx2
 import pytest
@@ -17,11 +18,16 @@ from earmark.admission import open_admission
 from earmark.api.app import create_app
 from earmark.api.door import House
 from earmark.api.events import draw
+from earmark.api.metrics import Metrics
+from earmark.engine.beats import Process, Pulse
 from earmark.engine.engine import Engine
 from earmark.engine.till import Till
 from earmark.publish.availability import Availability
 from earmark.servers import ServerUnavailable, start_valkey
+from earmark.store.memory import MemoryStore
+from earmark.uuids import Uuid7Ids
 from earmark.wiring import open_sandbox
+from earmark.workers.crew import ROLES
 
 from .conftest import KEY
 from .pages import whole_page
@@ -32,7 +38,6 @@ if TYPE_CHECKING:
 
     from earmark.clock import MovableClock
     from earmark.store.postgres import PostgresStore
-    from earmark.uuids import Uuid7Ids
 
 RULES: list[dict[str, Any]] = [
     rule
@@ -58,7 +63,7 @@ GROWS: dict[str, dict[str, float]] = {
         "earmark_verbs_total verb=hold outcome=ok": 100,
     },
     "EarmarkDraftsUnderLocks": {"earmark_drafts_again_total how=locked": 30, "earmark_drafts_total": 100},
-    "EarmarkLockTimeouts": {"earmark_lock_acquisitions_total outcome=unavailable": 1},
+    "EarmarkLockTimeouts": {"earmark_lock_acquisitions_total outcome=timeout": 1},
     "EarmarkLockContention": {
         "earmark_lock_acquisitions_total outcome=busy": 60,
         "earmark_lock_acquisitions_total outcome=acquired": 40,
@@ -77,7 +82,7 @@ STANDS: dict[str, dict[str, float]] = {
     "EarmarkRedisDown": {"earmark_redis_up": 0},
     "EarmarkSweeperLate": {"earmark_holds_due_oldest_seconds": 61},
     "EarmarkOutboxLag": {"earmark_outbox_oldest_seconds": 31},
-    "EarmarkWorkerSilent": {"earmark_agent_last_round_timestamp_seconds agent=sweeper": NOW - 121},
+    "EarmarkWorkerSilent": {"earmark_beat_age_seconds role=sweeper": 121},
     "EarmarkPaymentsNeedAttention": {"earmark_payments_needing_attention gateway=stripe": 1},
     "EarmarkPaymentsOpenTooLong": {"earmark_payments_open_oldest_seconds": 3601},
 }
@@ -135,6 +140,53 @@ def test_an_alert_fires(rule: dict[str, Any], calm: Page) -> None:
     for series, value in STANDS.get(name, {}).items():
         change(after, series, value, add=False)
     assert Query(rule["expr"], before=calm, after=after, now=NOW).run() != {}
+
+
+@pytest.mark.parametrize(
+    "alert, series, value",
+    [
+        ("EarmarkLockTimeouts", "earmark_lock_acquisitions_total outcome=unavailable", 1),
+        ("EarmarkLocksHeldTooLong", "earmark_lock_stuck", 1),
+        ("EarmarkWorkerSilent", "earmark_agent_last_round_timestamp_seconds agent=sweeper", NOW - 121),
+        ("EarmarkWorkerSilent", "earmark_beat_age_seconds role=relay", float("inf")),
+    ],
+    ids=["a silent server", "stuck", "no good round", "nobody there"],
+)
+def test_an_alert_fires_for_each_of_its_reasons(alert: str, series: str, value: float, calm: Page) -> None:
+    """A rule with an `or` in it has two ways to be silent for ever."""
+    [rule] = [rule for rule in RULES if rule["alert"] == alert]
+    after = copy.deepcopy(calm)
+    change(after, series, value, add=False)
+    assert Query(rule["expr"], before=calm, after=after, now=NOW).run() != {}
+
+
+async def silent_roles(house: House, store: MemoryStore) -> set[str]:
+    """Whom the alert about silent workers names, on the page of a server that has no workers itself."""
+    # Each page is of another server: one shows what it has read for a few seconds.
+    metrics = Metrics(version="test")
+    metrics.watch(Engine(store, ids=Uuid7Ids()), gateways=[])
+    page = read((await metrics.page(now=house.clock.now())).decode())
+    assert not page.get("earmark_agent_last_round_timestamp_seconds"), "this process has no agents"
+    [rule] = [rule for rule in RULES if rule["alert"] == "EarmarkWorkerSilent"]
+    return {dict(labels)["role"] for labels in Query(rule["expr"], before=page, after=page, now=NOW).run()}
+
+
+async def test_a_worker_that_is_gone_is_missed_on_the_page_of_a_server_beside_it(
+    house: House, clock: MovableClock
+) -> None:
+    """As in the shipped containers: the worker listens nowhere, and the server runs no agent."""
+    store = MemoryStore(clock=clock)
+    assert await silent_roles(house, store) == set(ROLES), "there is none"
+    worker = Process(id=UUID(int=7), host="shop", version="1")
+    await store.beats.tell(worker, [Pulse(role=role, outcome="ok") for role in ROLES])
+    server = Process(id=UUID(int=8), host="shop", version="1")
+    await store.beats.tell(server, [Pulse(role="watchman", outcome="ok")])
+    assert await silent_roles(house, store) == set(), "the control: all are there"
+    clock.advance(seconds=121)
+    assert await silent_roles(house, store) == set(ROLES), "killed: it said nothing, and its row is old"
+    await store.beats.tell(worker, [Pulse(role=role, outcome="ok") for role in ROLES])
+    await store.beats.leave(worker.id)
+    assert await silent_roles(house, store) == set(ROLES), "stopped, and nobody took its place"
 
 
 @pytest.fixture

@@ -99,6 +99,7 @@ def begin(tmp_path: Path, *, database: str, redis: str, control: bool = False) -
         EARMARK_GUESTS="on",
         EARMARK_TRACING="on",
         EARMARK_REQUEST_SECONDS_MAX="2",
+        EARMARK_WEBHOOK_PRIVATE="on",
     )
     command = [sys.executable, str(start), str(spans), "control" if control else "", "serve", "--verbose"]
     with log.open("ab") as out:
@@ -154,9 +155,54 @@ def sing(round_: Round) -> None:
             ask(guest, round_, "GET", "/v1/bookings", headers=_cookie(token))
             ask(guest, round_, "POST", "/v1/events", json={}, headers=_cookie(token))
             ask(guest, round_, "GET", "/v1/bookings", headers=_cookie(f"{token}x"))
+        speak_for_a_buyer(client, round_)
+        call_back(client, round_)
         forged = {"Stripe-Signature": f"t=1,v1={BIRD}", "Content-Type": "application/json"}
         ask(client, round_, "POST", "/v1/payments/stripe/callback", content=b'{"id": "evt_kanarie"}', headers=forged)
         round_.metrics = ask(client, round_, "GET", "/metrics").text
+
+
+def speak_for_a_buyer(client: httpx2.Client, round_: Round) -> None:
+    """A token of the shop's making: used, used for too much, altered, and put where it should not be."""
+    token = ask(client, round_, "POST", "/v1/tokens", json={"buyer": "ann"}).json()["token"]
+    round_.secrets += [token, token.partition(".")[2]]
+    for shown in (token, f"{token}x"):
+        bearer = {"Authorization": f"Bearer {shown}"}
+        ask(client, round_, "GET", "/v1/bookings", headers=bearer)
+        ask(client, round_, "POST", "/v1/events", json={}, headers=bearer)
+        ask(client, round_, "POST", "/v1/bookings", json={"event_id": "play", "seats": ["A1"]}, headers=bearer)
+    wrong(client, round_, token)
+
+
+def call_back(client: httpx2.Client, round_: Round) -> None:
+    """Webhooks with a secret in their address: some that are refused, and one that is called and does not answer."""
+    for url in (
+        f"https://shop:{BIRD}@shop.example/hook",
+        f"https://{BIRD}@shop.example/hook?token={BIRD}",
+        f"https://shop.example/hook?token={BIRD}#part",
+        f"ftp://shop.example/hook?token={BIRD}",
+        f"http://shop.invalid/{BIRD}?token={BIRD}",
+    ):
+        assert ask(client, round_, "POST", "/v1/webhooks", json={"url": url}).status_code == 422
+    # Nobody listens there.
+    url = f"http://127.0.0.1:1/hook/{BIRD}?token={BIRD}"
+    made = ask(client, round_, "POST", "/v1/webhooks", json={"url": url})
+    assert made.status_code == 201, made.text
+    round_.secrets.append(made.json()["secret"])
+    path = f"/v1/webhooks/{made.json()['id']}"
+    assert ask(client, round_, "PATCH", path, json={"url": f"https://shop:{BIRD}@shop.example/"}).status_code == 422
+    round_.secrets.append(ask(client, round_, "POST", f"{path}/rotate", json={}).json()["secret"])
+    assert ask(client, round_, "POST", f"{path}/test", json={}).status_code == 202
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not (tried := [one for one in _deliveries(client, path) if one["error"]]):
+        assert time.monotonic() < deadline, round_.log.read_text()
+        time.sleep(0.05)
+    round_.answers += [one["error"] for one in tried]
+
+
+def _deliveries(client: httpx2.Client, path: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = client.get(f"{path}/deliveries").json()["deliveries"]
+    return found
 
 
 def _cookie(token: str) -> dict[str, str]:

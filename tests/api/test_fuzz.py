@@ -50,7 +50,7 @@ async def house() -> House:
     return made
 
 
-def furnished(url: str) -> Fuzzer:
+def furnished(url: str, *, hears: str = "https://shop.example/earmark") -> Fuzzer:
     """A house with seats, a guest with a token, and bookings of that guest's in several states."""
 
     def post(path: str, body: Any, headers: dict[str, str]) -> Any:
@@ -75,7 +75,7 @@ def furnished(url: str) -> Fuzzer:
     post(f"/v1/bookings/{bookings[0]}/confirm", {"payment_id": "till-1"}, SHOP)
     post(f"/v1/bookings/{bookings[1]}/pay", {"method": "pm_card_visa"}, guest | {"Idempotency-Key": "basket-7"})
     post(f"/v1/bookings/{bookings[2]}/release", {}, guest)
-    webhook = post("/v1/webhooks", {"url": "https://shop.example/earmark"}, SHOP).json()["id"]
+    webhook = post("/v1/webhooks", {"url": hears}, SHOP).json()["id"]
     delivery = post(f"/v1/webhooks/{webhook}/test", {}, SHOP).json()["id"]
     return Fuzzer(
         url,

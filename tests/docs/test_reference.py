@@ -309,3 +309,23 @@ def test_every_value_is_documented() -> None:
 def test_the_readme_speaks_of_this_version() -> None:
     """What is "not yet" there, is not yet in this very version."""
     assert f"Version {__version__} " in section(read("README.md"), "## Not yet")
+
+
+KNOBS_ELSEWHERE = {
+    *("DATABASE_URL", "REDIS_URL", "REDIS_URLS", "PORT", "HOLD_TTL_MS", "HOLD_SWEEP_INTERVAL_MS", "LOCK_TTL_MS"),
+    *("IDEMPOTENCY_TTL_MS", "IDEMPOTENCY_CLEANUP_INTERVAL_MS", "BOOKING_CLEANUP_INTERVAL_MS", "REDLOCK_DRIFT_FACTOR"),
+    *("REDLOCK_RETRY_COUNT", "REDLOCK_RETRY_DELAY_MS", "lock_timeout", "default_lock_duration", "localhost:6379"),
+}
+"""By which names those who come from another booking engine will look."""
+
+
+def test_whoever_comes_from_elsewhere_finds_their_knobs() -> None:
+    """Each by its old name, and beside it a setting that exists, or that there is none and why."""
+    rows = table(section(SETTINGS, "## Names from elsewhere"))
+    assert {name for row in rows for name in codes(row[0])} >= KNOBS_ELSEWHERE
+    known = {setting.variable for setting in config.SETTINGS}
+    for old, here, mind in rows:
+        named = {name for name in codes(f"{here} {mind}") if re.fullmatch(r"EARMARK_\w+[A-Z]", name)}
+        assert named <= known, old
+        assert named or here == "none", old
+        assert here != "none" or mind, old

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
+from earmark.config import Settings
 from earmark.lab.booking.bench.house import Counted
 from earmark.lab.http import load, run
 from earmark.lab.http.contenders import EMPTY, OURS, PEER
-from earmark.lab.http.figures import Cell, Figures, Plan, Result
+from earmark.lab.http.figures import Cell, Figures, Limits, Plan, Result
 from earmark.lab.http.load import Heard, Job
 
 if TYPE_CHECKING:
@@ -78,6 +79,7 @@ def heard(statuses: dict[int, int], **more: object) -> Heard:
         "statuses": statuses,
         "p50_ms": 1.0,
         "p99_ms": 2.0,
+        "shed_p50_ms": None,
         "shed_p99_ms": None,
         "no_retry_after": 0,
         "unanswered": 0,
@@ -144,6 +146,48 @@ def test_who_was_turned_away_without_a_word_about_when_to_come_again_is_a_flaw()
     figures = sound()
     figures.overload = cell(500, statuses={503: 10}, no_retry_after=10)
     assert any("without a Retry-After" in flaw for flaw in result(figures).flaws)
+
+
+@pytest.mark.parametrize(
+    "overload, said",
+    [
+        (cell(500), "nobody was turned away"),
+        (cell(0, statuses={503: 10}), "nobody was served"),
+        (cell(500, statuses={503: 10}, p99_ms=15_001.0), "waited for more than 15.0 seconds"),
+        (cell(500, statuses={503: 10}, shed_p99_ms=20_000.0), "waited for more than 20.0 seconds"),
+        (cell(500, statuses={429: 10, 500: 1}), "neither yes nor"),
+        (cell(500, statuses={503: 10, 504: 1}), "neither yes nor"),
+        (cell(500, held=499, lost=1, statuses={503: 10}), "are not there"),
+    ],
+)
+def test_an_overload_in_which_nobody_hears_no_or_anybody_waits_too_long_is_a_flaw(overload: Cell, said: str) -> None:
+    """More came than can be served: some are, the others are told so, and all within the time of a request."""
+    figures = sound()
+    assert result(figures).flaws == [], "the control"
+    figures.overload = overload
+    assert any(said in flaw for flaw in result(figures).flaws)
+
+
+def test_the_figures_say_by_which_settings_the_server_said_no(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its own, unless somebody set one for the run: a short line makes a fine p99, and a reader must see that."""
+    over = result(sound()).plain()["overload"]
+    own = Settings()
+    assert over["settings"] == Limits(
+        line_seconds_max=own.line_seconds_max,
+        request_seconds_max=own.request_seconds_max,
+        batch_waiting_max=own.batch_waiting_max,
+    )
+    assert (over["connections"], over["times"]) == (60, 7.5)
+    assert {"p50_ms", "p99_ms", "shed_p50_ms", "shed_p99_ms", "shed_share", "held", "oversold", "lost"} <= over.keys()
+    monkeypatch.setenv("EARMARK_LINE_SECONDS_MAX", "0.25")
+    assert run._limits().line_seconds_max == 0.25
+
+
+def test_by_default_more_come_than_every_line_of_every_process_takes_in() -> None:
+    """Else whoever is quick enough turns nobody away, and the run proves nothing."""
+    own = Settings()
+    carried = own.batch_waiting_max + own.batch_lanes_max * own.batch_size_max
+    assert Plan().workers * carried < Plan().overload_connections
 
 
 @pytest.mark.parametrize("cut", [0, 10, 40, 60])

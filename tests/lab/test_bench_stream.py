@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,7 @@ import msgspec
 import pytest
 
 from earmark.lab.stream.crowd import Crowd, Told
-from earmark.lab.stream.run import Plan, Result
+from earmark.lab.stream.run import Plan, Result, Shop
 
 EARMARK = str(Path(sys.executable).with_name("earmark"))
 TOLD = Told(readers=2, frames=4, samples=8, missing=0, median_ms=100.0, p99_ms=200.0, max_ms=300.0)
@@ -61,7 +63,34 @@ def test_each_floor_can_be_missed(worse: dict[str, Any]) -> None:
     assert len(msgspec.structs.replace(FINE, **worse).flaws) == 1
 
 
-async def test_a_delay_is_from_the_commit_to_each_reader() -> None:
+async def test_a_change_is_timed_from_before_it_is_sent() -> None:
+    """A reader may see it before its maker is answered: no delay is negative, and none is too small."""
+    arrived: list[float] = []
+    serving: list[asyncio.Task[Any]] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        serving.extend(filter(None, [asyncio.current_task()]))
+        while (head := await reader.readline()) != b"":
+            while (line := await reader.readline()) != b"\r\n":
+                head += line
+            await reader.readexactly(int(head.partition(b"Content-Length: ")[2].split()[0]))
+            arrived.append(time.monotonic())
+            writer.write(b"HTTP/1.1 201 Created\r\nContent-Length: 2\r\n\r\n{}")
+        writer.close()
+        await writer.wait_closed()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        shop = Shop(server.sockets[0].getsockname()[1], key="k")
+        await shop.open()
+        plan = Plan(readers=1, rate=50, seconds=0.1)
+        sent = await shop.hold_all(plan, halfway=lambda: None)
+        shop.close()
+        await asyncio.gather(*serving)
+    assert list(sent) == ["S0", "S1", "S2", "S3", "S4"]
+    assert all(one <= other for one, other in zip(sorted(sent.values()), arrived, strict=True)), (sent, arrived)
+
+
+async def test_a_delay_is_from_the_sending_to_each_reader() -> None:
     """Whoever never saw it counts as missing."""
     crowd = Crowd(port=0, event="rush", key="")
     line = b'data: {"seats":[{"id":"S0","state":"held"},{"id":"S1","state":"available"}],"pools":[]}\n'

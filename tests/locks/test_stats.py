@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 import threading
 from contextlib import suppress
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
+from earmark.locks import LockBusy, Locks
 from earmark.locks.breaker import Breaker
 from earmark.locks.prometheus import LocksCollector, register
 from earmark.locks.stats import ACQUISITION_BOUNDS, HELD_BOUNDS, REFUSALS, Cell, Cells, Stats, StatsSnapshot
@@ -71,11 +73,24 @@ def test_a_refusal_is_counted_by_how_it_ended(stats: Stats, outcome: str) -> Non
 
 
 def test_a_busy_lock_counts_a_conflict_for_each_key(stats: Stats) -> None:
-    """Contention is a matter of keys: one call for three taken seats met three conflicts, one that timed out none."""
+    """Contention is a matter of keys: a call for three taken seats met three conflicts, one without an answer none."""
     stats.refused("busy")
     stats.refused("busy", keys=3)
+    stats.refused("timeout", keys=2)
     stats.refused("unavailable", keys=3)
-    assert stats.snapshot().conflicts == 4
+    assert stats.snapshot().conflicts == 6
+
+
+@pytest.mark.parametrize("wait, outcome", [(0.0, "busy"), (0.05, "timeout")])
+async def test_who_waited_in_vain_is_told_apart_from_who_would_not_wait(wait: float, outcome: str) -> None:
+    """The one is how a program was written, the other what an operator must hear of; for tasks and threads alike."""
+    async with Locks.from_url("memory://") as locks:
+        await locks.acquire("invoice:42", ttl=60)
+        with pytest.raises(LockBusy):
+            await locks.acquire("invoice:42", wait=wait)
+        with pytest.raises(LockBusy):
+            await asyncio.to_thread(locks.sync.acquire, "invoice:42", wait=wait)
+        assert locks.stats.snapshot().refusals == dict.fromkeys(REFUSALS, 0) | {outcome: 2}
 
 
 def test_an_outcome_that_nobody_knows_is_our_bug(stats: Stats) -> None:
@@ -261,7 +276,7 @@ def test_prometheus_reads_what_was_counted(stats: Stats) -> None:
     stats.waiting(1)
     page = scraped(registry)
     outcomes = {labels[0][1]: value for (name, labels), value in page.items() if name.endswith("acquisitions_total")}
-    assert outcomes == {"acquired": 2, "busy": 1, "queue_full": 1, "unavailable": 0, "cancelled": 0, "lost": 0}
+    assert outcomes == dict.fromkeys(REFUSALS, 0) | {"acquired": 2, "busy": 1, "queue_full": 1}
     plain = {name.removeprefix("earmark_lock_"): value for (name, labels), value in page.items() if not labels}
     assert plain == {
         "acquisition_seconds_count": 2,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Self
 from urllib.parse import parse_qs, urlsplit
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
     from types import TracebackType
 
 _PORT = 5432
@@ -24,6 +25,8 @@ class Wire:
         self._lines: list[_Line] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server | None = None
+        self.lets: Callable[[], Awaitable[bool]] | None = None
+        """Asked before anything is passed on, either way; from the first no on, nothing more is that way."""
 
     @property
     def url(self) -> str:
@@ -72,6 +75,9 @@ class Wire:
             await asyncio.wait(self._tasks)
         self._folder.cleanup()
 
+    async def _lets(self) -> bool:
+        return self.lets is None or await self.lets()
+
     async def _connect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         parts = urlsplit(self._target)
         asked = parse_qs(parts.query)
@@ -79,7 +85,7 @@ class Wire:
             there = await asyncio.open_connection(parts.hostname, parts.port or _PORT)
         else:
             there = await asyncio.open_unix_connection(f"{asked['host'][0]}/.s.PGSQL.{asked['port'][0]}")
-        line = _Line(client=(reader, writer), server=there)
+        line = _Line(client=(reader, writer), server=there, lets=self._lets)
         self._lines.append(line)
         for pump in (line.ask(), line.answer()):
             task = asyncio.ensure_future(pump)
@@ -93,7 +99,8 @@ Stream = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 class _Line:
     """One connection, and which way it still carries."""
 
-    def __init__(self, *, client: Stream, server: Stream) -> None:
+    def __init__(self, *, client: Stream, server: Stream, lets: Callable[[], Awaitable[bool]]) -> None:
+        self._lets = lets
         self._client = client
         self._server = server
         self.questions = True
@@ -110,6 +117,7 @@ class _Line:
         """From the client to the server."""
         with suppress(OSError):
             while said := await self._client[0].read(65536):
+                self.questions = self.questions and await self._lets()
                 if self.questions:
                     self._server[1].write(said)
         self._server[1].close()
@@ -118,6 +126,7 @@ class _Line:
         """From the server to the client."""
         with suppress(OSError):
             while said := await self._server[0].read(65536):
+                self.answers = self.answers and await self._lets()
                 if self.answers:
                     self._client[1].write(said)
         self.left = True

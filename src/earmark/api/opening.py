@@ -26,6 +26,7 @@ from earmark.version import __version__
 from earmark.wiring import engine_for, open_gateways, open_locks, open_sandbox, telling
 from earmark.workers.courier import courier_for
 from earmark.workers.crew import crew_for, heart_for
+from earmark.workers.watchman import watchmen_for
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
@@ -42,7 +43,7 @@ class Opened(NamedTuple):
 
     house: House
     agents: Sequence[Agent]
-    """None where somebody else does the work."""
+    """Where somebody else does the work, none but those who watch."""
     heart: Heart
 
 
@@ -66,7 +67,7 @@ async def opened(settings: Settings) -> AsyncIterator[Opened]:
     heart.takes("server", outcome="ok")
     try:
         async with metrics.shared(), telling(settings.redis_url, feed=feed if agents else None, listener=hub):
-            yield Opened(house, agents, heart)
+            yield Opened(house, [*agents, *watchmen_for(settings, house.locks)], heart)
     finally:
         await house.deadline.close()
         await house.identity.close()

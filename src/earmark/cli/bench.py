@@ -133,9 +133,12 @@ def http(
         int, Parameter(validator=Number(gte=1, lte=2000), help="How many buyers at once, each on a connection.")
     ] = 64,
     overload: Annotated[
-        int,
-        Parameter(validator=Number(gte=1, lte=15_000), help="How many at once in the end: more than can be served."),
-    ] = 1000,
+        int | None,
+        Parameter(
+            validator=Number(gte=1, lte=25_000),
+            help="How many at once in the end: more than can be served. 6000 for each process unless you say.",
+        ),
+    ] = None,
     workers: Annotated[int, Parameter(validator=Number(gte=2, lte=64), help="Processes of every server.")] = 2,
     database: Annotated[
         str | None,
@@ -147,11 +150,17 @@ def http(
     try:
         from earmark.lab.http import run as runs
         from earmark.lab.http import screen
-        from earmark.lab.http.figures import Plan
+        from earmark.lab.http.figures import OVERLOAD_EACH, Plan
     except ModuleNotFoundError as missing:
         needed = "pip install 'earmark[postgres,server,servers]' fastapi"
         raise SetupError(problem=f"The bench needs more than Earmark itself: {needed}") from missing
-    plan = Plan(rounds=rounds, seconds=seconds, connections=connections, overload_connections=overload, workers=workers)
+    plan = Plan(
+        rounds=rounds,
+        seconds=seconds,
+        connections=connections,
+        overload_connections=overload or min(OVERLOAD_EACH * workers, 25_000),
+        workers=workers,
+    )
     told, out = Console(stderr=True, highlight=False), Console(highlight=False)
     with screen.Screen(out if out.is_terminal and not json else told) as watch:
         result = asyncio.run(runs.run(plan, database=database, watch=watch))

@@ -53,7 +53,8 @@ def note_refusal(stats: Stats, claim: Claim, error: BaseException) -> None:
     """Count a refusal by what it was."""
     match error:
         case LockBusy():
-            stats.refused("busy", keys=len(error.keys))
+            # Who would not wait is told at once, by design; who waited in vain is what an operator wants to hear of.
+            stats.refused("timeout" if claim.wait else "busy", keys=len(error.keys))
         case QueueFull():
             stats.refused("queue_full")
         case LocksUnavailable():

@@ -20,8 +20,10 @@ import msgspec
 
 ACQUISITION_BOUNDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 HELD_BOUNDS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3600.0)
-REFUSALS = ("busy", "queue_full", "unavailable", "cancelled", "lost")
+REFUSALS = ("busy", "timeout", "queue_full", "unavailable", "cancelled", "lost")
 """How an acquisition ends that was not granted."""
+TAKEN = frozenset({"busy", "timeout"})
+"""Somebody else had it: at the moment of asking, or for as long as the caller would wait."""
 
 
 class Histogram(msgspec.Struct, frozen=True, kw_only=True):
@@ -106,10 +108,10 @@ class Stats:
         cell.acquisition_seconds += seconds
 
     def refused(self, outcome: str, *, keys: int = 1) -> None:
-        """An acquisition ended without a grant, as one of `REFUSALS`; when busy, so many keys were somebody else's."""
+        """An acquisition ended without a grant, as one of `REFUSALS`; so many keys somebody else had, if any."""
         cell = self._cells[get_ident()]
         cell.refusals[outcome] += 1
-        if outcome == "busy":
+        if outcome in TAKEN:
             cell.conflicts += keys
 
     def released(self, held_seconds: float) -> None:

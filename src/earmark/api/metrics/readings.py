@@ -6,6 +6,7 @@ One reading is of the whole shop, whoever takes it: a page shows it once, howeve
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
@@ -19,6 +20,7 @@ from earmark.api.metrics.numbers import gauge
 from earmark.engine.outbox import Lag
 from earmark.engine.watch import MoneyWatch
 from earmark.errors import Outage
+from earmark.workers.crew import ROLES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -56,7 +58,8 @@ class Reading(msgspec.Struct, frozen=True, kw_only=True):
     due_seconds: float
     """How long the hold is due that is due the longest and not ended; 0 when none is."""
     beats: Mapping[str, float] | None
-    """By role, the seconds since any process was heard of in it; None where the store keeps no heartbeats."""
+    """By role, the seconds since any process was heard of in it, without end if none is there; None where the store
+    keeps no heartbeats."""
 
 
 class Readings(Collector):
@@ -107,7 +110,7 @@ class Readings(Collector):
             seen.due_seconds,
         )
         if seen.beats is not None:
-            about = "How long ago any process said that it works in this role."
+            about = "How long ago any process said that it works in this role; +Inf if none does."
             yield gauge("earmark_beat_age_seconds", about, seen.beats, label="role")
 
 
@@ -131,7 +134,8 @@ async def _read_beats(store: object) -> dict[str, float] | None:
     if not isinstance(store, HasBeats):
         return None
     roll = await store.beats.read(limit=BEATS_MAX)
-    ages: dict[str, float] = {}
+    # A role that nobody has is worse than one that was not heard of for long, and must not look like no news.
+    ages: dict[str, float] = dict.fromkeys(ROLES, math.inf)
     for beat in roll.beats:
         age = max((roll.now - beat.beat_at).total_seconds(), 0.0)
         ages[beat.role] = min(age, ages.get(beat.role, age))

@@ -21,6 +21,7 @@ MODES = {
     "earmark_agent_last_round_timestamp_seconds": "livemax",
     "earmark_redis_up": "livemin",
     "earmark_lock_waiters_max": "livemax",
+    "earmark_lock_stuck": "livemax",
     "earmark_lock_breaker_state": "livemax",
 }
 """How a level is made of those of the processes; what is not named here is summed."""

@@ -20,8 +20,6 @@ OURS, PEER, EMPTY = "earmark", "fastapi_for_update", "empty"
 TOKEN = "ek_test_only-for-this-measurement"  # noqa: S105 (of a server that lives for a minute, on loopback)
 PEER_CONNECTIONS = 32
 """Of all its processes: as many as suit `FOR UPDATE` best where this was measured."""
-LINE_SECONDS_MAX = 0.1
-"""As a shop sets it that would rather say `come again` than let anybody wait."""
 START_SECONDS_MAX = 60.0
 STOP_SECONDS = 10.0
 HOST = "127.0.0.1"
@@ -51,7 +49,6 @@ async def serving(database: str, *, workers: int, names: Sequence[str]) -> Async
     environment = {
         **os.environ,
         "EARMARK_ADMIN_KEY": TOKEN,
-        "EARMARK_LINE_SECONDS_MAX": str(LINE_SECONDS_MAX),
         fastapi_peer.TOKEN: TOKEN,
         fastapi_peer.DATABASE: database,
         fastapi_peer.CONNECTIONS: str(max(PEER_CONNECTIONS // workers, 1)),

@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from earmark.config import Settings
 from earmark.lab.booking.bench.house import Counted
 from earmark.lab.http.contenders import EMPTY, OURS, PEER
 from earmark.lab.http.load import CREATED, SHED, Heard
@@ -25,6 +26,10 @@ SAID = {
 }
 
 
+OVERLOAD_EACH = 6000
+"""Connections for each process of a server: more than its line takes in, however quick it is."""
+
+
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """What is measured, and for how long."""
 
@@ -32,7 +37,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float = 4.0
     """Per contender and round."""
     connections: int = 64
-    overload_connections: int = 1000
+    overload_connections: int = 2 * OVERLOAD_EACH
     workers: int = 2
     seats_each: int = 3
     requests_per_second_max: dict[str, int] = msgspec.field(
@@ -146,11 +151,20 @@ class Figures(msgspec.Struct):
             **cell.plain(),
             "shed": cell.shed,
             "shed_share": cell.shed / max(answers, 1),
+            "shed_p50_ms": cell.heard.shed_p50_ms,
             "shed_p99_ms": cell.heard.shed_p99_ms,
             "without_retry_after": cell.heard.no_retry_after,
             "unloaded_p99_ms": self.middle(OURS, "p99_ms"),
             "unloaded_rate": median(rates) if (rates := self.rates(OURS)) else None,
         }
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """By which settings our server says no; as it comes, unless somebody set them for this run."""
+
+    line_seconds_max: float = Settings().line_seconds_max
+    request_seconds_max: float = Settings().request_seconds_max
+    batch_waiting_max: int = Settings().batch_waiting_max
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):
@@ -162,6 +176,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     cores: int
     settings: dict[str, str] = {}
     """Of the database, as it says itself."""
+    limits: Limits = Limits()
 
     @property
     def durable(self) -> bool:
@@ -178,9 +193,35 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
         found += [
             f"{name} is {figures.ratios[name]:.2f}, and must be at least {FLOORS[name]:g}" for name in figures.short
         ]
-        if figures.overload and figures.overload.heard.no_retry_after:
-            found.append(f"{figures.overload.heard.no_retry_after} were turned away without a Retry-After")
+        return found + (self._flaws_of(figures.overload) if figures.overload else [])
+
+    def _flaws_of(self, overload: Cell) -> list[str]:
+        """More came than could be served: the rest must hear so, all of them in time."""
+        heard, found = overload.heard, []
+        if heard.no_retry_after:
+            found.append(f"{heard.no_retry_after} were turned away without a Retry-After")
+        if not overload.shed:
+            found.append(
+                f"nobody was turned away: {self.plan.overload_connections} connections were no overload; "
+                "ask for more (--overload), and allow as many open files (ulimit -n)"
+            )
+        if not overload.granted:
+            found.append("nobody was served under overload")
+        longest = max(heard.p99_ms or 0.0, heard.shed_p99_ms or 0.0) / 1000
+        if longest > self.limits.request_seconds_max:
+            found.append(
+                f"under overload one in a hundred waited for more than {longest:.1f} seconds, and a request may take "
+                f"{self.limits.request_seconds_max:g}"
+            )
         return found
+
+    def _plain_overload(self) -> dict[str, Any] | None:
+        """With how many there were, and what the server was set to."""
+        told, plan = self.figures.plain_overload(), self.plan
+        if told is None:
+            return None
+        many = {"connections": plan.overload_connections, "times": plan.overload_connections / plan.connections}
+        return {**told, **many, "settings": self.limits}
 
     def plain(self) -> dict[str, Any]:
         """The whole, ready for JSON."""
@@ -200,7 +241,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
                 }
                 for name, cells in figures.cells.items()
             },
-            "overload": figures.plain_overload(),
+            "overload": self._plain_overload(),
             "durable": self.durable,
             "settings": self.settings,
             "versions": self.versions,

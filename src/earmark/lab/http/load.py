@@ -59,6 +59,8 @@ class Heard(msgspec.Struct, frozen=True, kw_only=True):
     p50_ms: float | None
     """Of the holds that were granted."""
     p99_ms: float | None
+    shed_p50_ms: float | None
+    """Of those who were told to come again."""
     shed_p99_ms: float | None
     no_retry_after: int
     """Answers that turned somebody away and did not say when to come again."""
@@ -210,6 +212,7 @@ def heard(answers: list[bytes], waits: list[float], *, seconds: float, client_se
         statuses=dict(sorted(Counter(statuses).items())),
         p50_ms=quantile(granted, 0.5) * 1000 if granted else None,
         p99_ms=quantile(granted, 0.99) * 1000 if granted else None,
+        shed_p50_ms=quantile(shed, 0.5) * 1000 if shed else None,
         shed_p99_ms=quantile(shed, 0.99) * 1000 if shed else None,
         no_retry_after=sum(
             status in SHED and b"\r\nretry-after: " not in data.lower()

@@ -16,11 +16,12 @@ from uuid import UUID
 import asyncpg
 import msgspec
 
+from earmark import config
 from earmark.errors import EarmarkError, SetupError
 from earmark.lab.booking.bench import ground
 from earmark.lab.http import contenders
 from earmark.lab.http.contenders import EMPTY, OURS, PEER
-from earmark.lab.http.figures import Cell, Figures, Plan, Result
+from earmark.lab.http.figures import Cell, Figures, Limits, Plan, Result
 from earmark.lab.http.load import Heard, Job
 from earmark.version import __version__
 
@@ -66,6 +67,7 @@ async def run(plan: Plan, *, database: str | None, watch: Watch) -> Result:
                 versions=_versions(house),
                 cores=len(os.sched_getaffinity(0)),
                 settings=await house.settings(("fsync", "synchronous_commit")),
+                limits=_limits(),
             )
     except SetupError:
         raise
@@ -162,6 +164,12 @@ def _within_limits(plan: Plan) -> Plan:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
         plan = msgspec.structs.replace(plan, overload_connections=min(plan.overload_connections, soft - SPARE_FILES))
     return plan
+
+
+def _limits() -> Limits:
+    """As the server reads them: whoever sets one for a run finds it in the figures."""
+    found = config.read(os.environ)
+    return Limits(**{name: getattr(found, name) for name in Limits.__struct_fields__})
 
 
 def _versions(house: House) -> dict[str, str]:

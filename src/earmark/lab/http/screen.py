@@ -53,9 +53,11 @@ def show(console: Console, result: Result) -> None:
         console.print(f"{name} {shown} [dim](at least {FLOORS[name]:g}{aim})[/]")
     if (over := figures.plain_overload()) is not None:
         console.print(
-            f"{plan.overload_connections} connections at once: {over['rate']:,.0f} held per second, p99 "
-            f"{_ms(over['p99_ms'])} ms (with {plan.connections}: {_ms(over['unloaded_p99_ms'])} ms), "
-            f"{over['shed_share']:.0%} told to come again within {_ms(over['shed_p99_ms'])} ms"
+            f"{plan.overload_connections} connections at once: {over['rate']:,.0f} held per second, p50 "
+            f"{_ms(over['p50_ms'])} ms, p99 {_ms(over['p99_ms'])} ms (with {plan.connections}: "
+            f"{_ms(over['unloaded_p99_ms'])} ms); {over['shed_share']:.0%} told to come again, p50 "
+            f"{_ms(over['shed_p50_ms'])} ms, p99 {_ms(over['shed_p99_ms'])} ms; {over['held']} are in the "
+            f"database; a line of {result.limits.line_seconds_max:g} s"
         )
     versions = ", ".join(f"{name} {version}" for name, version in result.versions.items())
     console.print(

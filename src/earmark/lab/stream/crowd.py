@@ -79,16 +79,16 @@ class Crowd:
         self.samples += len(seats)
         self._received[line].append(now)
 
-    def tell(self, committed: Mapping[str, float], *, readers: int) -> Told:
+    def tell(self, sent: Mapping[str, float], *, readers: int) -> Told:
         """How long each change took to each reader."""
         delays = sorted(
-            at - committed[seat] for line, times in self._received.items() for seat in self._seats[line] for at in times
+            at - sent[seat] for line, times in self._received.items() for seat in self._seats[line] for at in times
         )
         return Told(
             readers=readers,
             frames=self.frames,
             samples=len(delays),
-            missing=len(committed) * readers - len(delays),
+            missing=len(sent) * readers - len(delays),
             median_ms=round(quantile(delays, 0.5) * 1000, 1) if delays else 0.0,
             p99_ms=round(quantile(delays, 0.99) * 1000, 1) if delays else 0.0,
             max_ms=round(delays[-1] * 1000, 1) if delays else 0.0,
@@ -96,7 +96,7 @@ class Crowd:
 
 
 async def run(*, port: int, event: str, count: int) -> None:
-    """Read along until the log of commits comes, and say how it went."""
+    """Read along until the log of changes comes, and say how it went."""
     ask = asyncio.to_thread(sys.stdin.readline)
     crowd = Crowd(port=port, event=event, key=(await ask).strip())
     opened = [asyncio.get_running_loop().create_future() for _ in range(count)]
@@ -104,11 +104,11 @@ async def run(*, port: int, event: str, count: int) -> None:
     await asyncio.gather(*opened)
     sys.stdout.write("ready\n")
     sys.stdout.flush()
-    committed: dict[str, float] = msgspec.json.decode(await asyncio.to_thread(sys.stdin.readline))
+    sent: dict[str, float] = msgspec.json.decode(await asyncio.to_thread(sys.stdin.readline))
     ends = time.monotonic() + SEEN_SECONDS_MAX
-    while crowd.samples < len(committed) * count and time.monotonic() < ends:  # noqa: ASYNC110 (a bound on all, not on one)
+    while crowd.samples < len(sent) * count and time.monotonic() < ends:  # noqa: ASYNC110 (a bound on all, not on one)
         await asyncio.sleep(0.05)
-    sys.stdout.write(msgspec.json.encode(crowd.tell(committed, readers=count)).decode() + "\n")
+    sys.stdout.write(msgspec.json.encode(crowd.tell(sent, readers=count)).decode() + "\n")
     sys.stdout.flush()
     for task in reading:
         task.cancel()

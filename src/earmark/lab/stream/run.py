@@ -1,7 +1,7 @@
 """A run: one server, a crowd of readers, somebody who stops reading, and changes at a steady pace.
 
-Server and readers are processes of their own. A delay is the time from the moment a hold's answer was here, which is
-after its commit, to the moment a reader had the event that shows it.
+Server and readers are processes of their own. A delay is the time from the moment a hold was sent, which is before its
+commit, to the moment a reader had the event that shows it. From the commit it is less.
 """
 
 from __future__ import annotations
@@ -108,10 +108,10 @@ async def run(plan: Plan, *, database: str | None, watch: Callable[[str], None])
         watch(f"{plan.changes} changes, {plan.rate:g} per second …")
         began, spent = time.monotonic(), _cpu_seconds(server)
         dropping = asyncio.create_task(_dropped(stalled, port=port, began=began))
-        committed = await shop.hold_all(plan, halfway=lambda: memory.append(_rss_mb(server)))
+        sent = await shop.hold_all(plan, halfway=lambda: memory.append(_rss_mb(server)))
         took = time.monotonic() - began
         spent = _cpu_seconds(server) - spent
-        told = await crowd(committed)
+        told = await crowd(sent)
         memory.append(_rss_mb(server))
         watch("waiting for the one who stopped reading …")
         after = await dropping
@@ -119,7 +119,7 @@ async def run(plan: Plan, *, database: str | None, watch: Callable[[str], None])
     return Result(
         plan=plan,
         told=told,
-        rate=round(len(committed) / took, 1),
+        rate=round(len(sent) / took, 1),
         cpu=round(spent / took, 2),
         rss_mb=(start, middle, end),
         dropped=after is not None,
@@ -167,7 +167,7 @@ async def _serve(database: str, *, port: int, key: str, readers: int) -> AsyncIt
 
 @asynccontextmanager
 async def _crowd(port: int, *, count: int, key: str) -> AsyncIterator[Callable[[Mapping[str, float]], Any]]:
-    """The readers, once all have the first map; to be told what was committed, they tell what they saw."""
+    """The readers, once all have the first map; to be told what was sent, they tell what they saw."""
     command = (sys.executable, "-m", "earmark.lab.stream.crowd", str(port), EVENT, str(count))
     pipe = asyncio.subprocess.PIPE
     process = await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe)
@@ -181,8 +181,8 @@ async def _crowd(port: int, *, count: int, key: str) -> AsyncIterator[Callable[[
         async with asyncio.timeout(START_SECONDS_MAX):
             return await stdout.readline()
 
-    async def tell(committed: Mapping[str, float]) -> Told:
-        return msgspec.json.decode(await ask(msgspec.json.encode(committed)), type=Told)
+    async def tell(sent: Mapping[str, float]) -> Told:
+        return msgspec.json.decode(await ask(msgspec.json.encode(sent)), type=Told)
 
     try:
         if await ask(key.encode()) != b"ready\n":
@@ -219,13 +219,12 @@ class Shop:
         await self._post("/v1/events", {"id": EVENT, "name": "A rush", "currency": "EUR", "seats": named})
 
     async def hold_all(self, plan: Plan, *, halfway: Callable[[], object]) -> dict[str, float]:
-        """One seat after the other, at the pace of the plan; when each was answered."""
-        committed: dict[str, float] = {}
+        """One seat after the other, at the pace of the plan; when each was sent."""
+        sent: dict[str, float] = {}
 
         async def hold(seat: str) -> None:
             body = {"event_id": EVENT, "buyer": f"buyer-{seat}", "seats": [seat]}
-            await self._post("/v1/bookings", body)
-            committed[seat] = time.monotonic()
+            sent[seat] = await self._post("/v1/bookings", body)
 
         began = time.monotonic()
         async with asyncio.TaskGroup() as group:
@@ -234,13 +233,16 @@ class Shop:
                 group.create_task(hold(f"S{number}"))
                 if number == plan.changes // 2:
                     halfway()
-        return committed
+        return sent
 
-    async def _post(self, path: str, body: object) -> None:
+    async def _post(self, path: str, body: object) -> float:
+        """When it was sent; by the end of this it has been granted."""
         reader, writer = await self._idle.get()
         content = msgspec.json.encode(body)
         head = f"POST {path} HTTP/1.1\r\nHost: shop\r\nAuthorization: Bearer {self._key}\r\n"
         head += f"Content-Type: application/json\r\nContent-Length: {len(content)}\r\n\r\n"
+        # Before, and not once it is answered: by then some reader may have seen it.
+        sent = time.monotonic()
         writer.write(head.encode() + content)
         answered = await reader.readuntil(b"\r\n\r\n")
         status = answered.split(b" ", 2)[1]
@@ -249,6 +251,7 @@ class Shop:
         self._idle.put_nowait((reader, writer))
         if status != b"201":
             raise SetupError(problem=f"The server refused: {told.decode(errors='replace')}")
+        return sent
 
 
 @asynccontextmanager

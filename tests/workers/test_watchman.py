@@ -1,0 +1,105 @@
+"""The watchman: a lock that is held for too long shows on the page of a server, whoever holds it."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from typing import TYPE_CHECKING
+
+import httpx2
+import pytest
+from tests.acceptance.support import serve
+from tests.conftest import unavailable
+
+from earmark.config import Settings
+from earmark.errors import StoreUnavailable
+from earmark.locks import Locks
+from earmark.servers import ServerUnavailable, start_valkey
+from earmark.workers.watchman import Watchman, watchmen_for
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+FACT_SECONDS_MAX = 30.0
+
+
+@pytest.fixture(scope="module")
+def redis_url() -> Iterator[str]:
+    try:
+        server = start_valkey()
+    except ServerUnavailable as reason:
+        unavailable(reason)
+    with server:
+        yield server.url
+
+
+async def test_a_lock_of_another_program_is_counted_while_it_is_held_too_long(redis_url: str) -> None:
+    """It is in Redis for all to see; young ones are nobody's business."""
+    async with Locks.from_url(redis_url, prefix="one") as theirs, Locks.from_url(redis_url, prefix="one") as ours:
+        held = await theirs.acquire("invoice:42", ttl=60)
+        assert await Watchman(ours, stuck_seconds=3600, interval_seconds=7).act() == 7
+        assert ours.stats.snapshot().stuck == 0
+        watchman = Watchman(ours, stuck_seconds=1e-6)
+        await watchman.act()
+        assert ours.stats.snapshot().stuck == 1
+        await held.release()
+        await watchman.act()
+        assert ours.stats.snapshot().stuck == 0
+
+
+async def test_a_silent_lock_server_is_an_outage_and_no_all_clear() -> None:
+    """The agent says so and looks again later."""
+    async with Locks.from_url("redis://127.0.0.1:1") as gone:
+        gone.stats.stuck(1)
+        with pytest.raises(StoreUnavailable):
+            await Watchman(gone).act()
+        assert gone.stats.snapshot().stuck == 1
+
+
+async def test_nobody_watches_where_there_is_nothing_or_nobody_wants_it() -> None:
+    """Without a Redis there are no locks, and 0 seconds is never."""
+    async with Locks.from_url("memory://") as locks:
+        assert len(watchmen_for(Settings(), locks)) == 1
+        assert watchmen_for(Settings(lock_check_seconds=0), locks) == []
+        assert watchmen_for(Settings(), None) == []
+
+
+@pytest.mark.parametrize("check, seen", [("0.05", 1.0), ("0", 0.0)], ids=["on", "off"])
+async def test_a_server_without_workers_shows_it(
+    redis_url: str, tmp_path: Path, sqlite_template: Path, check: str, seen: float
+) -> None:
+    """As in the shipped containers, where the server only serves; the control is the same server with the look off."""
+    path = tmp_path / "earmark.sqlite3"
+    path.write_bytes(sqlite_template.read_bytes())
+    service = serve(
+        "--no-sweep",
+        "--redis",
+        redis_url,
+        database=f"sqlite:///{path}",
+        directory=tmp_path,
+        EARMARK_LOCK_CHECK_SECONDS=check,
+        EARMARK_LOCK_STUCK_SECONDS="0.01",
+    )
+    try:
+        async with Locks.from_url(redis_url) as program, httpx2.AsyncClient(base_url=service.url) as prometheus:
+            held = await program.acquire("invoice:42", ttl=600)
+            page = await _page(prometheus, until=seen)
+            assert f"earmark_lock_stuck {seen}" in page
+            await held.release()
+    finally:
+        service.stop()
+    assert ("the lock on invoice:42 is held by" in service.log()) is bool(seen)
+
+
+async def _page(prometheus: httpx2.AsyncClient, *, until: float) -> str:
+    """Once it says so; to see nothing, several pages are looked at."""
+    async with asyncio.timeout(FACT_SECONDS_MAX):
+        for number in range(10_000):
+            page = (await prometheus.get("/metrics")).text
+            found = re.search(r"^earmark_lock_stuck (\S+)$", page, re.MULTILINE)
+            assert found
+            if float(found[1]) == until and (until or number >= 20):
+                return page
+            await asyncio.sleep(0.02)
+    raise AssertionError(page)
