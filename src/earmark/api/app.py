@@ -20,6 +20,7 @@ from earmark.api import (
     idempotency,
     locks,
     openapi,
+    ops,
     payments,
     problems,
     stream,
@@ -98,6 +99,7 @@ CALLS = (
     *webhooks.CALLS,
     *guests.CALLS,
     *tokens.CALLS,
+    *ops.CALLS,
     *locks.CALLS,
     *HEALTH,
 )
