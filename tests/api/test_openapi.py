@@ -62,7 +62,9 @@ async def test_examples_are_true(shop: httpx2.AsyncClient, event: str, call: Any
     assert answer.status_code == call.status, answer.text
 
 
-@pytest.mark.parametrize("path", ["/", "/docs", "/web/app.js", "/web/style.css", "/web/docs.js"])
+@pytest.mark.parametrize(
+    "path", ["/", "/docs", "/ops", "/web/app.js", "/web/style.css", "/web/docs.js", "/web/ops.js", "/web/ops-cards.js"]
+)
 async def test_pages_need_nothing_from_outside(stranger: httpx2.AsyncClient, path: str) -> None:
     """Our own files only, and a policy that would refuse anything else."""
     page = await stranger.get(path)

@@ -168,12 +168,12 @@ def new_visitor(browser: Browser, home: str) -> Visitor:
 
 
 @contextmanager
-def running_demo(directory: Path, *, port: int) -> Iterator[str]:
+def running_demo(directory: Path, *arguments: str, port: int) -> Iterator[str]:
     """Starts the demo, waits until it says its address and answers there, and ends it."""
     log = directory / "demo.log"
     with log.open("wb") as output:
         process = subprocess.Popen(
-            [EARMARK, "demo", "--no-open", "--port", str(port)],
+            [EARMARK, "demo", "--no-open", "--port", str(port), *arguments],
             cwd=directory,
             env=clean_environment(home=directory),
             stdin=subprocess.DEVNULL,

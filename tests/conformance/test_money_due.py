@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
+from earmark.domain.ids import EventId
 from earmark.domain.payment import PaymentState
 
 from .money_support import Till
@@ -152,6 +153,25 @@ async def test_payments_that_need_somebody_are_listed_by_age(till: Till) -> None
     assert await till.store.list_attention(limit=2) == by_age[:2]
     await till.step_on(flagged[2], state=PaymentState.FAILED)
     assert await till.store.list_attention(limit=9) == by_age[1:]
+
+
+async def test_whoever_watches_the_money_of_one_kind_sees_no_other(till: Till) -> None:
+    """What needs somebody and what is open, of test payments, of live ones, and of both."""
+    rehearsal = await till.open(till.event(EventId("rehearsal"), live=False))
+    tried = till.booking("A1", event_id=rehearsal.id, live=False)
+    await till.write(till.taking(tried))
+    flagged = [
+        await till.step_on(await till.pay(booking), state=PaymentState.NEEDS_ATTENTION, code="undecided")
+        for booking in (await till.hold("A1"), tried)
+    ]
+    await till.pay(tried, due_at=till.clock.now())
+    store = till.store
+    assert [one.id for one in await store.list_attention(limit=9, live=True)] == [flagged[0].id]
+    assert [one.id for one in await store.list_attention(limit=9, live=False)] == [flagged[1].id]
+    assert len(await store.list_attention(limit=9)) == 2
+    seen = {live: await store.watch_money(limit=9, live=live) for live in (True, False, None)}
+    assert {live: sum(watch.attention.values()) for live, watch in seen.items()} == {True: 1, False: 1, None: 2}
+    assert {live: watch.open for live, watch in seen.items()} == {True: 0, False: 1, None: 1}
 
 
 async def _claim(till: Till, *, limit: int = 100, lease_seconds: float = LEASE) -> list[PaymentId]:

@@ -16,7 +16,7 @@ import pytest
 
 from earmark.domain.ids import Buyer, EntryId, EventId, PoolId, PoolRef, TotalRef
 from earmark.domain.journal import Entry, Key, Memory
-from earmark.engine.asks import Decided, Memo, Replayed
+from earmark.engine.asks import Actor, Decided, Memo, Replayed
 from earmark.engine.beats import Process, Pulse
 from earmark.engine.outbox import START
 from earmark.engine.ports import Changes
@@ -220,6 +220,28 @@ async def test_what_is_left_undone_is_counted_with_its_age(shop: Shop, store: St
     await store.outbox.number(after=START, limit=100)
     left = await store.upkeep.backlog()
     assert (left.due, left.due_since, left.unsent, left.unsent_since) == (0, None, 0, None)
+
+
+async def test_the_holds_of_a_kind_are_counted_by_whether_they_live(
+    shop: Shop, store: Store, clock: MovableClock
+) -> None:
+    """What was let go is no hold, what is of the other kind is not seen, and no more is counted than was asked for."""
+    await shop.create()
+    await shop.create("rehearsal", live=False)
+    await shop.hold("ada", "A1", ttl=60)
+    for buyer, seat, ttl in (("bob", "A2", 600), ("cleo", "A3", 900)):
+        await shop.hold(buyer, seat, ttl=ttl)
+    await shop.release(await shop.hold("dan", "A4", ttl=600))
+    await shop.hold("eve", "A1", event_id="rehearsal", actor=Actor(name="tester", live=False))
+    clock.advance(70)
+    seen = await store.upkeep.holds(live=True, limit=100)
+    assert (seen.held, seen.due) == (2, 1)
+    assert seen.next_at is not None
+    assert seen.due_since is not None
+    assert seen.due_since <= seen.now < seen.next_at <= seen.now + timedelta(seconds=530)
+    assert (await store.upkeep.holds(live=True, limit=2)).held == 1
+    other = await store.upkeep.holds(live=False, limit=100)
+    assert (other.held, other.due, other.due_since) == (1, 0, None)
 
 
 async def test_counts_that_drifted_are_set_to_what_the_bookings_say(shop: Shop, store: Store) -> None:

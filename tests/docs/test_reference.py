@@ -13,7 +13,7 @@ from rich.console import Console
 
 import earmark
 from earmark import Earmark, config, errors
-from earmark.api import limits, money_words, problems, webhook_words, words
+from earmark.api import limits, money_words, ops_words, problems, webhook_words, words
 from earmark.api.app import CALLS
 from earmark.api.identity import GUEST_SECONDS
 from earmark.api.tokens import TOKEN_SECONDS_MAX
@@ -53,6 +53,7 @@ ANSWERS = (
     webhook_words.WebhookAnswer,
     webhook_words.SecretAnswer,
     webhook_words.DeliveryAnswer,
+    *(kind for name, kind in vars(ops_words).items() if name.startswith("Ops") and name != "OpsAnswer"),
 )
 
 

@@ -10,7 +10,7 @@ import msgspec
 from earmark.domain import payment as law
 from earmark.domain.ids import RefundId
 from earmark.domain.payment import Standing
-from earmark.engine import cancel, money, teller
+from earmark.engine import cancel, money, orders, teller
 from earmark.engine.gateway import GatewaySilent, RefundOrder, RefundReport, Report
 from earmark.engine.teller import Step, Teller
 from earmark.payments.sandbox.gateway import SandboxGateway
@@ -122,7 +122,7 @@ def what_is_given_up_is_not_voided(patch: pytest.MonkeyPatch) -> None:
 
 def everything_is_charged_in_euro(patch: pytest.MonkeyPatch) -> None:
     """The same numbers, in the wrong money."""
-    order_of = teller.order_of
+    order_of = orders.order_of
     patch.setattr(teller, "order_of", lambda payment: msgspec.structs.replace(order_of(payment), currency="EUR"))
 
 

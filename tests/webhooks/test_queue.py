@@ -331,3 +331,21 @@ def test_every_query_says_why_it_exists_and_is_used(dialect: str) -> None:
     known = queries.load(dialect, "webhooks.sql")
     assert len(known) > 10
     assert not [query.name for query in known.values() if not query.why or f'"{query.name}"' not in code]
+
+
+async def test_whoever_watches_sees_what_waits_for_each_webhook_of_a_kind(shop: Earmark, store: Store) -> None:
+    """How much, up to a limit, and since when it is due; nothing of the other kind, and none that has nothing."""
+    busy = await subscribe(store, URL)
+    await subscribe(store, URL, types=("booking.confirmed",))
+    other = await subscribe(store, URL, live=False)
+    assert await store.webhooks.waiting(live=True, limit=10) == []
+    for number in (1, 2, 3):
+        await hold(shop, number)
+    await relay(store)
+    [seen] = await store.webhooks.waiting(live=True, limit=10)
+    first = (await log(store, busy))[0]
+    assert (seen.webhook_id, seen.pending, seen.due_at) == (busy.id, 3, first.due_at)
+    [counted] = await store.webhooks.waiting(live=True, limit=2)
+    assert counted.pending == 2
+    assert await store.webhooks.waiting(live=False, limit=10) == []
+    assert await log(store, other) == []

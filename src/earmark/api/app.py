@@ -20,6 +20,7 @@ from earmark.api import (
     idempotency,
     locks,
     openapi,
+    ops,
     payments,
     problems,
     stream,
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.types import ASGIApp
 
-PAGES = {"/": "index.html", "/docs": "docs.html"}
+PAGES = {"/": "index.html", "/docs": "docs.html", "/ops": "ops.html"}
 MEDIA_TYPES = {"html": "text/html", "js": "text/javascript", "css": "text/css", "svg": "image/svg+xml"}
 SECURITY_HEADERS = {
     "Content-Security-Policy": "default-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'self'",
@@ -98,6 +99,7 @@ CALLS = (
     *webhooks.CALLS,
     *guests.CALLS,
     *tokens.CALLS,
+    *ops.CALLS,
     *locks.CALLS,
     *HEALTH,
 )

@@ -26,6 +26,7 @@ from earmark.api.turnstile import Turnstile
 from earmark.api.welcome import Guest, welcome
 from earmark.domain.journal import Key
 from earmark.engine.asks import Answer, Decided, Memo, Replayed
+from earmark.engine.beats import ALIVE_SECONDS
 from earmark.engine.engine import Engine
 from earmark.engine.ports import Clock
 from earmark.engine.till import Till
@@ -128,6 +129,8 @@ class House(msgspec.Struct, frozen=True, kw_only=True):
     tracing: Tracing | None = None
     """Where spans are wanted."""
     targets: Targets = Targets()
+    alive_seconds: float = ALIVE_SECONDS
+    """How long an agent may be silent and is still taken to be at work."""
 
 
 class Visit:

@@ -142,6 +142,96 @@ WAITING = DELIVERY | {
     "status": None,
     "took_ms": None,
 }
+OPS: dict[str, Any] = {
+    "now": _SOLD,
+    "version": __version__,
+    "live": False,
+    "needs": [
+        {
+            "area": "payments",
+            "count": 1,
+            "said": "1 payment needs somebody.",
+            "what_to_do": "Each stands below with what to do about it; `earmark payments attention` lists them all.",
+        }
+    ],
+    "parts": [
+        {"name": "server", "up": True, "said": "This server takes bookings."},
+        {"name": "database", "up": True, "said": "The database answers, and its schema is current."},
+    ],
+    "payments": {
+        "attention": 1,
+        "open": 0,
+        "open_oldest_seconds": 0.0,
+        "cases": [
+            {
+                "payment_id": _PAYMENT_ID,
+                "booking_id": _BOOKING_ID,
+                "booking_state": "cancelled",
+                "event_id": "concert",
+                "gateway": "sandbox",
+                "gateway_id": "pi_1",
+                "amount": {"amount": 11500, "currency": "EUR"},
+                "captured": 11500,
+                "refunded": 0,
+                "since": _SOLD,
+                "code": "refund_refused",
+                "message": None,
+                "refused": [{"id": "01997b1c-6f2a-7c3e-9d41-2f6d0c9a7b13", "amount": 11500, "code": "expired_card"}],
+                "what_to_do": "Give the money back another way, or decide to keep it.",
+                "commands": [
+                    f"earmark payments settle {_PAYMENT_ID} --as refunded|kept --note …",
+                    f"earmark explain {_BOOKING_ID}",
+                ],
+            }
+        ],
+    },
+    "holds": {
+        "held": 12,
+        "next_in_seconds": 31.5,
+        "due": 0,
+        "due_seconds": 0.0,
+        "expired": {"swept": 40, "met": 3, "made_room": 0},
+    },
+    "relay": {"unsent": 2, "oldest_seconds": 0.2},
+    "webhooks": {
+        "known": 1,
+        "pending": 7,
+        "late_seconds": 0.0,
+        "listed": [
+            {
+                "id": "01997b1c-6f2a-7c3e-9d41-2f6d0c9a7b11",
+                "host": "shop.example",
+                "standing": "failing",
+                "failing_since": _MADE,
+                "disabled_because": None,
+                "pending": 7,
+                "late_seconds": 4.0,
+            }
+        ],
+    },
+    "roles_missing": [],
+    "agents": [
+        {
+            "role": "relay",
+            "host": "shop-1",
+            "process_id": "01997b1c-6f2a-7c3e-9d41-2f6d0c9a7b14",
+            "version": __version__,
+            "standing": "well",
+            "outcome": "ok",
+            "rounds": 5120,
+            "started_at": _MADE,
+            "beat_at": _SOLD,
+            "age_seconds": 2.4,
+        }
+    ],
+    "lines": [{"verb": "hold", "waiting": 0, "in_flight": 1, "batches": 210, "requests": 4180}],
+    "locks": {
+        "configured": True,
+        "up": True,
+        "more": False,
+        "listed": [LOCK | {"waiting": 1}],
+    },
+}
 ANSWERS: dict[str, Any] = {
     "create": EVENT,
     "list_events": {"events": [EVENT], "next_cursor": None},
@@ -183,6 +273,7 @@ ANSWERS: dict[str, Any] = {
     "test_webhook": WAITING | {"type": "ping"},
     "list_deliveries": {"deliveries": [DELIVERY], "next_cursor": None},
     "replay_delivery": WAITING,
+    "show_ops": OPS,
     "list_locks": {"locks": [LOCK]},
     "break_lock": LOCK,
     "healthz": {"status": "ok", "version": __version__},

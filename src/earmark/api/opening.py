@@ -16,6 +16,7 @@ from earmark.api.limits import Limits
 from earmark.api.metrics import Metrics
 from earmark.api.pictures import Words
 from earmark.clock import SystemClock
+from earmark.engine.beats import alive_seconds
 from earmark.engine.till import Till
 from earmark.publish.availability import Availability
 from earmark.publish.news import Feed
@@ -118,4 +119,5 @@ def _house(
         hub=hub,
         tracing=tracing,
         targets=Targets(private=settings.webhook_private),
+        alive_seconds=alive_seconds(settings.heartbeat_seconds),
     )

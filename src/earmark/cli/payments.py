@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Awaitable, Callable, Mapping
-from datetime import datetime
 from functools import partial
 from typing import Annotated, TypeVar
 from uuid import UUID
@@ -18,20 +17,20 @@ from rich.console import Console
 from earmark import config, wiring
 from earmark.cli.database import Database
 from earmark.domain.ids import PaymentId
-from earmark.domain.payment import Payment, PaymentState, Refund, RefundState, SettledAs
+from earmark.domain.payment import Payment, PaymentState, SettledAs
 from earmark.engine import money
 from earmark.engine.engine import Engine
 from earmark.engine.gateway import Gateway
 from earmark.engine.ports import Store
 from earmark.engine.teller import Teller
 from earmark.errors import InvalidRequest, SetupError
+from earmark.words.attention import Case, cases
 
 T = TypeVar("T")
 
 PaymentArgument = Annotated[str, Parameter(help="The payment's id.")]
 
 NOTE_LENGTH_MAX = 500
-DISPUTED = "disputed"
 
 
 def _is_note(_: object, note: str) -> None:
@@ -44,27 +43,6 @@ payments = App(
 )
 
 
-class Case(msgspec.Struct, frozen=True, kw_only=True):
-    """A payment that needs somebody, with all that a person has to know."""
-
-    payment_id: str
-    booking_id: str
-    booking_state: str
-    event_id: str
-    gateway: str
-    gateway_id: str | None
-    amount: int
-    captured: int
-    refunded: int
-    currency: str
-    since: datetime
-    code: str | None
-    message: str | None
-    refused: list[Refund]
-    """The refunds that the gateway would not make."""
-    what_to_do: str
-
-
 @payments.command
 def attention(
     *,
@@ -73,7 +51,7 @@ def attention(
     as_json: Annotated[bool, Parameter(name="--json", negative="", help="JSON on stdout.")] = False,
 ) -> int:
     """List the payments that only a person can settle, the oldest first. Exits with 1 when there are any."""
-    found = _run(database, lambda engine, _: _cases(engine.store, limit=limit))
+    found = _run(database, lambda engine, _: cases(engine.store, limit=limit))
     if as_json:
         print(msgspec.json.format(msgspec.json.encode(found)).decode())  # noqa: T201
         return 1 if found else 0
@@ -111,59 +89,6 @@ def settle(
     """
     after = _run(database, partial(_settle, payment_id=_id(payment), how=how, note=note))
     Console(highlight=False, soft_wrap=True).print(f"Payment {after.id} is settled: {how}.")
-
-
-async def _cases(store: Store, *, limit: int) -> list[Case]:
-    return [await _case(store, payment) for payment in await store.list_attention(limit=limit)]
-
-
-async def _case(store: Store, payment: Payment) -> Case:
-    about = await store.read_dossier(payment.id)
-    assert about is not None, "a payment is never deleted"
-    refused = [refund for refund in about.refunds if refund.state is RefundState.REFUSED]
-    return Case(
-        payment_id=str(payment.id),
-        booking_id=str(payment.booking_id),
-        booking_state=about.booking.state,
-        event_id=payment.event_id,
-        gateway=payment.gateway,
-        gateway_id=payment.gateway_id,
-        amount=payment.amount,
-        captured=payment.captured,
-        refunded=payment.refunded,
-        currency=payment.currency,
-        since=await _since(store, payment),
-        code=payment.code,
-        message=payment.message,
-        refused=refused,
-        what_to_do=_what_to_do(payment, refused=refused),
-    )
-
-
-async def _since(store: Store, payment: Payment) -> datetime:
-    """When somebody was last called, as the booking's journal tells it."""
-    called = [
-        entry.at
-        for entry in await store.read_history(payment.booking_id)
-        if (told := entry.facts.get("payment"))
-        and told.get("id") == str(payment.id)
-        and told.get("to") == PaymentState.NEEDS_ATTENTION
-        and told.get("from") != PaymentState.NEEDS_ATTENTION
-    ]
-    return called[-1] if called else payment.created_at
-
-
-def _what_to_do(payment: Payment, *, refused: list[Refund]) -> str:
-    settle = f"earmark payments settle {payment.id} --as refunded|kept --note …"
-    if not payment.captured:
-        look = f"earmark payments look {payment.id}"
-        gone = f"earmark payments settle {payment.id} --as nothing --note …"
-        return f"The gateway has not decided, and the booking waits: end the payment there; then {look}, or {gone}"
-    if payment.code == DISPUTED:
-        return f"The buyer has asked their bank for the money back: answer there, wait for the outcome; then {settle}"
-    if refused:
-        return f"Give the money back another way, or decide to keep it; then {settle}"
-    return f"The gateway took another amount than was asked: put that right there; then {settle}"
 
 
 async def _look(engine: Engine, gateways: Mapping[str, Gateway], *, payment_id: PaymentId) -> tuple[Payment, Payment]:

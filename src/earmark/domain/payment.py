@@ -37,6 +37,8 @@ LOOK_BACK_SECONDS = (3_600, 8 * 3_600, 26 * 3_600)
 """How long after its beginning a payment that came to nothing is looked at once more."""
 WAIT_SECONDS_MIN = 2
 WAIT_SECONDS_MAX = 300
+DISPUTED = "disputed"
+"""The code of a payment whose buyer has asked their bank for the money back."""
 ALL_BY_HAND = "refunded_by_hand"
 """The code of a payment that a person has given back whole."""
 

@@ -14,6 +14,12 @@ if TYPE_CHECKING:
 
 WELL = frozenset({"ok", "starting"})
 """Outcomes that nobody has to look at."""
+ALIVE_SECONDS = 30.0
+
+
+def alive_seconds(heartbeat_seconds: float) -> float:
+    """How long whoever beats so often may be silent and is still taken to be at work."""
+    return max(ALIVE_SECONDS, 3 * heartbeat_seconds)
 
 
 class Process(msgspec.Struct, frozen=True, kw_only=True):

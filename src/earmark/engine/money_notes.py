@@ -28,7 +28,7 @@ def note(
 
 def dispute(ledger: Ledger, booking: Booking, before: Payment, *, kind: str) -> Payment:
     """The buyer has asked their bank for the money back, or that went on: somebody is called, and it is looked at."""
-    after = law.flagged(before, code="disputed")
+    after = law.flagged(before, code=law.DISPUTED)
     note(ledger, booking, before, after, reason="the buyer disputes the payment", event=kind)
     return ledger.pay(msgspec.structs.replace(after, due_at=ledger.now, version=before.version + 1))
 

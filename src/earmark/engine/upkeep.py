@@ -14,6 +14,8 @@ import msgspec
 from earmark.engine.beats import KeepsBeats
 
 BACKLOG_COUNTED_MAX = 1000
+LATE_SECONDS = 60.0
+"""What is due for longer than this, its agent has not done in time."""
 
 
 class Forgetting(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,6 +39,17 @@ class Backlog(msgspec.Struct, frozen=True, kw_only=True):
     unsent_since: datetime | None
 
 
+class Holds(msgspec.Struct, frozen=True, kw_only=True):
+    """The holds of one kind: those that live, and those whose time is over and that nobody has ended."""
+
+    now: datetime
+    held: int
+    next_at: datetime | None
+    """When the first of those that live will end."""
+    due: int
+    due_since: datetime | None
+
+
 class Upkeep(Protocol):
     """How a store is kept in order. Every step is short and bounded; several may do the same at once."""
 
@@ -50,6 +63,10 @@ class Upkeep(Protocol):
 
     async def backlog(self) -> Backlog:
         """What is left undone."""
+        ...
+
+    async def holds(self, *, live: bool, limit: int) -> Holds:
+        """Counted over at most `limit` holds, those that end first."""
         ...
 
     async def recount(self, *, limit: int) -> int:

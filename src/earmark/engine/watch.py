@@ -28,12 +28,15 @@ class MoneyWatch(msgspec.Struct, frozen=True, kw_only=True):
 class Watched(Protocol):
     """A store, as an operator sees its money."""
 
-    async def list_attention(self, *, limit: int) -> list[Payment]:
-        """Payments that need somebody to look at them, oldest first."""
+    async def list_attention(self, *, limit: int, live: bool | None = None) -> list[Payment]:
+        """Payments that need somebody to look at them, oldest first; of one kind, if that is said."""
         ...
 
-    async def watch_money(self, *, limit: int) -> MoneyWatch:
-        """Counted over at most `limit` payments each: those that need somebody, and those that are due the soonest."""
+    async def watch_money(self, *, limit: int, live: bool | None = None) -> MoneyWatch:
+        """Counted over at most `limit` payments each: those that need somebody, and those that are due the soonest.
+
+        Of one kind, if that is said.
+        """
         ...
 
     async def page_payments(

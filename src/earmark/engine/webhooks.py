@@ -86,6 +86,16 @@ class AlreadyDone(Exception):
     """A request with this key was here before, and nothing was done now."""
 
 
+class Waiting(msgspec.Struct, frozen=True, kw_only=True):
+    """What one webhook has not been told yet."""
+
+    webhook_id: WebhookId
+    pending: int
+    """Counted up to a limit."""
+    due_at: datetime
+    """When the first of them is to be tried, or was."""
+
+
 class Webhooks(Protocol):
     """Where webhooks are kept."""
 
@@ -128,6 +138,10 @@ class Webhooks(Protocol):
         self, webhook_id: WebhookId, *, state: DeliveryState | None, before: int | None, limit: int
     ) -> list[Delivery]:
         """Its deliveries, newest first, those before this number."""
+        ...
+
+    async def waiting(self, *, live: bool, limit: int) -> list[Waiting]:
+        """Of each webhook of this kind for which something waits, by id; counted up to `limit` each."""
         ...
 
     async def replay(self, webhook_id: WebhookId, delivery_id: DeliveryId) -> Delivery | None:

@@ -139,15 +139,15 @@ class MoneyReads:
         due = [payment.due_at for payment in ours if payment.due_at]
         return (min(due) - self._clock.now()).total_seconds() if due else None
 
-    async def list_attention(self, *, limit: int) -> list[Payment]:
+    async def list_attention(self, *, limit: int, live: bool | None = None) -> list[Payment]:
         """By age."""
-        flagged = (one for one in self._tables.payments.values() if one.state is PaymentState.NEEDS_ATTENTION)
+        flagged = (one for one in self._of(live) if one.state is PaymentState.NEEDS_ATTENTION)
         return sorted(flagged, key=_age)[:limit]
 
-    async def watch_money(self, *, limit: int) -> MoneyWatch:
+    async def watch_money(self, *, limit: int, live: bool | None = None) -> MoneyWatch:
         """Over all payments."""
-        flagged = await self.list_attention(limit=limit)
-        due = sorted((one for one in self._tables.payments.values() if one.due_at), key=lambda one: one.due_at or 0)
+        flagged = await self.list_attention(limit=limit, live=live)
+        due = sorted((one for one in self._of(live) if one.due_at), key=lambda one: one.due_at or 0)
         began = [at for one in due[:limit] if (at := _open_since(self._tables, one))]
         return MoneyWatch(
             attention=Counter(one.gateway for one in flagged),
@@ -163,6 +163,9 @@ class MoneyReads:
         known = sorted(self._tables.payments.items())
         ours = (one for _, one in known if one.gateway == gateway and one.created_at >= since)
         return [one for one in ours if after is None or one.id > after][:limit]
+
+    def _of(self, live: bool | None) -> list[Payment]:  # noqa: FBT001 (the rows of a kind; None is both)
+        return [one for one in self._tables.payments.values() if live is None or one.live is live]
 
 
 def short_payments(tables: MoneyTables) -> list[Flaw]:

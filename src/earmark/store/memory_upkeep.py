@@ -13,7 +13,7 @@ from earmark.domain.ids import BookingId, EntryId, PoolRef, TotalRef
 from earmark.domain.machine import State
 from earmark.domain.pool import PoolDelta
 from earmark.engine.beats import Beat, Roll
-from earmark.engine.upkeep import BACKLOG_COUNTED_MAX, Backlog, Forgetting
+from earmark.engine.upkeep import BACKLOG_COUNTED_MAX, Backlog, Forgetting, Holds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
@@ -117,6 +117,20 @@ class MemoryUpkeep:
             due_since=due[0] if due else None,
             unsent=min(len(unsent), BACKLOG_COUNTED_MAX),
             unsent_since=unsent[0] if unsent else None,
+        )
+
+    async def holds(self, *, live: bool, limit: int) -> Holds:
+        """From all bookings."""
+        now, bookings = self._clock.now(), self._tables().bookings.values()
+        ends = sorted(one.expires_at for one in bookings if one.state is State.HELD and one.live is live)[:limit]
+        due = [at for at in ends if at <= now]
+        left = ends[len(due) :]
+        return Holds(
+            now=now,
+            held=len(left),
+            next_at=left[0] if left else None,
+            due=len(due),
+            due_since=due[0] if due else None,
         )
 
     async def recount(self, *, limit: int) -> int:

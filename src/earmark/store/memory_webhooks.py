@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from earmark.domain.webhook import Delivery, DeliveryState, Webhook
-from earmark.engine.webhooks import AlreadyDone, Errand, Wanted, deliveries_of
+from earmark.engine.webhooks import AlreadyDone, Errand, Waiting, Wanted, deliveries_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -112,6 +112,15 @@ class MemoryWebhooks:
         own = (one for one in self._deliveries.values() if one.webhook_id == webhook_id and state in {None, one.state})
         found = [one for one in own if before is None or one.number < before]
         return sorted(found, key=lambda one: -one.number)[:limit]
+
+    async def waiting(self, *, live: bool, limit: int) -> list[Waiting]:
+        """Over all deliveries."""
+        due: dict[WebhookId, list[datetime]] = {}
+        for one in self._deliveries.values():
+            if one.state is DeliveryState.PENDING and self._webhooks[one.webhook_id].live is live:
+                due.setdefault(one.webhook_id, []).append(one.due_at)
+        waits = sorted(due.items())
+        return [Waiting(webhook_id=own, pending=min(len(dates), limit), due_at=min(dates)) for own, dates in waits]
 
     async def replay(self, webhook_id: WebhookId, delivery_id: DeliveryId) -> Delivery | None:
         """From now on."""

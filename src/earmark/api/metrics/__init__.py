@@ -78,6 +78,12 @@ class Metrics:
         self.copy()
         return generate_latest(self._page)
 
+    def figures(self) -> dict[tuple[str, str], float]:
+        """The host's counts and levels by name and label; what has several labels is left out."""
+        self.copy()
+        samples = (sample for family in self._page.collect() for sample in family.samples if len(sample.labels) <= 1)
+        return {(one.name, next(iter(one.labels.values()), "")): one.value for one in samples}
+
     def copy(self) -> None:
         """Show this process's numbers to the others, if there are any."""
         if self._copies is not None:

@@ -1,6 +1,6 @@
 // The API reference, drawn in the browser from /openapi.json: what the server can do is what this page shows.
 
-import { byId, el } from "./dom.js";
+import { byId, el, inline } from "./dom.js";
 import { Schemas } from "./schema.js";
 
 const METHODS = ["get", "post", "put", "patch", "delete", "head", "options"];
@@ -252,12 +252,6 @@ function prose(text) {
     return el("ul", { class: "bullets" }, lines.map((line) => el("li", {}, inline(line.replace(/^\s*[-*] /, "")))));
   });
 }
-
-const inline = (text) =>
-  text.split(/(`[^`]+`|\*\*[^*]+\*\*)/).map((piece) => {
-    if (/^`.+`$/.test(piece)) return el("code", {}, piece.slice(1, -1));
-    return /^\*\*.+\*\*$/.test(piece) ? el("strong", {}, piece.slice(2, -2)) : piece;
-  });
 
 open().catch((error) => {
   byId("title").textContent = "The reference could not be loaded";

@@ -12,6 +12,13 @@ export const svg = (tag, attributes = {}, ...children) =>
 /** The element with this id; the page's own markup promises that it is there. */
 export const byId = (id) => document.getElementById(id);
 
+/** Text with `code` and **weight** in it, as nodes. */
+export const inline = (text) =>
+  text.split(/(`[^`]+`|\*\*[^*]+\*\*)/).map((piece) => {
+    if (/^`.+`$/.test(piece)) return el("code", {}, piece.slice(1, -1));
+    return /^\*\*.+\*\*$/.test(piece) ? el("strong", {}, piece.slice(2, -2)) : piece;
+  });
+
 function build(node, attributes, children) {
   for (const [name, value] of Object.entries(attributes)) {
     if (typeof value === "function") node.addEventListener(name, value);

@@ -6,9 +6,10 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 from earmark.cli.checkup.findings import Finding, fixed, ill, note, well
-from earmark.engine.beats import WELL
+from earmark.engine.beats import WELL, alive_seconds
 from earmark.engine.engine import Engine
 from earmark.engine.outbox import START
+from earmark.engine.upkeep import LATE_SECONDS
 from earmark.uuids import Uuid7Ids
 from earmark.version import __version__
 from earmark.workers.crew import ROLES
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
     from earmark.engine.ports import Flaw, Store
 
 BEATS_MAX = 1000
-ALIVE_SECONDS = 30.0
-LATE_SECONDS = 60.0
 BATCH = 100
 FLAWS_MAX = 20
 RECOUNTS_MAX = 1000
@@ -39,7 +38,7 @@ COUNTS = frozenset(
 
 async def judge(store: Store, settings: Settings, *, fix: bool) -> AsyncIterator[Finding]:
     """All of it, in the order in which one thing explains the next."""
-    for finding in beats(await store.beats.read(limit=BEATS_MAX), seconds=_alive_seconds(settings)):
+    for finding in beats(await store.beats.read(limit=BEATS_MAX), seconds=alive_seconds(settings.heartbeat_seconds)):
         yield await _forget(store, settings) if fix and finding.fixable else finding
     yield await sweeping(store, fix=fix)
     yield await relaying(store, fix=fix)
@@ -47,10 +46,6 @@ async def judge(store: Store, settings: Settings, *, fix: bool) -> AsyncIterator
         yield finding
     async for finding in money(store):
         yield finding
-
-
-def _alive_seconds(settings: Settings) -> float:
-    return max(ALIVE_SECONDS, 3 * settings.heartbeat_seconds)
 
 
 def beats(roll: Roll, *, seconds: float) -> Iterator[Finding]:
@@ -73,7 +68,7 @@ def beats(roll: Roll, *, seconds: float) -> Iterator[Finding]:
 
 
 async def _forget(store: Store, settings: Settings) -> Finding:
-    cleared = await store.beats.clear(seconds=_alive_seconds(settings), limit=BEATS_MAX)
+    cleared = await store.beats.clear(seconds=alive_seconds(settings.heartbeat_seconds), limit=BEATS_MAX)
     return fixed("workers", f"{cleared} heartbeats of those who are gone were forgotten.")
 
 

@@ -158,14 +158,14 @@ class MoneyReads:
         due: datetime | None = (await self._read("next_payment", None if gateways is None else list(gateways)))[0][0]
         return None if due is None else (due - await self._now()).total_seconds()
 
-    async def list_attention(self, *, limit: int) -> list[Payment]:
+    async def list_attention(self, *, limit: int, live: bool | None = None) -> list[Payment]:
         """By age."""
-        return [payment(row) for row in await self._read("list_attention", limit)]
+        return [payment(row) for row in await self._read("list_attention", limit, live)]
 
-    async def watch_money(self, *, limit: int) -> MoneyWatch:
+    async def watch_money(self, *, limit: int, live: bool | None = None) -> MoneyWatch:
         """By the index of what needs somebody, and by the reconciler's."""
-        [(count, since)] = await self._read("count_open", limit)
-        flagged = dict(await self._read("count_attention", limit))
+        [(count, since)] = await self._read("count_open", limit, live)
+        flagged = dict(await self._read("count_attention", limit, live))
         return MoneyWatch(attention=flagged, open=count, open_since=since, now=await self._now())
 
     async def page_payments(

@@ -10,7 +10,7 @@ from uuid import UUID
 import asyncpg
 
 from earmark.engine.beats import Beat, Roll
-from earmark.engine.upkeep import BACKLOG_COUNTED_MAX, Backlog, Forgetting
+from earmark.engine.upkeep import BACKLOG_COUNTED_MAX, Backlog, Forgetting, Holds
 from earmark.store import queries
 
 if TYPE_CHECKING:
@@ -101,6 +101,11 @@ class PostgresUpkeep:
         now = (await self._read("begin", self._clock.offset))[0][0]
         due = (await self._read("count_due", now, BACKLOG_COUNTED_MAX))[0]
         return Backlog(now=now, **due, **(await self._read("count_unsent", BACKLOG_COUNTED_MAX))[0])
+
+    async def holds(self, *, live: bool, limit: int) -> Holds:
+        """By the index of the sweeper."""
+        now = (await self._read("begin", self._clock.offset))[0][0]
+        return Holds(now=now, **(await self._read("count_holds", now, live, limit))[0])
 
     async def recount(self, *, limit: int) -> int:
         """One count per transaction: none is held while another is waited for."""

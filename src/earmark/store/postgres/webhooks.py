@@ -8,7 +8,7 @@ from uuid import UUID
 
 from earmark.domain.journal import Key
 from earmark.domain.webhook import Delivery, DeliveryState, Webhook
-from earmark.engine.webhooks import AlreadyDone, Deed, Errand, Wanted, deliveries_of
+from earmark.engine.webhooks import AlreadyDone, Deed, Errand, Waiting, Wanted, deliveries_of
 from earmark.store import queries
 
 if TYPE_CHECKING:
@@ -108,6 +108,10 @@ class PostgresWebhooks:
         end = LAST if before is None else before
         found = await self._read("log_deliveries", webhook_id, end, state.value if state else None, limit)
         return [_delivery(row) for row in found]
+
+    async def waiting(self, *, live: bool, limit: int) -> list[Waiting]:
+        """By the courier's index."""
+        return [Waiting(**row) for row in await self._read("count_waiting", live, limit)]
 
     async def replay(self, webhook_id: WebhookId, delivery_id: DeliveryId) -> Delivery | None:
         """By primary key."""

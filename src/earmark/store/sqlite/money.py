@@ -153,14 +153,14 @@ class MoneyReads:
         due = (await self._read("next_payment", None if gateways is None else rows.to_json(sorted(gateways))))[0][0]
         return None if due is None else (rows.moment(due) - self._moment()).total_seconds()
 
-    async def list_attention(self, *, limit: int) -> list[Payment]:
+    async def list_attention(self, *, limit: int, live: bool | None = None) -> list[Payment]:
         """By age."""
-        return [payment(row) for row in await self._read("list_attention", limit)]
+        return [payment(row) for row in await self._read("list_attention", limit, live)]
 
-    async def watch_money(self, *, limit: int) -> MoneyWatch:
+    async def watch_money(self, *, limit: int, live: bool | None = None) -> MoneyWatch:
         """By the index of what needs somebody, and by the reconciler's."""
-        [(count, since)] = await self._read("count_open", limit)
-        flagged = dict(await self._read("count_attention", limit))
+        [(count, since)] = await self._read("count_open", limit, live)
+        flagged = dict(await self._read("count_attention", limit, live))
         began = None if since is None else rows.moment(since)
         return MoneyWatch(attention=flagged, open=count, open_since=began, now=self._moment())
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from earmark.engine.beats import Beat, Roll
-from earmark.engine.upkeep import BACKLOG_COUNTED_MAX, Backlog, Forgetting
+from earmark.engine.upkeep import BACKLOG_COUNTED_MAX, Backlog, Forgetting, Holds
 from earmark.store import queries
 from earmark.store.sqlite import rows
 
@@ -118,6 +118,13 @@ class SqliteUpkeep(_Part):
             unsent=unsent["unsent"],
             unsent_since=rows.moment_or_none(unsent["unsent_since"]),
         )
+
+    async def holds(self, *, live: bool, limit: int) -> Holds:
+        """By the index of the sweeper."""
+        now = self._clock.now()
+        (found,) = await self._fetch("count_holds", rows.to_moment(now), live, limit)
+        moments = {name: rows.moment_or_none(found[name]) for name in ("next_at", "due_since")}
+        return Holds(now=now, held=found["held"], due=found["due"], **moments)
 
     async def recount(self, *, limit: int) -> int:
         """One count per transaction, so that those who book wait for one."""

@@ -11,7 +11,7 @@ import msgspec
 from earmark.domain.ids import DeliveryId, EntryId, WebhookId
 from earmark.domain.journal import Key
 from earmark.domain.webhook import Delivery, DeliveryState, Webhook
-from earmark.engine.webhooks import AlreadyDone, Deed, Errand, Wanted, deliveries_of
+from earmark.engine.webhooks import AlreadyDone, Deed, Errand, Waiting, Wanted, deliveries_of
 from earmark.store import queries
 from earmark.store.sqlite import rows
 
@@ -135,6 +135,17 @@ class SqliteWebhooks:
         end = LAST if before is None else before
         found = await self._fetch("log_deliveries", str(webhook_id), end, state.value if state else None, limit)
         return [_delivery(row) for row in found]
+
+    async def waiting(self, *, live: bool, limit: int) -> list[Waiting]:
+        """By the courier's index."""
+        return [
+            Waiting(
+                webhook_id=WebhookId(UUID(row["webhook_id"])),
+                pending=row["pending"],
+                due_at=rows.moment(row["due_at"]),
+            )
+            for row in await self._fetch("count_waiting", live, limit)
+        ]
 
     async def replay(self, webhook_id: WebhookId, delivery_id: DeliveryId) -> Delivery | None:
         """By its id."""

@@ -80,11 +80,13 @@ SELECT min(due_at) FROM payments WHERE due_at IS NOT NULL AND ($1::text[] IS NUL
 -- Where nothing more happens by itself.
 SELECT id, booking_id, event_id, live, gateway, method, amount, currency, automatic, created_at, state, gateway_id,
        captured, refunding, refunded, code, message, action, return_url, due_at, tries, version
-  FROM payments WHERE state = 'needs_attention' ORDER BY created_at, id LIMIT $1;
+  FROM payments WHERE state = 'needs_attention' AND ($2::boolean IS NULL OR live = $2)
+ ORDER BY created_at, id LIMIT $1;
 
 -- name: count_attention
 -- For an alarm: how many need somebody, by gateway, and no more of them than are worth counting.
-SELECT gateway, count(*) FROM (SELECT gateway FROM payments WHERE state = 'needs_attention' LIMIT $1) AS flagged
+SELECT gateway, count(*)
+  FROM (SELECT gateway FROM payments WHERE state = 'needs_attention' AND ($2::boolean IS NULL OR live = $2) LIMIT $1) AS flagged
  GROUP BY gateway;
 
 -- name: count_open
@@ -93,7 +95,7 @@ SELECT count(*), min(since)
   FROM (SELECT coalesce((SELECT min(r.created_at) FROM refunds r WHERE r.payment_id = p.id AND r.state = 'pending'),
                         CASE WHEN p.captured = 0 AND p.state NOT IN ('failed', 'voided') THEN p.created_at END) AS since
           FROM (SELECT id, captured, state, created_at FROM payments
-                 WHERE due_at IS NOT NULL ORDER BY due_at LIMIT $1) AS p) AS due
+                 WHERE due_at IS NOT NULL AND ($2::boolean IS NULL OR live = $2) ORDER BY due_at LIMIT $1) AS p) AS due
  WHERE since IS NOT NULL;
 
 -- name: page_payments

@@ -46,6 +46,12 @@ UPDATE journal SET caller = NULL, key = NULL, request_hash = NULL, answer_status
 SELECT count(*) AS due, min(d.expires_at) AS due_since
   FROM (SELECT expires_at FROM bookings WHERE state = 'held' AND expires_at <= $1 ORDER BY expires_at LIMIT $2) AS d;
 
+-- name: count_holds
+-- For whoever watches: the holds of one kind, by the sweeper's index.
+SELECT count(*) FILTER (WHERE h.expires_at > $1) AS held, min(h.expires_at) FILTER (WHERE h.expires_at > $1) AS next_at,
+       count(*) FILTER (WHERE h.expires_at <= $1) AS due, min(h.expires_at) FILTER (WHERE h.expires_at <= $1) AS due_since
+  FROM (SELECT expires_at FROM bookings WHERE state = 'held' AND live = $2 ORDER BY expires_at LIMIT $3) AS h;
+
 -- name: count_unsent
 -- Entries that a relay should have numbered, by its own index.
 SELECT count(*) AS unsent, min(u.at) AS unsent_since

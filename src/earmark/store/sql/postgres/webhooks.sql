@@ -51,6 +51,16 @@ SELECT id, live, url, types, event_id, description, secret, old_secret, old_secr
        disabled_because, failing_since, resting_until, version
   FROM webhooks WHERE live = $1 AND id > $2 ORDER BY id LIMIT $3;
 
+-- name: count_waiting
+-- For whoever watches: for whom something waits, and no more of it than is worth counting.
+SELECT q.webhook_id, q.pending, q.due_at
+  FROM (SELECT w.id AS webhook_id,
+               (SELECT count(*) FROM (SELECT 1 FROM deliveries d
+                                       WHERE d.webhook_id = w.id AND d.state = 'pending' LIMIT $2) AS few) AS pending,
+               (SELECT min(d.due_at) FROM deliveries d WHERE d.webhook_id = w.id AND d.state = 'pending') AS due_at
+          FROM webhooks w WHERE w.live = $1) AS q
+ WHERE q.pending > 0 ORDER BY q.webhook_id;
+
 -- name: save_webhook
 -- The guarded update: no row back means that somebody else has saved it meanwhile.
 UPDATE webhooks

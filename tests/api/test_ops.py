@@ -1,0 +1,323 @@
+"""What the console is told, over every store: what needs a person, of one kind, and never more than a page can show."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+import httpx2
+import msgspec
+import pytest
+
+from earmark.api import ops, ops_words
+from earmark.api.app import create_app
+from earmark.api.identity import Identity, hash_of, new_key, new_key_id
+from earmark.domain.ids import WebhookId
+from earmark.domain.key import Scope
+from earmark.engine.beats import Process, Pulse
+from earmark.engine.outbox import START
+from earmark.errors import StoreUnavailable
+from earmark.locks import Locks
+from earmark.version import __version__
+from earmark.workers.crew import ROLES
+
+from .conftest import KEY, house_over
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from earmark.api.door import House
+    from earmark.clock import MovableClock
+    from earmark.engine.ports import Store
+
+SEATS = 30
+EVENT = {
+    "id": "concert",
+    "name": "A concert",
+    "currency": "EUR",
+    "layout": {"rows": 1, "seats_per_row": SEATS, "price": 4500},
+}
+
+
+class Desk:
+    """A shop over one store, and whoever calls it."""
+
+    def __init__(self, house: House) -> None:
+        self.house = house
+        self.store = house.engine.store
+        self.client = _client(house, KEY)
+
+    async def key(self, *scopes: Scope, live: bool = False) -> httpx2.AsyncClient:
+        """Somebody with a key of these scopes."""
+        secret = new_key(live=live)
+        await self.store.keys.create(
+            new_key_id(), name="a key", live=live, scopes=frozenset(scopes), secret_hash=hash_of(secret)
+        )
+        return _client(self.house, secret)
+
+    async def look(self, client: httpx2.AsyncClient | None = None) -> ops_words.OpsAnswer:
+        """What the console is told, as the document describes it."""
+        answer = await (client or self.client).get("/v1/ops")
+        assert answer.status_code == 200, answer.text
+        return msgspec.json.decode(answer.content, type=ops_words.OpsAnswer)
+
+    async def hold(self, seat: str, **asked: Any) -> str:
+        """A seat for somebody whose name is nobody's business."""
+        body = {"event_id": "concert", "buyer": "canary-buyer", "seats": [seat]} | asked
+        held = await self.client.post("/v1/bookings", json=body)
+        assert held.status_code == 201, held.text
+        booking_id: str = held.json()["id"]
+        return booking_id
+
+    async def pay(self, booking_id: str, method: str) -> str:
+        """The id of the payment."""
+        paid = await self.client.post(
+            f"/v1/bookings/{booking_id}/pay", json={"method": method}, headers={"Idempotency-Key": f"pay-{booking_id}"}
+        )
+        assert paid.status_code in {200, 202}, paid.text
+        payment_id: str = paid.json()["payment"]["id"]
+        return payment_id
+
+    async def flag(self, seat: str) -> tuple[str, str]:
+        """A payment that needs somebody, for its refund is refused; its id and that of its booking."""
+        booking_id = await self.hold(seat)
+        payment_id = await self.pay(booking_id, "pm_card_refund_fail")
+        back = await self.client.post(
+            f"/v1/bookings/{booking_id}/refunds", json={"amount": 4500}, headers={"Idempotency-Key": f"b-{booking_id}"}
+        )
+        assert back.status_code == 201, back.text
+        return payment_id, booking_id
+
+    async def beat(self, number: int = 1, **outcomes: str) -> None:
+        """A process has every role; all is well unless said otherwise."""
+        pulses = [Pulse(role=role, outcome=outcomes.get(role, "ok"), rounds=3) for role in ROLES]
+        await self.store.beats.tell(Process(id=UUID(int=number), host=f"host-{number}", version="1"), pulses)
+
+    async def save_webhook(self, webhook_id: UUID, **fields: Any) -> None:
+        """As a courier leaves it."""
+        known = await self.store.webhooks.read(WebhookId(webhook_id))
+        assert known is not None
+        assert await self.store.webhooks.save(msgspec.structs.replace(known, version=known.version + 1, **fields))
+
+    async def number(self) -> None:
+        """What a relay does."""
+        await self.store.outbox.number(after=START, limit=1000, tell=False)
+
+
+def _client(house: House, key: str) -> httpx2.AsyncClient:
+    transport = httpx2.ASGITransport(app=create_app(house), raise_app_exceptions=False)
+    return httpx2.AsyncClient(transport=transport, base_url="http://shop", headers={"Authorization": f"Bearer {key}"})
+
+
+@pytest.fixture
+async def desk(store: Store, clock: MovableClock) -> AsyncIterator[Desk]:
+    house = house_over(store, clock)
+    house = msgspec.structs.replace(house, identity=Identity(admin_key=KEY, keys=store.keys))
+    opened = Desk(house)
+    assert (await opened.client.post("/v1/events", json=EVENT)).status_code == 201
+    await opened.number()
+    yield opened
+    await house.identity.close()
+
+
+def said(answer: ops_words.OpsAnswer) -> dict[str, str]:
+    return {need.area: f"{need.said} {need.what_to_do}" for need in answer.needs}
+
+
+async def test_a_shop_in_order_needs_nobody(desk: Desk) -> None:
+    """Everybody is at work, nothing waits: that is said, and not left out."""
+    await desk.beat()
+    seen = await desk.look()
+    assert (seen.needs, seen.roles_missing, seen.live, seen.version) == ([], [], False, __version__)
+    assert [(part.name, part.up) for part in seen.parts] == [("server", True), ("database", True)]
+    assert (seen.payments.attention, seen.payments.open, seen.payments.cases) == (0, 0, [])
+    assert (seen.holds.held, seen.holds.next_in_seconds, seen.holds.due) == (0, None, 0)
+    assert (seen.relay.unsent, seen.webhooks.known, seen.locks.configured) == (0, 0, False)
+    assert {(agent.role, agent.host, agent.standing, agent.rounds) for agent in seen.agents} == {
+        (role, "host-1", "well", 3) for role in ROLES
+    }
+
+
+async def test_a_payment_that_needs_somebody_says_why_and_which_command_helps(desk: Desk) -> None:
+    """The ids to copy, the refund that was refused, and first of all that there is something to do."""
+    payment_id, booking_id = await desk.flag("A1")
+    await desk.pay(await desk.hold("A2"), "pm_card_processing")
+    seen = await desk.look()
+    assert seen.needs[0].said == "1 payment needs somebody."
+    assert (seen.payments.attention, seen.payments.open) == (1, 1)
+    [case] = seen.payments.cases
+    assert (case.payment_id, case.booking_id, case.gateway) == (payment_id, booking_id, "sandbox")
+    assert (case.amount.amount, case.captured, case.refunded) == (4500, 4500, 0)
+    assert case.what_to_do == "Give the money back another way, or decide to keep it."
+    assert case.commands == [
+        f"earmark payments settle {payment_id} --as refunded|kept --note …",
+        f"earmark explain {booking_id}",
+    ]
+    [refused] = case.refused
+    assert refused.amount == 4500
+
+
+async def test_a_key_sees_the_money_holds_and_webhooks_of_its_own_kind_alone(desk: Desk) -> None:
+    """A live operator is told nothing of the tests: neither a number nor an id."""
+    payment_id, booking_id = await desk.flag("A1")
+    await desk.hold("A2")
+    made = await desk.client.post("/v1/webhooks", json={"url": "https://canary.example/"})
+    webhook_id = made.json()["id"]
+    await desk.beat()
+    seen = await desk.look(await desk.key(Scope.OPS, live=False))
+    assert (seen.live, seen.payments.attention, seen.holds.held, seen.webhooks.known) == (False, 1, 1, 1)
+    other = await desk.key(Scope.OPS, live=True)
+    seen = await desk.look(other)
+    assert (seen.live, seen.payments.attention, seen.holds.held, seen.webhooks.known) == (True, 0, 0, 0)
+    assert seen.needs == []
+    text = (await other.get("/v1/ops")).text
+    assert not [one for one in (payment_id, booking_id, webhook_id, "canary") if one in text]
+
+
+async def test_only_the_scope_ops_is_told(desk: Desk) -> None:
+    """Whoever sells or sets up events runs no service."""
+    for scope in (Scope.SELL, Scope.MANAGE):
+        refused = await (await desk.key(scope)).get("/v1/ops")
+        assert (refused.status_code, refused.json()["code"], refused.json()["needs"]) == (403, "forbidden", "ops")
+    nobody = await _client(desk.house, "ek_test_" + "0" * 64).get("/v1/ops")
+    assert (nobody.status_code, nobody.json()["code"]) == (401, "unauthorized")
+    assert (await (await desk.key(Scope.OPS)).get("/v1/ops")).status_code == 200
+
+
+async def test_no_buyer_and_no_secret_is_told(desk: Desk) -> None:
+    """An operator's key is not for bookings; and an address may carry a password."""
+    await desk.flag("A1")
+    url = "https://user:canary-word@shop.example/canary-path?token=canary-token"
+    made = await desk.client.post("/v1/webhooks", json={"url": url.replace("user:canary-word@", "")})
+    await desk.client.post(f"/v1/webhooks/{made.json()['id']}/test", json={})
+    text = (await desk.client.get("/v1/ops")).text
+    assert "shop.example" in text
+    assert "canary" not in text
+    assert made.json()["secret"] not in text
+
+
+async def test_what_agents_leave_undone_is_told_with_what_to_do(desk: Desk, clock: MovableClock) -> None:
+    """Holds that nobody ends, entries that nobody numbers, and roles that nobody has; a minute late and not before."""
+    await desk.beat()
+    await desk.hold("A1", ttl_seconds=60)
+    clock.advance(61)
+    await desk.beat(2)
+    soon = await desk.look()
+    assert (soon.holds.held, soon.holds.due) == (0, 1)
+    assert "holds" not in said(soon)
+    clock.advance(70)
+    seen = await desk.look()
+    assert set(said(seen)) == {"agents", "holds", "relay"}
+    assert "Nobody is at work as sweeper, reconciler, relay, courier or janitor." in said(seen)["agents"]
+    assert "earmark work" in said(seen)["agents"]
+    assert "1 hold is due and not ended" in said(seen)["holds"]
+    assert "1 journal entry has no number" in said(seen)["relay"]
+    assert (seen.relay.unsent, seen.roles_missing) == (1, list(ROLES))
+    assert {agent.standing for agent in seen.agents} == {"silent"}
+    assert max(agent.age_seconds for agent in seen.agents) >= 131
+
+
+async def test_an_agent_that_gets_nowhere_is_named(desk: Desk, clock: MovableClock) -> None:
+    """Who fails, and how; those of others who are well stand behind."""
+    await desk.beat(1)
+    await desk.beat(2, courier="unavailable")
+    clock.advance(5)
+    seen = await desk.look()
+    assert said(seen) == {"agents": "The courier on host-2 fails: unavailable. Its log says why."}
+    assert (seen.agents[0].role, seen.agents[0].standing) == ("courier", "failing")
+    assert seen.agents[0].age_seconds >= 5
+
+
+async def test_a_webhook_in_trouble_is_told_and_a_quiet_one_only_counted(desk: Desk, clock: MovableClock) -> None:
+    """One that has failed for long and one that has just begun to, one that was given up, one that waits."""
+    await desk.beat()
+    ids = {}
+    for name in ("quiet", "late", "failing", "shaky", "given-up", "off"):
+        types = ["booking.held"] if name == "late" else ["booking.cancelled"]
+        body = {"url": f"https://{name}.example/", "types": types}
+        ids[name] = UUID((await desk.client.post("/v1/webhooks", json=body)).json()["id"])
+    moment = clock.now()
+    await desk.save_webhook(ids["failing"], failing_since=moment - timedelta(seconds=300))
+    await desk.save_webhook(ids["shaky"], failing_since=moment)
+    await desk.save_webhook(ids["given-up"], disabled_at=moment, disabled_because="410 Gone")
+    await desk.client.patch(f"/v1/webhooks/{ids['off']}", json={"active": False})
+    await desk.hold("A1")
+    await desk.number()
+    clock.advance(90)
+    await desk.beat()
+    seen = (await desk.look()).webhooks
+    assert (seen.known, seen.pending) == (6, 1)
+    assert [(one.host, one.standing, one.pending) for one in seen.listed] == [
+        ("given-up.example", "disabled", 0),
+        ("failing.example", "failing", 0),
+        ("shaky.example", "failing", 0),
+        ("late.example", "well", 1),
+        ("off.example", "off", 0),
+    ]
+    assert 90 <= seen.late_seconds < 900
+    told = [need.said for need in (await desk.look()).needs if need.area == "webhooks"]
+    gone, fails, _ = told
+    assert gone == "The webhook to given-up.example is switched off: 410 Gone."
+    assert fails.startswith("The webhook to failing.example fails, for ")
+
+
+async def test_lines_tell_what_travelled_and_expiries_how_holds_ended(desk: Desk, clock: MovableClock) -> None:
+    """Counted by the server itself; whoever watches sees a rate by looking twice."""
+    for seat in ("A1", "A2"):
+        await desk.hold(seat, ttl_seconds=60)
+    lines = {line.verb: line for line in (await desk.look()).lines}
+    assert set(lines) == {"hold", "extend", "confirm", "release", "cancel"}
+    assert (lines["hold"].requests, lines["hold"].batches, lines["hold"].waiting) == (2, 2, 0)
+    clock.advance(61)
+    await desk.house.engine.expire(limit=1)
+    await desk.hold("A1")
+    await desk.hold("A2")
+    assert (await desk.look()).holds.expired == ops_words.OpsExpired(swept=1, met=1, made_room=0)
+
+
+async def test_every_list_is_bounded_and_every_number_whole(desk: Desk) -> None:
+    """A page that everybody opens when all goes wrong must not be what goes wrong next."""
+    assert SEATS > ops.CASES_MAX
+    for number in range(1, SEATS + 1):
+        await desk.flag(f"A{number}")
+    for number in range(1, 3 + ops.AGENTS_MAX // len(ROLES)):
+        await desk.beat(number)
+    async with Locks.from_url("memory://", holder="worker-7") as locks:
+        for number in range(ops.LOCKS_MAX + 1):
+            await locks.acquire(f"order:{number}", ttl=60)
+        seen = await Desk(msgspec.structs.replace(desk.house, locks=locks)).look()
+    assert (seen.payments.attention, len(seen.payments.cases)) == (SEATS, ops.CASES_MAX)
+    assert len(seen.agents) == ops.AGENTS_MAX
+    assert (len(seen.locks.listed), seen.locks.more) == (ops.LOCKS_MAX, True)
+    assert {lock.holder for lock in seen.locks.listed} == {"worker-7"}
+
+
+async def test_a_redis_that_is_gone_is_said_and_the_rest_is_told(house: House) -> None:
+    """The console is needed most when something is down."""
+    async with Locks.from_url("redis://127.0.0.1:1") as gone:
+        seen = await Desk(msgspec.structs.replace(house, locks=gone)).look()
+    assert (seen.locks.configured, seen.locks.up, seen.locks.listed) == (True, False, [])
+    assert "The Redis of the locks does not answer." in said(seen)["locks"]
+    assert "agents" in said(seen)
+
+
+async def test_a_server_that_is_about_to_stop_says_so(house: House) -> None:
+    """As readiness does."""
+    house.drain.begin()
+    seen = await Desk(house).look()
+    assert [(part.name, part.up) for part in seen.parts] == [("server", False), ("database", True)]
+    assert "about to stop" in said(seen)["server"]
+
+
+async def test_without_the_database_there_is_an_outage_and_no_zeros(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An operator must not take silence for peace."""
+
+    async def silent() -> None:
+        raise StoreUnavailable(because="gone")
+
+    monkeypatch.setattr(house.engine.store, "check", silent)
+    answer = await Desk(house).client.get("/v1/ops")
+    assert (answer.status_code, answer.json()["code"]) == (503, "unavailable")
