@@ -28,6 +28,7 @@ from earmark.lab.booking.bench import (
     cells,
     figures,
     ground,
+    grown,
     growth,
     limits,
     markdown,
@@ -79,8 +80,6 @@ SMALL = Sizes(
     many_events=4,
     many_seats_each=1_200,
     many_bookings=800,
-    memory_first=100,
-    memory_holds=300,
 )
 TINY = Plan(rounds=1, seconds=0.05, clients=8, sizes=SMALL)
 
@@ -116,7 +115,7 @@ class Notes:
 
 @pytest.fixture(scope="module")
 def ran(postgres_server: Postgres) -> Iterator[tuple[run.Result, Notes]]:
-    """A whole run, with everything in it, as small as it can be."""
+    """A run of everything that is measured by default, as small as it can be."""
     notes = Notes()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(pgbench, "CLIENTS", (2,))
@@ -124,8 +123,8 @@ def ran(postgres_server: Postgres) -> Iterator[tuple[run.Result, Notes]]:
         patch.setattr(run, "LIMIT_SECONDS", 0.05)
         patch.setattr(cells, "CONNECTIONS", {})
         patch.setattr(cells, "CONNECTIONS_ELSE", 4)
-        wanted = msgspec.structs.replace(TINY, workloads=plan.CHOICES)
-        result = asyncio.run(run.run(wanted, database=postgres_server.url(), redis=None, watch=notes))
+        patch.setattr(grown, "WARM_PASSES", 1)
+        result = asyncio.run(run.run(TINY, database=postgres_server.url(), redis=None, watch=notes))
         yield result, notes
 
 
@@ -173,7 +172,7 @@ def test_a_run_has_every_ratio_and_the_figures_behind_it(ran: tuple[run.Result, 
     assert (told["rounds"], told["clients"], told["absent"]) == (1, 8, {})
     assert told["limits"]["redis"]["sets_per_second"] > 0
     assert told["limits"]["pgbench_by_clients"].keys() == {"2"}
-    assert told["memory"]["holds"] == 300
+    assert told["memory"] is None
     assert told["settings"].keys() == ground.SETTINGS.keys()
     assert notes.shares == sorted(notes.shares)
     assert notes.shares[-1] == 1
@@ -227,7 +226,7 @@ def test_the_report_is_one_file_that_needs_nothing_else(ran: tuple[run.Result, N
     assert "://" not in page
     assert "url(" not in page
     plots = [ET.fromstring(plot) for plot in re.findall(r"<svg.*?</svg>", page, re.DOTALL)]  # noqa: S314 -- our own
-    # The ladder; bars and ridges of uniform, hot and sku; curves; ridges alone; bars of the others; memory.
+    # The ladder; bars and ridges of uniform, hot and sku; curves; ridges alone; bars of the others.
     assert len(plots) >= 14
     numbers = [value for plot in plots for part in plot.iter() for value in part.attrib.values()]
     assert not [value for value in numbers if re.search(r"\b(nan|inf)\b", value)]

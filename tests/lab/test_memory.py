@@ -26,11 +26,12 @@ CLIENTS = 200 if PROOF else 50
 FEW = 2_000
 
 ODD = """
+import itertools
 from earmark.cli import main
 from earmark.engine.engine import Engine
 from earmark.errors import StoreUnavailable
 
-hold, kept = Engine.hold, []
+hold, kept, asked = Engine.hold, [], itertools.count()
 
 async def odd(self, ask):
     {does}
@@ -47,7 +48,13 @@ sys.exit(child.wait())
 """
 """The same, and it is a child that hoards: a server may be more than one process."""
 REFUSER = ODD.format(does="raise StoreUnavailable(because='of a whim')")
-LIAR = ODD.format(does="kept.append(await hold(self, ask) if len(kept) % 2 == 0 else kept[-1]); return kept[-1]")
+LIAR = ODD.format(
+    does="""if next(asked) % 2 and kept:
+        return kept[-1]
+    kept.append(await hold(self, ask))
+    return kept[-1]"""
+)
+"""Every other time it tells of the hold before, once there is one."""
 
 
 @pytest.fixture(scope="module")

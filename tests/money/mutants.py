@@ -60,7 +60,7 @@ def a_timeout_is_a_no(patch: pytest.MonkeyPatch) -> None:
     async def asked(self: Teller, gateway: Any, step: Step, payment: Payment, *, first: bool) -> Report:
         try:
             return await ask(self, gateway, step, payment, first=first)
-        except GatewaySilent:
+        except (GatewaySilent, TimeoutError):
             if step is not Step.AUTHORISE:
                 raise
             return Report(standing=Standing.DECLINED, code="timeout")

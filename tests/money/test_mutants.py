@@ -15,7 +15,7 @@ from earmark.uuids import Uuid7Ids
 if TYPE_CHECKING:
     from tests.money.mutants import Mutant
 
-SEEDS_MAX = 20
+SEEDS_MAX = 100
 
 
 def wrong_with(seed: int) -> list[str]:
