@@ -14,7 +14,7 @@ import msgspec
 import redis as redis_py
 
 from earmark.errors import EarmarkError, SetupError
-from earmark.lab.booking.bench import cells, ground, limits, memory, outage, sqlite, two
+from earmark.lab.booking.bench import cells, ground, limits, lone, memory, outage, sqlite, two
 from earmark.lab.booking.bench.figures import RATIOS, Figures, meets
 from earmark.lab.booking.bench.grown import Grown
 from earmark.lab.booking.bench.limits import RedisLimit
@@ -23,6 +23,7 @@ from earmark.lab.booking.bench.pgbench import Pgbench
 from earmark.lab.booking.bench.plan import (
     CONTESTS,
     GROWTH,
+    LONE,
     MEMORY,
     NEED_POSTGRES,
     NEED_REDIS,
@@ -249,26 +250,35 @@ class Session:
             ) from error
 
     async def _measure(self, cell: Cell) -> Reading:
-        plan = self.plan
         if cell.workload == SQLITE:
-            return await sqlite.measure(cell, plan)
-        assert self._site is not None
+            return await sqlite.measure(cell, self.plan)
         assert self._place is not None
-        if cell.workload == GROWTH:
-            # They take turns, so both are measured when the first of them is asked for.
-            self._both = self._both or await (await self._grow()).measure(plan)
-            return self._both.pop(cell.contender)
-        if cell.round != self._number:
+        if cell.workload != GROWTH and cell.round != self._number:
             await self._move_in(await self._place.database(), number=cell.round)
-        if cell.workload == TWO:  # as above
-            self._both = self._both or await two.measure(plan, self._site)
+        if cell.workload in {GROWTH, TWO} or (cell.workload == LONE and cell.contender in lone.TOGETHER):
+            # They take turns, so both are measured when the first of them is asked for.
+            self._both = self._both or await self._in_turns(cell)
             return self._both.pop(cell.contender)
+        return await self._alone(cell)
+
+    async def _in_turns(self, cell: Cell) -> dict[str, Reading]:
+        assert self._site is not None
+        if cell.workload == GROWTH:
+            return await (await self._grow()).measure(self.plan)
+        if cell.workload == TWO:
+            return await two.measure(self.plan, self._site)
+        return await lone.measure(cell.round, self.plan, self._site)
+
+    async def _alone(self, cell: Cell) -> Reading:
+        plan = self.plan
+        assert self._site is not None
         if cell.contender == PGBENCH:
             assert self.pgbench is not None
             seconds = plan.seconds * CONTESTS[cell.workload].share
             flows = max(int(plan.sizes.flows_per_second_max * (seconds + 1)), plan.clients)
             return await self.pgbench.measure(cells.fresh_name(cell), seconds=seconds, flows=flows)
         if cell.workload == OUTAGE:
+            assert self._place is not None
             assert self._place.valkey is not None
             return await outage.measure(cell, plan, self._site, self._place.valkey)
         return await cells.measure(cell, plan, self._site)
