@@ -40,6 +40,7 @@ from earmark.engine.hold import hold
 from earmark.engine.release import release
 from earmark.store import queries
 from earmark.store.postgres import PostgresStore
+from earmark.store.postgres.idle import Prepared
 from earmark.store.postgres.recall import Recall
 
 from .asks import IDS, TTL_SECONDS, a_hold, a_play
@@ -116,6 +117,12 @@ def has_ended(connection: Any) -> bool:
         return bool(connection.is_closed())
     except asyncpg.InterfaceError:
         return True
+
+
+def bare(transaction: Any) -> Any:
+    """The connection that it runs on, without what a draft has prepared on it."""
+    connection = transaction._connection
+    return connection.bare if isinstance(connection, Prepared) else connection
 
 
 class Stage:
@@ -211,7 +218,7 @@ class StagedStore(PostgresStore):
         """Once, step by step, and under locks: what a draft does when it meets anybody."""
 
         async def staged(transaction: Any) -> T:
-            self.connection = transaction._connection
+            self.connection = bare(transaction)
             self.stage.pid = self.connection.get_server_pid()
             warped = self.shortcut.warp(transaction, self.stage)
             try:

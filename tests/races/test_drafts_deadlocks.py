@@ -15,6 +15,7 @@ from earmark.engine.asks import Decided
 from earmark.engine.engine import Engine
 from earmark.errors import SeatsTaken
 from earmark.store.postgres import PostgresStore
+from earmark.store.postgres.idle import Prepared
 from earmark.store.postgres.recall import Recall
 from earmark.store.postgres.store import SETTINGS
 
@@ -204,7 +205,8 @@ async def plans_of_a_draft(url: str, *, tables: str) -> list[dict[str, Any]]:
     await store._idle.close()
     await store._pool.expire_connections()
     connection = await store._pool.acquire()
-    store._idle.waiting.append(connection)
+    prepared = Prepared(connection)
+    store._idle.waiting.append(prepared)
     try:
         await connection.execute(tables)
         await connection.execute(_EXPLAIN)
@@ -215,7 +217,7 @@ async def plans_of_a_draft(url: str, *, tables: str) -> list[dict[str, Any]]:
         await run(*(a_confirm(granted(outcome)) for outcome in taken))
         await run(a_cancel(granted(taken[1]), "A4"))
         await run(a_release(held))
-        assert store._idle.waiting == [connection]
+        assert store._idle.waiting == [prepared]
         connection.remove_log_listener(tell)
     finally:
         await engine.close()

@@ -20,7 +20,7 @@ from earmark.store.postgres import rows
 from earmark.store.postgres.accounts import PostgresAccounts
 from earmark.store.postgres.draft import Misremembered, NeedsLocks, PostgresDraft
 from earmark.store.postgres.figures import Drafted, figures
-from earmark.store.postgres.idle import Ended, Idle, has_said_goodbye, is_open, reason
+from earmark.store.postgres.idle import Ended, Idle, has_said_goodbye, reason
 from earmark.store.postgres.keys import PostgresKeys
 from earmark.store.postgres.live import PostgresLive
 from earmark.store.postgres.maps import read_map, read_map_pooled
@@ -175,7 +175,7 @@ class PostgresStore(MoneyReads):
                     connection, offset=self._clock.offset, sql=self._sql, recall=self._recall, from_memory=from_memory
                 )
                 result = await work(draft)
-                if draft.written and not is_open(connection):
+                if draft.written and not connection.is_open():
                     raise StoreUnavailable(because="the connection was cut before anything was sent")
                 await draft.commit()
                 self._recall.wrote(draft.written)

@@ -1,0 +1,99 @@
+"""Statements that stay prepared on a connection, while tables change underneath."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import asyncpg
+import pytest
+
+from earmark.store.postgres import store as module
+from earmark.store.postgres.idle import Idle, Prepared
+
+from .asks import a_confirm, a_hold
+from .support import SQL, granted, in_time
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from .support import House
+
+QUERY = "SELECT * FROM mine"
+ON_CONNECTION = "SELECT statement FROM pg_prepared_statements WHERE statement = $1"
+
+
+class Outlived:
+    """A statement whose tables are not what they were."""
+
+    async def fetch(self, *_: object, timeout: float) -> list[Any]:  # noqa: ASYNC109
+        """Fails as PostgreSQL does, before anything is done."""
+        raise asyncpg.InvalidCachedStatementError(f"cached plan must not change result type ({timeout})")
+
+
+@pytest.fixture
+async def pool(postgres_url: str) -> AsyncIterator[Any]:
+    """Two connections."""
+    async with asyncpg.create_pool(postgres_url, min_size=1, max_size=2) as pool:
+        yield pool
+
+
+async def test_a_statement_is_prepared_once_for_each_connection(pool: Any) -> None:
+    """However often it is called."""
+    idle = Idle(pool)
+    async with idle.connection(within=5) as connection:
+        for number in range(3):
+            assert await connection.fetch("SELECT $1::int", number) == [(number,)]
+        assert len(await connection.bare.fetch(ON_CONNECTION, "SELECT $1::int")) == 1
+    await idle.close()
+
+
+async def test_a_statement_that_its_tables_have_outlived_fails_once(pool: Any) -> None:
+    """It is said, so that the draft is judged anew; and then it is prepared anew."""
+    async with pool.acquire() as bare:
+        await bare.execute("CREATE TEMP TABLE mine (a int)")
+        await bare.execute("INSERT INTO mine VALUES (1)")
+        connection = Prepared(bare)
+        assert await connection.fetch(QUERY) == [(1,)]
+        await bare.execute("ALTER TABLE mine ADD COLUMN b int")
+        with pytest.raises(asyncpg.InvalidCachedStatementError):
+            await connection.fetch(QUERY)
+        assert await connection.fetch(QUERY) == [(1, None)]
+
+
+async def test_a_statement_that_fails_is_as_good_as_before(pool: Any) -> None:
+    """A refusal of the database says nothing about the statement."""
+    async with pool.acquire() as bare:
+        connection = Prepared(bare)
+        for _ in range(2):
+            with pytest.raises(asyncpg.DivisionByZeroError):
+                await connection.fetch("SELECT 1 / $1::int", 0)
+            assert await connection.fetch("SELECT 1 / $1::int", 1) == [(1,)]
+
+
+async def test_a_call_that_takes_too_long_is_cut_by_the_loans_own_timer(pool: Any) -> None:
+    """There is no other."""
+    idle = Idle(pool)
+
+    async def dawdle() -> None:
+        async with idle.connection(within=0.1) as connection:
+            await connection.fetch("SELECT pg_sleep(60)")
+
+    with pytest.raises(module.SILENT):
+        await in_time(dawdle())
+    assert idle.waiting == []
+    async with asyncio.timeout(5), idle.connection(within=5) as another:
+        assert await another.fetch("SELECT 1") == [(1,)]
+    await idle.close()
+
+
+async def test_a_draft_goes_on_after_its_statements_were_outlived(house: House) -> None:
+    """The buyer does not notice."""
+    till = await house.till(drafts=True)
+    till.store.drafts_again = 2
+    held = granted(await till.ask(a_hold("A1")).outcome())
+    (connection,) = till.store._idle.waiting
+    connection._statements = dict.fromkeys(SQL.values(), Outlived())
+    till.store.ran.clear()
+    assert granted(await till.ask(a_confirm(held)).outcome()).state == "confirmed"
+    assert till.store.ran == ["look", "look"]
