@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
-import gc
 import logging
 import signal
 import socket
@@ -17,6 +16,7 @@ import sys
 import warnings
 from typing import TYPE_CHECKING, Any
 
+from earmark import rubbish
 from earmark.api.app import create_app
 from earmark.api.drain import drop_unread
 from earmark.api.opening import opened
@@ -51,9 +51,7 @@ async def serve(settings: Settings, *, ready: Callable[[str], None], duty: async
         signals(stop),
         _door(house, settings, stop),
     ):
-        # What is here by now stays: to search it for rubbish again and again would be a pause in every minute.
-        gc.collect()
-        gc.freeze()
+        rubbish.put_away()
         ready(shown_url(settings))
         await _called(duty, stop)
         await loop.run(agents, stop, heart=heart)

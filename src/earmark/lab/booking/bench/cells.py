@@ -6,6 +6,7 @@ import asyncio
 import itertools
 from typing import TYPE_CHECKING
 
+from earmark import rubbish
 from earmark.errors import SetupError
 from earmark.lab.booking.bench import workloads
 from earmark.lab.booking.bench.figures import Reading, curve, p50_p99, sample
@@ -125,7 +126,7 @@ async def measure(
     try:
         # Connections are open and statements are known before the clock starts, for everybody alike.
         await Load(warming, clients=load.clients, seconds=None, confirm=load.confirm).run(strategy)
-        workloads.put_away_rubbish()
+        rubbish.put_away()
         before = site.meter.read()
         async with asyncio.TaskGroup() as beside:
             if meanwhile is not None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
+from earmark import rubbish
 from earmark.errors import SetupError
 from earmark.lab.booking.bench import cells, growth, workloads
 from earmark.lab.booking.bench.house import Counted
@@ -99,7 +100,7 @@ class Grown:
         if name == FEW:
             event_id = await self._open_few(plan)
             wants = workloads.apart(event_id, flows=flows, seats_each=plan.sizes.seats_each)
-        workloads.put_away_rubbish()
+        rubbish.put_away()
         before = self._meter.read()
         tally = await workloads.crowd(self._sellers[name], wants, clients=plan.clients, seconds=None)
         after = self._meter.read()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from earmark import rubbish
 from earmark.lab.booking.bench import cells, workloads
 from earmark.lab.booking.bench.plan import CONTESTS, LONE, OURS, Cell
 
@@ -78,7 +79,7 @@ async def measure(number: int, plan: Plan, site: Site) -> dict[str, Reading]:
             sellers.append(Seller(cell, await site.open(name, workload=LONE), site))
         for seller in sellers:
             await seller.prepare(plan)
-        workloads.put_away_rubbish()
+        rubbish.put_away()
         for turn in range(TURNS):
             for seller in sellers if turn % 2 else reversed(sellers):
                 await seller.work(seconds=plan.seconds * CONTESTS[LONE].share / TURNS)

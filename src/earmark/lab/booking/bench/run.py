@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import importlib.metadata
 import os
 import platform
@@ -13,6 +12,7 @@ import asyncpg
 import msgspec
 import redis as redis_py
 
+from earmark import rubbish
 from earmark.errors import EarmarkError, SetupError
 from earmark.lab.booking.bench import cells, ground, limits, lone, memory, outage, sqlite, two
 from earmark.lab.booking.bench.figures import RATIOS, Figures, meets
@@ -154,7 +154,7 @@ async def run(plan: Plan, *, database: str | None, redis: str | None, watch: Wat
             await _rounds(session, figures)
         weighed = await _weigh(plan, database, redis, watch) if MEMORY in plan.workloads else None
     finally:
-        gc.unfreeze()
+        rubbish.as_found()
     return Result(
         plan=plan,
         figures=figures,

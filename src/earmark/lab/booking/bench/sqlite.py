@@ -8,7 +8,7 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from earmark import wiring
+from earmark import rubbish, wiring
 from earmark.domain.event import Event
 from earmark.domain.ids import EventId, SeatId
 from earmark.domain.machine import LIVE, State
@@ -64,7 +64,7 @@ async def _measure(cell: Cell, plan: Plan, engine: Engine) -> Reading:
     strategy = Earmark(engine)
     warming = workloads.apart(warm, flows=sizes.warm(plan.clients), seats_each=sizes.seats_each)
     await workloads.crowd(strategy, warming, clients=plan.clients, seconds=None)
-    workloads.put_away_rubbish()
+    rubbish.put_away()
     wants = workloads.apart(event_id, flows=flows, seats_each=sizes.seats_each)
     tally = await workloads.crowd(strategy, wants, clients=plan.clients, seconds=plan.seconds)
     cells.check(cell, tally)

@@ -23,6 +23,7 @@ from uuid import UUID
 
 import msgspec
 
+from earmark import rubbish
 from earmark.errors import SetupError
 from earmark.lab.booking.bench import cells, workloads
 from earmark.lab.booking.bench.plan import CONTESTS, ONE_PROCESS, OURS, TWO, TWO_PROCESSES, Cell
@@ -265,7 +266,7 @@ async def _serve(part: Part) -> None:
     try:
         warm = workloads.apart(f"{part.event_id}-warm-{part.number}", flows=part.warm_flows, seats_each=part.seats_each)
         await workloads.crowd(strategy, warm, clients=part.clients, seconds=None)
-        workloads.put_away_rubbish()
+        rubbish.put_away()
         _say(READY)
         clock = Clock()
         wanted = wants(part, clock)

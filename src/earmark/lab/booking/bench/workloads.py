@@ -6,7 +6,6 @@ A client is a task. What it is told is written down as it hears it, and compared
 from __future__ import annotations
 
 import asyncio
-import gc
 import random
 from collections import Counter
 from time import perf_counter, process_time
@@ -57,12 +56,6 @@ class Tally:
     def broken(self) -> bool:
         """Whether errors are what this contender mostly gives."""
         return self.errors.total() > ERRORS_TOLERATED * max(self.answered, 1)
-
-
-def put_away_rubbish() -> None:
-    """Before the clock starts: nobody pays for what another left, nor for searching what was there before."""
-    gc.collect()
-    gc.freeze()
 
 
 async def crowd(
