@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,6 +26,8 @@ async def threads_ended() -> AsyncIterator[None]:
     try:
         yield
     finally:
+        # An error that keeps itself alive keeps the request that it ended, and that keeps Granian's threads.
+        gc.collect()
         for _ in range(int(SECONDS_MAX * 100)):
             if _threads() <= before:
                 break

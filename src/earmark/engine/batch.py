@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, deque
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar, cast
 
 from earmark import logs
 from earmark.engine.asks import Again, Answer, Ask, Outcome
@@ -32,6 +32,17 @@ PACE_WEIGHT = 0.2
 """Of the latest batch, in what is believed."""
 PASSED_MAX = 200
 """How many who wait for a rival are passed over for one batch: to look past more of them costs more than it gives."""
+
+
+class _Answered:
+    """What is left of an answer once it was given."""
+
+    def done(self) -> bool:
+        """It was."""
+        return True
+
+
+ANSWERED = cast("asyncio.Future[Answer]", _Answered())
 
 
 class Ticket(Generic[A]):
@@ -151,7 +162,11 @@ class Batcher(Generic[A]):
         ticket = Ticket(ask, loop.create_future(), deadline=loop.time() + within, mark=self._observer.mark())
         self._deadlines.watch(ticket)
         self._enter(ticket)
-        return await ticket.answer
+        try:
+            return await ticket.answer
+        finally:
+            # Whoever still has the ticket would keep what was raised here, and with it every frame that it has passed.
+            ticket.answer = ANSWERED
 
     @property
     def is_full(self) -> bool:

@@ -59,8 +59,8 @@ class Desk(Generic[A]):
         return [ask for number, ask in enumerate(self._batch) if number not in self._outcomes]
 
     def refuse(self, ask: A, refusal: Refusal) -> None:
-        """The rules say no."""
-        self._settle(ask, refusal)
+        """The rules say no. Where that was found out is nobody's business, and would keep the whole batch in memory."""
+        self._settle(ask, refusal.with_traceback(None))
 
     def again(self, ask: A, again: Again) -> None:
         """Decide it in the next batch."""

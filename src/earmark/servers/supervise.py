@@ -19,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -89,10 +89,14 @@ class Supervisor:
         return {"code": self.server.poll() if self.server else None}
 
     def stop(self, *, seconds: float) -> dict[str, Any]:
-        """Ask the server to stop, then insist. A paused server is woken, or it could not hear the question."""
+        """Ask the server to stop, then insist."""
+        return self._stop(self.signals, seconds=seconds)
+
+    def _stop(self, signals: Sequence[signal.Signals], *, seconds: float) -> dict[str, Any]:
+        """By each of these in turn. A paused server is woken, or it could not hear the question."""
         if self.server is None or self.server.poll() is not None:
             return {"code": 0}
-        for number in self.signals:
+        for number in signals:
             self.server.send_signal(number)
             self.server.send_signal(signal.SIGCONT)
             try:
@@ -110,8 +114,8 @@ class Supervisor:
         return {"code": self.server.wait()}
 
     def close(self) -> None:
-        """Leave nothing behind: no process, no shared memory, no directory."""
-        self.stop(seconds=10.0)
+        """Leave nothing behind: no process, no shared memory, no directory. Data that go too need no tidy end."""
+        self._stop(self.signals[-1:], seconds=10.0)
         self._kill_orphans()
         self._remove_shared_memory()
         for _ in range(_REMOVE_ATTEMPTS_MAX):
