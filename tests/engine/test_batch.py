@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 
 from earmark.engine.asks import Again, Decided
@@ -447,13 +448,13 @@ async def test_whoever_waits_for_a_twin_until_the_deadline_is_told_so(
     line: Line, turn: Turn, jump: Callable[[float], None]
 ) -> None:
     """Between two rounds nothing is under way, so the answer is certain: in progress, elsewhere."""
-    request = line.submit(1, within=0.005)
-    (await line.store.next()).commit(TWIN)
+    request = line.submit(1, within=60)
+    (await line.store.next()).commit(msgspec.structs.replace(TWIN, delay_seconds=600))
     await turn()
-    jump(0.006)
+    jump(61)
     with pytest.raises(IdempotencyInProgress):
         await request
-    jump(1)
+    jump(600)
     await turn()
     assert line.store.carried == [(1,)]
 
