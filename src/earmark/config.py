@@ -119,7 +119,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     guests_per_second_per_address: Annotated[
         float,
         About(
-            "how many guests one address may become, on average over three seconds; 0 is no limit",
+            "how many guests one address (of IPv6, one network of 64 bits) may become, on average over three seconds; "
+            "0 is no limit",
             least=0,
             most=1_000_000,
         ),

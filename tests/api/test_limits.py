@@ -137,6 +137,36 @@ async def test_a_caller_cannot_choose_the_address_that_is_counted(house: House, 
     assert address_of(None, forwarded=None, trust_proxy=True) == ""
 
 
+@pytest.mark.parametrize(
+    "address, counted",
+    [
+        ("2001:db8:1:2::7", "2001:db8:1:2::/64"),
+        ("2001:DB8:1:2:ffff:ffff:ffff:ffff", "2001:db8:1:2::/64"),
+        ("2001:db8:1:3::7", "2001:db8:1:3::/64"),
+        ("::ffff:192.0.2.7", "192.0.2.7"),
+        ("192.0.2.7", "192.0.2.7"),
+        ("192.0.2.7:4711", "192.0.2.7:4711"),
+        ("unknown", "unknown"),
+    ],
+)
+def test_the_addresses_of_one_household_count_as_one(address: str, counted: str) -> None:
+    """Whoever has an IPv6 network could else guess from a new address each time; IPv4 counts as before."""
+    assert address_of(address, forwarded=None, trust_proxy=False) == counted
+    assert address_of("192.0.2.1", forwarded=f"192.0.2.2, {address}", trust_proxy=True) == counted
+
+
+async def test_who_guesses_from_one_household_is_turned_away(house: House, ticks: Ticks) -> None:
+    """A new address of the same network is no new guesser; another network is."""
+    bounded = msgspec.structs.replace(house, limits=Limits(timer=ticks))
+    for n in range(FAILURES_BURST):
+        async with client(bounded, "ek_test_wrong", address=f"2001:db8::{n:x}") as guessing:
+            assert (await guessing.get("/v1/events")).status_code == 401
+    async with client(bounded, "ek_test_wrong", address="2001:db8::ffff") as guessing:
+        assert (await guessing.get("/v1/events")).status_code == 429
+    async with client(bounded, "ek_test_wrong", address="2001:db8:0:1::1") as neighbour:
+        assert (await neighbour.get("/v1/events")).status_code == 401
+
+
 async def test_a_line_of_the_caller_s_own_above_the_proxy_s_is_not_believed(house: House, ticks: Ticks) -> None:
     """A proxy may add a line of its own: of all lines together, what it added is the last."""
     bounded = msgspec.structs.replace(house, limits=Limits(timer=ticks), trust_proxy=True)

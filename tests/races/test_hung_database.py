@@ -181,10 +181,11 @@ async def test_the_same_key_tells_which_seats_were_best(
     """Before they were chosen or after they were held: asked again, there is one booking, and it stays the same."""
     async with Wire(postgres_url) as wire, served(wire.url) as (client, house):
         await booked(client)
-        carry, may_tell = house.engine._holds._run, asyncio.Event()
+        carry, carried, may_tell = house.engine._holds._run, asyncio.Event(), asyncio.Event()
 
         async def carry_and_be_silent(batch: Sequence[Hold]) -> list[Outcome]:
             told = await carry(batch)
+            carried.set()
             await may_tell.wait()
             return told
 
@@ -194,6 +195,8 @@ async def test_the_same_key_tells_which_seats_were_best(
             wire.lose_answers()
         async with asyncio.timeout(ANSWERED_SECONDS_MAX):
             lost = await client.post("/v1/bookings", json=BEST, headers=BEST_KEY)
+            if lost_at == "holding":
+                await carried.wait()
         assert (lost.status_code, lost.json()["code"]) == (503, "outcome_unknown")
         may_tell.set()
         wire.cut()
