@@ -25,7 +25,7 @@ demo: $(READY) ## Run the demo: a seeded theatre on SQLite, with its page
 	@if [ -t 0 ]; then exec sh -mc '$(BIN)/earmark demo $(ARGS)'; else exec $(BIN)/earmark demo $(ARGS); fi
 
 # Many tests wait for a server rather than for a core, so there are more of them at once than cores.
-WORKERS ?= 5
+WORKERS ?= 4
 # They start hundreds of commands and servers: nothing is to be compiled again for each, whatever the shell says.
 test proof: export PYTHONDONTWRITEBYTECODE =
 

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, settings
 from tests.bouncer import Bouncer, start_bouncer
 
 from earmark.clock import MovableClock
-from earmark.servers import Postgres, ServerUnavailable, StatementRefused, start_postgres
+from earmark.servers import Postgres, ServerUnavailable, StatementRefused, start_postgres, start_valkey
 from earmark.store import postgres, sqlite
 from earmark.store.memory import MemoryStore
 from earmark.store.postgres import PostgresStore
@@ -141,6 +141,17 @@ def postgres_server() -> Iterator[Postgres]:
         unavailable(reason)
     with server:
         yield server
+
+
+@pytest.fixture(scope="module")
+def redis_url() -> Iterator[str]:
+    """One real Redis for the tests of a file, of its own. Whoever wants to kill one starts another."""
+    try:
+        server = start_valkey()
+    except ServerUnavailable as reason:
+        unavailable(reason)
+    with server:
+        yield server.url
 
 
 @pytest.fixture(scope="session")

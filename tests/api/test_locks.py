@@ -9,28 +9,16 @@ from urllib.parse import quote
 import httpx2
 import msgspec
 import pytest
-from tests.conftest import unavailable
 
 from earmark.api.app import create_app
 from earmark.locks import Locks
-from earmark.servers import ServerUnavailable, start_valkey
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
+    from collections.abc import AsyncIterator
 
     from earmark.api.door import House
 
 SEAT = "event:{opera}:seat:A1"
-
-
-@pytest.fixture(scope="module")
-def redis_url() -> Iterator[str]:
-    try:
-        server = start_valkey()
-    except ServerUnavailable as reason:
-        unavailable(reason)
-    with server:
-        yield server.url
 
 
 @pytest.fixture

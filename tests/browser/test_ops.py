@@ -9,10 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from playwright.sync_api import expect
-from tests.conftest import unavailable
 
 from earmark.locks import Locks
-from earmark.servers import ServerUnavailable, start_valkey
 
 from .conftest import EARMARK, KEY, THEATRE, Demo, Visitor, clean_environment, free_port, running_demo
 
@@ -28,16 +26,6 @@ pytestmark = pytest.mark.browser
 
 ORDER = "order:{4711}"
 HOSTILE = '<img/src="x"onerror="document.title=1">:{7}'
-
-
-@pytest.fixture(scope="module")
-def redis_url() -> Iterator[str]:
-    try:
-        server = start_valkey()
-    except ServerUnavailable as reason:
-        unavailable(reason)
-    with server:
-        yield server.url
 
 
 @pytest.fixture(scope="module")

@@ -7,22 +7,11 @@ import pytest
 
 from earmark.cli import main
 from earmark.locks import Locks
-from earmark.servers import ServerUnavailable, start_valkey
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 Answer = tuple[int, str, str]
-
-
-@pytest.fixture(scope="module")
-def redis_url() -> Iterator[str]:
-    try:
-        server = start_valkey()
-    except ServerUnavailable as reason:
-        pytest.skip(f"NOT TESTED ON A REAL SERVER: {reason}")
-    with server:
-        yield server.url
 
 
 @pytest.fixture

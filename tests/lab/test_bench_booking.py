@@ -4,7 +4,6 @@ import asyncio
 import html.parser
 import itertools
 import json
-import os
 import re
 import subprocess
 import sys
@@ -45,7 +44,7 @@ from earmark.lab.booking.bench.meter import Meter
 from earmark.lab.booking.bench.plan import CONTESTS, Cell, Plan, Sizes
 from earmark.lab.booking.ports import About, Place, Want
 from earmark.lab.booking.strategies import STRATEGIES
-from earmark.servers import ServerUnavailable, start_valkey
+from earmark.servers import ServerUnavailable
 from earmark.uuids import uuid7
 
 if TYPE_CHECKING:
@@ -82,19 +81,6 @@ SMALL = Sizes(
     many_bookings=800,
 )
 TINY = Plan(rounds=1, seconds=0.05, clients=8, sizes=SMALL)
-
-
-@pytest.fixture(scope="module")
-def redis_url() -> Iterator[str]:
-    """One real Redis for this file."""
-    try:
-        server = start_valkey()
-    except ServerUnavailable as reason:
-        if os.environ.get("CI"):
-            pytest.fail(f"No server to test on: {reason}")
-        pytest.skip(f"NOT TESTED ON A REAL SERVER: {reason}")
-    with server:
-        yield server.url
 
 
 class Notes:

@@ -9,16 +9,14 @@ import sys
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.conftest import unavailable
 
 from earmark.errors import SetupError
 from earmark.lab.booking.bench import memory, served
 from earmark.lab.booking.bench.holders import Calendar, Turn, requests
 from earmark.lab.booking.bench.house import House
-from earmark.servers import ServerUnavailable, start_valkey
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
+    from collections.abc import AsyncIterator
 
 PROOF = bool(os.environ.get("EARMARK_PROOF"))
 HOLDS = 1_000_000 if PROOF else 2_000
@@ -55,17 +53,6 @@ LIAR = ODD.format(
     return kept[-1]"""
 )
 """Every other time it tells of the hold before, once there is one."""
-
-
-@pytest.fixture(scope="module")
-def redis_url() -> Iterator[str]:
-    """One real Redis for this file."""
-    try:
-        server = start_valkey()
-    except ServerUnavailable as reason:
-        unavailable(reason)
-    with server:
-        yield server.url
 
 
 @pytest.fixture

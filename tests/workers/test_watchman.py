@@ -9,29 +9,16 @@ from typing import TYPE_CHECKING
 import httpx2
 import pytest
 from tests.acceptance.support import serve
-from tests.conftest import unavailable
 
 from earmark.config import Settings
 from earmark.errors import StoreUnavailable
 from earmark.locks import Locks
-from earmark.servers import ServerUnavailable, start_valkey
 from earmark.workers.watchman import Watchman, watchmen_for
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
 FACT_SECONDS_MAX = 30.0
-
-
-@pytest.fixture(scope="module")
-def redis_url() -> Iterator[str]:
-    try:
-        server = start_valkey()
-    except ServerUnavailable as reason:
-        unavailable(reason)
-    with server:
-        yield server.url
 
 
 async def test_a_lock_of_another_program_is_counted_while_it_is_held_too_long(redis_url: str) -> None:
