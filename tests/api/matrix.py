@@ -47,7 +47,7 @@ VICTIM_KEY = "canary-idempotency"
 PRICES = {True: 918273, False: 564738}
 ANSWER_SECONDS_MAX = 30.0
 
-_addresses = itertools.count(1)
+_networks = itertools.cycle(range(1, 2**16))
 
 
 class Ticks:
@@ -336,7 +336,7 @@ async def _ask(app: Any, method: str, target: str, headers: Mapping[str, str], r
         "root_path": "",
         "headers": [(name.encode(), value.encode()) for name, value in {"host": "shop", **headers}.items()],
         # Each from elsewhere: how often one address may show a wrong key is not what is asked here.
-        "client": (f"2001:db8::{next(_addresses):x}", 40000),
+        "client": (f"2001:db8:{next(_networks):x}::1", 40000),
         "server": ("shop", 80),
     }
     asked, enough = False, asyncio.Event()
