@@ -153,7 +153,8 @@ async def test_a_column_more_does_not_stop_a_running_server(shop: Earmark, postg
 
 async def test_the_pooler_s_flag_is_ours_and_not_the_driver_s(unguarded_postgres_url: str) -> None:
     """`?pgbouncer=true` may stand anywhere in the URL, for migrating and for selling without a statement cache."""
-    url = f"{unguarded_postgres_url}&pgbouncer=true&sslmode=disable"
+    begun = "&" if "?" in unguarded_postgres_url else "?"
+    url = f"{unguarded_postgres_url}{begun}pgbouncer=true&sslmode=disable"
     assert await postgres.migrate(url)
     async with Earmark.open(url) as shop:
         await shop.create("play", name="A play", currency="EUR", seats={"A1": 100}, pools={"GA": (2, 100)})
