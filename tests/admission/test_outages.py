@@ -19,6 +19,7 @@ from tests.locks.topologies import ask, start_cluster
 
 from earmark.admission import open_admission
 from earmark.admission.hints import Doubts
+from earmark.admission.script import SOURCE
 from earmark.domain.ids import EventId
 from earmark.locks.breaker import BreakerState
 from earmark.servers.ports import free_port
@@ -207,18 +208,33 @@ async def test_a_seat_given_back_while_redis_is_cut_off_sells_again(
     await until_true(lambda: is_free(elsewhere, "A1"))
 
 
+async def arrived_late(gate: Gate, proxy: Proxy, server: Valkey, inside: Inside) -> str:
+    """What word of a sale does to its seat when it was held up until the hold had ended."""
+    found = await passed(gate.admit(EVENT, seats("A1")))
+    proxy.hold()
+    gate.settle(found, seconds=LONG / 2)
+    # As if two thirds of the lifetime had passed meanwhile.
+    ask(server, "PEXPIRE", inside.name("A1"), str(int(LONG * 1000) // 3))
+    proxy.flow()
+    await until(lambda: inside.kind("A1") != "f")
+    return inside.kind("A1")
+
+
 async def test_a_hint_that_was_on_its_way_when_redis_was_cut_off_does_not_come_to_life_later(
     proxy: Proxy, server: Valkey, inside: Inside, open_gate: Callable[..., Gate]
 ) -> None:
     """The seat was sold and given back meanwhile: word of the sale, held up in the network, blocks it no longer."""
-    gate = open_gate(proxy.url, timeout=DEADLINE, ttl_seconds=LONG)
-    found = await passed(gate.admit(EVENT, seats("A1")))
-    proxy.hold()
-    gate.settle(found, seconds=0.2)
-    ask(server, "PEXPIRE", inside.name("A1"), "1000")
-    proxy.flow()
-    await until_true(lambda: asked_again(gate))
-    await until(lambda: inside.kind("A1") == "")
+    assert await arrived_late(open_gate(proxy.url, ttl_seconds=LONG), proxy, server, inside) == ""
+
+
+async def test_a_hint_that_counts_from_its_arrival_would_come_to_life(
+    proxy: Proxy, server: Valkey, inside: Inside, open_gate: Callable[..., Gate]
+) -> None:
+    """The control: it blocks a seat that is free."""
+    from_now = SOURCE.replace(b"end_ms - TTL + (left_of(key) or 0)", b"end_ms")
+    assert from_now != SOURCE
+    gate = open_gate(proxy.url, ttl_seconds=LONG, source=from_now)
+    assert await arrived_late(gate, proxy, server, inside) == "h"
 
 
 async def test_a_process_that_is_killed_between_admission_and_answer_blocks_its_seats_for_the_ttl_at_most(
