@@ -1,0 +1,85 @@
+"""Leaving only when threads that are not Python's own have ended, also those that rubbish still has hold of."""
+
+from __future__ import annotations
+
+import _thread
+import asyncio
+import gc
+from typing import TYPE_CHECKING
+
+import pytest
+
+from earmark import threads
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+class Foreign:
+    """A thread that `threading` knows nothing of, as a server in another language has them."""
+
+    def __init__(self) -> None:
+        self._may_end = _thread.allocate_lock()
+        self._may_end.acquire()
+        self.runs = True
+        _thread.start_new_thread(self._run, ())
+
+    def _run(self) -> None:
+        self._may_end.acquire()
+        self.runs = False
+
+    def end(self) -> None:
+        """Let it go."""
+        self._may_end.release()
+
+
+class Request:
+    """What keeps a thread until nobody has it any more; and it has itself, by way of an error's frames."""
+
+    def __init__(self, thread: Foreign) -> None:
+        self._thread = thread
+        self._error = self
+
+    def __del__(self) -> None:
+        self._thread.end()
+
+
+@pytest.fixture
+def _no_collector() -> Iterator[None]:
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+async def test_a_thread_that_began_inside_is_waited_for() -> None:
+    """A program that ended before it would be aborted."""
+    async with threads.threads_ended():
+        thread = Foreign()
+        asyncio.get_running_loop().call_later(0.05, thread.end)
+    assert not thread.runs
+
+
+@pytest.mark.usefixtures("_no_collector")
+async def test_a_thread_that_rubbish_has_hold_of_ends_too() -> None:
+    """A request that was refused may still be there, and nobody looks for it when a server stops."""
+    async with threads.threads_ended():
+        thread = Foreign()
+        Request(thread)
+    assert not thread.runs
+
+
+@pytest.mark.usefixtures("_no_collector")
+async def test_control_whoever_looks_for_no_rubbish_leaves_while_the_thread_runs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Though it waits as long as it may."""
+    with monkeypatch.context() as without:
+        without.setattr(threads, "SECONDS_MAX", 0.1)
+        without.setattr("earmark.threads.gc.collect", lambda: 0)
+        async with threads.threads_ended():
+            thread = Foreign()
+            Request(thread)
+    assert thread.runs
+    gc.collect()
