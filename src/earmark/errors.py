@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
 
-UNTOLD = frozenset({"transient", "lapses", "surely_new"})
+UNTOLD = frozenset({"transient", "lapses", "surely_new", "rows"})
 """What is for the program that handles an error, and not for whoever reads it."""
 
 
@@ -146,6 +146,7 @@ class PoolExhausted(Refusal):
     pool: str
     asked: int
     available: int
+    transient: bool = False
 
 
 @dataclass(kw_only=True, eq=False)
@@ -156,6 +157,7 @@ class CapacityInUse(Refusal):
     pool: str
     capacity: int
     in_use: int
+    transient: bool = False
 
 
 @dataclass(kw_only=True, eq=False)
@@ -166,6 +168,7 @@ class LimitExceeded(Refusal):
     limit: int
     have: int
     asked: int
+    transient: bool = False
 
 
 @dataclass(kw_only=True, eq=False)
@@ -317,8 +320,13 @@ class StoreUnavailable(Outage):
     because: str
 
 
-class RowBusy(StoreUnavailable):
-    """A row stayed locked for too long; whoever does not need that row may still be served."""
+@dataclass(kw_only=True, eq=False)
+class RowBusy(Overloaded):
+    """A row that this request needs stayed locked for too long; nothing was changed."""
+
+    because: str
+    rows: frozenset[tuple[str, object]] = frozenset()
+    """What is locked, as far as it could be found out: the requests that need none of it may still be decided."""
 
 
 @dataclass(kw_only=True, eq=False)

@@ -126,6 +126,7 @@ class _Traced:
         self._inner = inner
         self._tracing = tracing
         self.again = inner.again
+        self.blocked = inner.blocked
         self.expired = inner.expired
 
     def mark(self) -> Any:

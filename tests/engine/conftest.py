@@ -11,20 +11,32 @@ from uuid import UUID
 import pytest
 
 from earmark.domain.ids import EntryId
-from earmark.engine.asks import Actor, Ask, Decided
+from earmark.engine.asks import Actor, Ask, Decided, Row
 from earmark.engine.batch import Batcher
+from earmark.engine.expire import Room
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+    from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 
     from earmark.engine.asks import Outcome
 
 NOW = datetime(2030, 6, 1, 20, 0, tzinfo=UTC)
 
 
-def ask_number(number: int) -> Ask:
+class Numbered(Ask, frozen=True, kw_only=True):
+    """An ask that needs rows by name."""
+
+    needs: str = ""
+
+    @property
+    def rows(self) -> Collection[Row]:
+        """One for each letter."""
+        return tuple(("rows", letter) for letter in self.needs)
+
+
+def ask_number(number: int, *, needs: str = "") -> Ask:
     """An ask that can be told from the others."""
-    return Ask(actor=Actor(name="shop", live=True), entry_id=EntryId(UUID(int=number)))
+    return Numbered(actor=Actor(name="shop", live=True), entry_id=EntryId(UUID(int=number)), needs=needs)
 
 
 def number_of(ask: Ask) -> int:
@@ -35,8 +47,9 @@ def number_of(ask: Ask) -> int:
 class Batch:
     """One batch that has reached the store, and waits there for what the test decides."""
 
-    def __init__(self, asks: Sequence[Ask]) -> None:
+    def __init__(self, asks: Sequence[Ask], *, lock_seconds: float) -> None:
         self.asks = tuple(asks)
+        self.lock_seconds = lock_seconds
         self.numbers = tuple(map(number_of, asks))
         self._end: asyncio.Future[list[Outcome]] = asyncio.get_running_loop().create_future()
 
@@ -62,20 +75,28 @@ class HandStore:
         self.batches: list[Batch] = []
         self.lanes: set[asyncio.Task[object]] = set()
         self.reliefs: list[object] = []
+        self.room = Room(ended=0, units=0, passed_over=False)
+        """What making room brings."""
+        self.connections: asyncio.Semaphore | None = None
+        """Where a test wants batches to wait for one."""
 
-    async def run(self, asks: Sequence[Ask]) -> list[Outcome]:
+    async def run(self, begin: Callable[[], Sequence[Ask]], *, lock_seconds: float) -> list[Outcome]:
         """One batch, one transaction."""
         lane = asyncio.current_task()
         assert lane is not None
         self.lanes.add(lane)
-        batch = Batch(asks)
+        if self.connections is not None:
+            await self.connections.acquire()
+        batch = Batch(begin(), lock_seconds=lock_seconds)
         self.batches.append(batch)
         self._arrived.put_nowait(batch)
         return await batch.end()
 
-    async def relieve(self, relief: object) -> None:
+    async def relieve(self, relief: object, *, units: int, lock_seconds: float) -> Room:
         """Make room."""
-        self.reliefs.append(relief)
+        assert lock_seconds > 0
+        self.reliefs.append((relief, units))
+        return self.room
 
     async def next(self) -> Batch:
         """The next batch to arrive."""
@@ -99,7 +120,9 @@ class Line:
         waiting_max: int = 5000,
         waiting_seconds_max: float = 15.0,
         wants: Mapping[int, str] = MappingProxyType({}),
+        needs: Mapping[int, str] = MappingProxyType({}),
     ) -> None:
+        self._needs = needs
         self.store = HandStore()
         self.batcher: Batcher[Ask] = Batcher(
             self.store.run,
@@ -120,7 +143,7 @@ class Line:
         return request
 
     async def _submit(self, number: int, *, within: float) -> object:
-        answer = await self.batcher.submit(ask_number(number), within=within)
+        answer = await self.batcher.submit(ask_number(number, needs=self._needs.get(number, "")), within=within)
         assert isinstance(answer, Decided)
         return answer.value
 
@@ -136,7 +159,11 @@ async def line_of() -> AsyncIterator[Callable[..., Line]]:
         return line
 
     yield make
-    left = {task for line in lines for task in (*line.requests, *line.batcher._running, *line.store.lanes)}
+    left = {
+        task
+        for line in lines
+        for task in (*line.requests, *line.batcher._running, *line.batcher._row_tasks, *line.store.lanes)
+    }
     for task in left:
         task.cancel()
     await asyncio.gather(*left, return_exceptions=True)

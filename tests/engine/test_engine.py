@@ -15,7 +15,7 @@ from earmark.domain.seat import Seat
 from earmark.engine import engine as engine_module
 from earmark.engine.asks import Actor, Create, Decided, Hold
 from earmark.engine.engine import Engine
-from earmark.errors import OutcomeUnknown, Refusal, StoreUnavailable
+from earmark.errors import Outage, OutcomeUnknown, Refusal, StoreUnavailable
 from earmark.store.memory import MemoryStore
 from earmark.uuids import Uuid7Ids
 
@@ -38,12 +38,10 @@ class WatchedStore(MemoryStore):
         super().__init__(clock=MovableClock())
         self.broken = 0
 
-    async def transact(
-        self, work: Callable[[Transaction], Awaitable[Any]], *, within: float, draft: bool = False
-    ) -> Any:
+    async def transact(self, work: Callable[[Transaction], Awaitable[Any]], *, within: float, **how: Any) -> Any:
         """As the memory store, with an eye on it."""
         try:
-            return await super().transact(work, within=within, draft=draft)
+            return await super().transact(work, within=within, **how)
         except Exception:
             self.broken += 1
             raise
@@ -58,15 +56,13 @@ class SilentStore(MemoryStore):
         self.looks_fail = 0
         self.tried = 0
 
-    async def transact(
-        self, work: Callable[[Transaction], Awaitable[Any]], *, within: float, draft: bool = False
-    ) -> Any:
+    async def transact(self, work: Callable[[Transaction], Awaitable[Any]], *, within: float, **how: Any) -> Any:
         """As the memory store, but for the silence."""
         if self.keeps is None:
-            return await super().transact(work, within=within, draft=draft)
+            return await super().transact(work, within=within, **how)
         self.tried += 1
         before = self._tables
-        await super().transact(work, within=within, draft=draft)
+        await super().transact(work, within=within, **how)
         if not self.keeps:
             self._tables = before
         raise OutcomeUnknown
@@ -161,8 +157,9 @@ async def test_a_lost_commit_that_is_not_found_stays_unknown(store: SilentStore)
     assert (await store.read_booking(ask.booking_id))[1] is None
 
 
-async def test_relief_that_finds_no_store_is_no_error(store: SilentStore) -> None:
-    """Making room is a courtesy; the asker is then simply refused."""
+async def test_room_that_could_not_be_made_is_an_outage(store: SilentStore) -> None:
+    """Who asked for it decides what that means: a hold is refused for now, late money is looked at again."""
     store.keeps = False
-    await Engine(store, ids=IDS).relieve(PoolRef(EventId("concert"), PoolId("GA")))
+    with pytest.raises(Outage):
+        await Engine(store, ids=IDS).relieve(PoolRef(EventId("concert"), PoolId("GA")), units=1)
     assert store.tried == 1

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from earmark.engine import batch, desk
+from earmark.engine import batch, desk, tickets
 from earmark.errors import Refusal
 from earmark.testing import open_in_memory
 
@@ -88,7 +88,7 @@ async def test_a_refusal_that_its_ticket_keeps_stays(monkeypatch: pytest.MonkeyP
 
     async def submit(self: Any, ask: Any, *, within: float) -> Any:
         loop = asyncio.get_running_loop()
-        ticket = batch.Ticket(ask, loop.create_future(), deadline=loop.time() + within)
+        ticket = tickets.Ticket(ask, loop.create_future(), deadline=loop.time() + within)
         self._deadlines.watch(ticket)
         self._enter(ticket)
         return await ticket.answer

@@ -37,6 +37,7 @@ from earmark.engine.engine import Engine
 from earmark.engine.expire import expire
 from earmark.engine.extend import extend
 from earmark.engine.hold import hold
+from earmark.engine.ports import LOCK_SECONDS_MAX
 from earmark.engine.release import release
 from earmark.store import queries
 from earmark.store.postgres import PostgresStore
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
     from earmark.clock import MovableClock
     from earmark.domain.booking import Booking
     from earmark.domain.ids import BookingId
+    from earmark.engine.asks import Outcome
     from earmark.engine.ports import Transaction
 
 T = TypeVar("T")
@@ -214,7 +216,14 @@ class StagedStore(PostgresStore):
     connection: Any = None
     """The one that it runs on."""
 
-    async def transact(self, work: Callable[[Transaction], Awaitable[T]], *, within: float, draft: bool = False) -> T:
+    async def transact(
+        self,
+        work: Callable[[Transaction], Awaitable[T]],
+        *,
+        within: float,
+        draft: bool = False,
+        lock_seconds: float = LOCK_SECONDS_MAX,
+    ) -> T:
         """Once, step by step, and under locks: what a draft does when it meets anybody."""
 
         async def staged(transaction: Any) -> T:
@@ -228,8 +237,8 @@ class StagedStore(PostgresStore):
                 self.ran.append("locks" if remembered is None else "memory" if remembered else "look")
 
         if self.retries:
-            return await super().transact(staged, within=within, draft=draft and self.drafts)
-        return await self._once(staged, within=within)
+            return await super().transact(staged, within=within, draft=draft and self.drafts, lock_seconds=lock_seconds)
+        return await self._once(staged, within=within, lock_seconds=lock_seconds)
 
 
 class Till:
@@ -245,13 +254,18 @@ class Till:
         """Begin one request, as the engine would: decided again if something moved underneath."""
         if isinstance(ask, Change):
             return self._begin(self.engine.change(ask))
-        run = partial(self.engine.run, VERBS[type(ask)], draft=True)
+
+        async def run(begin: Callable[[], Sequence[Ask]], *, lock_seconds: float) -> list[Outcome]:
+            """With the full wait, whatever a batch would have: what is to be seen here takes longer to show."""
+            assert lock_seconds
+            return await self.engine.run(VERBS[type(ask)], begin, draft=True)
+
         lane: Batcher[Ask] = Batcher(run, relieve=self.engine.relieve)
         return self._begin(lane.submit(ask, within=PATIENCE_SECONDS))
 
     def ask_together(self, *batch: Ask) -> Till:
         """Begin one batch, one transaction."""
-        return self._begin(self.engine.run(VERBS[type(batch[0])], batch, draft=True))
+        return self._begin(self.engine.run(VERBS[type(batch[0])], lambda: batch, draft=True))
 
     def sweep(self, sweeper: Any = SWEEPER, *, limit: int = 100) -> Till:
         """Begin one round of sweeping."""

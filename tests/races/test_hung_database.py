@@ -28,7 +28,7 @@ from earmark.wiring import open_sandbox
 from .wire import Wire as Line
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
+    from collections.abc import AsyncIterator, Callable, Sequence
 
     from earmark.api.door import Call
     from earmark.engine.asks import Hold, Outcome
@@ -183,8 +183,8 @@ async def test_the_same_key_tells_which_seats_were_best(
         await booked(client)
         carry, carried, may_tell = house.engine._holds._run, asyncio.Event(), asyncio.Event()
 
-        async def carry_and_be_silent(batch: Sequence[Hold]) -> list[Outcome]:
-            told = await carry(batch)
+        async def carry_and_be_silent(begin: Callable[[], Sequence[Hold]], **how: Any) -> list[Outcome]:
+            told = await carry(begin, **how)
             carried.set()
             await may_tell.wait()
             return told

@@ -42,6 +42,7 @@ class LossyStore:
         *,
         within: float,
         draft: bool = False,  # noqa: ARG002 (a draft's write is its commit, and cannot be parted from it)
+        lock_seconds: float = 5.0,  # noqa: ARG002 (alone)
     ) -> T:
         """Commit and say nothing, or roll back and say nothing."""
         loses, self.loses = self.loses, None
@@ -119,11 +120,11 @@ async def test_a_repeat_with_the_same_key_learns_what_became_of_it(
 async def test_in_a_batch_everybody_gets_the_truth(engine: Engine, lossy: LossyStore) -> None:
     """A batch is kept whole or not at all, so one entry tells for all; refusals in it stay refusals."""
     lossy.loses = "after the commit"
-    won, lost = await engine.run(VERBS[Hold], [a_hold("A1"), a_hold("A1", buyer="cid")])
+    won, lost = await engine.run(VERBS[Hold], lambda: [a_hold("A1"), a_hold("A1", buyer="cid")])
     assert isinstance(lost, SeatsTaken)
     _, found = await engine.store.read_booking(granted(won).id)
     assert found == granted(won)
     lossy.loses = "before the commit"
     with pytest.raises(OutcomeUnknown):
-        await engine.run(VERBS[Hold], [a_hold("A1", buyer="cid"), a_hold("A2")])
+        await engine.run(VERBS[Hold], lambda: [a_hold("A1", buyer="cid"), a_hold("A2")])
     assert not await engine.store.find_flaws(limit=10)

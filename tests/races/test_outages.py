@@ -82,9 +82,9 @@ class LosesTheAnswer(PostgresStore):
 
     lost = False
 
-    async def transact(self, work: Any, *, within: float, draft: bool = False) -> Any:
+    async def transact(self, work: Any, *, within: float, **how: Any) -> Any:
         """As ever, but for the answer."""
-        await super().transact(work, within=within, draft=draft)
+        await super().transact(work, within=within, **how)
         if self.lost:
             raise OutcomeUnknown
 

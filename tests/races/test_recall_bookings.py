@@ -179,7 +179,7 @@ async def test_two_who_want_the_same_booking_are_told_of_each_other(house: House
     till, held = await holding(house, "A1")
     engine = Engine(till.store, ids=IDS, lanes=1)
     asks = [a_confirm(held), a_confirm(held)]
-    outcomes = await engine.run(partial(confirm, ids=IDS), asks, draft=True)
+    outcomes = await engine.run(partial(confirm, ids=IDS), lambda: asks, draft=True)
     assert [granted(outcome).version for outcome in outcomes] == [2, 2]
     assert till.store.ran == ["memory", "look"]
     assert not await house.flaws()

@@ -6,7 +6,7 @@ looked up instead of being tried again blindly.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from datetime import datetime
 from enum import StrEnum
 from typing import Any
@@ -65,12 +65,21 @@ class Memo(msgspec.Struct, frozen=True, kw_only=True):
         return Memory(request_hash=self.request_hash, status=status, body=body)
 
 
+Row = tuple[str, object]
+"""A table and a key in it: a pool, a total and a seat may have the same key."""
+
+
 class Ask(msgspec.Struct, frozen=True, kw_only=True):
     """What all asks have in common."""
 
     actor: Actor
     entry_id: EntryId
     memo: Memo | None = None
+
+    @property
+    def rows(self) -> Collection[Row]:
+        """The rows it needs that others may want too, as far as it names them itself."""
+        return ()
 
 
 class Hold(Ask, frozen=True, kw_only=True):
@@ -107,6 +116,12 @@ class Hold(Ask, frozen=True, kw_only=True):
         return TotalRef(self.event_id, self.buyer)
 
     @property
+    def rows(self) -> Collection[Row]:
+        """Its pools first: those are what most requests share."""
+        pools = [("pools", ref) for ref in self.pool_refs] if self.pools else []
+        return (*pools, *(("seats", ref) for ref in self.seat_refs), ("totals", self.total_ref))
+
+    @property
     def units(self) -> int:
         """How much it counts towards the buyer's limit."""
         return len(self.seats) + sum(self.pools.values())
@@ -116,6 +131,11 @@ class BookingAsk(Ask, frozen=True, kw_only=True):
     """Something about one booking."""
 
     booking_id: BookingId
+
+    @property
+    def rows(self) -> Collection[Row]:
+        """The booking."""
+        return (("bookings", self.booking_id),)
 
 
 class Extend(BookingAsk, frozen=True, kw_only=True):
@@ -247,6 +267,8 @@ class Again(msgspec.Struct, frozen=True, kw_only=True):
     delay_seconds: float = 0.0
     relief: object = None
     """A pool or a total that is full of lapsed holds, perhaps: expire some, then decide."""
+    short: int = 0
+    """How many units of it are missing."""
 
 
 Answer = Decided | Replayed

@@ -3,116 +3,54 @@
 There is no timer. A lone request goes at once; under load, batches grow by themselves, up to a cap that keeps them
 from marching in step. Within a batch the order of arrival decides. One failing request never fails the others: a
 batch that breaks is split and run again, until the one that breaks is alone.
+
+Nor does one locked row stop the others. A batch waits for it only as long as a few batches take. Then the requests that
+need the row wait for it in a transaction of their own (`blocked_rows`), and the others are run again at once.
 """
 
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections import Counter, deque
-from typing import TYPE_CHECKING, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from earmark import logs
-from earmark.engine.asks import Again, Answer, Ask, Outcome
+from earmark.engine.asks import Again, Answer, Ask, Outcome, Row
+from earmark.engine.blocked_rows import BlockedRows
+from earmark.engine.expire import CONTENDED_SECONDS
 from earmark.engine.observer import Nobody
-from earmark.errors import EarmarkError, Outage, OutcomeUnknown, Overloaded, RowBusy
+from earmark.engine.pace import LOCK_SECONDS_MIN, Pace
+from earmark.engine.ports import LOCK_SECONDS_MAX
+from earmark.engine.tickets import ANSWERED, Deadlines, Shared, Ticket, unanswered
+from earmark.errors import EarmarkError, Outage, Overloaded, Refusal, RowBusy
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Sequence
 
+    from earmark.engine.expire import Room
     from earmark.engine.observer import Observer
 
 A = TypeVar("A", bound=Ask)
 
 log = logs.get()
 
-TIDY_MIN = 1000
-PACE_SECONDS = 0.001
-"""What a request is believed to take before anything was seen."""
-PACE_WEIGHT = 0.2
-"""Of the latest batch, in what is believed."""
 PASSED_MAX = 200
 """How many who wait for a rival are passed over for one batch: to look past more of them costs more than it gives."""
-
-
-class _Answered:
-    """What is left of an answer once it was given."""
-
-    def done(self) -> bool:
-        """It was."""
-        return True
-
-
-ANSWERED = cast("asyncio.Future[Answer]", _Answered())
-
-
-class Ticket(Generic[A]):
-    """One request's place in the line."""
-
-    __slots__ = ("answer", "ask", "deadline", "in_flight", "mark", "refusal", "relieved", "rounds", "since")
-
-    def __init__(self, ask: A, answer: asyncio.Future[Answer], *, deadline: float, mark: object = None) -> None:
-        self.ask = ask
-        self.answer = answer
-        self.deadline = deadline
-        self.mark = mark
-        self.since = 0.0
-        """When it took its present place."""
-        self.in_flight = False
-        self.rounds: Counter[str] | None = None
-        """How often it had to come again, by reason: waiting for a twin is not being starved."""
-        self.relieved: frozenset[object] = frozenset()
-        self.refusal: EarmarkError | None = None
-        """What to say if its time is over while it still waits; that the line was too long if nothing is known."""
-
-
-class Deadlines(Generic[A]):
-    """Tells each ticket when its time is over.
-
-    With one timer for all: `asyncio.wait` or a timer for each costs more than everything else that a line does.
-    """
-
-    def __init__(self) -> None:
-        self._watched: deque[Ticket[A]] = deque()
-        self._timer: asyncio.TimerHandle | None = None
-        self._tidy_at = TIDY_MIN
-
-    def watch(self, ticket: Ticket[A]) -> None:
-        """Until it is answered."""
-        watched = self._watched
-        while watched and watched[0].answer.done():
-            watched.popleft()
-        if watched and ticket.deadline < watched[-1].deadline:
-            # Somebody with less patience than those before: rare enough for a timer of its own.
-            asyncio.get_running_loop().call_at(ticket.deadline, _too_late, ticket)
-            return
-        watched.append(ticket)
-        if len(watched) >= self._tidy_at:
-            # One that waits long keeps those behind it, who were answered long ago.
-            self._watched = watched = deque(one for one in watched if not one.answer.done())
-            self._tidy_at = max(TIDY_MIN, 2 * len(watched))
-        if self._timer is None:
-            self._set(watched[0])
-
-    def _set(self, ticket: Ticket[A]) -> None:
-        self._timer = asyncio.get_running_loop().call_at(ticket.deadline, self._ring)
-
-    def _ring(self) -> None:
-        self._timer = None
-        now, watched = asyncio.get_running_loop().time(), self._watched
-        while watched and (watched[0].answer.done() or watched[0].deadline <= now):
-            _too_late(watched.popleft())
-        if watched:
-            self._set(watched[0])
+ROW_WAITS_MAX = 2
+"""How many connections may wait for locked rows at once: the others stay free for requests that can be decided."""
+DECIDING_SECONDS = 0.25
+"""What a request keeps of its time for the work after a lock, so that its caller still waits when it is decided."""
 
 
 class Batcher(Generic[A]):
-    """A line of requests for one verb, and a few lanes that carry batches of them to the store."""
+    """A queue of requests for one verb, and a few lanes that carry batches of them to the store."""
 
     def __init__(
         self,
-        run: Callable[[Sequence[A]], Awaitable[list[Outcome]]],
+        run: Callable[..., Awaitable[list[Outcome]]],
         *,
-        relieve: Callable[[object], Awaitable[None]],
+        relieve: Callable[..., Awaitable[Room]],
         claims: Callable[[A], Collection[object]] = lambda _: (),
         lanes: int = 3,
         lane_min: int = 32,
@@ -121,14 +59,16 @@ class Batcher(Generic[A]):
         waiting_seconds_max: float = 15.0,
         verb: str = "",
         observer: Observer | None = None,
+        row_waits: asyncio.Semaphore | None = None,
     ) -> None:
         self._run = run
+        """One transaction: `run(begin, lock_seconds=…)` calls `begin` for its requests, each time it is run."""
         self._verb = verb
         self._observer: Observer = observer or Nobody()
         self._relieve = relieve
         self._claims = claims
         self._claimed: set[object] = set()
-        """What the batches under way are deciding about. Whoever wants the same waits, and is then told at once."""
+        """What the batches under way are deciding about. A request for the same waits, and is then told at once."""
         self._lanes = lanes
         self._lane_min = lane_min
         self._size_max = size_max
@@ -136,23 +76,29 @@ class Batcher(Generic[A]):
         self._waiting_seconds_max = waiting_seconds_max
         self._flying = 0
         """Requests that are under way."""
-        self._pace = PACE_SECONDS
-        """Seconds per request while there are many."""
+        self._pace = Pace()
         self._line: deque[Ticket[A]] = deque()
         self._running: set[asyncio.Task[None]] = set()
+        self._gathered_at = 0.0
+        """When a lane last took a batch."""
+        self._standstill: asyncio.TimerHandle | None = None
         self._later: dict[Ticket[A], asyncio.TimerHandle] = {}
         self._deadlines: Deadlines[A] = Deadlines()
+        # Half of what the queue may hold: requests for one row must not keep out those for others.
+        self._blocked: BlockedRows[A] = BlockedRows(waiting_max=waiting_max // 2, wait_for=self._start_waiting)
+        self._row_waits = row_waits or asyncio.Semaphore(ROW_WAITS_MAX)
+        self._row_tasks: set[asyncio.Task[None]] = set()
         self._closing = False
 
     @property
     def waiting(self) -> int:
-        """How many stand in line, or wait to stand in it again."""
-        return len(self._line) + len(self._later)
+        """How many stand in line, wait to stand in it again, or wait for a locked row."""
+        return len(self._line) + len(self._later) + len(self._blocked)
 
     @property
     def in_flight(self) -> int:
         """How many batches are under way."""
-        return len(self._running)
+        return len(self._running) + len(self._row_tasks)
 
     async def submit(self, ask: A, *, within: float) -> Answer:
         """Stand in line, and return the answer once its transaction is certain."""
@@ -165,7 +111,7 @@ class Batcher(Generic[A]):
         try:
             return await ticket.answer
         finally:
-            # Whoever still has the ticket would keep what was raised here, and with it every frame that it has passed.
+            # Whatever still has the ticket would keep what was raised here, and with it every frame that it has passed.
             ticket.answer = ANSWERED
 
     @property
@@ -173,24 +119,24 @@ class Batcher(Generic[A]):
         """Whether newcomers are turned away.
 
         A newcomer waits as long as the first in line has waited, at least, and as those before it will take. So a
-        burst is taken in as far as it can be carried away in time, and nobody is let in only to hear of it too late.
+        burst is taken in as far as it can be carried away in time, and none is let in only to hear of it too late.
         """
         line = self._line
         if not line:
             return False
-        waited = asyncio.get_running_loop().time() - line[0].since
-        ahead = (len(line) + self._flying) * self._pace
-        return max(waited, ahead) > self._waiting_seconds_max or len(line) >= self._waiting_max
+        now = asyncio.get_running_loop().time()
+        ahead = self._pace.queue_seconds(len(line) + self._flying, now=now)
+        return max(now - line[0].since, ahead) > self._waiting_seconds_max or len(line) >= self._waiting_max
 
     async def close(self) -> None:
-        """Finish what was accepted; whoever waits for a twin elsewhere is told so."""
+        """Finish what was accepted; a request that waits for a twin elsewhere is told so."""
         self._closing = True
         for ticket, handle in self._later.items():
             handle.cancel()
-            _fail(ticket, ticket.refusal or Overloaded())
+            ticket.fail(ticket.refusal or Overloaded())
         self._later.clear()
-        while self._running:
-            await asyncio.wait(self._running)
+        while tasks := self._running | self._row_tasks:
+            await asyncio.wait(tasks)
 
     def _enter(self, ticket: Ticket[A], *, first: bool = False) -> None:
         if ticket.answer.done():
@@ -198,122 +144,229 @@ class Batcher(Generic[A]):
         ticket.since = asyncio.get_running_loop().time()
         (self._line.appendleft if first else self._line.append)(ticket)
         # A few are not worth a transaction of their own while one is under way: they will be the next.
-        if len(self._running) < self._lanes and (not self._running or len(self._line) >= self._lane_min):
-            self._running.add(asyncio.get_running_loop().create_task(self._drive()))
+        if not self._running or (len(self._running) < self._lanes and len(self._line) >= self._lane_min):
+            self._open_lane()
+        elif self._standstill is None and len(self._running) < self._lanes:
+            self._watch_for_standstill()
+
+    def _open_lane(self) -> None:
+        self._running.add(asyncio.get_running_loop().create_task(self._drive()))
+
+    def _watch_for_standstill(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._standstill = loop.call_later(self._pace.lock_seconds(now=loop.time()), self._end_standstill)
+
+    def _end_standstill(self) -> None:
+        """Even a few are worth another lane when those that run have taken nothing for a while: one may hang."""
+        self._standstill = None
+        if not self._line or len(self._running) >= self._lanes:
+            return
+        now = asyncio.get_running_loop().time()
+        if now - self._gathered_at >= self._pace.lock_seconds(now=now):
+            self._open_lane()
+        self._watch_for_standstill()
 
     async def _drive(self) -> None:
         """One lane: batch after batch until the line is empty."""
-        lane, loop = asyncio.current_task(), asyncio.get_running_loop()
+        lane = asyncio.current_task()
         assert lane is not None
-        # The one who came first made this task, but it serves all: their id is not for the lines of others.
+        # The request that came first made this task, but it serves all: its id is not for the lines of others.
         logs.request_id.set(None)
         try:
             while batch := self._gather():
                 claimed = {claim for ticket in batch for claim in self._claims(ticket.ask)}
                 self._claimed |= claimed
                 self._flying += len(batch)
-                began = loop.time()
                 try:
                     with self._observer.batch(self._verb, [ticket.mark for ticket in batch]):
                         await self._carry(batch)
                 finally:
                     self._flying -= len(batch)
                     self._claimed -= claimed
-                self._learn(len(batch), loop.time() - began)
         finally:
             # At once, and not by a callback: a request that came in between would find a lane that never comes.
             self._running.discard(lane)
 
-    def _learn(self, requests: int, seconds: float) -> None:
-        """How quick it goes, from batches of some size: a lone request says nothing about a crowd."""
-        if requests * 2 >= self._lane_min:
-            pace = seconds / requests / len(self._running)
-            self._pace += (pace - self._pace) * PACE_WEIGHT
-
     def _gather(self) -> list[Ticket[A]]:
         """The next batch: first come, first served, but for those whose rivals are being decided at this moment.
 
-        They keep their places, and nobody behind them gets what they want.
+        They keep their places, and no request behind them gets what they want. Those that need a locked row leave.
         """
         batch: list[Ticket[A]] = []
         passed: list[Ticket[A]] = []
         wanted = set(self._claimed)
+        self._gathered_at = asyncio.get_running_loop().time()
         while self._line and len(batch) < self._size_max and len(passed) < PASSED_MAX:
             ticket = self._line.popleft()
-            if ticket.answer.done():
+            if ticket.answer.done() or (self._blocked and self._blocked.take(ticket)):
                 continue
             if wanted and not wanted.isdisjoint(claims := self._claims(ticket.ask)):
                 wanted.update(claims)
                 passed.append(ticket)
                 continue
-            ticket.in_flight = True
             batch.append(ticket)
         self._line.extendleft(reversed(passed))
         return batch
 
-    async def _carry(self, batch: list[Ticket[A]]) -> None:
+    async def _carry(self, tickets: Sequence[Ticket[A]]) -> None:
+        """One batch; where a row is locked, again without the requests that need it."""
+        while tickets := unanswered(tickets):
+            try:
+                await self._decide(tickets, lock_seconds=self._lock_seconds())
+            except RowBusy as busy:
+                self._observer.blocked(self._verb)
+                tickets = self._blocked.part(unanswered(tickets), busy.rows)
+            else:
+                return
+
+    def _lock_seconds(self) -> float:
+        return self._pace.lock_seconds(now=asyncio.get_running_loop().time())
+
+    async def _decide(self, tickets: Sequence[Ticket[A]], *, lock_seconds: float, teaches: bool = True) -> None:
+        """One transaction for these, and their answers. `RowBusy` is for the caller to see to."""
+        shared = Shared(tickets)
+        loop = asyncio.get_running_loop()
+        began = loop.time()
         try:
-            outcomes = await self._run([ticket.ask for ticket in batch])
-        except RowBusy as busy:
-            await self._split(batch, busy)
-            return
+            outcomes = await self._run(shared.begin, lock_seconds=lock_seconds)
+        except RowBusy:
+            shared.undo()
+            raise
         except Outage as outage:
-            for ticket in batch:
-                _fail(ticket, outage)
+            for ticket in tickets:
+                ticket.fail(outage)
             return
-        except Exception as broken:  # noqa: BLE001 (whatever broke must reach its own caller, and nobody else)
-            await self._split(batch, broken)
+        except Exception as broken:  # noqa: BLE001 (whatever broke must reach its own caller, and no other)
+            shared.undo()
+            await self._split(tickets, broken)
             return
-        told = zip(batch, outcomes, strict=True)
-        again = [(ticket, outcome) for ticket, outcome in told if self._settle(ticket, outcome)]
-        await self._retry(again)
+        now = loop.time()
+        if teaches and outcomes:
+            self._pace.learn(
+                requests=len(outcomes), seconds=now - began, side_by_side=max(1, len(self._running)), now=now
+            )
+        told = zip(shared.tickets, outcomes, strict=True)
+        await self._retry([(ticket, again) for ticket, outcome in told if (again := self._settle(ticket, outcome))])
 
-    async def _split(self, batch: list[Ticket[A]], broken: Exception) -> None:
-        if len(batch) == 1:
-            _fail(batch[0], broken)
+    async def _split(self, tickets: Sequence[Ticket[A]], broken: Exception) -> None:
+        if len(tickets) == 1:
+            tickets[0].fail(broken)
             return
-        middle = len(batch) // 2
-        await self._carry(batch[:middle])
-        await self._carry(batch[middle:])
+        middle = len(tickets) // 2
+        await self._carry(tickets[:middle])
+        await self._carry(tickets[middle:])
 
-    def _settle(self, ticket: Ticket[A], outcome: Outcome) -> bool:
-        """Answer the ticket; True when it shall be decided again instead."""
+    def _start_waiting(self, row: Row) -> None:
+        self._row_tasks.add(asyncio.get_running_loop().create_task(self._wait_for_row(row)))
+
+    async def _wait_for_row(self, row: Row) -> None:
+        """Let the requests for one row wait for it together, until some have had it; then it is as any other."""
+        task = asyncio.current_task()
+        assert task is not None
+        logs.request_id.set(None)
+        freed = False
+        try:
+            while not freed:
+                async with self._row_waits:
+                    tickets = self._blocked.next(row, limit=self._size_max)
+                    freed = not tickets or await self._try_row(tickets)
+        finally:
+            for ticket in reversed(self._blocked.free(row)):
+                self._enter(ticket, first=True)
+            self._row_tasks.discard(task)
+
+    async def _try_row(self, tickets: Sequence[Ticket[A]]) -> bool:
+        """Decide these with the full wait; whether the row was to be had. Nothing is done for those it refuses."""
+        now = asyncio.get_running_loop().time()
+        in_time = [ticket for ticket in tickets if ticket.deadline - now > LOCK_SECONDS_MIN + DECIDING_SECONDS]
+        for ticket in tickets:
+            if ticket not in in_time:
+                ticket.fail(Overloaded())
+        if not in_time:
+            return False
+        patience = min(ticket.deadline for ticket in in_time) - now - DECIDING_SECONDS
+        try:
+            with self._observer.batch(self._verb, [ticket.mark for ticket in in_time]):
+                await self._decide(in_time, lock_seconds=min(patience, LOCK_SECONDS_MAX), teaches=False)
+        except RowBusy as busy:
+            await self._give_up(unanswered(in_time), busy)
+            return False
+        return True
+
+    async def _give_up(self, tickets: Sequence[Ticket[A]], busy: RowBusy) -> None:
+        """Refuse those that need a row which is still locked; the others stand in line again."""
+        stuck = [ticket for ticket in tickets if not busy.rows.isdisjoint(ticket.ask.rows)]
+        if not stuck:
+            await self._isolate(tickets, busy)
+            return
+        for ticket in stuck:
+            ticket.fail(busy)
+        for ticket in reversed(unanswered(tickets)):
+            self._enter(ticket, first=True)
+
+    async def _isolate(self, tickets: Sequence[Ticket[A]], busy: RowBusy) -> None:
+        """No row could be named: run halves with the short wait, until the request that needs it is alone."""
+        if len(tickets) <= 1:
+            for ticket in tickets:
+                ticket.fail(busy)
+            return
+        middle = len(tickets) // 2
+        for half in (tickets[:middle], tickets[middle:]):
+            try:
+                await self._decide(unanswered(half), lock_seconds=self._lock_seconds(), teaches=False)
+            except RowBusy as again:
+                await self._isolate(unanswered(half), again)
+
+    def _settle(self, ticket: Ticket[A], outcome: Outcome) -> Again | None:
+        """Answer the ticket, or return why it shall be decided again instead."""
         if isinstance(outcome, Again):
             reason = outcome.refusal.code
             ticket.rounds = ticket.rounds or Counter()
             ticket.rounds[reason] += 1
-            ticket.refusal = outcome.refusal
-            if ticket.rounds[reason] < outcome.rounds_max and outcome.relief not in ticket.relieved:
+            is_final = outcome.relief is not None and _key(outcome.relief) in ticket.dry
+            refusal = outcome.refusal if is_final or outcome.relief is None else for_now(outcome.refusal)
+            if not is_final and ticket.rounds[reason] < outcome.rounds_max:
+                ticket.refusal = refusal
                 ticket.in_flight = False
                 self._observer.again(self._verb, reason)
-                return True
-            outcome = outcome.refusal
+                return outcome
+            outcome = refusal
         if isinstance(outcome, EarmarkError):
-            _fail(ticket, outcome)
+            ticket.fail(outcome)
         elif not ticket.answer.done():
             ticket.answer.set_result(outcome)
-        return False
+        return None
 
-    async def _retry(self, again: Sequence[tuple[Ticket[A], Outcome]]) -> None:
+    async def _retry(self, again: Sequence[tuple[Ticket[A], Again]]) -> None:
         """Those that moved go first in the next batch; those that were starved go there once room was made."""
-        reliefs = {outcome.relief for _, outcome in again if isinstance(outcome, Again) and outcome.relief is not None}
-        for relief in reliefs:
-            await self._make_room(relief)
-        for ticket, outcome in reversed(again):
-            assert isinstance(outcome, Again)
+        short: Counter[tuple[type, object]] = Counter()
+        for _, outcome in again:
             if outcome.relief is not None:
-                ticket.relieved |= {outcome.relief}
-            if outcome.delay_seconds and not self._closing:
-                self._enter_later(ticket, seconds=outcome.delay_seconds)
+                short[_key(outcome.relief)] += outcome.short
+        rooms = {key: await self._make_room(key[1], units=units) for key, units in short.items()}
+        for ticket, outcome in reversed(again):
+            delay = outcome.delay_seconds
+            if outcome.relief is not None:
+                room = rooms[_key(outcome.relief)]
+                if room is None:
+                    ticket.fail(for_now(outcome.refusal))
+                    continue
+                if room.is_dry:
+                    ticket.dry |= {_key(outcome.relief)}
+                elif not room.ended:
+                    delay = CONTENDED_SECONDS
+            if delay and not self._closing:
+                self._enter_later(ticket, seconds=delay)
             else:
                 self._enter(ticket, first=True)
 
-    async def _make_room(self, relief: object) -> None:
-        """A courtesy: when it fails, the starved one is refused, and the line moves on."""
+    async def _make_room(self, relief: object, *, units: int) -> Room | None:
+        """None where it failed: then those that were starved are refused for now, and the line moves on."""
         try:
-            await self._relieve(relief)
-        except Exception as broken:  # noqa: BLE001 (whatever it is, nobody in this line asked for it)
+            return await self._relieve(relief, units=units, lock_seconds=self._lock_seconds())
+        except Exception as broken:  # noqa: BLE001 (whatever it is, no request in this line caused it)
             log.warning("expire", outcome="failed", relief=repr(relief), because=repr(broken))
+            return None
 
     def _enter_later(self, ticket: Ticket[A], *, seconds: float) -> None:
         def enter() -> None:
@@ -323,11 +376,11 @@ class Batcher(Generic[A]):
         self._later[ticket] = asyncio.get_running_loop().call_later(seconds, enter)
 
 
-def _too_late(ticket: Ticket[A]) -> None:
-    """From here on nobody listens: what still waits is never begun, what is under way ends unheard."""
-    _fail(ticket, OutcomeUnknown() if ticket.in_flight else ticket.refusal or Overloaded())
+def _key(relief: object) -> tuple[type, object]:
+    """A pool and a buyer's total may be equal as tuples."""
+    return type(relief), relief
 
 
-def _fail(ticket: Ticket[A], error: Exception) -> None:
-    if not ticket.answer.done():
-        ticket.answer.set_exception(error)
+def for_now(refusal: Refusal) -> Refusal:
+    """The same refusal, of a request that may succeed later: it is not known yet that nothing is left."""
+    return dataclasses.replace(refusal, transient=True)  # type: ignore[type-var] # every refusal with a relief has it

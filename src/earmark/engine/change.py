@@ -110,5 +110,6 @@ async def _check_pools(desk: Desk[Change], ask: Change) -> Again | None:
         in_use = pools[ref].held + pools[ref].sold + given_back.held + given_back.sold
         if asked.capacity is not None and asked.capacity < in_use:
             refusal = CapacityInUse(pool=ref.pool_id, capacity=asked.capacity, in_use=in_use)
-            return Again(refusal=refusal, rounds_max=RELIEF_ROUNDS_MAX, relief=ref)
+            missing = in_use - asked.capacity
+            return Again(refusal=refusal, rounds_max=RELIEF_ROUNDS_MAX, relief=ref, short=missing)
     return None

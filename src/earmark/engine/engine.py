@@ -33,22 +33,23 @@ from earmark.engine.asks import (
     Pay,
     Release,
 )
-from earmark.engine.batch import Batcher
+from earmark.engine.batch import ROW_WAITS_MAX, Batcher, for_now
 from earmark.engine.best import BestSeats
 from earmark.engine.cancel import cancel
 from earmark.engine.change import change
 from earmark.engine.confirm import confirm
 from earmark.engine.create import create
-from earmark.engine.expire import expire
+from earmark.engine.expire import CONTENDED_SECONDS, Room, expire, make_room
 from earmark.engine.extend import extend
 from earmark.engine.hold import hold
 from earmark.engine.ledger import CLOCK
 from earmark.engine.observer import Nobody
 from earmark.engine.pay import conclude, pay
+from earmark.engine.ports import LOCK_SECONDS_MAX
 from earmark.engine.refund import refund
 from earmark.engine.release import release
 from earmark.engine.replay import Recalled, Replays, recall
-from earmark.errors import EarmarkError, Outage, OutcomeUnknown, SeatsTaken
+from earmark.errors import EarmarkError, OutcomeUnknown, SeatsTaken
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
@@ -65,6 +66,8 @@ T = TypeVar("T")
 RELIEF_LIMIT = 50
 LOOKUPS_MAX = 5
 LOOKUP_SECONDS = 0.2
+LOOKUP_SECONDS_MAX = 2.0
+"""For all look-ups of one lost commit: the requests behind it wait for them too."""
 
 
 class Engine:
@@ -102,6 +105,7 @@ class Engine:
             size_max=batch_size_max,
             waiting_max=waiting_max,
             waiting_seconds_max=line_seconds_max,
+            row_waits=asyncio.Semaphore(ROW_WAITS_MAX),
         )
         holding = partial(hold, policy=self.policy, ids=ids)
         self._holds: Batcher[Hold] = line("hold", holding, claims=attrgetter("seat_refs"))
@@ -211,8 +215,10 @@ class Engine:
             lambda transaction: expire(transaction, limit=limit, skip=skip, ids=self.ids, reason=reason, within=within)
         )
 
-    async def transact(self, work: Callable[[Transaction], Awaitable[T]]) -> T:
-        """One transaction of a worker's; whoever listens is told what it wrote."""
+    async def transact(
+        self, work: Callable[[Transaction], Awaitable[T]], *, lock_seconds: float = LOCK_SECONDS_MAX
+    ) -> T:
+        """One transaction of a worker's; those that listen are told what it wrote."""
         written: Changes | None = None
 
         async def watched(transaction: Transaction) -> T:
@@ -223,7 +229,9 @@ class Engine:
 
         with self.observer.transaction("work"):
             try:
-                result = await self.store.transact(watched, within=self._transaction_seconds_max)
+                result = await self.store.transact(
+                    watched, within=self._transaction_seconds_max, lock_seconds=lock_seconds
+                )
             finally:
                 self._tell(written)
         self._count_expired(written)
@@ -237,32 +245,45 @@ class Engine:
             await self.admission.close()
         await self.store.close()
 
-    async def relieve(self, relief: object) -> None:
-        """Make room where lapsed holds may be in the way. Failing to is no error: the asker is then refused."""
+    async def relieve(self, relief: object, *, units: int, lock_seconds: float = LOCK_SECONDS_MAX) -> Room:
+        """End lapsed holds of a pool or a buyer until so many units are free, or none is left that could be ended."""
         assert isinstance(relief, PoolRef | TotalRef)
-        with contextlib.suppress(Outage):
-            await self.expire(limit=RELIEF_LIMIT, reason="made room", within=relief)
+        ended = freed = 0
+        work = partial(make_room, limit=RELIEF_LIMIT, ids=self.ids, within=relief)
+        while True:
+            room = await self.transact(work, lock_seconds=lock_seconds)
+            ended, freed = ended + room.ended, freed + room.units
+            if room.ended < RELIEF_LIMIT or freed >= units:
+                return Room(ended=ended, units=freed, passed_over=room.passed_over)
 
     async def run(
         self,
         verb: Callable[[Transaction, Sequence[A]], Awaitable[list[Outcome]]],
-        batch: Sequence[A],
+        begin: Callable[[], Sequence[A]],
         *,
         draft: bool = False,
         name: str = "",
+        lock_seconds: float = LOCK_SECONDS_MAX,
     ) -> list[Outcome]:
-        """One batch, one transaction. A commit whose answer was lost is looked up, never tried again blindly."""
+        """One batch, one transaction. A commit whose answer was lost is looked up, never tried again blindly.
+
+        `begin` says who is in the batch, each time the store runs the transaction.
+        """
+        batch: Sequence[A] = ()
         outcomes: list[Outcome] = []
         written: Changes | None = None
 
         async def work(transaction: Transaction) -> None:
-            nonlocal written
-            outcomes[:] = await verb(transaction, batch)
+            nonlocal batch, written
+            batch = begin()
+            outcomes[:] = await verb(transaction, batch) if batch else []
             written = transaction.written
 
         with self.observer.transaction(name):
             try:
-                await self.store.transact(work, within=self._transaction_seconds_max, draft=draft)
+                await self.store.transact(
+                    work, within=self._transaction_seconds_max, draft=draft, lock_seconds=lock_seconds
+                )
             except OutcomeUnknown:
                 if not await self._took_place(batch, outcomes):
                     raise
@@ -290,11 +311,13 @@ class Engine:
         the caller's key will tell.
         """
         written = [ask.entry_id for ask, outcome in zip(batch, outcomes, strict=True) if _wrote(outcome)]
-        for _ in range(LOOKUPS_MAX if written else 0):
-            with contextlib.suppress(Exception):  # whatever the lookup meets, the outcome is no better known
-                if await self.store.has_entry(written[0]):
-                    return True
-            await asyncio.sleep(LOOKUP_SECONDS)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LOOKUP_SECONDS_MAX):
+                for _ in range(LOOKUPS_MAX if written else 0):
+                    with contextlib.suppress(Exception):  # whatever the lookup meets, the outcome is no better known
+                        if await self.store.has_entry(written[0]):
+                            return True
+                    await asyncio.sleep(LOOKUP_SECONDS)
         return False
 
     async def _alone(self, name: str, ask: Ask, verb: Callable[[Transaction], Awaitable[Outcome]]) -> Answer:
@@ -303,21 +326,27 @@ class Engine:
         async def batch_of_one(transaction: Transaction, _: Sequence[Ask]) -> list[Outcome]:
             return [await verb(transaction)]
 
-        relieved: set[object] = set()
+        dry: set[object] = set()
         rounds = 0
         while True:
-            (outcome,) = await self.run(batch_of_one, [ask], name=name)
+            (outcome,) = await self.run(batch_of_one, lambda: [ask], name=name)
             rounds += 1
             if isinstance(outcome, EarmarkError):
                 raise outcome
             if not isinstance(outcome, Again):
                 return outcome
-            if rounds >= outcome.rounds_max or outcome.relief in relieved:
+            if outcome.relief in dry:
                 raise outcome.refusal
+            if rounds >= outcome.rounds_max:
+                raise outcome.refusal if outcome.relief is None else for_now(outcome.refusal)
+            delay = outcome.delay_seconds
             if outcome.relief is not None:
-                await self.relieve(outcome.relief)
-                relieved.add(outcome.relief)
-            await asyncio.sleep(outcome.delay_seconds)
+                room = await self.relieve(outcome.relief, units=outcome.short)
+                if room.is_dry:
+                    dry.add(outcome.relief)
+                elif not room.ended:
+                    delay = CONTENDED_SECONDS
+            await asyncio.sleep(delay)
 
 
 def _wrote(outcome: Outcome) -> bool:

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from earmark.domain.ids import PoolRef, TotalRef
 from earmark.engine.ledger import Ledger
 
 if TYPE_CHECKING:
     from earmark.domain.booking import Booking
     from earmark.engine.ports import Ids, Transaction
+
+CONTENDED_SECONDS = 0.02
+"""How long to wait for lapsed holds that another transaction is ending at this moment."""
 
 
 async def expire(
@@ -37,3 +42,31 @@ async def expire(
         await transaction.lock_pools(ledger.pools.keys())
         await transaction.write(ledger.changes())
     return expired
+
+
+class Room(msgspec.Struct, frozen=True, kw_only=True):
+    """What ending the lapsed holds of one pool or one buyer brought."""
+
+    ended: int
+    """How many holds."""
+    units: int
+    """How much of the pool, or of the buyer's total, is free with that."""
+    passed_over: bool
+    """Whether lapsed holds are left that another transaction is changing at this moment."""
+
+    @property
+    def is_dry(self) -> bool:
+        """Whether nothing more can come of it."""
+        return not self.ended and not self.passed_over
+
+
+async def make_room(transaction: Transaction, *, limit: int, ids: Ids, within: PoolRef | TotalRef) -> Room:
+    """End up to `limit` lapsed holds of one pool or one buyer, before that is called exhausted."""
+    expired = await expire(transaction, limit=limit, ids=ids, reason="made room", within=within)
+    match within:
+        case PoolRef():
+            units = sum(line.units for booking in expired for line in booking.lines.pools if line.id == within.pool_id)
+        case TotalRef():
+            units = sum(booking.lines.units for booking in expired)
+    passed_over = len(expired) < limit and await transaction.has_due(within)
+    return Room(ended=len(expired), units=units, passed_over=passed_over)

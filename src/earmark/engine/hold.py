@@ -49,7 +49,8 @@ if TYPE_CHECKING:
     from earmark.engine.ports import Ids, Transaction
 
 MOVED_ROUNDS_MAX = 3
-RELIEF_ROUNDS_MAX = 6
+RELIEF_ROUNDS_MAX = 20
+"""How often lapsed holds are ended for one request: each time others may have been quicker to take what they freed."""
 
 
 async def hold(transaction: Transaction, batch: Sequence[Hold], *, policy: Policy, ids: Ids) -> list[Outcome]:
@@ -153,7 +154,7 @@ class _Counter:
             free = self._free(ref)
             if units > free:
                 short = PoolExhausted(pool=ref.pool_id, asked=units, available=max(free, 0))
-                return Again(refusal=short, rounds_max=RELIEF_ROUNDS_MAX, relief=ref)
+                return Again(refusal=short, rounds_max=RELIEF_ROUNDS_MAX, relief=ref, short=units - free)
         limit = per_buyer_max(policy, of_event=self._events[ask.event_id].per_buyer_max)
         if limit is None:
             return None
@@ -161,7 +162,8 @@ class _Counter:
         have = self._totals[total] + self._ledger.totals.get(total, 0)
         if have + ask.units > limit:
             over = LimitExceeded(limit=limit, have=have, asked=ask.units)
-            return Again(refusal=over, rounds_max=RELIEF_ROUNDS_MAX, relief=total)
+            short_by = have + ask.units - limit
+            return Again(refusal=over, rounds_max=RELIEF_ROUNDS_MAX, relief=total, short=short_by)
         return None
 
     def _check_seats(self, ask: Hold) -> None:

@@ -45,6 +45,8 @@ class Moved(msgspec.Struct, frozen=True, kw_only=True):
     """Not decided: something is not as it was seen. Look again; first end the lapsed holds of `relief`, if any."""
 
     relief: PoolRef | TotalRef | None = None
+    short: int = 0
+    """How many units of it are missing."""
 
 
 async def hear(
@@ -54,14 +56,14 @@ async def hear(
     about: Dossier,
     ids: Ids,
     policy: Policy,
-    relieved: Collection[PoolRef | TotalRef] = (),
+    dry: Collection[PoolRef | TotalRef] = (),
 ) -> Payment | Moved:
-    """Lay what the gateway said over what is known. Where it was `relieved`, no lapsed hold is in the way any more."""
+    """Lay what the gateway said over what is known. What is `dry` has no lapsed hold left that could be ended."""
     opening = await transaction.begin([])
     hearing = await _Hearing.open(transaction, about, ledger=Ledger(now=opening.now, ids=ids), ids=ids)
     if hearing is None:
         return Moved()
-    return await hearing.hear(report, policy=policy, relieved=relieved)
+    return await hearing.hear(report, policy=policy, dry=dry)
 
 
 async def hear_nothing(transaction: Transaction, *, about: Dossier, ids: Ids) -> Payment:
@@ -196,9 +198,7 @@ class _Hearing:
             owners=locked,
         )
 
-    async def hear(
-        self, report: Report, *, policy: Policy, relieved: Collection[PoolRef | TotalRef]
-    ) -> Payment | Moved:
+    async def hear(self, report: Report, *, policy: Policy, dry: Collection[PoolRef | TotalRef]) -> Payment | Moved:
         """Judge, and write what follows."""
         before, booking, now = self._payment, self._booking, self._ledger.now
         wanted = wants(booking, before)
@@ -206,7 +206,7 @@ class _Hearing:
         news = after is not before
         after = _known(after, report)
         if news and booking.state is State.EXPIRED and after.state is PaymentState.CAPTURED:
-            moved = await self._reclaim(after, policy=policy, relieved=relieved)
+            moved = await self._reclaim(after, policy=policy, dry=dry)
             if isinstance(moved, Moved):
                 return moved
             if moved is None:
@@ -248,7 +248,7 @@ class _Hearing:
         return after
 
     async def _reclaim(
-        self, payment: Payment, *, policy: Policy, relieved: Collection[PoolRef | TotalRef]
+        self, payment: Payment, *, policy: Policy, dry: Collection[PoolRef | TotalRef]
     ) -> Booking | Moved | None:
         """The booking, sold after all; None when something of it is gone."""
         booking, ledger = self._booking, self._ledger
@@ -267,12 +267,13 @@ class _Hearing:
         limit = per_buyer_max(policy, of_event=self._event.per_buyer_max)
         have = totals[booking.total_ref] + ledger.totals.get(booking.total_ref, 0)
         if limit is not None and have + booking.lines.units > limit:
-            return None if booking.total_ref in relieved else Moved(relief=booking.total_ref)
+            short = have + booking.lines.units - limit
+            return None if booking.total_ref in dry else Moved(relief=booking.total_ref, short=short)
         for ref, delta in booking.pool_deltas(sold=1).items():
             given = ledger.pools.get(ref)
             free = pools[ref].free - (given.held + given.sold if given else 0)
             if delta.sold > free:
-                return None if ref in relieved else Moved(relief=ref)
+                return None if ref in dry else Moved(relief=ref, short=delta.sold - free)
         return sold
 
     def _all_free(self) -> bool:

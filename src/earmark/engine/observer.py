@@ -40,6 +40,10 @@ class Observer(Protocol):
         """A request could not be decided in its batch and stands in line once more; why, as a refusal's code."""
         ...
 
+    def blocked(self, verb: str) -> None:
+        """A batch met a row that stayed locked: the requests that need it wait for it apart from the others."""
+        ...
+
     def expired(self, reason: str) -> None:
         """A due hold was ended, and this is how its journal entry says why."""
         ...
@@ -64,6 +68,9 @@ class Nobody:
         return NOTHING
 
     def again(self, verb: str, reason: str) -> None:
+        """Nothing."""
+
+    def blocked(self, verb: str) -> None:
         """Nothing."""
 
     def expired(self, reason: str) -> None:

@@ -46,6 +46,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+LOCK_SECONDS_MAX = 5.0
+"""How long a locked row is waited for at most."""
+
 
 class Clock(Protocol):
     """Time for what lives in this process; a database with a clock of its own takes only the offset."""
@@ -193,6 +196,10 @@ class Transaction(Protocol):
         """
         ...
 
+    async def has_due(self, within: PoolRef | TotalRef) -> bool:
+        """Whether holds of this pool or buyer are still due, those included that somebody else is changing."""
+        ...
+
     async def take_payments(self, uses: Mapping[str, BookingId]) -> frozenset[str]:
         """Tie outside payments to bookings; the ones that were still free to tie."""
         ...
@@ -314,8 +321,18 @@ class Store(Parts, Protocol):
         """The journal as others read it."""
         ...
 
-    async def transact(self, work: Callable[[Transaction], Awaitable[T]], *, within: float, draft: bool = False) -> T:
+    async def transact(
+        self,
+        work: Callable[[Transaction], Awaitable[T]],
+        *,
+        within: float,
+        draft: bool = False,
+        lock_seconds: float = LOCK_SECONDS_MAX,
+    ) -> T:
         """Run the work in one transaction, at most `within` seconds, and commit it.
+
+        A row that another transaction has locked is waited for `lock_seconds`; then `RowBusy` says which rows are
+        locked, as far as that can be found out, and nothing was kept.
 
         With `draft`, a store may first run it without a lock: what the work reads is then only seen, and what it
         writes is kept if none of that has moved, in one step, or not at all. If something has, the work is run again,

@@ -23,6 +23,7 @@ from earmark.domain.machine import State
 from earmark.domain.payment import UNDECIDED, Payment, PaymentState, RefundState, Standing
 from earmark.engine import money, money_back, money_notes
 from earmark.engine.asks import Decided, Paid, Replayed
+from earmark.engine.expire import CONTENDED_SECONDS
 from earmark.engine.gateway import (
     Gateway,
     GatewayRefused,
@@ -52,6 +53,7 @@ STEPS_MAX = 20
 HURRIED_SECONDS = 1.0
 """How long whoever comes after the word to hurry waits for a gateway: most answer by then."""
 MOVED_ROUNDS_MAX = 3
+RELIEF_ROUNDS_MAX = 20
 REFUND_STATUS = "refund_status"
 REFUNDS_LOOKED_AT_MAX = 100
 """Of a payment with more refunds than that, the newest are asked about."""
@@ -288,9 +290,13 @@ class Teller:
         return report
 
     async def _hear(self, report: Report, about: Dossier) -> Payment:
-        """Write what was said; where something moved underneath, look again and decide anew, a few times."""
-        relieved: set[PoolRef | TotalRef] = set()
-        for _ in range(MOVED_ROUNDS_MAX):
+        """Write what was said; where something moved underneath, look again and decide anew, a few times.
+
+        What was only contended is left as it is: the reconciler hears of it again, and gives nothing back before that.
+        """
+        dry: set[PoolRef | TotalRef] = set()
+        rounds = {"moved": MOVED_ROUNDS_MAX, "relieved": RELIEF_ROUNDS_MAX}
+        while all(rounds.values()):
             heard = await self._transact(
                 partial(
                     money.hear,
@@ -298,14 +304,18 @@ class Teller:
                     about=about,
                     ids=self._engine.ids,
                     policy=self._engine.policy,
-                    relieved=relieved,
+                    dry=dry,
                 )
             )
             if isinstance(heard, Payment):
                 return heard
+            rounds["moved" if heard.relief is None else "relieved"] -= 1
             if heard.relief is not None:
-                await self._engine.relieve(heard.relief)
-                relieved.add(heard.relief)
+                room = await self._engine.relieve(heard.relief, units=heard.short)
+                if room.is_dry:
+                    dry.add(heard.relief)
+                elif not room.ended:
+                    await asyncio.sleep(CONTENDED_SECONDS)
             about = await self._engine.store.read_dossier(about.payment.id) or about
         return about.payment
 

@@ -24,7 +24,7 @@ from earmark.domain.machine import EDGES, LIVE, State
 from earmark.domain.seat import Seat, SeatSeen
 from earmark.engine.accounts import Accounts
 from earmark.engine.keys import Keys
-from earmark.engine.ports import BookingFilter, Changes, Flaw, Opening, SeatMap, SeatOnMap
+from earmark.engine.ports import LOCK_SECONDS_MAX, BookingFilter, Changes, Flaw, Opening, SeatMap, SeatOnMap
 from earmark.store.inline import drive
 from earmark.store.memory_accounts import MemoryAccounts
 from earmark.store.memory_keys import MemoryKeys
@@ -97,6 +97,7 @@ class MemoryStore(MoneyReads):
         *,
         within: float,  # noqa: ARG002 (instant)
         draft: bool = False,  # noqa: ARG002 (alone)
+        lock_seconds: float = LOCK_SECONDS_MAX,  # noqa: ARG002 (alone)
     ) -> T:
         """At once, and alone."""
         transaction = MemoryTransaction(self._tables.fork(), now=self._clock.now())
@@ -236,6 +237,12 @@ class MemoryTransaction(MoneySteps):
         if pool is not None:
             due = [booking for booking in due if pool in booking.pool_deltas()]
         return due[skip : skip + limit]
+
+    async def has_due(self, within: PoolRef | TotalRef) -> bool:
+        """Among all that is due."""
+        if isinstance(within, PoolRef):
+            return bool(await self.lock_due(limit=1, pool=within))
+        return bool(await self.lock_due(limit=1, event_id=within.event_id, buyer=within.buyer))
 
     async def take_payments(self, uses: Mapping[str, BookingId]) -> frozenset[str]:
         """First come, first served."""

@@ -71,6 +71,12 @@ class Tally(Collector):
             ("verb", "reason"),
             start=[("hold", "seats_taken")],
         )
+        self._blocked = Count(
+            "earmark_batches_blocked",
+            "Batches that met a locked row and were run again without the requests that need it.",
+            ("verb",),
+            start=[(line,) for line in LINES],
+        )
         self._expired = Count(
             "earmark_expired", "Due holds that this process ended.", ("how",), start=["swept", "met", "made_room"]
         )
@@ -86,7 +92,8 @@ class Tally(Collector):
         """Requests that are being answered."""
         self._counted = (
             self._verbs, self._seconds, self._responses, self._conflicts, self._keyed, self._sizes,
-            self._transactions, self._again, self._expired, self._calls, self._call_seconds, self._rounds,
+            self._transactions, self._again, self._blocked, self._expired, self._calls, self._call_seconds,
+            self._rounds,
         )  # fmt: skip
 
     def observe(self, verb: str, *, outcome: str, seconds: float) -> None:
@@ -128,6 +135,10 @@ class Tally(Collector):
     def again(self, verb: str, reason: str) -> None:
         """Decided again."""
         self._again.add(verb, reason)
+
+    def blocked(self, verb: str) -> None:
+        """Met a locked row."""
+        self._blocked.add(verb)
 
     def expired(self, reason: str) -> None:
         """Swept, ended to make room, or met by somebody: who that was is the booking's story and not a label."""

@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from earmark.domain.ids import PaymentId, PoolRef, SeatRef, TotalRef
 from earmark.domain.machine import LIVE
-from earmark.engine.ports import Opening
+from earmark.engine.ports import LOCK_SECONDS_MAX, Opening
 from earmark.store.postgres import rows
+from earmark.store.postgres.busy_rows import Wanted
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -55,6 +56,7 @@ class PostgresDraft:
         sql: Mapping[str, str],
         recall: Recall,
         from_memory: bool = False,
+        lock_seconds: float = LOCK_SECONDS_MAX,
     ) -> None:
         self._connection = connection
         self._recall = recall
@@ -64,6 +66,7 @@ class PostgresDraft:
         self._recalled: list[tuple[EventId, int]] = []
         """The events that are judged from memory, each with its version."""
         self._offset = offset
+        self._lock_timeout = rows.lock_timeout(lock_seconds)
         self._sql = sql
         self._now: datetime | None = None
         self._events: Mapping[EventId, Event] = {}
@@ -179,6 +182,7 @@ class PostgresDraft:
             [(*ref, delta.held, delta.sold, self._price(ref)) for ref, delta in sorted(changes.pools.items())],
             [rows.taking(seats[ref], owner) for ref, owner in sorted(changes.seats.items())],
             [(*ref, owner, 0, 0, None) for ref, owner in sorted(changes.cleared.items())],
+            self._lock_timeout,
         )
 
     @property
@@ -202,6 +206,22 @@ class PostgresDraft:
             [seat.fence for seat in seats],
             [seat.price for seat in seats],
             *rows.alone_entry(entry),
+            self._lock_timeout,
+        )
+
+    @property
+    def wanted(self) -> Wanted:
+        """The rows that the write locks."""
+        changes = self.written
+        if changes is None:
+            return Wanted()
+        return Wanted(
+            bookings={booking.id for booking in (*changes.expired, *changes.moved)},
+            totals=set(changes.totals),
+            pools=set(changes.pools),
+            seats={*changes.seats, *changes.cleared},
+            known_bookings=self._bookings,
+            known_seats=self._seats,
         )
 
     async def commit(self) -> None:
@@ -242,6 +262,10 @@ class PostgresDraft:
     async def lock_due(self, **wanted: Any) -> list[Booking]:
         """Never in a draft: what is due is found among rows that nobody else is changing."""
         _refuse(wanted)
+
+    async def has_due(self, within: PoolRef | TotalRef) -> bool:
+        """Never in a draft."""
+        _refuse(within)
 
     def _price(self, ref: PoolRef) -> int | None:
         return pool.price if (pool := self._pools.get(ref)) else None

@@ -274,3 +274,8 @@ def delta_columns(deltas: Mapping[Any, Any]) -> list[list[Any]]:
     """For `add_pools`: the refs, and what is added to each."""
     rows = ((*ref, delta.held, delta.sold) for ref, delta in sorted(deltas.items()))
     return columns(rows, width=4)
+
+
+def lock_timeout(seconds: float) -> str:
+    """As PostgreSQL writes it; zero would mean for ever."""
+    return f"{max(1, round(seconds * 1000))}ms"

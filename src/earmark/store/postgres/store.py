@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import UUID
 
@@ -12,12 +13,13 @@ import stamina
 
 from earmark.engine.accounts import Accounts
 from earmark.engine.keys import Keys
-from earmark.engine.ports import BookingFilter, Flaw, SeatMap, Transaction
+from earmark.engine.ports import LOCK_SECONDS_MAX, BookingFilter, Flaw, SeatMap, Transaction
 from earmark.errors import OutcomeUnknown, RowBusy, SetupError, StoreUnavailable
 from earmark.store import queries
 from earmark.store.migrations import check_current
 from earmark.store.postgres import rows
 from earmark.store.postgres.accounts import PostgresAccounts
+from earmark.store.postgres.busy_rows import Wanted, find_busy
 from earmark.store.postgres.draft import Misremembered, NeedsLocks, PostgresDraft
 from earmark.store.postgres.figures import Drafted, figures
 from earmark.store.postgres.idle import Ended, Idle, has_said_goodbye, reason
@@ -64,6 +66,7 @@ SILENT_OR_STOPPED = (*SILENT, *STOPPED)
 UNWRITTEN = (asyncpg.InsufficientResourcesError, asyncpg.ReadOnlySQLTransactionError, asyncpg.QueryCanceledError)
 ROLLBACK_SECONDS = 1.0
 READ_SECONDS = 10.0
+FIND_BUSY_SECONDS = 1.0
 FIRST = UUID(int=0)
 
 SETTINGS = {
@@ -126,53 +129,80 @@ class PostgresStore(MoneyReads):
             raise SetupError(problem=f"PostgreSQL refused the connection: {refused}") from refused
         return cls(pool, clock=clock, pgbouncer=pgbouncer)
 
-    async def transact(self, work: Callable[[Transaction], Awaitable[T]], *, within: float, draft: bool = False) -> T:
+    async def transact(
+        self,
+        work: Callable[[Transaction], Awaitable[T]],
+        *,
+        within: float,
+        draft: bool = False,
+        lock_seconds: float = LOCK_SECONDS_MAX,
+    ) -> T:
         """Deadlocks cannot happen between our own verbs; hand-written SQL may still cause one, so retry."""
         if draft and not self.pgbouncer:
             began = asyncio.get_running_loop().time()
             self._drafted.drafts += 1
             with contextlib.suppress(Moved, NeedsLocks):
-                return await self._drafts(work, within=within)
+                return await self._drafts(work, within=within, lock_seconds=lock_seconds)
             self._drafted.locked += 1
             within -= asyncio.get_running_loop().time() - began
         async for attempt in stamina.retry_context(
             on=_decided_too_early, attempts=4, timeout=within, wait_initial=0.01, wait_max=0.1, wait_jitter=0.05
         ):
             with attempt:
-                return await self._once(work, within=within)
+                return await self._once(work, within=within, lock_seconds=lock_seconds)
         raise AssertionError("the last attempt returns or raises")
 
-    async def _drafts(self, work: Callable[[Transaction], Awaitable[T]], *, within: float) -> T:
+    async def _drafts(self, work: Callable[[Transaction], Awaitable[T]], *, within: float, lock_seconds: float) -> T:
         """From memory if it can be, else with a look: memory grants what the write compares, and refuses nobody.
 
         Whoever moved something has committed by the time a draft finds out, and the next look shows it. So a draft is
         tried again before locks are taken, which cost several times as much.
         """
         from_memory = True
+        draft = partial(self._draft, work, within=within, lock_seconds=lock_seconds)
         for _ in range(self.drafts_again):
             try:
-                return await self._draft(work, within=within, from_memory=from_memory)
+                return await draft(from_memory=from_memory)
             except (Moved, Misremembered):
                 from_memory = False
                 self._drafted.again += 1
         if from_memory:
             with contextlib.suppress(Misremembered):
-                return await self._draft(work, within=within, from_memory=True)
-        return await self._draft(work, within=within, from_memory=False)
+                return await draft(from_memory=True)
+        return await draft(from_memory=False)
 
-    async def _draft(self, work: Callable[[Transaction], Awaitable[T]], *, within: float, from_memory: bool) -> T:
+    async def _draft(
+        self,
+        work: Callable[[Transaction], Awaitable[T]],
+        *,
+        within: float,
+        from_memory: bool,
+        lock_seconds: float = LOCK_SECONDS_MAX,
+    ) -> T:
         """On the next connection, for as long as those that waited turn out to have ended."""
         while True:
             with contextlib.suppress(Ended):
-                return await self._draft_once(work, within=within, from_memory=from_memory)
+                return await self._draft_once(work, within=within, from_memory=from_memory, lock_seconds=lock_seconds)
 
-    async def _draft_once(self, work: Callable[[Transaction], Awaitable[T]], *, within: float, from_memory: bool) -> T:
+    async def _draft_once(
+        self,
+        work: Callable[[Transaction], Awaitable[T]],
+        *,
+        within: float,
+        from_memory: bool,
+        lock_seconds: float = LOCK_SECONDS_MAX,
+    ) -> T:
         """Without locks, and one guarded call for what is to be written; `Moved` when locks are needed after all."""
         draft: PostgresDraft | None = None
         try:
             async with self._idle.connection(within=within) as connection:
                 draft = PostgresDraft(
-                    connection, offset=self._clock.offset, sql=self._sql, recall=self._recall, from_memory=from_memory
+                    connection,
+                    offset=self._clock.offset,
+                    sql=self._sql,
+                    recall=self._recall,
+                    from_memory=from_memory,
+                    lock_seconds=lock_seconds,
                 )
                 result = await work(draft)
                 if draft.written and not connection.is_open():
@@ -181,7 +211,7 @@ class PostgresStore(MoneyReads):
                 self._recall.wrote(draft.written)
                 return result
         except asyncpg.LockNotAvailableError as busy:
-            raise RowBusy(because=str(busy)) from busy
+            raise await self._row_busy(busy, draft.wanted if draft else Wanted()) from busy
         except SILENT_OR_STOPPED as silence:
             if draft and has_said_goodbye(silence):
                 draft.writing = False
@@ -197,8 +227,11 @@ class PostgresStore(MoneyReads):
             if draft and draft.written and draft.writing:
                 self._recall.gave(draft.written.seats)
 
-    async def _once(self, work: Callable[[Transaction], Awaitable[T]], *, within: float) -> T:
+    async def _once(
+        self, work: Callable[[Transaction], Awaitable[T]], *, within: float, lock_seconds: float = LOCK_SECONDS_MAX
+    ) -> T:
         committing = False
+        wanted = Wanted()
         try:
             async with asyncio.timeout(within), self._pool.acquire() as connection:
                 scope = connection.transaction(isolation="read_committed")
@@ -206,7 +239,10 @@ class PostgresStore(MoneyReads):
                 try:
                     if self.pgbouncer:
                         await connection.execute(_SET_LOCAL)
-                    transaction = PostgresTransaction(connection, offset=self._clock.offset, sql=self._sql)
+                    transaction = PostgresTransaction(
+                        connection, offset=self._clock.offset, sql=self._sql, lock_seconds=lock_seconds
+                    )
+                    wanted = transaction.wanted
                     result = await work(transaction)
                 except BaseException:
                     await _rollback(scope, connection)
@@ -221,11 +257,19 @@ class PostgresStore(MoneyReads):
                 self._recall.wrote(transaction.written)
                 return result
         except asyncpg.LockNotAvailableError as busy:
-            raise RowBusy(because=str(busy)) from busy
+            raise await self._row_busy(busy, wanted) from busy
         except SILENT_OR_STOPPED as silence:
             if committing:
                 raise OutcomeUnknown from silence
             raise StoreUnavailable(because=reason(silence)) from silence
+
+    async def _row_busy(self, busy: Exception, wanted: Wanted) -> RowBusy:
+        """With the rows that are locked, if that can be found out in a second."""
+        rows_busy: frozenset[tuple[str, object]] = frozenset()
+        with contextlib.suppress(Exception):
+            async with asyncio.timeout(FIND_BUSY_SECONDS), self._pool.acquire() as connection:
+                rows_busy = await find_busy(connection, wanted, sql=self._sql)
+        return RowBusy(because=str(busy), rows=rows_busy)
 
     async def has_entry(self, entry_id: EntryId) -> bool:
         """By primary key."""

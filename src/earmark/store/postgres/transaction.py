@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from earmark.domain.ids import BookingId, Buyer, EventId, PoolRef, SeatRef, TotalRef
-from earmark.engine.ports import Changes, Opening
+from earmark.engine.ports import LOCK_SECONDS_MAX, Changes, Opening
 from earmark.store import queries
 from earmark.store.postgres import rows
+from earmark.store.postgres.busy_rows import Wanted
 from earmark.store.postgres.money import MoneySteps
 
 if TYPE_CHECKING:
@@ -27,9 +28,19 @@ Connection = Any  # asyncpg ships no types
 class PostgresTransaction(MoneySteps):
     """READ COMMITTED, with row locks taken in the order of the port."""
 
-    def __init__(self, connection: Connection, *, offset: timedelta, sql: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        *,
+        offset: timedelta,
+        sql: Mapping[str, str] | None = None,
+        lock_seconds: float = LOCK_SECONDS_MAX,
+    ) -> None:
         self._connection = connection
         self._offset = offset
+        self._lock_timeout = rows.lock_timeout(lock_seconds)
+        self.wanted = Wanted()
+        """The rows that it asked to lock so far."""
         self._sql = sql or queries.steps("postgres")
         self._totals_made: list[TotalRef] = []
         self._now: datetime | None = None
@@ -39,10 +50,10 @@ class PostgresTransaction(MoneySteps):
     async def begin(self, keys: Sequence[Key], look: Look | None = None) -> Opening:  # noqa: ARG002 (looks later)
         """One round trip for the moment and the claims, one more for what the keys remember."""
         if not keys:
-            self._now = await self._connection.fetchval(self._sql["begin"], self._offset)
+            self._now = await self._connection.fetchval(self._sql["begin_locking"], self._offset, self._lock_timeout)
             return Opening(now=self._now)
         distinct = sorted(set(keys))
-        claims = await self._fetch("claim_keys", self._offset, *rows.columns(distinct, width=2))
+        claims = await self._fetch("claim_keys", self._offset, *rows.columns(distinct, width=2), self._lock_timeout)
         self._now = claims[0]["now"]
         busy = frozenset(distinct[claim["n"] - 1] for claim in claims if not claim["claimed"])
         mine = [key for key in distinct if key not in busy]
@@ -59,7 +70,9 @@ class PostgresTransaction(MoneySteps):
             return {}
         wanted = sorted(refs)
         found = await self._fetch("read_seats", *rows.columns(wanted, width=2))
-        return {ref: rows.seat_seen(row, ref) for row in found for ref in (wanted[row[0] - 1],)}
+        seen = {ref: rows.seat_seen(row, ref) for row in found for ref in (wanted[row[0] - 1],)}
+        self.wanted.known_seats |= seen
+        return seen
 
     async def insert_event(self, event: Event, *, seats: Sequence[Seat], pools: Sequence[Pool]) -> bool:
         """Everything or, when the id is taken, nothing."""
@@ -83,8 +96,11 @@ class PostgresTransaction(MoneySteps):
         """Sorted by the query."""
         if not ids:
             return {}
+        self.wanted.bookings.update(ids)
         found = await self._fetch("lock_bookings", list(ids))
-        return {booking.id: booking for booking in map(rows.booking, found)}
+        locked = {booking.id: booking for booking in map(rows.booking, found)}
+        self.wanted.known_bookings |= locked
+        return locked
 
     async def lock_due(
         self,
@@ -104,6 +120,11 @@ class PostgresTransaction(MoneySteps):
             found = await self._fetch("lock_due", self._now, limit, skip)
         return [rows.booking(row) for row in found]
 
+    async def has_due(self, within: PoolRef | TotalRef) -> bool:
+        """By the same indexes, without a lock."""
+        name = "has_due_of_pool" if isinstance(within, PoolRef) else "has_due_of_buyer"
+        return bool(await self._connection.fetchval(self._sql[name], self._now, *within))
+
     async def take_payments(self, uses: Mapping[str, BookingId]) -> frozenset[str]:
         """Waits for a twin that is taking the same payment, and then knows."""
         if not uses:
@@ -115,6 +136,7 @@ class PostgresTransaction(MoneySteps):
         """Made where there was none, then locked, each in order; what is not used is dropped again by `write`."""
         if not refs:
             return {}
+        self.wanted.totals.update(refs)
         wanted = rows.columns(sorted(refs), width=2)
         self._totals_made += [TotalRef(*row) for row in await self._fetch("make_totals", *wanted)]
         return {TotalRef(*row[:2]): row["units"] for row in await self._fetch("lock_totals", *wanted)}
@@ -123,6 +145,7 @@ class PostgresTransaction(MoneySteps):
         """Sorted by the query."""
         if not refs:
             return {}
+        self.wanted.pools.update(refs)
         found = await self._fetch("lock_pools", *rows.columns(sorted(refs), width=2))
         return {pool.ref: pool for pool in map(rows.pool, found)}
 
@@ -130,6 +153,7 @@ class PostgresTransaction(MoneySteps):
         """Compare and lock."""
         if not seen:
             return frozenset()
+        self.wanted.seats.update(seat.ref for seat in seen)
         ordered = sorted(seen, key=lambda seat: seat.ref)
         wanted = rows.columns(((*seat.ref, seat.pointer, seat.fence, seat.blocked) for seat in ordered), width=5)
         return frozenset(SeatRef(*row) for row in await self._fetch("lock_seats", *wanted))

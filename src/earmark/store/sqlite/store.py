@@ -13,7 +13,7 @@ from uuid import UUID
 
 from earmark.engine.accounts import Accounts
 from earmark.engine.keys import Keys
-from earmark.engine.ports import MAP_HORIZON, BookingFilter, Flaw, SeatMap, Transaction
+from earmark.engine.ports import LOCK_SECONDS_MAX, MAP_HORIZON, BookingFilter, Flaw, SeatMap, Transaction
 from earmark.errors import OutcomeUnknown, SetupError, StoreUnavailable
 from earmark.store import queries
 from earmark.store.migrations import check_current
@@ -88,6 +88,7 @@ class SqliteStore(MoneyReads):
         *,
         within: float,
         draft: bool = False,  # noqa: ARG002 (one writer: nothing moves under it)
+        lock_seconds: float = LOCK_SECONDS_MAX,  # noqa: ARG002 (one writer: no row is locked)
     ) -> T:
         """One hop to the writer's thread and back. Leaving early never leaves half a transaction behind."""
         ticket = Ticket(within=within)

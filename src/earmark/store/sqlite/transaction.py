@@ -92,6 +92,12 @@ class SqliteTransaction(MoneySteps):
             found = self._fetch("lock_due", now, limit, skip)
         return [rows.booking(row) for row in found]
 
+    async def has_due(self, within: PoolRef | TotalRef) -> bool:
+        """By the queries that find them."""
+        if isinstance(within, PoolRef):
+            return bool(await self.lock_due(limit=1, pool=within))
+        return bool(await self.lock_due(limit=1, event_id=within.event_id, buyer=within.buyer))
+
     async def take_payments(self, uses: Mapping[str, BookingId]) -> frozenset[str]:
         """One by one, for each says for itself whether it was free."""
         statement = self._sql["take_payments"]

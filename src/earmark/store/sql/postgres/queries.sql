@@ -2,11 +2,15 @@
 -- A transaction's one moment. The offset is zero in production; tests move time with it.
 SELECT statement_timestamp() + $1::interval AS now;
 
+-- name: begin_locking
+-- The same, and how long this transaction waits for a locked row.
+SELECT statement_timestamp() + $1::interval AS now, set_config('lock_timeout', $2::text, true);
+
 -- name: claim_keys
 -- Claim idempotency keys until the transaction ends, without waiting: a twin that is being decided is busy.
 SELECT statement_timestamp() + $1::interval AS now, k.n::integer AS n,
-       pg_try_advisory_xact_lock(earmark_claim(k.caller, k.key)) AS claimed
-  FROM unnest($2::text[], $3::text[]) WITH ORDINALITY AS k (caller, key, n);
+       pg_try_advisory_xact_lock(earmark_claim(k.caller, k.key)) AS claimed, wait
+  FROM set_config('lock_timeout', $4::text, true) AS wait, unnest($2::text[], $3::text[]) WITH ORDINALITY AS k (caller, key, n);
 
 -- name: read_memories
 -- What claimed keys remember. A second statement, so that it sees what the claim had to miss.
@@ -87,6 +91,43 @@ SELECT id, event_id, buyer, live, state, lines, total, currency, created_at, exp
  WHERE state = 'held' AND expires_at <= $1 AND event_id = $3
    AND lines -> 'pools' @> jsonb_build_array(jsonb_build_object('id', $4::text))
  ORDER BY expires_at LIMIT $2 FOR NO KEY UPDATE SKIP LOCKED;
+
+-- name: has_due_of_buyer
+-- Whether lapsed holds of a buyer are left, also those that another transaction is changing.
+SELECT EXISTS (SELECT 1 FROM bookings WHERE state = 'held' AND expires_at <= $1 AND event_id = $2 AND buyer = $3);
+
+-- name: has_due_of_pool
+-- Whether lapsed holds of a pool are left, also those that another transaction is changing.
+SELECT EXISTS (SELECT 1 FROM bookings
+                WHERE state = 'held' AND expires_at <= $1 AND event_id = $2
+                  AND lines -> 'pools' @> jsonb_build_array(jsonb_build_object('id', $3::text)));
+
+-- name: find_busy
+-- Which of these rows another transaction has locked: they exist, and cannot be locked at once. What can be is let go of
+-- with the end of this statement, which waits for nothing.
+WITH bookings_free AS MATERIALIZED (
+    SELECT b.id FROM bookings b WHERE b.id = ANY ($1::uuid[]) FOR NO KEY UPDATE SKIP LOCKED
+), totals_free AS MATERIALIZED (
+    SELECT t.event_id, t.buyer FROM buyer_totals t JOIN unnest($2::text[], $3::text[]) AS r (event_id, buyer)
+        ON t.event_id = r.event_id AND t.buyer = r.buyer FOR NO KEY UPDATE OF t SKIP LOCKED
+), pools_free AS MATERIALIZED (
+    SELECT p.event_id, p.id FROM pools p JOIN unnest($4::text[], $5::text[]) AS r (event_id, id)
+        ON p.event_id = r.event_id AND p.id = r.id FOR NO KEY UPDATE OF p SKIP LOCKED
+), seats_free AS MATERIALIZED (
+    SELECT s.event_id, s.id FROM seats s JOIN unnest($6::text[], $7::text[]) AS r (event_id, id)
+        ON s.event_id = r.event_id AND s.id = r.id FOR NO KEY UPDATE OF s SKIP LOCKED
+)
+SELECT ARRAY (SELECT b.id FROM bookings b WHERE b.id = ANY ($1::uuid[])
+                 AND NOT EXISTS (SELECT 1 FROM bookings_free f WHERE f.id = b.id)) AS bookings,
+       ARRAY (SELECT r.n::integer FROM unnest($2::text[], $3::text[]) WITH ORDINALITY AS r (event_id, buyer, n)
+                JOIN buyer_totals t ON t.event_id = r.event_id AND t.buyer = r.buyer
+               WHERE NOT EXISTS (SELECT 1 FROM totals_free f WHERE f.event_id = r.event_id AND f.buyer = r.buyer)) AS totals,
+       ARRAY (SELECT r.n::integer FROM unnest($4::text[], $5::text[]) WITH ORDINALITY AS r (event_id, id, n)
+                JOIN pools p ON p.event_id = r.event_id AND p.id = r.id
+               WHERE NOT EXISTS (SELECT 1 FROM pools_free f WHERE f.event_id = r.event_id AND f.id = r.id)) AS pools,
+       ARRAY (SELECT r.n::integer FROM unnest($6::text[], $7::text[]) WITH ORDINALITY AS r (event_id, id, n)
+                JOIN seats s ON s.event_id = r.event_id AND s.id = r.id
+               WHERE NOT EXISTS (SELECT 1 FROM seats_free f WHERE f.event_id = r.event_id AND f.id = r.id)) AS seats;
 
 -- name: take_payments
 -- One outside payment, one booking: who does not come back was too late.
@@ -339,8 +380,9 @@ SELECT p.event_id, p.id, p.capacity, p.held, p.sold, p.price
   JOIN pools p ON p.event_id = r.event_id AND p.id = r.id;
 
 -- name: write_draft
--- Everything that a draft changes, compared with what it saw; EM001 when something moved.
-SELECT earmark_write($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13);
+-- Everything that a draft changes, compared with what it saw; EM001 when something moved. First how long it waits for a
+-- locked row: a select list is evaluated from left to right.
+SELECT set_config('lock_timeout', $14::text, true), earmark_write($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13);
 
 -- name: write_hold_alone
 -- One hold of seats that nobody has had, judged from memory: what `write_draft` would do, compared in the same way and
@@ -349,7 +391,7 @@ SELECT earmark_write($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13);
 WITH fit AS MATERIALIZED (
     SELECT e.id, e.per_buyer_max
       FROM events e
-     WHERE e.id = $3 AND e.version = $4
+     WHERE e.id = $3 AND e.version = $4 AND set_config('lock_timeout', $25::text, true) <> ''
        AND $1::timestamptz BETWEEN statement_timestamp() + $2::interval - interval '1 second'
                                AND statement_timestamp() + $2::interval + interval '20 ms'
        AND ($21::text IS NULL OR pg_try_advisory_xact_lock(earmark_claim($20::text, $21::text)))

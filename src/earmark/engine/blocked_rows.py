@@ -1,0 +1,91 @@
+"""The requests that need a row which another transaction keeps locked.
+
+A batch waits for a row only briefly. Then the requests that need it leave the batch and wait here, together, and so do
+those that come after them, until a transaction of their own has had the row. All others go on without them.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from earmark.engine.asks import Ask, Row
+from earmark.errors import Overloaded
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Sequence
+
+    from earmark.engine.tickets import Ticket
+
+A = TypeVar("A", bound=Ask)
+
+UNKNOWN: Row = ("", None)
+"""No row could be named: the lock may have gone, or be on a whole table, or on a row that is being inserted."""
+
+
+class BlockedRows(Generic[A]):
+    """The locked rows that are known, each with the requests that wait for it."""
+
+    def __init__(self, *, waiting_max: int, wait_for: Callable[[Row], None]) -> None:
+        self._waiting_max = waiting_max
+        self._wait_for = wait_for
+        """Told of each row once, when the first request has to wait for it."""
+        self._queues: dict[Row, deque[Ticket[A]]] = {}
+        self._waiting = 0
+
+    def __bool__(self) -> bool:
+        return bool(self._queues)
+
+    def __len__(self) -> int:
+        return self._waiting
+
+    def take(self, ticket: Ticket[A]) -> bool:
+        """Whether this request needs a row that is known to be locked: it waits for that here."""
+        row = next((row for row in ticket.ask.rows if row in self._queues), None)
+        if row is not None:
+            self._add(row, ticket)
+        return row is not None
+
+    def part(self, tickets: Sequence[Ticket[A]], rows: Collection[Row]) -> list[Ticket[A]]:
+        """Keep those that need one of these rows, and return the others. All are kept if no row can be named."""
+        others = []
+        named = False
+        for ticket in tickets:
+            row = next((row for row in ticket.ask.rows if row in rows), None)
+            if row is None:
+                others.append(ticket)
+            else:
+                named = True
+                self._add(row, ticket)
+        if named:
+            return others
+        for ticket in tickets:
+            self._add(UNKNOWN, ticket)
+        return []
+
+    def next(self, row: Row, *, limit: int) -> list[Ticket[A]]:
+        """The next requests for this row whose callers still wait."""
+        queue = self._queues[row]
+        batch: list[Ticket[A]] = []
+        while queue and len(batch) < limit:
+            ticket = queue.popleft()
+            self._waiting -= 1
+            if not ticket.answer.done():
+                batch.append(ticket)
+        return batch
+
+    def free(self, row: Row) -> list[Ticket[A]]:
+        """Nobody waits for this row any more; those that still did."""
+        left = self._queues.pop(row)
+        self._waiting -= len(left)
+        return list(left)
+
+    def _add(self, row: Row, ticket: Ticket[A]) -> None:
+        if self._waiting >= self._waiting_max:
+            ticket.fail(Overloaded())
+            return
+        if row not in self._queues:
+            self._queues[row] = deque()
+            self._wait_for(row)
+        self._queues[row].append(ticket)
+        self._waiting += 1

@@ -1,0 +1,130 @@
+"""One request's place in a queue, and the timer that tells requests when their time is over."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter, deque
+from typing import TYPE_CHECKING, Generic, TypeVar, cast
+
+from earmark.engine.asks import Answer, Ask
+from earmark.errors import EarmarkError, OutcomeUnknown, Overloaded
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+A = TypeVar("A", bound=Ask)
+
+TIDY_MIN = 1000
+
+
+class _Answered:
+    """What is left of an answer once it was given."""
+
+    def done(self) -> bool:
+        """Always."""
+        return True
+
+
+ANSWERED = cast("asyncio.Future[Answer]", _Answered())
+
+
+class Ticket(Generic[A]):
+    """One request's place in the queue."""
+
+    __slots__ = ("answer", "ask", "deadline", "dry", "in_flight", "mark", "refusal", "rounds", "since")
+
+    def __init__(self, ask: A, answer: asyncio.Future[Answer], *, deadline: float, mark: object = None) -> None:
+        self.ask = ask
+        self.answer = answer
+        self.deadline = deadline
+        self.mark = mark
+        self.since = 0.0
+        """When it took its present place."""
+        self.in_flight = False
+        """Whether a transaction is deciding it: its outcome is unknown if its time is over meanwhile."""
+        self.rounds: Counter[str] | None = None
+        """How often it had to come again, by reason: waiting for a twin is not being starved."""
+        self.dry: frozenset[object] = frozenset()
+        """The pools and totals in which no lapsed hold was left to end when it was last decided."""
+        self.refusal: EarmarkError | None = None
+        """What to say if its time is over while it still waits; that the queue was too long if nothing is known."""
+
+    def fail(self, error: Exception) -> None:
+        """Tell its caller, if that still waits."""
+        if not self.answer.done():
+            self.answer.set_exception(error)
+
+    def end(self) -> None:
+        """Its time is over. What still waits is never begun; what is under way ends without a listener."""
+        self.fail(OutcomeUnknown() if self.in_flight else self.refusal or Overloaded())
+
+
+class Shared(Generic[A]):
+    """The requests that share one transaction."""
+
+    __slots__ = ("tickets",)
+
+    def __init__(self, tickets: Iterable[Ticket[A]]) -> None:
+        self.tickets = list(tickets)
+
+    def begin(self) -> list[A]:
+        """Those whose callers still wait, in the moment in which the store is ready to decide about them.
+
+        A store may run a transaction again, and asks again each time.
+        """
+        # In this order, for a store may call from a thread of its own: a request that is told now that it was not
+        # begun is seen to be answered, and left out.
+        for ticket in self.tickets:
+            ticket.in_flight = True
+        self.tickets = unanswered(self.tickets)
+        return [ticket.ask for ticket in self.tickets]
+
+    def undo(self) -> None:
+        """The transaction was rolled back for certain."""
+        for ticket in self.tickets:
+            ticket.in_flight = False
+
+
+def unanswered(tickets: Iterable[Ticket[A]]) -> list[Ticket[A]]:
+    """Those whose callers still wait."""
+    return [ticket for ticket in tickets if not ticket.answer.done()]
+
+
+class Deadlines(Generic[A]):
+    """Tells each ticket when its time is over.
+
+    With one timer for all: `asyncio.wait` or a timer for each costs more than everything else that a queue does.
+    """
+
+    def __init__(self) -> None:
+        self._watched: deque[Ticket[A]] = deque()
+        self._timer: asyncio.TimerHandle | None = None
+        self._tidy_at = TIDY_MIN
+
+    def watch(self, ticket: Ticket[A]) -> None:
+        """Until it is answered."""
+        watched = self._watched
+        while watched and watched[0].answer.done():
+            watched.popleft()
+        if watched and ticket.deadline < watched[-1].deadline:
+            # A request with less time than those before it: rare enough for a timer of its own.
+            asyncio.get_running_loop().call_at(ticket.deadline, ticket.end)
+            return
+        watched.append(ticket)
+        if len(watched) >= self._tidy_at:
+            # One that waits long keeps those behind it, which were answered long ago.
+            self._watched = watched = deque(unanswered(watched))
+            self._tidy_at = max(TIDY_MIN, 2 * len(watched))
+        if self._timer is None:
+            self._set(watched[0])
+
+    def _set(self, ticket: Ticket[A]) -> None:
+        self._timer = asyncio.get_running_loop().call_at(ticket.deadline, self._ring)
+
+    def _ring(self) -> None:
+        self._timer = None
+        now, watched = asyncio.get_running_loop().time(), self._watched
+        while watched and (watched[0].answer.done() or watched[0].deadline <= now):
+            watched.popleft().end()
+        if watched:
+            self._set(watched[0])

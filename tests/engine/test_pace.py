@@ -1,0 +1,107 @@
+"""What is learnt of the database's pace, and how soon it is forgotten."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from earmark.engine import pace as module
+from earmark.engine.pace import LOCK_SECONDS_MIN, Pace
+from earmark.engine.ports import LOCK_SECONDS_MAX
+from earmark.errors import OutcomeUnknown, Overloaded, StoreUnavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from .conftest import Line
+
+    Turn = Callable[[], Awaitable[None]]
+
+
+def after_a_pause(*, quick_batches: int, seconds_since: float = 0.0) -> float:
+    """The believed wait of 24 requests, after a batch of 24 that took 20 s and some that took 5 ms."""
+    pace = Pace()
+    now = 1000.0
+    pace.learn(requests=24, seconds=20, side_by_side=1, now=now)
+    for _ in range(quick_batches):
+        now += 0.005
+        pace.learn(requests=2, seconds=0.005, side_by_side=1, now=now)
+    return pace.queue_seconds(24, now=now + seconds_since)
+
+
+def test_one_batch_that_hung_refuses_no_request() -> None:
+    """A process that slept for 20 s comes back to as many clients as it had, and takes them all."""
+    assert after_a_pause(quick_batches=0) < 15
+
+
+def test_small_batches_teach_too() -> None:
+    """After an incident there may be no large ones: a hundred small ones say that the database is quick."""
+    assert after_a_pause(quick_batches=100) < 0.5
+
+
+def test_what_was_learnt_is_forgotten_with_time() -> None:
+    """A second after an incident nothing is left of it that could refuse a request, whatever was seen since."""
+    assert after_a_pause(quick_batches=0, seconds_since=1) < after_a_pause(quick_batches=0) / 2
+    assert after_a_pause(quick_batches=0, seconds_since=5) < 0.1
+
+
+def test_a_pace_that_is_never_forgotten_sticks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The control: without forgetting, the same wait is believed for ever."""
+    monkeypatch.setattr(module, "HALF_LIFE_SECONDS", float("inf"))
+    assert after_a_pause(quick_batches=0, seconds_since=3600) == after_a_pause(quick_batches=0)
+
+
+def test_a_slow_database_is_known_as_slow() -> None:
+    """Batches of 100 that take 2 s each carry 50 requests a second, within what forgetting blurs."""
+    pace, now = Pace(), 1000.0
+    for _ in range(20):
+        now += 2
+        pace.learn(requests=100, seconds=2, side_by_side=1, now=now)
+    assert 25 < 1000 / pace.queue_seconds(1000, now=now) < 100
+
+
+def test_a_lone_slow_commit_says_little_about_a_crowd() -> None:
+    """A commit of 50 ms that carries one request would have carried sixteen."""
+    pace, now = Pace(), 1000.0
+    for _ in range(100):
+        now += 0.05
+        pace.learn(requests=1, seconds=0.05, side_by_side=1, now=now)
+    assert pace.queue_seconds(1000, now=now) < 5
+
+
+@pytest.mark.parametrize(
+    "batch_seconds, waits", [(0.001, LOCK_SECONDS_MIN), (0.1, 0.5), (0.4, 2.0), (30, LOCK_SECONDS_MAX)]
+)
+def test_a_locked_row_is_waited_for_as_long_as_five_batches_take(batch_seconds: float, waits: float) -> None:
+    """With a tenth of a second at least, and five seconds at most."""
+    pace, now = Pace(), 1000.0
+    for _ in range(50):
+        now += 0.01
+        pace.learn(requests=10, seconds=batch_seconds, side_by_side=3, now=now)
+    assert pace.lock_seconds(now=now) == pytest.approx(waits, rel=0.1)
+
+
+@pytest.mark.parametrize("failure", [StoreUnavailable(because="gone"), OutcomeUnknown()])
+async def test_a_batch_that_failed_teaches_nothing(
+    line_of: Callable[..., Line], turn: Turn, jump: Callable[[float], None], failure: Exception
+) -> None:
+    """However long it took: what is learnt from failures refuses requests of a database that is quick again."""
+    line = line_of(waiting_seconds_max=15)
+    for number in range(20):
+        lost = line.submit(number, within=60)
+        batch = await line.store.next()
+        jump(20)
+        batch.break_(failure)
+        with pytest.raises(type(failure)):
+            await lost
+    running = line.submit(100)
+    first = await line.store.next()
+    crowd = [line.submit(number) for number in range(200, 264)]
+    await turn()
+    assert not line.batcher.is_full
+    first.commit()
+    (await line.store.next()).commit()
+    assert await running == 100
+    for request in crowd:
+        assert await request != Overloaded
