@@ -6,6 +6,7 @@ import ast
 import re
 import shutil
 import subprocess
+import warnings
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,7 +21,8 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parent.parent
 SOURCES = sorted((ROOT / "src").rglob("*.py"))
 TESTS = sorted((ROOT / "tests").rglob("*.py"))
-MODULE_LINES_MAX = 400
+MODULE_LINES_WARN = 400
+MODULE_LINES_MAX = 600
 FUNCTION_LINES_MAX = 70
 OPEN_ENDS = ("TO" + "DO", "FIX" + "ME", "X" + "XX", "HA" + "CK", "NotImplemented" + "Error")
 SQL_WORDS = re.compile(r"\b(SELECT\s.+\sFROM|INSERT INTO|UPDATE\s\w+\sSET|DELETE FROM)\b")
@@ -52,11 +54,15 @@ def tracked() -> list[str]:
     return found.stdout.split()
 
 
+@pytest.mark.filterwarnings("default")
 def test_a_module_is_read_in_one_sitting() -> None:
-    """What the admired codebases share is a short tail."""
-    long = {str(path): count for path in SOURCES if (count := path.read_text().count("\n")) > MODULE_LINES_MAX}
-    assert SOURCES
-    assert not long
+    """What the admired codebases share is a short tail: a warning first, so that no function is moved only to fit."""
+    lines = {str(path.relative_to(ROOT)): path.read_text().count("\n") for path in SOURCES}
+    long = {name: count for name, count in lines.items() if count > MODULE_LINES_WARN}
+    if long:
+        warnings.warn(f"modules of more than {MODULE_LINES_WARN} lines: {long}", stacklevel=1)
+    assert lines
+    assert max(lines.values()) <= MODULE_LINES_MAX, long
 
 
 def test_a_function_is_one_screen() -> None:

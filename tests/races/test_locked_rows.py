@@ -166,6 +166,22 @@ async def test_two_connections_wait_for_rows_and_no_more(shop: Earmark, postgres
     await observer.close()
 
 
+async def test_payments_that_need_a_locked_row_leave_connections_to_the_others(
+    shop: Earmark, postgres_url: str
+) -> None:
+    """More of them than there are connections: two wait for the row, and strangers are served."""
+    held = [await shop.hold("e1", buyer=f"b{n}", pools={"GA": 1}) for n in range(20)]
+    observer = await asyncpg.connect(postgres_url)
+    async with locked(postgres_url, "SELECT 1 FROM bookings WHERE event_id = 'e1'"):
+        paying = [asyncio.ensure_future(shop.pay(one.id, method="card_ok", key=str(one.id))) for one in held]
+        await until_one_waits(observer)
+        told = await asyncio.wait_for(asyncio.gather(*await strangers(shop, 5)), timeout=LET_GO_SECONDS)
+        assert {one.state for one in told} == {"held", "confirmed"}
+        assert await falls_to(2, observer), "after the short wait"
+    await observer.close()
+    await every(paying)
+
+
 async def test_what_was_refused_while_a_row_was_locked_is_never_done(postgres_url: str, clock: MovableClock) -> None:
     """Told `overloaded`, and the lock goes: no booking appears."""
     store = await PostgresStore.connect(postgres_url, clock=clock)
@@ -228,6 +244,15 @@ async def until_one_waits(observer: Any) -> None:
             return
         await asyncio.sleep(0.005)
     raise AssertionError("no request waits for a lock")
+
+
+async def falls_to(number: int, observer: Any) -> bool:
+    """Whether so many connections wait for locks in the end, and no more."""
+    for _ in range(400):
+        if await observer.fetchval(ONE_WAITS) <= number:
+            return True
+        await asyncio.sleep(0.01)
+    return False
 
 
 async def every(asked: Iterable[Awaitable[Any]]) -> list[Any]:

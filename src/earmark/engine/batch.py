@@ -100,6 +100,11 @@ class Batcher(Generic[A]):
         """How many batches are under way."""
         return len(self._running) + len(self._row_tasks)
 
+    @property
+    def lock_seconds(self) -> float:
+        """How long a batch waits for a locked row at present."""
+        return self._pace.lock_seconds(now=asyncio.get_running_loop().time())
+
     async def submit(self, ask: A, *, within: float) -> Answer:
         """Stand in line, and return the answer once its transaction is certain."""
         if self.is_full:
@@ -153,16 +158,14 @@ class Batcher(Generic[A]):
         self._running.add(asyncio.get_running_loop().create_task(self._drive()))
 
     def _watch_for_standstill(self) -> None:
-        loop = asyncio.get_running_loop()
-        self._standstill = loop.call_later(self._pace.lock_seconds(now=loop.time()), self._end_standstill)
+        self._standstill = asyncio.get_running_loop().call_later(self.lock_seconds, self._end_standstill)
 
     def _end_standstill(self) -> None:
         """Even a few are worth another lane when those that run have taken nothing for a while: one may hang."""
         self._standstill = None
         if not self._line or len(self._running) >= self._lanes:
             return
-        now = asyncio.get_running_loop().time()
-        if now - self._gathered_at >= self._pace.lock_seconds(now=now):
+        if asyncio.get_running_loop().time() - self._gathered_at >= self.lock_seconds:
             self._open_lane()
         self._watch_for_standstill()
 
@@ -212,15 +215,12 @@ class Batcher(Generic[A]):
         """One batch; where a row is locked, again without the requests that need it."""
         while tickets := unanswered(tickets):
             try:
-                await self._decide(tickets, lock_seconds=self._lock_seconds())
+                await self._decide(tickets, lock_seconds=self.lock_seconds)
             except RowBusy as busy:
                 self._observer.blocked(self._verb)
                 tickets = self._blocked.part(unanswered(tickets), busy.rows)
             else:
                 return
-
-    def _lock_seconds(self) -> float:
-        return self._pace.lock_seconds(now=asyncio.get_running_loop().time())
 
     async def _decide(self, tickets: Sequence[Ticket[A]], *, lock_seconds: float, teaches: bool = True) -> None:
         """One transaction for these, and their answers. `RowBusy` is for the caller to see to."""
@@ -313,7 +313,7 @@ class Batcher(Generic[A]):
         middle = len(tickets) // 2
         for half in (tickets[:middle], tickets[middle:]):
             try:
-                await self._decide(unanswered(half), lock_seconds=self._lock_seconds(), teaches=False)
+                await self._decide(unanswered(half), lock_seconds=self.lock_seconds, teaches=False)
             except RowBusy as again:
                 await self._isolate(unanswered(half), again)
 
@@ -363,7 +363,7 @@ class Batcher(Generic[A]):
     async def _make_room(self, relief: object, *, units: int) -> Room | None:
         """None where it failed: then those that were starved are refused for now, and the line moves on."""
         try:
-            return await self._relieve(relief, units=units, lock_seconds=self._lock_seconds())
+            return await self._relieve(relief, units=units, lock_seconds=self.lock_seconds)
         except Exception as broken:  # noqa: BLE001 (whatever it is, no request in this line caused it)
             log.warning("expire", outcome="failed", relief=repr(relief), because=repr(broken))
             return None

@@ -49,7 +49,7 @@ from earmark.engine.ports import LOCK_SECONDS_MAX
 from earmark.engine.refund import refund
 from earmark.engine.release import release
 from earmark.engine.replay import Recalled, Replays, recall
-from earmark.errors import EarmarkError, OutcomeUnknown, SeatsTaken
+from earmark.errors import EarmarkError, OutcomeUnknown, RowBusy, SeatsTaken
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
@@ -98,6 +98,7 @@ class Engine:
             self.listen(lambda changes: admission.drop(changes.freed))
         self._request_seconds_max = request_seconds_max
         self._transaction_seconds_max = transaction_seconds_max
+        self._row_waits = asyncio.Semaphore(ROW_WAITS_MAX)
         line = partial(
             _line,
             self,
@@ -105,7 +106,7 @@ class Engine:
             size_max=batch_size_max,
             waiting_max=waiting_max,
             waiting_seconds_max=line_seconds_max,
-            row_waits=asyncio.Semaphore(ROW_WAITS_MAX),
+            row_waits=self._row_waits,
         )
         holding = partial(hold, policy=self.policy, ids=ids)
         self._holds: Batcher[Hold] = line("hold", holding, claims=attrgetter("seat_refs"))
@@ -215,10 +216,32 @@ class Engine:
             lambda transaction: expire(transaction, limit=limit, skip=skip, ids=self.ids, reason=reason, within=within)
         )
 
-    async def transact(
-        self, work: Callable[[Transaction], Awaitable[T]], *, lock_seconds: float = LOCK_SECONDS_MAX
-    ) -> T:
-        """One transaction of a worker's; those that listen are told what it wrote."""
+    async def transact(self, work: Callable[[Transaction], Awaitable[T]]) -> T:
+        """One transaction that is not a batch's; those that listen are told what it wrote."""
+        return await self._patiently(partial(self._transact, work))
+
+    async def _patiently(self, run: Callable[..., Awaitable[T]]) -> T:
+        """With the short wait for locked rows; where that was too short, with the full one, as one of two.
+
+        However many want a row that stays locked, they never have all connections.
+        """
+        try:
+            return await run(lock_seconds=self._lock_seconds)
+        except RowBusy as busy:
+            try:
+                await asyncio.wait_for(self._row_waits.acquire(), timeout=self._transaction_seconds_max)
+            except TimeoutError:
+                raise busy from None
+        try:
+            return await run(lock_seconds=LOCK_SECONDS_MAX)
+        finally:
+            self._row_waits.release()
+
+    @property
+    def _lock_seconds(self) -> float:
+        return max(line.lock_seconds for line in self.lines.values())
+
+    async def _transact(self, work: Callable[[Transaction], Awaitable[T]], *, lock_seconds: float) -> T:
         written: Changes | None = None
 
         async def watched(transaction: Transaction) -> T:
@@ -251,7 +274,7 @@ class Engine:
         ended = freed = 0
         work = partial(make_room, limit=RELIEF_LIMIT, ids=self.ids, within=relief)
         while True:
-            room = await self.transact(work, lock_seconds=lock_seconds)
+            room = await self._transact(work, lock_seconds=lock_seconds)
             ended, freed = ended + room.ended, freed + room.units
             if room.ended < RELIEF_LIMIT or freed >= units:
                 return Room(ended=ended, units=freed, passed_over=room.passed_over)
@@ -329,7 +352,7 @@ class Engine:
         dry: set[object] = set()
         rounds = 0
         while True:
-            (outcome,) = await self.run(batch_of_one, lambda: [ask], name=name)
+            (outcome,) = await self._patiently(partial(self.run, batch_of_one, lambda: [ask], name=name))
             rounds += 1
             if isinstance(outcome, EarmarkError):
                 raise outcome
