@@ -20,6 +20,15 @@ if TYPE_CHECKING:
 
 bench = App(name="bench", help="Measure on this machine.")
 
+Incident = Literal[
+    "locked-row",
+    "paused-server",
+    "stopped-database",
+    "paused-database",
+    "restarted-read-only",
+    "read-only",
+    "frozen-primary",
+]
 Workload = Literal["uniform", "hot", "outage", "flash", "sku", "lone", "growth", "sqlite", "two", "memory"]
 
 
@@ -164,6 +173,51 @@ def http(
     told, out = Console(stderr=True, highlight=False), Console(highlight=False)
     with screen.Screen(out if out.is_terminal and not json else told) as watch:
         result = asyncio.run(runs.run(plan, database=database, watch=watch))
+    return _end(result, told=told, show=None if json else lambda: screen.show(out, result))
+
+
+@bench.command
+def incidents(
+    *,
+    incident: Annotated[
+        list[Incident] | None, Parameter(negative="", help="What goes wrong; can be given several times. Else all.")
+    ] = None,
+    seconds: Annotated[
+        float | None, Parameter(validator=Number(gt=0, lte=600), help="How long each lasts. Else 20, `locked-row` 30.")
+    ] = None,
+    before: Annotated[float, Parameter(validator=Number(gt=0, lte=600), help="Seconds measured before it.")] = 10.0,
+    after: Annotated[float, Parameter(validator=Number(gt=0, lte=600), help="Seconds measured after it.")] = 15.0,
+    clients: Annotated[
+        int | None,
+        Parameter(validator=Number(gte=1, lte=2000), help="How many buyers at once. Else 24, `locked-row` 200."),
+    ] = None,
+    earmark: Annotated[
+        Path | None, Parameter(help="Another `earmark` program to migrate and serve with. Else this one.")
+    ] = None,
+    markdown: Annotated[Path | None, Parameter(help="Write the tables in Markdown here.")] = None,
+    json: Annotated[bool, Parameter(negative="", help="One JSON object on stdout, and nothing else.")] = False,
+) -> int:
+    """Measure what clients hear while something is out, and after it. Exits with 1 when a floor is missed."""
+    check_folder(markdown)
+    try:
+        from earmark.lab.incidents import run as runs
+        from earmark.lab.incidents import screen
+        from earmark.lab.incidents.faults import INCIDENTS
+        from earmark.lab.incidents.report import Plan
+    except ModuleNotFoundError as missing:
+        raise SetupError(problem="The bench needs extras: pip install 'earmark[postgres,server,servers]'") from missing
+    plan = Plan(
+        incidents=tuple(dict.fromkeys(incident)) if incident else tuple(INCIDENTS),
+        seconds=seconds,
+        clients=clients,
+        before_seconds=before,
+        after_seconds=after,
+        earmark=(str(earmark.absolute()),) if earmark else (),
+    )
+    told, out = Console(stderr=True, highlight=False), Console(highlight=False)
+    result = asyncio.run(runs.run(plan, watch=lambda said: told.print(said, soft_wrap=True)))
+    if markdown is not None:
+        markdown.write_text(screen.markdown(result), encoding="utf-8")
     return _end(result, told=told, show=None if json else lambda: screen.show(out, result))
 
 
