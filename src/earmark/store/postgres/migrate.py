@@ -29,6 +29,7 @@ LOCK = 0x4541524D41524B  # "EARMARK", the advisory lock that migrating processes
 CONNECT_SECONDS = 10.0
 LOOKS_PER_WAIT = 4
 """How often, while a try may be waiting for a lock, the database is asked who holds it."""
+LOOK_SECONDS_MAX = 1.0
 BUSY = (asyncpg.LockNotAvailableError, asyncpg.DeadlockDetectedError)
 SILENT = (OSError, asyncpg.PostgresConnectionError, asyncpg.OperatorInterventionError, asyncpg.InterfaceError)
 
@@ -204,7 +205,7 @@ class _Runner:
             await asyncio.gather(watching, return_exceptions=True)
 
     async def _look_for_blockers(self) -> None:
-        pause = self._patience.lock_seconds / LOOKS_PER_WAIT
+        pause = min(self._patience.lock_seconds / LOOKS_PER_WAIT, LOOK_SECONDS_MAX)
         await asyncio.sleep(pause)
         looker = await _connect(self._dsn)
         try:
