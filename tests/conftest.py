@@ -41,6 +41,7 @@ LONGEST_FILES = (
     "api/test_fuzz.py",
     "api/test_fuzz_real.py",
     "acceptance/test_stopping.py",
+    "migration/test_rolling_upgrade.py",
     "lab/",
     "cli/test_payments_cli.py",
     "money/test_killed.py",

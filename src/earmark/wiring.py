@@ -207,17 +207,22 @@ async def open_store(database_url: str, *, clock: Clock | None = None, connectio
     raise SetupError(problem=_unknown(database_url))
 
 
-async def migrate(database_url: str, *, dry_run: bool = False, without: Collection[str] = ()) -> Sequence[Migration]:
-    """Bring a database up to date; what was applied, or with `dry_run` what would be."""
+async def migrate(
+    database_url: str, *, dry_run: bool = False, without: Collection[str] = (), **waiting: Any
+) -> Sequence[Migration]:
+    """Bring a database up to date; what was applied, or with `dry_run` what would be.
+
+    `waiting` is a `patience` with the locks that are in the way, and a `tell` that hears of them.
+    """
     scheme = urlsplit(database_url).scheme
     if scheme in POSTGRES:
         postgres = _postgres()
-        applied: Sequence[Migration] = await postgres.migrate(database_url, dry_run=dry_run, without=without)
+        applied: Sequence[Migration] = await postgres.migrate(database_url, dry_run=dry_run, without=without, **waiting)
         return applied
     if scheme == "sqlite":
         from earmark.store import sqlite
 
-        return await sqlite.migrate(sqlite_path(database_url), dry_run=dry_run, without=without)
+        return await sqlite.migrate(sqlite_path(database_url), dry_run=dry_run, without=without, **waiting)
     if scheme == "memory":
         return ()
     raise SetupError(problem=_unknown(database_url))

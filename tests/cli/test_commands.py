@@ -1,12 +1,14 @@
 from __future__ import annotations
 
+import sqlite3
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 import pytest
 import structlog
 
 from earmark.cli import main
-from earmark.store.migrations import migrations
+from earmark.store.migrations import migrations, parse
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -108,6 +110,45 @@ def test_migrate_and_verify_on_a_new_file(earmark: Callable[..., tuple[int, str,
     assert earmark("migrate", "--database", url)[1] == "The schema is current.\n"
     code, out, _ = earmark("verify", "--database", url)
     assert (code, out.partition(":")[0]) == (0, "clean")
+
+
+def test_migrate_warns_of_a_step_that_ends_the_time_of_older_code(
+    earmark: Callable[..., tuple[int, str, str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An operator sees it in a dry run, before the older servers are refused."""
+    url = f"sqlite:////{str(tmp_path).lstrip('/')}/shop.sqlite3"
+    assert earmark("migrate", "--database", url)[0] == 0
+    known = migrations("sqlite")
+    contract = parse(9999, "tomorrow", "-- contract 0014\nCREATE TABLE notes (id integer);\n")
+    monkeypatch.setattr("earmark.store.migrations.migrations", lambda _: (*known, contract))
+    told = "9999_tomorrow (code older than migration 0014 may not run on it)\n"
+    assert earmark("migrate", "--database", url, "--dry-run")[1] == f"would apply {told}"
+    assert earmark("migrate", "--database", url)[1] == f"applied {told}"
+
+
+def test_migrate_gives_up_with_one_sentence(earmark: Callable[..., tuple[int, str, str]], tmp_path: Path) -> None:
+    """A lock that stays in its way is exit code 1; nothing was changed, and it can be run again."""
+    url = f"sqlite:////{str(tmp_path).lstrip('/')}/shop.sqlite3"
+    assert earmark("migrate", "--database", url)[0] == 0
+    with closing(sqlite3.connect(tmp_path / "shop.sqlite3", isolation_level=None)) as writer:
+        writer.execute("BEGIN IMMEDIATE")
+        code, out, err = earmark("migrate", "--database", url, "--lock-seconds", "0.01", "--wait-seconds", "0")
+    assert (code, out, err.count("\n")) == (1, "", 1)
+    assert "database is locked" in err
+    assert earmark("migrate", "--database", url)[0] == 0
+
+
+def test_migrate_says_on_stderr_what_the_operator_should_know(
+    earmark: Callable[..., tuple[int, str, str]], tmp_path: Path
+) -> None:
+    """Here, that the database is ahead of the program; that is no failure."""
+    url = f"sqlite:////{str(tmp_path).lstrip('/')}/shop.sqlite3"
+    assert earmark("migrate", "--database", url)[0] == 0
+    with closing(sqlite3.connect(tmp_path / "shop.sqlite3", isolation_level=None)) as newer:
+        newer.execute("INSERT INTO earmark_migrations (number, name, checksum, oldest_code) VALUES (9999, 'x', '', 1)")
+    code, out, err = earmark("migrate", "--database", url)
+    assert (code, out) == (0, "The schema is current.\n")
+    assert err == "The database has migration 9999_x, which is newer than this Earmark and allows it to run.\n"
 
 
 def test_every_command_explains_itself(earmark: Callable[..., tuple[int, str, str]]) -> None:

@@ -343,7 +343,8 @@ async def test_a_schema_that_is_not_current_is_refused(tmp_path: Path, clock: Mo
 
 async def test_a_migration_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All of it or nothing: the tables before the broken step are not there either."""
-    broken = Migration(number=3, name="broken", sql="CREATE TABLE fine (a);\nCREATE TABLE (;\n", checksum="x")
+    text = "CREATE TABLE fine (a);\nCREATE TABLE (;\n"
+    broken = Migration(number=9999, name="broken", sql=text, checksum="x", oldest_code=1)
     monkeypatch.setitem(migrate.__globals__, "pending", lambda *_, **__: [*migrations("sqlite"), broken])
     with pytest.raises(SetupError, match="syntax error"):
         await migrate(tmp_path / "new.db")

@@ -53,7 +53,7 @@ async def healthz(_: Visit) -> Reply:
 
 
 async def readyz(visit: Visit) -> Reply:
-    """The store answers, its schema is current, and this server is not about to stop."""
+    """The store answers, its schema allows this server, and this server is not about to stop."""
     visit.house.drain.check()
     await visit.engine.store.check()
     return say(words.HealthAnswer(status="ready", version=__version__))

@@ -17,6 +17,8 @@ from earmark.clock import SystemClock
 from earmark.engine.gateway import Gateway, GatewayRefused, GatewaySilent
 from earmark.engine.ports import Flaw, Store
 from earmark.errors import SetupError
+from earmark.redaction import redact
+from earmark.store.migrations import ANY_CODE, Migration, Patience
 
 Database = Annotated[
     str | None,
@@ -28,15 +30,33 @@ def migrate(
     *,
     database: Database = None,
     dry_run: Annotated[bool, Parameter(negative="", help="Only say what would be done.")] = False,
+    lock_seconds: Annotated[
+        float,
+        Parameter(validator=Number(gte=0.01, lte=3600), help="How long to wait for one lock."),
+    ] = Patience().lock_seconds,
+    wait_seconds: Annotated[
+        float, Parameter(validator=Number(gte=0, lte=86_400), help="How long to try again before giving a step up.")
+    ] = Patience().seconds_max,
 ) -> None:
     """Bring a database up to date, or make a new one ready."""
     url = config.read(os.environ, database_url=database).database_url
-    steps = asyncio.run(wiring.migrate(url, dry_run=dry_run))
+    err = Console(stderr=True, highlight=False, soft_wrap=True, markup=False)
+    patience = Patience(lock_seconds=lock_seconds, seconds_max=wait_seconds)
+    steps = asyncio.run(
+        wiring.migrate(url, dry_run=dry_run, patience=patience, tell=lambda said: err.print(redact(said)))
+    )
     out = Console(highlight=False, soft_wrap=True)
     for step in steps:
-        out.print(f"{'would apply' if dry_run else 'applied'} {step}")
+        out.print(f"{'would apply' if dry_run else 'applied'} {step}{_needs(step)}")
     if not steps:
         out.print("The schema is current.")
+
+
+def _needs(step: Migration) -> str:
+    """A contract ends the time of older code, and is worth a warning."""
+    if step.oldest_code == ANY_CODE:
+        return ""
+    return f" (code older than migration {step.oldest_code:04} may not run on it)"
 
 
 def verify(

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from earmark.store.migrations import Applied
+
 if TYPE_CHECKING:
     from earmark.engine.ports import Clock
 
@@ -18,8 +20,8 @@ class Vitals(msgspec.Struct, frozen=True, kw_only=True):
     product: str
     version: str
     dialect: str
-    applied: Mapping[int, str]
-    """The checksums of the migrations that it has had, by number."""
+    applied: Mapping[int, Applied]
+    """The migrations that it has had, by number."""
     seconds: float
     """How long it took to answer."""
     skew_seconds: float

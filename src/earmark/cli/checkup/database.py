@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from earmark.cli.checkup.findings import Finding, ill, note, well
 from earmark.errors import SetupError
-from earmark.store.migrations import check_current
+from earmark.store.migrations import check_current, newer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,13 +29,15 @@ def judge(vitals: Vitals) -> Iterator[Finding]:
 
 
 def schema(vitals: Vitals) -> Finding:
-    """Neither older nor newer than this program."""
+    """New enough for this program, and if it is newer still, one that allows this program."""
     try:
         check_current(vitals.dialect, vitals.applied)
     except SetupError as old:
-        newer = "newer" in old.problem
-        advice = "Upgrade Earmark on this machine." if newer else "Run `earmark migrate`."
+        advice = "Upgrade Earmark on this machine." if "newer" in old.problem else "Run `earmark migrate`."
         return ill("schema", old.problem, advice)
+    if ahead := newer(vitals.dialect, vitals.applied):
+        said = f"The schema is newer than this Earmark and allows it to run ({', '.join(ahead)})."
+        return note("schema", said, "Upgrade Earmark on this machine too, when the upgrade is to stay.")
     return well("schema", f"The schema is current ({len(vitals.applied)} steps).")
 
 

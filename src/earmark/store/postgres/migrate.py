@@ -1,48 +1,83 @@
-"""Bringing a PostgreSQL database up to date, one process at a time."""
+"""Bringing a PostgreSQL database up to date, one process at a time, while others sell from it.
+
+A statement that waits for a lock on a table makes every later statement on that table wait behind it. So a migration
+waits for a lock only briefly, gives up all that it has, and tries again after a pause in which the others go on.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import asyncio
+import contextlib
+import logging
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 import asyncpg
 
 from earmark.errors import SetupError, StoreUnavailable
-from earmark.store.migrations import pending
+from earmark.store.migrations import Applied, Patience, pending, tell_newer
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 
-    from earmark.store.migrations import Migration
+    from earmark.store.migrations import Migration, Tell
+
+T = TypeVar("T")
+logger = logging.getLogger("earmark.migrate")
 
 LOCK = 0x4541524D41524B  # "EARMARK", the advisory lock that migrating processes share
+CONNECT_SECONDS = 10.0
+LOOKS_PER_WAIT = 4
+"""How often, while a try may be waiting for a lock, the database is asked who holds it."""
+LOOK_SECONDS_MAX = 1.0
+BUSY = (asyncpg.LockNotAvailableError, asyncpg.DeadlockDetectedError)
+SILENT = (OSError, asyncpg.PostgresConnectionError, asyncpg.OperatorInterventionError, asyncpg.InterfaceError)
 
 _LEDGER = """
 CREATE TABLE IF NOT EXISTS earmark_migrations (
     number     integer     PRIMARY KEY,
     name       text        NOT NULL,
     checksum   text        NOT NULL,
-    applied_at timestamptz NOT NULL DEFAULT now()
+    applied_at timestamptz NOT NULL DEFAULT now(),
+    -- The migration that code must have to run on this one; NULL where an Earmark applied it that did not say.
+    oldest_code integer
 )
+"""
+_ADD_OLDEST_CODE = "ALTER TABLE earmark_migrations ADD COLUMN IF NOT EXISTS oldest_code integer"
+# As JSON, for the column is not there before the first `migrate` of an Earmark that records it.
+_READ_APPLIED = """
+SELECT number, name, checksum, (to_jsonb(m) ->> 'oldest_code')::integer AS oldest_code
+  FROM earmark_migrations m LIMIT 10000
+"""
+_HAS_OLDEST_CODE = """
+SELECT EXISTS (SELECT FROM pg_attribute
+                WHERE attrelid = to_regclass('earmark_migrations') AND attname = 'oldest_code' AND NOT attisdropped)
+"""
+_BLOCKERS = """
+SELECT b.pid, a.application_name, a.state, extract(epoch FROM clock_timestamp() - a.xact_start)::float8 AS seconds,
+       left(regexp_replace(a.query, '\\s+', ' ', 'g'), 60) AS query
+  FROM unnest(pg_blocking_pids($1)) AS b (pid) LEFT JOIN pg_stat_activity a USING (pid) LIMIT 3
 """
 
 
-async def migrate(url: str, *, dry_run: bool = False, without: Collection[str] = ()) -> Sequence[Migration]:
-    """Apply what is pending, all of it or nothing; with `dry_run`, only say what that would be."""
+async def migrate(
+    url: str,
+    *,
+    dry_run: bool = False,
+    without: Collection[str] = (),
+    patience: Patience | None = None,
+    tell: Tell = logger.warning,
+) -> Sequence[Migration]:
+    """Apply what is pending, step by step, each whole or not at all; with `dry_run`, only say what that would be."""
+    dsn, _ = split_url(url)
+    connection = await _connect(dsn)
     try:
-        dsn, _ = split_url(url)
-        connection = await asyncpg.connect(dsn, timeout=10, statement_cache_size=0)
-    except OSError as silence:
-        raise StoreUnavailable(because=str(silence)) from silence
-    except (asyncpg.PostgresError, ValueError) as refused:
-        raise SetupError(problem=f"PostgreSQL refused the connection: {refused}") from refused
-    try:
-        async with connection.transaction():
-            await connection.execute("SELECT pg_advisory_xact_lock($1)", LOCK)
-            steps = pending("postgres", await read_applied(connection), without=without)
-            if not dry_run:
-                await _apply(connection, steps)
-            return steps
+        if dry_run:
+            return pending("postgres", await read_applied(connection), without=without)
+        runner = _Runner(connection, dsn=dsn, without=without, patience=patience or Patience(), tell=tell)
+        return await runner.run()
+    except SILENT as silence:
+        raise StoreUnavailable(because=str(silence) or type(silence).__name__) from silence
     finally:
         await connection.close()
 
@@ -56,21 +91,136 @@ def split_url(url: str) -> tuple[str, bool]:
     return urlunsplit(parts._replace(query=rest)), pgbouncer
 
 
-async def _apply(connection: Any, steps: Sequence[Migration]) -> None:
-    await connection.execute(_LEDGER)
-    for step in steps:
-        await connection.execute(step.sql)
-        await connection.execute(
-            "INSERT INTO earmark_migrations (number, name, checksum) VALUES ($1, $2, $3)",
+async def read_applied(connection: Any) -> dict[int, Applied]:
+    """What was applied, by number; empty on a new database."""
+    if await connection.fetchval("SELECT to_regclass('earmark_migrations')") is None:
+        return {}
+    return {
+        row["number"]: Applied(name=row["name"], checksum=row["checksum"], oldest_code=row["oldest_code"])
+        for row in await connection.fetch(_READ_APPLIED)
+    }
+
+
+async def _connect(dsn: str) -> Any:
+    try:
+        named = {"application_name": "earmark migrate"}
+        return await asyncpg.connect(dsn, timeout=CONNECT_SECONDS, statement_cache_size=0, server_settings=named)
+    except OSError as silence:
+        raise StoreUnavailable(because=str(silence)) from silence
+    except (asyncpg.PostgresError, ValueError) as refused:
+        raise SetupError(problem=f"PostgreSQL refused the connection: {refused}") from refused
+
+
+class _Runner:
+    """Takes one transaction per step, so that what a step has locked is free again before the next."""
+
+    def __init__(self, connection: Any, *, dsn: str, without: Collection[str], patience: Patience, tell: Tell) -> None:
+        self._connection = connection
+        self._dsn = dsn
+        self._without = without
+        self._patience = patience
+        self._tell = tell
+        self._at = "the list of migrations"
+        """What is being applied, for those who read what it waits for."""
+        self._pid = 0
+        self._blockers = ""
+
+    async def run(self) -> Sequence[Migration]:
+        """Everything that is pending."""
+        done: list[Migration] = []
+        async with self._watch():
+            await self._patiently(self._prepare)
+            while step := await self._patiently(self._apply_next):
+                done.append(step)
+        return done
+
+    async def _prepare(self) -> None:
+        """The list of migrations, in a transaction of its own: readiness reads it, and must not wait for a step."""
+        if not await self._connection.fetchval(_HAS_OLDEST_CODE):
+            await self._connection.execute(_LEDGER)
+            await self._connection.execute(_ADD_OLDEST_CODE)
+
+    async def _apply_next(self) -> Migration | None:
+        """The next step, read anew each time: another process may have applied the one that was next."""
+        applied = await read_applied(self._connection)
+        steps = pending("postgres", applied, without=self._without)
+        if not steps:
+            tell_newer("postgres", applied, self._tell)
+            return None
+        step = steps[0]
+        self._at = str(step)
+        try:
+            await self._connection.execute(step.sql)
+        except (*BUSY, *SILENT):
+            raise
+        except asyncpg.PostgresError as refused:
+            raise SetupError(problem=f"Migration {step} failed, and nothing of it was kept: {refused}") from refused
+        await self._connection.execute(
+            "INSERT INTO earmark_migrations (number, name, checksum, oldest_code) VALUES ($1, $2, $3, $4)",
             step.number,
             step.name,
             step.checksum,
+            step.oldest_code,
         )
+        return step
+
+    async def _patiently(self, work: Callable[[], Awaitable[T]]) -> T:
+        """Try until no lock is in the way, or until the time for it is over."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._patience.seconds_max
+        tries = 0
+        while True:
+            self._blockers = ""
+            try:
+                async with self._connection.transaction():
+                    await self._lock()
+                    return await work()
+            except BUSY as busy:
+                pause = self._patience.pause(tries)
+                waits = f"{self._at} waits for a lock{self._blockers}"
+                if loop.time() + pause > deadline:
+                    told = f"{waits}; gave up after {self._patience.seconds_max:g} s and kept nothing of it"
+                    raise StoreUnavailable(because=told) from busy
+                self._tell(f"{waits}; trying again in {pause:.1f} s")
+            await asyncio.sleep(pause)
+            tries += 1
+
+    async def _lock(self) -> None:
+        """One process at a time. The timeout holds for this lock, too, and for every one that a migration takes."""
+        # A role's own limit for statements is meant for those of a shop, and not for an index that takes its time.
+        await self._connection.execute("SET LOCAL statement_timeout = 0")
+        await self._connection.execute(f"SET LOCAL lock_timeout = {max(1, round(self._patience.lock_seconds * 1000))}")
+        self._pid = await self._connection.fetchval("SELECT pg_backend_pid()")
+        await self._connection.execute("SELECT pg_advisory_xact_lock($1)", LOCK)
+
+    @contextlib.asynccontextmanager
+    async def _watch(self) -> AsyncIterator[None]:
+        """Beside the tries, find out who is in their way: once a try has failed, the database no longer knows."""
+        watching = asyncio.create_task(self._look_for_blockers())
+        try:
+            yield
+        finally:
+            watching.cancel()
+            # Who is in the way is worth knowing, and no reason to fail.
+            await asyncio.gather(watching, return_exceptions=True)
+
+    async def _look_for_blockers(self) -> None:
+        pause = min(self._patience.lock_seconds / LOOKS_PER_WAIT, LOOK_SECONDS_MAX)
+        await asyncio.sleep(pause)
+        looker = await _connect(self._dsn)
+        try:
+            while True:
+                if found := await looker.fetch(_BLOCKERS, self._pid):
+                    self._blockers = f" that {' and '.join(_describe(row) for row in found)} holds"
+                await asyncio.sleep(pause)
+        finally:
+            looker.terminate()
 
 
-async def read_applied(connection: Any) -> dict[int, str]:
-    """The checksums of what was applied, by number; empty on a new database."""
-    if await connection.fetchval("SELECT to_regclass('earmark_migrations')") is None:
-        return {}
-    found = await connection.fetch("SELECT number, checksum FROM earmark_migrations LIMIT 10000")
-    return {row["number"]: row["checksum"] for row in found}
+def _describe(row: Any) -> str:
+    """One session, as an operator looks for it."""
+    if not row["pid"]:
+        return "a prepared transaction"
+    program, state = row["application_name"] or "unnamed", row["state"] or "state unknown"
+    age = "" if row["seconds"] is None else f" for {row['seconds']:.0f} s"
+    return f"pid {row['pid']} ({program}, {state}{age}: {row['query']})"

@@ -199,7 +199,7 @@ class SqliteStore(MoneyReads):
         return await self._look(look, within=VERIFY_SECONDS)
 
     async def check(self) -> None:
-        """The schema is the one this program was written for."""
+        """The schema has what this program needs, and allows it."""
         check_current("sqlite", await self._look(read_applied, within=READ_SECONDS))
 
     async def close(self) -> None:

@@ -1,3 +1,4 @@
+-- expand
 -- What is sold, who claims it, and what happened.
 -- The booking row is the arbiter: a seat only points to a booking, and is taken because that booking lives.
 -- No foreign key is checked on the way of a booking: what they would say, the guards say once for many rows, and

@@ -1,3 +1,4 @@
+-- expand
 -- The law, in the schema: what no program and no hand-written SQL may do, whatever it believes.
 -- A refusal undoes its statement, so most guards look after the fact: a trigger before an update would lock every row
 -- once more, even where it has nothing to say.

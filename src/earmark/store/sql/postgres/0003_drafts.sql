@@ -1,3 +1,4 @@
+-- expand
 -- A draft: requests that were judged on an unlocked look are written by one call, which compares every row with what
 -- was seen and refuses as a whole (EM001) when one has moved. Then nothing is kept, and the batch is decided under locks.
 --

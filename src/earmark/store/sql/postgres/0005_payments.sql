@@ -1,3 +1,4 @@
+-- expand
 -- The money: what was asked of a gateway for a booking, what goes back, and what gateways called about.
 -- A payment is written before its gateway is called, so that whoever dies in between leaves a row that says so.
 

@@ -1,3 +1,4 @@
+-- expand
 -- The law of the money, in the schema: what no program and no hand-written SQL may do to payments, refunds and callbacks.
 -- As in `0002_guards.sql`, these guards know no clock, and a laboratory can build a database without them. None of them
 -- stands on bookings or seats: whoever sells without taking money pays nothing for them.

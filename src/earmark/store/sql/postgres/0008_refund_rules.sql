@@ -1,3 +1,4 @@
+-- expand
 -- What a cancelled sale gives back, as policy of its event: until how long before the start, and less which fee.
 
 ALTER TABLE events

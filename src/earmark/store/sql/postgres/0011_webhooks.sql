@@ -1,3 +1,4 @@
+-- expand
 -- Who wants to be called, and what waits to be delivered: one row for each entry and each webhook that wants to hear of it,
 -- written in the transaction that gives the entry its number. When it is delivered or has failed, it is the log.
 

@@ -1,3 +1,4 @@
+-- expand
 -- Who is at work, and how far the walks through the journal have come. Nothing here is on a booking's way.
 
 -- One row per process and role, written every few seconds: room on the page makes that a heap-only update.

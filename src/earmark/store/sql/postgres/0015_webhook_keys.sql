@@ -1,3 +1,4 @@
+-- expand
 -- What a request about webhooks did, by its idempotency key: which webhook it made or changed. Its answer has a secret in it
 -- and is not kept: it is worded anew from the webhook. No foreign key: that a webhook was removed does not undo that it was made.
 CREATE TABLE webhook_keys (

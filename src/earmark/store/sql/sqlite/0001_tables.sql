@@ -1,3 +1,4 @@
+-- expand
 -- What is sold, who claims it, and what happened.
 -- The booking row is the arbiter: a seat only points to a booking, and is taken because that booking lives.
 --

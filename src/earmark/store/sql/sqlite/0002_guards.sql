@@ -1,3 +1,4 @@
+-- expand
 -- The law, in the schema: what no program and no hand-written SQL may do, whatever it believes.
 -- These guards know no clock. They stand in a file of their own so that a laboratory can build a database without them.
 --

@@ -1,1 +1,2 @@
+-- expand
 -- Drafts are PostgreSQL's: here one writer works at a time, and nothing moves under it. The number is kept in step.

@@ -1,3 +1,4 @@
+-- expand
 -- The journal as an outbox: which entries nobody has numbered yet, and which numbers were given.
 
 -- What is unsent, for the relay and for a look at one event.

@@ -1,3 +1,4 @@
+-- expand
 -- The law of the money, in the schema: what no program and no hand-written SQL may do to payments, refunds and callbacks.
 -- As in `0002_guards.sql`, these guards know no clock, a laboratory can build a database without them, and what a REPLACE
 -- or a shell without foreign keys would do is refused too. None of them stands on bookings or seats.

@@ -1,3 +1,4 @@
+-- expand
 -- Accounts: what somebody has with the shop, as credit or on a gift card. An account is its last entry: each entry carries
 -- on from the one before it and says what the balance and what is set aside are since, so the sum of an account's
 -- entries is its balance. Everything but the account's own row is written once and stays.

@@ -1,3 +1,4 @@
+-- expand
 -- A payment that needs attention is settled by a person, and by nothing else; a later refund of it that is refused calls
 -- somebody again. The guard of `0006_payment_guards.sql`, with these two edges.
 

@@ -1,3 +1,4 @@
+-- expand
 -- API keys: who may speak for the shop. Of a secret only its SHA-256 is kept. A key has at most two secrets that open
 -- it, so a rotation has no moment at which neither does. A key is never deleted: the journal names it.
 -- These guards stand with their table, so that they are everywhere where keys are.

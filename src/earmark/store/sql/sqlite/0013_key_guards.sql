@@ -1,3 +1,4 @@
+-- expand
 -- When the time of a key is over, all that it remembers goes, and nothing else comes in its place.
 -- That a key which stays keeps its answer is the first guard's.
 CREATE TRIGGER journal_forgets_whole BEFORE UPDATE OF caller, key, request_hash, answer_status, answer_body ON journal

@@ -1,3 +1,4 @@
+-- expand
 -- A refund that was made can still fail, weeks later: the buyer's account is closed, and the money comes back. Then it is
 -- refused after all, what its payment gave back is less by that, and somebody is called in the same transaction. The
 -- guards of `0006_payment_guards.sql`, with this one way.

@@ -1,0 +1,91 @@
+"""Which code may run once a migration was applied: what its file says, and what is made of that."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+
+import pytest
+
+from earmark.errors import SetupError
+from earmark.store.migrations import ANY_CODE, Applied, migrations, newer, parse, pending
+
+from .test_migrations import as_applied
+
+DIALECTS = ["postgres", "sqlite"]
+RELEASED = 15
+"""The migrations that databases had before each file said which code may run on it."""
+CHECKSUMS = {
+    "postgres": "9f5f0f32cb10e0f96f1bdad62c5c06eb884d210dbee4206e7d728f6080ef6742",
+    "sqlite": "558ad4f6fe9894838fafbfe4a1cbbd0ccccf4ce1c601f109d1e5c54e1bfb67fe",
+}
+TAKES_AWAY = re.compile(
+    r"\b(DROP\s+(?!TRIGGER\b)\w+|RENAME\s+\w+|SET\s+NOT\s+NULL|ALTER\s+(COLUMN\s+\w+\s+)?TYPE|DELETE\s+FROM)\b",
+    re.IGNORECASE,
+)
+
+
+@pytest.mark.parametrize(
+    "text, oldest_code", [("-- expand\nSELECT 1;\n", ANY_CODE), ("-- contract 0014\n-- Why.\nSELECT 1;\n", 14)]
+)
+def test_the_first_line_says_which_code_may_run(text: str, oldest_code: int) -> None:
+    """And is no part of the checksum."""
+    step = parse(16, "tomorrow", text)
+    assert step.oldest_code == oldest_code
+    assert step.checksum == hashlib.sha256(text.partition("\n")[2].encode()).hexdigest()
+
+
+@pytest.mark.parametrize("text", ["SELECT 1;", "-- Expand\n", "-- contract\n", "-- contract 0017\n", "\n-- expand\n"])
+def test_a_file_that_does_not_say_so_is_no_migration(text: str) -> None:
+    """Neither one that is silent, nor one that asks for code newer than itself."""
+    with pytest.raises(SetupError, match="0016_tomorrow"):
+        parse(16, "tomorrow", text)
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_what_databases_have_is_what_the_files_say(dialect: str) -> None:
+    """The first lines were added later; the checksums of what was applied stayed as they were."""
+    steps = migrations(dialect)[:RELEASED]
+    assert hashlib.sha256("".join(step.checksum for step in steps).encode()).hexdigest() == CHECKSUMS[dialect]
+
+
+def test_both_dialects_allow_the_same_code() -> None:
+    """A number means the same in both."""
+    said = [[(str(step), step.oldest_code) for step in migrations(dialect)] for dialect in DIALECTS]
+    assert said[0] == said[1]
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_an_expand_takes_nothing_away(dialect: str) -> None:
+    """Code from before may use whatever was there; only a trigger may be replaced, by one that allows more."""
+    wrong = {
+        str(step): found[0]
+        for step in migrations(dialect)
+        if step.oldest_code == ANY_CODE and (found := TAKES_AWAY.search(re.sub(r"--.*", "", step.sql)))
+    }
+    assert not wrong
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "ALTER TABLE bookings DROP COLUMN note",
+        "DROP TABLE beats",
+        "ALTER TABLE a RENAME COLUMN b TO c",
+        "ALTER TABLE a ALTER COLUMN b SET NOT NULL",
+        "ALTER TABLE a ALTER COLUMN b TYPE bigint",
+    ],
+)
+def test_what_takes_something_away_is_seen(sql: str) -> None:
+    """The control of the rule above."""
+    assert TAKES_AWAY.search(sql)
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_a_step_is_not_applied_below_a_newer_one(dialect: str) -> None:
+    """It was never tried in that order."""
+    *known, last = migrations(dialect)
+    tomorrow = {9999: Applied(name="tomorrow", checksum="x", oldest_code=ANY_CODE)}
+    assert newer(dialect, as_applied([*known, last]) | tomorrow) == ["9999_tomorrow"]
+    with pytest.raises(SetupError, match=f"has migration 9999_tomorrow, but not {last}"):
+        pending(dialect, as_applied(known) | tomorrow)
