@@ -56,7 +56,7 @@ async def whole_page() -> str:
     store = TalkativeStore(clock=MovableClock())
 
     async def read(**_: object) -> Any:
-        return SimpleNamespace(now=NOW, beats=[SimpleNamespace(role=role, beat_at=NOW) for role in ROLES])
+        return SimpleNamespace(now=NOW, beats=[SimpleNamespace(role=role, beat_at=NOW, code="ok") for role in ROLES])
 
     store.beats = SimpleNamespace(read=read)
     admission: Any = SimpleNamespace(counts=Counts(admitted=5), is_up=True, drop=lambda _: None)

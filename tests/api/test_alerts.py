@@ -83,6 +83,7 @@ STANDS: dict[str, dict[str, float]] = {
     "EarmarkSweeperLate": {"earmark_holds_due_oldest_seconds": 61},
     "EarmarkOutboxLag": {"earmark_outbox_oldest_seconds": 31},
     "EarmarkWorkerSilent": {"earmark_beat_age_seconds role=sweeper": 121},
+    "EarmarkWorkerFailing": {"earmark_beat_failing_seconds role=sweeper": 61},
     "EarmarkPaymentsNeedAttention": {"earmark_payments_needing_attention gateway=stripe": 1},
     "EarmarkPaymentsOpenTooLong": {"earmark_payments_open_oldest_seconds": 3601},
 }

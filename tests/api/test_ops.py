@@ -224,7 +224,7 @@ async def test_an_agent_that_gets_nowhere_is_named(desk: Desk, clock: MovableClo
     await desk.beat(2, courier="unavailable")
     clock.advance(5)
     seen = await desk.look()
-    assert said(seen) == {"agents": "The courier on host-2 fails: unavailable. Its log says why."}
+    assert said(seen) == {"agents": "The courier on host-2 fails: unavailable. Its log has the whole error."}
     assert (seen.agents[0].role, seen.agents[0].standing) == ("courier", "failing")
     assert seen.agents[0].age_seconds >= 5
 

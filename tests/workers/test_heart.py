@@ -57,9 +57,9 @@ async def test_a_running_agent_is_heard_of_and_takes_its_leave(clock: MovableClo
     (beat,) = roll.beats
     assert (beat.role, beat.host, beat.outcome, beat.process_id) == ("busy", "shop-1", "ok", heart.process.id)
     agent.broken = StoreUnavailable(because="the cable was cut")
-    await heard(store, lambda roll: roll.beats[0].outcome == "unavailable")
+    await heard(store, lambda roll: roll.beats[0].code == "unavailable")
     agent.broken = ValueError("a bug")
-    await heard(store, lambda roll: roll.beats[0].outcome == "internal")
+    await heard(store, lambda roll: roll.beats[0].code == "internal")
     stop.set()
     await asyncio.wait_for(running, timeout=60)
     assert (await store.beats.read(limit=10)).beats == []

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -11,6 +12,7 @@ from earmark.errors import StoreUnavailable
 from earmark.library import Earmark
 from earmark.testing import open_in_memory
 from earmark.workers import loop
+from earmark.workers.standing import RoundFailed
 from earmark.workers.sweeper import Sweeper
 
 if TYPE_CHECKING:
@@ -90,14 +92,18 @@ async def test_a_hold_that_cannot_be_ended_does_not_keep_the_others(
         return ended
 
     monkeypatch.setattr(earmark.engine, "expire", broken)
-    sweeper = Sweeper(earmark.engine)
+    sweeper = Sweeper(earmark.engine, retry_seconds=0.0)
     for _ in range(20):
+        with contextlib.suppress(RoundFailed):
+            await sweeper.act()
+    with pytest.raises(RoundFailed, match="the counts of this one are off"):
         await sweeper.act()
     assert (await states(earmark, *held)).count("held") == 1
     assert (await states(earmark, held[2])) == ["held"]
     poisoned = False
-    await sweeper.act()
-    await sweeper.act()
+    for _ in range(3):
+        with contextlib.suppress(RoundFailed):
+            await sweeper.act()
     assert (await states(earmark, held[2])) == ["expired"]
 
 

@@ -218,6 +218,8 @@ OPS: dict[str, Any] = {
             "version": __version__,
             "standing": "well",
             "outcome": "ok",
+            "failing_since": None,
+            "because": None,
             "rounds": 5120,
             "started_at": _MADE,
             "beat_at": _SOLD,

@@ -59,8 +59,9 @@ def of_agents(missing: Sequence[str], agents: Sequence[OpsAgent]) -> Iterator[Op
         )
     for agent in agents:
         if agent.standing == "failing":
-            said = f"The {agent.role} on {agent.host} fails: {agent.outcome}."
-            yield OpsNeed(area="agents", count=1, said=said, what_to_do="Its log says why.")
+            why = f" ({agent.because})" if agent.because else ""
+            said = f"The {agent.role} on {agent.host} fails: {agent.outcome}{why}."
+            yield OpsNeed(area="agents", count=1, said=said, what_to_do="Its log has the whole error.")
 
 
 def of_holds(holds: OpsHolds) -> Iterator[OpsNeed]:

@@ -175,14 +175,16 @@ async def _agents(store: Store, *, seconds: float) -> tuple[list[str], list[ops_
 
 def _agent(beat: Beat, *, now: datetime, seconds: float) -> ops_words.OpsAgent:
     age = _seconds(beat.beat_at, now)
-    standing: ops_words.AgentStanding = "well" if beat.outcome in WELL else "failing"
+    standing: ops_words.AgentStanding = "well" if beat.code in WELL else "failing"
     return ops_words.OpsAgent(
         role=beat.role,
         host=beat.host,
         process_id=str(beat.process_id),
         version=beat.version,
         standing="silent" if age > seconds else standing,
-        outcome=beat.outcome,
+        outcome=beat.code,
+        failing_since=beat.failing_since,
+        because=beat.because,
         rounds=beat.rounds,
         started_at=beat.started_at,
         beat_at=beat.beat_at,

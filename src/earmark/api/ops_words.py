@@ -44,6 +44,9 @@ class OpsAgent(Struct, kw_only=True):
     version: str
     standing: AgentStanding
     outcome: str
+    failing_since: Moment | None
+    """When it began to fail, by the clock of its process."""
+    because: str | None
     rounds: int
     started_at: Moment
     beat_at: Moment

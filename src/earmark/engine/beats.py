@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Protocol
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 WELL = frozenset({"ok", "starting"})
 """Outcomes that nobody has to look at."""
 ALIVE_SECONDS = 30.0
+_FAILURE = re.compile(r"\w+ since (\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00): (.*)", re.DOTALL)
 
 
 def alive_seconds(heartbeat_seconds: float) -> float:
@@ -37,6 +39,16 @@ class Pulse(msgspec.Struct, frozen=True, kw_only=True):
     outcome: str
     """How its last round went: `ok`, `starting`, or the code of what went wrong."""
     rounds: int = 0
+    failing_since: datetime | None = None
+    """When the first of the rounds began to fail that have failed in a row."""
+    because: str | None = None
+
+    @property
+    def written(self) -> str:
+        """What the row's `outcome` holds: a failure with its reason and its beginning, for any version to read."""
+        if self.failing_since is None:
+            return self.outcome
+        return f"{self.outcome} since {self.failing_since.isoformat(timespec='seconds')}: {self.because or 'unknown'}"
 
 
 class Beat(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,7 +61,25 @@ class Beat(msgspec.Struct, frozen=True, kw_only=True):
     started_at: datetime
     beat_at: datetime
     outcome: str
+    """As it is written: see `Pulse.written`."""
     rounds: int
+
+    @property
+    def code(self) -> str:
+        """`ok`, `starting`, or the code of what goes wrong."""
+        return self.outcome.partition(" ")[0]
+
+    @property
+    def failing_since(self) -> datetime | None:
+        """By the clock of its process; None where all is well, or where an older version wrote the row."""
+        failure = _FAILURE.match(self.outcome)
+        return datetime.fromisoformat(failure[1]) if failure else None
+
+    @property
+    def because(self) -> str | None:
+        """Why it fails."""
+        failure = _FAILURE.match(self.outcome)
+        return failure[2] if failure else None
 
 
 class Roll(msgspec.Struct, frozen=True, kw_only=True):

@@ -51,7 +51,7 @@ class MemoryBeats:
         for pulse in pulses:
             key = (process.id, pulse.role)
             began = self._rows[key].started_at if key in self._rows else now
-            said: dict[str, Any] = {"role": pulse.role, "outcome": pulse.outcome, "rounds": pulse.rounds}
+            said: dict[str, Any] = {"role": pulse.role, "outcome": pulse.written, "rounds": pulse.rounds}
             self._rows[key] = Beat(
                 process_id=process.id,
                 host=process.host,

@@ -1,7 +1,7 @@
 """The heart: says every few seconds that this process lives, and how its agents fare.
 
-One small write for all of them. Nobody waits for it, and a store that does not answer is no error: whoever is missed
-then is missed by right.
+One small write for all of them, which no worker waits for. A worker that fails is told of with the reason and the
+moment it began to fail; one whose round does not end is told of as `stalled`.
 """
 
 from __future__ import annotations
@@ -10,14 +10,16 @@ import asyncio
 import contextlib
 import random
 import socket
+import time
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from earmark import logs
 from earmark.engine.beats import Process, Pulse
 from earmark.uuids import uuid7
 from earmark.version import __version__
+from earmark.workers.standing import Standing, described
 
 if TYPE_CHECKING:
     from earmark.engine.beats import Beats
@@ -25,27 +27,47 @@ if TYPE_CHECKING:
 BEAT_SECONDS = 5.0
 TELL_SECONDS_MAX = 5.0
 LEAVE_SECONDS_MAX = 1.0
-
-log = logs.get()
+STALLED_SECONDS = 60.0
+"""A round that takes longer is reported as a failure: every step of a round has a deadline far below that."""
 
 
 class Heart:
     """One per process."""
 
-    def __init__(self, beats: Beats, *, interval_seconds: float = BEAT_SECONDS, host: str | None = None) -> None:
+    def __init__(
+        self,
+        beats: Beats,
+        *,
+        interval_seconds: float = BEAT_SECONDS,
+        host: str | None = None,
+        stalled_seconds: float = STALLED_SECONDS,
+    ) -> None:
         self.process = Process(id=uuid7(), host=host or socket.gethostname(), version=__version__)
         self._beats = beats
         self._interval_seconds = interval_seconds
+        self._stalled_seconds = stalled_seconds
         self._pulses: dict[str, Pulse] = {}
+        self._under_way: dict[str, tuple[float, datetime]] = {}
+        """By role, when the round began that has not ended."""
+        self._standing = Standing("heartbeat")
 
     def takes(self, role: str, *, outcome: str = "starting") -> None:
         """This process has that role from now on."""
         self._pulses[role] = Pulse(role=role, outcome=outcome)
 
-    def felt(self, role: str, outcome: str) -> None:
+    def began(self, role: str) -> None:
+        """A round of it has begun."""
+        self._under_way[role] = (time.monotonic(), datetime.now(UTC))
+
+    def felt(
+        self, role: str, outcome: str, *, failing_since: datetime | None = None, because: str | None = None
+    ) -> None:
         """A round of it has ended so."""
+        self._under_way.pop(role, None)
         before = self._pulses.get(role) or Pulse(role=role, outcome=outcome)
-        self._pulses[role] = msgspec.structs.replace(before, outcome=outcome, rounds=before.rounds + 1)
+        self._pulses[role] = msgspec.structs.replace(
+            before, outcome=outcome, rounds=before.rounds + 1, failing_since=failing_since, because=because
+        )
 
     async def beat(self, stop: asyncio.Event) -> None:
         """Until told to stop; then the rows go, so that only those are missed who did not stop by themselves."""
@@ -60,6 +82,19 @@ class Heart:
 
     async def _tell(self) -> None:
         try:
-            await asyncio.wait_for(self._beats.tell(self.process, self._pulses.values()), timeout=TELL_SECONDS_MAX)
+            await asyncio.wait_for(self._beats.tell(self.process, self._told()), timeout=TELL_SECONDS_MAX)
         except Exception as silence:  # noqa: BLE001 (whatever it is, nobody depends on it)
-            log.debug("beat", outcome="failed", because=repr(silence))
+            self._standing.failed("not_written", described(silence))
+        else:
+            self._standing.went_well()
+
+    def _told(self) -> list[Pulse]:
+        """Each role as its last round left it, or `stalled` where a round does not end."""
+        return [self._stalled(pulse) or pulse for pulse in self._pulses.values()]
+
+    def _stalled(self, pulse: Pulse) -> Pulse | None:
+        began = self._under_way.get(pulse.role)
+        if began is None or time.monotonic() - began[0] < self._stalled_seconds:
+            return None
+        because = f"its round has not ended for {time.monotonic() - began[0]:.0f} s"
+        return msgspec.structs.replace(pulse, outcome="stalled", failing_since=began[1], because=because)

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING
 
 from earmark import logs
 from earmark.clock import SystemClock
+from earmark.errors import Outage
+from earmark.workers.standing import RoundFailed, described
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
@@ -63,7 +65,10 @@ class Janitor:
         return min(time.monotonic() - began, longest) if more else longest
 
     async def tidy(self, *, from_start: bool = False) -> tuple[Mapping[str, int], bool]:
-        """One batch of each chore: how many of what went, and whether more is left."""
+        """One batch of each chore: how many of what went, and whether more is left.
+
+        A chore that fails does not keep the others from being done; the failure is raised at the end.
+        """
         chores: dict[str, Callable[[], Awaitable[tuple[int, bool]]]] = {
             "keys": lambda: self._forget_keys(from_start=from_start),
             "beats": self._clear_beats,
@@ -71,9 +76,18 @@ class Janitor:
         }
         cleared: dict[str, int] = {}
         more = False
+        broken: dict[str, Exception] = {}
         for what, chore in chores.items():
-            cleared[what], left = await chore()
-            more = more or left
+            try:
+                cleared[what], left = await chore()
+            except Outage:
+                raise
+            except Exception as failure:  # noqa: BLE001 (whatever it is, the other chores are still to be done)
+                broken[what] = failure
+            else:
+                more = more or left
+        for what, error in broken.items():
+            raise RoundFailed(f"{what} cannot be cleared; the error was {described(error)}") from error
         return cleared, more
 
     async def _forget_keys(self, *, from_start: bool) -> tuple[int, bool]:

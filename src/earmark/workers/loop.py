@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import random
 from typing import TYPE_CHECKING, Protocol
 
-from earmark import logs
 from earmark.errors import Outage
+from earmark.workers.standing import RoundFailed, Standing, described
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from earmark.workers.heart import Heart
-
-PAUSE_SECONDS_MAX = 30.0
-
-log = logs.get()
 
 
 class Agent(Protocol):
@@ -25,7 +20,7 @@ class Agent(Protocol):
     name: str
 
     async def act(self) -> float:
-        """One bounded round; how long to sleep before the next one."""
+        """One bounded round; how long to sleep before the next one. Raises when the round failed."""
         ...
 
 
@@ -39,29 +34,31 @@ async def run(agents: Sequence[Agent], stop: asyncio.Event, *, heart: Heart | No
 
 
 async def _live(agent: Agent, stop: asyncio.Event, heart: Heart | None) -> None:
-    failures = 0
+    standing = Standing(agent.name)
     if heart is not None:
         heart.takes(agent.name)
     while not stop.is_set():
-        try:
-            seconds = await agent.act()
-            failures, outcome = 0, "ok"
-        except Outage as outage:
-            failures, outcome = failures + 1, outage.code
-            seconds = _pause(failures)
-            log.warning(agent.name, outcome=outage.code, pause_seconds=round(seconds, 2), **outage.facts())
-        except Exception:
-            failures, outcome = failures + 1, "internal"
-            seconds = _pause(failures)
-            log.exception(agent.name, outcome="internal", pause_seconds=round(seconds, 2))
         if heart is not None:
-            heart.felt(agent.name, outcome)
+            heart.began(agent.name)
+        seconds = await _act(agent, standing)
+        if heart is not None:
+            heart.felt(agent.name, standing.outcome, failing_since=standing.failing_since, because=standing.because)
         await _sleep(seconds, stop)
 
 
-def _pause(failures: int) -> float:
-    """Longer after each failure, with full jitter, so that many workers do not come back in step."""
-    return random.uniform(0.1, min(PAUSE_SECONDS_MAX, 0.5 * 2.0**failures))  # noqa: S311 (jitter, not a secret)
+async def _act(agent: Agent, standing: Standing) -> float:
+    """One round; how long to sleep after it."""
+    try:
+        seconds = await agent.act()
+    except RoundFailed as failed:
+        pause = standing.failed(failed.code, failed.because, error=failed.__cause__)
+        return pause if failed.seconds is None else failed.seconds
+    except Outage as outage:
+        return standing.failed(outage.code, str(outage.facts().get("because") or described(outage)))
+    except Exception as broken:  # noqa: BLE001 (whatever it is, the next round may go well)
+        return standing.failed("internal", described(broken), error=broken)
+    standing.went_well()
+    return seconds
 
 
 async def _sleep(seconds: float, stop: asyncio.Event) -> None:

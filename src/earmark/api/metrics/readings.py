@@ -17,6 +17,7 @@ from prometheus_client.registry import Collector
 
 from earmark import logs
 from earmark.api.metrics.numbers import gauge
+from earmark.engine.beats import WELL
 from earmark.engine.outbox import Lag
 from earmark.engine.watch import MoneyWatch
 from earmark.errors import Outage
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
     from prometheus_client.metrics_core import Metric
 
+    from earmark.engine.beats import Beat
     from earmark.engine.ports import Store
 
 WATCH_SECONDS = 5.0
@@ -36,6 +38,8 @@ PATIENCE_SECONDS = 1.0
 """How long a page waits for a reading that it began. One that takes longer is for the next page."""
 COUNT_MAX = 10_000
 BEATS_MAX = 1000
+HEARD_OF_SECONDS_MAX = 120.0
+"""A process that was not heard of for longer is gone, and what it last said of its workers is history."""
 
 log = logs.get()
 
@@ -60,6 +64,8 @@ class Reading(msgspec.Struct, frozen=True, kw_only=True):
     beats: Mapping[str, float] | None
     """By role, the seconds since any process was heard of in it, without end if none is there; None where the store
     keeps no heartbeats."""
+    failing: Mapping[str, float]
+    """By role, for how many seconds the worker fails that fails the longest; 0 where all go well."""
 
 
 class Readings(Collector):
@@ -112,6 +118,8 @@ class Readings(Collector):
         if seen.beats is not None:
             about = "How long ago any process said that it works in this role; +Inf if none does."
             yield gauge("earmark_beat_age_seconds", about, seen.beats, label="role")
+            about = "How long the worker of this role fails that fails the longest; 0 while none does."
+            yield gauge("earmark_beat_failing_seconds", about, seen.failing, label="role")
 
 
 async def _read(store: Store) -> Reading | None:
@@ -120,26 +128,36 @@ async def _read(store: Store) -> Reading | None:
         money = await store.watch_money(limit=COUNT_MAX)
         outbox = await store.outbox.lag(limit=COUNT_MAX)
         due_in = await store.seconds_to_next_due()
-        beats = await _read_beats(store)
+        beats, failing = await _read_beats(store)
     except Outage:
         return None
     except Exception:  # the page has more to show than this
         log.exception("metrics", outcome="internal")
         return None
     due_seconds = max(-due_in, 0.0) if due_in is not None else 0.0
-    return Reading(money=money, outbox=outbox, due_seconds=due_seconds, beats=beats)
+    return Reading(money=money, outbox=outbox, due_seconds=due_seconds, beats=beats, failing=failing)
 
 
-async def _read_beats(store: object) -> dict[str, float] | None:
+async def _read_beats(store: object) -> tuple[dict[str, float] | None, dict[str, float]]:
     if not isinstance(store, HasBeats):
-        return None
+        return None, {}
     roll = await store.beats.read(limit=BEATS_MAX)
     # A role that nobody has is worse than one that was not heard of for long, and must not look like no news.
     ages: dict[str, float] = dict.fromkeys(ROLES, math.inf)
+    failing: dict[str, float] = dict.fromkeys(ROLES, 0.0)
     for beat in roll.beats:
         age = max((roll.now - beat.beat_at).total_seconds(), 0.0)
         ages[beat.role] = min(age, ages.get(beat.role, age))
-    return ages
+        if age <= HEARD_OF_SECONDS_MAX:
+            failing[beat.role] = max(_failing_seconds(beat, now=roll.now), failing.get(beat.role, 0.0))
+    return ages, failing
+
+
+def _failing_seconds(beat: Beat, *, now: datetime) -> float:
+    """An older version does not say since when: then it is known to fail now, and no more."""
+    if beat.code in WELL:
+        return 0.0
+    return max((now - beat.failing_since).total_seconds(), 1.0) if beat.failing_since else 1.0
 
 
 def _about_money(money: MoneyWatch, gateways: Sequence[str]) -> Iterator[Metric]:

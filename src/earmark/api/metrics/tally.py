@@ -10,6 +10,7 @@ from prometheus_client.registry import Collector
 from earmark.api.metrics.numbers import Count, Spread, gauge
 from earmark.engine.gateway import GatewayRefused, GatewaySilent
 from earmark.errors import EarmarkError
+from earmark.workers.standing import RoundFailed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -204,7 +205,7 @@ class _Watched:
         """One round of the agent's."""
         try:
             seconds = await self._agent.act()
-        except EarmarkError as error:
+        except (EarmarkError, RoundFailed) as error:
             self._acted(self.name, error.code)
             raise
         except Exception:

@@ -236,7 +236,7 @@ function showAgents({ agents, roles_missing: missing, version }) {
       [el("span", { title: `process ${one.process_id}` }, one.host), one.version !== version && ` (${one.version})`],
       mark(one.standing),
       [since(one.age_seconds), " ago"],
-      one.outcome,
+      el("span", { title: one.because ?? "" }, one.outcome),
       one.rounds.toLocaleString("en"),
     ],
   }));

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 BEATS_MAX = 1000
 BATCH = 100
+FAILS_ADVICE = "Its log has the whole error."
 FLAWS_MAX = 20
 RECOUNTS_MAX = 1000
 MONEY_MAX = 1000
@@ -56,9 +57,10 @@ def beats(roll: Roll, *, seconds: float) -> Iterator[Finding]:
         said = f"Nobody is at work as {_listed(missing)}."
         yield ill("workers", said, "Run `earmark work`, or serve with EARMARK_SWEEP=on.")
     for beat in alive:
-        if beat.outcome not in WELL:
-            advice = "Its log says why."
-            yield ill("workers", f"The {beat.role} on {beat.host} fails: {beat.outcome}.", advice)
+        if beat.code not in WELL:
+            since = f" since {beat.failing_since:%Y-%m-%d %H:%M:%S} UTC" if beat.failing_since else ""
+            why = f" ({beat.because})" if beat.because else ""
+            yield ill("workers", f"The {beat.role} on {beat.host} fails{since}: {beat.code}{why}.", FAILS_ADVICE)
     if old := sorted({f"{beat.version} on {beat.host}" for beat in alive if beat.version != __version__}):
         yield note("workers", f"Other versions than {__version__} are at work: {', '.join(old)}.")
     if gone:

@@ -38,7 +38,7 @@ class PostgresBeats:
 
     async def tell(self, process: Process, pulses: Collection[Pulse]) -> None:
         """By the database's clock."""
-        said = sorted((pulse.role, pulse.outcome, pulse.rounds) for pulse in pulses)
+        said = sorted((pulse.role, pulse.written, pulse.rounds) for pulse in pulses)
         columns = [list(column) for column in zip(*said, strict=True)] or [[], [], []]
         await self._read("tell_beats", process.id, process.host, process.version, self._clock.offset, *columns)
 

@@ -63,7 +63,7 @@ class SqliteBeats(_Part):
         """One short transaction."""
         now = rows.to_moment(self._clock.now())
         head = (process.host, process.version, now)
-        said = [(str(process.id), pulse.role, *head, pulse.outcome, pulse.rounds) for pulse in pulses]
+        said = [(str(process.id), pulse.role, *head, pulse.written, pulse.rounds) for pulse in pulses]
         await self._write(*(("tell_beats", row) for row in said))
 
     async def leave(self, process_id: UUID) -> None:
