@@ -34,6 +34,7 @@ from earmark.engine.gateway import (
 )
 from earmark.engine.ledger import Ledger
 from earmark.engine.orders import order_of, refund_order_of
+from earmark.engine.reconciliation import GatewayQueues
 from earmark.errors import Outage
 
 if TYPE_CHECKING:
@@ -114,6 +115,7 @@ class Teller:
         self._call_seconds_max = call_seconds_max
         self._driving: dict[PaymentId, asyncio.Task[Payment | None]] = {}
         self._hurried = asyncio.Event()
+        self._queues = GatewayQueues(gateways)
 
     async def pay(self, ask: Pay, *, within: float) -> Answer:
         """Open a payment and drive it, for so long; what is not decided by then goes on by itself."""
@@ -172,21 +174,21 @@ class Teller:
         return await self._engine.store.read_dossier(PaymentId(payment_id)) if payment_id else None
 
     async def seconds_to_next(self) -> float | None:
-        """How long until a payment is due; None when none is under way."""
-        return await self._engine.store.seconds_to_next_payment(gateways=self._gateways)
+        """How long until a payment is due that can be taken; None when none is under way."""
+        return await self._engine.store.seconds_to_next_payment(gateways=self._queues.ready)
 
-    async def reconcile(self, *, limit: int, at_once: int = 8) -> int:
-        """Drive the payments that are due; how many there were."""
-        store = self._engine.store
-        due = await store.claim_payments(limit=limit, lease_seconds=law.LEASE_SECONDS, gateways=self._gateways)
-        turns = asyncio.Semaphore(at_once)
+    async def reconcile(self, *, limit: int, within: float | None = None) -> int:
+        """Drive the payments that are due, each gateway's in a queue of its own; how many were found.
 
-        async def one(payment_id: PaymentId) -> None:
-            async with turns:
-                await self.advance(payment_id, look=True)
+        They are waited for, for so long; those that are not done by then go on by themselves.
+        """
+        claim = partial(self._engine.store.claim_payments, lease_seconds=law.LEASE_SECONDS)
+        return await self._queues.drive(claim, partial(self.advance, look=True), limit=limit, within=within)
 
-        await asyncio.gather(*map(one, due))
-        return len(due)
+    @property
+    def silent_gateways(self) -> list[str]:
+        """Those whose last calls had no answer."""
+        return self._queues.silent
 
     async def advance(self, payment_id: PaymentId, *, look: bool = False) -> Payment | None:
         """Take a payment as far as it goes now. Whoever asks for one that is being driven waits for that drive.
@@ -201,6 +203,7 @@ class Teller:
 
     async def close(self) -> None:
         """Finish the steps that are under way, then let go of the gateways."""
+        await self._queues.close()
         while self._driving:
             await asyncio.wait(self._driving.values())
         for gateway in self._gateways.values():
@@ -277,7 +280,7 @@ class Teller:
             Step.STATUS: gateway.status,
         }
         try:
-            with self._engine.observer.gateway(gateway.name, step):
+            with self._engine.observer.gateway(gateway.name, step), self._queues.call(gateway.name):
                 async with asyncio.timeout(self._call_seconds_max):
                     report = await calls[step](order_of(payment))
         except GatewayRefused as refused:
@@ -352,7 +355,7 @@ class Teller:
     async def _call(self, gateway: Gateway, name: str, call: Awaitable[T]) -> T:
         """Ask about a refund. A call that the gateway would not take says nothing of the money."""
         try:
-            with self._engine.observer.gateway(gateway.name, name):
+            with self._engine.observer.gateway(gateway.name, name), self._queues.call(gateway.name):
                 async with asyncio.timeout(self._call_seconds_max):
                     return await call
         except GatewayRefused as refused:

@@ -1,7 +1,7 @@
 """The reconciler: sees every payment through whose driver died, hung or was never answered.
 
 A payment's row says when somebody has to look at it. Any number of reconcilers may run: each is given payments that no
-other has, for a while, and two that drive the same one do no harm.
+other has, for a while, and two that drive the same one do no harm. A gateway that does not answer delays no other.
 """
 
 from __future__ import annotations
@@ -10,12 +10,15 @@ import random
 from typing import TYPE_CHECKING
 
 from earmark import logs
+from earmark.workers.standing import RoundFailed
 
 if TYPE_CHECKING:
     from earmark.engine.teller import Teller
 
 BATCH_SIZE_MAX = 50
 LEAST_SECONDS = 0.1
+ROUND_SECONDS_MAX = 1.0
+"""How long a round waits for gateways. Payments of one that takes longer go on beside the next rounds."""
 
 log = logs.get()
 
@@ -33,12 +36,16 @@ class Reconciler:
         self._interval_seconds_max = interval_seconds_max
 
     async def act(self) -> float:
-        """One batch. At once again while there is more; else sleep until the next payment is due."""
-        found = await self._teller.reconcile(limit=self._batch_size_max)
+        """One batch of each gateway. At once again while there is more; else sleep until the next payment is due."""
+        found = await self._teller.reconcile(limit=self._batch_size_max, within=ROUND_SECONDS_MAX)
         if found:
             log.info("reconcile", outcome="ok", count=found)
-        if found == self._batch_size_max:
-            return 0.0
+        seconds = 0.0 if found >= self._batch_size_max else await self._until_next()
+        if silent := self._teller.silent_gateways:
+            raise RoundFailed(f"no answer from gateway {', '.join(silent)}", code="gateway_silent", seconds=seconds)
+        return seconds
+
+    async def _until_next(self) -> float:
         due_in = await self._teller.seconds_to_next()
         longest = self._interval_seconds_max * random.uniform(0.8, 1.0)  # noqa: S311 (jitter, not a secret)
         return min(longest, max(due_in, LEAST_SECONDS)) if due_in is not None else longest

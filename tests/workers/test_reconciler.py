@@ -1,0 +1,167 @@
+"""The reconciler: a gateway that does not answer holds up its own payments, and those of no other gateway."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+import pytest
+from tests.money.scripted import CAPTURED, ScriptedGateway
+
+from earmark.domain.ids import BookingId
+from earmark.domain.payment import PaymentState
+from earmark.engine.asks import Actor, Pay
+from earmark.engine.engine import Engine
+from earmark.engine.gateway import GatewaySilent
+from earmark.engine.teller import Teller
+from earmark.library import Earmark
+from earmark.store.memory import MemoryStore
+from earmark.workers.reconciler import Reconciler
+from earmark.workers.standing import RoundFailed
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from earmark.clock import MovableClock
+    from earmark.domain.ids import PaymentId
+    from earmark.engine.gateway import Order, Report
+    from earmark.uuids import Uuid7Ids
+
+MANY = 60
+"""More payments than one round takes."""
+
+
+class Hanging(ScriptedGateway):
+    """Never answers, until it is told to."""
+
+    name = "hanging"
+
+    def __init__(self) -> None:
+        super().__init__(status=CAPTURED)
+        self.may_answer = asyncio.Event()
+        self.asked = 0
+        self.at_once = 0
+        self.most_at_once = 0
+
+    async def status(self, order: Order) -> Report:
+        """Hangs."""
+        self.asked += 1
+        self.at_once += 1
+        self.most_at_once = max(self.at_once, self.most_at_once)
+        try:
+            await self.may_answer.wait()
+        finally:
+            self.at_once -= 1
+        return await super().status(order)
+
+    async def authorise(self, order: Order) -> Report:
+        """Hangs as well."""
+        return await self.status(order)
+
+
+class Town:
+    """A shop with two gateways, and payments at each that the reconciler has to see through."""
+
+    def __init__(self, store: MemoryStore, ids: Uuid7Ids, *, call_seconds_max: float = 30.0) -> None:
+        self.store = store
+        self.engine = Engine(store, ids=ids)
+        self.hanging, self.prompt = Hanging(), ScriptedGateway(status=CAPTURED)
+        gateways = {"hanging": self.hanging, "scripted": self.prompt}
+        self.teller = Teller(self.engine, gateways, call_seconds_max=call_seconds_max)
+
+    async def open_payments(self, gateway: str, count: int) -> list[PaymentId]:
+        """Recorded, and never driven: whoever opened them died."""
+        event = f"at-{gateway}"
+        library = Earmark(self.engine)
+        seats = {f"A{number}": 100 for number in range(count)}
+        await library.create(event, name="A show", currency="EUR", seats=seats)
+        opened = []
+        for seat in seats:
+            held = await library.hold(event, buyer=seat, seats=[seat], ttl_seconds=600)
+            ask = Pay(
+                actor=Actor(name="test", live=True),
+                entry_id=self.engine.ids.entry_id(),
+                booking_id=BookingId(UUID(held.id)),
+                payment_id=self.engine.ids.payment_id(),
+                gateway=gateway,
+                method="card",
+            )
+            await self.engine.pay(ask)
+            opened.append(ask.payment_id)
+        return opened
+
+    async def states(self, payments: list[PaymentId]) -> set[PaymentState]:
+        """How they stand."""
+        read = [await self.store.read_dossier(payment) for payment in payments]
+        return {about.payment.state for about in read if about}
+
+
+@pytest.fixture
+async def town(clock: MovableClock, ids: Uuid7Ids) -> AsyncIterator[Town]:
+    """Open for business."""
+    town = Town(MemoryStore(clock=clock), ids)
+    yield town
+    town.hanging.may_answer.set()
+    await town.teller.close()
+
+
+async def act(reconciler: Reconciler) -> None:
+    """One round, however it went. That it ends is the point."""
+    with contextlib.suppress(RoundFailed):
+        await asyncio.wait_for(reconciler.act(), timeout=10)
+
+
+async def test_a_gateway_that_hangs_holds_up_no_other(town: Town, clock: MovableClock) -> None:
+    """Its payments are older and more than a round takes; those of the other gateway are settled all the same."""
+    await town.open_payments("hanging", MANY)
+    clock.advance(1)
+    prompt = await town.open_payments("scripted", 5)
+    clock.advance(60)
+    reconciler = Reconciler(town.teller)
+    for _ in range(3):
+        await act(reconciler)
+    assert await town.states(prompt) == {PaymentState.CAPTURED}
+    assert town.hanging.at_once > 0, "the gateway does hang"
+    assert town.hanging.most_at_once <= 8
+
+
+async def test_a_queue_that_gateways_share_is_held_up_by_the_one_that_hangs(town: Town, clock: MovableClock) -> None:
+    """The control: the same payments, with one queue for both."""
+    queues = town.teller._queues._queues
+    queues["scripted"] = queues["hanging"]
+    await town.open_payments("hanging", MANY)
+    clock.advance(1)
+    prompt = await town.open_payments("scripted", 5)
+    clock.advance(10)
+    reconciler = Reconciler(town.teller)
+    for _ in range(3):
+        await act(reconciler)
+    assert PaymentState.CAPTURED not in await town.states(prompt)
+
+
+async def test_a_gateway_that_does_not_answer_is_tried_with_one_payment_at_a_time(
+    town: Town, clock: MovableClock
+) -> None:
+    """The round says that it failed, and whose fault it was; one answer is enough to go on as before."""
+    silent = await town.open_payments("scripted", 30)
+    clock.advance(60)
+    town.prompt.says["authorise"] = town.prompt.says["status"] = GatewaySilent("no route")
+    reconciler = Reconciler(town.teller)
+    with pytest.raises(RoundFailed, match="scripted") as failed:
+        await reconciler.act()
+    assert failed.value.code == "gateway_silent"
+    assert len(town.prompt.calls) < 30, "what was claimed and not begun is left"
+    clock.advance(60)
+    before = len(town.prompt.calls)
+    with pytest.raises(RoundFailed):
+        await reconciler.act()
+    await asyncio.sleep(0)
+    assert len(town.prompt.calls) - before <= 2
+    town.prompt.says["authorise"] = town.prompt.says["status"] = CAPTURED
+    for _ in range(10):
+        clock.advance(60)
+        await act(reconciler)
+    assert await town.states(silent) == {PaymentState.CAPTURED}
+    assert town.teller.silent_gateways == []
