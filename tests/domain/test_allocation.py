@@ -12,6 +12,8 @@ from earmark.domain.seat import Seat
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    import pytest
+
 EVENT = EventId("concert")
 
 
@@ -34,7 +36,7 @@ def best(seats: list[Seat], count: int, *, taken: Iterable[str] = (), **kind: ob
     gone = set(taken)
     free = {seat.id for seat in seats if seat.id not in gone}
     (found,) = allocate(seats, free=free, wishes=[Wish(count=count, **kind)])  # type: ignore[arg-type]
-    return None if found is None else list(found)
+    return None if found.seats is None else list(found.seats)
 
 
 def test_seats_are_side_by_side_in_the_middle_of_the_first_row() -> None:
@@ -92,7 +94,8 @@ def test_wishes_are_met_in_order_and_nobody_is_offered_what_another_was() -> Non
     """Who comes first chooses first."""
     seats = row("A", 4)
     offered = allocate(seats, free={seat.id for seat in seats}, wishes=[Wish(count=2)] * 3)
-    assert offered == [("A1", "A2"), ("A3", "A4"), None]
+    assert [offer.seats for offer in offered] == [("A1", "A2"), ("A3", "A4"), None]
+    assert [offer.later for offer in offered] == [False, False, True]
 
 
 HOUSES = st.lists(
@@ -149,3 +152,62 @@ def test_a_single_seat_is_left_only_where_it_must_be(length: int, count: int) ->
     avoidable = any(start != 1 and length - count - start != 1 for start in range(length - count + 1))
     left_over = first - 1 == 1 or length - last == 1
     assert not (left_over and avoidable)
+
+
+def plainly(seats: list[Seat], free: set[SeatId], count: int) -> tuple[SeatId, ...] | None:
+    """The rule, by looking at every window of every row: rows come from the front, and their seats by number."""
+    rows: dict[str, list[Seat]] = {}
+    for seat in seats:
+        rows.setdefault(seat.row or "", []).append(seat)
+    ranked = []
+    for number, name in enumerate(sorted(rows)):
+        row_ = sorted(rows[name], key=lambda seat: seat.number or 0)
+        open_ = [seat.id in free and not seat.blocked for seat in row_]
+        for start in range(len(row_) - count + 1):
+            if not all(open_[start : start + count]):
+                continue
+            first, end = start, start + count
+            while first and open_[first - 1]:
+                first -= 1
+            while end < len(row_) and open_[end]:
+                end += 1
+            before, after = start - first, end - start - count
+            singles, odd = (before == 1) + (after == 1), before % 2 + after % 2
+            rank = (singles, number, odd, abs(2 * start - (len(row_) - count)), start)
+            ranked.append((rank, tuple(seat.id for seat in row_[start : start + count])))
+    return min(ranked)[1] if ranked else None
+
+
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    lengths=st.lists(st.integers(1, 45), min_size=1, max_size=3),
+    gone=st.sets(st.tuples(st.integers(0, 2), st.integers(1, 45)), max_size=8),
+    counts=st.lists(st.integers(1, 7), min_size=1, max_size=5),
+)
+def test_the_quick_search_finds_what_a_plain_one_finds(
+    lengths: list[int], gone: set[tuple[int, int]], counts: list[int]
+) -> None:
+    """Wish after wish, in long rows too, where most windows are not looked at."""
+    seats = [seat for number, length in enumerate(lengths) for seat in row("ABC"[number], length)]
+    free = {seat.id for seat in seats} - {SeatId(f"{'ABC'[number]}{seat}") for number, seat in gone}
+    offers = allocate(seats, free=free, wishes=[Wish(count=count, together=True) for count in counts])
+    for count, offer in zip(counts, offers, strict=True):
+        assert offer.seats == plainly(seats, free, count)
+        free -= set(offer.seats or ())
+
+
+def test_many_wishes_look_at_each_seat_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A crowd costs little more than one buyer, in one long row and where most get nothing."""
+    fits, looked = Wish.fits, 0
+
+    def counted(self: Wish, seat: Seat) -> bool:
+        nonlocal looked
+        looked += 1
+        return fits(self, seat)
+
+    monkeypatch.setattr(Wish, "fits", counted)
+    seats = row("A", 400, category="gold")
+    wishes = [Wish(count=10, category="gold", price_max=4500 + number, together=True) for number in range(100)]
+    offers = allocate(seats, free={seat.id for seat in seats}, wishes=wishes)
+    assert sum(offer.seats is not None for offer in offers) >= 39
+    assert looked <= 3 * len(seats) + 100 * 10

@@ -10,7 +10,10 @@ import pytest
 import earmark.domain
 
 MODULES = sorted(Path(earmark.domain.__path__[0]).glob("*.py"))
-ALLOWED = {"__future__", "collections", "datetime", "decimal", "enum", "itertools", "msgspec", "re", "typing", "uuid"}
+ALLOWED = {
+    "__future__", "bisect", "collections", "datetime", "decimal", "enum",
+    "heapq", "itertools", "msgspec", "re", "typing", "uuid",
+}  # fmt: skip
 IMPURE_CALLS = {"now", "utcnow", "today", "open", "print", "input", "uuid1", "uuid4", "uuid7", "getenv", "exec", "eval"}
 
 

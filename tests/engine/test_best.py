@@ -15,7 +15,7 @@ from earmark.engine.asks import Actor, Create, Decided, Hold
 from earmark.engine.best import ROUNDS_MAX, BestSeats
 from earmark.engine.engine import Engine
 from earmark.engine.replay import Replays
-from earmark.errors import NoneAvailable, OutcomeUnknown, SeatsTaken
+from earmark.errors import NoneAvailable, Overloaded, SeatsTaken
 from earmark.store.memory import MemoryStore
 
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ async def test_an_offer_to_somebody_who_left_is_made_to_the_next(engine: Engine,
 async def test_a_choice_that_takes_too_long_is_answered_at_the_deadline(
     engine: Engine, ids: Uuid7Ids, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The map is never read to its end: the asker is told that nothing is known, and keeps no seat from others."""
+    """The map is never read to its end: the request was not begun, and keeps no seat from others."""
     may_read = asyncio.Event()
     read_map = engine.store.read_map
 
@@ -134,7 +134,7 @@ async def test_a_choice_that_takes_too_long_is_answered_at_the_deadline(
 
     monkeypatch.setattr(engine.store, "read_map", slow)
     best = chooser(engine, engine.hold)
-    with pytest.raises(OutcomeUnknown):
+    with pytest.raises(Overloaded):
         await best.hold(ask(ids), Wish(count=4), within=0.01)
     may_read.set()
     answer = await best.hold(ask(ids, "bob"), Wish(count=4), within=PATIENCE)

@@ -15,16 +15,17 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from earmark.domain.allocation import Wish, allocate
+from earmark.domain.allocation import Offer, Wish, allocate
 from earmark.domain.event import check_on_sale
 from earmark.domain.seat import SeatState, shown_state
-from earmark.errors import EventUnknown, NoneAvailable, OutcomeUnknown, SeatsTaken
+from earmark.errors import EventUnknown, NoneAvailable, Overloaded, SeatsTaken
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Collection
+    from collections.abc import Awaitable, Collection, Iterable, Sequence
     from typing import Protocol
 
     from earmark.domain.ids import EventId, SeatId
+    from earmark.domain.seat import Seat
     from earmark.engine.asks import Answer, Hold
     from earmark.engine.ports import SeatMap, SeatOnMap, Store
     from earmark.engine.replay import Replays
@@ -38,6 +39,14 @@ if TYPE_CHECKING:
 
 
 ROUNDS_MAX = 10
+BATCH_MAX = 500
+"""How many share one reading and one search."""
+AT_ONCE_MAX = 500
+"""So many seats are searched in 4 ms or less, which is done at once."""
+WISH_COSTS = 5
+"""One wish more is as much work as so many seats."""
+FORGET_MIN = 64
+WAITING_MAX = 5000
 
 
 class _Wanted:
@@ -59,6 +68,15 @@ class _House:
         self.parked: list[_Wanted] = []
         self.offered: set[SeatId] = set()
         self.reading: asyncio.Task[None] | None = None
+        self._gone = 0
+
+    def forget_one(self) -> None:
+        """One who waited has left. When most have, they are taken out, so that the lists do not grow without bound."""
+        self._gone += 1
+        if self._gone > max(FORGET_MIN, (len(self.waiting) + len(self.parked)) // 2):
+            self.waiting = [wanted for wanted in self.waiting if not wanted.offer.done()]
+            self.parked = [wanted for wanted in self.parked if not wanted.offer.done()]
+            self._gone = 0
 
     @property
     def idle(self) -> bool:
@@ -69,16 +87,21 @@ class _House:
 class BestSeats:
     """Chooses for many at once; the hold itself is the engine's."""
 
-    def __init__(self, store: Store, *, hold: Holding, replays: Replays) -> None:
+    def __init__(self, store: Store, *, hold: Holding, replays: Replays, waiting_max: int = WAITING_MAX) -> None:
         self._store = store
         self._hold = hold
         self._replays = replays
+        self._waiting_max = waiting_max
+        self._waiting = 0
+        """How many wait for an offer, of all events."""
         self._houses: dict[EventId, _House] = {}
+        # One search at a time: threads that compute take turns of 5 ms with the event loop, each of them.
+        self._searching = asyncio.Semaphore(1)
 
     async def hold(self, ask: Hold, wish: Wish, *, within: float) -> Answer:
         """The best seats there are, held; a repeat gets those that were chosen the first time.
 
-        Whose time is over while seats are chosen is told that nothing is known: the same key may have been here before.
+        A request whose time is over while seats are chosen was not begun, and is told so.
         """
         until = asyncio.get_running_loop().time() + within
         taken = SeatsTaken(seats=(), transient=True)
@@ -88,7 +111,7 @@ class BestSeats:
             except SeatsTaken as refused:
                 taken = SeatsTaken(seats=refused.seats, transient=True)
             except TimeoutError as late:
-                raise OutcomeUnknown from late
+                raise Overloaded from late
         raise taken
 
     async def _round(self, ask: Hold, wish: Wish, *, until: float) -> Answer:
@@ -111,7 +134,10 @@ class BestSeats:
                     return again
             raise
         finally:
-            self._settle(house, ask.event_id, seats)
+            if seats:
+                self._settle(house, ask.event_id, seats)
+            else:
+                self._tidy(house, ask.event_id)
 
     async def _remembered(self, ask: Hold) -> Answer | None:
         return None if ask.memo is None else await self._replays.answer(ask.memo)
@@ -123,16 +149,22 @@ class BestSeats:
             await asyncio.wait(readings)
 
     async def _offer(self, house: _House, ask: Hold, wish: Wish) -> tuple[SeatId, ...]:
+        if self._waiting >= self._waiting_max:
+            raise Overloaded
         wanted = _Wanted(ask, wish)
         house.waiting.append(wanted)
+        self._waiting += 1
         self._wake(house, ask.event_id)
         try:
             return await wanted.offer
         except asyncio.CancelledError:
             # Whoever left while the offer was on its way has not taken it.
             if wanted.offer.done() and not wanted.offer.cancelled() and wanted.offer.exception() is None:
-                house.offered.difference_update(wanted.offer.result())
+                self._settle(house, ask.event_id, wanted.offer.result())
+            house.forget_one()
             raise
+        finally:
+            self._waiting -= 1
 
     def _settle(self, house: _House, event_id: EventId, seats: Collection[SeatId]) -> None:
         """These are decided: whoever waited for that is offered what is left."""
@@ -153,7 +185,7 @@ class BestSeats:
     async def _read(self, house: _House, event_id: EventId) -> None:
         try:
             while house.waiting:
-                batch, house.waiting = house.waiting, []
+                batch, house.waiting = house.waiting[:BATCH_MAX], house.waiting[BATCH_MAX:]
                 try:
                     await self._choose(house, event_id, batch)
                 except Exception as broken:  # noqa: BLE001 (whatever it is, those who wait must hear of it)
@@ -169,27 +201,62 @@ class BestSeats:
         before = frozenset(house.offered)
         event = await self._store.read_event(event_id)
         seen = await self._store.read_map(event_id)
-        open_ = [wanted for wanted in batch if not wanted.offer.done()]
-        for wanted in open_:
-            if event is None or event.live != wanted.ask.actor.live:
+        for wanted in batch:
+            if not wanted.offer.done() and (event is None or event.live != wanted.ask.actor.live):
                 wanted.offer.set_exception(EventUnknown(event_id=event_id))
-        open_ = [wanted for wanted in open_ if not wanted.offer.done()]
-        if event is None or not open_:
+        batch = [wanted for wanted in batch if not wanted.offer.done()]
+        if event is None or not batch:
             return
         check_on_sale(event, now=seen.now)
         # An offer that was decided while the map was read may stand on it as free.
         offered = before | house.offered
-        seats = [on_map.seat for on_map in seen.seats]
-        free = {one.seat.id for one in seen.seats if _state(one, seen) is SeatState.AVAILABLE}
-        chosen = allocate(seats, free=free - offered, wishes=[wanted.wish for wanted in open_])
-        for wanted, seats_chosen in zip(open_, chosen, strict=True):
-            if seats_chosen is not None:
-                house.offered.update(seats_chosen)
-                wanted.offer.set_result(seats_chosen)
-            elif house.offered and allocate(seats, free=free, wishes=[wanted.wish])[0]:
-                house.parked.append(wanted)
-            else:
-                wanted.offer.set_exception(_none(wanted.wish, seen))
+        wishes = [wanted.wish for wanted in batch]
+        chosen = await self._search(seen, offered=offered, wishes=wishes)
+        for wanted, found in zip(batch, chosen, strict=True):
+            if not wanted.offer.done():
+                self._tell(house, wanted, found)
+
+    async def _search(
+        self, seen: SeatMap, *, offered: frozenset[SeatId], wishes: Sequence[Wish]
+    ) -> list[Offer | NoneAvailable]:
+        """A long search runs in a thread, so that others are answered meanwhile."""
+        if len(seen.seats) + WISH_COSTS * len(wishes) <= AT_ONCE_MAX:
+            return _search(seen, offered=offered, wishes=wishes)
+        async with self._searching:
+            return await asyncio.to_thread(_search, seen, offered=offered, wishes=wishes)
+
+    @staticmethod
+    def _tell(house: _House, wanted: _Wanted, found: Offer | NoneAvailable) -> None:
+        if isinstance(found, NoneAvailable):
+            wanted.offer.set_exception(found)
+        elif found.seats is not None:
+            house.offered.update(found.seats)
+            wanted.offer.set_result(found.seats)
+        elif house.offered:
+            house.parked.append(wanted)
+        else:
+            # All that was on offer was decided during the search: the next reading shows how.
+            house.waiting.append(wanted)
+
+
+def _search(seen: SeatMap, *, offered: frozenset[SeatId], wishes: Sequence[Wish]) -> list[Offer | NoneAvailable]:
+    """For each wish its seats, or that it has to wait for others to decide, or why there are none.
+
+    It runs in a thread, on values that nobody changes: for a stadium it takes a good part of a second.
+    """
+    states = [(one.seat, _state(one, seen)) for one in seen.seats]
+    free = {seat.id for seat, state in states if state is SeatState.AVAILABLE}
+    offers = allocate((seat for seat, _ in states), free=free, offered=offered, wishes=wishes)
+    counts: dict[Wish, NoneAvailable] = {}
+    found: list[Offer | NoneAvailable] = []
+    for wish, offer in zip(wishes, offers, strict=True):
+        if offer.seats is None and not offer.later:
+            if wish not in counts:
+                counts[wish] = _none(wish, states)
+            found.append(counts[wish])
+        else:
+            found.append(offer)
+    return found
 
 
 def _state(on_map: SeatOnMap, seen: SeatMap) -> SeatState:
@@ -198,8 +265,8 @@ def _state(on_map: SeatOnMap, seen: SeatMap) -> SeatState:
     return shown_state(blocked=on_map.seat.blocked, owner_state=on_map.owner_state, due=due)
 
 
-def _none(wish: Wish, seen: SeatMap) -> NoneAvailable:
+def _none(wish: Wish, states: Iterable[tuple[Seat, SeatState]]) -> NoneAvailable:
     """How many there are of the kind; holds that run out may still bring more."""
-    states = [_state(one, seen) for one in seen.seats if wish.fits(one.seat)]
-    free, held = states.count(SeatState.AVAILABLE), states.count(SeatState.HELD)
+    fit = [state for seat, state in states if wish.fits(seat)]
+    free, held = fit.count(SeatState.AVAILABLE), fit.count(SeatState.HELD)
     return NoneAvailable(asked=wish.count, available=free, transient=held > 0 and free + held >= wish.count)

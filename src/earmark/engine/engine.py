@@ -115,7 +115,7 @@ class Engine:
         self._releases: Batcher[Release] = line("release", partial(release, ids=ids))
         self._cancels: Batcher[Cancel] = line("cancel", partial(cancel, ids=ids))
         self._replays = Replays(store, within=transaction_seconds_max)
-        self._best = BestSeats(store, hold=self._hold_within, replays=self._replays)
+        self._best = BestSeats(store, hold=self._hold_within, replays=self._replays, waiting_max=waiting_max)
         self.lines: Mapping[str, Batcher[Any]] = {
             "hold": self._holds,
             "extend": self._extends,
