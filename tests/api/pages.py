@@ -59,9 +59,17 @@ async def whole_page() -> str:
         return SimpleNamespace(now=NOW, beats=[SimpleNamespace(role=role, beat_at=NOW, code="ok") for role in ROLES])
 
     store.beats = SimpleNamespace(read=read)
-    admission: Any = SimpleNamespace(counts=Counts(admitted=5), is_up=True, drop=lambda _: None)
+
+    async def answering(*, within: float) -> dict[str, bool]:
+        return {"redis:6379": within > 0}
+
+    admission: Any = SimpleNamespace(counts=Counts(admitted=5), answering=answering, drop=lambda _: None)
     metrics.watch(Engine(store, ids=Uuid7Ids(), admission=admission), gateways=["stripe"])
-    metrics.watch_locks(SimpleNamespace(stats=Stats(), breaker=Breaker()))
+
+    async def ping() -> None:
+        """It answers."""
+
+    metrics.watch_locks(SimpleNamespace(stats=Stats(), breaker=Breaker(), ping=ping))
     metrics.tally.acted("sweeper", "ok")
     with metrics.tally.gateway("stripe", "authorise"), metrics.tally.transaction("hold"):
         pass

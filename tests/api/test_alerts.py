@@ -11,6 +11,7 @@ from uuid import UUID
 import httpx2
 import pytest
 import yaml  # type: ignore[import-untyped]
+from prometheus_client import CollectorRegistry, generate_latest
 from tests.docs.pages import ROOT, section
 from tests.docs.pages import read as read_page
 
@@ -22,6 +23,8 @@ from earmark.api.metrics import Metrics
 from earmark.engine.beats import Process, Pulse
 from earmark.engine.engine import Engine
 from earmark.engine.till import Till
+from earmark.locks import LockBusy, Locks
+from earmark.locks.prometheus import register
 from earmark.publish.availability import Availability
 from earmark.servers import ServerUnavailable, start_valkey
 from earmark.store.memory import MemoryStore
@@ -79,7 +82,8 @@ GROWS: dict[str, dict[str, float]] = {
 STANDS: dict[str, dict[str, float]] = {
     "EarmarkServerDown": {"up job=earmark": 0},
     "EarmarkDatabaseDown": {"earmark_store_up": 0},
-    "EarmarkRedisDown": {"earmark_redis_up": 0},
+    "EarmarkRedisDown": {"earmark_redis_up server=redis:6379": 0},
+    "EarmarkLockServerDown": {"earmark_lock_server_up": 0},
     "EarmarkSweeperLate": {"earmark_holds_due_oldest_seconds": 61},
     "EarmarkOutboxLag": {"earmark_outbox_oldest_seconds": 31},
     "EarmarkWorkerSilent": {"earmark_beat_age_seconds role=sweeper": 121},
@@ -200,7 +204,7 @@ async def traffic(
     except ServerUnavailable as reason:
         pytest.skip(f"NOT TESTED ON A REAL SERVER: {reason}")
     with valkey:
-        admission = open_admission(valkey.url)
+        admission, locks = open_admission(valkey.url), Locks.from_url(valkey.url)
         engine = Engine(postgres_store, ids=ids, admission=admission, observer=house.metrics.tally)
         shop = House(
             engine=engine,
@@ -210,6 +214,7 @@ async def traffic(
             guests=True,
             availability=Availability(engine, clock=clock, word=draw),
             till=Till(engine, open_sandbox(clock)),
+            locks=locks,
         )
         house.metrics.tally.acted("sweeper", "ok")
         transport = httpx2.ASGITransport(app=create_app(shop), raise_app_exceptions=False)
@@ -221,6 +226,47 @@ async def traffic(
                 await client.post("/v1/bookings", json={"event_id": "play", "buyer": "ann", "seats": [seat]})
             yield read((await client.get("/metrics")).text)
         await admission.close()
+        await locks.close()
+
+
+MOVED_BY_A_SERVER = {"earmark_lock_stuck", "earmark_lock_server_up"}
+"""Of the figures of locks, those that a server sets; it takes no locks, so the others stay at zero on its page."""
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule["alert"])
+def test_an_alert_on_what_no_server_exports_says_who_must(rule: dict[str, Any], calm: Page) -> None:
+    """Else an operator takes the zeros of a server for peace."""
+    query = Query(rule["expr"], before=calm, after=calm, now=NOW)
+    query.run()
+    foreign = {name for name, _ in query.selected if name.startswith("earmark_lock_")} - MOVED_BY_A_SERVER
+    said = rule["annotations"].get("exported_by", "")
+    assert bool(said) is bool(foreign)
+    assert not foreign or "the programs that take locks" in said
+
+
+async def test_the_page_of_a_program_that_takes_locks_makes_its_alerts_fire() -> None:
+    """The program that `exported_by` names: what it exports is what the rules read."""
+    async with Locks.from_url("memory://") as locks:
+        registry = CollectorRegistry()
+        register(locks, registry=registry)
+        before = read(generate_latest(registry).decode())
+        await locks.acquire("invoice:42", ttl=60)
+        for _ in range(3):
+            with pytest.raises(LockBusy):
+                await locks.acquire("invoice:42", ttl=60, wait=0.001)
+        after = read(generate_latest(registry).decode())
+    fired = {rule["alert"] for rule in RULES if _knows(rule, after) and _fires(rule, before, after)}
+    assert {"EarmarkLockTimeouts", "EarmarkLockContention"} <= fired
+
+
+def _knows(rule: dict[str, Any], page: Page) -> bool:
+    query = Query(rule["expr"], before=page, after=page, now=NOW)
+    query.run()
+    return all(name in page for name, _ in query.selected)
+
+
+def _fires(rule: dict[str, Any], before: Page, after: Page) -> bool:
+    return Query(rule["expr"], before=before, after=after, now=NOW).run() != {}
 
 
 async def test_every_alert_asks_for_what_a_servers_page_has(traffic: Page) -> None:

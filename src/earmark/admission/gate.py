@@ -21,7 +21,6 @@ import msgspec
 from earmark.admission import script
 from earmark.admission.hints import Doubts, Firsts, Hints
 from earmark.errors import SeatsTaken
-from earmark.locks.breaker import BreakerState
 from earmark.locks.errors import LocksUnavailable
 
 if TYPE_CHECKING:
@@ -161,10 +160,10 @@ class Gate:
             for start in range(0, len(names), SEATS_MAX):
                 flights.post(script.drop(names[start : start + SEATS_MAX]))
 
-    @property
-    def is_up(self) -> bool:
-        """Whether each Redis answers, as far as the last requests could tell."""
-        return all(line.breaker.state is BreakerState.CLOSED for line in self._lines)
+    async def answering(self, *, within: float) -> dict[str, bool]:
+        """By address, whether each Redis answers a PING within so many seconds, whatever the last requests met."""
+        answers = await asyncio.gather(*(line.answers(within=within) for line in self._lines))
+        return dict(zip((line.address for line in self._lines), answers, strict=True))
 
     async def close(self) -> None:
         """Send what is still to be sent, then disconnect."""

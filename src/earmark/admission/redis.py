@@ -28,6 +28,8 @@ logger = logging.getLogger("earmark.admission")
 
 COOLDOWN_SECONDS = 0.5
 COOLDOWN_SECONDS_MAX = 5.0
+PING_SECONDS_MAX = 5.0
+"""When a PING that nobody waits for any more is given up."""
 OWED_MAX = 1000
 """Calls that did not get through and are made again when Redis answers. All of them are moot after a few seconds."""
 
@@ -41,8 +43,11 @@ class Line:
         *,
         timeout: float,
         close: Callable[[], Awaitable[None]],
+        address: str = "",
+        ping: Callable[[], Awaitable[Any]] | None = None,
         find: Callable[[], Awaitable[Any]] | None = None,
     ) -> None:
+        self.address = address
         self.breaker = Breaker(
             cooldown_seconds=COOLDOWN_SECONDS, cooldown_seconds_max=COOLDOWN_SECONDS_MAX, on_change=_say
         )
@@ -50,6 +55,7 @@ class Line:
         self.flights = Flights(wire, breaker=self.breaker, patience=timeout, whole=whole, owed_max=OWED_MAX)
         self._wire = wire
         self._close = close
+        self._ping = ping
         self._find = find
         self._finding: asyncio.Task[None] | None = None
 
@@ -61,6 +67,16 @@ class Line:
         """
         if self._find is not None and (self._finding is None or self._finding.done()):
             self._finding = asyncio.get_running_loop().create_task(self._find_again(self._find))
+
+    async def answers(self, *, within: float) -> bool:
+        """Whether the server answers a PING within so many seconds, past the breaker."""
+        try:
+            async with asyncio.timeout(within):
+                if self._ping is not None:
+                    await self._ping()
+        except (LocksUnavailable, TimeoutError):
+            return False
+        return True
 
     async def close(self) -> None:
         """Send what is still to be sent, then disconnect."""
@@ -89,7 +105,7 @@ def _line(url: str, *, script: AdmissionScript, timeout: float) -> Line:
         nodes, _, options = addresses.hosts_of(url)
         cluster = open_cluster(nodes, timeout=timeout, options=options)
         wire = ClusterWire(cluster, script=script, timeout=timeout)
-        return Line(wire, timeout=timeout, close=_nothing_more, find=wire.meet)
+        return Line(wire, timeout=timeout, close=_nothing_more, address=_address(url), ping=wire.ping, find=wire.meet)
     sentinel = None
     if scheme == "sentinel":
         watchers, service, options = addresses.hosts_of(url)
@@ -103,9 +119,20 @@ def _line(url: str, *, script: AdmissionScript, timeout: float) -> Line:
             problem="Admission asks a Redis: redis://, rediss://, unix://, sentinel:// or cluster://, "
             f"not {scheme or url!r}."
         )
+    server = ServerWire(pool, script=script, timeout=timeout)
     return Line(
-        ServerWire(pool, script=script, timeout=timeout), timeout=timeout, close=lambda: close_pool(pool, sentinel)
+        server,
+        timeout=timeout,
+        close=lambda: close_pool(pool, sentinel),
+        address=_address(url),
+        ping=lambda: server.command("PING", deadline=asyncio.get_running_loop().time() + PING_SECONDS_MAX),
     )
+
+
+def _address(url: str) -> str:
+    """Where it is, without what is secret about it."""
+    parts = urlsplit(url)
+    return parts.netloc.rpartition("@")[2] + parts.path
 
 
 async def _nothing_more() -> None:

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from earmark.api import needs, ops_words
 from earmark.api.door import Call, Reply, Visit, say
 from earmark.api.identity import Scope
-from earmark.api.metrics.levels import Admits
+from earmark.api.metrics.redis import PING_SECONDS, AsksRedis
 from earmark.api.webhooks import BY_THE_SHOP
 from earmark.domain.money import Money
 from earmark.domain.webhook import WEBHOOKS_MAX
@@ -57,7 +57,7 @@ async def show(visit: Visit) -> Reply:
     webhooks = await _webhooks(store, live=live, now=left.now)
     missing, agents = await _agents(store, seconds=house.alive_seconds)
     locks = await _locks(house.locks)
-    parts = _parts(house, locks)
+    parts = await _parts(house, locks)
     found = (
         *needs.of_payments(payments),
         *needs.of_parts(parts),
@@ -216,7 +216,7 @@ def _lock(holding: Holding) -> ops_words.OpsLock:
     )
 
 
-def _parts(house: House, locks: ops_words.OpsLocks) -> list[ops_words.OpsPart]:
+async def _parts(house: House, locks: ops_words.OpsLocks) -> list[ops_words.OpsPart]:
     """What readiness looks at, and the Redis beside it. A database that does not answer has ended the call before."""
     going, admission = house.drain.begun, _admission(house)
     said = "This server is about to stop." if going else "This server takes bookings."
@@ -228,15 +228,15 @@ def _parts(house: House, locks: ops_words.OpsLocks) -> list[ops_words.OpsPart]:
         said = "The Redis of the locks answers." if locks.up else "The Redis of the locks does not answer."
         parts.append(ops_words.OpsPart(name="locks", up=locks.up, said=said))
     if admission is not None:
-        up = admission.is_up
+        up = all((await admission.answering(within=PING_SECONDS)).values())
         said = "The Redis of admission answers." if up else "The Redis of admission does not answer."
         parts.append(ops_words.OpsPart(name="admission", up=up, said=said))
     return parts
 
 
-def _admission(house: House) -> Admits | None:
+def _admission(house: House) -> AsksRedis | None:
     admission: object = house.engine.admission
-    return admission if isinstance(admission, Admits) else None
+    return admission if isinstance(admission, AsksRedis) else None
 
 
 class _Counted:

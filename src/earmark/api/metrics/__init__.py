@@ -16,6 +16,7 @@ from prometheus_client.multiprocess import MultiProcessCollector, mark_process_d
 
 from earmark.api.metrics.levels import Levels
 from earmark.api.metrics.readings import WATCH_SECONDS, Readings
+from earmark.api.metrics.redis import RedisReadings
 from earmark.api.metrics.shared import Copies
 from earmark.api.metrics.tally import Tally
 from earmark.locks.prometheus import LocksCollector
@@ -45,10 +46,12 @@ class Metrics:
         self._levels = Levels()
         self._locks = LocksCollector(Stats())
         self._readings = Readings()
+        self._redis = RedisReadings()
         self._page = CollectorRegistry(auto_describe=False)
         self._directory = os.environ.get(DIRECTORY)
         self._copies = Copies() if self._directory else None
         self._page.register(self._readings)
+        self._page.register(self._redis)
         if self._directory:
             MultiProcessCollector(self._page, path=self._directory)  # type: ignore[no-untyped-call]
         else:
@@ -61,12 +64,14 @@ class Metrics:
     def watch(self, engine: Engine, *, gateways: Iterable[str]) -> None:
         """Show this engine's lines and store, and the payments at these gateways."""
         self._levels.engine = engine
+        self._redis.engine = engine
         self._readings.store = engine.store
         self._readings.gateways = sorted(gateways)
 
     def watch_locks(self, locks: Watched) -> None:
         """Show these locks. Without any, their metrics are there and stay at zero."""
         self._locks = LocksCollector(locks)
+        self._redis.locks = locks
 
     def watch_stream(self, readers: Callable[[], int]) -> None:
         """Show how many follow an event over this server."""
@@ -74,7 +79,7 @@ class Metrics:
 
     async def page(self, *, now: datetime) -> bytes:
         """In the Prometheus text format."""
-        await self._readings.refresh(now=now)
+        await asyncio.gather(self._readings.refresh(now=now), self._redis.refresh())
         self.copy()
         return generate_latest(self._page)
 
@@ -100,6 +105,7 @@ class Metrics:
             yield
         finally:
             await self._readings.close()
+            await self._redis.close()
             if copying is not None:
                 copying.cancel()
                 self.copy()

@@ -1,4 +1,4 @@
-"""What this process has at this moment: lines, connections, what admission counted, whether Redis answers."""
+"""What this process has at this moment: lines, connections, what admission counted."""
 
 from __future__ import annotations
 
@@ -27,11 +27,6 @@ class Admits(Protocol):
     @property
     def counts(self) -> Any:
         """How many requests it admitted, refused and so on."""
-        ...
-
-    @property
-    def is_up(self) -> bool:
-        """Whether each of its servers answers, as far as is known."""
         ...
 
 
@@ -89,7 +84,6 @@ def _about_admission(admission: Admits) -> Iterator[Metric]:
     for outcome in ADMISSION:
         family.add_metric([outcome], getattr(admission.counts, outcome))
     yield family
-    yield gauge("earmark_redis_up", "1 while every Redis of admission answers.", int(admission.is_up))
 
 
 def _about_store(seen: StoreFigures) -> Iterator[Metric]:

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 MODES = {
     "earmark_info": "livemax",
     "earmark_agent_last_round_timestamp_seconds": "livemax",
-    "earmark_redis_up": "livemin",
     "earmark_lock_waiters_max": "livemax",
     "earmark_lock_stuck": "livemax",
     "earmark_lock_breaker_state": "livemax",

@@ -96,6 +96,12 @@ class ClusterWire:
                 answers[place] = answer
         return answers
 
+    async def ping(self) -> None:
+        """Return if every primary answers."""
+        await self.meet()
+        with outages():
+            await self._cluster.ping(target_nodes=RedisCluster.PRIMARIES)
+
     async def settle(self) -> None:
         """Wait for the answers that nobody waits for."""
         if self._left_behind:
