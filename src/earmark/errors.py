@@ -321,6 +321,13 @@ class StoreUnavailable(Outage):
 
 
 @dataclass(kw_only=True, eq=False)
+class NotWritable(StoreUnavailable):
+    """The database can be read, and keeps nothing that is written."""
+
+    why: str
+
+
+@dataclass(kw_only=True, eq=False)
 class RowBusy(Overloaded):
     """A row that this request needs stayed locked for too long; nothing was changed."""
 

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 import asyncpg
 import pytest
 
-from earmark.store.postgres import store as module
+from earmark.store.postgres.connections import Connections
 from earmark.store.postgres.idle import Idle, Prepared
+from earmark.store.postgres.outages import SILENT
 
 from .asks import a_confirm, a_hold
 from .support import SQL, granted, in_time
@@ -32,10 +33,12 @@ class Outlived:
 
 
 @pytest.fixture
-async def pool(postgres_url: str) -> AsyncIterator[Any]:
+async def pool(postgres_url: str) -> AsyncIterator[Connections]:
     """Two connections."""
-    async with asyncpg.create_pool(postgres_url, min_size=1, max_size=2) as pool:
-        yield pool
+    connections = Connections(postgres_url, connections_max=2)
+    await connections.open()
+    yield connections
+    await connections.pool.close()
 
 
 async def test_a_statement_is_prepared_once_for_each_connection(pool: Any) -> None:
@@ -50,7 +53,7 @@ async def test_a_statement_is_prepared_once_for_each_connection(pool: Any) -> No
 
 async def test_a_statement_that_its_tables_have_outlived_fails_once(pool: Any) -> None:
     """It is said, so that the draft is judged anew; and then it is prepared anew."""
-    async with pool.acquire() as bare:
+    async with pool.borrow() as bare:
         await bare.execute("CREATE TEMP TABLE mine (a int)")
         await bare.execute("INSERT INTO mine VALUES (1)")
         connection = Prepared(bare)
@@ -63,7 +66,7 @@ async def test_a_statement_that_its_tables_have_outlived_fails_once(pool: Any) -
 
 async def test_a_statement_that_fails_is_as_good_as_before(pool: Any) -> None:
     """A refusal of the database says nothing about the statement."""
-    async with pool.acquire() as bare:
+    async with pool.borrow() as bare:
         connection = Prepared(bare)
         for _ in range(2):
             with pytest.raises(asyncpg.DivisionByZeroError):
@@ -79,7 +82,7 @@ async def test_a_call_that_takes_too_long_is_cut_by_the_loans_own_timer(pool: An
         async with idle.connection(within=0.1) as connection:
             await connection.fetch("SELECT pg_sleep(60)")
 
-    with pytest.raises(module.SILENT):
+    with pytest.raises(SILENT):
         await in_time(dawdle())
     assert idle.waiting == []
     async with asyncio.timeout(5), idle.connection(within=5) as another:

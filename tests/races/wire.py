@@ -93,6 +93,23 @@ class Wire:
             task.add_done_callback(self._tasks.discard)
 
 
+class TcpWire(Wire):
+    """The same, over TCP on this machine."""
+
+    port = 0
+
+    @property
+    def url(self) -> str:
+        """The same database, over this wire."""
+        parts = urlsplit(self._target)
+        return f"postgresql://{parts.username}@127.0.0.1:{self.port}{parts.path}"
+
+    async def __aenter__(self) -> Self:
+        self._server = await asyncio.start_server(self._connect, "127.0.0.1", 0)
+        self.port = self._server.sockets[0].getsockname()[1]
+        return self
+
+
 Stream = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 

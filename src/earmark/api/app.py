@@ -53,9 +53,9 @@ async def healthz(_: Visit) -> Reply:
 
 
 async def readyz(visit: Visit) -> Reply:
-    """The store answers, its schema allows this server, and this server is not about to stop."""
+    """The store answers and takes writes, its schema allows this server, and this server is not about to stop."""
     visit.house.drain.check()
-    await visit.engine.store.check()
+    await visit.engine.store.check_ready()
     return say(words.HealthAnswer(status="ready", version=__version__))
 
 

@@ -14,3 +14,11 @@ from earmark.engine.webhooks import KeepsWebhooks
 
 class Parts(Followed, KeepsAccounts, KeepsKeys, KeepsWebhooks, KeptUp, Watched, Protocol):
     """Accounts, API keys, webhooks, who follows, who watches, and who tidies up."""
+
+    def requests_at_once_max(self, *, batches: int) -> int | None:
+        """How many requests one transaction may carry when so many run at once; None where nothing limits it."""
+        ...
+
+    async def check_ready(self) -> None:
+        """Raise unless the store's `check` passes and what is written now would be kept: for load balancers."""
+        ...

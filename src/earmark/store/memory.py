@@ -169,6 +169,13 @@ class MemoryStore(MoneyReads):
         return [*flaws, *short_payments(self._tables)][:limit]
 
     async def check(self) -> None:
+        """Nothing to check."""
+
+    def requests_at_once_max(self, *, batches: int) -> int | None:  # noqa: ARG002 (one writer)
+        """Nothing limits it."""
+        return None
+
+    async def check_ready(self) -> None:
         """Always ready."""
 
     async def close(self) -> None:

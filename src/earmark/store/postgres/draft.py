@@ -82,6 +82,8 @@ class PostgresDraft:
         self.written: Changes | None = None
         self.writing = False
         """Whether the call that writes was sent: from then on, silence leaves the outcome unknown."""
+        self.replays = False
+        """Whether an answer is repeated that a synchronous standby must have, too."""
 
     async def begin(self, keys: Sequence[Key], look: Look | None = None) -> Opening:
         """The moment, what the keys remember, and all that the verb will look at. No key is claimed before `write`."""
@@ -108,6 +110,7 @@ class PostgresDraft:
             free = all(seat.owner_state not in LIVE for seat in self._seats.values())
             self._recall.learn(self._events.values(), now=seen[0] - self._offset, requests=look.requests if free else 0)
         self._now = seen[0]
+        self.replays = bool(seen[1]) and seen["replicated"]
         return Opening(now=seen[0], remembered=dict(map(rows.memory, seen[1])))
 
     async def read_events(self, ids: Collection[EventId]) -> dict[EventId, Event]:
@@ -231,6 +234,9 @@ class PostgresDraft:
             await self._connection.fetch(self._sql[self._query], *self._arguments)
         elif self.remembered:
             raise Misremembered
+        elif self.replays:
+            self.writing = True
+            await self._fetch("wait_for_standby")
 
     def doubt(self) -> None:
         """What was remembered was not so."""

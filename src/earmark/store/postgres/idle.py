@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import TYPE_CHECKING, Any
 
 import asyncpg
 from asyncpg.protocol import NO_TIMEOUT
 
-from earmark.store.postgres.draft import Misremembered
+from earmark.store.postgres.connections import is_open
 
 if TYPE_CHECKING:
     from types import TracebackType
 
-SETTLED = (asyncpg.PostgresError, Misremembered)
-"""After these nothing is under way on a connection."""
+    from earmark.store.postgres.connections import Connections
+
 CHANGED = (asyncpg.InvalidCachedStatementError, asyncpg.OutdatedSchemaCacheError)
 """A statement was prepared for tables or types that are not so any more. Nothing was done."""
 CONNECTIONS_MAX = 6
 """The pool keeps the rest for everybody else."""
-
-
-class Ended(Exception):
-    """The server had ended the connection before anything was sent on it."""
 
 
 class Prepared:
@@ -32,54 +29,78 @@ class Prepared:
     is at hand, and whoever borrowed the connection has a timer for all that is done with it.
     """
 
-    __slots__ = ("_statements", "bare")
+    __slots__ = ("_statements", "bare", "is_busy", "timed_out", "warnings")
 
     def __init__(self, bare: Any) -> None:
         self.bare = bare
         self._statements: dict[str, Any] = {}
+        self.is_busy = False
+        """Whether something was sent on it that the server has not answered."""
+        self.timed_out = False
+        """Whether it was cut because its time was over."""
+        self.warnings: list[Any] = []
+        """What the server warned of since the last call."""
 
     async def fetch(self, query: str, *arguments: object) -> list[Any]:
         """As the connection's own, but for one thing: after a change of its tables a statement fails once."""
+        self.is_busy = True
         statement = self._statements.get(query)
-        if statement is None:
-            statement = self._statements[query] = await self.bare.prepare(query)
         try:
+            if statement is None:
+                statement = self._statements[query] = await self.bare.prepare(query)
             found: list[Any] = await statement.fetch(*arguments, timeout=NO_TIMEOUT)
-        except CHANGED:
-            self._statements.clear()
+        except asyncpg.PostgresError as told:
+            # The server has answered, so nothing is under way.
+            self.is_busy = False
+            if isinstance(told, CHANGED):
+                self._statements.clear()
             raise
+        self.is_busy = False
         return found
 
     def is_open(self) -> bool:
         """Whether anything can still be sent on it, as far as is known here."""
-        try:
-            return not self.bare.is_closed()
-        except asyncpg.InterfaceError:
-            # It was cut, and has left the pool with that.
-            return False
+        return is_open(self.bare)
 
-    def cut(self) -> None:
-        """Whatever is under way on it ends here."""
-        if self.is_open():
-            self.bare.terminate()
+    def hear(self, _: object, message: Any) -> None:
+        """Keep what the server warns of."""
+        if message.severity_en == "WARNING":
+            self.warnings.append(message)
 
 
 class Idle:
     """The connections that wait for the next draft."""
 
-    def __init__(self, pool: Any) -> None:
-        self.pool = pool
+    def __init__(self, connections: Connections) -> None:
+        self.connections = connections
         self.waiting: list[Prepared] = []
-        self.waiting_max = min(CONNECTIONS_MAX, pool.get_max_size() // 2)
+        self.waiting_max = min(CONNECTIONS_MAX, connections.connections_max // 2)
 
     def connection(self, *, within: float) -> _Lent:
         """One of them, or a new one from the pool, for the length of a `with`; cut when that takes too long."""
         return _Lent(self, within)
 
+    async def take(self, *, within: float) -> Prepared:
+        """One that can be used."""
+        while self.waiting:
+            connection = self.waiting.pop()
+            if connection.is_open() and self.connections.is_fit(connection.bare):
+                return connection
+            await self.give_back(connection)
+        connection = Prepared(await self.connections.acquire(within=within))
+        connection.bare.add_log_listener(connection.hear)
+        return connection
+
+    async def give_back(self, connection: Prepared) -> None:
+        """To the pool, with nothing left on it that is ours."""
+        with contextlib.suppress(asyncpg.InterfaceError):  # it was cut
+            connection.bare.remove_log_listener(connection.hear)
+        await self.connections.release(connection.bare)
+
     async def close(self) -> None:
         """Give them all back."""
         while self.waiting:
-            await self.pool.release(self.waiting.pop().bare)
+            await self.give_back(self.waiting.pop())
 
 
 class _Lent:
@@ -94,18 +115,22 @@ class _Lent:
         self._timer: asyncio.TimerHandle | None = None
 
     async def __aenter__(self) -> Prepared:
-        waiting = self._idle.waiting
-        while waiting:
-            connection = waiting.pop()
-            if connection.is_open():
-                break
-            await self._idle.pool.release(connection.bare)
-        else:
-            connection = Prepared(await self._idle.pool.acquire(timeout=self._within))
-        self._connection = connection
+        self._connection = await self._idle.take(within=self._within)
         # A timer that cuts the connection costs less than a timeout around everything that is done with it.
-        self._timer = asyncio.get_running_loop().call_later(self._within, connection.cut)
-        return connection
+        self._timer = asyncio.get_running_loop().call_later(self._within, self._time_over)
+        return self._connection
+
+    def _time_over(self) -> None:
+        assert self._connection is not None
+        self._connection.timed_out = True
+        self._cut(self._connection)
+
+    def _cut(self, connection: Prepared) -> None:
+        """Whatever is under way on it ends here, at this end."""
+        if connection.is_busy:
+            self._idle.connections.abandon(connection.bare)
+        elif connection.is_open():
+            connection.bare.terminate()
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -114,22 +139,10 @@ class _Lent:
         assert connection is not None
         assert self._timer is not None
         self._timer.cancel()
-        if error is not None and not isinstance(error, SETTLED):
-            connection.cut()
+        # Not whether an error was raised, but whether an answer is still to come: after that nothing can be sent on it.
+        if connection.is_busy:
+            self._cut(connection)
         if connection.is_open() and len(self._idle.waiting) < self._idle.waiting_max:
             self._idle.waiting.append(connection)
         else:
-            await self._idle.pool.release(connection.bare)
-
-
-def has_said_goodbye(error: BaseException) -> bool:
-    """Whether nothing was sent, because the server's last word had been read already.
-
-    Between that word and the end of the line pass some milliseconds, in which the connection still looks open.
-    """
-    return isinstance(error, asyncpg.InternalClientError) and str(error).startswith("cannot switch to state")
-
-
-def reason(silence: BaseException) -> str:
-    """What is known of why there was no answer."""
-    return str(silence) or type(silence).__name__
+            await self._idle.give_back(connection)

@@ -34,18 +34,16 @@ async def read_map(
 ) -> SeatMap:
     """Everything as one moment left it, or just these seats and the pools, and how long the clock leaves it so."""
     async with connection.transaction(isolation="repeatable_read", readonly=True):
+        # First, for it is then the moment of the snapshot: a later one would judge the rows by what they were.
+        now = await connection.fetchval(sql["begin"], offset)
         if ids is None:
             pages = await (_declare if pooled else _open)(connection, sql["read_map"], event_id)
             seats = await _read_seats(pages)
         else:
             seats = _decode(await connection.fetch(sql["read_some_seats"], event_id, list(ids)))
-        now = await connection.fetchval(sql["begin"], offset)
         pools = await connection.fetch(sql["read_pools"], event_id, now)
         ends_at = await connection.fetchval(sql["next_lapse"], event_id, now, now + MAP_HORIZON)
     return SeatMap(now=now, seats=seats, pools=[rows.pool(row) for row in pools], ends_at=ends_at)
-
-
-read_map_pooled = partial(read_map, pooled=True)
 
 
 async def _open(connection: Any, statement: str, event_id: EventId) -> Pages:

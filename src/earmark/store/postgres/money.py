@@ -129,10 +129,9 @@ class MoneyReads:
             if found is None:
                 return None
             paid = payment(found)
-            booking = rows.booking(await connection.fetchrow(self._sql["read_booking"], paid.booking_id))
+            read = await connection.fetchrow(self._sql["read_booking"], paid.booking_id, self._clock.offset)
             refunds = [refund(row) for row in await connection.fetch(self._sql["read_refunds"], [payment_id])]
-            now = await connection.fetchval(self._sql["begin"], self._clock.offset)
-            return Dossier(now=now, payment=paid, booking=booking, refunds=refunds)
+            return Dossier(now=read["now"], payment=paid, booking=rows.booking(read), refunds=refunds)
 
         dossier: Dossier | None = await self._look(look)
         return dossier

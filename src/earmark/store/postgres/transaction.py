@@ -25,6 +25,12 @@ if TYPE_CHECKING:
 Connection = Any  # asyncpg ships no types
 
 
+async def wait_for_standby(transaction: Any) -> None:
+    """Write to no table: the commit then waits until the standby has all that was committed before."""
+    await transaction._fetch("wait_for_standby")  # noqa: SLF001 (the store's own transaction)
+    transaction.wrote = True
+
+
 class PostgresTransaction(MoneySteps):
     """READ COMMITTED, with row locks taken in the order of the port."""
 
@@ -46,6 +52,8 @@ class PostgresTransaction(MoneySteps):
         self._now: datetime | None = None
         self.wrote = False
         self.written: Changes | None = None
+        self.replays = False
+        """Whether an answer is repeated that a synchronous standby must have, too."""
 
     async def begin(self, keys: Sequence[Key], look: Look | None = None) -> Opening:  # noqa: ARG002 (looks later)
         """One round trip for the moment and the claims, one more for what the keys remember."""
@@ -58,6 +66,7 @@ class PostgresTransaction(MoneySteps):
         busy = frozenset(distinct[claim["n"] - 1] for claim in claims if not claim["claimed"])
         mine = [key for key in distinct if key not in busy]
         found = await self._fetch("read_memories", *rows.columns(mine, width=2)) if mine else []
+        self.replays = any(row["replicated"] for row in found)
         return Opening(now=self._now, busy=busy, remembered=dict(map(rows.memory, found)))
 
     async def read_events(self, ids: Collection[EventId]) -> dict[EventId, Event]:

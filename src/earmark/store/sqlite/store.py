@@ -202,6 +202,14 @@ class SqliteStore(MoneyReads):
         """The schema has what this program needs, and allows it."""
         check_current("sqlite", await self._look(read_applied, within=READ_SECONDS))
 
+    def requests_at_once_max(self, *, batches: int) -> int | None:  # noqa: ARG002 (one writer)
+        """Nothing limits it."""
+        return None
+
+    async def check_ready(self) -> None:
+        """The file that answers is the one that is written to."""
+        await self.check()
+
     async def close(self) -> None:
         """Reads are cut short; a transaction that runs comes to its end, and those that wait are not begun."""
         for reader in self._readers:

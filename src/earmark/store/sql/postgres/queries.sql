@@ -15,7 +15,8 @@ SELECT statement_timestamp() + $1::interval AS now, k.n::integer AS n,
 -- name: read_memories
 -- What claimed keys remember. A second statement, so that it sees what the claim had to miss.
 -- Key by key, whatever the planner believes about the size of the journal.
-SELECT j.caller, j.key, j.request_hash, j.answer_status, j.answer_body
+SELECT j.caller, j.key, j.request_hash, j.answer_status, j.answer_body,
+       current_setting('synchronous_standby_names') <> '' AS replicated
   FROM unnest($1::text[], $2::text[]) AS k (caller, key)
  CROSS JOIN LATERAL (SELECT * FROM journal WHERE caller = k.caller AND key = k.key AND key IS NOT NULL OFFSET 0) AS j;
 
@@ -252,8 +253,31 @@ SELECT e.id, e.event_id, e.booking_id, e.version, e.verb, e.before, e.after, e.a
              caller, key, request_hash, answer_status, answer_body);
 
 -- name: has_entry
--- Did a commit whose answer was lost take place?
-SELECT EXISTS (SELECT 1 FROM journal WHERE id = $1);
+-- Did a commit whose answer was lost take place? With a synchronous standby, that it is here does not say that it is there.
+SELECT EXISTS (SELECT 1 FROM journal WHERE id = $1) AS found,
+       current_setting('synchronous_standby_names') <> '' AS replicated;
+
+-- name: wait_for_standby
+-- A write to no table, whose commit waits for the synchronous standby: what was committed before it is then there too.
+SELECT pg_logical_emit_message(true, 'earmark', 'replay');
+
+-- name: still_at_work
+-- Which of these backends have not ended, nor finished what they were doing; and which of them wait for a standby.
+SELECT pid, coalesce(wait_event = 'SyncRep', false) AS hanging
+  FROM pg_stat_activity WHERE pid = ANY ($1::integer[]) AND state IS DISTINCT FROM 'idle' LIMIT 1000;
+
+-- name: readiness
+-- Whether this server keeps what is written: a standby and a read-only database refuse it, and a commit that has waited
+-- for its synchronous standby for so long will not be answered.
+SELECT pg_is_in_recovery() AS standby, current_setting('transaction_read_only') = 'on' AS read_only,
+       (SELECT count(*) FROM pg_stat_activity
+         WHERE datname = current_database() AND wait_event = 'SyncRep'
+           AND state_change < clock_timestamp() - $1::interval) AS hanging;
+
+-- name: lock_table
+-- How many locks PostgreSQL has room for, in all sessions together.
+SELECT current_setting('max_locks_per_transaction')::integer
+       * (current_setting('max_connections')::integer + current_setting('max_prepared_transactions')::integer) AS entries;
 
 -- name: list_events
 -- A page of events, by id.
@@ -270,11 +294,12 @@ SELECT s.event_id, s.id, s.price, s.blocked, s.booking_id, s.fence, s.row_name, 
  ORDER BY s.position, s.id LIMIT 200000;
 
 -- name: read_seat
--- One seat with its owner, by key: a generic plan must not read the house for it.
-SELECT s.event_id, s.id, s.price, s.blocked, s.booking_id, s.fence, s.row_name, s.number, s.section, s.category, s.x, s.y,
-       b.state, b.expires_at, b.buyer
-  FROM seats s LEFT JOIN bookings b ON b.id = s.booking_id
- WHERE s.event_id = $1 AND s.id = $2;
+-- One seat with its owner and the moment at which it was read, by key: a generic plan must not read the house for it.
+SELECT m.now, s.event_id, s.id, s.price, s.blocked, s.booking_id, s.fence, s.row_name, s.number, s.section, s.category,
+       s.x, s.y, b.state, b.expires_at, b.buyer
+  FROM (SELECT statement_timestamp() + $3::interval AS now) AS m
+  LEFT JOIN seats s ON s.event_id = $1 AND s.id = $2
+  LEFT JOIN bookings b ON b.id = s.booking_id;
 
 -- name: read_pools
 -- The pools of an event, less what lapsed holds still count (they are free to whoever asks).
@@ -292,10 +317,10 @@ SELECT expires_at FROM bookings
  ORDER BY expires_at LIMIT 1;
 
 -- name: read_booking
--- One booking.
-SELECT id, event_id, buyer, live, state, lines, total, currency, created_at, expires_at, paying_until, confirmed_at,
-       ended_at, payment_id, payment_method, version
-  FROM bookings WHERE id = $1;
+-- One booking and the moment at which it was read, in one statement: a later moment would judge it by what it was.
+SELECT b.id, b.event_id, b.buyer, b.live, b.state, b.lines, b.total, b.currency, b.created_at, b.expires_at,
+       b.paying_until, b.confirmed_at, b.ended_at, b.payment_id, b.payment_method, b.version, m.now
+  FROM (SELECT statement_timestamp() + $2::interval AS now) AS m LEFT JOIN bookings b ON b.id = $1;
 
 -- name: list_bookings
 -- A page of all bookings, oldest first. A hold whose time is over is listed as expired, swept or not.
@@ -348,7 +373,8 @@ SELECT statement_timestamp() + $1::interval AS now,
        ARRAY (SELECT (r.n, s.price, s.blocked, s.booking_id, s.fence, b.state, b.expires_at, b.buyer)::earmark_seat_seen
                 FROM unnest($5::text[], $6::text[]) WITH ORDINALITY AS r (event_id, id, n)
                 JOIN seats s ON s.event_id = r.event_id AND s.id = r.id
-                LEFT JOIN bookings b ON b.id = s.booking_id) AS seats;
+                LEFT JOIN bookings b ON b.id = s.booking_id) AS seats,
+       current_setting('synchronous_standby_names') <> '' AS replicated;
 
 -- name: look_at_bookings
 -- All that the other verbs are judged by: what their keys remember, and the bookings as they are.
@@ -359,7 +385,8 @@ SELECT statement_timestamp() + $1::interval AS now,
                                     WHERE caller = k.caller AND key = k.key AND key IS NOT NULL OFFSET 0) AS j) AS memories,
        ARRAY (SELECT (id, event_id, buyer, live, state, lines, total, currency, created_at, expires_at, paying_until,
                       confirmed_at, ended_at, payment_id, payment_method, version)::earmark_booking
-                FROM bookings WHERE id = ANY ($4::uuid[])) AS bookings;
+                FROM bookings WHERE id = ANY ($4::uuid[])) AS bookings,
+       current_setting('synchronous_standby_names') <> '' AS replicated;
 
 -- name: see_bookings
 -- Owners whose hold seems to have run out, unlocked: the write compares their versions.

@@ -1,0 +1,278 @@
+"""The connections to PostgreSQL: how they are opened, how long they are used, and how many there are.
+
+Each host of an address has a time of its own to answer in, so that one that is frozen does not use up the others'. A
+connection is ended when it is old, and all of them are when one shows that its server is gone or has become read-only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import random
+import socket
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qs, unquote, urlsplit
+
+import asyncpg
+
+from earmark.errors import NotWritable, SetupError
+from earmark.store import queries
+from earmark.store.postgres.abandoned import ASK_SECONDS, Abandoned
+from earmark.store.postgres.outages import SILENT, SILENT_OR_STOPPED, is_broken
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+CONNECT_SECONDS_MAX = 10.0
+HOST_SECONDS_MAX = 2.0
+"""For each host of an address that names several."""
+AGE_SECONDS_MAX = 600.0
+RENEW_SECONDS = 1.0
+CANCEL_SECONDS = 1.0
+"""How long a server has to say that it stopped what was given up; then the connection is cut."""
+SPARE = 2
+"""So many connections more than are allowed may exist while backends are left behind: reads go on."""
+KEEP_ALIVE = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 3, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 5000}
+"""An idle connection whose other end is gone is known to be dead after 19 s, one in use after 5 s."""
+READ_WRITE = "read-write"
+
+Host = tuple[str, int | None]
+
+
+class Connection(asyncpg.Connection):  # type: ignore[misc]  # asyncpg ships no types
+    """A connection that knows how long it may be used."""
+
+    __slots__ = ("generation", "good_until")
+
+    def __init__(self, *facts: Any) -> None:
+        super().__init__(*facts)
+        # Not all at one moment: a server that has just been started opened them all at once.
+        spread = random.uniform(0.8, 1.0)  # noqa: S311 (nothing secret)
+        self.good_until = asyncio.get_running_loop().time() + AGE_SECONDS_MAX * spread
+        self.generation = 0
+
+
+class Connections:
+    """A pool, and what its connections have in common."""
+
+    def __init__(self, dsn: str, *, connections_max: int, pgbouncer: bool = False, **options: Any) -> None:
+        self._dsn = dsn
+        self._hosts = hosts(dsn)
+        self._pgbouncer = pgbouncer
+        self._options = options
+        self._generation = 0
+        self._renewed_at = float("-inf")
+        self._connecting = 0
+        self._sql = queries.sql("postgres")
+        self.abandoned = Abandoned()
+        self.connections_max = connections_max
+        self.locks_max = 0
+        """How many locks PostgreSQL has room for, in all sessions together."""
+        # No lower limit: asyncpg restores one in the background, and logs a traceback for each time that it cannot.
+        self.pool: Any = asyncpg.create_pool(
+            dsn,
+            min_size=0,
+            max_size=connections_max,
+            reset=_reset,
+            connect=self._connect,
+            connection_class=Connection,
+            command_timeout=30,
+            **options,
+        )
+
+    async def open(self) -> None:
+        """Make the first connection, so that what is wrong with the address is known at once."""
+        await self.pool
+        async with self.borrow() as connection:
+            self.locks_max = await connection.fetchval(self._sql["lock_table"])
+
+    async def acquire(self, *, within: float | None = None) -> Any:
+        """A connection that is fit to be used; those that are not are ended on the way."""
+        while not self.is_fit(connection := await self.pool.acquire(timeout=within)):
+            connection.terminate()
+        return connection
+
+    async def release(self, connection: Any, *, within: float | None = None) -> None:
+        """Back into the pool, if it is still fit. What was cancelled on it is waited for, `within` that time."""
+        if is_open(connection) and not self.is_fit(connection):
+            connection.terminate()
+        # One that ends at this very moment is no loss to whoever has used it.
+        with contextlib.suppress(*SILENT):
+            await self.pool.release(connection, timeout=within)
+
+    @asynccontextmanager
+    async def borrow(self) -> AsyncIterator[Any]:
+        """A connection for the length of a `with`."""
+        connection = await self.acquire()
+        try:
+            yield connection
+        except BaseException:
+            await self.release(connection, within=CANCEL_SECONDS)
+            raise
+        await self.release(connection)
+
+    def is_fit(self, connection: Any) -> bool:
+        """Whether it is neither too old nor older than the last time when all were to be ended."""
+        if connection.generation != self._generation:
+            return False
+        return bool(asyncio.get_running_loop().time() < connection.good_until)
+
+    def renew_after(self, silence: BaseException) -> None:
+        """End every connection before its next use, when one showed that its server is gone or takes no writes.
+
+        After a timeout at most once a second: a server that is only slow has better things to do.
+        """
+        now = asyncio.get_running_loop().time()
+        is_gone = is_broken(silence) or isinstance(silence, TimeoutError)
+        is_read_only = isinstance(silence, asyncpg.ReadOnlySQLTransactionError)
+        if is_read_only or (is_gone and now - self._renewed_at >= RENEW_SECONDS):
+            self._generation += 1
+            self._renewed_at = now
+
+    def abandon(self, connection: Any) -> None:
+        """Cut a connection in the middle of a call. Its backend may be at work for long, and counts as in use."""
+        if not is_open(connection):
+            return
+        if not self._pgbouncer:
+            self.abandoned.pids.add(connection.get_server_pid())
+        connection.terminate()
+
+    @property
+    def hanging_max(self) -> int:
+        """From so many commits that hang on, no other is begun."""
+        return max(1, self.connections_max // 2)
+
+    async def check_commits(self, *, hanging_max: int | None = None) -> None:
+        """Refuse to begin what commits while that many commits before it hang, or no backend is left for it."""
+        most = self.hanging_max if hanging_max is None else hanging_max
+        if len(self.abandoned) < most:
+            return
+        # Commits hang for long, and other calls end soon: of those the latest is asked for.
+        believed = ASK_SECONDS if len(self.abandoned) < self.connections_max else 0
+        with contextlib.suppress(*SILENT_OR_STOPPED):
+            async with self.borrow() as connection:
+                await self.abandoned.recount(connection.fetch, believed=believed)
+        if (hanging := self.abandoned.hanging) >= most:
+            because = f"{hanging} commits of this process wait for a synchronous standby"
+        elif len(self.abandoned) >= self.connections_max:
+            because = f"{len(self.abandoned)} backends of this process are still at work"
+        else:
+            return
+        raise NotWritable(why="commits_hang", because=because)
+
+    async def _connect(self, *_: object, **options: Any) -> Any:
+        """What the pool calls for each new connection. Backends that were left behind count as connections."""
+        loop = asyncio.get_running_loop()
+        if self._is_crowded and loop.time() - self.abandoned.asked_at < ASK_SECONDS:
+            raise _crowded(len(self.abandoned))
+        self._connecting += 1
+        try:
+            connection = await self._connect_to_a_host(options)
+            try:
+                await self._examine(connection)
+            except BaseException:
+                connection.terminate()
+                raise
+        finally:
+            self._connecting -= 1
+        return connection
+
+    @property
+    def _is_crowded(self) -> bool:
+        left = len(self.abandoned)
+        return left > 0 and self.pool.get_size() + self._connecting + left >= self.connections_max + SPARE
+
+    async def _examine(self, connection: Any) -> None:
+        _keep_alive(connection)
+        connection.generation = self._generation
+        if self._is_crowded:
+            self._connecting -= 1
+            try:
+                await self.abandoned.recount(connection.fetch)
+                crowded = self._is_crowded
+            finally:
+                self._connecting += 1
+            if crowded:
+                raise _crowded(len(self.abandoned))
+        if not self._pgbouncer:
+            check_isolation(await connection.fetchval("SHOW default_transaction_isolation"))
+
+    async def _connect_to_a_host(self, options: dict[str, Any]) -> Any:
+        """The first host that answers in time and takes writes; the one that did so last is asked first."""
+        if len(self._hosts) <= 1:
+            return await asyncpg.connect(self._dsn, timeout=CONNECT_SECONDS_MAX, **options)
+        if not _names_target(self._dsn):
+            options["target_session_attrs"] = READ_WRITE
+        silence: BaseException | None = None
+        for host, port in tuple(self._hosts):
+            try:
+                connection = await asyncpg.connect(self._dsn, host=host, port=port, timeout=HOST_SECONDS_MAX, **options)
+            except (*SILENT, asyncpg.TargetServerAttributeNotMatched) as silent:
+                silence = silent
+                continue
+            self._hosts.remove((host, port))
+            self._hosts.insert(0, (host, port))
+            return connection
+        assert silence is not None
+        raise silence
+
+
+def check_isolation(isolation: str) -> None:
+    """READ COMMITTED is what every guarded write was written for."""
+    if isolation != "read committed":
+        raise SetupError(
+            problem=f"PostgreSQL runs transactions as {isolation}, though READ COMMITTED was asked for. "
+            "If a pooler stands in between, add pgbouncer=true to the URL."
+        )
+
+
+def is_open(connection: Any) -> bool:
+    """Whether anything can still be sent on it, as far as is known here."""
+    try:
+        return not connection.is_closed()
+    except asyncpg.InterfaceError:
+        # It was cut, and has left the pool with that.
+        return False
+
+
+def hosts(dsn: str) -> list[Host]:
+    """The hosts that an address names, in its order, each with its port if it has one."""
+    parts = urlsplit(dsn)
+    asked = parse_qs(parts.query)
+    named = parts.netloc.rpartition("@")[2] or asked.get("host", [""])[-1]
+    ports = asked.get("port", [""])[-1].split(",")
+    found: list[Host] = []
+    for place, one in enumerate(named.split(",") if named else ()):
+        host, _, port = one.rpartition(":") if _has_port(one) else (one, "", "")
+        port = port or (ports[place] if place < len(ports) else ports[-1])
+        found.append((unquote(host).strip("[]"), int(port) if port else None))
+    return found
+
+
+def _has_port(host: str) -> bool:
+    return not host.startswith("/") and host.rpartition(":")[2].isdigit() and (host.count(":") == 1 or "]:" in host)
+
+
+def _names_target(dsn: str) -> bool:
+    return "target_session_attrs" in parse_qs(urlsplit(dsn).query) or "PGTARGETSESSIONATTRS" in os.environ
+
+
+def _crowded(left: int) -> asyncpg.TooManyConnectionsError:
+    return asyncpg.TooManyConnectionsError(f"{left} backends of this process are still at work, so no more are opened")
+
+
+def _keep_alive(connection: Any) -> None:
+    """Let the operating system find out that the other end is gone, where it can."""
+    plug = connection._transport.get_extra_info("socket")  # noqa: SLF001 (asyncpg shows it in no other way)
+    if plug is None or plug.family not in {socket.AF_INET, socket.AF_INET6}:
+        return
+    plug.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in KEEP_ALIVE.items():
+        if option := getattr(socket, name, None):
+            plug.setsockopt(socket.IPPROTO_TCP, option, value)
+
+
+async def _reset(connection: Any) -> None:
+    """Every statement of ours leaves the session as it found it: nothing to reset, and no round trip for it."""

@@ -1,0 +1,386 @@
+"""The connections of the PostgreSQL store: none is lost without need, none is kept that no longer serves."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import asyncpg
+import pytest
+
+from earmark.clock import MovableClock
+from earmark.domain.policy import Policy
+from earmark.engine.asks import Decided, Hold
+from earmark.engine.engine import Engine
+from earmark.engine.ports import Look
+from earmark.errors import RowBusy, SetupError, StoreUnavailable
+from earmark.store import queries
+from earmark.store.postgres import connections
+from earmark.store.postgres import store as module
+from earmark.store.postgres.outages import only_reads
+from earmark.store.postgres.store import PostgresStore
+
+from .asks import EVENT, IDS, a_hold, a_play, an_extend
+from .support import VERBS, granted, in_time
+from .test_hung_database import served
+from .wire import TcpWire, Wire
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable
+
+PIDS = """
+    SELECT array_agg(pid) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'earmark'
+"""
+SECONDS = 0.4
+
+
+@pytest.fixture
+async def observer(postgres_url: str) -> AsyncIterator[Any]:
+    """Somebody else's connection, who also sets what is set for the whole database, until the test is over."""
+    connection = await asyncpg.connect(postgres_url)
+    yield connection
+    await connection.execute("SET default_transaction_read_only = off")
+    await connection.execute(f'ALTER DATABASE "{_name(postgres_url)}" RESET ALL')
+    await connection.close()
+
+
+@asynccontextmanager
+async def opened(url: str, **settings: Any) -> AsyncIterator[Engine]:
+    """An engine over a store of its own, with a play to sell."""
+    store = await PostgresStore.connect(url, clock=MovableClock())
+    engine = Engine(store, ids=IDS, **settings)
+    try:
+        if await store.read_event(EVENT) is None:
+            await engine.create(a_play())
+        yield engine
+    finally:
+        await engine.close()
+
+
+def _name(url: str) -> str:
+    return url.partition("?")[0].rpartition("/")[2]
+
+
+async def backends_used(observer: Any, times: int, ask: Callable[[int], Awaitable[object]]) -> int:
+    """How many backends a store has had in all, over so many requests."""
+    seen: set[int] = set()
+    for number in range(times):
+        await ask(number)
+        seen.update(await observer.fetchval(PIDS))
+    return len(seen)
+
+
+async def test_a_limit_per_buyer_for_all_events_costs_no_connections(postgres_url: str, observer: Any) -> None:
+    """A draft that finds that locks are needed leaves a connection on which nothing is under way."""
+    async with opened(postgres_url, policy=Policy(per_buyer_max=4)) as engine:
+
+        async def hold(number: int) -> None:
+            granted(await engine.hold(a_hold(units=1, buyer=f"buyer-{number}", ttl_seconds=1)))
+            engine.store._clock.advance(2)  # type: ignore[attr-defined]
+
+        assert await backends_used(observer, 50, hold) <= 4
+
+
+@pytest.mark.parametrize("raised", ["needs locks", "our own bug"])
+async def test_what_a_verb_raises_between_two_calls_costs_no_connection(
+    postgres_url: str, observer: Any, raised: str
+) -> None:
+    """As when a booking is cancelled whose payment a gateway has: money is decided under locks."""
+
+    async def work(transaction: Any) -> None:
+        await transaction.begin([], Look(bookings=[IDS.booking_id()]))
+        assert raised == "needs locks", "our own bug"
+        await transaction.lock_payments([IDS.payment_id()])
+
+    async with opened(postgres_url) as engine:
+
+        async def ask(_: int) -> None:
+            try:
+                await engine.store.transact(work, within=5, draft=True)
+            except AssertionError:
+                assert raised == "our own bug"
+
+        assert await backends_used(observer, 20, ask) <= 2
+
+
+async def hold_alone(engine: Engine, seat: str, *, within: float = SECONDS) -> Any:
+    """One hold, by the fast path."""
+    hold = partial(VERBS[Hold], batch=[a_hold(seat, buyer=seat)])
+    (outcome,) = await engine.store.transact(hold, within=within, draft=True)
+    return outcome
+
+
+@pytest.mark.parametrize("old", [True, False])
+async def test_an_old_connection_of_the_fast_path_is_not_used_again(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch, *, old: bool
+) -> None:
+    """A flow that something on the way has dropped without a word hurts nobody after its age; before, it hangs one."""
+    loop = asyncio.get_running_loop()
+    async with Wire(postgres_url) as wire, opened(wire.url) as engine:
+        granted(await hold_alone(engine, "A1", within=5))
+        wire.lose_questions()
+        began = loop.time
+        monkeypatch.setattr(loop, "time", lambda: began() + (3600 if old else 0))
+        try:
+            if old:
+                granted(await hold_alone(engine, "A2", within=5))
+            else:
+                with pytest.raises(StoreUnavailable):
+                    await hold_alone(engine, "A2")
+        finally:
+            wire.cut()
+
+
+async def test_the_operating_system_looks_after_connections_over_tcp(postgres_url: str) -> None:
+    """An idle one whose other end is gone is found dead, and so is one whose words are not acknowledged."""
+    async with (
+        TcpWire(postgres_url) as wire,
+        opened(wire.url) as engine,
+        engine.store._pool.acquire() as connection,  # type: ignore[attr-defined]
+    ):
+        plug = connection._transport.get_extra_info("socket")
+        assert plug.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+        assert plug.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 10
+        assert plug.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL) == 3
+        assert plug.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT) == 3
+        assert plug.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 5000
+
+
+async def test_a_read_on_a_broken_connection_is_tried_on_another(postgres_url: str) -> None:
+    """It changed nothing, so it may be asked again."""
+    async with Wire(postgres_url) as wire, opened(wire.url) as engine:
+        wire.lose_answers()
+        reading = asyncio.ensure_future(engine.store.read_event(EVENT))
+        await asyncio.sleep(0)
+        wire.cut()
+        assert (await in_time(reading)) is not None
+
+
+async def test_a_locked_transaction_on_a_broken_connection_is_tried_on_another(postgres_url: str) -> None:
+    """What was written before its commit was sent is rolled back, so the work is run again from its start."""
+    runs = 0
+
+    async def work(transaction: Any) -> Any:
+        nonlocal runs
+        runs += 1
+        await transaction.begin([])
+        if runs == 1:
+            wire.lose_answers()
+            asyncio.get_running_loop().call_soon(wire.cut)
+        return await transaction.lock_event(EVENT)
+
+    async with Wire(postgres_url) as wire, opened(wire.url) as engine:
+        assert (await in_time(engine.store.transact(work, within=5))).id == EVENT
+    assert runs == 2
+
+
+async def test_a_read_that_took_too_long_is_not_tried_again(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The time was for both attempts."""
+    asked: list[str] = []
+    monkeypatch.setattr(module, "READ_SECONDS", SECONDS)
+    async with Wire(postgres_url) as wire, opened(wire.url) as engine:
+        fetch = asyncpg.Connection.fetch
+
+        async def counted(self: Any, query: str, *arguments: Any, **named: Any) -> Any:
+            asked.append(query)
+            return await fetch(self, query, *arguments, **named)
+
+        monkeypatch.setattr(asyncpg.Connection, "fetch", counted)
+        wire.lose_answers()
+        with pytest.raises(StoreUnavailable):
+            await in_time(engine.store.read_event(EVENT))
+        wire.cut()
+    assert len(asked) == 1
+
+
+def test_only_what_changes_nothing_is_tried_again() -> None:
+    """By its text: no statement that writes or locks is taken for a read."""
+    files = ("queries.sql", "money.sql", "outbox.sql", "accounts.sql", "keys.sql", "live.sql", "upkeep.sql")
+    found = {name: only_reads(text) for file in files for name, text in queries.sql("postgres", file).items()}
+    assert {"tell_beats", "claim_payments", "clear_beats", "leave_beats", "lock_bookings", "claim_keys"} <= {
+        name for name, reads in found.items() if not reads
+    }
+    assert {"read_booking", "read_events", "list_bookings", "recall_seats"} <= {
+        name for name, reads in found.items() if reads
+    }
+
+
+async def test_a_value_that_cannot_be_sent_says_nothing_of_the_connection(postgres_url: str) -> None:
+    """It is refused once, and no other connection is replaced for it."""
+    runs = 0
+
+    async def work(transaction: Any) -> None:
+        nonlocal runs
+        runs += 1
+        await transaction._connection.fetch("SELECT $1::integer", 2**40)
+
+    async with opened(postgres_url) as engine:
+        store: Any = engine.store
+        before = store._connections._generation
+        with pytest.raises(asyncpg.DataError):
+            await store.transact(work, within=5)
+        assert (runs, store._connections._generation) == (1, before)
+
+
+@pytest.mark.parametrize("way", ["draft", "locks"])
+async def test_a_connection_to_a_server_that_takes_no_writes_is_ended(
+    postgres_url: str, observer: Any, way: str
+) -> None:
+    """The primary was demoted; once there is one again, the next request finds it."""
+    name = _name(postgres_url)
+    async with opened(postgres_url) as engine:
+        hold = partial(VERBS[Hold], batch=[a_hold("A1")])
+        await observer.execute(f'ALTER DATABASE "{name}" SET default_transaction_read_only = on')
+        await observer.fetchval(f"SELECT count(pg_terminate_backend(pid)) FROM unnest(({PIDS})) AS pid")
+        for _ in range(2):
+            with pytest.raises(StoreUnavailable):
+                await engine.store.transact(hold, within=5, draft=way == "draft")
+        await observer.execute("SET default_transaction_read_only = off")
+        await observer.execute(f'ALTER DATABASE "{name}" RESET default_transaction_read_only')
+        (outcome,) = await engine.store.transact(hold, within=5, draft=way == "draft")
+        granted(outcome)
+
+
+async def test_a_server_on_a_read_only_database_is_not_ready(postgres_url: str, observer: Any) -> None:
+    """Load balancers send nobody there, and the reason is told; once it takes writes it is ready again."""
+    name = _name(postgres_url)
+    async with served(postgres_url, seconds=5) as (client, _):
+        assert (await client.get("/readyz")).status_code == 200
+        await observer.execute(f'ALTER DATABASE "{name}" SET default_transaction_read_only = on')
+        await observer.fetchval(f"SELECT count(pg_terminate_backend(pid)) FROM unnest(({PIDS})) AS pid")
+        await client.get("/readyz")
+        told = await client.get("/readyz")
+        assert (told.status_code, told.json().get("why")) == (503, "read_only")
+        await observer.execute("SET default_transaction_read_only = off")
+        await observer.execute(f'ALTER DATABASE "{name}" RESET default_transaction_read_only')
+        await observer.fetchval(f"SELECT count(pg_terminate_backend(pid)) FROM unnest(({PIDS})) AS pid")
+        assert (await client.get("/readyz")).status_code == 200
+
+
+@asynccontextmanager
+async def a_frozen_host() -> AsyncIterator[tuple[int, list[asyncio.StreamWriter]]]:
+    """A machine that takes connections and never says a word; who came is listed."""
+    came: list[asyncio.StreamWriter] = []
+    server = await asyncio.start_server(lambda _, writer: came.append(writer), "127.0.0.1", 0)
+    try:
+        yield server.sockets[0].getsockname()[1], came
+    finally:
+        for writer in came:
+            writer.transport.abort()
+        server.close()
+
+
+async def test_a_frozen_host_does_not_use_up_the_time_of_the_next(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The old primary is frozen and its standby is one now: holds flow, and the frozen one is not asked each time."""
+    monkeypatch.setattr(connections, "HOST_SECONDS_MAX", SECONDS)
+    async with TcpWire(postgres_url) as wire, a_frozen_host() as (frozen, came):
+        url = wire.url.replace("127.0.0.1", f"127.0.0.1:{frozen},127.0.0.1")
+        async with opened(url) as engine:
+            granted(await hold_alone(engine, "A1", within=5))
+            async with engine.store._pool.acquire(), engine.store._pool.acquire():  # type: ignore[attr-defined]
+                assert len(came) == 1
+
+
+async def test_of_several_hosts_one_that_takes_writes_is_used(postgres_url: str, observer: Any) -> None:
+    """A standby that is named first is passed over; where none takes writes, there is no database."""
+    await observer.execute(f'ALTER DATABASE "{_name(postgres_url)}" SET default_transaction_read_only = on')
+    async with TcpWire(postgres_url) as wire:
+        url = wire.url.replace("127.0.0.1", f"127.0.0.1:{wire.port},127.0.0.1")
+        with pytest.raises(StoreUnavailable):
+            await PostgresStore.connect(url, clock=MovableClock())
+        alone = await PostgresStore.connect(wire.url, clock=MovableClock())
+        await alone.close()
+
+
+def test_the_hosts_of_an_address() -> None:
+    """As the driver reads them: in the authority or as parameters, with ports of their own or a common one."""
+    assert connections.hosts("postgresql://u:p@one:1,two:2/db") == [("one", 1), ("two", 2)]
+    assert connections.hosts("postgresql://one,two/db?port=7") == [("one", 7), ("two", 7)]
+    assert connections.hosts("postgresql:///db?host=/a,/b&port=1,2") == [("/a", 1), ("/b", 2)]
+    assert connections.hosts("postgresql://[::1]:5,[::2]/db") == [("::1", 5), ("::2", None)]
+    assert connections.hosts("postgresql:///db") == []
+
+
+async def test_a_database_that_is_gone_leaves_no_traceback_of_the_driver(
+    postgres_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Requests hear of it; the driver's own attempts to get its connections back are not for the log."""
+    async with Wire(postgres_url) as wire, opened(wire.url) as engine:
+        assert wire._server is not None
+        wire._server.close()
+        with caplog.at_level(logging.WARNING):
+            wire.cut()
+            for _ in range(3):
+                with pytest.raises(StoreUnavailable):
+                    await engine.store.read_event(EVENT)
+        assert [record.name for record in caplog.records if record.name.startswith(("asyncpg", "asyncio"))] == []
+
+
+async def test_a_roles_statement_timeout_makes_no_outage_of_a_locked_row(
+    postgres_url: str, observer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Shorter than the wait for a lock, it would cancel a batch of which most requests need another row."""
+    monkeypatch.setitem(module.SETTINGS, "lock_timeout", "300ms")
+    await observer.execute(f"ALTER DATABASE \"{_name(postgres_url)}\" SET statement_timeout = '100ms'")
+    async with opened(postgres_url, lanes=1) as engine:
+        holds = [a_hold(f"A{n}", buyer=f"buyer-{n}") for n in (1, 2, 3)]
+        async with observer.transaction():
+            await observer.execute("SELECT FROM seats WHERE id = 'A1' FOR UPDATE")
+            told = await asyncio.gather(*map(engine.hold, holds), return_exceptions=True)
+    assert [type(outcome) for outcome in told] == [RowBusy, Decided, Decided]
+
+
+@pytest.mark.parametrize("asked_for", [True, False])
+async def test_the_isolation_of_a_connection_is_what_drafts_rely_on(
+    postgres_url: str, observer: Any, monkeypatch: pytest.MonkeyPatch, *, asked_for: bool
+) -> None:
+    """Each new connection is asked. Something in between that drops what was asked for is refused at the start."""
+    await observer.execute(
+        f"ALTER DATABASE \"{_name(postgres_url)}\" SET default_transaction_isolation = 'repeatable read'"
+    )
+    if asked_for:
+        async with opened(postgres_url) as engine:
+            await engine.store.check()
+            return
+    monkeypatch.delitem(module.SETTINGS, "default_transaction_isolation")
+    with pytest.raises(SetupError, match="READ COMMITTED"):
+        async with opened(postgres_url) as engine:
+            await engine.store.check()
+
+
+async def test_a_booking_is_read_with_the_moment_at_which_it_was_read(postgres_url: str) -> None:
+    """It is extended in time, just after it was read: nobody is told that it has run out."""
+    async with opened(postgres_url) as engine:
+        held = granted(await engine.hold(a_hold("A1", ttl_seconds=60)))
+        store: Any = engine.store
+        read, clock = store._read, store._clock
+
+        async def read_and_let_time_pass(name: str, *arguments: object) -> Any:
+            found = await read(name, *arguments)
+            if name in {"read_booking", "read_seat"}:
+                store._read = read
+                granted(await engine.extend(an_extend(held)))
+                clock.advance(61)
+            return found
+
+        store._read = read_and_let_time_pass
+        now, booking = await store.read_booking(held.id)
+        assert booking is not None
+        assert now < booking.expires_at
+        held = booking
+        store._read = read_and_let_time_pass
+        seen = await store.read_map(EVENT, seat_id="A1")
+        assert seen.now < seen.seats[0].owner_expires_at
+
+
+async def test_a_seat_that_does_not_exist_is_not_on_the_map(postgres_url: str) -> None:
+    """The moment is read all the same."""
+    async with opened(postgres_url) as engine:
+        seen = await engine.store.read_map(EVENT, seat_id="Z99")  # type: ignore[arg-type]
+        assert seen.seats == []
