@@ -1,0 +1,249 @@
+"""A synchronous standby that is missing: commits hang, and nobody is told more than is known.
+
+The server is one of the file's own, for what is set here holds for all who use it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import asyncpg
+import pytest
+from tests.conftest import unavailable
+
+from earmark.clock import MovableClock
+from earmark.domain.journal import Key
+from earmark.engine.asks import Hold, Replayed
+from earmark.engine.engine import Engine
+from earmark.errors import Outage, OutcomeUnknown, StoreUnavailable
+from earmark.servers import ServerUnavailable, start_postgres
+from earmark.servers.postgres import URL_VARIABLE
+from earmark.store import postgres
+from earmark.store.postgres import PostgresStore
+
+from .asks import IDS, a_hold, a_play
+from .drafts import memo
+from .support import VERBS, granted, until
+from .test_hung_database import served
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+
+SECONDS = 0.3
+CONNECTIONS_MAX = 4
+SPARE = 2
+SEATS = [f"{row}{number}" for row in "AB" for number in range(1, 9)]
+BACKENDS = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'earmark'"
+WAITING = "SELECT pid FROM pg_stat_activity WHERE wait_event = 'SyncRep' LIMIT 1"
+
+
+@pytest.fixture(scope="module")
+def standby_url() -> Iterator[str]:
+    """A database on a server whose settings a test may change."""
+    if os.environ.get(URL_VARIABLE):
+        pytest.skip("NOT TESTED: settings of a server that somebody else runs are left alone.")
+    try:
+        server = start_postgres(settings={"fsync": "off", "autovacuum": "off"})
+    except ServerUnavailable as reason:
+        unavailable(reason)
+    with server:
+        asyncio.run(postgres.migrate(server.url()))
+        yield server.url()
+
+
+class Observer:
+    """Somebody who never waits for a standby."""
+
+    def __init__(self, connection: Any) -> None:
+        self.connection = connection
+
+    async def lose_standby(self) -> None:
+        """From now on commits wait for a standby that is not there."""
+        await self._set("'nobody_here'")
+
+    async def find_standby(self) -> None:
+        """From now on they wait for none, and those that wait are let go."""
+        await self._set("''")
+
+    async def waiting(self) -> int:
+        """A backend that waits for the standby."""
+        return int(await self.connection.fetchval(WAITING) or 0)
+
+    async def _set(self, names: str) -> None:
+        await self.connection.execute(f"ALTER SYSTEM SET synchronous_standby_names = {names}")
+        await self.connection.execute("SELECT pg_reload_conf()")
+        await until(lambda: self.connection.fetchval(f"SELECT current_setting('synchronous_standby_names') = {names}"))
+
+
+@pytest.fixture
+async def observer(standby_url: str) -> AsyncIterator[Observer]:
+    """For the length of a test, after which nothing waits any more."""
+    connection = await asyncpg.connect(standby_url, server_settings={"synchronous_commit": "local"})
+    observer = Observer(connection)
+    yield observer
+    await observer.find_standby()
+    await until(lambda: connection.fetchval(BACKENDS.replace("count(*)", "count(*) = 0")))
+    await connection.execute("SET session_replication_role = replica")
+    for table in ("journal", "buyer_totals", "seats", "pools", "bookings", "events"):
+        await connection.execute(f"DELETE FROM {table}")
+    await connection.close()
+
+
+@asynccontextmanager
+async def opened(url: str, **settings: Any) -> AsyncIterator[Engine]:
+    """An engine with little patience, and a play to sell."""
+    store = await PostgresStore.connect(url, clock=MovableClock(), connections_max=CONNECTIONS_MAX)
+    engine = Engine(store, ids=IDS, transaction_seconds_max=SECONDS, **settings)
+    try:
+        await engine.create(a_play())
+        yield engine
+    finally:
+        await engine.close()
+
+
+@pytest.fixture(autouse=True)
+def quick_lookups(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was lost is looked for at once."""
+    monkeypatch.setattr("earmark.engine.engine.LOOKUP_SECONDS", 0.01)
+
+
+@pytest.mark.parametrize("draft", [True, False])
+async def test_commits_that_hang_leave_few_backends(standby_url: str, observer: Observer, *, draft: bool) -> None:
+    """They are not ended by cutting their connections, so they count; once the standby is back, so is the shop."""
+    async with opened(standby_url) as engine:
+        await observer.lose_standby()
+        most = 0
+        for seat in SEATS:
+            hold = partial(VERBS[Hold], batch=[a_hold(seat, buyer=seat)])
+            with pytest.raises(Outage):
+                await engine.store.transact(hold, within=SECONDS, draft=draft)
+            most = max(most, await observer.connection.fetchval(BACKENDS))
+        assert most <= CONNECTIONS_MAX + SPARE
+        assert await engine.store.read_event(a_hold().event_id) is not None
+        await observer.find_standby()
+        hold = partial(VERBS[Hold], batch=[a_hold("A9")])
+
+        async def is_granted() -> bool:
+            try:
+                granted((await engine.store.transact(hold, within=5, draft=draft))[0])
+            except StoreUnavailable:
+                return False
+            return True
+
+        await until(is_granted)
+        assert not await engine.store.find_flaws(limit=10)
+
+
+async def test_a_server_whose_commits_hang_is_not_ready(
+    standby_url: str, observer: Observer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever hangs: requests are sent elsewhere until commits are answered again."""
+    monkeypatch.setattr("earmark.store.postgres.checks.HANGING_SECONDS", 0.1)
+    async with opened(standby_url) as engine, served(standby_url, seconds=5) as (client, _):
+        assert (await client.get("/readyz")).status_code == 200
+        await observer.lose_standby()
+        with pytest.raises(Outage):
+            await engine.hold(a_hold("A1"))
+
+        async def is_not_ready() -> bool:
+            told = await client.get("/readyz")
+            return (told.status_code, told.json().get("why")) == (503, "commits_hang")
+
+        await until(is_not_ready)
+        await observer.find_standby()
+
+        async def is_ready() -> bool:
+            return (await client.get("/readyz")).status_code == 200
+
+        await until(is_ready)
+
+
+@pytest.mark.parametrize("draft", [True, False])
+async def test_a_cancelled_wait_for_the_standby_leaves_the_outcome_unknown(
+    standby_url: str, observer: Observer, monkeypatch: pytest.MonkeyPatch, *, draft: bool
+) -> None:
+    """PostgreSQL reports success, with a warning: one machine alone has it, and to find it there proves nothing."""
+    monkeypatch.setattr("earmark.store.postgres.store.STANDBY_SECONDS", SECONDS, raising=False)
+    async with opened(standby_url) as engine:
+        engine._transaction_seconds_max = 5
+        ask = a_hold("A1", memo=memo())
+        await observer.lose_standby()
+        asked = asyncio.ensure_future(engine.run(VERBS[Hold], lambda: [ask], draft=draft))
+        await until(observer.waiting)
+        await observer.connection.execute("SELECT pg_cancel_backend($1)", await observer.waiting())
+        with pytest.raises(OutcomeUnknown):
+            await asked
+        owner = await observer.connection.fetchval("SELECT booking_id FROM seats WHERE id = 'A1'")
+        assert owner == ask.booking_id
+        await observer.find_standby()
+        assert isinstance(await engine.hold(a_hold("A1", memo=memo())), Replayed)
+
+
+async def test_a_commit_that_reached_the_standby_after_all_is_found(
+    standby_url: str, observer: Observer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The wait was cancelled, and the standby then came: what is looked up is there, and is answered."""
+    monkeypatch.setattr("earmark.store.postgres.store.STANDBY_SECONDS", 5.0, raising=False)
+    async with opened(standby_url) as engine:
+        engine._transaction_seconds_max = 5
+        ask = a_hold("A1")
+        await observer.lose_standby()
+        asked = asyncio.ensure_future(engine.run(VERBS[Hold], lambda: [ask], draft=True))
+        await until(observer.waiting)
+        first = await observer.waiting()
+        await observer.connection.execute("SELECT pg_cancel_backend($1)", first)
+
+        async def another_waits() -> bool:
+            return await observer.waiting() not in {0, first} or asked.done()
+
+        await until(another_waits)
+        assert not asked.done()
+        await observer.find_standby()
+        granted((await asked)[0])
+
+
+async def replay(engine: Engine, path: str) -> Any:
+    """The same request again, by one of the ways that lead to its stored answer."""
+    ask = a_hold("A1", memo=memo("k"))
+    assert ask.memo is not None
+    match path:
+        case "a batch without locks":
+            return (await engine.run(VERBS[Hold], lambda: [ask], draft=True))[0]
+        case "a batch under locks":
+            return (await engine.run(VERBS[Hold], lambda: [ask]))[0]
+        case "a hold that admission turned away":
+            return await engine._replays.answer(ask.memo)
+        case _:
+            return await engine.recall(Key(*ask.memo.key))
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["a batch without locks", "a batch under locks", "a hold that admission turned away", "the look-up of a key"],
+)
+async def test_a_replay_waits_for_the_standby_too(standby_url: str, observer: Observer, path: str) -> None:
+    """What is repeated may be on one machine alone: nobody is told so until the standby has it."""
+    async with opened(standby_url) as engine:
+        granted(await engine.hold(a_hold("A1", memo=memo("k"))))
+        await observer.lose_standby()
+        with pytest.raises(OutcomeUnknown):
+            await replay(engine, path)
+        assert await observer.waiting()
+        await observer.find_standby()
+        told = await replay(engine, path)
+        assert told.memory.status == 201
+
+
+async def test_without_a_standby_a_replay_writes_nothing(standby_url: str, observer: Observer) -> None:
+    """Nor does it ask: what is set is read with the key."""
+    async with opened(standby_url) as engine:
+        granted(await engine.hold(a_hold("A1", memo=memo("k"))))
+        store: Any = engine.store
+        store._sql = {**store._sql, "wait_for_standby": "SELECT 1 / 0"}
+        assert not await observer.waiting()
+        for path in ("a batch without locks", "a batch under locks"):
+            assert (await replay(engine, path)).memory.status == 201
