@@ -64,6 +64,7 @@ A = TypeVar("A", bound=Ask)
 T = TypeVar("T")
 
 RELIEF_LIMIT = 50
+VERBS_BATCHED = 5
 LOOKUPS_MAX = 5
 LOOKUP_SECONDS = 0.2
 LOOKUP_SECONDS_MAX = 2.0
@@ -103,7 +104,7 @@ class Engine:
             _line,
             self,
             lanes=lanes,
-            size_max=batch_size_max,
+            size_max=min(batch_size_max, store.requests_at_once_max(batches=lanes * VERBS_BATCHED) or batch_size_max),
             waiting_max=waiting_max,
             waiting_seconds_max=line_seconds_max,
             row_waits=self._row_waits,
