@@ -123,17 +123,27 @@ def _open_stripe(settings: Settings) -> dict[str, Gateway]:
 
 def open_locks(settings: Settings, *, prefix: str = "earmark") -> Locks:
     """The locks that the settings describe, where their Redis is."""
-    if settings.redis_url is None:
-        raise SetupError(problem="Say where the locks are: --redis redis://127.0.0.1:6379, or set EARMARK_REDIS_URL.")
+    addresses = lock_addresses(settings)
+    if not addresses:
+        raise SetupError(problem="Say where the locks are: --redis redis://127.0.0.1:6379, or set EARMARK_LOCKS_URL.")
     from earmark.locks import Locks
 
     return Locks.from_url(
-        settings.redis_url,
+        addresses,
         prefix=prefix,
         ttl=settings.lock_ttl_seconds,
         drift_factor=settings.redlock_drift_factor,
         retry_seconds=settings.redlock_retry_seconds,
     )
+
+
+def lock_addresses(settings: Settings) -> list[str]:
+    """Where the locks are: at addresses of their own, else at the first one of admission. None where neither is set."""
+    from earmark.locks.url import addresses_of
+
+    if settings.locks_url is not None:
+        return addresses_of(settings.locks_url)
+    return addresses_of(settings.redis_url)[:1] if settings.redis_url else []
 
 
 def _open_admission(redis_url: str, **times: Any) -> Admission:
