@@ -8,7 +8,7 @@ import pytest
 from tests.locks.topologies import ask
 
 from earmark.admission import script
-from earmark.admission.script import SOURCE, AdmissionScript, hint_in
+from earmark.admission.script import SOURCE, AdmissionScript, owner_in
 from earmark.locks.errors import LocksUnavailable
 from earmark.locks.redis.script import Call
 
@@ -89,7 +89,7 @@ RULES: dict[Callable[[Gate, Inside], Awaitable[bool]], tuple[bytes, bytes]] = {
     a_drop_leaves_who_is_in_flight: (b"found[i] and byte(found[i]) == HINT", b"found[i]"),
     a_mark_without_an_end_keeps_nobody_out: (b"left >= 0 and left <= TTL", b"left <= TTL"),
     a_mark_that_a_clock_set_back_has_made_long_keeps_nobody_out: (b"left >= 0 and left <= TTL", b"left >= 0"),
-    what_is_no_mark_keeps_nobody_out: (b"return 0\n  end", b"return -1\n  end"),
+    what_is_no_mark_keeps_nobody_out: (b"kind ~= FLIGHT) then\n    return 0", b"kind ~= FLIGHT) then\n    return -1"),
     a_claim_is_marked_whole_or_not_at_all: (b"if busy then\n    return busy\n  end", b""),
 }
 """Each rule, and the line of the script that carries it with what stands there when the rule is taken out."""
@@ -139,7 +139,8 @@ async def test_a_server_that_forgot_the_script_is_told_it_again(gate: Gate, serv
 def test_a_hint_says_whose_it_is_and_how_long_it_lasts_in_one_number() -> None:
     """Both fit beside each other into what Lua counts exactly."""
     largest = (1 << script.TOKEN_BITS) - 1
-    assert hint_in(largest * 8192 + 5000) == (largest, 5000)
+    assert owner_in(largest * 8192 + 5000) == (largest, 5000)
+    assert owner_in(-(largest * 8192 + 5000)) == (largest, 5000), "so does a mark in flight"
     assert largest * 8192 + 5000 < 1 << 53
 
 

@@ -263,7 +263,7 @@ async def test_a_seat_released_while_redis_is_cut_off_sells_again_within_five_se
         wire.hold()
         await cut_off.release(a_release(held))
         with pytest.raises(SeatsTaken):
-            await elsewhere.hold(a_hold("A1"))
+            await elsewhere.hold(a_hold("A1", buyer="eve"))
         assert 0 < inside(server).left_ms("A1") <= 5000
         await until_true(lambda: sells(elsewhere, "A1"))
         wire.flow()
@@ -314,7 +314,7 @@ def granted(answer: Answer) -> Booking:
 
 async def sells(engine: Engine, seat: str) -> bool:
     try:
-        await engine.hold(a_hold(seat))
+        await engine.hold(a_hold(seat, buyer="eve"))
     except SeatsTaken:
         return False
     return True

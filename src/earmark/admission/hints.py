@@ -9,6 +9,8 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
+from earmark.admission.script import request_in
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
@@ -33,10 +35,10 @@ class Hints:
         """Those of the seats that somebody else is known to have, and whose hint says so."""
         busy: dict[SeatId, int] = {}
         if self._seen:
-            seen, now = self._seen.get, self._clock()
+            seen, now, request = self._seen.get, self._clock(), request_in(token)
             for seat in seats:
                 hint = seen((event_id, seat))
-                if hint is not None and hint[0] > now and hint[1] != token:
+                if hint is not None and hint[0] > now and request_in(hint[1]) != request:
                     busy[seat] = hint[1]
         return busy
 
