@@ -201,7 +201,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     ] = 5.0
 
     admission_ttl_seconds: Annotated[
-        float, About("how long a mark or a hint in Redis lives at most", least=0.1, most=60)
+        float, About("how long a mark or a hint in Redis lives at most", least=0.1, most=5)
     ] = 5.0
     admission_timeout_seconds: Annotated[
         float, About("how long a hold waits for Redis before it passes without", least=0.001, most=60)

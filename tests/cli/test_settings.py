@@ -171,7 +171,7 @@ async def test_the_engine_is_set_as_the_settings_say(postgres_url: str) -> None:
         batch_size_max=6,
         batch_lanes_max=7,
         batch_waiting_max=8,
-        admission_ttl_seconds=9.0,
+        admission_ttl_seconds=4.0,
         admission_timeout_seconds=0.25,
     )
     engine = await wiring.engine_for(settings)
@@ -182,7 +182,7 @@ async def test_the_engine_is_set_as_the_settings_say(postgres_url: str) -> None:
         assert isinstance(engine.store, PostgresStore)
         assert engine.store._pool.get_max_size() == 5
         gate: Any = engine.admission
-        assert (gate._ttl_seconds, gate._lines[0].flights._patience) == (9.0, 0.25)
+        assert (gate._ttl_seconds, gate._lines[0].flights._patience) == (4.0, 0.25)
     finally:
         await engine.close()
 

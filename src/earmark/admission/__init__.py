@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from earmark.admission.gate import TTL_SECONDS, Counts, Gate, Pass
 from earmark.admission.hints import Hints
 from earmark.admission.redis import open_lines
+from earmark.errors import SetupError
 from earmark.locks import url as addresses
 
 if TYPE_CHECKING:
@@ -37,6 +38,10 @@ def open_admission(
     every time). `secret` goes into the hash of buyers, and is the same for all processes on one Redis: where it
     differs, a buyer's own seat is only told to be taken.
     """
+    if not 0 < ttl_seconds <= TTL_SECONDS:
+        raise SetupError(
+            problem=f"A mark or a hint lives at most {TTL_SECONDS:g} seconds (ttl_seconds), not {ttl_seconds!r}."
+        )
     addresses.check(addresses.Settings(prefix=prefix, timeout=timeout, queue_max=1))
     lines = open_lines(url, timeout=timeout, ttl_seconds=ttl_seconds)
     return Gate(lines, prefix=prefix, ttl_seconds=ttl_seconds, hints=Hints(seconds_max=remember_seconds), secret=secret)
