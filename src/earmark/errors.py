@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
 
-UNTOLD = frozenset({"transient", "lapses", "owners", "surely_new", "rows"})
+UNTOLD = frozenset({"transient", "lapses", "owners", "rows"})
 """What is for the program that handles an error, and not for whoever reads it."""
 
 
@@ -126,8 +126,6 @@ class SeatsTaken(Refusal):
     """In how many seconds each seat may come back by itself, as far as the store saw it taken."""
     owners: Mapping[str, Any] | None = field(default=None, repr=False)
     """Whose each seat is, as far as the store saw it: for admission, and never told to a caller."""
-    surely_new: bool = False
-    """Whether no earlier request with the same key can have been granted."""
 
 
 @dataclass(kw_only=True, eq=False)

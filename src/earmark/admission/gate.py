@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 import msgspec
 
 from earmark.admission import script
-from earmark.admission.hints import Doubts, Firsts, Hints
+from earmark.admission.hints import Doubts, Hints
 from earmark.errors import SeatsTaken
 from earmark.locks.breaker import BreakerState
 from earmark.locks.errors import LocksUnavailable
@@ -81,15 +81,14 @@ class _Refused:
     being served.
     """
 
-    __slots__ = ("_busy", "_surely_new")
+    __slots__ = ("_busy",)
 
-    def __init__(self, busy: list[SeatId], *, surely_new: bool) -> None:
+    def __init__(self, busy: list[SeatId]) -> None:
         self._busy = busy
-        self._surely_new = surely_new
 
     def __await__(self) -> Generator[None, None, NoReturn]:
         yield
-        raise SeatsTaken(seats=self._busy, transient=True, surely_new=self._surely_new)
+        raise SeatsTaken(seats=self._busy, transient=True)
 
 
 class Gate:
@@ -115,7 +114,6 @@ class Gate:
         self._hints = hints
         # As long as a mark and the hint that follows it may live: past that, a refusal is worth asking the store.
         self._doubts = Doubts(seconds_max=2 * ttl_seconds) if doubts is None else doubts
-        self._firsts = Firsts(seconds_max=2 * ttl_seconds)
         self._no_pass: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._no_pass.set_result(None)
 
@@ -135,7 +133,7 @@ class Gate:
                 self.counts.matched += 1
                 return self._no_pass
             self.counts.remembered += 1
-            return _Refused(list(busy), surely_new=self._firsts.know(event_id, busy))
+            return _Refused(list(busy))
         passed = Pass(self._line(event_id), self._names(event_id, seats), event_id, seats, token)
         try:
             asked = passed.line.flights.ask(script.admit(passed.names, token))
@@ -145,14 +143,9 @@ class Gate:
             return self._no_pass
         return self._hear(passed, asked)
 
-    def settle(self, passed: Pass | None, *, seconds: float, first: bool = False) -> None:
-        """The store granted it, for so long: whoever comes next is told without asking the store.
-
-        `first`: nobody ever had any of the seats before.
-        """
+    def settle(self, passed: Pass | None, *, seconds: float) -> None:
+        """The store granted it, for so long: whoever comes next is told without asking the store."""
         if passed is not None:
-            if first:
-                self._firsts.add(passed.event_id, passed.seats, passed.token)
             self._hints.forget(_refs(passed.event_id, passed.seats))
             self._turn_to_hints(passed, passed.names, seconds)
 
@@ -227,13 +220,11 @@ class Gate:
         """Refuse, unless this has been going on for too long."""
         event_id = passed.event_id
         busy: dict[SeatId, int] = {}
-        hinted: dict[SeatId, int] = {}
         for seat, said in zip(passed.seats, answer, strict=True):
             if said:
                 owner, left_ms = script.owner_in(said)
                 busy[seat] = owner
                 if said > 0:
-                    hinted[seat] = owner
                     self._hints.learn(event_id, seat, owner=owner, seconds=left_ms / 1000)
         if _may_own(passed.token, busy.values()):
             self.counts.matched += 1
@@ -243,7 +234,7 @@ class Gate:
             self.counts.bypassed += 1
             return
         self.counts.refused += 1
-        raise SeatsTaken(seats=list(busy), transient=True, surely_new=self._firsts.know(event_id, hinted))
+        raise SeatsTaken(seats=list(busy), transient=True)
 
     def _turn_to_hints(self, passed: Pass, names: tuple[str, ...], seconds: float, *, owner: int | None = None) -> None:
         # The store began to count after the pass was given: a hint that counts from the pass never outlives its hold.

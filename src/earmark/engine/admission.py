@@ -26,8 +26,8 @@ class Admission(Protocol):
         """
         ...
 
-    def settle(self, passed: Any, *, seconds: float, first: bool) -> None:
-        """The store granted it, for so long; `first` when nobody ever had any of the seats before."""
+    def settle(self, passed: Any, *, seconds: float) -> None:
+        """The store granted it, for so long."""
         ...
 
     def leave(

@@ -144,11 +144,10 @@ class Engine:
         try:
             key = ask.memo.key if ask.memo else None
             passed = await admission.admit(ask.event_id, ask.seats, buyer=ask.buyer, key=key)
-        except SeatsTaken as taken:
-            # A repeat gets its answer whatever became of its seats, if it can be one.
-            if ask.memo is None or taken.surely_new:
-                raise
-            if again := await self._replays.answer(ask.memo):
+        except SeatsTaken:
+            # A repeat gets its answer whatever became of its seats. Only the store knows whether it is one: a hint may
+            # be older than a sale at another server.
+            if ask.memo is not None and (again := await self._replays.answer(ask.memo)):
                 return again
             raise
         try:
@@ -161,7 +160,7 @@ class Engine:
             raise
         if isinstance(answer, Decided):
             left = (answer.value.expires_at - answer.now).total_seconds()
-            admission.settle(passed, seconds=left, first=answer.first)
+            admission.settle(passed, seconds=left)
         else:
             admission.leave(passed)
         return answer
