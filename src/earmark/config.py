@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 DATABASE_DEFAULT = "sqlite:///earmark.sqlite3"
 KEY_LENGTH_MIN = 16
+COMMAND_LINE = "command line"
 PORT_MAX = 65535
 WORKERS_MAX = 64
 DAY = 86_400
@@ -45,7 +46,15 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         About(
             "a Redis that refuses hopeless holds in front of the database, and tells other servers what happened; "
             "several URLs, divided by commas, share the events",
-            also=("REDIS_URL", "REDIS_URLS"),
+            also=("REDIS_URL",),
+        ),
+    ] = None
+    locks_url: Annotated[
+        str | None,
+        About(
+            "where the locks are: one URL, or three and more, divided by commas, for a Redlock; without it, the first "
+            "URL of `EARMARK_REDIS_URL`",
+            also=("REDIS_URLS",),
         ),
     ] = None
 
@@ -192,7 +201,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     ] = 5.0
 
     admission_ttl_seconds: Annotated[
-        float, About("how long a mark or a hint in Redis lives at most", least=0.1, most=60)
+        float, About("how long a mark or a hint in Redis lives at most", least=0.1, most=5)
     ] = 5.0
     admission_timeout_seconds: Annotated[
         float, About("how long a hold waits for Redis before it passes without", least=0.001, most=60)
@@ -321,10 +330,24 @@ SETTINGS = _table()
 
 def read(environment: Mapping[str, str], **given: object) -> Settings:
     """Settings from the command line, else from the environment, else the defaults."""
-    settings = Settings(**{origin.setting.name: origin.value for origin in trace(environment, **given)})  # type: ignore[arg-type]
+    origins = {origin.setting.name: origin for origin in trace(environment, **given)}
+    settings = Settings(**{name: origin.value for name, origin in origins.items()})  # type: ignore[arg-type]
     if settings.admin_key is not None and len(settings.admin_key) < KEY_LENGTH_MIN:
         raise SetupError(problem=f"EARMARK_ADMIN_KEY is shorter than {KEY_LENGTH_MIN} characters: choose a longer one.")
+    if settings.locks_url is not None:
+        _check_locks(settings.locks_url, origins["locks_url"].source)
     return settings
+
+
+def _check_locks(url: str, source: str) -> None:
+    from earmark.locks.url import SERVERS_MIN, addresses_of
+
+    if 1 < (count := len(addresses_of(url))) < SERVERS_MIN:
+        names = f"{'The command line' if source == COMMAND_LINE else source} names {count} servers for the locks"
+        raise SetupError(
+            problem=f"{names}: name one, or three or more for a Redlock. "
+            "Servers that share the events among them belong in EARMARK_REDIS_URL."
+        )
 
 
 def trace(environment: Mapping[str, str], **given: object) -> list[Origin]:
@@ -336,7 +359,7 @@ def trace(environment: Mapping[str, str], **given: object) -> list[Origin]:
 
 def _find(setting: Setting, environment: Mapping[str, str], given: Any) -> Origin:
     if given is not None:
-        return Origin(setting=setting, value=given, source="command line")
+        return Origin(setting=setting, value=given, source=COMMAND_LINE)
     for variable in (setting.variable, *setting.about.also):
         if text := environment.get(variable):
             return Origin(setting=setting, value=_parse(setting, variable, text), source=variable)

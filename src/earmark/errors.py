@@ -9,7 +9,7 @@ Errors carry facts; the door (`earmark.api`) turns them into sentences for buyer
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
 
-UNTOLD = frozenset({"transient", "lapses", "surely_new", "rows"})
+UNTOLD = frozenset({"transient", "lapses", "owners", "rows"})
 """What is for the program that handles an error, and not for whoever reads it."""
 
 
@@ -124,8 +124,8 @@ class SeatsTaken(Refusal):
     transient: bool = False
     lapses: Mapping[str, float] | None = None
     """In how many seconds each seat may come back by itself, as far as the store saw it taken."""
-    surely_new: bool = False
-    """Whether no earlier request with the same key can have been granted."""
+    owners: Mapping[str, Any] | None = field(default=None, repr=False)
+    """Whose each seat is, as far as the store saw it: for admission, and never told to a caller."""
 
 
 @dataclass(kw_only=True, eq=False)

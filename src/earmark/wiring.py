@@ -22,9 +22,10 @@ if TYPE_CHECKING:
 
     from earmark.config import Settings
     from earmark.engine.accounts import Accounts
+    from earmark.engine.admission import Admission
     from earmark.engine.gateway import Gateway
     from earmark.engine.observer import Observer
-    from earmark.engine.ports import Admission, Clock, Store
+    from earmark.engine.ports import Clock, Store
     from earmark.locks import Locks
     from earmark.publish.news import Feed
     from earmark.publish.redis import Listener
@@ -54,7 +55,12 @@ async def engine_for(settings: Settings, *, observer: Observer | None = None) ->
         settings.database_url,
         redis_url=settings.redis_url,
         connections_max=settings.database_connections_max,
-        admit={"timeout": settings.admission_timeout_seconds, "ttl_seconds": settings.admission_ttl_seconds},
+        admit={
+            "timeout": settings.admission_timeout_seconds,
+            "ttl_seconds": settings.admission_ttl_seconds,
+            # What signs buyers' tokens, and all servers have: see `Gate`.
+            "secret": settings.secret or settings.admin_key,
+        },
         policy=policy,
         request_seconds_max=settings.request_seconds_max,
         observer=observer,
@@ -72,7 +78,7 @@ async def open_engine(
     redis_url: str | None = None,
     clock: Clock | None = None,
     connections_max: int = CONNECTIONS_MAX,
-    admit: Mapping[str, float] | None = None,
+    admit: Mapping[str, Any] | None = None,
     **limits: Any,
 ) -> Engine:
     """An engine on a database whose schema is current; with a Redis, hopeless holds are refused in front of it."""
@@ -123,12 +129,13 @@ def _open_stripe(settings: Settings) -> dict[str, Gateway]:
 
 def open_locks(settings: Settings, *, prefix: str = "earmark") -> Locks:
     """The locks that the settings describe, where their Redis is."""
-    if settings.redis_url is None:
-        raise SetupError(problem="Say where the locks are: --redis redis://127.0.0.1:6379, or set EARMARK_REDIS_URL.")
+    addresses = lock_addresses(settings)
+    if not addresses:
+        raise SetupError(problem="Say where the locks are: --redis redis://127.0.0.1:6379, or set EARMARK_LOCKS_URL.")
     from earmark.locks import Locks
 
     return Locks.from_url(
-        settings.redis_url,
+        addresses,
         prefix=prefix,
         ttl=settings.lock_ttl_seconds,
         drift_factor=settings.redlock_drift_factor,
@@ -136,12 +143,21 @@ def open_locks(settings: Settings, *, prefix: str = "earmark") -> Locks:
     )
 
 
-def _open_admission(redis_url: str, **times: Any) -> Admission:
+def lock_addresses(settings: Settings) -> list[str]:
+    """Where the locks are: at addresses of their own, else at the first one of admission. None where neither is set."""
+    from earmark.locks.url import addresses_of
+
+    if settings.locks_url is not None:
+        return addresses_of(settings.locks_url)
+    return addresses_of(settings.redis_url)[:1] if settings.redis_url else []
+
+
+def _open_admission(redis_url: str, **options: Any) -> Admission:
     try:
         from earmark.admission import open_admission
     except ImportError as missing:
         raise SetupError(problem="Redis needs an extra: pip install 'earmark[redis]'") from missing
-    return open_admission(redis_url, **times)
+    return open_admission(redis_url, **options)
 
 
 def open_news(redis_url: str | None) -> News | None:

@@ -1,4 +1,10 @@
-"""Real servers for the acceptance tests: one on SQLite, two on one PostgreSQL, started once and shared.
+"""Real servers for the acceptance tests, started once and shared.
+
+    sqlite    one server
+    postgres  two servers on one PostgreSQL
+    redis     the same with one Redis, as it is shipped; whoever calls "the server" takes turns between both
+
+With Redis only the files in `WITH_REDIS` are run, and all of them with the long proofs.
 
 Every test makes events of its own, so that sharing a server costs no independence. Nobody sweeps: what is promised
 about holds whose time is over must be true without a worker that writes it down.
@@ -9,11 +15,12 @@ from __future__ import annotations
 import os
 import resource
 from contextlib import AsyncExitStack, ExitStack
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from earmark.servers import Postgres, ServerUnavailable, start_postgres
+from earmark.servers import Postgres, ServerUnavailable, Valkey, start_postgres, start_valkey
 
 from .support import LIVE, Caller, Service, become_guest, calling, migrate, serve, unique
 
@@ -23,6 +30,20 @@ if TYPE_CHECKING:
 
 LOG_LINES_SHOWN = 60
 OPEN_FILES = 4096
+PROOF = bool(os.environ.get("EARMARK_PROOF"))
+WITH_REDIS = ("test_races", "test_idempotency", "test_ownership", "test_life")
+KINDS = {"service": ("sqlite", "postgres"), "services": ("postgres",), "fleet": ("sqlite", "postgres")}
+"""On which databases the fixtures are without Redis."""
+NAMES = {"sqlite": "one-on-sqlite", "postgres": "two-on-postgres", "redis": "two-on-postgres-and-redis"}
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Each test on every set-up that its servers come in."""
+    for fixture, kinds in KINDS.items():
+        if fixture in metafunc.fixturenames:
+            redis = ("redis",) if PROOF or metafunc.module.__name__.rpartition(".")[2] in WITH_REDIS else ()
+            names = [NAMES[kind] if fixture == "fleet" else kind for kind in (*kinds, *redis)]
+            metafunc.parametrize(fixture, (*kinds, *redis), ids=names, indirect=True)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -113,22 +134,54 @@ def on_postgres(new_database: Callable[[str], str], log_directory: Path) -> Iter
         yield (first, second)
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
-def service(request: pytest.FixtureRequest) -> Service:
-    """One server, on each database in turn."""
-    found: tuple[Service, ...] = request.getfixturevalue(f"on_{request.param}")
-    return found[0]
+@pytest.fixture(scope="session")
+def valkey() -> Iterator[Valkey]:
+    try:
+        server = start_valkey()
+    except ServerUnavailable as error:
+        if os.environ.get("CI"):
+            raise
+        pytest.skip(f"NOTHING IS ACCEPTED WITH REDIS HERE: {error}")
+    with server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def on_redis(new_database: Callable[[str], str], valkey: Valkey, log_directory: Path) -> Iterator[tuple[Service, ...]]:
+    url = new_database("postgres")
+    settings: dict[str, Any] = {
+        "EARMARK_REDIS_URL": valkey.url,
+        # A map shows what another server did after a quarter of a second, which callers who take turns would notice.
+        "EARMARK_MAP_CACHE_SECONDS": "0",
+    }
+    with ExitStack() as stack:
+        first = serve("--no-sweep", database=url, directory=log_directory, **settings)
+        stack.callback(first.stop)
+        second = serve("--no-sweep", database=url, directory=log_directory, key=first.key, **settings)
+        stack.callback(second.stop)
+        yield (first, second)
 
 
 @pytest.fixture
-def services(on_postgres: tuple[Service, ...]) -> tuple[Service, ...]:
+def service(request: pytest.FixtureRequest) -> Service:
+    """One server, on each database in turn; with Redis two that look like one."""
+    first, *others = _servers(request)
+    return replace(first, other_ports=tuple(one.port for one in others)) if request.param == "redis" else first
+
+
+@pytest.fixture
+def services(request: pytest.FixtureRequest) -> tuple[Service, ...]:
     """Two server processes that share one PostgreSQL."""
-    return on_postgres
+    return _servers(request)
 
 
-@pytest.fixture(params=["sqlite", "postgres"], ids=["one-on-sqlite", "two-on-postgres"])
+@pytest.fixture
 def fleet(request: pytest.FixtureRequest) -> tuple[Service, ...]:
     """All servers of a database: one process on SQLite, two on PostgreSQL."""
+    return _servers(request)
+
+
+def _servers(request: pytest.FixtureRequest) -> tuple[Service, ...]:
     found: tuple[Service, ...] = request.getfixturevalue(f"on_{request.param}")
     return found
 

@@ -89,7 +89,7 @@ async def test_a_refusal_is_decided_anew(shop: Caller) -> None:
         refused(response, 409, "seats_taken")
         assert not replayed(response)
     answered(await shop.release(theirs["id"]), 200)
-    mine = answered(await shop.hold(event, seats=["A1"], idempotency_key=key), 201)
+    mine = await shop.held_again(event, seats=["A1"], idempotency_key=key)
     again = await shop.hold(event, seats=["A1"], idempotency_key=key)
     assert answered(again, 201)["id"] == mine["id"]
     assert replayed(again)

@@ -7,8 +7,11 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.locks.topologies import ask
 
-from earmark.admission import script
-from earmark.admission.script import SOURCE, AdmissionScript, hint_in
+from earmark import config
+from earmark.admission import open_admission, script
+from earmark.admission.gate import TTL_SECONDS
+from earmark.admission.script import SOURCE, AdmissionScript, owner_in
+from earmark.errors import SetupError
 from earmark.locks.errors import LocksUnavailable
 from earmark.locks.redis.script import Call
 
@@ -89,7 +92,7 @@ RULES: dict[Callable[[Gate, Inside], Awaitable[bool]], tuple[bytes, bytes]] = {
     a_drop_leaves_who_is_in_flight: (b"found[i] and byte(found[i]) == HINT", b"found[i]"),
     a_mark_without_an_end_keeps_nobody_out: (b"left >= 0 and left <= TTL", b"left <= TTL"),
     a_mark_that_a_clock_set_back_has_made_long_keeps_nobody_out: (b"left >= 0 and left <= TTL", b"left >= 0"),
-    what_is_no_mark_keeps_nobody_out: (b"return 0\n  end", b"return -1\n  end"),
+    what_is_no_mark_keeps_nobody_out: (b"kind ~= FLIGHT) then\n    return 0", b"kind ~= FLIGHT) then\n    return -1"),
     a_claim_is_marked_whole_or_not_at_all: (b"if busy then\n    return busy\n  end", b""),
 }
 """Each rule, and the line of the script that carries it with what stands there when the rule is taken out."""
@@ -139,8 +142,48 @@ async def test_a_server_that_forgot_the_script_is_told_it_again(gate: Gate, serv
 def test_a_hint_says_whose_it_is_and_how_long_it_lasts_in_one_number() -> None:
     """Both fit beside each other into what Lua counts exactly."""
     largest = (1 << script.TOKEN_BITS) - 1
-    assert hint_in(largest * 8192 + 5000) == (largest, 5000)
+    assert owner_in(largest * 8192 + 5000) == (largest, 5000)
+    assert owner_in(-(largest * 8192 + 5000)) == (largest, 5000), "so does a mark in flight"
     assert largest * 8192 + 5000 < 1 << 53
+
+
+async def hint_as_read(gate: Gate, seat: str) -> tuple[int, int, int]:
+    """The token whose hint it is, the token that the answer is read as, and the time left that is read."""
+    found = await passed(gate.admit(EVENT, seats(seat)))
+    gate.settle(found, seconds=600)
+    [said] = await found.line.flights.ask(script.admit(found.names, found.token + 1))
+    return found.token, *owner_in(said)
+
+
+async def test_a_hint_of_the_longest_life_is_read_rightly(server: Valkey, open_gate: Callable[..., Gate]) -> None:
+    """Whose it is and how long it lasts."""
+    token, read, left_ms = await hint_as_read(open_gate(server.url, ttl_seconds=TTL_SECONDS), "A1")
+    assert read == token
+    assert 0 < left_ms <= TTL_SECONDS * 1000
+
+
+async def test_control_a_hint_that_lives_longer_is_read_as_somebody_elses(
+    server: Valkey, open_gate: Callable[..., Gate]
+) -> None:
+    """Its milliseconds run over into the token: so no setting allows it."""
+    token, read, left_ms = await hint_as_read(open_gate(server.url, ttl_seconds=16.0), "A1")
+    assert read == token + 1
+    assert left_ms < 8192
+
+
+@pytest.mark.parametrize("ttl_seconds", [0.0, -1.0, 5.001, 8.192, 60.0, float("nan")])
+async def test_a_life_that_cannot_be_read_is_refused(ttl_seconds: float) -> None:
+    """Also of a program that opens admission by itself."""
+    with pytest.raises(SetupError, match="at most 5 seconds"):
+        open_admission("redis://127.0.0.1:1", ttl_seconds=ttl_seconds)
+
+
+@pytest.mark.parametrize("text", ["5.001", "8.192", "60"])
+def test_no_setting_lets_marks_and_hints_live_longer(text: str) -> None:
+    """It is refused at start, with the bound."""
+    with pytest.raises(SetupError, match=r"EARMARK_ADMISSION_TTL_SECONDS must be a number from 0.1 to 5, not"):
+        config.read({"EARMARK_ADMISSION_TTL_SECONDS": text})
+    assert config.read({"EARMARK_ADMISSION_TTL_SECONDS": "5"}).admission_ttl_seconds == TTL_SECONDS
 
 
 ONE, TWO = Call(("k",), ("a", 1, 7)), Call(("k", "l"), ("a", 2, 7))

@@ -263,7 +263,7 @@ async def test_a_seat_released_while_redis_is_cut_off_sells_again_within_five_se
         wire.hold()
         await cut_off.release(a_release(held))
         with pytest.raises(SeatsTaken):
-            await elsewhere.hold(a_hold("A1"))
+            await elsewhere.hold(a_hold("A1", buyer="eve"))
         assert 0 < inside(server).left_ms("A1") <= 5000
         await until_true(lambda: sells(elsewhere, "A1"))
         wire.flow()
@@ -314,7 +314,7 @@ def granted(answer: Answer) -> Booking:
 
 async def sells(engine: Engine, seat: str) -> bool:
     try:
-        await engine.hold(a_hold(seat))
+        await engine.hold(a_hold(seat, buyer="eve"))
     except SeatsTaken:
         return False
     return True
@@ -348,6 +348,24 @@ async def test_a_repeat_gets_its_answer_though_others_were_refused_meanwhile(
         await engine.hold(a_hold("A1", buyer="eve"))
     await until(lambda: inside(server).kind("A1") == "h")
     assert memory(await engine.hold(a_hold("A1", memo=MEMO))) == memory(first)
+
+
+async def test_a_repeat_gets_its_answer_at_a_server_whose_hint_is_older_than_the_sale(
+    database_url: str, open_engine: Callable[..., Awaitable[Engine]], server: Valkey
+) -> None:
+    """One server gave the seat to its first owner ever; another has sold it since, and the hint did not hear of it."""
+    await empty(server)
+    here, there = [await open_engine(database_url, server.url, patient=True) for _ in range(2)]
+    first = granted(await here.hold(a_hold("A1", buyer="ann")))
+    await until(lambda: inside(server).kind("A1") == "h")
+    hint = ask(server, "GET", inside(server).name("A1"))
+    await there.release(a_release(first))
+    sold = await there.hold(a_hold("A1", buyer="eve", memo=MEMO))
+    await until(lambda: inside(server).kind("A1") == "h")
+    inside(server).write("A1", hint, "PX", "5000")
+    with pytest.raises(SeatsTaken):
+        await here.hold(a_hold("A1", buyer="dan"))
+    assert memory(await here.hold(a_hold("A1", buyer="eve", memo=MEMO))) == memory(sold)
 
 
 async def test_a_repeat_gets_its_answer_though_the_seat_is_another_buyers_by_now(

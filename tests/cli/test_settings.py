@@ -68,7 +68,7 @@ def test_no_secret_is_shown(bare: pytest.MonkeyPatch, capsys: pytest.CaptureFixt
         if setting.about.secret:
             bare.setenv(setting.variable, SECRET)
     bare.setenv("EARMARK_DATABASE_URL", f"postgresql://shop:{SECRET}@db/shop?sslmode=require")
-    bare.setenv("REDIS_URLS", f"redis://:{SECRET}@one:6379/0,redis://u:{SECRET}@two:6379/0")
+    bare.setenv("REDIS_URL", f"redis://:{SECRET}@one:6379/0,redis://u:{SECRET}@two:6379/0")
     for arguments in ((), ("--json",)):
         code, out = run(capsys, *arguments)
         assert code == 0
@@ -171,7 +171,7 @@ async def test_the_engine_is_set_as_the_settings_say(postgres_url: str) -> None:
         batch_size_max=6,
         batch_lanes_max=7,
         batch_waiting_max=8,
-        admission_ttl_seconds=9.0,
+        admission_ttl_seconds=4.0,
         admission_timeout_seconds=0.25,
     )
     engine = await wiring.engine_for(settings)
@@ -182,7 +182,7 @@ async def test_the_engine_is_set_as_the_settings_say(postgres_url: str) -> None:
         assert isinstance(engine.store, PostgresStore)
         assert engine.store._pool.get_max_size() == 5
         gate: Any = engine.admission
-        assert (gate._ttl_seconds, gate._lines[0].flights._patience) == (9.0, 0.25)
+        assert (gate._ttl_seconds, gate._lines[0].flights._patience) == (4.0, 0.25)
     finally:
         await engine.close()
 
@@ -191,7 +191,7 @@ async def test_locks_are_set_as_the_settings_say() -> None:
     """How long one lives, and how a Redlock is relied on and asked for again."""
     urls = ",".join(f"redis://127.0.0.1:{port}" for port in (1, 2, 3))
     settings = config.Settings(
-        redis_url=urls, lock_ttl_seconds=5.0, redlock_drift_factor=0.1, redlock_retry_seconds=0.5
+        locks_url=urls, lock_ttl_seconds=5.0, redlock_drift_factor=0.1, redlock_retry_seconds=0.5
     )
     locks = wiring.open_locks(settings)
     assert locks.ttl == 5.0

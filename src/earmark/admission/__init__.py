@@ -1,7 +1,7 @@
 """Admission: a quick no in front of the store, by Redis. It never decides a sale.
 
 admission = open_admission("redis://localhost:6379/0")
-passed = await admission.admit(event_id, seats)      # raises SeatsTaken when it is hopeless now
+passed = await admission.admit(event_id, seats, buyer=buyer)      # raises SeatsTaken when it is hopeless now
 ...                                                  # the store decides
 admission.settle(passed, seconds=600)                # or admission.leave(passed)
 """
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from earmark.admission.gate import TTL_SECONDS, Counts, Gate, Pass
 from earmark.admission.hints import Hints
 from earmark.admission.redis import open_lines
+from earmark.errors import SetupError
 from earmark.locks import url as addresses
 
 if TYPE_CHECKING:
@@ -28,13 +29,19 @@ def open_admission(
     timeout: float = 0.1,
     ttl_seconds: float = TTL_SECONDS,
     remember_seconds: float = 0.1,
+    secret: str | None = None,
 ) -> Gate:
     """Admission by the Redis at this address, for the event loop that runs now. It connects when it is first used.
 
     `timeout` is how long a request waits for Redis before it passes without; `ttl_seconds` is how long a mark or a
     hint lives at most; `remember_seconds` is how long this process remembers a hint that it has seen (0: it asks
-    every time).
+    every time). `secret` goes into the hash of buyers, and is the same for all processes on one Redis: where it
+    differs, a buyer's own seat is only told to be taken.
     """
+    if not 0 < ttl_seconds <= TTL_SECONDS:
+        raise SetupError(
+            problem=f"A mark or a hint lives at most {TTL_SECONDS:g} seconds (ttl_seconds), not {ttl_seconds!r}."
+        )
     addresses.check(addresses.Settings(prefix=prefix, timeout=timeout, queue_max=1))
     lines = open_lines(url, timeout=timeout, ttl_seconds=ttl_seconds)
-    return Gate(lines, prefix=prefix, ttl_seconds=ttl_seconds, hints=Hints(seconds_max=remember_seconds))
+    return Gate(lines, prefix=prefix, ttl_seconds=ttl_seconds, hints=Hints(seconds_max=remember_seconds), secret=secret)

@@ -7,11 +7,16 @@
 Nothing is ever sold by what stands in Redis, and nothing is refused for good by it: a refusal from here is transient.
 When Redis is silent, slow, gone or talks nonsense, requests pass as if it were not there. Marks and hints live for
 5 seconds at most, whoever dies or is cut off; a hint ends with its hold, and with release, expiry and cancellation.
+
+Marks and hints carry 12 bits of a hash of the buyer. Where they match those of the asker, the seat may be the asker's
+own, and the store is asked: it alone knows, and says `yours`. Two buyers with the same bits cost one look at the store.
+A secret goes into the hash: who notices a match (its refusal comes more slowly) cannot try other buyers' names on it.
 """
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import random
 import zlib
 from typing import TYPE_CHECKING, Any, Final, NoReturn
@@ -19,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 import msgspec
 
 from earmark.admission import script
-from earmark.admission.hints import Doubts, Firsts, Hints
+from earmark.admission.hints import Doubts, Hints
 from earmark.errors import SeatsTaken
 from earmark.locks.errors import LocksUnavailable
 
@@ -27,14 +32,16 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Generator, Iterable, Mapping, Sequence
 
     from earmark.admission.redis import Line
-    from earmark.domain.ids import EventId, SeatId, SeatRef
+    from earmark.domain.ids import Buyer, EventId, SeatId, SeatRef
     from earmark.domain.journal import Key
 
 TTL_SECONDS: Final = 5.0
 SEATS_MAX: Final = 100
 """A larger claim goes straight to the store: a script over so many keys would keep everybody else waiting."""
-_UNKEYED: Final = 1 << 32
-"""Tokens from here on are random; below it they are made from an idempotency key."""
+_UNKEYED: Final = 1 << (script.REQUEST_BITS - 1)
+"""Requests from here on are numbered at random; below it by their idempotency key."""
+_BUYERS: Final = (1 << script.BUYER_BITS) - 1
+_NOBODY: Final = 0
 
 
 class Pass:
@@ -62,6 +69,8 @@ class Counts(msgspec.Struct):
     """Refused by a hint that this process remembered."""
     bypassed: int = 0
     """Let through unasked: Redis was not there in time, or was not believed."""
+    matched: int = 0
+    """Let through because a seat may be the buyer's own: the store is asked."""
 
 
 class _Refused:
@@ -71,45 +80,59 @@ class _Refused:
     being served.
     """
 
-    __slots__ = ("_busy", "_surely_new")
+    __slots__ = ("_busy",)
 
-    def __init__(self, busy: list[SeatId], *, surely_new: bool) -> None:
+    def __init__(self, busy: list[SeatId]) -> None:
         self._busy = busy
-        self._surely_new = surely_new
 
     def __await__(self) -> Generator[None, None, NoReturn]:
         yield
-        raise SeatsTaken(seats=self._busy, transient=True, surely_new=self._surely_new)
+        raise SeatsTaken(seats=self._busy, transient=True)
 
 
 class Gate:
     """Admission over one Redis (a server, a Sentinel's primary, a cluster), or over several that share the events."""
 
     def __init__(
-        self, lines: Sequence[Line], *, prefix: str, ttl_seconds: float, hints: Hints, doubts: Doubts | None = None
+        self,
+        lines: Sequence[Line],
+        *,
+        prefix: str,
+        ttl_seconds: float,
+        hints: Hints,
+        doubts: Doubts | None = None,
+        secret: str | None = None,
     ) -> None:
         self.counts = Counts()
+        self._hash = hashlib.blake2s(
+            key=hashlib.sha256(secret.encode()).digest() if secret else b"", person=b"admit", digest_size=4
+        )
         self._lines = lines
         self._prefix = prefix
         self._ttl_seconds = ttl_seconds
         self._hints = hints
         # As long as a mark and the hint that follows it may live: past that, a refusal is worth asking the store.
         self._doubts = Doubts(seconds_max=2 * ttl_seconds) if doubts is None else doubts
-        self._firsts = Firsts(seconds_max=2 * ttl_seconds)
         self._no_pass: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._no_pass.set_result(None)
 
-    def admit(self, event_id: EventId, seats: tuple[SeatId, ...], *, key: Key | None = None) -> Awaitable[Pass | None]:
+    def admit(
+        self, event_id: EventId, seats: tuple[SeatId, ...], *, buyer: Buyer | None = None, key: Key | None = None
+    ) -> Awaitable[Pass | None]:
         """A pass, or none when Redis was not asked or did not answer; raises `SeatsTaken` when it is hopeless now.
 
-        The same request again, which shows by its idempotency key, is no rival of itself.
+        The same request again, which shows by its idempotency key, is no rival of itself. A seat that may be the
+        buyer's own already is for the store to judge: there is no pass then either.
         """
         if not seats or len(seats) > SEATS_MAX or not _is_plain(event_id, seats):
             return self._no_pass
-        token = self._token(key)
+        token = script.token_of(_request(key), self._buyer_hash(event_id, buyer))
         if busy := self._hints.busy(event_id, seats, token):
+            if _may_own(token, busy.values()):
+                self.counts.matched += 1
+                return self._no_pass
             self.counts.remembered += 1
-            return _Refused(list(busy), surely_new=self._firsts.know(event_id, busy))
+            return _Refused(list(busy))
         passed = Pass(self._line(event_id), self._names(event_id, seats), event_id, seats, token)
         try:
             asked = passed.line.flights.ask(script.admit(passed.names, token))
@@ -119,31 +142,34 @@ class Gate:
             return self._no_pass
         return self._hear(passed, asked)
 
-    def settle(self, passed: Pass | None, *, seconds: float, first: bool = False) -> None:
-        """The store granted it, for so long: whoever comes next is told without asking the store.
-
-        `first`: nobody ever had any of the seats before.
-        """
+    def settle(self, passed: Pass | None, *, seconds: float) -> None:
+        """The store granted it, for so long: whoever comes next is told without asking the store."""
         if passed is not None:
-            if first:
-                self._firsts.add(passed.event_id, passed.seats, passed.token)
             self._hints.forget(_refs(passed.event_id, passed.seats))
             self._turn_to_hints(passed, passed.names, seconds)
 
-    def leave(self, passed: Pass | None, *, taken: Mapping[str, float] | None = None) -> None:
+    def leave(
+        self,
+        passed: Pass | None,
+        *,
+        taken: Mapping[str, float] | None = None,
+        owners: Mapping[str, Buyer] | None = None,
+    ) -> None:
         """The store refused it, or nobody knows: the way is free for the next.
 
-        `taken` says which of the seats somebody else has and for how many seconds, where the store said so: these
-        become hints, or a sold seat would send one request after the other to the store.
+        `taken` says which of the seats somebody has and for how many seconds, and `owners` who, where the store said
+        so: these become hints, or a sold seat would send one request after the other to the store.
         """
         if passed is None:
             return
         self._hints.forget(_refs(passed.event_id, passed.seats))
         rest = passed.names
         if taken:
-            known = {name: taken[seat] for seat, name in zip(passed.seats, rest, strict=True) if seat in taken}
-            for name, seconds in known.items():
-                self._turn_to_hints(passed, (name,), seconds)
+            known = {name: seat for seat, name in zip(passed.seats, rest, strict=True) if seat in taken}
+            for name, seat in known.items():
+                buyer_hash = self._buyer_hash(passed.event_id, owners.get(seat) if owners else None)
+                owner = script.token_of(passed.token, buyer_hash)
+                self._turn_to_hints(passed, (name,), taken[seat], owner=owner)
             rest = tuple(name for name in rest if name not in known)
         if rest:
             passed.line.flights.post(script.leave(rest, passed.token))
@@ -191,35 +217,36 @@ class Gate:
 
     def _judge(self, passed: Pass, answer: list[int]) -> None:
         """Refuse, unless this has been going on for too long."""
-        event_id, busy = passed.event_id, []
-        hinted: dict[SeatId, int] = {}
+        event_id = passed.event_id
+        busy: dict[SeatId, int] = {}
         for seat, said in zip(passed.seats, answer, strict=True):
             if said:
-                busy.append(seat)
-            if said > 0:
-                owner, left_ms = script.hint_in(said)
-                hinted[seat] = owner
-                self._hints.learn(event_id, seat, owner=owner, seconds=left_ms / 1000)
+                owner, left_ms = script.owner_in(said)
+                busy[seat] = owner
+                if said > 0:
+                    self._hints.learn(event_id, seat, owner=owner, seconds=left_ms / 1000)
+        if _may_own(passed.token, busy.values()):
+            self.counts.matched += 1
+            return
         if self._doubts.refused(event_id, busy):
             self._hints.forget(_refs(event_id, busy))
             self.counts.bypassed += 1
             return
         self.counts.refused += 1
-        raise SeatsTaken(seats=busy, transient=True, surely_new=self._firsts.know(event_id, hinted))
+        raise SeatsTaken(seats=list(busy), transient=True)
 
-    def _turn_to_hints(self, passed: Pass, names: tuple[str, ...], seconds: float) -> None:
+    def _turn_to_hints(self, passed: Pass, names: tuple[str, ...], seconds: float, *, owner: int | None = None) -> None:
         # The store began to count after the pass was given: a hint that counts from the pass never outlives its hold.
         end = max(0.0, min(seconds, self._ttl_seconds))
-        passed.line.flights.post(script.settle(names, passed.token, end_ms=int(end * 1000)))
+        passed.line.flights.post(script.settle(names, passed.token, end_ms=int(end * 1000), owner=owner))
 
-    def _token(self, key: Key | None) -> int:
-        """A number that no other request has; or one that only the same request has again.
-
-        Should two requests have the same one all the same, both are let through, and the store decides.
-        """
-        if key is not None:
-            return zlib.crc32(key.key.encode(), zlib.crc32(key.caller.encode()))
-        return _UNKEYED + random.getrandbits(script.TOKEN_BITS - 1)
+    def _buyer_hash(self, event_id: EventId, buyer: Buyer | None) -> int:
+        """A few bits that one buyer always has at one event, and few others do; 0 without a buyer."""
+        if buyer is None:
+            return _NOBODY
+        hashing = self._hash.copy()
+        hashing.update(f"{event_id}\0{buyer}".encode(errors="surrogatepass"))
+        return 1 + int.from_bytes(hashing.digest(), "big") % _BUYERS
 
     def _line(self, event_id: EventId) -> Line:
         lines = self._lines
@@ -231,6 +258,22 @@ class Gate:
         tag = event_id.replace("}", ")") if "}" in event_id else event_id
         start = f"{self._prefix}:admit:{{{tag}}}:"
         return tuple([start + seat for seat in seats])
+
+
+def _request(key: Key | None) -> int:
+    """A number that no other request has; or one that only the same request has again.
+
+    Should two requests have the same one all the same, both are let through, and the store decides.
+    """
+    if key is not None:
+        return zlib.crc32(key.key.encode(), zlib.crc32(key.caller.encode())) % _UNKEYED
+    return _UNKEYED + random.getrandbits(script.REQUEST_BITS - 1)
+
+
+def _may_own(token: int, owners: Iterable[int]) -> bool:
+    """Whether one of these may belong to the token's buyer."""
+    buyer_hash = script.buyer_hash_in(token)
+    return buyer_hash != _NOBODY and any(script.buyer_hash_in(owner) == buyer_hash for owner in owners)
 
 
 def _refs(event_id: EventId, seats: Iterable[SeatId]) -> list[tuple[EventId, SeatId]]:

@@ -9,8 +9,10 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
+from earmark.admission.script import request_in
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable
 
     from earmark.domain.ids import EventId, SeatId
 
@@ -33,10 +35,10 @@ class Hints:
         """Those of the seats that somebody else is known to have, and whose hint says so."""
         busy: dict[SeatId, int] = {}
         if self._seen:
-            seen, now = self._seen.get, self._clock()
+            seen, now, request = self._seen.get, self._clock(), request_in(token)
             for seat in seats:
                 hint = seen((event_id, seat))
-                if hint is not None and hint[0] > now and hint[1] != token:
+                if hint is not None and hint[0] > now and request_in(hint[1]) != request:
                     busy[seat] = hint[1]
         return busy
 
@@ -56,44 +58,6 @@ class Hints:
         if self._seen:
             for ref in refs:
                 self._seen.pop(ref, None)
-
-
-class Firsts:
-    """Seats that this process gave to their first owner ever, and to whom.
-
-    Whoever names such a seat while it is still that owner's, with another key, was never granted it. So the request is
-    no repeat, and its key need not be looked up in the store. Only what the store has said is kept here; that the seat
-    is still that owner's is what a hint says.
-    """
-
-    def __init__(
-        self, *, seconds_max: float, seats_max: int = 20_000, clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        self._seconds_max = seconds_max
-        self._seats_max = seats_max
-        self._clock = clock
-        self._owners: dict[tuple[EventId, SeatId], tuple[float, int]] = {}
-
-    def __len__(self) -> int:
-        return len(self._owners)
-
-    def add(self, event_id: EventId, seats: Iterable[SeatId], token: int) -> None:
-        """These have their first owner."""
-        until = self._clock() + self._seconds_max
-        for seat in seats:
-            self._owners.pop((event_id, seat), None)
-            self._owners[event_id, seat] = (until, token)
-        while len(self._owners) > self._seats_max:
-            del self._owners[next(iter(self._owners))]
-
-    def know(self, event_id: EventId, hinted: Mapping[SeatId, int]) -> bool:
-        """Whether one of these seats is still its first owner's, going by whose hints these are."""
-        owners, now = self._owners.get, self._clock()
-        for seat, token in hinted.items():
-            first = owners((event_id, seat))
-            if first is not None and first[1] == token and first[0] > now:
-                return True
-        return False
 
 
 class Doubts:

@@ -15,6 +15,10 @@ if TYPE_CHECKING:
 SOURCE: Final = (files("earmark.admission") / "lua" / "admission.lua").read_bytes()
 TOKEN_BITS: Final = 39
 """A token and the milliseconds of a hint share one number, and Lua's numbers are exact up to 53 bits."""
+BUYER_BITS: Final = 12
+"""The upper bits of a token are a hash of the buyer, 0 for nobody; the lower ones name the request."""
+REQUEST_BITS: Final = TOKEN_BITS - BUYER_BITS
+_REQUEST_MASK: Final = (1 << REQUEST_BITS) - 1
 _OWNER_SHIFT: Final = 13
 _LEFT_MASK: Final = (1 << _OWNER_SHIFT) - 1
 
@@ -54,9 +58,9 @@ def admit(names: tuple[str, ...], token: int) -> Call:
     return Call(names, ("a", len(names), token))
 
 
-def settle(names: tuple[str, ...], token: int, *, end_ms: int) -> Call:
-    """What the token has in flight becomes a hint."""
-    return Call(names, ("s", len(names), token, end_ms))
+def settle(names: tuple[str, ...], token: int, *, end_ms: int, owner: int | None = None) -> Call:
+    """What the token has in flight becomes a hint: its own, or one of the token `owner`."""
+    return Call(names, ("s", len(names), token, end_ms, token if owner is None else owner))
 
 
 def leave(names: tuple[str, ...], token: int) -> Call:
@@ -69,9 +73,25 @@ def drop(names: tuple[str, ...]) -> Call:
     return Call(names, ("d", len(names)))
 
 
-def hint_in(said: int) -> tuple[int, int]:
-    """Whose hint a number of the answer tells of, and how many milliseconds it has left."""
+def owner_in(said: int) -> tuple[int, int]:
+    """Whose mark or hint a number of the answer tells of, and how many milliseconds it has left."""
+    said = abs(said)
     return said >> _OWNER_SHIFT, said & _LEFT_MASK
+
+
+def token_of(request: int, buyer_hash: int) -> int:
+    """One number for both."""
+    return buyer_hash << REQUEST_BITS | request & _REQUEST_MASK
+
+
+def request_in(token: int) -> int:
+    """Which request it is."""
+    return token & _REQUEST_MASK
+
+
+def buyer_hash_in(token: int) -> int:
+    """Whose seat it is, as far as a few bits can tell."""
+    return token >> REQUEST_BITS
 
 
 def _is_refusal(call: Call, answer: Any) -> bool:

@@ -24,7 +24,7 @@ from earmark.publish.stream import Hub
 from earmark.publish.targets import Targets
 from earmark.tracing import open_tracing
 from earmark.version import __version__
-from earmark.wiring import engine_for, open_gateways, open_locks, open_sandbox, telling
+from earmark.wiring import engine_for, lock_addresses, open_gateways, open_locks, open_sandbox, telling
 from earmark.workers.courier import courier_for
 from earmark.workers.crew import crew_for, heart_for
 from earmark.workers.watchman import watchmen_for
@@ -106,7 +106,7 @@ def _house(
         guests=settings.guests,
         availability=Availability(engine, clock=clock, word=draw, seconds_max=settings.map_cache_seconds),
         till=till,
-        locks=open_locks(settings) if settings.redis_url else None,
+        locks=open_locks(settings) if lock_addresses(settings) else None,
         limits=Limits(
             per_key=settings.requests_per_second_per_key,
             per_buyer=settings.requests_per_second_per_buyer,

@@ -36,7 +36,12 @@ CONNECTIONS_MAX = 4
 def doctor(
     *,
     database: Database = None,
-    redis: Annotated[str | None, Parameter(help="A Redis to look at too. Else EARMARK_REDIS_URL.")] = None,
+    redis: Annotated[
+        str | None,
+        Parameter(
+            help="A Redis to look at too. Else EARMARK_REDIS_URL; that of EARMARK_LOCKS_URL is looked at as well."
+        ),
+    ] = None,
     fix: Annotated[
         bool,
         Parameter(
@@ -88,9 +93,20 @@ async def examine(
         if of_database.schema(vitals).level is Level.OK:
             async for finding in _within(settings, vitals, fix=fix):
                 yield finding
-    for url in addresses.addresses_of(settings.redis_url) if settings.redis_url else ():
+    async for finding in _redis(settings, clock):
+        yield finding
+
+
+async def _redis(settings: config.Settings, clock: Clock) -> AsyncIterator[Finding]:
+    """Each Redis once: those of admission, then those that only the locks use."""
+    for_admission = addresses.addresses_of(settings.redis_url) if settings.redis_url else []
+    for url in for_admission:
         for finding in await of_redis.judge(url, clock=clock, patience_seconds=settings.admission_timeout_seconds):
             yield finding
+    for url in wiring.lock_addresses(settings):
+        if url not in for_admission and of_redis.is_redis(url):
+            for finding in await of_redis.judge(url, clock=clock, patience_seconds=None):
+                yield finding
 
 
 async def _within(settings: config.Settings, vitals: Vitals, *, fix: bool) -> AsyncIterator[Finding]:

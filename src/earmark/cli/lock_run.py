@@ -27,7 +27,7 @@ def run(
     *command: Annotated[
         str, Parameter(help="The command, and what it is told; after `--`.", allow_leading_hyphen=True)
     ],
-    redis: Annotated[str | None, Parameter(help="Where the locks are. Else EARMARK_REDIS_URL.")] = None,
+    redis: Annotated[str | None, Parameter(help="Where the locks are. Else EARMARK_LOCKS_URL.")] = None,
     prefix: Annotated[str, Parameter(help="What the names of the locks begin with in Redis.")] = "earmark",
     wait: Annotated[
         float | None,
@@ -43,7 +43,7 @@ def run(
     """
     if not command:
         raise SetupError(problem="Say what to run: earmark locks run job:nightly -- backup --all")
-    settings = config.read(os.environ, redis_url=redis, lock_wait_seconds=wait, lock_ttl_seconds=ttl)
+    settings = config.read(os.environ, locks_url=redis, lock_wait_seconds=wait, lock_ttl_seconds=ttl)
     return asyncio.run(_run(settings, key, command, prefix=prefix))
 
 

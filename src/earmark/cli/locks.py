@@ -26,7 +26,7 @@ Redis = Annotated[
     str | None,
     Parameter(
         help="Where the locks are: `redis://`, `sentinel://`, `cluster://`, several for a Redlock, or "
-        "`postgresql://`. Else EARMARK_REDIS_URL."
+        "`postgresql://`. Else EARMARK_LOCKS_URL, else the first of EARMARK_REDIS_URL."
     ),
 ]
 Prefix = Annotated[str, Parameter(help="What the names of the locks begin with in Redis.")]
@@ -140,7 +140,7 @@ def check(names: Annotated[list[str], Parameter(help="Lock names to judge.")]) -
 
 
 def _run(url: str | None, prefix: str, ask: Callable[[Locks], Coroutine[Any, Any, Any]]) -> Any:
-    settings = config.read(os.environ, redis_url=url)
+    settings = config.read(os.environ, locks_url=url)
 
     async def run() -> Any:
         opened = wiring.open_locks(settings, prefix=prefix)

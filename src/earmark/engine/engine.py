@@ -57,8 +57,9 @@ if TYPE_CHECKING:
     from earmark.domain.allocation import Wish
     from earmark.domain.booking import Booking
     from earmark.domain.journal import Key
+    from earmark.engine.admission import Admission
     from earmark.engine.observer import Observer
-    from earmark.engine.ports import Admission, Changes, Ids, Store, Transaction
+    from earmark.engine.ports import Changes, Ids, Store, Transaction
 
 A = TypeVar("A", bound=Ask)
 T = TypeVar("T")
@@ -142,25 +143,25 @@ class Engine:
     async def _hold_admitted(self, ask: Hold, admission: Admission, *, within: float) -> Answer:
         """Admit → hold → and tell admission what became of it, whatever that is."""
         try:
-            passed = await admission.admit(ask.event_id, ask.seats, key=ask.memo.key if ask.memo else None)
-        except SeatsTaken as taken:
-            # A repeat gets its answer whatever became of its seats, if it can be one.
-            if ask.memo is None or taken.surely_new:
-                raise
-            if again := await self._replays.answer(ask.memo):
+            key = ask.memo.key if ask.memo else None
+            passed = await admission.admit(ask.event_id, ask.seats, buyer=ask.buyer, key=key)
+        except SeatsTaken:
+            # A repeat gets its answer whatever became of its seats. Only the store knows whether it is one: a hint may
+            # be older than a sale at another server.
+            if ask.memo is not None and (again := await self._replays.answer(ask.memo)):
                 return again
             raise
         try:
             answer = await self._holds.submit(ask, within=within)
         except SeatsTaken as taken:
-            admission.leave(passed, taken=taken.lapses)
+            admission.leave(passed, taken=taken.lapses, owners=taken.owners)
             raise
         except BaseException:
             admission.leave(passed)
             raise
         if isinstance(answer, Decided):
             left = (answer.value.expires_at - answer.now).total_seconds()
-            admission.settle(passed, seconds=left, first=answer.first)
+            admission.settle(passed, seconds=left)
         else:
             admission.leave(passed)
         return answer

@@ -219,5 +219,7 @@ def _taken(
     }
     ends |= {ref.seat_id: owner.expires_at for ref, owner in given.items()}
     names: list[str] = sorted({seat.ref.seat_id for seat in seats} | {ref.seat_id for ref in given})
+    owners: dict[str, str | None] = {seat.ref.seat_id: seat.owner_buyer for seat in seats}
+    owners |= {ref.seat_id: owner.buyer for ref, owner in given.items()}
     lapses = {name: (end - now).total_seconds() if (end := ends.get(name)) else math.inf for name in names}
-    return SeatsTaken(seats=names, yours=yours or None, lapses=lapses)
+    return SeatsTaken(seats=names, yours=yours or None, lapses=lapses, owners=owners)

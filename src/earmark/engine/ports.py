@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import msgspec
 
@@ -40,7 +40,7 @@ from earmark.domain.seat import Seat, SeatSeen
 from earmark.engine.parts import Parts
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable
+    from collections.abc import Awaitable, Callable
 
     from earmark.engine.outbox import Outbox
 
@@ -230,33 +230,6 @@ class Transaction(Protocol):
 
     async def write(self, changes: Changes) -> None:
         """Everything at once. After a verb has decided, this must succeed."""
-        ...
-
-
-class Admission(Protocol):
-    """A quick no in front of the store. It never decides a sale.
-
-    Whatever it says or forgets, either the store is asked, or the refusal is transient.
-    """
-
-    def admit(self, event_id: EventId, seats: tuple[SeatId, ...], *, key: Key | None = None) -> Awaitable[Any]:
-        """A pass, or None where it has no opinion; raises `SeatsTaken` when it is hopeless now."""
-        ...
-
-    def settle(self, passed: Any, *, seconds: float, first: bool) -> None:
-        """The store granted it, for so long; `first` when nobody ever had any of the seats before."""
-        ...
-
-    def leave(self, passed: Any, *, taken: Mapping[str, float] | None = None) -> None:
-        """The store refused it or failed; `taken` are the seats that somebody else has, and for how long."""
-        ...
-
-    def drop(self, refs: Iterable[SeatRef]) -> None:
-        """These seats may be free again."""
-        ...
-
-    async def close(self) -> None:
-        """Let go of connections."""
         ...
 
 

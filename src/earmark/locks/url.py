@@ -20,6 +20,8 @@ logger = logging.getLogger("earmark.locks")
 
 REDIS = ("redis", "rediss", "unix")
 POSTGRES = ("postgresql", "postgres")
+SERVERS_MIN = 3
+"""The fewest servers of a Redlock: of two, none may fail."""
 PORTS = {"sentinel": 26379, "cluster": 6379}
 SCHEMES = "redis://, rediss://, unix://, sentinel://, cluster://, postgresql:// or memory://"
 
@@ -172,6 +174,9 @@ def _cluster(url: str, settings: Settings) -> Parts:
 
 def _redlock(urls: list[str], settings: Settings) -> Parts:
     from earmark.locks.redis import redlock
+
+    if len(urls) < SERVERS_MIN:
+        raise SetupError(problem=f"A Redlock takes {SERVERS_MIN} servers or more: with {len(urls)} none may fail.")
 
     def connect() -> Backend:
         return redlock.Redlock.connect(

@@ -2,14 +2,16 @@
 --
 -- KEYS       for each call the keys of its seats; on a cluster all of one event, which share a slot
 -- ARGV[1]    ttl_ms: how long a key may live, at most
--- ARGV[2..]  the calls, one after the other; n is how many seats the call names, token is a number below 2^39:
---   "a" n token         admit: mark all n as in flight, or none
---   "s" n token end_ms  settle: what the token has in flight becomes a hint, and ends end_ms after it was admitted
---   "l" n token         leave: what the token has in flight goes
---   "d" n               drop: the hints go, whosever they are
+-- ARGV[2..]  the calls, one after the other; n is how many seats the call names, token is a number below 2^39, whose
+--            lower 27 bits name the request and whose upper 12 are a hash of the buyer:
+--   "a" n token               admit: mark all n as in flight, or none
+--   "s" n token end_ms owner  settle: what the token has in flight becomes a hint of the owner (a token too, with the
+--                             hash of the buyer whose seats these are), and ends end_ms after it was admitted
+--   "l" n token               leave: what the token has in flight goes
+--   "d" n                     drop: the hints go, whosever they are
 -- Returns one answer per call:
---   a          0 if admitted; else one number per seat: 0 if it is free or the token's own, -ms if somebody is in
---              flight (for so long at most), token * 8192 + ms for the hint of that token and the time it has left
+--   a          0 if admitted; else one number per seat: 0 if it is free or the request's own, token * 8192 + ms for the
+--              hint of that token and the time it has left, and the same below zero if that token is in flight
 --   s, l, d    0
 --
 -- A key is the string "f" .. token while its request is in flight, and "h" .. token as a hint. Anything else under such
@@ -19,6 +21,7 @@
 local KEYS, ARGV, call, byte, sub = KEYS, ARGV, redis.call, string.byte, string.sub
 local TTL = tonumber(ARGV[1])
 local OWNER = 8192
+local REQUESTS = 134217728
 local FLIGHT, HINT = byte('f'), byte('h')
 local answers = {}
 
@@ -37,24 +40,33 @@ local function left_of(key)
   end
 end
 
--- What stands in the way of a seat, as the answer says it; 0 if nothing does.
-local function obstacle(key, value)
+-- What stands in the way of a seat, as the answer says it; 0 if nothing does, and nil if the request has it itself.
+local function obstacle(key, value, request)
   local kind, owner = byte(value), tonumber(sub(value, 2))
-  local left = owner and (kind == HINT or kind == FLIGHT) and left_of(key)
+  if not owner or (kind ~= HINT and kind ~= FLIGHT) then
+    return 0
+  end
+  if owner % REQUESTS == request then
+    return nil
+  end
+  local left = left_of(key)
   if not left then
     return 0
   end
-  return kind == HINT and owner * OWNER + left or -left
+  return (kind == HINT and 1 or -1) * (owner * OWNER + left)
 end
 
 local function admit(base, n, token)
-  local flight, hint = 'f' .. token, 'h' .. token
-  local found, busy = values(base, n), nil
+  local flight, request = 'f' .. token, tonumber(token) % REQUESTS
+  local found, busy, own = values(base, n), nil, nil
   for i = 1, n do
     local value = found[i]
-    if value and value ~= flight and value ~= hint then
-      local said = obstacle(KEYS[base + i - 1], value)
-      if said ~= 0 then
+    if value then
+      local said = obstacle(KEYS[base + i - 1], value, request)
+      if not said then
+        own = own or {}
+        own[i] = true
+      elseif said ~= 0 then
         if not busy then
           busy = {}
           for j = 1, n do
@@ -70,14 +82,14 @@ local function admit(base, n, token)
   end
   for i = 1, n do
     -- The same request again, whose first answer was lost: its time began when it first came.
-    if found[i] ~= flight and found[i] ~= hint then
+    if not (own and own[i]) then
       call('SET', KEYS[base + i - 1], flight, 'PX', TTL)
     end
   end
   return 0
 end
 
-local function settle(base, n, token, end_ms)
+local function settle(base, n, token, end_ms, owner)
   local flight, found = 'f' .. token, values(base, n)
   for i = 1, n do
     if found[i] == flight then
@@ -85,7 +97,7 @@ local function settle(base, n, token, end_ms)
       -- Counted from the admission and not from now: a call that arrives late makes no hint live longer.
       local left = end_ms - TTL + (left_of(key) or 0)
       if left >= 1 then
-        call('SET', key, 'h' .. token, 'PX', left < TTL and left or TTL)
+        call('SET', key, 'h' .. owner, 'PX', left < TTL and left or TTL)
       else
         call('DEL', key)
       end
@@ -119,8 +131,8 @@ while word <= #ARGV do
     answer = admit(base, n, ARGV[word + 2])
     word = word + 3
   elseif verb == 's' then
-    settle(base, n, ARGV[word + 2], tonumber(ARGV[word + 3]))
-    word = word + 4
+    settle(base, n, ARGV[word + 2], tonumber(ARGV[word + 3]), ARGV[word + 4])
+    word = word + 5
   elseif verb == 'l' then
     leave(base, n, ARGV[word + 2])
     word = word + 3

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from earmark.engine.engine import Engine
     from earmark.engine.observer import StoreFigures
 
-ADMISSION = ("admitted", "refused", "remembered", "bypassed")
+ADMISSION = ("admitted", "refused", "remembered", "bypassed", "matched")
 
 
 @runtime_checkable

@@ -24,10 +24,22 @@ OLDEST = (6, 2)
 PINGS = 5
 SECONDS_MAX = 2.0
 SKEW_SECONDS_MAX = 1.0
+ADVICE_ADMISSION = "Start it, or take it out of EARMARK_REDIS_URL. The database alone is asked meanwhile."
+ADVICE_LOCKS = "Start it, or take it out of EARMARK_LOCKS_URL. Without it, or without a majority, locks are refused."
 
 
-async def judge(url: str, *, clock: Clock, patience_seconds: float) -> list[Finding]:
-    """One address: reachable, version, latency, clock, eviction, persistence."""
+def is_redis(url: str) -> bool:
+    """Whether the address is of a Redis at all: locks can be kept elsewhere."""
+    from earmark.locks import url as addresses
+
+    return urlsplit(url).scheme in {*addresses.REDIS, *addresses.PORTS}
+
+
+async def judge(url: str, *, clock: Clock, patience_seconds: float | None) -> list[Finding]:
+    """One address: reachable, version, latency, clock, eviction, persistence.
+
+    `patience_seconds` is how long holds wait for it; None where only the locks use it.
+    """
     try:
         from redis.exceptions import RedisError
     except ImportError:
@@ -46,9 +58,7 @@ async def judge(url: str, *, clock: Clock, patience_seconds: float) -> list[Find
         return [ill(CHECK, odd.problem, "See EARMARK_REDIS_URL.")]
     except (RedisError, OSError, TimeoutError, ValueError) as silence:
         said = f"{place} does not answer: {silence}"
-        return [
-            ill(CHECK, said, "Start it, or take it out of EARMARK_REDIS_URL. The database alone is asked meanwhile.")
-        ]
+        return [ill(CHECK, said, ADVICE_ADMISSION if patience_seconds is not None else ADVICE_LOCKS)]
     return [
         *_version(place, told),
         _latency(place, median(took), patience_seconds=patience_seconds),
@@ -67,9 +77,9 @@ def _version(place: str, told: Mapping[str, Any]) -> Iterator[Finding]:
         yield well(CHECK, f"{place} answers: {name}.")
 
 
-def _latency(place: str, seconds: float, *, patience_seconds: float) -> Finding:
+def _latency(place: str, seconds: float, *, patience_seconds: float | None) -> Finding:
     said = f"{place} takes {seconds * 1000:.1f} ms."
-    if seconds < patience_seconds:
+    if patience_seconds is None or seconds < patience_seconds:
         return well(CHECK, said)
     advice = (
         f"Holds wait {patience_seconds * 1000:.0f} ms for it and then pass without (EARMARK_ADMISSION_TIMEOUT_SECONDS)."

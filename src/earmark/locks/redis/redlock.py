@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 
-from earmark.errors import SetupError
 from earmark.locks.errors import LockBusy, LocksUnavailable
 from earmark.locks.ports import Claim, Grant, Group, Holding
 from earmark.locks.redis.flights import Flights
@@ -30,7 +29,6 @@ DRIFT_FACTOR = 0.01
 # Redis counts expiry in milliseconds; this covers the rounding at both ends.
 DRIFT_SECONDS = 0.002
 RETRY_SECONDS = 0.2
-SERVERS_MIN = 3
 
 
 class Redlock:
@@ -61,8 +59,6 @@ class Redlock:
         cls, urls: Sequence[str], *, prefix: str, timeout: float, new_breaker: Callable[[], Breaker], **times: float
     ) -> Redlock:
         """A breaker for each server: one that is gone is not waited for at every call."""
-        if len(urls) < SERVERS_MIN:
-            raise SetupError(problem=f"A Redlock takes {SERVERS_MIN} servers or more: with {len(urls)} none may fail.")
         servers = [one_server(url, prefix=prefix, timeout=timeout) for url in urls]
         flying = [(server, Flights(server.wire, breaker=new_breaker())) for server in servers]
         return cls(flying, names=Names(prefix), rng=random.SystemRandom(), **times)

@@ -1,0 +1,45 @@
+"""What a hold needs from whatever stands in front of the store."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Iterable, Mapping
+
+    from earmark.domain.ids import Buyer, EventId, SeatId, SeatRef
+    from earmark.domain.journal import Key
+
+
+class Admission(Protocol):
+    """A quick no in front of the store. It never decides a sale.
+
+    Whatever it says or forgets, either the store is asked, or the refusal is transient.
+    """
+
+    def admit(
+        self, event_id: EventId, seats: tuple[SeatId, ...], *, buyer: Buyer, key: Key | None = None
+    ) -> Awaitable[Any]:
+        """A pass, or None where it has no opinion; raises `SeatsTaken` when it is hopeless now.
+
+        Where a seat may be the buyer's own it has no opinion: the store says `yours`.
+        """
+        ...
+
+    def settle(self, passed: Any, *, seconds: float) -> None:
+        """The store granted it, for so long."""
+        ...
+
+    def leave(
+        self, passed: Any, *, taken: Mapping[str, float] | None = None, owners: Mapping[str, Buyer] | None = None
+    ) -> None:
+        """The store refused it or failed; `taken` are the seats that have `owners`, and for how long."""
+        ...
+
+    def drop(self, refs: Iterable[SeatRef]) -> None:
+        """These seats may be free again."""
+        ...
+
+    async def close(self) -> None:
+        """Let go of connections."""
+        ...

@@ -1,0 +1,210 @@
+"""A buyer's own seat is `yours` with Redis in front of the store too, and nobody else's ever is."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.locks.topologies import ask
+from tests.races.asks import EVENT, a_confirm, a_hold, a_payment, a_play
+
+from earmark import wiring
+from earmark.admission import open_admission, script
+from earmark.admission.gate import Gate
+from earmark.domain.ids import Buyer, SeatId
+from earmark.domain.journal import Key
+from earmark.engine.asks import Decided, Memo
+from earmark.errors import IdempotencyMismatch, SeatsTaken
+
+from .support import PATIENCE, Inside, until
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from datetime import datetime
+
+    from earmark.clock import MovableClock
+    from earmark.domain.booking import Booking
+    from earmark.engine.engine import Engine
+    from earmark.servers import Valkey
+
+SECRET = "a secret that all servers share"
+A1 = SeatId("A1")
+
+
+def patiently(url: str, **_: Any) -> Gate:
+    """Redis is heard out, however slow the machine is; nothing is remembered, so that every request asks it."""
+    return open_admission(url, timeout=PATIENCE, remember_seconds=0, secret=SECRET)
+
+
+@pytest.fixture
+def inside(own_server: Valkey) -> Inside:
+    """What Redis has of the play."""
+    return Inside(own_server, prefix="earmark", event=EVENT)
+
+
+@pytest.fixture
+async def engines(
+    own_server: Valkey, postgres_url: str, clock: MovableClock, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[list[Engine]]:
+    """Two servers on one PostgreSQL and one Redis, with a play on sale."""
+    monkeypatch.setattr(wiring, "_open_admission", patiently)
+    opened = [await wiring.open_engine(postgres_url, redis_url=own_server.url, clock=clock) for _ in range(2)]
+    await opened[0].create(a_play())
+    yield opened
+    for engine in opened:
+        await engine.close()
+
+
+def granted(answer: Any) -> Booking:
+    assert isinstance(answer, Decided)
+    booking: Booking = answer.value
+    return booking
+
+
+async def refusal(engine: Engine, *seats: str, buyer: str, memo: Memo | None = None) -> SeatsTaken:
+    with pytest.raises(SeatsTaken) as refused:
+        await engine.hold(a_hold(*seats, buyer=buyer, memo=memo))
+    return refused.value
+
+
+async def held(engine: Engine, inside: Inside, *seats: str, buyer: str = "ann") -> Booking:
+    """A hold whose hint stands in Redis."""
+    booking = granted(await engine.hold(a_hold(*seats, buyer=buyer)))
+    await until(lambda: set(inside.kinds(*seats)) == {"h"})
+    return booking
+
+
+def gate_of(engine: Engine) -> Gate:
+    gate: Any = engine.admission
+    return gate  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("state", ["held", "paying", "confirmed"])
+async def test_a_buyers_own_seat_is_yours_at_every_server(engines: list[Engine], inside: Inside, state: str) -> None:
+    """Whatever state the booking is in; the rest of the claim, which is another buyer's, is refused with it."""
+    booking = await held(engines[0], inside, "A1")
+    if state == "paying":
+        await engines[0].pay(a_payment(booking))
+    if state == "confirmed":
+        await engines[0].confirm(a_confirm(booking))
+    await held(engines[1], inside, "A2", buyer="bob")
+    for engine in engines:
+        taken = await refusal(engine, "A1", "A2", buyer="ann")
+        assert taken.yours == {"A1": str(booking.id)}
+        assert taken.seats == ["A1", "A2"]
+        assert not taken.transient, "the store said so"
+
+
+async def test_another_buyer_is_refused_quickly_and_learns_nothing(engines: list[Engine], inside: Inside) -> None:
+    """Redis refuses without the store, and says no more than that the seat is taken."""
+    await held(engines[0], inside, "A1")
+    for engine in engines:
+        before = gate_of(engine).counts.refused
+        taken = await refusal(engine, "A1", buyer="bob")
+        assert (taken.yours, taken.transient, taken.facts()) == (None, True, {"seats": ["A1"]})
+        assert gate_of(engine).counts.refused == before + 1
+
+
+async def test_a_hint_that_a_strangers_refusal_made_is_the_owners(engines: list[Engine], inside: Inside) -> None:
+    """The store said whose seat it is, so the hint that follows says the same."""
+    booking = await held(engines[0], inside, "A1")
+    ask(inside.server, "FLUSHALL")
+    assert (await refusal(engines[1], "A1", buyer="bob")).yours is None
+    await until(lambda: inside.kind("A1") == "h")
+    assert (await refusal(engines[1], "A1", buyer="ann")).yours == {"A1": str(booking.id)}
+    refused_before = gate_of(engines[0]).counts.refused
+    assert (await refusal(engines[0], "A1", buyer="bob")).yours is None
+    assert gate_of(engines[0]).counts.refused == refused_before + 1
+
+
+async def test_a_buyer_who_asks_twice_at_once_is_told_yours(engines: list[Engine]) -> None:
+    """A double click: the second request meets the first one's mark, and waits for the store like it."""
+    asked = [engine.hold(a_hold("A1", buyer="ann")) for engine in (*engines, *engines)]
+    answers = await asyncio.gather(*asked, return_exceptions=True)
+    [booking] = [granted(answer) for answer in answers if isinstance(answer, Decided)]
+    refusals = [answer for answer in answers if isinstance(answer, SeatsTaken)]
+    assert len(refusals) == 3
+    assert [taken.yours for taken in refusals] == [{"A1": str(booking.id)}] * 3
+
+
+async def test_a_remembered_hint_does_not_hide_the_buyers_own_seat(engines: list[Engine], inside: Inside) -> None:
+    """What the process remembers of a hint is compared as what Redis says."""
+    booking = await held(engines[0], inside, "A1")
+    gate = gate_of(engines[0])
+    token = int(ask(inside.server, "GET", inside.name("A1"))[1:])
+    gate._hints._seconds_max = PATIENCE
+    gate._hints.learn(EVENT, A1, owner=token, seconds=PATIENCE)
+    ask(inside.server, "FLUSHALL")
+    assert (await refusal(engines[0], "A1", buyer="bob")).transient, "remembered"
+    assert gate.counts.remembered == 1
+    assert (await refusal(engines[0], "A1", buyer="ann")).yours == {"A1": str(booking.id)}
+
+
+def namesake(gate: Gate, buyer: str) -> str:
+    """Another buyer whose hash is the same."""
+    wanted = gate._buyer_hash(EVENT, Buyer(buyer))
+    names = (f"stranger-{number}" for number in range(1_000_000))
+    return next(name for name in names if gate._buyer_hash(EVENT, Buyer(name)) == wanted)
+
+
+async def test_a_buyer_with_the_same_hash_costs_a_look_at_the_store_and_is_told_nothing(
+    engines: list[Engine], inside: Inside
+) -> None:
+    """The hash only says whether to ask; the store compares the names."""
+    await held(engines[0], inside, "A1")
+    stranger = namesake(gate_of(engines[0]), "ann")
+    before = gate_of(engines[1]).counts.matched
+    taken = await refusal(engines[1], "A1", buyer=stranger)
+    assert (taken.yours, taken.transient) == (None, False)
+    assert gate_of(engines[1]).counts.matched == before + 1
+    assert taken.facts() == {"seats": ["A1"]}, "whose it is stays with the store"
+    assert "ann" not in repr(taken)
+
+
+async def test_control_without_the_hash_a_buyer_is_told_that_the_seat_is_taken(
+    engines: list[Engine], inside: Inside, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So it is the hash that carries the rule."""
+    monkeypatch.setattr(Gate, "_buyer_hash", lambda *_: 0)
+    await held(engines[0], inside, "A1")
+    taken = await refusal(engines[1], "A1", buyer="ann")
+    assert (taken.yours, taken.transient) == (None, True)
+
+
+async def test_the_same_key_with_another_buyer_is_a_mismatch_and_not_a_taken_seat(
+    engines: list[Engine], inside: Inside
+) -> None:
+    """A request is known by its key alone: the buyer's bits do not make it another."""
+
+    def memo(request_hash: bytes) -> Memo:
+        return Memo(key=Key("shop", "key-1"), request_hash=request_hash, render=render)
+
+    await engines[0].hold(a_hold("A1", buyer="ann", memo=memo(b"ann's")))
+    await until(lambda: inside.kind("A1") == "h")
+    for engine in engines:
+        with pytest.raises(IdempotencyMismatch):
+            await engine.hold(a_hold("A1", buyer="bob", memo=memo(b"bob's")))
+
+
+def render(booking: Booking, _: datetime) -> tuple[int, bytes]:
+    return 201, str(booking.id).encode()
+
+
+async def test_whose_seat_it_is_cannot_be_computed_without_the_secret(own_server: Valkey) -> None:
+    """Whoever finds out which hash a seat has cannot try names against it, nor follow a buyer to another event."""
+    gates = [
+        open_admission(own_server.url, secret=secret) for secret in ("one secret", "one secret", "another secret", None)
+    ]
+    names = [Buyer(f"buyer-{number}") for number in range(200)]
+    first, same, other, without = [[gate._buyer_hash(EVENT, name) for name in names] for gate in gates]
+    elsewhere = [gates[0]._buyer_hash("another event", name) for name in names]  # type: ignore[arg-type]
+    assert first == same
+    for differs in (other, without, elsewhere):
+        # By chance one of 4,095 is the same.
+        assert sum(one == two for one, two in zip(first, differs, strict=True)) < 10
+    assert min(first) >= 1, "0 is nobody's"
+    assert max(first) < 1 << script.BUYER_BITS
+    assert gates[0]._buyer_hash(EVENT, Buyer("lone surrogate \udc80")) >= 1
+    for gate in gates:
+        await gate.close()
