@@ -5,26 +5,28 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+import shlex
 import signal
-from contextlib import contextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import asyncpg
 import pytest
-from tests.cli.test_doctor import findings, levels, neglect
+from tests.cli.test_doctor import findings, levels
 from tests.conftest import unavailable
+from tests.docs.pages import read
+from tests.docs.stories import tell
 from tests.ha.standby import start_standby
 
-from earmark import wiring
 from earmark.cli.checkup import failover
 from earmark.cli.checkup.findings import Finding, Level
 from earmark.clock import MovableClock
 from earmark.library import Earmark
-from earmark.servers import ServerUnavailable, StatementRefused, start_postgres
+from earmark.servers import ServerUnavailable, start_postgres
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import AsyncIterator, Iterator, Mapping
 
     from earmark.servers import Postgres
 
@@ -42,8 +44,19 @@ def primary() -> Iterator[Postgres]:
         unavailable(reason)
     with server:
         server.create_database("shop")
-        asyncio.run(wiring.migrate(server.url("shop")))
+        asyncio.run(open_shop(server.url("shop")))
         yield server
+
+
+async def open_shop(url: str) -> None:
+    async with Earmark.open(url, clock=a_quarter_of_an_hour_ago()) as shop:
+        await shop.create("play", name="A play", currency="EUR", seats={"A1": 1, "A2": 1})
+
+
+def a_quarter_of_an_hour_ago() -> MovableClock:
+    past = MovableClock()
+    past.advance(-900)
+    return past
 
 
 @pytest.fixture(scope="module")
@@ -108,7 +121,7 @@ async def test_a_named_standby_that_is_absent_is_ill(primary: Postgres, names: s
 async def test_fixing_waits_for_no_standby(primary: Postgres) -> None:
     """What `--fix` would write could not be committed, so it writes nothing and says why; then it does."""
     url = primary.url("shop")
-    await neglect(url)
+    await leave_due(url, seat="A1")
     with settings(primary, {"synchronous_standby_names": "gone"}):
         async with asyncio.timeout(SECONDS_MAX):
             found = await findings(url, fix=True)
@@ -124,7 +137,7 @@ async def test_without_that_guard_a_fix_waits_for_the_standby(
 ) -> None:
     """The control: the doctor's own commit hangs, until the name is taken out."""
     monkeypatch.setattr(failover, "why_no_write", lambda _: None)
-    await neglect_again(primary)
+    await leave_due(primary.url("shop"), seat="A2")
     with settings(primary, {"synchronous_standby_names": "gone"}):
         fixing = asyncio.create_task(findings(primary.url("shop"), fix=True))
         await waiting_commit(primary)
@@ -133,12 +146,10 @@ async def test_without_that_guard_a_fix_waits_for_the_standby(
         assert levels((await fixing)["sweeping"]) == ["fixed"]
 
 
-async def neglect_again(primary: Postgres) -> None:
-    """A hold that is due and not ended, in the event that is there already."""
-    past = MovableClock()
-    past.advance(-900)
-    async with Earmark.open(primary.url("shop"), clock=past) as shop:
-        await shop.hold("play", buyer="carol", seats=["A1"], ttl_seconds=60)
+async def leave_due(url: str, *, seat: str) -> None:
+    """A hold that is due since long, and not ended."""
+    async with Earmark.open(url, clock=a_quarter_of_an_hour_ago()) as shop:
+        await shop.hold("play", buyer="alice", seats=[seat], ttl_seconds=60)
 
 
 async def waiting_commit(primary: Postgres) -> None:
@@ -252,22 +263,32 @@ async def test_an_asynchronous_standby_is_ill_and_its_lag_is_told(primary: Postg
     assert "synchronous_standby_names" in found.advice
 
 
+@asynccontextmanager
+async def stuck_commit(primary: Postgres, standby: Postgres, *, url: str) -> AsyncIterator[None]:
+    """A commit that waits for a standby which is connected and confirms nothing."""
+    writer = await asyncpg.connect(url)
+    with settings(primary, {"synchronous_standby_names": "b"}), paused(standby):
+        writing = asyncio.create_task(writer.execute("UPDATE earmark_migrations SET name = name"))
+        await waiting_commit(primary)
+        yield
+    async with asyncio.timeout(SECONDS_MAX):
+        await writing
+        await writer.close()
+
+
 async def test_a_standby_that_is_connected_and_silent_is_ill(
     primary: Postgres, standby: Postgres, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It looks well in every list. The commits that wait for it tell."""
+    """It looks well in every list. The commits that wait for it tell, and nothing is fixed meanwhile."""
     monkeypatch.setattr(failover, "WAITING_SECONDS_MAX", 0.0)
-    with settings(primary, {"synchronous_standby_names": "b"}), paused(standby):
-        writer = await asyncpg.connect(primary.url("shop"))
-        writing = asyncio.create_task(writer.execute("CREATE TABLE waits (n int)"))
-        await waiting_commit(primary)
-        found = await diagnosis(primary)
-    async with asyncio.timeout(SECONDS_MAX):
-        await writing
-        await writer.execute("DROP TABLE waits")
-        await writer.close()
-    assert found.level is Level.ILL
-    assert found.said.startswith("Commits hang: 1 wait for a standby, the oldest for 0 s; b is ")
+    url = primary.url("shop")
+    async with stuck_commit(primary, standby, url=url), asyncio.timeout(SECONDS_MAX):
+        silent, unfixed = (await findings(url, fix=True))["failover"]
+    assert (silent.level, unfixed.level) == (Level.ILL, Level.ILL)
+    assert re.match(
+        r"Commits hang: 1 wait for a standby, the oldest for \d+ s; b is [\d,]+ bytes behind\.$", silent.said
+    )
+    assert unfixed.said.startswith("--fix changes nothing now")
 
 
 async def test_a_standby_as_the_database_is_ill(standby: Postgres) -> None:
@@ -276,16 +297,41 @@ async def test_a_standby_as_the_database_is_ill(standby: Postgres) -> None:
     assert (found.level, found.said) == (Level.ILL, "This server is a standby: it refuses every write.")
 
 
-async def test_a_role_that_may_not_see_the_standbys_is_told_what_to_grant(primary: Postgres, standby: Postgres) -> None:
-    """Nothing seen is not nothing there."""
-    assert standby.is_ours
-    with suppress(StatementRefused):
-        primary.psql("CREATE ROLE seller LOGIN; GRANT ALL ON ALL TABLES IN SCHEMA public TO seller", database="shop")
-    (found,) = (await findings(primary.url("shop").replace("earmark@", "seller@")))["failover"]
+async def test_an_address_that_finds_no_primary_is_ill(standby: Postgres) -> None:
+    """In the middle of a failover no node takes writes: that is said in a sentence, and not by a traceback."""
+    found = await findings(f"{standby.url('shop')}&target_session_attrs=read-write")
+    assert found.keys() == {"database"}
+    assert levels(found["database"]) == ["ill"]
+    assert "read-write" in found["database"][0].said
+
+
+async def test_a_role_that_may_not_see_the_standbys_is_told_what_to_grant(
+    primary: Postgres, standby: Postgres, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing seen is not nothing there. Its own commits that hang it can see, and they are told of too."""
+    primary.psql("CREATE ROLE seller LOGIN; GRANT ALL ON ALL TABLES IN SCHEMA public TO seller", database="shop")
+    url = primary.url("shop").replace("earmark@", "seller@")
+    (found,) = (await findings(url))["failover"]
     assert (found.level, found.advice) == (
         Level.ILL,
         "GRANT pg_read_all_stats to the role in EARMARK_DATABASE_URL.",
     )
+    assert "Commits hang" not in found.said
+    monkeypatch.setattr(failover, "WAITING_SECONDS_MAX", 0.0)
+    async with stuck_commit(primary, standby, url=url), asyncio.timeout(SECONDS_MAX):
+        (found,) = (await findings(url))["failover"]
+    assert re.search(r" Commits hang: 1 wait for a standby, the oldest for \d+ s\.$", found.said)
+
+
+def test_the_page_on_high_availability_says_what_the_doctor_says(
+    primary: Postgres, standby: Postgres, tmp_path: Path
+) -> None:
+    """From the address of all nodes to the sentence that nothing would be lost."""
+    assert standby.is_ours
+    address = "'postgresql://shop@db1.example,db2.example/shop?target_session_attrs=read-write'"
+    given = {address: shlex.quote(f"{primary.url('shop')}&target_session_attrs=read-write")}
+    with settings(primary, {"synchronous_standby_names": "b"}):
+        assert tell(read("docs/howto/high-availability.md"), folder=tmp_path, instead=given) == 1
 
 
 @pytest.mark.parametrize(

@@ -28,6 +28,8 @@ def judge(replication: Replication) -> Finding:
         return ill(CHECK, said, advice)
     if _is_hidden(replication):
         said = "This role may not see the standbys, so it is not known what a failover would lose."
+        if _is_stuck(replication):
+            said += f" {_waiting(replication)}."
         return ill(CHECK, said, "GRANT pg_read_all_stats to the role in EARMARK_DATABASE_URL.")
     return _named(replication) if replication.synchronous_standby_names else _unnamed(replication)
 
@@ -38,7 +40,7 @@ def why_no_write(replication: Replication | None) -> str | None:
         return None
     if replication.in_recovery:
         return "this server is a standby."
-    if _hangs(replication) or replication.waiting_seconds > WAITING_SECONDS_MAX:
+    if _hangs(replication) or _is_stuck(replication):
         return "commits wait for a standby that does not answer."
     return None
 
@@ -54,7 +56,7 @@ def _named(replication: Replication) -> Finding:
         return _unwaited(replication)
     if _hangs(replication):
         return _absent(replication)
-    if replication.waiting_seconds > WAITING_SECONDS_MAX:
+    if _is_stuck(replication):
         return _silent(replication)
     return _waited(replication)
 
@@ -101,12 +103,18 @@ def _absent(replication: Replication) -> Finding:
     return ill(CHECK, said, advice)
 
 
+def _is_stuck(replication: Replication) -> bool:
+    return replication.waiting_seconds > WAITING_SECONDS_MAX
+
+
 def _silent(replication: Replication) -> Finding:
-    said = (
-        f"Commits hang: {replication.waiting_commits} wait for a standby, the oldest for "
-        f"{replication.waiting_seconds:.0f} s; {_lags(replication.standbys)}."
-    )
+    said = f"{_waiting(replication)}; {_lags(replication.standbys)}."
     return ill(CHECK, said, "Look at the standby: it is connected and confirms nothing.")
+
+
+def _waiting(replication: Replication) -> str:
+    commits, seconds = replication.waiting_commits, replication.waiting_seconds
+    return f"Commits hang: {commits} wait for a standby, the oldest for {seconds:.0f} s"
 
 
 def _waited(replication: Replication) -> Finding:

@@ -16,6 +16,14 @@ if TYPE_CHECKING:
     from earmark.engine.ports import Clock
 
 SECONDS_MAX = 10.0
+SILENT = (
+    OSError,
+    TimeoutError,
+    asyncpg.PostgresConnectionError,
+    asyncpg.CannotConnectNowError,
+    # None of the servers in the URL is what `target_session_attrs` asks for, as in the middle of a failover.
+    asyncpg.TargetServerAttributeNotMatched,
+)
 DURABLE = {
     "fsync": ("on",),
     "full_page_writes": ("on",),
@@ -33,7 +41,7 @@ async def examine(url: str, *, clock: Clock) -> Vitals:
                 return await _ask(connection, clock=clock, told=told)
             finally:
                 await connection.close(timeout=1)
-    except (OSError, TimeoutError, asyncpg.PostgresConnectionError, asyncpg.CannotConnectNowError) as silence:
+    except SILENT as silence:
         raise StoreUnavailable(because=str(silence) or type(silence).__name__) from silence
     except (asyncpg.PostgresError, ValueError) as refused:
         raise SetupError(problem=f"PostgreSQL refused: {refused}") from refused
