@@ -177,12 +177,16 @@ class Cluster:
         self._etcd.close()
 
     def _is_whole(self) -> bool:
-        primary = self.primary
-        if primary is None or self.standby in {None, primary}:
+        """Both say so. A killed primary that comes back is seen as a standby before Patroni makes it anew."""
+        primary, standby = self.primary, self.standby
+        if primary is None or standby in {None, primary}:
             return False
-        _, told = primary.ask("/patroni")
+        (_, ours), (_, theirs) = primary.ask("/patroni"), standby.ask("/patroni")
+        if not ours or not theirs or theirs.get("replication_state") != "streaming":
+            return False
+        followers = [(one["application_name"], one["sync_state"]) for one in ours.get("replication", ())]
         wanted = "sync" if self.synchronous else "async"
-        return [one["sync_state"] for one in told.get("replication", ())] == [wanted]
+        return followers == [(theirs["patroni"]["name"], wanted)] and theirs.get("timeline") == ours.get("timeline")
 
     def _start_etcd(self) -> int:
         client, peer = free_port(), free_port()

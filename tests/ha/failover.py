@@ -11,6 +11,7 @@ import logging
 import sys
 import time
 from collections import Counter
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -119,7 +120,8 @@ async def fail_over(cluster: Cluster, mode: Mode) -> Outcome:
     """Sell, kill the primary, wait until the promoted node sells, and count."""
     primary, _ = await asyncio.to_thread(cluster.wait_for_standby)
     event = f"event-{uuid4().hex}"
-    async with Earmark.open(cluster.url(DATABASE)) as shop:
+    async with AsyncExitStack() as stack:
+        shop = await _open_shop(stack, cluster.url(DATABASE))
         await shop.create(event, name="A concert", currency="EUR", pools={"GA": (1_000_000, 2500)})
         crowd = Crowd(shop, event)
         running = asyncio.create_task(crowd.run())
@@ -137,6 +139,16 @@ async def fail_over(cluster: Cluster, mode: Mode) -> Outcome:
     url = cluster.url_of(promoted, DATABASE)
     lost, flaws = await missing(url, crowd.told), await find_flaws(url)
     return Outcome(mode=mode, acknowledged=len(crowd.told), lost=lost, gap_seconds=_longest(crowd.times), flaws=flaws)
+
+
+async def _open_shop(stack: AsyncExitStack, url: str) -> Earmark:
+    """A node that has just come back may be restarted by Patroni once more: then the shop is opened again."""
+    async with asyncio.timeout(SECONDS_MAX):
+        while True:
+            try:
+                return await stack.enter_async_context(Earmark.open(url))
+            except EarmarkError:
+                await asyncio.sleep(_PAUSE_AFTER_ERROR_SECONDS)
 
 
 async def _pause(cluster: Cluster, primary: Node, crowd: Crowd, mode: Mode) -> None:

@@ -48,6 +48,8 @@ class Programs:
 
 def find() -> Programs:
     """The programs, where they were installed; else an error that says how to install them."""
+    if sys.platform != "linux":
+        raise ServerUnavailable("a node's processes are found in /proc, which only Linux has.")
     who = account()
     folder = _folder(who)
     python = folder / "bin" / "python"
@@ -76,7 +78,11 @@ def install() -> Path:
         for step in (draft, *draft.rglob("*")):
             if not step.is_symlink():
                 step.chmod((step.stat().st_mode | 0o444 | (0o111 if step.is_dir() else 0)) & ~0o022)
-        draft.rename(folder)
+        try:
+            draft.rename(folder)
+        except OSError:  # Another one was faster.
+            if not (folder / "bin" / "python").exists():
+                raise
     finally:
         shutil.rmtree(draft, ignore_errors=True)
     return folder
