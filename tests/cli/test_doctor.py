@@ -102,7 +102,10 @@ def name_of(url: str) -> str:
 
 
 async def test_everything_is_well_where_everything_runs(durable_postgres: Postgres) -> None:
-    """A durable database, a Redis that keeps and evicts nothing, and a crew at work: not one thing is ill."""
+    """A durable database, a Redis that keeps and evicts nothing, and a crew at work: not one thing is ill.
+
+    That the database has no standby is worth a note.
+    """
     durable_postgres.create_database("shop")
     url = durable_postgres.url("shop")
     await wiring.migrate(url)
@@ -125,6 +128,8 @@ async def test_everything_is_well_where_everything_runs(durable_postgres: Postgr
             await courier.close()
             await teller.close()
             await engine.close()
+    (alone,) = found.pop("failover")
+    assert (alone.level, alone.said[:24]) == (Level.NOTE, "No standby is connected:")
     assert {level for told in found.values() for level in levels(told)} == {"ok"}, found
     assert found.keys() == {
         "database",

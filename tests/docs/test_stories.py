@@ -40,6 +40,7 @@ STORIES = {
     "docs/howto/run-several-servers.md",
     "docs/howto/verify-a-database.md",
     "docs/howto/deploy.md",
+    "docs/howto/high-availability.md",  # told by tests/cli/test_doctor_failover.py, which has a standby
     "docs/howto/live-map.md",
     "docs/howto/locks.md",
     "docs/howto/stripe.md",

@@ -14,6 +14,7 @@ from rich.console import Console
 from earmark import config, wiring
 from earmark.cli import settings as show
 from earmark.cli.checkup import database as of_database
+from earmark.cli.checkup import failover as of_failover
 from earmark.cli.checkup import redis as of_redis
 from earmark.cli.checkup import secrets as of_secrets
 from earmark.cli.checkup import work as of_work
@@ -53,8 +54,8 @@ def doctor(
 ) -> int:
     """Check everything that Earmark rests on, and say what to do about what is wrong.
 
-    Database, schema, clocks, poolers, durability, secrets, Redis, workers, backlog, counts and money. Exits with 1 when
-    something is ill.
+    Database, schema, clocks, poolers, durability, failover, secrets, Redis, workers, backlog, counts and money. Exits
+    with 1 when something is ill.
     """
     found = asyncio.run(_collect(database, redis, fix=fix))
     if as_json:
@@ -90,6 +91,9 @@ async def examine(
     else:
         for finding in of_database.judge(vitals):
             yield finding
+        if fix and (reason := of_failover.why_no_write(vitals.replication)):
+            fix = False
+            yield ill("failover", f"--fix changes nothing now: {reason}", "Mend that first, and ask again.")
         if of_database.schema(vitals).level is Level.OK:
             async for finding in _within(settings, vitals, fix=fix):
                 yield finding

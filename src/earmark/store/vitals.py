@@ -14,6 +14,30 @@ if TYPE_CHECKING:
     from earmark.engine.ports import Clock
 
 
+class Standby(msgspec.Struct, frozen=True, kw_only=True):
+    """A server that follows a primary."""
+
+    name: str | None
+    """What `synchronous_standby_names` calls it; None where our role may not see it."""
+    sync_state: str | None
+    lag_bytes: int | None
+    """What the primary has written and the standby has not on its disk."""
+
+
+class Replication(msgspec.Struct, frozen=True, kw_only=True):
+    """How a database's commits reach other machines."""
+
+    in_recovery: bool
+    """Whether this is a standby itself."""
+    synchronous_commit: str
+    synchronous_standby_names: str
+    standbys: tuple[Standby, ...]
+    waiting_commits: int
+    """How many commits wait for a standby at this moment."""
+    waiting_seconds: float
+    """How long the oldest of them has waited."""
+
+
 class Vitals(msgspec.Struct, frozen=True, kw_only=True):
     """How a database fares."""
 
@@ -30,6 +54,8 @@ class Vitals(msgspec.Struct, frozen=True, kw_only=True):
     """Of a transaction that asks for none."""
     lax: tuple[str, ...] = ()
     """Settings by which a crash may lose what was acknowledged."""
+    replication: Replication | None = None
+    """None for a database that has no standbys."""
     pooled: bool = False
     """Whether something in between hands its connections round."""
     told: bool = False

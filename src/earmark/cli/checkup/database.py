@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from earmark.cli.checkup import failover
 from earmark.cli.checkup.findings import Finding, ill, note, well
 from earmark.errors import SetupError
 from earmark.store.migrations import check_current, newer
@@ -18,7 +19,7 @@ READ_COMMITTED = "read committed"
 
 
 def judge(vitals: Vitals) -> Iterator[Finding]:
-    """Version, schema, isolation, clock, pooler, durability."""
+    """Version, schema, isolation, clock, pooler, durability, failover."""
     yield well("database", f"{vitals.product} {vitals.version} answers in {vitals.seconds * 1000:.1f} ms.")
     yield schema(vitals)
     if vitals.isolation is not None:
@@ -26,6 +27,8 @@ def judge(vitals: Vitals) -> Iterator[Finding]:
         yield clock(vitals)
         yield pooler(vitals)
     yield durability(vitals)
+    if vitals.replication is not None:
+        yield failover.judge(vitals.replication)
 
 
 def schema(vitals: Vitals) -> Finding:

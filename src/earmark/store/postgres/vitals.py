@@ -8,13 +8,22 @@ from typing import TYPE_CHECKING
 import asyncpg
 
 from earmark.errors import SetupError, StoreUnavailable
+from earmark.store import queries
 from earmark.store.postgres.migrate import read_applied, split_url
-from earmark.store.vitals import Vitals, skew
+from earmark.store.vitals import Replication, Standby, Vitals, skew
 
 if TYPE_CHECKING:
     from earmark.engine.ports import Clock
 
 SECONDS_MAX = 10.0
+SILENT = (
+    OSError,
+    TimeoutError,
+    asyncpg.PostgresConnectionError,
+    asyncpg.CannotConnectNowError,
+    # None of the servers in the URL is what `target_session_attrs` asks for, as in the middle of a failover.
+    asyncpg.TargetServerAttributeNotMatched,
+)
 DURABLE = {
     "fsync": ("on",),
     "full_page_writes": ("on",),
@@ -32,7 +41,7 @@ async def examine(url: str, *, clock: Clock) -> Vitals:
                 return await _ask(connection, clock=clock, told=told)
             finally:
                 await connection.close(timeout=1)
-    except (OSError, TimeoutError, asyncpg.PostgresConnectionError, asyncpg.CannotConnectNowError) as silence:
+    except SILENT as silence:
         raise StoreUnavailable(because=str(silence) or type(silence).__name__) from silence
     except (asyncpg.PostgresError, ValueError) as refused:
         raise SetupError(problem=f"PostgreSQL refused: {refused}") from refused
@@ -57,6 +66,22 @@ async def _ask(connection: asyncpg.Connection, *, clock: Clock, told: bool) -> V
         skew_seconds=ahead,
         isolation=str(await connection.fetchval("SHOW default_transaction_isolation")),
         lax=tuple(lax),
+        replication=await _ask_replication(connection),
         pooled=pooled,
         told=told,
+    )
+
+
+async def _ask_replication(connection: asyncpg.Connection) -> Replication:
+    sql = queries.sql("postgres", "replication.sql")
+    settings = await connection.fetchrow(sql["read_replication"])
+    standbys = await connection.fetch(sql["read_standbys"])
+    waiting = await connection.fetchrow(sql["read_waiting_commits"])
+    return Replication(
+        in_recovery=settings["in_recovery"],
+        synchronous_commit=settings["synchronous_commit"],
+        synchronous_standby_names=settings["synchronous_standby_names"],
+        standbys=tuple(Standby(**row) for row in standbys),
+        waiting_commits=waiting["commits"],
+        waiting_seconds=waiting["seconds"],
     )

@@ -1,0 +1,32 @@
+"""Where Patroni and etcd cannot be had these tests skip, with one loud line; `.ci/run` demands them."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.ha.programs import find
+
+from earmark.servers import ServerUnavailable
+
+if TYPE_CHECKING:
+    from tests.ha.programs import Programs
+
+DEMANDED = "EARMARK_TEST_HA"
+"""Set by `.ci/run`: a cluster that cannot be had fails the tests."""
+
+
+@pytest.fixture(scope="session")
+def programs() -> Programs:
+    """What a cluster is run by."""
+    return found_programs()
+
+
+def found_programs() -> Programs:
+    """The programs, or one loud line on why the tests cannot run."""
+    try:
+        return find()
+    except ServerUnavailable as reason:
+        refuse = pytest.fail if os.environ.get(DEMANDED) else pytest.skip
+        refuse(f"FAILOVER NOT TESTED: {reason}")

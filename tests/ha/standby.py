@@ -1,0 +1,50 @@
+"""A standby of one PostgreSQL, without Patroni: a copy of its data that follows it."""
+
+from __future__ import annotations
+
+import time
+from urllib.parse import parse_qsl, urlsplit
+
+from earmark.servers import Postgres, ServerUnavailable
+from earmark.servers.account import account
+from earmark.servers.process import Supervised
+
+_READY_SECONDS_MAX = 60.0
+_POLL_SECONDS = 0.02
+_SLOTLESS = ["--wal-method=stream", "--checkpoint=fast", "--no-sync", "--write-recovery-conf"]
+
+
+def start_standby(primary: Postgres, *, name: str) -> Postgres:
+    """Copy the primary, and follow it under this name, once the primary has seen it come."""
+    supervised = Supervised(name="PostgreSQL", prefix="em-pg-", who=account(), signals=("SIGINT", "SIGQUIT"))
+    try:
+        place = dict(parse_qsl(urlsplit(primary.url()).query))
+        user = urlsplit(primary.url()).username
+        source = f"host={place['host']} port={place['port']} user={user} application_name={name}"
+        data = supervised.directory / "data"
+        command = [str(primary.binaries / "pg_basebackup"), "-D", str(data), "-d", source, *_SLOTLESS]
+        _copy(supervised, command)
+        supervised.write("data/postgresql.conf", f"unix_socket_directories = '{supervised.directory}'\n")
+        base_url = f"postgresql://{user}@/postgres?host={supervised.directory}&port={place['port']}"
+        standby = Postgres(binaries=primary.binaries, supervised=supervised, base_url=base_url)
+        standby.start()
+        _wait_until_followed(primary, name)
+    except BaseException:
+        supervised.close()
+        raise
+    return standby
+
+
+def _copy(supervised: Supervised, command: list[str]) -> None:
+    code, output = supervised.run(command)
+    if code:
+        raise ServerUnavailable(f"pg_basebackup failed with {code}: {output.strip()}")
+
+
+def _wait_until_followed(primary: Postgres, name: str) -> None:
+    followed = f"SELECT count(*) FROM pg_stat_replication WHERE application_name = '{name}' AND state = 'streaming'"
+    deadline = time.monotonic() + _READY_SECONDS_MAX
+    while primary.psql(followed) != "1":
+        if time.monotonic() > deadline:
+            raise ServerUnavailable(f"The standby {name} did not follow after {_READY_SECONDS_MAX:.0f} seconds.")
+        time.sleep(_POLL_SECONDS)

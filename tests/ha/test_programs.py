@@ -1,0 +1,53 @@
+"""Where Patroni and etcd come from, and what is said where they cannot be had."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.ha import conftest, programs
+
+from earmark.servers import ServerUnavailable
+from earmark.servers.account import account
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture
+def _not_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As after a change of the pinned versions: the environment's name is another one."""
+    other = tmp_path / "ha.txt"
+    other.write_text("nothing")
+    monkeypatch.setattr(programs, "REQUIREMENTS", other)
+
+
+@pytest.mark.usefixtures("_not_installed")
+def test_a_cluster_that_cannot_be_had_skips_its_tests_with_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The line says what was not tested, and how it can be."""
+    monkeypatch.delenv(conftest.DEMANDED, raising=False)
+    with pytest.raises(pytest.skip.Exception, match=r"FAILOVER NOT TESTED: .*run `make ha`"):
+        conftest.found_programs()
+
+
+@pytest.mark.usefixtures("_not_installed")
+def test_a_cluster_that_is_demanded_and_cannot_be_had_fails_its_tests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In CI nothing is left out in silence."""
+    monkeypatch.setenv(conftest.DEMANDED, "1")
+    with pytest.raises(pytest.fail.Exception, match="FAILOVER NOT TESTED"):
+        conftest.found_programs()
+
+
+def test_a_python_that_the_servers_account_cannot_run_is_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Root's own Python is of no use to `nobody`, and an old one is of no use to Patroni."""
+    old, closed = tmp_path / "old", tmp_path / "closed"
+    for path, version in ((old, "3 8"), (closed, "3 14")):
+        path.write_text(f"#!/bin/sh\necho {version}\n")
+    old.chmod(0o755)
+    closed.chmod(0o644)
+    candidates = (str(tmp_path / "absent"), str(old), str(closed))
+    monkeypatch.setattr(programs, "CANDIDATES", candidates)
+    with pytest.raises(ServerUnavailable, match=r"No Python 3\.11 that the servers' account can run"):
+        programs._runnable_python(account())
