@@ -176,7 +176,8 @@ class MemoryStore(MoneyReads):
         return None
 
     async def check_ready(self) -> None:
-        """Always ready."""
+        """What answers is what is written to."""
+        await self.check()
 
     async def close(self) -> None:
         """Nothing to let go of."""
