@@ -52,7 +52,6 @@ if TYPE_CHECKING:
     from earmark.clock import MovableClock
     from earmark.domain.booking import Booking
     from earmark.domain.ids import BookingId
-    from earmark.engine.asks import Outcome
     from earmark.engine.ports import Transaction
 
 T = TypeVar("T")
@@ -211,6 +210,7 @@ class StagedStore(PostgresStore):
     retries: bool = False
     drafts: bool = False
     drafts_again = 0
+    lock_seconds = LOCK_SECONDS_MAX
     ran: list[str]
     """How the work was run, each time: from "memory", by a "look", or under "locks"."""
     connection: Any = None
@@ -224,7 +224,11 @@ class StagedStore(PostgresStore):
         draft: bool = False,
         lock_seconds: float = LOCK_SECONDS_MAX,
     ) -> T:
-        """Once, step by step, and under locks: what a draft does when it meets anybody."""
+        """Once, step by step, and under locks: what a draft does when it meets another transaction.
+
+        With the full wait, whatever the engine allows: a deadlock takes a second to show.
+        """
+        assert lock_seconds > 0
 
         async def staged(transaction: Any) -> T:
             self.connection = bare(transaction)
@@ -237,8 +241,10 @@ class StagedStore(PostgresStore):
                 self.ran.append("locks" if remembered is None else "memory" if remembered else "look")
 
         if self.retries:
-            return await super().transact(staged, within=within, draft=draft and self.drafts, lock_seconds=lock_seconds)
-        return await self._once(staged, within=within, lock_seconds=lock_seconds)
+            return await super().transact(
+                staged, within=within, draft=draft and self.drafts, lock_seconds=self.lock_seconds
+            )
+        return await self._once(staged, within=within, lock_seconds=self.lock_seconds)
 
 
 class Till:
@@ -254,12 +260,7 @@ class Till:
         """Begin one request, as the engine would: decided again if something moved underneath."""
         if isinstance(ask, Change):
             return self._begin(self.engine.change(ask))
-
-        async def run(begin: Callable[[], Sequence[Ask]], *, lock_seconds: float) -> list[Outcome]:
-            """With the full wait, whatever a batch would have: what is to be seen here takes longer to show."""
-            assert lock_seconds
-            return await self.engine.run(VERBS[type(ask)], begin, draft=True)
-
+        run = partial(self.engine.run, VERBS[type(ask)], draft=True)
         lane: Batcher[Ask] = Batcher(run, relieve=self.engine.relieve)
         return self._begin(lane.submit(ask, within=PATIENCE_SECONDS))
 

@@ -13,7 +13,6 @@ import pytest
 from earmark.engine.asks import Decided, Hold, Replayed
 from earmark.engine.engine import Engine
 from earmark.errors import OutcomeUnknown, RowBusy, StoreUnavailable
-from earmark.store.postgres import store as module
 
 from .asks import IDS, a_confirm, a_hold
 from .drafts import memo
@@ -225,12 +224,10 @@ async def test_a_statement_that_was_cancelled_kept_nothing(house: House) -> None
     assert not await house.flaws()
 
 
-async def test_a_row_that_stays_locked_costs_a_draft_only_those_who_need_it(
-    house: House, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The batch is split until the one that needs the row is alone."""
-    monkeypatch.setitem(module.SETTINGS, "lock_timeout", "50ms")
+async def test_a_row_that_stays_locked_costs_a_draft_only_those_who_need_it(house: House) -> None:
+    """The others of the batch are decided without the request that needs the row."""
     till = await drafting_till(house, "before write")
+    till.store.lock_seconds = 0.05
     engine = Engine(till.store, ids=IDS, lanes=1)
     async with in_the_way(house):
         asked = [asyncio.ensure_future(engine.hold(a_hold(f"A{n}", buyer=f"buyer-{n}"))) for n in range(3, 7)]
