@@ -189,7 +189,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         int, About("how many such transactions of one verb are under way at once, at most", least=1, most=16)
     ] = 3
     batch_waiting_max: Annotated[
-        int, About("how many requests of one verb wait in line before the next is refused", least=1, most=1_000_000)
+        int,
+        About(
+            "how many requests of one verb (or for best-available seats) wait before the next is refused; "
+            "half as many may wait for locked rows",
+            least=1,
+            most=1_000_000,
+        ),
     ] = 5000
     map_cache_seconds: Annotated[
         float,

@@ -300,7 +300,7 @@ class NotFound(Refusal):
 
 @dataclass(kw_only=True, eq=False)
 class Overloaded(Outage):
-    """More requests wait than can be answered in time; this one was not begun."""
+    """More requests wait than can be answered in time, or a row stayed locked; nothing was done."""
 
     code = "overloaded"
 

@@ -67,7 +67,7 @@ async def test_a_buyers_limit_counts_none_of_the_lapsed(store: Store, clock: Mov
     assert not refused.value.transient
 
 
-async def test_one_who_makes_room_for_too_many_is_refused_for_good(store: Store, clock: MovableClock) -> None:
+async def test_a_claim_larger_than_what_lapsed_is_refused_for_good(store: Store, clock: MovableClock) -> None:
     """All that lapsed is ended for it, and it still does not fit."""
     shop = await full_of_lapsed_holds(store, clock)
     with pytest.raises(PoolExhausted) as refused:

@@ -120,7 +120,7 @@ async def test_a_queue_that_is_full_refuses_at_once_and_takes_requests_again_whe
     assert isinstance(await engine.hold_best(ask(ids, "late"), Wish(count=1)), Decided)
 
 
-async def test_who_leaves_the_queue_leaves_nothing_in_it(
+async def test_a_cancelled_request_leaves_nothing_in_the_queue(
     clock: MovableClock, ids: Uuid7Ids, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Clients that hang up while a map is read, thousands of them, are not kept until it has been read."""
@@ -137,7 +137,7 @@ async def test_who_leaves_the_queue_leaves_nothing_in_it(
     assert engine._best._waiting == 0
 
 
-async def test_a_request_without_an_offer_wakes_nobody(
+async def test_a_request_without_an_offer_wakes_no_other_request(
     clock: MovableClock, ids: Uuid7Ids, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One waits for seats that are on offer to another; those who get nothing meanwhile do not make it read again."""

@@ -233,7 +233,7 @@ async def test_a_lane_that_hangs_does_not_stop_the_few_behind_it(
     assert await hangs == 1
 
 
-async def test_close_ends_the_waits_for_rows(line_of: Callable[..., Line], turn: Turn) -> None:
+async def test_close_waits_for_the_requests_that_wait_for_a_row(line_of: Callable[..., Line], turn: Turn) -> None:
     """What was accepted is finished, also what waits for a row."""
     line = line_of(needs={1: "P"})
     request = line.submit(1)

@@ -106,7 +106,9 @@ def _runnable_python(who: Account) -> str:
         if tuple(int(part) for part in said.stdout.split()) >= OLDEST:
             return candidate
     tried = ", ".join(CANDIDATES)
-    raise ServerUnavailable(f"No Python {OLDEST[0]}.{OLDEST[1]} that the servers' account can run; tried {tried}.")
+    raise ServerUnavailable(
+        f"No Python {OLDEST[0]}.{OLDEST[1]} or newer that the servers' account can run; tried {tried}."
+    )
 
 
 def _run(command: list[str]) -> None:

@@ -26,7 +26,16 @@ def _not_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_cluster_that_cannot_be_had_skips_its_tests_with_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     """The line says what was not tested, and how it can be."""
     monkeypatch.delenv(conftest.DEMANDED, raising=False)
+    monkeypatch.setenv("EARMARK_PROOF", "1")
     with pytest.raises(pytest.skip.Exception, match=r"FAILOVER NOT TESTED: .*run `make ha`"):
+        conftest.found_programs()
+
+
+def test_failovers_that_are_not_asked_for_are_skipped_with_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They take minutes; the line says how to run them."""
+    monkeypatch.delenv(conftest.DEMANDED, raising=False)
+    monkeypatch.delenv("EARMARK_PROOF", raising=False)
+    with pytest.raises(pytest.skip.Exception, match=r"FAILOVER NOT TESTED: `make ha` does it"):
         conftest.found_programs()
 
 
@@ -49,5 +58,5 @@ def test_a_python_that_the_servers_account_cannot_run_is_passed_over(
     closed.chmod(0o644)
     candidates = (str(tmp_path / "absent"), str(old), str(closed))
     monkeypatch.setattr(programs, "CANDIDATES", candidates)
-    with pytest.raises(ServerUnavailable, match=r"No Python 3\.11 that the servers' account can run"):
+    with pytest.raises(ServerUnavailable, match=r"No Python 3\.11 or newer that the servers' account can run"):
         programs._runnable_python(account())

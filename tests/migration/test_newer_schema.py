@@ -10,7 +10,8 @@ from urllib.parse import urlsplit
 import asyncpg
 import pytest
 
-from earmark import wiring
+from earmark import config, wiring
+from earmark.cli import doctor
 from earmark.cli.checkup import database as checkup
 from earmark.errors import SetupError
 from earmark.library import Earmark
@@ -152,3 +153,6 @@ async def test_a_newer_schema_is_noted_by_the_doctor_and_by_migrate(empty_url: s
     vitals = await wiring.examine(empty_url)
     found = checkup.schema(vitals)
     assert (found.level, "9999_tomorrow" in found.said) == ("note", True)
+    settings = config.Settings(database_url=empty_url)
+    checks = {finding.check async for finding in doctor.examine(settings)}
+    assert {"schema", "workers", "money"} <= checks, "what else is wrong is looked for all the same"

@@ -287,8 +287,8 @@ async def test_a_frozen_host_does_not_use_up_the_time_of_the_next(
                 assert len(came) == 1
 
 
-async def test_of_several_hosts_one_that_takes_writes_is_used(postgres_url: str, observer: Any) -> None:
-    """A standby that is named first is passed over; where none takes writes, there is no database."""
+async def test_where_no_host_takes_writes_there_is_no_database(postgres_url: str, observer: Any) -> None:
+    """Of several hosts one that takes writes is wanted; one that is named alone may be a replica."""
     await observer.execute(f'ALTER DATABASE "{_name(postgres_url)}" SET default_transaction_read_only = on')
     async with TcpWire(postgres_url) as wire:
         url = wire.url.replace("127.0.0.1", f"127.0.0.1:{wire.port},127.0.0.1")
@@ -326,7 +326,7 @@ async def test_a_roles_statement_timeout_makes_no_outage_of_a_locked_row(
     postgres_url: str, observer: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Shorter than the wait for a lock, it would cancel a batch of which most requests need another row."""
-    monkeypatch.setitem(module.SETTINGS, "lock_timeout", "300ms")
+    monkeypatch.setattr("earmark.engine.batch.LOCK_SECONDS_MAX", 0.3)
     await observer.execute(f"ALTER DATABASE \"{_name(postgres_url)}\" SET statement_timeout = '100ms'")
     async with opened(postgres_url, lanes=1) as engine:
         holds = [a_hold(f"A{n}", buyer=f"buyer-{n}") for n in (1, 2, 3)]

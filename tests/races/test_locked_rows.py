@@ -161,7 +161,7 @@ async def test_two_connections_wait_for_rows_and_no_more(shop: Earmark, postgres
             await asyncio.wait_for(shop.hold("e3", buyer=f"s{n}", seats=[f"A{n + 1}"]), timeout=LET_GO_SECONDS)
             if n >= 10:
                 most = max(most, await observer.fetchval(ONE_WAITS))
-        assert most <= 2
+        assert 1 <= most <= 2
     await asyncio.gather(*asked, return_exceptions=True)
     await observer.close()
 
@@ -260,12 +260,17 @@ async def every(asked: Iterable[Awaitable[Any]]) -> list[Any]:
     return await asyncio.gather(*asked, return_exceptions=True)
 
 
-async def test_a_table_that_is_locked_stops_all_and_loses_none(shop: Earmark, postgres_url: str) -> None:
+async def test_a_table_that_is_locked_stops_all_and_loses_none(
+    shop: Earmark, postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """No row can be named, as when a migration has the table: all wait, and are decided once it is free."""
     foreign = await asyncpg.connect(postgres_url)
     await foreign.execute("BEGIN")
     await foreign.execute("LOCK TABLE pools IN ACCESS EXCLUSIVE MODE")
+    met = asyncio.Event()
+    monkeypatch.setattr(shop.engine._holds._observer, "blocked", lambda _: met.set(), raising=False)
     asked = [asyncio.ensure_future(shop.hold("e1", buyer=f"b{n}", pools={"GA": 1})) for n in range(20)]
+    await asyncio.wait_for(met.wait(), timeout=10)
     await until_one_waits(foreign)
     await foreign.execute("ROLLBACK")
     await foreign.close()

@@ -10,7 +10,7 @@ When Redis is silent, slow, gone or talks nonsense, requests pass as if it were 
 
 Marks and hints carry 12 bits of a hash of the buyer. Where they match those of the asker, the seat may be the asker's
 own, and the store is asked: it alone knows, and says `yours`. Two buyers with the same bits cost one look at the store.
-A secret goes into the hash: who notices a match (its refusal comes more slowly) cannot try other buyers' names on it.
+A secret goes into the hash: a client that notices a match (its refusal is slower) cannot test other names against it.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ SEATS_MAX: Final = 100
 _UNKEYED: Final = 1 << (script.REQUEST_BITS - 1)
 """Requests from here on are numbered at random; below it by their idempotency key."""
 _BUYERS: Final = (1 << script.BUYER_BITS) - 1
-_NOBODY: Final = 0
+_NO_BUYER: Final = 0
 
 
 class Pass:
@@ -143,7 +143,7 @@ class Gate:
         return self._hear(passed, asked)
 
     def settle(self, passed: Pass | None, *, seconds: float) -> None:
-        """The store granted it, for so long: whoever comes next is told without asking the store."""
+        """The store granted it, for so long: Redis refuses the next request for these seats."""
         if passed is not None:
             self._hints.forget(_refs(passed.event_id, passed.seats))
             self._turn_to_hints(passed, passed.names, seconds)
@@ -243,7 +243,7 @@ class Gate:
     def _buyer_hash(self, event_id: EventId, buyer: Buyer | None) -> int:
         """A few bits that one buyer always has at one event, and few others do; 0 without a buyer."""
         if buyer is None:
-            return _NOBODY
+            return _NO_BUYER
         hashing = self._hash.copy()
         hashing.update(f"{event_id}\0{buyer}".encode(errors="surrogatepass"))
         return 1 + int.from_bytes(hashing.digest(), "big") % _BUYERS
@@ -273,7 +273,7 @@ def _request(key: Key | None) -> int:
 def _may_own(token: int, owners: Iterable[int]) -> bool:
     """Whether one of these may belong to the token's buyer."""
     buyer_hash = script.buyer_hash_in(token)
-    return buyer_hash != _NOBODY and any(script.buyer_hash_in(owner) == buyer_hash for owner in owners)
+    return buyer_hash != _NO_BUYER and any(script.buyer_hash_in(owner) == buyer_hash for owner in owners)
 
 
 def _refs(event_id: EventId, seats: Iterable[SeatId]) -> list[tuple[EventId, SeatId]]:

@@ -260,7 +260,7 @@ _DETAILS: dict[str, str | Callable[[Mapping[str, Any]], str]] = {
     "body_too_large": "That is more than we can take at once.",
     "unsupported_media_type": "We could not read this request.",
     "too_many_requests": "That was a little too fast. Please try again in a moment.",
-    "overloaded": "Very many people are booking right now. Please try again in a moment.",
+    "overloaded": "We could not get to this in time, and nothing was booked. Please try again in a moment.",
     "outcome_unknown": "We could not tell whether this went through. Ask again with the same key, and you will know.",
     "unavailable": "We cannot take bookings at this moment. Please try again soon.",
     "stopping": "This server is about to stop. Please try again in a moment.",

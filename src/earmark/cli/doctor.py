@@ -93,8 +93,12 @@ async def examine(
             yield finding
         if fix and (reason := of_failover.why_no_write(vitals.replication)):
             fix = False
-            yield ill("failover", f"--fix changes nothing now: {reason}", "Mend that first, and ask again.")
-        if of_database.schema(vitals).level is Level.OK:
+            yield ill(
+                "failover",
+                f"--fix changes nothing now: {reason}",
+                "Repair that first, then run `earmark doctor --fix` again.",
+            )
+        if of_database.schema(vitals).level is not Level.ILL:
             async for finding in _within(settings, vitals, fix=fix):
                 yield finding
     async for finding in _redis(settings, clock):

@@ -84,7 +84,7 @@ class Batcher(Generic[A]):
         self._standstill: asyncio.TimerHandle | None = None
         self._later: dict[Ticket[A], asyncio.TimerHandle] = {}
         self._deadlines: Deadlines[A] = Deadlines()
-        # Half of what the queue may hold: requests for one row must not keep out those for others.
+        # Counted apart from the queue: requests for one row must not keep out those for others.
         self._blocked: BlockedRows[A] = BlockedRows(waiting_max=waiting_max // 2, wait_for=self._start_waiting)
         self._row_waits = row_waits or asyncio.Semaphore(ROW_WAITS_MAX)
         self._row_tasks: set[asyncio.Task[None]] = set()

@@ -75,7 +75,7 @@ class BlockedRows(Generic[A]):
         return batch
 
     def free(self, row: Row) -> list[Ticket[A]]:
-        """Nobody waits for this row any more; those that still did."""
+        """Forget this row; returns the requests that still waited for it."""
         left = self._queues.pop(row)
         self._waiting -= len(left)
         return list(left)

@@ -2,7 +2,7 @@
 
 Two figures come of it: how long a queue takes, so that a request that cannot be served in time is refused at once, and
 how long a batch may wait for a row that another transaction has locked. A batch that failed or hung says nothing about
-either. What was learnt loses half its weight every half second, so that a slow minute is over a second after it ended.
+either. What was learnt loses half its weight every half second, so quick batches soon outweigh a slow minute.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Whether each Redis answers, asked when a page is made.
 
 What the last hold met says nothing while there are no holds, so every server is sent a PING: at most one in a second,
-however many pages are asked for, and a page waits half a second for it at most.
+however many pages are asked for. Each PING has half a second, so a page waits a second at most.
 """
 
 from __future__ import annotations
