@@ -279,6 +279,13 @@ SELECT pg_is_in_recovery() AS standby, current_setting('transaction_read_only') 
 SELECT current_setting('max_locks_per_transaction')::integer
        * (current_setting('max_connections')::integer + current_setting('max_prepared_transactions')::integer) AS entries;
 
+-- name: changed_owners
+-- Which of these seats have, or had meanwhile, another owner than they are believed to have. Most often none.
+SELECT r.n::integer AS n
+  FROM unnest($1::text[], $2::text[], $3::uuid[]) WITH ORDINALITY AS r (event_id, id, booking_id, n)
+  LEFT JOIN seats s ON s.event_id = r.event_id AND s.id = r.id
+ WHERE s.booking_id IS DISTINCT FROM r.booking_id OR s.fence <> 0;
+
 -- name: list_events
 -- A page of events, by id.
 SELECT id, name, currency, live, created_at, starts_at, sale_opens_at, sale_closes_at, hold_ttl_seconds, per_buyer_max,
