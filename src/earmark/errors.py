@@ -332,8 +332,8 @@ class RowBusy(Overloaded):
     """A row that this request needs stayed locked for too long; nothing was changed."""
 
     because: str
-    rows: frozenset[tuple[str, object]] = frozenset()
-    """What is locked, as far as it could be found out: the requests that need none of it may still be decided."""
+    rows: Mapping[tuple[str, object], tuple[str, object]] = field(default_factory=dict)
+    """What requests may name, and the locked row that it leads to, as far as that could be found out."""
 
 
 @dataclass(kw_only=True, eq=False)

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from earmark.engine.asks import Again, Decided
+from earmark.engine.asks import Again, Ask, Decided
+from earmark.engine.tickets import Shared, Ticket
 from earmark.errors import (
     IdempotencyInProgress,
     OutcomeUnknown,
@@ -19,7 +20,7 @@ from earmark.errors import (
     StoreUnavailable,
 )
 
-from .conftest import NOW, Line
+from .conftest import NOW, Line, ask_number
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -525,3 +526,19 @@ async def test_a_lane_ends_with_the_line(line: Line, turn: Turn) -> None:
     await request
     await turn()
     assert not line.batcher._running
+
+
+async def test_a_store_in_another_thread_never_begins_what_is_being_ended() -> None:
+    """In whatever order a deadline and a store in a thread of its own come to a request: not begun is not begun."""
+    told: list[Exception] = []
+
+    class Interrupted(Ticket[Ask]):
+        def fail(self, error: Exception) -> None:
+            """The thread comes between what is to be told and its telling."""
+            assert shared.begin() == []
+            told.append(error)
+
+    ticket = Interrupted(ask_number(1), asyncio.get_running_loop().create_future(), deadline=0)
+    shared: Shared[Ask] = Shared([ticket])
+    ticket.end()
+    assert [type(one) for one in told] == [Overloaded]

@@ -15,14 +15,24 @@ from earmark.errors import OutcomeUnknown, Overloaded, RowBusy, StoreUnavailable
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from .conftest import Line
+    from earmark.engine.asks import Row
+
+    from .conftest import Batch, Line
 
     Turn = Callable[[], Awaitable[None]]
 
 
 def busy(*rows: str) -> RowBusy:
     """These rows are locked by another transaction."""
-    return RowBusy(because="lock timeout", rows=frozenset(("rows", row) for row in rows))
+    return RowBusy(because="lock timeout", rows={("rows", row): ("rows", row) for row in rows})
+
+
+async def blocked_for_good(line: Line, *rows: str) -> Batch:
+    """The batch that waits for the row with the full wait, after the brief first try."""
+    first = await line.store.next()
+    assert first.lock_seconds == pytest.approx(LOCK_SECONDS_MIN)
+    first.break_(busy(*rows))
+    return await line.store.next()
 
 
 async def outcomes_of(*requests: asyncio.Task[object]) -> list[object]:
@@ -32,20 +42,23 @@ async def outcomes_of(*requests: asyncio.Task[object]) -> list[object]:
 
 
 async def test_only_the_requests_that_need_the_row_wait_for_it(line_of: Callable[..., Line]) -> None:
-    """The others are run again at once, with the short wait; the blocked ones together, with the full one."""
+    """The others are run again at once, with the short wait; the blocked ones together, at last with the full one."""
     line = line_of(needs={1: "P", 2: "Q", 3: "P", 4: ""})
     requests = [line.submit(number) for number in (1, 2, 3, 4)]
     batch = await line.store.next()
     assert batch.lock_seconds == pytest.approx(LOCK_SECONDS_MIN)
     batch.break_(busy("P"))
     both = [await line.store.next(), await line.store.next()]
-    others, blocked = sorted(both, key=lambda batch: batch.lock_seconds)
+    blocked, others = sorted(both, key=lambda batch: batch.numbers)
     assert (others.numbers, blocked.numbers) == ((2, 4), (1, 3))
-    assert others.lock_seconds == pytest.approx(LOCK_SECONDS_MIN)
-    assert blocked.lock_seconds == pytest.approx(LOCK_SECONDS_MAX)
+    assert others.lock_seconds == blocked.lock_seconds == pytest.approx(LOCK_SECONDS_MIN)
     others.commit()
     assert await outcomes_of(requests[1], requests[3]) == [2, 4]
-    blocked.commit()
+    blocked.break_(busy("P"))
+    patient = await line.store.next()
+    assert patient.numbers == (1, 3)
+    assert patient.lock_seconds == pytest.approx(LOCK_SECONDS_MAX)
+    patient.commit()
     assert await outcomes_of(*requests) == [1, 2, 3, 4]
 
 
@@ -54,7 +67,7 @@ async def test_newcomers_for_a_blocked_row_join_those_that_wait(line_of: Callabl
     line = line_of(needs={1: "P", 2: "P", 3: "", 4: "P"})
     first = line.submit(1)
     (await line.store.next()).break_(busy("P"))
-    blocked = await line.store.next()
+    blocked = await blocked_for_good(line, "P")
     late, stranger = line.submit(2), line.submit(3)
     passing = await line.store.next()
     assert passing.numbers == (3,)
@@ -72,21 +85,26 @@ async def test_newcomers_for_a_blocked_row_join_those_that_wait(line_of: Callabl
     assert await last == 4
 
 
-async def test_a_row_that_stays_locked_refuses_those_that_need_it_for_certain(line_of: Callable[..., Line]) -> None:
+async def test_a_row_that_stays_locked_refuses_those_that_need_it_for_certain(
+    line_of: Callable[..., Line], turn: Turn
+) -> None:
     """After the full wait they hear `overloaded`, which is true: the transaction was rolled back."""
     line = line_of(needs={1: "P", 2: "P"})
     first = line.submit(1)
     (await line.store.next()).break_(busy("P"))
-    blocked = await line.store.next()
+    blocked = await blocked_for_good(line, "P")
     second = line.submit(2)
+    await turn()
+    assert blocked.lock_seconds == pytest.approx(LOCK_SECONDS_MAX)
     blocked.break_(busy("P"))
     assert await outcomes_of(first) == ["RowBusy"]
     assert RowBusy(because="").code == Overloaded.code
     again = await line.store.next()
+    assert again.lock_seconds == pytest.approx(LOCK_SECONDS_MAX)
     assert again.numbers == (2,), "each request has the full wait once"
     again.commit()
     assert await second == 2
-    assert line.store.carried.count((1,)) == 2
+    assert line.store.carried.count((1,)) == 3
 
 
 async def test_a_request_whose_caller_was_answered_is_never_run_for_the_row(
@@ -96,7 +114,7 @@ async def test_a_request_whose_caller_was_answered_is_never_run_for_the_row(
     line = line_of(needs={1: "P", 2: "P"})
     patient = line.submit(1, within=600)
     (await line.store.next()).break_(busy("P"))
-    blocked = await line.store.next()
+    blocked = await blocked_for_good(line, "P")
     hurried = line.submit(2, within=5)
     await turn()
     jump(6)
@@ -104,7 +122,7 @@ async def test_a_request_whose_caller_was_answered_is_never_run_for_the_row(
     blocked.commit()
     assert await patient == 1
     await turn()
-    assert line.store.carried == [(1,), (1,)]
+    assert line.store.carried == [(1,), (1,), (1,)]
 
 
 async def test_a_request_that_never_got_a_connection_is_never_called_unknown(
@@ -141,7 +159,7 @@ async def test_the_wait_for_a_row_ends_before_its_callers_time(line_of: Callable
     line = line_of(needs={1: "P"})
     request = line.submit(1, within=3)
     (await line.store.next()).break_(busy("P"))
-    blocked = await line.store.next()
+    blocked = await blocked_for_good(line, "P")
     assert blocked.lock_seconds == pytest.approx(3 - DECIDING_SECONDS, abs=0.5)
     blocked.commit()
     assert await request == 1
@@ -152,32 +170,98 @@ async def test_at_most_two_connections_wait_for_rows(line_of: Callable[..., Line
     line = line_of(needs={1: "P", 2: "Q", 3: "R"})
     requests = [line.submit(number) for number in (1, 2, 3)]
     (await line.store.next()).break_(busy("P", "Q", "R"))
-    one, two = await line.store.next(), await line.store.next()
+    patient: list[Batch] = []
+    for _ in range(3 + ROW_WAITS_MAX):
+        batch = await line.store.next()
+        if batch.lock_seconds == LOCK_SECONDS_MAX:
+            patient.append(batch)
+        else:
+            batch.break_(busy("P", "Q", "R"))
     await turn()
-    assert len(line.store.batches) == 1 + ROW_WAITS_MAX
+    assert len(line.store.batches) == 1 + 3 + ROW_WAITS_MAX
+    one, two = patient
     one.commit()
     (await line.store.next()).commit()
     two.commit()
     assert await outcomes_of(*requests) == [1, 2, 3]
 
 
-async def test_where_no_row_can_be_named_all_wait_together_and_then_the_one_is_found(
+async def test_a_row_that_was_only_in_use_costs_no_turn(line_of: Callable[..., Line], turn: Turn) -> None:
+    """Two rows stay locked and have both turns: requests for a third one, which is free again, pass all the same."""
+    line = line_of(needs={1: "P", 2: "Q", 3: "R"})
+    requests = [line.submit(number) for number in (1, 2, 3)]
+    (await line.store.next()).break_(busy("P", "Q", "R"))
+    patient: list[Batch] = []
+    for _ in range(3 + ROW_WAITS_MAX):
+        attempt = await line.store.next()
+        if attempt.lock_seconds == LOCK_SECONDS_MAX:
+            patient.append(attempt)
+        elif attempt.numbers == (3,):
+            attempt.commit()
+        else:
+            attempt.break_(busy("P", "Q"))
+    assert await requests[2] == 3
+    await turn()
+    for one in patient:
+        one.commit()
+    assert await outcomes_of(*requests) == [1, 2, 3]
+
+
+async def test_one_with_little_time_ends_nobody_elses_wait(
+    line_of: Callable[..., Line], jump: Callable[[float], None]
+) -> None:
+    """The turn is as short as its own time is; then it alone is refused, and the others wait on."""
+    line = line_of(needs={1: "P", 2: "P"})
+    hurried, patient = line.submit(1, within=3), line.submit(2, within=600)
+    (await line.store.next()).break_(busy("P"))
+    blocked = await blocked_for_good(line, "P")
+    assert blocked.numbers == (1, 2)
+    assert blocked.lock_seconds < 3
+    jump(2.8)
+    blocked.break_(busy("P"))
+    again = await line.store.next()
+    assert again.numbers == (2,)
+    assert again.lock_seconds == pytest.approx(LOCK_SECONDS_MAX)
+    again.commit()
+    assert await outcomes_of(hurried, patient) == ["Overloaded", 2]
+
+
+async def test_requests_that_lead_to_one_locked_row_wait_together(line_of: Callable[..., Line]) -> None:
+    """They name rows of their own, such as the bookings of one locked pool: one queue, and one turn for all."""
+    line = line_of(needs={1: "A", 2: "B", 3: "C"})
+    requests = [line.submit(number) for number in (1, 2, 3)]
+    leads: dict[Row, Row] = {("rows", name): ("rows", "P") for name in "ABP"}
+    (await line.store.next()).break_(RowBusy(because="lock timeout", rows=leads))
+    both = [await line.store.next(), await line.store.next()]
+    blocked, others = sorted(both, key=lambda batch: batch.numbers)
+    assert (blocked.numbers, others.numbers) == ((1, 2), (3,))
+    others.commit()
+    blocked.commit()
+    assert await outcomes_of(*requests) == [1, 2, 3]
+
+
+async def test_where_no_row_can_be_named_the_one_that_needs_it_is_found_by_halves(
     line_of: Callable[..., Line],
 ) -> None:
-    """The lock may have gone meanwhile, and all are decided; else halves are run until one request is alone."""
+    """With the short wait; then it alone has a turn with the full one."""
     line = line_of()
     requests = [line.submit(number) for number in (1, 2, 3, 4)]
     (await line.store.next()).break_(busy())
     together = await line.store.next()
     assert together.numbers == (1, 2, 3, 4)
-    assert together.lock_seconds == pytest.approx(LOCK_SECONDS_MAX)
+    assert together.lock_seconds == pytest.approx(LOCK_SECONDS_MIN)
     together.break_(busy())
     for _ in range(4):
         half = await line.store.next()
+        assert half.lock_seconds == pytest.approx(LOCK_SECONDS_MIN)
         if 3 in half.numbers:
             half.break_(busy())
         else:
             half.commit()
+    alone = await line.store.next()
+    assert alone.numbers == (3,)
+    assert alone.lock_seconds == pytest.approx(LOCK_SECONDS_MAX)
+    alone.break_(busy())
     assert await outcomes_of(*requests) == [1, 2, "RowBusy", 4]
 
 
@@ -186,7 +270,7 @@ async def test_blocked_requests_never_fill_the_queue_of_the_others(line_of: Call
     line = line_of(waiting_max=4, needs=dict.fromkeys(range(1, 10), "P"))
     first = line.submit(1)
     (await line.store.next()).break_(busy("P"))
-    blocked = await line.store.next()
+    blocked = await blocked_for_good(line, "P")
     crowd = []
     for number in range(2, 6):
         crowd.append(line.submit(number))
@@ -207,7 +291,7 @@ async def test_an_outage_while_waiting_for_a_row_is_told(line_of: Callable[..., 
     line = line_of(needs={1: "P", 2: "P"})
     first = line.submit(1)
     (await line.store.next()).break_(busy("P"))
-    blocked = await line.store.next()
+    blocked = await blocked_for_good(line, "P")
     second = line.submit(2)
     blocked.break_(StoreUnavailable(because="gone"))
     (await line.store.next()).commit()
@@ -238,7 +322,7 @@ async def test_close_waits_for_the_requests_that_wait_for_a_row(line_of: Callabl
     line = line_of(needs={1: "P"})
     request = line.submit(1)
     (await line.store.next()).break_(busy("P"))
-    blocked = await line.store.next()
+    blocked = await blocked_for_good(line, "P")
     closing = asyncio.create_task(line.batcher.close())
     await turn()
     assert not closing.done()

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 from earmark import logs
 from earmark.engine.asks import Again, Answer, Ask, Outcome, Row
-from earmark.engine.blocked_rows import BlockedRows
+from earmark.engine.blocked_rows import UNKNOWN, BlockedRows
 from earmark.engine.expire import CONTENDED_SECONDS
 from earmark.engine.observer import Nobody
 from earmark.engine.pace import LOCK_SECONDS_MIN, Pace
@@ -87,6 +87,7 @@ class Batcher(Generic[A]):
         # Counted apart from the queue: requests for one row must not keep out those for others.
         self._blocked: BlockedRows[A] = BlockedRows(waiting_max=waiting_max // 2, wait_for=self._start_waiting)
         self._row_waits = row_waits or asyncio.Semaphore(ROW_WAITS_MAX)
+        self._row_tries = asyncio.Semaphore(ROW_WAITS_MAX)
         self._row_tasks: set[asyncio.Task[None]] = set()
         self._closing = False
 
@@ -213,12 +214,19 @@ class Batcher(Generic[A]):
 
     async def _carry(self, tickets: Sequence[Ticket[A]]) -> None:
         """One batch; where a row is locked, again without the requests that need it."""
+        in_vain = 0
         while tickets := unanswered(tickets):
             try:
                 await self._decide(tickets, lock_seconds=self.lock_seconds)
             except RowBusy as busy:
                 self._observer.blocked(self._verb)
-                tickets = self._blocked.part(unanswered(tickets), busy.rows)
+                waiting = unanswered(tickets)
+                tickets = self._blocked.part(waiting, busy.rows)
+                in_vain += len(tickets) == len(waiting)
+                if in_vain > 1 or not busy.rows:
+                    # No row can be named that one of these needs.
+                    self._blocked.keep(UNKNOWN, tickets)
+                    return
             else:
                 return
 
@@ -260,62 +268,78 @@ class Batcher(Generic[A]):
         self._row_tasks.add(asyncio.get_running_loop().create_task(self._wait_for_row(row)))
 
     async def _wait_for_row(self, row: Row) -> None:
-        """Let the requests for one row wait for it together, until some have had it; then it is as any other."""
+        """Let the requests for one row wait for it together, until some have had it; then it is as any other.
+
+        The first try waits as briefly as a batch does: most rows were only in use. Then it has one of the few turns.
+        """
         task = asyncio.current_task()
         assert task is not None
         logs.request_id.set(None)
-        freed = False
         try:
+            async with self._row_tries:
+                freed = await self._try_row(row, lock_seconds=self.lock_seconds)
             while not freed:
                 async with self._row_waits:
-                    tickets = self._blocked.next(row, limit=self._size_max)
-                    freed = not tickets or await self._try_row(tickets)
+                    freed = await self._try_row(row, lock_seconds=LOCK_SECONDS_MAX)
         finally:
             for ticket in reversed(self._blocked.free(row)):
                 self._enter(ticket, first=True)
             self._row_tasks.discard(task)
 
-    async def _try_row(self, tickets: Sequence[Ticket[A]]) -> bool:
-        """Decide these with the full wait; whether the row was to be had. Nothing is done for those it refuses."""
+    async def _try_row(self, row: Row, *, lock_seconds: float) -> bool:
+        """Decide the next requests for this row; whether it was to be had, or none is left that needs it."""
+        tickets = self._blocked.next(row, limit=self._size_max)
         now = asyncio.get_running_loop().time()
         in_time = [ticket for ticket in tickets if ticket.deadline - now > LOCK_SECONDS_MIN + DECIDING_SECONDS]
         for ticket in tickets:
             if ticket not in in_time:
                 ticket.fail(Overloaded())
         if not in_time:
-            return False
-        patience = min(ticket.deadline for ticket in in_time) - now - DECIDING_SECONDS
+            return not tickets
+        patience = min(lock_seconds, min(ticket.deadline for ticket in in_time) - now - DECIDING_SECONDS)
         try:
             with self._observer.batch(self._verb, [ticket.mark for ticket in in_time]):
-                await self._decide(in_time, lock_seconds=min(patience, LOCK_SECONDS_MAX), teaches=False)
+                await self._decide(in_time, lock_seconds=patience, teaches=False)
         except RowBusy as busy:
-            await self._give_up(unanswered(in_time), busy)
+            await self._sort_out(row, unanswered(in_time), busy, for_good=patience >= LOCK_SECONDS_MAX)
             return False
         return True
 
-    async def _give_up(self, tickets: Sequence[Ticket[A]], busy: RowBusy) -> None:
-        """Refuse those that need a row which is still locked; the others stand in line again."""
-        stuck = [ticket for ticket in tickets if not busy.rows.isdisjoint(ticket.ask.rows)]
-        if not stuck:
-            await self._isolate(tickets, busy)
+    async def _sort_out(self, row: Row, tickets: Sequence[Ticket[A]], busy: RowBusy, *, for_good: bool) -> None:
+        """Refuse those that have waited for the row for long enough, let the others that need it wait on.
+
+        Those that do not need it stand in line again. Where no row can be named, they are found by halves.
+        """
+        stuck = [ticket for ticket in tickets if any(one in busy.rows for one in ticket.ask.rows)]
+        others = [ticket for ticket in tickets if ticket not in stuck]
+        if not busy.rows:
+            await self._isolate(row, tickets, busy, for_good=for_good)
             return
-        for ticket in stuck:
-            ticket.fail(busy)
-        for ticket in reversed(unanswered(tickets)):
+        if for_good:
+            for ticket in stuck:
+                ticket.fail(busy)
+        else:
+            self._blocked.keep(row, stuck, first=True)
+        for ticket in reversed(others):
             self._enter(ticket, first=True)
 
-    async def _isolate(self, tickets: Sequence[Ticket[A]], busy: RowBusy) -> None:
-        """No row could be named: run halves with the short wait, until the request that needs it is alone."""
+    async def _isolate(self, row: Row, tickets: Sequence[Ticket[A]], busy: RowBusy, *, for_good: bool) -> None:
+        """Run halves with the short wait, until the request that needs what is locked is alone."""
         if len(tickets) <= 1:
-            for ticket in tickets:
-                ticket.fail(busy)
+            if for_good:
+                for ticket in tickets:
+                    ticket.fail(busy)
+            else:
+                self._blocked.keep(row, tickets, first=True)
             return
         middle = len(tickets) // 2
         for half in (tickets[:middle], tickets[middle:]):
+            if not (still := unanswered(half)):
+                continue
             try:
-                await self._decide(unanswered(half), lock_seconds=self.lock_seconds, teaches=False)
+                await self._decide(still, lock_seconds=self.lock_seconds, teaches=False)
             except RowBusy as again:
-                await self._isolate(unanswered(half), again)
+                await self._isolate(row, unanswered(still), again, for_good=for_good)
 
     def _settle(self, ticket: Ticket[A], outcome: Outcome) -> Again | None:
         """Answer the ticket, or return why it shall be decided again instead."""

@@ -10,10 +10,11 @@ from collections import deque
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from earmark.engine.asks import Ask, Row
+from earmark.engine.tickets import unanswered
 from earmark.errors import Overloaded
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from earmark.engine.tickets import Ticket
 
@@ -46,22 +47,21 @@ class BlockedRows(Generic[A]):
             self._add(row, ticket)
         return row is not None
 
-    def part(self, tickets: Sequence[Ticket[A]], rows: Collection[Row]) -> list[Ticket[A]]:
-        """Keep those that need one of these rows, and return the others. All are kept if no row can be named."""
+    def part(self, tickets: Sequence[Ticket[A]], rows: Mapping[Row, Row]) -> list[Ticket[A]]:
+        """Keep those that need one of these rows, each under the row that is locked, and return the others."""
         others = []
-        named = False
         for ticket in tickets:
-            row = next((row for row in ticket.ask.rows if row in rows), None)
+            row = next((rows[row] for row in ticket.ask.rows if row in rows), None)
             if row is None:
                 others.append(ticket)
             else:
-                named = True
                 self._add(row, ticket)
-        if named:
-            return others
-        for ticket in tickets:
-            self._add(UNKNOWN, ticket)
-        return []
+        return others
+
+    def keep(self, row: Row, tickets: Sequence[Ticket[A]], *, first: bool = False) -> None:
+        """Let these wait for the row; first, if they waited before."""
+        for ticket in reversed(tickets) if first else tickets:
+            self._add(row, ticket, first=first)
 
     def next(self, row: Row, *, limit: int) -> list[Ticket[A]]:
         """The next requests for this row whose callers still wait."""
@@ -80,12 +80,19 @@ class BlockedRows(Generic[A]):
         self._waiting -= len(left)
         return list(left)
 
-    def _add(self, row: Row, ticket: Ticket[A]) -> None:
+    def _add(self, row: Row, ticket: Ticket[A], *, first: bool = False) -> None:
+        if self._waiting >= self._waiting_max:
+            self._drop_answered()
         if self._waiting >= self._waiting_max:
             ticket.fail(Overloaded())
             return
         if row not in self._queues:
             self._queues[row] = deque()
             self._wait_for(row)
-        self._queues[row].append(ticket)
+        (self._queues[row].appendleft if first else self._queues[row].append)(ticket)
         self._waiting += 1
+
+    def _drop_answered(self) -> None:
+        for row, queue in self._queues.items():
+            self._queues[row] = deque(unanswered(queue))
+        self._waiting = sum(map(len, self._queues.values()))

@@ -224,9 +224,10 @@ class Engine:
     async def expire(
         self, *, limit: int, skip: int = 0, reason: str = "swept", within: PoolRef | TotalRef | None = None
     ) -> list[Booking]:
-        """End due holds: the sweeper's verb, and what a hold asks for before a pool is called exhausted."""
-        return await self.transact(
-            lambda transaction: expire(transaction, limit=limit, skip=skip, ids=self.ids, reason=reason, within=within)
+        """End due holds: the sweeper's verb. It waits for a locked row only briefly, for it has others to end."""
+        return await self._transact(
+            lambda transaction: expire(transaction, limit=limit, skip=skip, ids=self.ids, reason=reason, within=within),
+            lock_seconds=self._lock_seconds,
         )
 
     async def transact(self, work: Callable[[Transaction], Awaitable[T]]) -> T:
@@ -283,9 +284,10 @@ class Engine:
             await self.admission.close()
         await self.store.close()
 
-    async def relieve(self, relief: object, *, units: int, lock_seconds: float = LOCK_SECONDS_MAX) -> Room:
+    async def relieve(self, relief: object, *, units: int, lock_seconds: float | None = None) -> Room:
         """End lapsed holds of a pool or a buyer until so many units are free, or none is left that could be ended."""
         assert isinstance(relief, PoolRef | TotalRef)
+        lock_seconds = self._lock_seconds if lock_seconds is None else lock_seconds
         ended = freed = 0
         work = partial(make_room, limit=RELIEF_LIMIT, ids=self.ids, within=relief)
         while True:

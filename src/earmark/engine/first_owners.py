@@ -8,23 +8,22 @@ Whether they are still that owner's is asked of the store each time, in one ques
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING
 
 from earmark.domain.ids import BookingId, EventId, SeatId, SeatRef
+from earmark.engine.questions import Questions
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Collection, Mapping
+    from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 
     from earmark.domain.booking import Booking
     from earmark.domain.journal import Key
 
 SEATS_MAX = 20_000
-ASKED_MAX = 500
 
 
 class FirstOwners:
-    """The seats that this process gave to their first owner, and one question at a time."""
+    """The seats that this process gave to their first owner."""
 
     def __init__(
         self,
@@ -36,8 +35,7 @@ class FirstOwners:
         """Asks the store which of these seats have, or had meanwhile, another owner."""
         self._seats_max = seats_max
         self._owners: dict[SeatRef, tuple[BookingId, Key | None]] = {}
-        self._waiting: list[tuple[SeatRef, BookingId, asyncio.Future[bool]]] = []
-        self._asking: asyncio.Task[None] | None = None
+        self._questions: Questions[tuple[SeatRef, BookingId], bool] = Questions(self._are_kept)
 
     def add(self, booking: Booking, *, key: Key | None) -> None:
         """No booking had these seats before this one, which was made by the request with this key."""
@@ -52,37 +50,15 @@ class FirstOwners:
             ref = SeatRef(event_id, SeatId(seat))
             owner = self._owners.get(ref)
             if owner is not None and owner[1] != key:
-                return await self._ask(ref, owner[0])
+                return await self._questions.ask((ref, owner[0]))
         return False
 
     async def close(self) -> None:
         """Finish what was asked."""
-        if self._asking is not None:
-            await asyncio.wait([self._asking])
+        await self._questions.close()
 
-    async def _ask(self, ref: SeatRef, owner: BookingId) -> bool:
-        loop = asyncio.get_running_loop()
-        answer: asyncio.Future[bool] = loop.create_future()
-        self._waiting.append((ref, owner, answer))
-        if self._asking is None:
-            self._asking = loop.create_task(self._ask_all())
-        return await answer
-
-    async def _ask_all(self) -> None:
-        try:
-            while self._waiting:
-                batch, self._waiting = self._waiting[:ASKED_MAX], self._waiting[ASKED_MAX:]
-                try:
-                    changed = await self._changed({ref: owner for ref, owner, _ in batch})
-                except Exception as broken:  # noqa: BLE001 (whatever it is, those who wait must hear of it)
-                    for _, _, answer in batch:
-                        if not answer.done():
-                            answer.set_exception(broken)
-                    continue
-                for ref in changed:
-                    self._owners.pop(ref, None)
-                for ref, _, answer in batch:
-                    if not answer.done():
-                        answer.set_result(ref not in changed)
-        finally:
-            self._asking = None
+    async def _are_kept(self, owned: Sequence[tuple[SeatRef, BookingId]]) -> list[bool]:
+        changed = await self._changed(dict(owned))
+        for ref in changed:
+            self._owners.pop(ref, None)
+        return [ref not in changed for ref, _ in owned]

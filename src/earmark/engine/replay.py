@@ -7,7 +7,6 @@ is under way share the next.
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -17,13 +16,14 @@ from earmark.domain.journal import Key, Memory
 from earmark.domain.payment import payment_id_for
 from earmark.engine.asks import Replayed
 from earmark.engine.ports import Look
+from earmark.engine.questions import Questions
 from earmark.errors import IdempotencyMismatch
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from earmark.engine.asks import Memo
     from earmark.engine.ports import Store
-
-KEYS_MAX = 500
 
 
 class Recalled(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,22 +49,16 @@ async def recall(store: Store, key: Key, *, within: float) -> Recalled:
 
 
 class Replays:
-    """A line of keys, and one question at a time."""
+    """Looks keys up, many in one call."""
 
     def __init__(self, store: Store, *, within: float) -> None:
         self._store = store
         self._within = within
-        self._waiting: list[tuple[Memo, asyncio.Future[Memory | None]]] = []
-        self._asking: asyncio.Task[None] | None = None
+        self._questions: Questions[Key, Memory | None] = Questions(self._memories)
 
     async def answer(self, memo: Memo) -> Replayed | None:
         """The answer that this request got before; None if it never got one."""
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[Memory | None] = loop.create_future()
-        self._waiting.append((memo, future))
-        if self._asking is None:
-            self._asking = loop.create_task(self._ask())
-        memory = await future
+        memory = await self._questions.ask(memo.key)
         if memory is None:
             return None
         if memory.request_hash != memo.request_hash:
@@ -73,29 +67,10 @@ class Replays:
 
     async def close(self) -> None:
         """Finish what was asked."""
-        if self._asking is not None:
-            await asyncio.wait([self._asking])
+        await self._questions.close()
 
-    async def _ask(self) -> None:
-        try:
-            while self._waiting:
-                batch, self._waiting = self._waiting[:KEYS_MAX], self._waiting[KEYS_MAX:]
-                await self._answer(batch)
-        finally:
-            self._asking = None
-
-    async def _answer(self, batch: list[tuple[Memo, asyncio.Future[Memory | None]]]) -> None:
-        keys = [memo.key for memo, _ in batch]
-        try:
-            opening = await self._store.transact(
-                lambda transaction: transaction.begin(keys, Look()), within=self._within, draft=True
-            )
-        except Exception as broken:  # noqa: BLE001 (whatever it is, those who wait must hear of it)
-            for _, future in batch:
-                if not future.done():
-                    future.set_exception(broken)
-            return
-        remembered = opening.remembered
-        for memo, future in batch:
-            if not future.done():
-                future.set_result(remembered.get(memo.key) if remembered else None)
+    async def _memories(self, keys: Sequence[Key]) -> list[Memory | None]:
+        opening = await self._store.transact(
+            lambda transaction: transaction.begin(keys, Look()), within=self._within, draft=True
+        )
+        return [opening.remembered.get(key) for key in keys]

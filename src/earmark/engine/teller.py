@@ -32,6 +32,7 @@ from earmark.engine.gateway import (
     RefundStanding,
     Report,
 )
+from earmark.engine.hold import RELIEF_ROUNDS_MAX
 from earmark.engine.ledger import Ledger
 from earmark.engine.orders import order_of, refund_order_of
 from earmark.engine.reconciliation import GatewayQueues
@@ -54,7 +55,6 @@ STEPS_MAX = 20
 HURRIED_SECONDS = 1.0
 """How long whoever comes after the word to hurry waits for a gateway: most answer by then."""
 MOVED_ROUNDS_MAX = 3
-RELIEF_ROUNDS_MAX = 20
 REFUND_STATUS = "refund_status"
 REFUNDS_LOOKED_AT_MAX = 100
 """Of a payment with more refunds than that, the newest are asked about."""

@@ -31,7 +31,7 @@ ANSWERED = cast("asyncio.Future[Answer]", _Answered())
 class Ticket(Generic[A]):
     """One request's place in the queue."""
 
-    __slots__ = ("answer", "ask", "deadline", "dry", "in_flight", "mark", "refusal", "rounds", "since")
+    __slots__ = ("answer", "ask", "deadline", "dry", "ended", "in_flight", "mark", "refusal", "rounds", "since")
 
     def __init__(self, ask: A, answer: asyncio.Future[Answer], *, deadline: float, mark: object = None) -> None:
         self.ask = ask
@@ -40,6 +40,8 @@ class Ticket(Generic[A]):
         self.mark = mark
         self.since = 0.0
         """When it took its present place."""
+        self.ended = False
+        """Whether its time is over."""
         self.in_flight = False
         """Whether a transaction is deciding it: its outcome is unknown if its time is over meanwhile."""
         self.rounds: Counter[str] | None = None
@@ -56,6 +58,9 @@ class Ticket(Generic[A]):
 
     def end(self) -> None:
         """Its time is over. What still waits is never begun; what is under way ends without a listener."""
+        # A store may begin with it in a thread of its own at this moment. Each side says first what it does, and then
+        # looks at the other: so a request that is told that it was not begun is never begun.
+        self.ended = True
         self.fail(OutcomeUnknown() if self.in_flight else self.refusal or Overloaded())
 
 
@@ -72,11 +77,9 @@ class Shared(Generic[A]):
 
         A store may run a transaction again, and asks again each time.
         """
-        # In this order, for a store may call from a thread of its own: a request that is told now that it was not
-        # begun is seen to be answered, and left out.
         for ticket in self.tickets:
             ticket.in_flight = True
-        self.tickets = unanswered(self.tickets)
+        self.tickets = [ticket for ticket in unanswered(self.tickets) if not ticket.ended]
         return [ticket.ask for ticket in self.tickets]
 
     def undo(self) -> None:

@@ -11,7 +11,7 @@ import time
 from typing import TYPE_CHECKING
 
 from earmark import logs
-from earmark.errors import Outage
+from earmark.errors import Outage, RowBusy
 from earmark.workers.standing import RoundFailed, described
 
 if TYPE_CHECKING:
@@ -66,6 +66,9 @@ class Sweeper:
         for _ in range(ROLLBACKS_MAX):
             try:
                 expired = await self._engine.expire(limit=self._limit, skip=self._skip)
+            except RowBusy as busy:
+                # A locked pool or total of one event: the holds of the others are still due.
+                self._narrow_down(busy)
             except Outage:
                 raise
             except Exception as broken:  # noqa: BLE001 (whatever it is, the other holds are still due)

@@ -40,6 +40,8 @@ class Abandoned(msgspec.Struct):
         loop = asyncio.get_running_loop()
         async with self.lock:
             if self.pids and loop.time() - self.asked_at >= believed:
+                # Also when there is no answer: a server that hangs is not asked by every request in turn.
+                self.asked_at = loop.time()
                 async with asyncio.timeout(ANSWER_SECONDS_MAX):
                     asked = list(self.pids)
                     found = await fetch(queries.sql("postgres")["still_at_work"], asked)

@@ -32,11 +32,11 @@ class Wanted:
     known_seats: dict[SeatRef, SeatSeen] = field(default_factory=dict)
 
 
-async def find_busy(connection: Any, wanted: Wanted, *, sql: Mapping[str, str]) -> frozenset[Row]:
-    """The locked ones among these rows, and what leads to them."""
+async def find_busy(connection: Any, wanted: Wanted, *, sql: Mapping[str, str]) -> dict[Row, Row]:
+    """The locked ones among these rows and all that leads to them, each with the locked row that it leads to."""
     totals, pools, seats = sorted(wanted.totals), sorted(wanted.pools), sorted(wanted.seats)
     if not (wanted.bookings or totals or pools or seats):
-        return frozenset()
+        return {}
     found = await connection.fetchrow(
         sql["find_busy"],
         list(wanted.bookings),
@@ -48,12 +48,17 @@ async def find_busy(connection: Any, wanted: Wanted, *, sql: Mapping[str, str]) 
     busy |= {("totals", totals[n - 1]) for n in found["totals"]}
     busy |= {("pools", pools[n - 1]) for n in found["pools"]}
     busy |= {("seats", seats[n - 1]) for n in found["seats"]}
-    led = [one for one in wanted.known_bookings.values() if not busy.isdisjoint(_rows_of(one))]
-    busy |= {("bookings", booking.id) for booking in led}
-    busy |= {("seats", ref) for ref, seat in wanted.known_seats.items() if ("bookings", seat.pointer) in busy}
-    return frozenset(busy)
+    leads = {row: row for row in busy}
+    for booking in wanted.known_bookings.values():
+        if locked := next((row for row in _rows_of(booking) if row in busy), None):
+            leads.setdefault(("bookings", booking.id), locked)
+    for ref, seat in wanted.known_seats.items():
+        if locked := leads.get(("bookings", seat.pointer)):
+            leads.setdefault(("seats", ref), locked)
+    return leads
 
 
 def _rows_of(booking: Booking) -> Iterable[Row]:
     """What a change of this booking locks beside itself."""
-    return (("totals", booking.total_ref), *(("pools", ref) for ref in booking.pool_deltas()))
+    pools = (("pools", ref) for ref in booking.pool_deltas())
+    return (*pools, ("totals", booking.total_ref), *(("seats", ref) for ref in booking.seat_refs))

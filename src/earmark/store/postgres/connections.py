@@ -30,6 +30,8 @@ HOST_SECONDS_MAX = 2.0
 """For each host of an address that names several."""
 AGE_SECONDS_MAX = 600.0
 RENEW_SECONDS = 1.0
+RENEW_READ_ONLY_SECONDS = 0.1
+"""Shorter, for such a server answers at once, and another one may take writes already."""
 CANCEL_SECONDS = 1.0
 """How long a server has to say that it stopped what was given up; then the connection is cut."""
 SPARE = 2
@@ -123,12 +125,13 @@ class Connections:
     def renew_after(self, silence: BaseException) -> None:
         """End every connection before its next use, when one showed that its server is gone or takes no writes.
 
-        After a timeout at most once a second: a server that is only slow has better things to do.
+        Only so often: a server that is slow, or about to be promoted, has better things to do.
         """
         now = asyncio.get_running_loop().time()
-        is_gone = is_broken(silence) or isinstance(silence, TimeoutError)
         is_read_only = isinstance(silence, asyncpg.ReadOnlySQLTransactionError)
-        if is_read_only or (is_gone and now - self._renewed_at >= RENEW_SECONDS):
+        is_gone = is_broken(silence) or isinstance(silence, TimeoutError)
+        pause = RENEW_READ_ONLY_SECONDS if is_read_only else RENEW_SECONDS
+        if (is_read_only or is_gone) and now - self._renewed_at >= pause:
             self._generation += 1
             self._renewed_at = now
 

@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from earmark.domain.ids import BookingId, EntryId, EventId, SeatId, SeatRef
+    from earmark.engine.asks import Row
     from earmark.engine.observer import StoreFigures
     from earmark.engine.ports import Clock, SeatMap
 
@@ -275,7 +276,7 @@ class PostgresStore(Checks, MoneyReads, Reads):
 
     async def _row_busy(self, busy: Exception, wanted: Wanted) -> RowBusy:
         """With the rows that are locked, if that can be found out in a second."""
-        rows_busy: frozenset[tuple[str, object]] = frozenset()
+        rows_busy: dict[Row, Row] = {}
         with contextlib.suppress(Exception):
             async with asyncio.timeout(FIND_BUSY_SECONDS), self._connections.borrow() as connection:
                 rows_busy = await find_busy(connection, wanted, sql=self._sql)

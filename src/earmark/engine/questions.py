@@ -1,0 +1,72 @@
+"""Questions to the store that many requests have at once: all that wait share the next call, one call at a time."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from earmark.errors import Overloaded
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
+Q = TypeVar("Q")
+R = TypeVar("R")
+
+BATCH_MAX = 500
+WAITING_MAX = 5000
+SECONDS_MAX = 5.0
+"""For one call. A request waits for the one under way and for its own, which leaves time to answer it."""
+
+
+class Questions(Generic[Q, R]):
+    """A bounded queue of questions. An answer is never older than its question."""
+
+    def __init__(
+        self, ask_all: Callable[[Sequence[Q]], Awaitable[Sequence[R]]], *, seconds_max: float = SECONDS_MAX
+    ) -> None:
+        self._ask_all = ask_all
+        """One call to the store: the answers, in the order of the questions."""
+        self._seconds_max = seconds_max
+        self._waiting: list[tuple[Q, asyncio.Future[R]]] = []
+        self._asking: asyncio.Task[None] | None = None
+
+    async def ask(self, question: Q) -> R:
+        """`Overloaded` where too many wait, or the store does not answer in time: nothing was begun."""
+        if len(self._waiting) >= WAITING_MAX:
+            raise Overloaded
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[R] = loop.create_future()
+        self._waiting.append((question, answer))
+        if self._asking is None:
+            self._asking = loop.create_task(self._run())
+        return await answer
+
+    async def close(self) -> None:
+        """Finish what was asked."""
+        if self._asking is not None:
+            await asyncio.wait([self._asking])
+
+    async def _run(self) -> None:
+        try:
+            while self._waiting:
+                batch = [one for one in self._waiting[:BATCH_MAX] if not one[1].done()]
+                del self._waiting[:BATCH_MAX]
+                if batch:
+                    await self._answer(batch)
+        finally:
+            self._asking = None
+
+    async def _answer(self, batch: Sequence[tuple[Q, asyncio.Future[R]]]) -> None:
+        try:
+            async with asyncio.timeout(self._seconds_max):
+                found = await self._ask_all([question for question, _ in batch])
+        except Exception as broken:  # noqa: BLE001 (whatever it is, those that wait must hear of it)
+            told = Overloaded() if isinstance(broken, TimeoutError) else broken
+            for _, answer in batch:
+                if not answer.done():
+                    answer.set_exception(told)
+            return
+        for (_, answer), said in zip(batch, found, strict=True):
+            if not answer.done():
+                answer.set_result(said)

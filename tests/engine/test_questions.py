@@ -1,0 +1,99 @@
+"""Questions to the store that many requests share: bounded in number and in time."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+
+from earmark.engine import questions as module
+from earmark.engine.questions import Questions
+from earmark.errors import Overloaded, StoreUnavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+class Store:
+    """Answers each number with itself, when a test lets it."""
+
+    def __init__(self) -> None:
+        self.asked: list[list[int]] = []
+        self.may_answer = asyncio.Event()
+        self.broken: Exception | None = None
+
+    async def ask(self, numbers: Sequence[int]) -> list[int]:
+        """One call."""
+        self.asked.append(list(numbers))
+        await self.may_answer.wait()
+        if self.broken:
+            raise self.broken
+        return list(numbers)
+
+
+async def asking(questions: Questions[int, int], *numbers: int) -> list[asyncio.Task[int]]:
+    """So many requests, each with its question."""
+    tasks = [asyncio.create_task(questions.ask(number)) for number in numbers]
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    return tasks
+
+
+async def test_those_that_wait_share_the_next_call() -> None:
+    """The call under way is not theirs: it may have looked before they came."""
+    store = Store()
+    questions = Questions(store.ask)
+    first = await asking(questions, 1)
+    later = await asking(questions, 2, 3)
+    store.may_answer.set()
+    assert await asyncio.gather(*first, *later) == [1, 2, 3]
+    assert store.asked == [[1], [2, 3]]
+
+
+async def test_too_many_questions_are_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A store that hangs fills no memory with those that ask it."""
+    monkeypatch.setattr(module, "WAITING_MAX", 2)
+    store = Store()
+    questions = Questions(store.ask)
+    taken = [*await asking(questions, 1), *await asking(questions, 2, 3)]
+    with pytest.raises(Overloaded):
+        await questions.ask(4)
+    store.may_answer.set()
+    assert await asyncio.gather(*taken) == [1, 2, 3]
+
+
+async def test_a_store_that_hangs_refuses_for_now() -> None:
+    """Nothing was begun for them, so they may try again; and the next are asked for all the same."""
+    store = Store()
+    questions = Questions(store.ask, seconds_max=0.01)
+    (lost,) = await asking(questions, 1)
+    with pytest.raises(Overloaded):
+        await lost
+    store.may_answer.set()
+    assert await questions.ask(2) == 2
+
+
+async def test_a_request_that_left_is_not_asked_for() -> None:
+    """Its caller does not wait any more."""
+    store = Store()
+    questions = Questions(store.ask)
+    first = await asking(questions, 1)
+    gone, stays = await asking(questions, 2, 3)
+    gone.cancel()
+    await asyncio.sleep(0)
+    store.may_answer.set()
+    assert await asyncio.gather(*first, stays) == [1, 3]
+    assert store.asked == [[1], [3]]
+
+
+async def test_what_breaks_is_told_to_those_who_asked() -> None:
+    """And to no later one."""
+    store = Store()
+    store.may_answer.set()
+    questions = Questions(store.ask)
+    store.broken = StoreUnavailable(because="gone")
+    with pytest.raises(StoreUnavailable):
+        await questions.ask(1)
+    store.broken = None
+    assert await questions.ask(2) == 2
