@@ -24,7 +24,7 @@ SEATS = tuple(f"event:{{opera}}:seat:A{number}" for number in range(1, 5))
 """Of one event, so that they can be locked together everywhere."""
 BOUND = 30.0
 """A wait that nobody sees the end of when all is well."""
-SHORT = 0.15
+SHORT = 0.3
 """A lease that is meant to run out: long enough to be won and looked at, short enough to wait for."""
 
 
