@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.conftest import unavailable
 
 from earmark.admission import open_admission
 from earmark.api.metrics import Metrics
@@ -35,11 +36,11 @@ def servers() -> Iterator[list[Valkey]]:
         try:
             yield [stack.enter_context(start_valkey()) for _ in range(2)]
         except ServerUnavailable as reason:
-            pytest.skip(f"NOT TESTED ON A REAL SERVER: {reason}")
+            unavailable(reason)
 
 
 async def shown(metrics: Metrics, series: str, wanted: list[float]) -> None:
-    """Wait until a page shows these values. Nobody holds anything meanwhile."""
+    """Wait until a page shows these values. No hold is made meanwhile."""
     async with asyncio.timeout(FACT_SECONDS_MAX):
         while True:
             page = read((await metrics.page(now=datetime.now(UTC))).decode())

@@ -157,7 +157,7 @@ class Gate:
     ) -> None:
         """The store refused it, or nobody knows: the way is free for the next.
 
-        `taken` says which of the seats somebody has and for how many seconds, and `owners` who, where the store said
+        `taken` says which of the seats have an owner and for how many seconds, and `owners` who, where the store said
         so: these become hints, or a sold seat would send one request after the other to the store.
         """
         if passed is None:

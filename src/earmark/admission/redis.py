@@ -29,7 +29,7 @@ logger = logging.getLogger("earmark.admission")
 COOLDOWN_SECONDS = 0.5
 COOLDOWN_SECONDS_MAX = 5.0
 PING_SECONDS_MAX = 5.0
-"""When a PING that nobody waits for any more is given up."""
+"""When a PING whose page was answered without it is given up."""
 OWED_MAX = 1000
 """Calls that did not get through and are made again when Redis answers. All of them are moot after a few seconds."""
 

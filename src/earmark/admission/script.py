@@ -16,7 +16,7 @@ SOURCE: Final = (files("earmark.admission") / "lua" / "admission.lua").read_byte
 TOKEN_BITS: Final = 39
 """A token and the milliseconds of a hint share one number, and Lua's numbers are exact up to 53 bits."""
 BUYER_BITS: Final = 12
-"""The upper bits of a token are a hash of the buyer, 0 for nobody; the lower ones name the request."""
+"""The upper bits of a token are a hash of the buyer, 0 for none; the lower ones name the request."""
 REQUEST_BITS: Final = TOKEN_BITS - BUYER_BITS
 _REQUEST_MASK: Final = (1 << REQUEST_BITS) - 1
 _OWNER_SHIFT: Final = 13

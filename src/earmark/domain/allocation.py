@@ -61,14 +61,14 @@ class Offer(NamedTuple):
 def allocate(
     seats: Iterable[Seat], *, free: Collection[SeatId], wishes: Sequence[Wish], offered: Collection[SeatId] = ()
 ) -> list[Offer]:
-    """The best free seats for each wish, in order: nobody is offered what was offered before.
+    """The best free seats for each wish, in order: no wish is offered what was offered before.
 
     The search is made once for all wishes: each kind of wish looks at every seat once, whatever their number.
     """
     rows = [(row, _aisles(row)) for row in _rows(seats)]
     left = _Free(rows, frozenset(free) - frozenset(offered))
     chosen = [_take(left, wish) for wish in wishes]
-    # What may be free again is only asked where somebody gets nothing.
+    # What may be free again is only asked where a wish gets nothing.
     at_most = _Free(rows, frozenset(free) if None in chosen else frozenset())
     return [
         Offer(seats, later=seats is None and _enough(at_most, wish)) for seats, wish in zip(chosen, wishes, strict=True)

@@ -71,7 +71,7 @@ class _House:
         self._gone = 0
 
     def forget_one(self) -> None:
-        """One who waited has left. When most have, they are taken out, so that the lists do not grow without bound."""
+        """A waiting request was cancelled. When most are, they are taken out: the lists do not grow without bound."""
         self._gone += 1
         if self._gone > max(FORGET_MIN, (len(self.waiting) + len(self.parked)) // 2):
             self.waiting = [wanted for wanted in self.waiting if not wanted.offer.done()]
@@ -242,7 +242,7 @@ class BestSeats:
 def _search(seen: SeatMap, *, offered: frozenset[SeatId], wishes: Sequence[Wish]) -> list[Offer | NoneAvailable]:
     """For each wish its seats, or that it has to wait for others to decide, or why there are none.
 
-    It runs in a thread, on values that nobody changes: for a stadium it takes a good part of a second.
+    It runs in a thread, on values that do not change: for a stadium it takes a good part of a second.
     """
     states = [(one.seat, _state(one, seen)) for one in seen.seats]
     free = {seat.id for seat, state in states if state is SeatState.AVAILABLE}

@@ -197,7 +197,7 @@ class Transaction(Protocol):
         ...
 
     async def has_due(self, within: PoolRef | TotalRef) -> bool:
-        """Whether holds of this pool or buyer are still due, those included that somebody else is changing."""
+        """Whether holds of this pool or buyer are still due, those included that another transaction is changing."""
         ...
 
     async def take_payments(self, uses: Mapping[str, BookingId]) -> frozenset[str]:

@@ -31,7 +31,7 @@ class Claim(Protocol):
     """How a store gives out payments that are due."""
 
     def __call__(self, *, limit: int, gateways: Collection[str]) -> Awaitable[list[PaymentId]]:
-        """Up to so many of these gateways, for a while for nobody else."""
+        """Up to so many of these gateways, which no other process gets for a while."""
         ...
 
 

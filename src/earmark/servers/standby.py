@@ -49,7 +49,7 @@ def make_synchronous(primary: Postgres) -> None:
 
 
 def restart_as_standby(database: Postgres) -> None:
-    """Restart a primary as a standby that follows nobody: it can be read, and refuses writes until it is promoted."""
+    """Restart a primary as a standby of no primary: it can be read, and refuses writes until it is promoted."""
     database.stop()
     database._started_here().write("data/standby.signal", "")  # noqa: SLF001 -- of this package
     database.start()

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
 
 ALL, HOT, OTHERS = "all", "hot", "others"
-"""Groups of clients: everybody, those of the event whose row is locked, and those of the other events."""
+"""Groups of clients: all, those of the event whose row is locked, and those of the other events."""
 BEFORE, DURING, AFTER = "before", "during", "after"
 OVERLOADED = "overloaded"
 UNKNOWN = frozenset({"outcome_unknown"})
@@ -26,7 +26,7 @@ SMOOTHED_SECONDS = 3
 """Throughput counts as back when the median of so many seconds is."""
 AT_ONCE_SECONDS = 5.0
 LATE_SECONDS = 2.0
-"""From so long after the end of an incident, nobody should be turned away any more."""
+"""From so long after the end of an incident, no request should be refused any more."""
 
 
 class Marks(msgspec.Struct, frozen=True, kw_only=True):

@@ -75,7 +75,7 @@ class System:
         await _stop(self.process)
 
     async def create_events(self, count: int) -> None:
-        """Each with one pool, larger than anybody can empty."""
+        """Each with one pool, larger than the clients can empty."""
         async with httpx2.AsyncClient(base_url=f"http://{HOST}:{self.port}", timeout=START_SECONDS_MAX) as shop:
             for number in range(count):
                 event = {"id": f"event-{number}", "name": "An event", "currency": "EUR"}

@@ -1,7 +1,7 @@
 """Backends that were left in the middle of a call: cutting a connection does not end them.
 
 A commit that waits for a synchronous standby notices neither that its client has gone nor a `statement_timeout`. With
-a new connection for each of them, PostgreSQL would fill with backends that nobody listens to. So they count as in use
+a new connection for each of them, PostgreSQL would fill with backends whose clients have gone. So they count as in use
 until PostgreSQL says that they have ended, and while many are left no further transaction is begun. Nothing is done to
 the wait itself: a cancelled wait would show others what one machine alone has.
 """

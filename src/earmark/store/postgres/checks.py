@@ -55,7 +55,7 @@ class Checks:
         async def ask(connection: Any) -> tuple[Mapping[int, Applied], int, str]:
             applied = await read_applied(connection)
             version = int(await connection.fetchval("SHOW server_version_num"))
-            # Of a transaction that asks for none, as drafts do; a pooler gives those transactions to nobody.
+            # Of a transaction that asks for none, as drafts do; a pooler takes no such transactions.
             isolation = await connection.fetchval("SHOW transaction_isolation")
             return applied, version, "read committed" if self.pgbouncer else isolation
 
