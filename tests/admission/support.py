@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any, Self
 from tests.locks.proxy import Direction, Proxy
 from tests.locks.topologies import ask
 
-from earmark.admission.gate import TTL_SECONDS, Gate
+from earmark.admission.gate import TTL_SECONDS, Gate, Pass
 from earmark.admission.hints import Hints
 from earmark.admission.redis import open_lines
 from earmark.admission.script import SOURCE
 from earmark.domain.ids import EventId, SeatId, SeatRef
-from earmark.errors import SeatsTaken
+from earmark.engine.admission import Busy
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
     from tests.locks.proxy import Link
 
-    from earmark.admission import Pass
     from earmark.admission.hints import Doubts
     from earmark.servers import Valkey
 
@@ -66,22 +65,16 @@ def gate_on(
     return Gate(lines, prefix=prefix, ttl_seconds=ttl_seconds, hints=hints, doubts=doubts)
 
 
-async def refused(call: Awaitable[Pass | None]) -> list[str]:
+async def refused(call: Awaitable[Pass | Busy | None]) -> list[str]:
     """The seats that a request was turned away for; empty if it was not."""
-    try:
-        await call
-    except SeatsTaken as said:
-        refusal = said
-    else:
-        return []
-    assert refusal.transient, "what rests on Redis is never final"
-    return list(refusal.seats)
+    found = await call
+    return list(found.seats) if isinstance(found, Busy) else []
 
 
-async def passed(call: Awaitable[Pass | None]) -> Pass:
+async def passed(call: Awaitable[Pass | Busy | None]) -> Pass:
     """The pass of a request that Redis let through."""
     found = await call
-    assert found is not None, "Redis was not asked"
+    assert isinstance(found, Pass), "Redis was not asked, or refused"
     return found
 
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from earmark.admission import Gate, Pass
+    from earmark.engine.admission import Busy
     from earmark.servers import Valkey
 
 
@@ -175,12 +176,12 @@ async def test_a_server_of_several_that_is_silent_counts_for_those_who_say_so(
     assert [call.names for call in flights._owed] == [("silent",)]
 
 
-async def answers_to_a_busy_process(gate: Gate) -> list[Pass | None]:
+async def answers_to_a_busy_process(gate: Gate) -> list[Pass | Busy | None]:
     """What requests hear whose process is kept busy past their deadline, while Redis answers at once.
 
     Three of them, or the first that heard nothing: after it, Redis may not be asked at all.
     """
-    heard: list[Pass | None] = []
+    heard: list[Pass | Busy | None] = []
     while len(heard) < 3 and None not in heard:
         asked = asyncio.ensure_future(gate.admit(EVENT, seats(f"B{len(heard)}")))
         await asyncio.sleep(0)

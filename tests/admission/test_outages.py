@@ -17,7 +17,7 @@ from tests.locks.proxy import Proxy
 from tests.locks.support_hazards import stopped
 from tests.locks.topologies import ask, start_cluster
 
-from earmark.admission import open_admission
+from earmark.admission import Pass, open_admission
 from earmark.admission.hints import Doubts
 from earmark.admission.script import SOURCE
 from earmark.domain.ids import EventId
@@ -54,7 +54,7 @@ async def let_through(gate: Gate, count: int = 50, *, start: int = 0) -> bool:
 async def asked_again(gate: Gate) -> bool:
     """Whether Redis is asked again, and lets a request pass or not."""
     admitted = gate.counts.admitted + gate.counts.refused
-    if (found := await gate.admit(EVENT, seats("again"))) is not None:
+    if isinstance(found := await gate.admit(EVENT, seats("again")), Pass):
         gate.leave(found)
     return gate.counts.admitted + gate.counts.refused > admitted
 

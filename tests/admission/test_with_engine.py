@@ -19,6 +19,7 @@ from earmark import wiring
 from earmark.admission import open_admission
 from earmark.domain.ids import SeatId
 from earmark.domain.journal import Key
+from earmark.engine.admission import Busy
 from earmark.engine.asks import Decided, Memo, Replayed
 from earmark.errors import SeatsTaken
 from earmark.servers.ports import free_port
@@ -188,6 +189,8 @@ class Trusting:
     async def hold(self, ask: Hold) -> Answer:
         """Grant whatever is admitted."""
         passed = await self._gate.admit(ask.event_id, ask.seats)
+        if isinstance(passed, Busy):
+            raise SeatsTaken(seats=passed.seats)
         self._gate.settle(passed, seconds=600)
         self._sold[ask.booking_id] = ask.seat_refs
         return Decided(value=SimpleNamespace(id=ask.booking_id), now=datetime.now(UTC))
@@ -225,12 +228,37 @@ async def test_a_sold_seat_is_refused_without_the_store(
     engine = await open_engine(database_url, server.url, patient=True)
     await engine.hold(a_hold("A1"))
     await until(lambda: inside(server).kind("A1") == "h")
-    before = counts(engine).refused
+    admitted = counts(engine).admitted
     with pytest.raises(SeatsTaken) as refused:
         await engine.hold(a_hold("A1", "A2", buyer="eve"))
     assert refused.value.seats == ["A1"]
     assert refused.value.transient
-    assert counts(engine).refused == before + 1
+    assert counts(engine).admitted == admitted
+    assert counts(engine).refused + counts(engine).remembered == 1
+
+
+async def test_a_client_that_asks_again_and_again_leaves_the_event_loop_to_others(
+    database_url: str, open_engine: Callable[..., Awaitable[Engine]], server: Valkey
+) -> None:
+    """A refusal from memory needs no wait, and yet other requests get their turn."""
+    await empty(server)
+    engine = await open_engine(database_url, server.url, patient=True)
+    await engine.hold(a_hold("A1"))
+    turns = 0
+
+    async def other() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    task = asyncio.create_task(other())
+    for _ in range(200):
+        with pytest.raises(SeatsTaken):
+            await engine.hold(a_hold("A1", buyer="eve"))
+    task.cancel()
+    assert counts(engine).remembered > 0
+    assert turns >= 200
 
 
 async def test_a_seat_that_comes_back_sells_again_at_once(
@@ -340,12 +368,12 @@ async def test_a_repeat_gets_its_answer_though_others_were_refused_meanwhile(
 ) -> None:
     """The hint of the sale has ended, and one that a stranger's refusal made stands in its place."""
     await empty(server)
-    engine = await open_engine(database_url, server.url, patient=True)
+    engine, other = [await open_engine(database_url, server.url, patient=True) for _ in range(2)]
     first = await engine.hold(a_hold("A1", memo=MEMO))
     await until(lambda: inside(server).kind("A1") == "h")
     await empty(server)
     with pytest.raises(SeatsTaken):
-        await engine.hold(a_hold("A1", buyer="eve"))
+        await other.hold(a_hold("A1", buyer="eve"))
     await until(lambda: inside(server).kind("A1") == "h")
     assert memory(await engine.hold(a_hold("A1", memo=MEMO))) == memory(first)
 

@@ -32,12 +32,12 @@ class Store:
         return list(numbers)
 
 
-async def asking(questions: Questions[int, int], *numbers: int) -> list[asyncio.Task[int]]:
+async def asking(questions: Questions[int, int], *numbers: int) -> list[asyncio.Future[int]]:
     """So many requests, each with its question."""
-    tasks = [asyncio.create_task(questions.ask(number)) for number in numbers]
+    answers = [questions.ask(number) for number in numbers]
     await asyncio.sleep(0)
     await asyncio.sleep(0)
-    return tasks
+    return answers
 
 
 async def test_those_that_wait_share_the_next_call() -> None:

@@ -1,7 +1,7 @@
 """Admission: a quick no in front of the store, by Redis. It never decides a sale.
 
 admission = open_admission("redis://localhost:6379/0")
-passed = await admission.admit(event_id, seats, buyer=buyer)      # raises SeatsTaken when it is hopeless now
+passed = await admission.admit(event_id, seats, buyer=buyer)      # `Busy` when it is hopeless now
 ...                                                  # the store decides
 admission.settle(passed, seconds=600)                # or admission.leave(passed)
 """

@@ -19,17 +19,17 @@ import asyncio
 import hashlib
 import random
 import zlib
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from earmark.admission import script
 from earmark.admission.hints import Doubts, Hints
-from earmark.errors import SeatsTaken
+from earmark.engine.admission import Busy
 from earmark.locks.errors import LocksUnavailable
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Generator, Iterable, Mapping, Sequence
+    from collections.abc import Awaitable, Collection, Iterable, Mapping, Sequence
 
     from earmark.admission.redis import Line
     from earmark.domain.ids import Buyer, EventId, SeatId, SeatRef
@@ -73,23 +73,6 @@ class Counts(msgspec.Struct):
     """Let through because a seat may be the buyer's own: the store is asked."""
 
 
-class _Refused:
-    """A refusal that nobody had to be asked for.
-
-    It takes one turn of the event loop, as a question would: somebody who asks again and again keeps no one else from
-    being served.
-    """
-
-    __slots__ = ("_busy",)
-
-    def __init__(self, busy: list[SeatId]) -> None:
-        self._busy = busy
-
-    def __await__(self) -> Generator[None, None, NoReturn]:
-        yield
-        raise SeatsTaken(seats=self._busy, transient=True)
-
-
 class Gate:
     """Admission over one Redis (a server, a Sentinel's primary, a cluster), or over several that share the events."""
 
@@ -118,21 +101,23 @@ class Gate:
 
     def admit(
         self, event_id: EventId, seats: tuple[SeatId, ...], *, buyer: Buyer | None = None, key: Key | None = None
-    ) -> Awaitable[Pass | None]:
-        """A pass, or none when Redis was not asked or did not answer; raises `SeatsTaken` when it is hopeless now.
+    ) -> Awaitable[Pass | Busy | None]:
+        """A pass; `Busy` when it is hopeless now; None when Redis was not asked or did not answer.
 
         The same request again, which shows by its idempotency key, is no rival of itself. A seat that may be the
         buyer's own already is for the store to judge: there is no pass then either.
         """
-        if not seats or len(seats) > SEATS_MAX or not _is_plain(event_id, seats):
-            return self._no_pass
-        token = script.token_of(_request(key), self._buyer_hash(event_id, buyer))
-        if busy := self._hints.busy(event_id, seats, token):
-            if _may_own(token, busy.values()):
+        request = _request(key)
+        buyer_hash = self._buyer_hash(event_id, buyer)
+        if busy := self._hints.busy(event_id, seats, request):
+            if _may_own(buyer_hash, busy.values()):
                 self.counts.matched += 1
                 return self._no_pass
             self.counts.remembered += 1
-            return _Refused(list(busy))
+            return Busy(list(busy))
+        if not seats or len(seats) > SEATS_MAX or not _is_plain(event_id, seats):
+            return self._no_pass
+        token = script.token_of(request, buyer_hash)
         passed = Pass(self._line(event_id), self._names(event_id, seats), event_id, seats, token)
         try:
             asked = passed.line.flights.ask(script.admit(passed.names, token))
@@ -145,7 +130,7 @@ class Gate:
     def settle(self, passed: Pass | None, *, seconds: float) -> None:
         """The store granted it, for so long: Redis refuses the next request for these seats."""
         if passed is not None:
-            self._hints.forget(_refs(passed.event_id, passed.seats))
+            self._learn(passed, seconds=seconds)
             self._turn_to_hints(passed, passed.names, seconds)
 
     def leave(
@@ -196,7 +181,7 @@ class Gate:
         for line in self._lines:
             await line.close()
 
-    async def _hear(self, passed: Pass, asked: Awaitable[Any]) -> Pass | None:
+    async def _hear(self, passed: Pass, asked: Awaitable[Any]) -> Pass | Busy | None:
         try:
             answer = await asked
         except LocksUnavailable:
@@ -211,11 +196,11 @@ class Gate:
         if answer == 0:
             self.counts.admitted += 1
             self._doubts.admitted(passed.event_id, passed.seats)
+            self._learn(passed, seconds=self._ttl_seconds)
             return passed
-        self._judge(passed, answer)
-        return None
+        return self._judge(passed, answer)
 
-    def _judge(self, passed: Pass, answer: list[int]) -> None:
+    def _judge(self, passed: Pass, answer: list[int]) -> Busy | None:
         """Refuse, unless this has been going on for too long."""
         event_id = passed.event_id
         busy: dict[SeatId, int] = {}
@@ -225,15 +210,20 @@ class Gate:
                 busy[seat] = owner
                 if said > 0:
                     self._hints.learn(event_id, seat, owner=owner, seconds=left_ms / 1000)
-        if _may_own(passed.token, busy.values()):
+        if _may_own(script.buyer_hash_in(passed.token), busy.values()):
             self.counts.matched += 1
-            return
+            return None
         if self._doubts.refused(event_id, busy):
             self._hints.forget(_refs(event_id, busy))
             self.counts.bypassed += 1
-            return
+            return None
         self.counts.refused += 1
-        raise SeatsTaken(seats=list(busy), transient=True)
+        return Busy(list(busy))
+
+    def _learn(self, passed: Pass, *, seconds: float) -> None:
+        """What Redis would say of these seats now: the next request of this process need not travel there."""
+        for seat in passed.seats:
+            self._hints.learn(passed.event_id, seat, owner=passed.token, seconds=seconds)
 
     def _turn_to_hints(self, passed: Pass, names: tuple[str, ...], seconds: float, *, owner: int | None = None) -> None:
         # The store began to count after the pass was given: a hint that counts from the pass never outlives its hold.
@@ -270,10 +260,13 @@ def _request(key: Key | None) -> int:
     return _UNKEYED + random.getrandbits(script.REQUEST_BITS - 1)
 
 
-def _may_own(token: int, owners: Iterable[int]) -> bool:
-    """Whether one of these may belong to the token's buyer."""
-    buyer_hash = script.buyer_hash_in(token)
-    return buyer_hash != _NO_BUYER and any(script.buyer_hash_in(owner) == buyer_hash for owner in owners)
+def _may_own(buyer_hash: int, owners: Collection[int]) -> bool:
+    """Whether one of these may belong to the buyer with this hash."""
+    if buyer_hash != _NO_BUYER:
+        for owner in owners:
+            if owner >> script.REQUEST_BITS == buyer_hash:
+                return True
+    return False
 
 
 def _refs(event_id: EventId, seats: Iterable[SeatId]) -> list[tuple[EventId, SeatId]]:

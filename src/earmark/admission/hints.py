@@ -1,7 +1,8 @@
-"""What this process remembers of the hints in Redis, so that a stampede on sold seats does not even travel there.
+"""What this process remembers of the marks and hints in Redis, so that a stampede on sold seats does not travel there.
 
-A hint is remembered for a moment only, never past its own end, and is forgotten when a request of this process changes
-what it tells of. What another process changes is learnt of when the moment is over.
+It remembers the hints that Redis told it of, and what its own requests have in flight or were granted. Each for a
+moment only, never past its own end, and no longer than until a request of this process changes what it tells of. What
+another process changes is learnt of when the moment is over.
 """
 
 from __future__ import annotations
@@ -26,19 +27,20 @@ class Hints:
         self._seconds_max = seconds_max
         self._seats_max = seats_max
         self._clock = clock
-        self._seen: dict[tuple[EventId, SeatId], tuple[float, int]] = {}
+        self._seen: dict[tuple[EventId, SeatId], tuple[float, int, int]] = {}
+        """When each ends, the token of its owner, and the request in that."""
 
     def __len__(self) -> int:
         return len(self._seen)
 
-    def busy(self, event_id: EventId, seats: tuple[SeatId, ...], token: int) -> dict[SeatId, int]:
-        """Those of the seats that somebody else is known to have, and whose hint says so."""
+    def busy(self, event_id: EventId, seats: tuple[SeatId, ...], request: int) -> dict[SeatId, int]:
+        """Those of the seats that another request is known to have, each with the token of its owner."""
         busy: dict[SeatId, int] = {}
         if self._seen:
-            seen, now, request = self._seen.get, self._clock(), request_in(token)
+            seen, now = self._seen.get, self._clock()
             for seat in seats:
                 hint = seen((event_id, seat))
-                if hint is not None and hint[0] > now and request_in(hint[1]) != request:
+                if hint is not None and hint[0] > now and hint[2] != request:
                     busy[seat] = hint[1]
         return busy
 
@@ -51,7 +53,7 @@ class Hints:
         self._seen.pop(ref, None)
         if len(self._seen) >= self._seats_max:
             del self._seen[next(iter(self._seen))]
-        self._seen[ref] = (self._clock() + min(seconds, self._seconds_max), owner)
+        self._seen[ref] = (self._clock() + min(seconds, self._seconds_max), owner, request_in(owner))
 
     def forget(self, refs: Iterable[tuple[EventId, SeatId]]) -> None:
         """What was known of these may be true no more."""

@@ -2,13 +2,30 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Iterable, Mapping
+    from collections.abc import Awaitable, Generator, Iterable, Mapping, Sequence
 
     from earmark.domain.ids import Buyer, EventId, SeatId, SeatRef
     from earmark.domain.journal import Key
+
+
+class Busy:
+    """A hold is hopeless now: other requests have these of its seats, or had them a moment ago.
+
+    It is returned and not raised: in a rush it is what nearly every request gets.
+    """
+
+    __slots__ = ("seats",)
+
+    def __init__(self, seats: Sequence[SeatId]) -> None:
+        self.seats = seats
+
+    def __await__(self) -> Generator[None, None, Self]:
+        """At once."""
+        yield from ()
+        return self
 
 
 class Admission(Protocol):
@@ -20,7 +37,7 @@ class Admission(Protocol):
     def admit(
         self, event_id: EventId, seats: tuple[SeatId, ...], *, buyer: Buyer, key: Key | None = None
     ) -> Awaitable[Any]:
-        """A pass, or None where it has no opinion; raises `SeatsTaken` when it is hopeless now.
+        """A pass; `Busy` when it is hopeless now; None where it has no opinion.
 
         Where a seat may be the buyer's own it has no opinion: the store says `yours`.
         """

@@ -247,8 +247,6 @@ class Decided(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     now: datetime
     wrote: bool = True
     """False when the verb found its work done already and wrote nothing."""
-    first: bool = False
-    """Whether nobody ever had any of its seats before."""
     memory: Memory | None = None
 
 

@@ -66,12 +66,10 @@ class Desk(Generic[A]):
         """Decide it in the next batch."""
         self._settle(ask, again)
 
-    def answer(
-        self, ask: A, value: Booking | Event | Paid | Undone, *, wrote: bool = True, first: bool = False
-    ) -> None:
+    def answer(self, ask: A, value: Booking | Event | Paid | Undone, *, wrote: bool = True) -> None:
         """Decided; the answer that a key remembers is the very one that is given."""
         memory = self.ledger.memories.get(ask.entry_id)
-        self._settle(ask, Decided(value=value, now=self.now, wrote=wrote, first=first, memory=memory))
+        self._settle(ask, Decided(value=value, now=self.now, wrote=wrote, memory=memory))
 
     async def close(self, **offer: Any) -> list[Outcome]:
         """Write what moved (and what an operator changed), and hand out the outcomes in arrival order."""

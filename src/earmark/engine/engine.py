@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from earmark.domain.ids import PoolRef, TotalRef
 from earmark.domain.machine import Verb
 from earmark.domain.policy import Policy
+from earmark.engine.admission import Busy
 from earmark.engine.asks import (
     Again,
     Answer,
@@ -41,7 +42,6 @@ from earmark.engine.confirm import confirm
 from earmark.engine.create import create
 from earmark.engine.expire import CONTENDED_SECONDS, Room, expire, make_room
 from earmark.engine.extend import extend
-from earmark.engine.first_owners import FirstOwners
 from earmark.engine.hold import hold
 from earmark.engine.ledger import CLOCK
 from earmark.engine.observer import Nobody
@@ -49,7 +49,7 @@ from earmark.engine.pay import conclude, pay
 from earmark.engine.ports import LOCK_SECONDS_MAX
 from earmark.engine.refund import refund
 from earmark.engine.release import release
-from earmark.engine.replay import Recalled, Replays, recall
+from earmark.engine.replay import Recalled, Replays, recall, replayed
 from earmark.errors import EarmarkError, OutcomeUnknown, RowBusy, SeatsTaken
 
 if TYPE_CHECKING:
@@ -59,7 +59,6 @@ if TYPE_CHECKING:
     from earmark.domain.booking import Booking
     from earmark.domain.journal import Key
     from earmark.engine.admission import Admission
-    from earmark.engine.asks import Memo
     from earmark.engine.observer import Observer
     from earmark.engine.ports import Changes, Ids, Store, Transaction
 
@@ -118,7 +117,6 @@ class Engine:
         self._confirms: Batcher[Confirm] = line("confirm", partial(confirm, ids=ids))
         self._releases: Batcher[Release] = line("release", partial(release, ids=ids))
         self._cancels: Batcher[Cancel] = line("cancel", partial(cancel, ids=ids))
-        self._first_owners = FirstOwners(store.changed_owners)
         self._replays = Replays(store, within=transaction_seconds_max)
         self._best = BestSeats(store, hold=self._hold_within, replays=self._replays, waiting_max=waiting_max)
         self.lines: Mapping[str, Batcher[Any]] = {
@@ -145,15 +143,16 @@ class Engine:
 
     async def _hold_admitted(self, ask: Hold, admission: Admission, *, within: float) -> Answer:
         """Admit → hold → and tell admission what became of it, whatever that is."""
-        try:
-            key = ask.memo.key if ask.memo else None
-            passed = await admission.admit(ask.event_id, ask.seats, buyer=ask.buyer, key=key)
-        except SeatsTaken as taken:
+        memo = ask.memo
+        passed = await admission.admit(ask.event_id, ask.seats, buyer=ask.buyer, key=memo.key if memo else None)
+        if isinstance(passed, Busy):
             # A repeat gets its answer whatever became of its seats. Only the store knows whether it is one: a hint may
             # be older than a sale at another server.
-            if ask.memo is not None and (again := await self._replay(ask, ask.memo, taken)):
-                return again
-            raise
+            if memo is None:
+                await asyncio.sleep(0)  # A client that asks again and again leaves the event loop to the others.
+            elif memory := await self._replays.find(memo.key):
+                return replayed(memo, memory)
+            raise SeatsTaken(seats=passed.seats, transient=True)
         try:
             answer = await self._holds.submit(ask, within=within)
         except SeatsTaken as taken:
@@ -165,17 +164,9 @@ class Engine:
         if isinstance(answer, Decided):
             left = (answer.value.expires_at - answer.now).total_seconds()
             admission.settle(passed, seconds=left)
-            if answer.first:
-                self._first_owners.add(answer.value, key=ask.memo.key if ask.memo else None)
         else:
             admission.leave(passed)
         return answer
-
-    async def _replay(self, ask: Hold, memo: Memo, taken: SeatsTaken) -> Answer | None:
-        """The answer that this request got before, if it is a repeat."""
-        if await self._first_owners.had_another(ask.event_id, taken.seats, key=memo.key):
-            return None
-        return await self._replays.answer(memo)
 
     def hold_best(self, ask: Hold, wish: Wish) -> Coroutine[Any, Any, Answer]:
         """Set aside the best seats there are, and the units that the ask names: see `best`."""
@@ -277,9 +268,7 @@ class Engine:
     async def close(self) -> None:
         """Finish what was accepted, then let go of the store."""
         lines = self.lines.values()
-        await asyncio.gather(
-            *(line.close() for line in lines), self._best.close(), self._replays.close(), self._first_owners.close()
-        )
+        await asyncio.gather(*(line.close() for line in lines), self._best.close(), self._replays.close())
         if self.admission is not None:
             await self.admission.close()
         await self.store.close()

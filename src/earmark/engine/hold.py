@@ -142,9 +142,7 @@ class _Counter:
             self._desk.refuse(ask, refusal)
             return
         booking = self._ledger.open(self._booking(ask, policy=policy), ask=ask)
-        seen = self._seen
-        first = all(seen[ref].pointer is None and seen[ref].fence == 0 for ref in ask.seat_refs)
-        self._desk.answer(ask, booking, first=first)
+        self._desk.answer(ask, booking)
 
     def _judge(self, ask: Hold, *, policy: Policy) -> Again | None:
         self._check_seats(ask)

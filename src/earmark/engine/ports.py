@@ -324,10 +324,6 @@ class Store(Parts, Protocol):
         """
         ...
 
-    async def changed_owners(self, owners: Mapping[SeatRef, BookingId]) -> Collection[SeatRef]:
-        """Which of these seats belong to another booking, or may have in between: their fence has risen."""
-        ...
-
     async def read_event(self, event_id: EventId) -> Event | None:
         """One event."""
         ...

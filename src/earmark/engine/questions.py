@@ -31,16 +31,18 @@ class Questions(Generic[Q, R]):
         self._waiting: list[tuple[Q, asyncio.Future[R]]] = []
         self._asking: asyncio.Task[None] | None = None
 
-    async def ask(self, question: Q) -> R:
-        """`Overloaded` where too many wait, or the store does not answer in time: nothing was begun."""
+    def ask(self, question: Q) -> asyncio.Future[R]:
+        """The answer to come, or `Overloaded` where too many wait or the store is silent: nothing was begun.
+
+        A plain function: in a rush nearly every request asks, and a coroutine more would cost each of them.
+        """
         if len(self._waiting) >= WAITING_MAX:
             raise Overloaded
-        loop = asyncio.get_running_loop()
-        answer: asyncio.Future[R] = loop.create_future()
-        self._waiting.append((question, answer))
         if self._asking is None:
-            self._asking = loop.create_task(self._run())
-        return await answer
+            self._asking = asyncio.get_running_loop().create_task(self._run())
+        answer: asyncio.Future[R] = self._asking.get_loop().create_future()
+        self._waiting.append((question, answer))
+        return answer
 
     async def close(self) -> None:
         """Finish what was asked."""

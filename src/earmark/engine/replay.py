@@ -20,7 +20,7 @@ from earmark.engine.questions import Questions
 from earmark.errors import IdempotencyMismatch
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Awaitable, Sequence
 
     from earmark.engine.asks import Memo
     from earmark.engine.ports import Store
@@ -48,6 +48,13 @@ async def recall(store: Store, key: Key, *, within: float) -> Recalled:
     return Recalled(busy=key in opening.busy)
 
 
+def replayed(memo: Memo, memory: Memory) -> Replayed:
+    """The answer again, if this is the request that got it."""
+    if memory.request_hash != memo.request_hash:
+        raise IdempotencyMismatch
+    return Replayed(memory=memory)
+
+
 class Replays:
     """Looks keys up, many in one call."""
 
@@ -56,14 +63,14 @@ class Replays:
         self._within = within
         self._questions: Questions[Key, Memory | None] = Questions(self._memories)
 
+    def find(self, key: Key) -> Awaitable[Memory | None]:
+        """What the key remembers."""
+        return self._questions.ask(key)
+
     async def answer(self, memo: Memo) -> Replayed | None:
         """The answer that this request got before; None if it never got one."""
-        memory = await self._questions.ask(memo.key)
-        if memory is None:
-            return None
-        if memory.request_hash != memo.request_hash:
-            raise IdempotencyMismatch
-        return Replayed(memory=memory)
+        memory = await self.find(memo.key)
+        return None if memory is None else replayed(memo, memory)
 
     async def close(self) -> None:
         """Finish what was asked."""
@@ -73,4 +80,5 @@ class Replays:
         opening = await self._store.transact(
             lambda transaction: transaction.begin(keys, Look()), within=self._within, draft=True
         )
-        return [opening.remembered.get(key) for key in keys]
+        remembered = opening.remembered
+        return [remembered.get(key) for key in keys] if remembered else [None] * len(keys)

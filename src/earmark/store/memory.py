@@ -110,16 +110,6 @@ class MemoryStore(MoneyReads):
         """By id."""
         return entry_id in self._tables.entries
 
-    async def changed_owners(self, owners: Mapping[SeatRef, BookingId]) -> Collection[SeatRef]:
-        """By key."""
-        seats = self._tables.seats
-        kept = {
-            ref
-            for ref, owner in owners.items()
-            if (seat := seats.get(ref)) and (seat.pointer, seat.fence) == (owner, 0)
-        }
-        return owners.keys() - kept
-
     async def read_event(self, event_id: EventId) -> Event | None:
         """By id."""
         return self._tables.events.get(event_id)

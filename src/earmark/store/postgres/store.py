@@ -15,7 +15,6 @@ from earmark.engine.keys import Keys
 from earmark.engine.ports import LOCK_SECONDS_MAX, Transaction
 from earmark.errors import OutcomeUnknown, RowBusy, SetupError, StoreUnavailable
 from earmark.store import queries
-from earmark.store.postgres import rows
 from earmark.store.postgres.accounts import PostgresAccounts
 from earmark.store.postgres.busy_rows import Wanted, find_busy
 from earmark.store.postgres.checks import Checks
@@ -48,10 +47,10 @@ from earmark.store.postgres.upkeep import RESTRAINED, PostgresBeats, PostgresUpk
 from earmark.store.postgres.webhooks import PostgresWebhooks
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Collection, Mapping
+    from collections.abc import Awaitable, Callable, Collection
     from datetime import datetime
 
-    from earmark.domain.ids import BookingId, EntryId, EventId, SeatId, SeatRef
+    from earmark.domain.ids import EntryId, EventId, SeatId
     from earmark.engine.asks import Row
     from earmark.engine.observer import StoreFigures
     from earmark.engine.ports import Clock, SeatMap
@@ -289,12 +288,6 @@ class PostgresStore(Checks, MoneyReads, Reads):
             await self._connections.check_commits(hanging_max=1)
             await self._once(wait_for_standby, within=STANDBY_SECONDS)
         return bool(entry["found"])
-
-    async def changed_owners(self, owners: Mapping[SeatRef, BookingId]) -> frozenset[SeatRef]:
-        """By primary key."""
-        refs = list(owners)
-        wanted = rows.columns(((*ref, owner) for ref, owner in owners.items()), width=3)
-        return frozenset(refs[row["n"] - 1] for row in await self._read("changed_owners", *wanted))
 
     async def _see(self, event_id: EventId, ids: Collection[SeatId] | None = None) -> SeatMap:
         read = partial(

@@ -31,14 +31,14 @@ from earmark.store.sqlite.webhooks import SqliteWebhooks
 from earmark.store.sqlite.writer import Ticket, Writer
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
+    from collections.abc import Awaitable, Callable, Collection, Iterator
     from concurrent.futures import Executor
     from datetime import datetime
     from pathlib import Path
 
     from earmark.domain.booking import Booking
     from earmark.domain.event import Event
-    from earmark.domain.ids import BookingId, EntryId, EventId, PaymentId, SeatId, SeatRef
+    from earmark.domain.ids import BookingId, EntryId, EventId, PaymentId, SeatId
     from earmark.domain.journal import Entry
     from earmark.engine.ports import Clock
 
@@ -113,12 +113,6 @@ class SqliteStore(MoneyReads):
             return bool(found[0])
 
         return await self._hop(self._writing, look, within=READ_SECONDS)
-
-    async def changed_owners(self, owners: Mapping[SeatRef, BookingId]) -> frozenset[SeatRef]:
-        """By primary key."""
-        seen = await self.transact(lambda transaction: transaction.read_seats(list(owners)), within=READ_SECONDS)
-        kept = {ref for ref, seat in seen.items() if (seat.pointer, seat.fence) == (owners[ref], 0)}
-        return frozenset(owners.keys() - kept)
 
     async def read_event(self, event_id: EventId) -> Event | None:
         """By primary key."""
