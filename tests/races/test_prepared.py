@@ -32,6 +32,11 @@ class Outlived:
         raise asyncpg.InvalidCachedStatementError(f"cached plan must not change result type ({timeout})")
 
 
+def in_seconds(seconds: float) -> float:
+    """By the clock of the event loop."""
+    return asyncio.get_running_loop().time() + seconds
+
+
 @pytest.fixture
 async def pool(postgres_url: str) -> AsyncIterator[Connections]:
     """Two connections."""
@@ -44,7 +49,7 @@ async def pool(postgres_url: str) -> AsyncIterator[Connections]:
 async def test_a_statement_is_prepared_once_for_each_connection(pool: Any) -> None:
     """However often it is called."""
     idle = Idle(pool)
-    async with idle.connection(within=5) as connection:
+    async with idle.connection(until=in_seconds(5)) as connection:
         for number in range(3):
             assert await connection.fetch("SELECT $1::int", number) == [(number,)]
         assert len(await connection.bare.fetch(ON_CONNECTION, "SELECT $1::int")) == 1
@@ -79,13 +84,13 @@ async def test_a_call_that_takes_too_long_is_cut_by_the_loans_own_timer(pool: An
     idle = Idle(pool)
 
     async def dawdle() -> None:
-        async with idle.connection(within=0.1) as connection:
+        async with idle.connection(until=in_seconds(0.1)) as connection:
             await connection.fetch("SELECT pg_sleep(60)")
 
     with pytest.raises(SILENT):
         await in_time(dawdle())
     assert idle.waiting == []
-    async with asyncio.timeout(5), idle.connection(within=5) as another:
+    async with asyncio.timeout(5), idle.connection(until=in_seconds(5)) as another:
         assert await another.fetch("SELECT 1") == [(1,)]
     await idle.close()
 

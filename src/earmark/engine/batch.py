@@ -199,10 +199,11 @@ class Batcher(Generic[A]):
         batch: list[Ticket[A]] = []
         passed: list[Ticket[A]] = []
         wanted = set(self._claimed)
+        blocked = self._blocked or None
         self._gathered_at = asyncio.get_running_loop().time()
         while self._line and len(batch) < self._size_max and len(passed) < PASSED_MAX:
             ticket = self._line.popleft()
-            if ticket.answer.done() or (self._blocked and self._blocked.take(ticket)):
+            if ticket.answer.done() or (blocked is not None and blocked.take(ticket)):
                 continue
             if wanted and not wanted.isdisjoint(claims := self._claims(ticket.ask)):
                 wanted.update(claims)
@@ -215,7 +216,7 @@ class Batcher(Generic[A]):
     async def _carry(self, tickets: Sequence[Ticket[A]]) -> None:
         """One batch; where a row is locked, again without the requests that need it."""
         in_vain = 0
-        while tickets := unanswered(tickets):
+        while tickets:
             try:
                 await self._decide(tickets, lock_seconds=self.lock_seconds)
             except RowBusy as busy:
@@ -254,7 +255,8 @@ class Batcher(Generic[A]):
                 requests=len(outcomes), seconds=now - began, side_by_side=max(1, len(self._running)), now=now
             )
         told = zip(shared.tickets, outcomes, strict=True)
-        await self._retry([(ticket, again) for ticket, outcome in told if (again := self._settle(ticket, outcome))])
+        if undecided := [(ticket, again) for ticket, outcome in told if (again := self._settle(ticket, outcome))]:
+            await self._retry(undecided)
 
     async def _split(self, tickets: Sequence[Ticket[A]], broken: Exception) -> None:
         if len(tickets) == 1:

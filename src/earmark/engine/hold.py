@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from earmark.domain.event import Event
-    from earmark.domain.ids import BookingId, EventId, PoolRef, SeatRef, TotalRef
+    from earmark.domain.ids import BookingId, Buyer, EventId, PoolRef, SeatRef, TotalRef
     from earmark.domain.policy import Policy
     from earmark.domain.pool import Pool
     from earmark.engine.asks import Hold, Outcome
@@ -209,15 +209,21 @@ class _Counter:
 def _taken(
     ask: Hold, seats: Sequence[SeatSeen], *, now: datetime, given: Mapping[SeatRef, Booking] = MappingProxyType({})
 ) -> SeatsTaken:
-    """Which seats, which of them are the asker's own already, and when a hold on them ends."""
-    yours: dict[str, str] = {seat.ref.seat_id: str(seat.pointer) for seat in seats if seat.owner_buyer == ask.buyer}
-    yours |= {ref.seat_id: str(owner.id) for ref, owner in given.items() if owner.buyer == ask.buyer}
-    ends: dict[str, datetime | None] = {
-        seat.ref.seat_id: seat.owner_expires_at for seat in seats if seat.owner_state is State.HELD
-    }
-    ends |= {ref.seat_id: owner.expires_at for ref, owner in given.items()}
-    names: list[str] = sorted({seat.ref.seat_id for seat in seats} | {ref.seat_id for ref in given})
-    owners: dict[str, str | None] = {seat.ref.seat_id: seat.owner_buyer for seat in seats}
-    owners |= {ref.seat_id: owner.buyer for ref, owner in given.items()}
-    lapses = {name: (end - now).total_seconds() if (end := ends.get(name)) else math.inf for name in names}
-    return SeatsTaken(seats=names, yours=yours or None, lapses=lapses, owners=owners)
+    """Which seats, whose they are, which of them are the asker's own already, and when a hold on them ends."""
+    owners: dict[str, Buyer | None] = {}
+    lapses: dict[str, float] = {}
+    yours: dict[str, str] = {}
+    for seat in seats:
+        name = seat.ref.seat_id
+        owners[name] = seat.owner_buyer
+        ends = seat.owner_expires_at if seat.owner_state is State.HELD else None
+        lapses[name] = (ends - now).total_seconds() if ends else math.inf
+        if seat.owner_buyer == ask.buyer:
+            yours[name] = str(seat.pointer)
+    for ref, owner in given.items():
+        name = ref.seat_id
+        owners[name] = owner.buyer
+        lapses[name] = (owner.expires_at - now).total_seconds()
+        if owner.buyer == ask.buyer:
+            yours[name] = str(owner.id)
+    return SeatsTaken(seats=sorted(owners), yours=yours or None, lapses=lapses, owners=owners)

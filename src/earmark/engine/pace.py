@@ -7,8 +7,6 @@ either. What was learnt loses half its weight every half second, so quick batche
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from earmark.engine.ports import LOCK_SECONDS_MAX
 
 HALF_LIFE_SECONDS = 0.5
@@ -23,45 +21,38 @@ LOCK_BATCHES = 5
 """A row is waited for as long as so many batches take: that is how long other batches may keep it in turn."""
 
 
-class _Weighed(NamedTuple):
-    """Sums over the batches seen so far, each with what is left of its weight."""
-
-    weight: float = 0.0
-    request_seconds: float = 0.0
-    batch_seconds: float = 0.0
-
-
 class Pace:
     """What recent batches took, beside one batch at the usual pace that is never forgotten."""
 
-    __slots__ = ("_at", "_seen")
+    __slots__ = ("_at", "_batch_seconds", "_request_seconds", "_weight")
 
     def __init__(self) -> None:
-        self._seen = _Weighed()
         self._at = 0.0
+        # Sums over the batches seen so far, each with what was left of its weight at that moment.
+        self._weight = 0.0
+        self._request_seconds = 0.0
+        self._batch_seconds = 0.0
 
     def learn(self, *, requests: int, seconds: float, side_by_side: int, now: float) -> None:
         """From a batch that committed, beside so many others, itself included."""
-        weight, per_request, per_batch = self._left(now)
-        self._seen = _Weighed(
-            weight + 1,
-            per_request + seconds / max(requests, SMALL_BATCH) / side_by_side,
-            per_batch + seconds,
-        )
+        left = self._left(now)
         self._at = now
+        self._weight = self._weight * left + 1
+        self._request_seconds = self._request_seconds * left + seconds / max(requests, SMALL_BATCH) / side_by_side
+        self._batch_seconds = self._batch_seconds * left + seconds
 
     def queue_seconds(self, requests: int, *, now: float) -> float:
         """How long so many requests will take."""
-        weight, per_request, _ = self._left(now)
-        return requests * (REQUEST_SECONDS + per_request) / (1 + weight)
+        left = self._left(now)
+        return requests * (REQUEST_SECONDS + self._request_seconds * left) / (1 + self._weight * left)
 
     def lock_seconds(self, *, now: float) -> float:
         """How long a batch may wait for one locked row."""
-        weight, _, per_batch = self._left(now)
-        batch_seconds = (BATCH_SECONDS + per_batch) / (1 + weight)
+        left = self._left(now)
+        batch_seconds = (BATCH_SECONDS + self._batch_seconds * left) / (1 + self._weight * left)
         return min(max(LOCK_SECONDS_MIN, LOCK_BATCHES * batch_seconds), LOCK_SECONDS_MAX)
 
-    def _left(self, now: float) -> _Weighed:
-        share = 0.5 ** ((now - self._at) / HALF_LIFE_SECONDS)
-        weight, per_request, per_batch = self._seen
-        return _Weighed(weight * share, per_request * share, per_batch * share)
+    def _left(self, now: float) -> float:
+        """Which share of what was learnt still counts."""
+        share: float = 0.5 ** ((now - self._at) / HALF_LIFE_SECONDS)
+        return share

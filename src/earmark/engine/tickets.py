@@ -79,7 +79,7 @@ class Shared(Generic[A]):
         """
         for ticket in self.tickets:
             ticket.in_flight = True
-        self.tickets = [ticket for ticket in unanswered(self.tickets) if not ticket.ended]
+        self.tickets = [ticket for ticket in self.tickets if not (ticket.ended or ticket.answer.done())]
         return [ticket.ask for ticket in self.tickets]
 
     def undo(self) -> None:

@@ -118,9 +118,8 @@ class Connections:
 
     def is_fit(self, connection: Any) -> bool:
         """Whether it is neither too old nor older than the last time when all were to be ended."""
-        if connection.generation != self._generation:
-            return False
-        return bool(asyncio.get_running_loop().time() < connection.good_until)
+        now = asyncio.get_running_loop().time()
+        return bool(connection.generation == self._generation and now < connection.good_until)
 
     def renew_after(self, silence: BaseException) -> None:
         """End every connection before its next use, when one showed that its server is gone or takes no writes.

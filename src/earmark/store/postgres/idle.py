@@ -29,10 +29,12 @@ class Prepared:
     is at hand, and whoever borrowed the connection has a timer for all that is done with it.
     """
 
-    __slots__ = ("_statements", "bare", "is_busy", "timed_out", "warnings")
+    __slots__ = ("_statements", "bare", "generation", "good_until", "is_busy", "timed_out", "warnings")
 
     def __init__(self, bare: Any) -> None:
         self.bare = bare
+        self.generation = bare.generation
+        self.good_until = bare.good_until
         self._statements: dict[str, Any] = {}
         self.is_busy = False
         """Whether something was sent on it that the server has not answered."""
@@ -76,18 +78,19 @@ class Idle:
         self.waiting: list[Prepared] = []
         self.waiting_max = min(CONNECTIONS_MAX, connections.connections_max // 2)
 
-    def connection(self, *, within: float) -> _Lent:
-        """One of them, or a new one from the pool, for the length of a `with`; cut when that takes too long."""
-        return _Lent(self, within)
+    def connection(self, *, until: float) -> _Lent:
+        """One of them, or a new one from the pool, for the length of a `with`; cut at this time of the event loop."""
+        return _Lent(self, until)
 
-    async def take(self, *, within: float) -> Prepared:
+    async def take(self, *, until: float) -> Prepared:
         """One that can be used."""
         while self.waiting:
             connection = self.waiting.pop()
-            if connection.is_open() and self.connections.is_fit(connection.bare):
+            if connection.is_open() and self.connections.is_fit(connection):
                 return connection
             await self.give_back(connection)
-        connection = Prepared(await self.connections.acquire(within=within))
+        left = max(0.0, until - asyncio.get_running_loop().time())
+        connection = Prepared(await self.connections.acquire(within=left))
         connection.bare.add_log_listener(connection.hear)
         return connection
 
@@ -106,18 +109,18 @@ class Idle:
 class _Lent:
     """A connection on loan. One that was left in the middle of a call is cut, and never used again."""
 
-    __slots__ = ("_connection", "_idle", "_timer", "_within")
+    __slots__ = ("_connection", "_idle", "_timer", "_until")
 
-    def __init__(self, idle: Idle, within: float) -> None:
+    def __init__(self, idle: Idle, until: float) -> None:
         self._idle = idle
-        self._within = within
+        self._until = until
         self._connection: Prepared | None = None
         self._timer: asyncio.TimerHandle | None = None
 
     async def __aenter__(self) -> Prepared:
-        self._connection = await self._idle.take(within=self._within)
+        self._connection = await self._idle.take(until=self._until)
         # A timer that cuts the connection costs less than a timeout around everything that is done with it.
-        self._timer = asyncio.get_running_loop().call_later(self._within, self._time_over)
+        self._timer = asyncio.get_running_loop().call_at(self._until, self._time_over)
         return self._connection
 
     def _time_over(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -276,6 +277,7 @@ def delta_columns(deltas: Mapping[Any, Any]) -> list[list[Any]]:
     return columns(rows, width=4)
 
 
+@functools.lru_cache(maxsize=64)
 def lock_timeout(seconds: float) -> str:
     """As PostgreSQL writes it; zero would mean for ever."""
     return f"{max(1, round(seconds * 1000))}ms"

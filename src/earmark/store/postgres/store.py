@@ -32,6 +32,7 @@ from earmark.store.postgres.outages import (
     SILENT,
     SILENT_OR_STOPPED,
     UNWRITTEN,
+    ConnectionLost,
     Ended,
     has_said_goodbye,
     only_reads,
@@ -136,12 +137,14 @@ class PostgresStore(Checks, MoneyReads, Reads):
         if self._connections.abandoned:
             await self._connections.check_commits()
         if draft and not self.pgbouncer:
-            began = asyncio.get_running_loop().time()
+            loop = asyncio.get_running_loop()
+            until = loop.time() + within
             self._drafted.drafts += 1
-            with contextlib.suppress(Moved, NeedsLocks):
-                return await self._drafts(work, within=within, lock_seconds=lock_seconds)
-            self._drafted.locked += 1
-            within -= asyncio.get_running_loop().time() - began
+            try:
+                return await self._drafts(work, until=until, lock_seconds=lock_seconds)
+            except (Moved, NeedsLocks):
+                self._drafted.locked += 1
+                within = until - loop.time()
         async for attempt in stamina.retry_context(
             on=_decided_too_early, attempts=4, timeout=within, wait_initial=0.01, wait_max=0.1, wait_jitter=0.05
         ):
@@ -149,14 +152,14 @@ class PostgresStore(Checks, MoneyReads, Reads):
                 return await twice(partial(self._once, work, lock_seconds=lock_seconds), within=within)
         raise AssertionError("the last attempt returns or raises")
 
-    async def _drafts(self, work: Callable[[Transaction], Awaitable[T]], *, within: float, lock_seconds: float) -> T:
+    async def _drafts(self, work: Callable[[Transaction], Awaitable[T]], *, until: float, lock_seconds: float) -> T:
         """From memory if it can be, else with a look: memory grants what the write compares, and refuses nobody.
 
         Whoever moved something has committed by the time a draft finds out, and the next look shows it. So a draft is
         tried again before locks are taken, which cost several times as much.
         """
         from_memory = True
-        draft = partial(self._draft, work, within=within, lock_seconds=lock_seconds)
+        draft = partial(self._draft, work, until=until, lock_seconds=lock_seconds)
         for _ in range(self.drafts_again):
             try:
                 return await draft(from_memory=from_memory)
@@ -172,21 +175,27 @@ class PostgresStore(Checks, MoneyReads, Reads):
         self,
         work: Callable[[Transaction], Awaitable[T]],
         *,
-        within: float,
+        until: float,
         from_memory: bool,
         lock_seconds: float = LOCK_SECONDS_MAX,
     ) -> T:
-        """On the next connection, for as long as those that waited turn out to have ended."""
+        """On the next connection, for as long as those that waited turn out to have ended; once more if one broke."""
+        lost = False
         while True:
-            with contextlib.suppress(Ended):
-                once = partial(self._draft_once, work, from_memory=from_memory, lock_seconds=lock_seconds)
-                return await twice(once, within=within)
+            try:
+                return await self._draft_once(work, until=until, from_memory=from_memory, lock_seconds=lock_seconds)
+            except Ended:
+                continue
+            except ConnectionLost:
+                if lost or asyncio.get_running_loop().time() >= until:
+                    raise
+                lost = True
 
     async def _draft_once(
         self,
         work: Callable[[Transaction], Awaitable[T]],
         *,
-        within: float,
+        until: float,
         from_memory: bool,
         lock_seconds: float = LOCK_SECONDS_MAX,
     ) -> T:
@@ -194,7 +203,7 @@ class PostgresStore(Checks, MoneyReads, Reads):
         draft: PostgresDraft | None = None
         connection: Prepared | None = None
         try:
-            async with self._idle.connection(within=within) as connection:
+            async with self._idle.connection(until=until) as connection:
                 connection.warnings.clear()
                 draft = PostgresDraft(
                     connection,
