@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from earmark.admission import open_admission
-from earmark.domain.ids import EventId
+from earmark.admission import Pass, open_admission
+from earmark.admission.hints import Doubts
+from earmark.domain.ids import Buyer, EventId
 from earmark.domain.journal import Key
 from earmark.engine.admission import Busy
 from earmark.errors import SetupError
@@ -222,6 +223,56 @@ async def test_the_gate_counts_what_it_did(gate: Gate) -> None:
     await passed(gate.admit(EVENT, seats("A1")))
     await refused(gate.admit(EVENT, seats("A1")))
     assert (gate.counts.admitted, gate.counts.refused, gate.counts.bypassed) == (1, 1, 0)
+
+
+async def test_a_buyer_whose_hold_could_never_be_granted_marks_nothing_for_a_while(gate: Gate) -> None:
+    """A claim above the limit, asked again and again, keeps no other buyer from these seats."""
+    greedy = Buyer("greedy")
+    gate.leave(await passed(gate.admit(EVENT, seats("A1", "A2"), buyer=greedy)), hopeless=True)
+    await until_true(lambda: is_free(gate, "A1"))
+    assert await gate.admit(EVENT, seats("A1", "A2"), buyer=greedy) is None, (
+        "the store judges it, and no seat is marked"
+    )
+    await passed(gate.admit(EVENT, seats("A1"), buyer=Buyer("ann")))
+
+
+async def test_a_buyer_who_was_merely_too_late_is_trusted(gate: Gate) -> None:
+    """The control: refused because of the seats, the same request marks them again."""
+    late = Buyer("late")
+    gate.leave(await passed(gate.admit(EVENT, seats("A1", "A2"), buyer=late)))
+    await until_true(lambda: is_free(gate, "A1"))
+    await passed(gate.admit(EVENT, seats("A1", "A2"), buyer=late))
+    assert await refused(gate.admit(EVENT, seats("A1"), buyer=Buyer("ann"))) == ["A1"]
+
+
+@pytest.mark.parametrize("granted", [True, False])
+async def test_marks_that_come_to_nothing_hide_a_seat_from_the_store_only_for_so_long(
+    gate: Gate, *, granted: bool
+) -> None:
+    """Requests mark a seat in turn and are never given it: after a while a refused one is let through to the store.
+
+    The control: where the store gave the seat to one of them, the wait begins anew.
+    """
+    clock = [100.0]
+    gate._doubts = Doubts(seconds_max=10, clock=lambda: clock[0])
+    answers = []
+    for _ in range(4):
+        mark = await passed_in_the_end(gate, "A1")
+        answers.append(await refused(gate.admit(EVENT, seats("A1"))))
+        if granted:
+            gate.settle(mark, seconds=0)
+        else:
+            gate.leave(mark)
+        clock[0] += 4
+    assert answers == ([["A1"]] * 4 if granted else [["A1"], ["A1"], ["A1"], []])
+
+
+async def passed_in_the_end(gate: Gate, *names: str) -> Pass:
+    """What was left or settled before may still be on its way to Redis."""
+    while True:
+        if isinstance(found := await gate.admit(EVENT, seats(*names)), Pass):
+            return found
+        await asyncio.sleep(0.001)
 
 
 @pytest.mark.parametrize("url", ["memory://", "postgresql://localhost/shop", "sentinel://localhost", "localhost:6379"])

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.locks.proxy import Proxy
 
-from earmark.admission.hints import Doubts, Hints
+from earmark.admission.hints import Distrusted, Doubts, Hints
+from earmark.domain.ids import Buyer, EventId
 from earmark.domain.journal import Key
 
 from .support import EVENT, Inside, passed, refs, refused, seats, until, until_true
@@ -100,10 +101,22 @@ def test_a_seat_that_was_refused_for_too_long_is_worth_a_question(now: Now) -> N
     assert asked.count(True) == 2
     doubts.refused(EVENT, (A2,))
     now.time += 9
-    doubts.admitted(EVENT, (A2,))
+    doubts.decided(EVENT, (A2,))
     now.time += 2
     assert not doubts.refused(EVENT, (A2, A3))
     assert len(doubts) == 2
+
+
+def test_distrust_ends_and_is_bounded(now: Now) -> None:
+    """For some seconds, for one event, and for so many buyers at most."""
+    distrusted = Distrusted(seconds=5, buyers_max=2, clock=now)
+    for buyer in ("ann", "bob", "ann", "eve"):
+        distrusted.add(EVENT, Buyer(buyer))
+    assert [distrusted.has(EVENT, Buyer(buyer)) for buyer in ("ann", "bob", "eve")] == [True, False, True]
+    assert not distrusted.has(EventId("another"), Buyer("ann"))
+    assert len(distrusted) == 2
+    now.time += 5
+    assert not distrusted.has(EVENT, Buyer("ann"))
 
 
 async def test_a_stampede_on_a_sold_seat_does_not_travel(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from earmark.domain.ids import EventId
+from earmark.domain.journal import Key
 from earmark.domain.machine import State
 from earmark.engine.asks import Ask, Decided, Memo, Replayed
 from earmark.errors import (
@@ -306,3 +307,17 @@ async def test_a_confirm_is_repeated_from_memory_after_the_sale_was_undone(shop:
     with pytest.raises(Refusal) as refused:
         await shop.confirm(held, "visa-1")
     assert isinstance(refused.value, BookingResolved)
+
+
+async def test_a_plain_read_says_which_keys_remember_an_answer(shop: Shop, memo: Memos) -> None:
+    """Those of requests that took place; a refused one leaves no key, and another caller's key is another key."""
+    await shop.create()
+    used, refused = memo("used"), memo("refused")
+    await shop.engine.hold(shop.ask_hold("ada", "A1", memo=used))
+    with pytest.raises(SeatsTaken):
+        await shop.engine.hold(shop.ask_hold("bob", "A1", memo=refused))
+    others = Key("another caller", used.key.key)
+    unusual = Key(used.key.caller, 'say "hi" \\ [0], \u00e4')
+    asked = [others, used.key, refused.key, unusual, used.key]
+    assert set(await shop.store.known_keys(asked)) == {used.key}
+    assert not await shop.store.known_keys([])

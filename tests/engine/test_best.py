@@ -14,7 +14,6 @@ from earmark.domain.seat import Seat
 from earmark.engine.asks import Actor, Create, Decided, Hold
 from earmark.engine.best import ROUNDS_MAX, BestSeats
 from earmark.engine.engine import Engine
-from earmark.engine.replay import Replays
 from earmark.errors import NoneAvailable, Overloaded, SeatsTaken
 from earmark.store.memory import MemoryStore
 
@@ -50,7 +49,7 @@ def chooser(engine: Engine, hold: Callable[[Hold], Awaitable[Answer]]) -> BestSe
         assert within <= PATIENCE
         return hold(one)
 
-    return BestSeats(engine.store, hold=holding, replays=Replays(engine.store, within=10))
+    return BestSeats(engine.store, hold=holding)
 
 
 async def turns(true: Callable[[], bool]) -> None:
@@ -151,9 +150,46 @@ async def test_the_rounds_of_one_request_share_one_deadline(engine: Engine, ids:
         await asyncio.sleep(0.001)
         raise SeatsTaken(seats=one.seats)
 
-    best = BestSeats(engine.store, hold=too_late, replays=Replays(engine.store, within=10))
+    best = BestSeats(engine.store, hold=too_late)
     with pytest.raises(SeatsTaken):
         await best.hold(ask(ids), Wish(count=2), within=PATIENCE)
     assert len(left) == ROUNDS_MAX
     assert PATIENCE > left[0] > left[-1]
     assert left == sorted(left, reverse=True)
+
+
+async def test_seats_that_another_request_is_being_given_are_not_chosen_again_at_once(
+    engine: Engine, ids: Uuid7Ids
+) -> None:
+    """The map shows them as free until that request commits; the next best ones are free for certain."""
+    in_flight: set[SeatId] = set()
+    tried: list[tuple[SeatId, ...]] = []
+
+    async def refuse_what_is_in_flight(one: Hold) -> Answer:
+        tried.append(one.seats)
+        in_flight.update(one.seats if len(tried) == 1 else ())
+        if in_flight & set(one.seats):
+            raise SeatsTaken(seats=sorted(in_flight & set(one.seats)), transient=True)
+        return await engine.hold(one)
+
+    answer = await chooser(engine, refuse_what_is_in_flight).hold(ask(ids), Wish(count=2), within=PATIENCE)
+    assert isinstance(answer, Decided)
+    assert len(tried) == 2
+    assert not set(tried[0]) & set(tried[1])
+
+
+async def test_where_only_avoided_seats_are_left_they_are_tried_again(engine: Engine, ids: Uuid7Ids) -> None:
+    """They may come back: it ends with the seats, or with a refusal that says so, and never hangs."""
+    tries = 0
+
+    async def free_in_the_end(one: Hold) -> Answer:
+        nonlocal tries
+        tries += 1
+        if tries < 3:
+            raise SeatsTaken(seats=one.seats, transient=True)
+        return await engine.hold(one)
+
+    everything = len((await engine.store.read_map(EVENT)).seats)
+    answer = await chooser(engine, free_in_the_end).hold(ask(ids), Wish(count=everything), within=PATIENCE)
+    assert isinstance(answer, Decided)
+    assert tries == 3

@@ -207,6 +207,26 @@ async def test_a_row_that_was_only_in_use_costs_no_turn(line_of: Callable[..., L
     assert await outcomes_of(*requests) == [1, 2, 3]
 
 
+async def test_a_brief_try_for_a_row_teaches_how_quick_the_database_is(
+    line_of: Callable[..., Line], turn: Turn
+) -> None:
+    """Processes that share one hot row decide mostly by such tries; the long wait says nothing of the database."""
+    line = line_of(needs={1: "P", 2: "P"})
+    first = line.submit(1)
+    (await line.store.next()).break_(busy("P"))
+    (await line.store.next()).commit()
+    assert await first == 1
+    await turn()
+    learnt = line.batcher._pace._weight
+    assert learnt > 0
+    second = line.submit(2)
+    (await line.store.next()).break_(busy("P"))
+    (await blocked_for_good(line, "P")).commit()
+    assert await second == 2
+    await turn()
+    assert line.batcher._pace._weight == learnt
+
+
 async def test_one_with_little_time_ends_nobody_elses_wait(
     line_of: Callable[..., Line], jump: Callable[[float], None]
 ) -> None:

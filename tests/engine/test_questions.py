@@ -97,3 +97,27 @@ async def test_what_breaks_is_told_to_those_who_asked() -> None:
         await questions.ask(1)
     store.broken = None
     assert await questions.ask(2) == 2
+
+
+async def test_those_behind_a_call_that_failed_hear_it_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A silent store is not asked once more for each few of them: the last would wait for all before it."""
+    monkeypatch.setattr(module, "BATCH_MAX", 2)
+    store = Store()
+    questions = Questions(store.ask, seconds_max=0.05)
+    waiting = [*await asking(questions, 1), *await asking(questions, *range(2, 12))]
+    told = await asyncio.gather(*waiting, return_exceptions=True)
+    assert [type(answer) for answer in told] == [Overloaded] * 11
+    assert store.asked == [[1]]
+    store.may_answer.set()
+    assert await questions.ask(12) == 12
+
+
+async def test_a_task_that_ended_at_once_keeps_no_later_question_waiting() -> None:
+    """Where the event loop begins tasks eagerly, a store that answers without a wait has the first one done at once."""
+    store = Store()
+    store.may_answer.set()
+    questions = Questions(store.ask)
+    ended = asyncio.get_running_loop().create_future()
+    ended.set_result(None)
+    questions._asking = ended  # type: ignore[assignment] # as done as such a task
+    assert await asyncio.wait_for(questions.ask(1), timeout=5) == 1

@@ -16,10 +16,12 @@ import pytest
 from tests.conftest import unavailable
 
 from earmark.clock import MovableClock
+from earmark.domain.ids import SeatId, SeatRef
 from earmark.domain.journal import Key
+from earmark.engine.admission import Busy
 from earmark.engine.asks import Hold, Replayed
 from earmark.engine.engine import Engine
-from earmark.errors import Outage, OutcomeUnknown, StoreUnavailable
+from earmark.errors import Outage, OutcomeUnknown, RowBusy, SeatsTaken, StoreUnavailable
 from earmark.servers import ServerUnavailable, start_postgres
 from earmark.servers.postgres import URL_VARIABLE
 from earmark.store import postgres
@@ -206,6 +208,22 @@ async def test_a_commit_that_reached_the_standby_after_all_is_found(
         granted((await asked)[0])
 
 
+class Refusing:
+    """Redis, which says that every seat is taken."""
+
+    async def admit(self, *_: object, **__: object) -> Busy:
+        """Never."""
+        return Busy((SeatId("A1"),))
+
+    def settle(self, *_: object, **__: object) -> None:
+        """Nothing is granted here."""
+
+    leave = drop = settle
+
+    async def close(self) -> None:
+        """Nothing is open."""
+
+
 async def replay(engine: Engine, path: str) -> Any:
     """The same request again, by one of the ways that lead to its stored answer."""
     ask = a_hold("A1", memo=memo("k"))
@@ -216,7 +234,7 @@ async def replay(engine: Engine, path: str) -> Any:
         case "a batch under locks":
             return (await engine.run(VERBS[Hold], lambda: [ask]))[0]
         case "a hold that admission turned away":
-            return await engine._replays.answer(ask.memo)
+            return await engine._hold_admitted(ask, Refusing(), within=10)
         case _:
             return await engine.recall(Key(*ask.memo.key))
 
@@ -236,6 +254,32 @@ async def test_a_replay_waits_for_the_standby_too(standby_url: str, observer: Ob
         await observer.find_standby()
         told = await replay(engine, path)
         assert told.memory.status == 201
+
+
+async def test_a_locked_row_is_named_without_a_wait_for_the_standby(standby_url: str, observer: Observer) -> None:
+    """To find it, the rows beside it are locked for a moment, and nothing of that is committed."""
+    ask = a_hold("A1", "A2")
+    async with opened(standby_url) as engine:
+        await observer.lose_standby()
+        async with observer.connection.transaction():
+            await observer.connection.execute("SELECT 1 FROM seats WHERE id = 'A1' FOR NO KEY UPDATE")
+            with pytest.raises(RowBusy) as busy:
+                await engine.run(VERBS[Hold], lambda: [ask], lock_seconds=0.05)
+        assert ("seats", SeatRef(ask.event_id, SeatId("A1"))) in busy.value.rows
+
+
+async def test_a_refused_stranger_does_not_wait_for_the_standby(standby_url: str, observer: Observer) -> None:
+    """Of two refused holds whose keys are looked up together, only the one that is a repeat waits for its answer."""
+    async with opened(standby_url) as engine:
+        granted(await engine.hold(a_hold("A2", memo=memo("mine"))))
+        await observer.lose_standby()
+        asks = [a_hold("A2", memo=memo(key)) for key in ("mine", "another")]
+        mine, another = await asyncio.gather(
+            *(engine._hold_admitted(ask, Refusing(), within=10) for ask in asks), return_exceptions=True
+        )
+        assert isinstance(mine, OutcomeUnknown)
+        assert isinstance(another, SeatsTaken)
+        await observer.find_standby()
 
 
 async def test_without_a_standby_a_replay_writes_nothing(standby_url: str, observer: Observer) -> None:

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from earmark.admission import script
-from earmark.admission.hints import Doubts, Hints
+from earmark.admission.hints import Distrusted, Doubts, Hints
 from earmark.engine.admission import Busy
 from earmark.locks.errors import LocksUnavailable
 
@@ -47,16 +47,24 @@ _NO_BUYER: Final = 0
 class Pass:
     """A request that was let through, and what it left in Redis. It is settled or left, once."""
 
-    __slots__ = ("event_id", "line", "names", "seats", "token")
+    __slots__ = ("buyer", "event_id", "line", "names", "seats", "token")
 
     def __init__(
-        self, line: Line, names: tuple[str, ...], event_id: EventId, seats: tuple[SeatId, ...], token: int
+        self,
+        line: Line,
+        names: tuple[str, ...],
+        event_id: EventId,
+        seats: tuple[SeatId, ...],
+        token: int,
+        *,
+        buyer: Buyer | None = None,
     ) -> None:
         self.line = line
         self.names = names
         self.event_id = event_id
         self.seats = seats
         self.token = token
+        self.buyer = buyer
 
 
 class Counts(msgspec.Struct):
@@ -96,6 +104,7 @@ class Gate:
         self._hints = hints
         # As long as a mark and the hint that follows it may live: past that, a refusal is worth asking the store.
         self._doubts = Doubts(seconds_max=2 * ttl_seconds) if doubts is None else doubts
+        self._distrusted = Distrusted(seconds=ttl_seconds)
         self._no_pass: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._no_pass.set_result(None)
 
@@ -117,10 +126,15 @@ class Gate:
             return Busy(list(busy))
         if not seats or len(seats) > SEATS_MAX or not _is_plain(event_id, seats):
             return self._no_pass
+        if self._distrusted and buyer is not None and self._distrusted.has(event_id, buyer):
+            self.counts.bypassed += 1
+            return self._no_pass
         token = script.token_of(request, buyer_hash)
-        passed = Pass(self._line(event_id), self._names(event_id, seats), event_id, seats, token)
+        passed = Pass(self._line(event_id), self._names(event_id, seats), event_id, seats, token, buyer=buyer)
         try:
-            asked = passed.line.flights.ask(script.admit(passed.names, token))
+            # Where the answer is not heard it may have been yes, and then nobody would settle or leave what it gave.
+            amends = script.leave(passed.names, token)
+            asked = passed.line.flights.ask(script.admit(passed.names, token), amends=amends)
         except LocksUnavailable:
             # The breaker is open: nothing was asked.
             self.counts.bypassed += 1
@@ -130,6 +144,7 @@ class Gate:
     def settle(self, passed: Pass | None, *, seconds: float) -> None:
         """The store granted it, for so long: Redis refuses the next request for these seats."""
         if passed is not None:
+            self._doubts.decided(passed.event_id, passed.seats)
             self._learn(passed, seconds=seconds)
             self._turn_to_hints(passed, passed.names, seconds)
 
@@ -139,17 +154,22 @@ class Gate:
         *,
         taken: Mapping[str, float] | None = None,
         owners: Mapping[str, Buyer] | None = None,
+        hopeless: bool = False,
     ) -> None:
         """The store refused it, or nobody knows: the way is free for the next.
 
         `taken` says which of the seats have an owner and for how many seconds, and `owners` who, where the store said
-        so: these become hints, or a sold seat would send one request after the other to the store.
+        so: these become hints, or a sold seat would send one request after the other to the store. `hopeless` says that
+        the store refused it for another reason: for a moment, requests of this buyer mark nothing.
         """
         if passed is None:
             return
+        if hopeless and passed.buyer is not None:
+            self._distrusted.add(passed.event_id, passed.buyer)
         self._hints.forget(_refs(passed.event_id, passed.seats))
         rest = passed.names
         if taken:
+            self._doubts.decided(passed.event_id, [seat for seat in passed.seats if seat in taken])
             known = {name: seat for seat, name in zip(passed.seats, rest, strict=True) if seat in taken}
             for name, seat in known.items():
                 buyer_hash = self._buyer_hash(passed.event_id, owners.get(seat) if owners else None)
@@ -187,15 +207,9 @@ class Gate:
         except LocksUnavailable:
             passed.line.failed()
             self.counts.bypassed += 1
-            # The answer may have been yes, and nobody will settle or leave what it gave.
-            self.leave(passed)
             return None
-        except asyncio.CancelledError:
-            self.leave(passed)
-            raise
         if answer == 0:
             self.counts.admitted += 1
-            self._doubts.admitted(passed.event_id, passed.seats)
             self._learn(passed, seconds=self._ttl_seconds)
             return passed
         return self._judge(passed, answer)

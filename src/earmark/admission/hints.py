@@ -8,6 +8,7 @@ another process changes is learnt of when the moment is over.
 from __future__ import annotations
 
 import time
+from collections import OrderedDict
 from typing import TYPE_CHECKING
 
 from earmark.admission.script import request_in
@@ -15,7 +16,7 @@ from earmark.admission.script import request_in
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from earmark.domain.ids import EventId, SeatId
+    from earmark.domain.ids import Buyer, EventId, SeatId
 
 
 class Hints:
@@ -27,7 +28,7 @@ class Hints:
         self._seconds_max = seconds_max
         self._seats_max = seats_max
         self._clock = clock
-        self._seen: dict[tuple[EventId, SeatId], tuple[float, int, int]] = {}
+        self._seen: OrderedDict[tuple[EventId, SeatId], tuple[float, int, int]] = OrderedDict()
         """When each ends, the token of its owner, and the request in that."""
 
     def __len__(self) -> int:
@@ -52,7 +53,7 @@ class Hints:
         # Put at the end, so that the first are those that were seen the longest ago.
         self._seen.pop(ref, None)
         if len(self._seen) >= self._seats_max:
-            del self._seen[next(iter(self._seen))]
+            self._seen.popitem(last=False)
         self._seen[ref] = (self._clock() + min(seconds, self._seconds_max), owner, request_in(owner))
 
     def forget(self, refs: Iterable[tuple[EventId, SeatId]]) -> None:
@@ -75,7 +76,7 @@ class Doubts:
         self._seconds_max = seconds_max
         self._seats_max = seats_max
         self._clock = clock
-        self._since: dict[tuple[EventId, SeatId], float] = {}
+        self._since: OrderedDict[tuple[EventId, SeatId], float] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._since)
@@ -89,15 +90,45 @@ class Doubts:
             since = self._since.get(ref)
             if since is None:
                 if len(self._since) >= self._seats_max:
-                    del self._since[next(iter(self._since))]
+                    self._since.popitem(last=False)
                 self._since[ref] = now
             elif now - since > self._seconds_max:
                 del self._since[ref]
                 too_long = True
         return too_long
 
-    def admitted(self, event_id: EventId, seats: Iterable[SeatId]) -> None:
-        """The store is asked now."""
+    def decided(self, event_id: EventId, seats: Iterable[SeatId]) -> None:
+        """The store has said whose these are."""
         if self._since:
             for seat in seats:
                 self._since.pop((event_id, seat), None)
+
+
+class Distrusted:
+    """Buyers whose last hold was refused by the store for another reason than its seats.
+
+    For a moment their requests mark no seats: a buyer who asks again and again for what could never be granted (more
+    than a limit allows, an unknown seat) would otherwise keep others from a hundred seats at a time.
+    """
+
+    def __init__(
+        self, *, seconds: float, buyers_max: int = 10_000, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._seconds = seconds
+        self._buyers_max = buyers_max
+        self._clock = clock
+        self._until: OrderedDict[tuple[EventId, Buyer], float] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._until)
+
+    def add(self, event_id: EventId, buyer: Buyer) -> None:
+        """From now on, for so long."""
+        self._until.pop((event_id, buyer), None)
+        if len(self._until) >= self._buyers_max:
+            self._until.popitem(last=False)
+        self._until[event_id, buyer] = self._clock() + self._seconds
+
+    def has(self, event_id: EventId, buyer: Buyer) -> bool:
+        """Whether this buyer's requests shall mark nothing."""
+        return self._until.get((event_id, buyer), 0.0) > self._clock()

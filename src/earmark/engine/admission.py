@@ -48,9 +48,17 @@ class Admission(Protocol):
         ...
 
     def leave(
-        self, passed: Any, *, taken: Mapping[str, float] | None = None, owners: Mapping[str, Buyer] | None = None
+        self,
+        passed: Any,
+        *,
+        taken: Mapping[str, float] | None = None,
+        owners: Mapping[str, Buyer] | None = None,
+        hopeless: bool = False,
     ) -> None:
-        """The store refused it or failed; `taken` are the seats that have `owners`, and for how long."""
+        """The store refused it or failed; `taken` are the seats that have `owners`, and for how long.
+
+        `hopeless`: it was refused for another reason than its seats, and never could be granted.
+        """
         ...
 
     def drop(self, refs: Iterable[SeatRef]) -> None:

@@ -301,7 +301,8 @@ class Batcher(Generic[A]):
         patience = min(lock_seconds, min(ticket.deadline for ticket in in_time) - now - DECIDING_SECONDS)
         try:
             with self._observer.batch(self._verb, [ticket.mark for ticket in in_time]):
-                await self._decide(in_time, lock_seconds=patience, teaches=False)
+                # The long wait teaches nothing: what it took says when a row was free, not how quick the database is.
+                await self._decide(in_time, lock_seconds=patience, teaches=lock_seconds < LOCK_SECONDS_MAX)
         except RowBusy as busy:
             await self._sort_out(row, unanswered(in_time), busy, for_good=patience >= LOCK_SECONDS_MAX)
             return False

@@ -17,18 +17,19 @@ import msgspec
 
 from earmark.domain.allocation import Offer, Wish, allocate
 from earmark.domain.event import check_on_sale
+from earmark.domain.ids import SeatId
 from earmark.domain.seat import SeatState, shown_state
+from earmark.engine.replay import KnownKeys
 from earmark.errors import EventUnknown, NoneAvailable, Overloaded, SeatsTaken
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Collection, Iterable, Sequence
     from typing import Protocol
 
-    from earmark.domain.ids import EventId, SeatId
+    from earmark.domain.ids import EventId
     from earmark.domain.seat import Seat
     from earmark.engine.asks import Answer, Hold
     from earmark.engine.ports import SeatMap, SeatOnMap, Store
-    from earmark.engine.replay import Replays
 
     class Holding(Protocol):
         """The engine's own hold."""
@@ -39,6 +40,9 @@ if TYPE_CHECKING:
 
 
 ROUNDS_MAX = 10
+PAUSE_SECONDS = 0.001
+PAUSE_SECONDS_MAX = 0.05
+"""Between rounds, growing: as long as it takes until the map shows what another request was given."""
 BATCH_MAX = 500
 """How many share one reading and one search."""
 AT_ONCE_MAX = 500
@@ -52,12 +56,18 @@ WAITING_MAX = 5000
 class _Wanted:
     """One who waits to be offered seats."""
 
-    __slots__ = ("ask", "offer", "wish")
+    __slots__ = ("ask", "avoid", "offer", "wish")
 
-    def __init__(self, ask: Hold, wish: Wish) -> None:
+    def __init__(self, ask: Hold, wish: Wish, *, avoid: frozenset[SeatId]) -> None:
         self.ask = ask
         self.wish = wish
+        self.avoid = avoid
+        """Seats that it was refused a moment ago, though the map still shows them as free: another request has them."""
         self.offer: asyncio.Future[tuple[SeatId, ...]] = asyncio.get_running_loop().create_future()
+
+
+class _OnlyAvoided(Exception):
+    """The seats that would do were refused a moment ago. They are to be tried again."""
 
 
 class _House:
@@ -87,10 +97,11 @@ class _House:
 class BestSeats:
     """Chooses for many at once; the hold itself is the engine's."""
 
-    def __init__(self, store: Store, *, hold: Holding, replays: Replays, waiting_max: int = WAITING_MAX) -> None:
+    def __init__(self, store: Store, *, hold: Holding, waiting_max: int = WAITING_MAX) -> None:
         self._store = store
         self._hold = hold
-        self._replays = replays
+        # Of its own: a rush of holds that Redis refuses fills the engine's.
+        self._known_keys = KnownKeys(store)
         self._waiting_max = waiting_max
         self._waiting = 0
         """How many wait for an offer, of all events."""
@@ -104,33 +115,39 @@ class BestSeats:
         A request whose time is over while seats are chosen was not begun, and is told so.
         """
         until = asyncio.get_running_loop().time() + within
-        taken = SeatsTaken(seats=(), transient=True)
-        for _ in range(ROUNDS_MAX):
+        taken: Sequence[str] = ()
+        avoid: frozenset[SeatId] = frozenset()
+        for number in range(ROUNDS_MAX):
             try:
-                return await self._round(ask, wish, until=until)
+                if number:
+                    # The map may show for some more milliseconds as free what another request is being given.
+                    await asyncio.sleep(_pause_seconds(ask, number))
+                return await self._round(ask, wish, until=until, avoid=avoid)
             except SeatsTaken as refused:
-                taken = SeatsTaken(seats=refused.seats, transient=True)
+                taken, avoid = refused.seats, frozenset(map(SeatId, refused.seats))
+            except _OnlyAvoided:
+                avoid = frozenset()
             except TimeoutError as late:
                 raise Overloaded from late
-        raise taken
+        raise SeatsTaken(seats=taken, transient=True)
 
-    async def _round(self, ask: Hold, wish: Wish, *, until: float) -> Answer:
+    async def _round(self, ask: Hold, wish: Wish, *, until: float, avoid: frozenset[SeatId]) -> Answer:
         """Choose and hold, once."""
         async with asyncio.timeout_at(until):
-            if again := await self._remembered(ask):
+            if again := await self._remembered(ask, until=until):
                 return again
         house = self._houses.setdefault(ask.event_id, _House())
         seats: tuple[SeatId, ...] = ()
         try:
             async with asyncio.timeout_at(until):
-                seats = await self._offer(house, ask, wish)
+                seats = await self._offer(house, _Wanted(ask, wish, avoid=avoid))
             # The line has its own way to say whose time is over, and knows more about what it was doing.
             left = until - asyncio.get_running_loop().time()
             return await self._hold(msgspec.structs.replace(ask, seats=seats, _seat_refs=None), within=left)
         except NoneAvailable:
             # The last ones may have gone to this very request, sent twice.
             async with asyncio.timeout_at(until):
-                if again := await self._remembered(ask):
+                if again := await self._remembered(ask, until=until):
                     return again
             raise
         finally:
@@ -139,28 +156,31 @@ class BestSeats:
             else:
                 self._tidy(house, ask.event_id)
 
-    async def _remembered(self, ask: Hold) -> Answer | None:
-        return None if ask.memo is None else await self._replays.answer(ask.memo)
+    async def _remembered(self, ask: Hold, *, until: float) -> Answer | None:
+        if ask.memo is None:
+            return None
+        return await self._known_keys.answer(ask.memo, within=until - asyncio.get_running_loop().time())
 
     async def close(self) -> None:
         """Finish what was asked."""
+        await self._known_keys.close()
         readings = [house.reading for house in self._houses.values() if house.reading]
         if readings:
             await asyncio.wait(readings)
 
-    async def _offer(self, house: _House, ask: Hold, wish: Wish) -> tuple[SeatId, ...]:
+    async def _offer(self, house: _House, wanted: _Wanted) -> tuple[SeatId, ...]:
         if self._waiting >= self._waiting_max:
             raise Overloaded
-        wanted = _Wanted(ask, wish)
+        event_id = wanted.ask.event_id
         house.waiting.append(wanted)
         self._waiting += 1
-        self._wake(house, ask.event_id)
+        self._wake(house, event_id)
         try:
             return await wanted.offer
         except asyncio.CancelledError:
             # Whoever left while the offer was on its way has not taken it.
             if wanted.offer.done() and not wanted.offer.cancelled() and wanted.offer.exception() is None:
-                self._settle(house, ask.event_id, wanted.offer.result())
+                self._settle(house, event_id, wanted.offer.result())
             house.forget_one()
             raise
         finally:
@@ -209,12 +229,13 @@ class BestSeats:
             return
         check_on_sale(event, now=seen.now)
         # An offer that was decided while the map was read may stand on it as free.
-        offered = before | house.offered
+        avoided = frozenset[SeatId]().union(*(wanted.avoid for wanted in batch))
+        offered = before | house.offered | avoided
         wishes = [wanted.wish for wanted in batch]
         chosen = await self._search(seen, offered=offered, wishes=wishes)
         for wanted, found in zip(batch, chosen, strict=True):
             if not wanted.offer.done():
-                self._tell(house, wanted, found)
+                self._tell(house, wanted, found, avoided=avoided)
 
     async def _search(
         self, seen: SeatMap, *, offered: frozenset[SeatId], wishes: Sequence[Wish]
@@ -226,7 +247,7 @@ class BestSeats:
             return await asyncio.to_thread(_search, seen, offered=offered, wishes=wishes)
 
     @staticmethod
-    def _tell(house: _House, wanted: _Wanted, found: Offer | NoneAvailable) -> None:
+    def _tell(house: _House, wanted: _Wanted, found: Offer | NoneAvailable, *, avoided: frozenset[SeatId]) -> None:
         if isinstance(found, NoneAvailable):
             wanted.offer.set_exception(found)
         elif found.seats is not None:
@@ -234,9 +255,17 @@ class BestSeats:
             wanted.offer.set_result(found.seats)
         elif house.offered:
             house.parked.append(wanted)
+        elif avoided:
+            wanted.offer.set_exception(_OnlyAvoided())
         else:
             # All that was on offer was decided during the search: the next reading shows how.
             house.waiting.append(wanted)
+
+
+def _pause_seconds(ask: Hold, number: int) -> float:
+    """Before the round of this number. Requests that were refused together do not come again together."""
+    spread: float = 0.5 + ask.booking_id.int % 1024 / 2048
+    return spread * min(PAUSE_SECONDS * float(2**number), PAUSE_SECONDS_MAX)
 
 
 def _search(seen: SeatMap, *, offered: frozenset[SeatId], wishes: Sequence[Wish]) -> list[Offer | NoneAvailable]:

@@ -49,8 +49,8 @@ from earmark.engine.pay import conclude, pay
 from earmark.engine.ports import LOCK_SECONDS_MAX
 from earmark.engine.refund import refund
 from earmark.engine.release import release
-from earmark.engine.replay import Recalled, Replays, recall, replayed
-from earmark.errors import EarmarkError, OutcomeUnknown, RowBusy, SeatsTaken
+from earmark.engine.replay import KnownKeys, Recalled, recall
+from earmark.errors import EarmarkError, OutcomeUnknown, Refusal, RowBusy, SeatsTaken
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
@@ -117,8 +117,10 @@ class Engine:
         self._confirms: Batcher[Confirm] = line("confirm", partial(confirm, ids=ids))
         self._releases: Batcher[Release] = line("release", partial(release, ids=ids))
         self._cancels: Batcher[Cancel] = line("cancel", partial(cancel, ids=ids))
-        self._replays = Replays(store, within=transaction_seconds_max)
-        self._best = BestSeats(store, hold=self._hold_within, replays=self._replays, waiting_max=waiting_max)
+        self._known_keys = KnownKeys(store)
+        self._deciding: set[Key] = set()
+        """The keys of the holds that admission let through, while this process decides them."""
+        self._best = BestSeats(store, hold=self._hold_within, waiting_max=waiting_max)
         self.lines: Mapping[str, Batcher[Any]] = {
             "hold": self._holds,
             "extend": self._extends,
@@ -143,23 +145,32 @@ class Engine:
 
     async def _hold_admitted(self, ask: Hold, admission: Admission, *, within: float) -> Answer:
         """Admit → hold → and tell admission what became of it, whatever that is."""
-        memo = ask.memo
-        passed = await admission.admit(ask.event_id, ask.seats, buyer=ask.buyer, key=memo.key if memo else None)
+        key = ask.memo.key if ask.memo else None
+        passed = await admission.admit(ask.event_id, ask.seats, buyer=ask.buyer, key=key)
         if isinstance(passed, Busy):
             # A repeat gets its answer whatever became of its seats. Only the store knows whether it is one: a hint may
             # be older than a sale at another server.
-            if memo is None:
-                await asyncio.sleep(0)  # A client that asks again and again leaves the event loop to the others.
-            elif memory := await self._replays.find(memo.key):
-                return replayed(memo, memory)
+            if key is None:
+                await asyncio.sleep(0)  # A client that asks again and again leaves the event loop to others.
+            elif key in self._deciding or await self._known_keys.know(key):
+                return await self._holds.submit(ask, within=within)
             raise SeatsTaken(seats=passed.seats, transient=True)
+        if key is None or key in self._deciding:
+            return await self._hold_passed(ask, admission, passed, within=within)
+        self._deciding.add(key)
+        try:
+            return await self._hold_passed(ask, admission, passed, within=within)
+        finally:
+            self._deciding.discard(key)
+
+    async def _hold_passed(self, ask: Hold, admission: Admission, passed: Any, *, within: float) -> Answer:
         try:
             answer = await self._holds.submit(ask, within=within)
         except SeatsTaken as taken:
             admission.leave(passed, taken=taken.lapses, owners=taken.owners)
             raise
-        except BaseException:
-            admission.leave(passed)
+        except BaseException as broken:
+            admission.leave(passed, hopeless=isinstance(broken, Refusal))
             raise
         if isinstance(answer, Decided):
             left = (answer.value.expires_at - answer.now).total_seconds()
@@ -268,7 +279,7 @@ class Engine:
     async def close(self) -> None:
         """Finish what was accepted, then let go of the store."""
         lines = self.lines.values()
-        await asyncio.gather(*(line.close() for line in lines), self._best.close(), self._replays.close())
+        await asyncio.gather(*(line.close() for line in lines), self._best.close(), self._known_keys.close())
         if self.admission is not None:
             await self.admission.close()
         await self.store.close()

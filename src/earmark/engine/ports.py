@@ -324,6 +324,10 @@ class Store(Parts, Protocol):
         """
         ...
 
+    async def known_keys(self, keys: Sequence[Key]) -> Collection[Key]:
+        """Which of these keys remember an answer. A plain read: it claims nothing and waits for no standby."""
+        ...
+
     async def read_event(self, event_id: EventId) -> Event | None:
         """One event."""
         ...

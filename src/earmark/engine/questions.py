@@ -38,10 +38,12 @@ class Questions(Generic[Q, R]):
         """
         if len(self._waiting) >= WAITING_MAX:
             raise Overloaded
-        if self._asking is None:
-            self._asking = asyncio.get_running_loop().create_task(self._run())
-        answer: asyncio.Future[R] = self._asking.get_loop().create_future()
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[R] = loop.create_future()
         self._waiting.append((question, answer))
+        # Done already where the event loop begins tasks at once and the store answered without a wait.
+        if self._asking is None or self._asking.done():
+            self._asking = loop.create_task(self._run())
         return answer
 
     async def close(self) -> None:
@@ -50,24 +52,23 @@ class Questions(Generic[Q, R]):
             await asyncio.wait([self._asking])
 
     async def _run(self) -> None:
-        try:
-            while self._waiting:
-                batch = [one for one in self._waiting[:BATCH_MAX] if not one[1].done()]
-                del self._waiting[:BATCH_MAX]
-                if batch:
-                    await self._answer(batch)
-        finally:
-            self._asking = None
+        while self._waiting:
+            batch = [one for one in self._waiting[:BATCH_MAX] if not one[1].done()]
+            del self._waiting[:BATCH_MAX]
+            if batch:
+                await self._answer(batch)
 
-    async def _answer(self, batch: Sequence[tuple[Q, asyncio.Future[R]]]) -> None:
+    async def _answer(self, batch: list[tuple[Q, asyncio.Future[R]]]) -> None:
         try:
             async with asyncio.timeout(self._seconds_max):
                 found = await self._ask_all([question for question, _ in batch])
         except Exception as broken:  # noqa: BLE001 (whatever it is, those that wait must hear of it)
+            # Those behind them hear it too: each call to a silent store would take as long, one after the other.
             told = Overloaded() if isinstance(broken, TimeoutError) else broken
-            for _, answer in batch:
+            for _, answer in batch + self._waiting:
                 if not answer.done():
                     answer.set_exception(told)
+            self._waiting.clear()
             return
         for (_, answer), said in zip(batch, found, strict=True):
             if not answer.done():

@@ -1,8 +1,8 @@
-"""Replay: what a key remembers, for a hold that was turned away in front of the store.
+"""Replay: what an idempotency key remembers, for requests that are refused before the store has judged them.
 
-A hint knows nothing of keys: the seat may be the asker's own, or may have been. The same request again gets its answer
-all the same, and only for one that nobody remembers does the refusal stand. All who were turned away while one question
-is under way share the next.
+A hold that Redis refuses may be a repeat of one that was granted, and a repeat gets its answer whatever became of its
+seats. Only the store knows whether it is one. Most often it is not: so first a plain read asks which keys are known,
+for all requests that wait. Only a request whose key is known goes on to the transaction that gives its answer again.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from earmark.domain.ids import BookingId
 from earmark.domain.journal import Key, Memory
 from earmark.domain.payment import payment_id_for
 from earmark.engine.asks import Replayed
-from earmark.engine.ports import Look
 from earmark.engine.questions import Questions
 from earmark.errors import IdempotencyMismatch
 
@@ -48,37 +47,32 @@ async def recall(store: Store, key: Key, *, within: float) -> Recalled:
     return Recalled(busy=key in opening.busy)
 
 
-def replayed(memo: Memo, memory: Memory) -> Replayed:
-    """The answer again, if this is the request that got it."""
-    if memory.request_hash != memo.request_hash:
-        raise IdempotencyMismatch
-    return Replayed(memory=memory)
+class KnownKeys:
+    """Asks the store which keys remember an answer, many in one call."""
 
-
-class Replays:
-    """Looks keys up, many in one call."""
-
-    def __init__(self, store: Store, *, within: float) -> None:
+    def __init__(self, store: Store) -> None:
         self._store = store
-        self._within = within
-        self._questions: Questions[Key, Memory | None] = Questions(self._memories)
+        self._questions: Questions[Key, bool] = Questions(self._are_known)
 
-    def find(self, key: Key) -> Awaitable[Memory | None]:
-        """What the key remembers."""
+    def know(self, key: Key) -> Awaitable[bool]:
+        """Whether a committed request used this key."""
         return self._questions.ask(key)
 
-    async def answer(self, memo: Memo) -> Replayed | None:
+    async def answer(self, memo: Memo, *, within: float) -> Replayed | None:
         """The answer that this request got before; None if it never got one."""
-        memory = await self.find(memo.key)
-        return None if memory is None else replayed(memo, memory)
+        if not await self.know(memo.key):
+            return None
+        memory = (await recall(self._store, memo.key, within=within)).memory
+        if memory is None:
+            return None
+        if memory.request_hash != memo.request_hash:
+            raise IdempotencyMismatch
+        return Replayed(memory=memory)
 
     async def close(self) -> None:
         """Finish what was asked."""
         await self._questions.close()
 
-    async def _memories(self, keys: Sequence[Key]) -> list[Memory | None]:
-        opening = await self._store.transact(
-            lambda transaction: transaction.begin(keys, Look()), within=self._within, draft=True
-        )
-        remembered = opening.remembered
-        return [remembered.get(key) for key in keys] if remembered else [None] * len(keys)
+    async def _are_known(self, keys: Sequence[Key]) -> list[bool]:
+        known = await self._store.known_keys(keys)
+        return [key in known for key in keys] if known else [False] * len(keys)

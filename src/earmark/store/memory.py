@@ -110,6 +110,10 @@ class MemoryStore(MoneyReads):
         """By id."""
         return entry_id in self._tables.entries
 
+    async def known_keys(self, keys: Sequence[Key]) -> Collection[Key]:
+        """By key."""
+        return self._tables.memories.keys() & set(keys)
+
     async def read_event(self, event_id: EventId) -> Event | None:
         """By id."""
         return self._tables.events.get(event_id)

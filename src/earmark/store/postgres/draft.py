@@ -96,15 +96,12 @@ class PostgresDraft:
             self._recalled = [(event.id, event.version) for event in self._events.values()]
             self._requests = look.requests
             return Opening(now=self._now)
+        distinct = rows.columns(set(keys), width=2)
         if look.bookings:
-            distinct = rows.columns(set(keys), width=2)
             (seen,) = await self._fetch("look_at_bookings", self._offset, *distinct, list(look.bookings))
             self._bookings = {booking.id: booking for booking in map(rows.booking, seen[2])}
             self._recall.learn((), now=seen[0] - self._offset)
-        elif not look.events:
-            (seen,) = await self._fetch("look_at_keys", self._offset, rows.to_json(keys))
         else:
-            distinct = rows.columns(set(keys), width=2)
             refs = sorted(look.seats)
             wanted = rows.columns(refs, width=2)
             (seen,) = await self._fetch("look_to_hold", self._offset, *distinct, list(look.events), *wanted)

@@ -15,6 +15,7 @@ from earmark.engine.keys import Keys
 from earmark.engine.ports import LOCK_SECONDS_MAX, Transaction
 from earmark.errors import OutcomeUnknown, RowBusy, SetupError, StoreUnavailable
 from earmark.store import queries
+from earmark.store.postgres import rows
 from earmark.store.postgres.accounts import PostgresAccounts
 from earmark.store.postgres.busy_rows import Wanted, find_busy
 from earmark.store.postgres.checks import Checks
@@ -48,10 +49,11 @@ from earmark.store.postgres.upkeep import RESTRAINED, PostgresBeats, PostgresUpk
 from earmark.store.postgres.webhooks import PostgresWebhooks
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Collection
+    from collections.abc import Awaitable, Callable, Collection, Sequence
     from datetime import datetime
 
     from earmark.domain.ids import EntryId, EventId, SeatId
+    from earmark.domain.journal import Key
     from earmark.engine.asks import Row
     from earmark.engine.observer import StoreFigures
     from earmark.engine.ports import Clock, SeatMap
@@ -297,6 +299,10 @@ class PostgresStore(Checks, MoneyReads, Reads):
             await self._connections.check_commits(hanging_max=1)
             await self._once(wait_for_standby, within=STANDBY_SECONDS)
         return bool(entry["found"])
+
+    async def known_keys(self, keys: Sequence[Key]) -> frozenset[Key]:
+        """By the index of keys."""
+        return frozenset(keys[row["n"] - 1] for row in await self._read("known_keys", rows.to_json(keys)))
 
     async def _see(self, event_id: EventId, ids: Collection[SeatId] | None = None) -> SeatMap:
         read = partial(

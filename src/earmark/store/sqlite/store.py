@@ -31,7 +31,7 @@ from earmark.store.sqlite.webhooks import SqliteWebhooks
 from earmark.store.sqlite.writer import Ticket, Writer
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Collection, Iterator
+    from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
     from concurrent.futures import Executor
     from datetime import datetime
     from pathlib import Path
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from earmark.domain.booking import Booking
     from earmark.domain.event import Event
     from earmark.domain.ids import BookingId, EntryId, EventId, PaymentId, SeatId
-    from earmark.domain.journal import Entry
+    from earmark.domain.journal import Entry, Key
     from earmark.engine.ports import Clock
 
 T = TypeVar("T")
@@ -113,6 +113,11 @@ class SqliteStore(MoneyReads):
             return bool(found[0])
 
         return await self._hop(self._writing, look, within=READ_SECONDS)
+
+    async def known_keys(self, keys: Sequence[Key]) -> frozenset[Key]:
+        """By the index of keys."""
+        found = await self._read("known_keys", rows.to_json(keys))
+        return frozenset(keys[row["place"]] for row in found)
 
     async def read_event(self, event_id: EventId) -> Event | None:
         """By primary key."""

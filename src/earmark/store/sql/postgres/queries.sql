@@ -279,6 +279,13 @@ SELECT pg_is_in_recovery() AS standby, current_setting('transaction_read_only') 
 SELECT current_setting('max_locks_per_transaction')::integer
        * (current_setting('max_connections')::integer + current_setting('max_prepared_transactions')::integer) AS entries;
 
+-- name: known_keys
+-- Which of many keys remember an answer, most often none. They come as JSON, which costs the caller less than arrays.
+SELECT k.n::integer AS n
+  FROM json_array_elements($1::json) WITH ORDINALITY AS k (pair, n)
+ CROSS JOIN LATERAL (SELECT FROM journal
+                      WHERE caller = k.pair ->> 0 AND key = k.pair ->> 1 AND key IS NOT NULL OFFSET 0) AS j;
+
 -- name: list_events
 -- A page of events, by id.
 SELECT id, name, currency, live, created_at, starts_at, sale_opens_at, sale_closes_at, hold_ttl_seconds, per_buyer_max,
@@ -374,15 +381,6 @@ SELECT statement_timestamp() + $1::interval AS now,
                 FROM unnest($5::text[], $6::text[]) WITH ORDINALITY AS r (event_id, id, n)
                 JOIN seats s ON s.event_id = r.event_id AND s.id = r.id
                 LEFT JOIN bookings b ON b.id = s.booking_id) AS seats,
-       current_setting('synchronous_standby_names') <> '' AS replicated;
-
--- name: look_at_keys
--- What many keys remember, most often nothing. They come as JSON, which costs the caller less than arrays of text.
-SELECT statement_timestamp() + $1::interval AS now,
-       ARRAY (SELECT (j.caller, j.key, j.request_hash, j.answer_status, j.answer_body)::earmark_memory
-                FROM json_array_elements($2::json) AS k (pair)
-               CROSS JOIN LATERAL (SELECT * FROM journal WHERE caller = k.pair ->> 0 AND key = k.pair ->> 1
-                                                           AND key IS NOT NULL OFFSET 0) AS j) AS memories,
        current_setting('synchronous_standby_names') <> '' AS replicated;
 
 -- name: look_at_bookings

@@ -148,6 +148,12 @@ VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 -- Did a commit whose answer was lost take place?
 SELECT EXISTS (SELECT 1 FROM journal WHERE id = ?1);
 
+-- name: known_keys
+-- Which of many keys remember an answer, most often none.
+SELECT k.key AS place
+  FROM json_each(?1) AS k
+ CROSS JOIN journal j ON j.caller = json_extract(k.value, '$[0]') AND j.key = json_extract(k.value, '$[1]');
+
 -- name: list_events
 -- A page of events, by id.
 SELECT id, name, currency, live, created_at, starts_at, sale_opens_at, sale_closes_at, hold_ttl_seconds, per_buyer_max,

@@ -1,0 +1,130 @@
+"""A hold that Redis refuses may be a repeat: then it gets the answer of the first, also while that is being decided."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+from tests.races.asks import a_hold, a_play
+from tests.races.drafts import memo
+
+from earmark.clock import MovableClock
+from earmark.domain.ids import SeatId
+from earmark.domain.policy import Policy
+from earmark.engine.admission import Busy
+from earmark.engine.asks import Decided, Hold, Replayed
+from earmark.engine.engine import Engine
+from earmark.errors import IdempotencyMismatch, LimitExceeded, Refusal, SeatsTaken, SeatUnknown
+from earmark.store.memory import MemoryStore
+from earmark.uuids import Uuid7Ids
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+
+class Gate:
+    """Lets the first request through and refuses all others, and notes what it is told."""
+
+    def __init__(self) -> None:
+        self.admitted = 0
+        self.hopeless: list[bool] = []
+
+    async def admit(self, *_: object, **__: object) -> Busy | str:
+        """Once."""
+        self.admitted += 1
+        return "a pass" if self.admitted == 1 else Busy((SeatId("A1"),))
+
+    def settle(self, *_: object, **__: object) -> None:
+        """It was granted."""
+
+    def leave(self, *_: object, hopeless: bool = False, **__: object) -> None:
+        """It was not."""
+        self.hopeless.append(hopeless)
+
+    def drop(self, *_: object) -> None:
+        """Nothing is kept."""
+
+    async def close(self) -> None:
+        """Nothing is open."""
+
+
+@pytest.fixture
+def gate() -> Gate:
+    return Gate()
+
+
+@pytest.fixture
+async def engine(gate: Gate) -> AsyncIterator[Engine]:
+    """A play on sale, behind that gate."""
+    engine = Engine(MemoryStore(clock=MovableClock()), ids=Uuid7Ids(), policy=Policy(per_buyer_max=2), admission=gate)
+    await engine.create(a_play())
+    yield engine
+    await engine.close()
+
+
+async def told(engine: Engine, *asks: Hold) -> list[Any]:
+    """What each of these requests hears, sent at the same moment."""
+    return list(await asyncio.gather(*(engine.hold(ask) for ask in asks), return_exceptions=True))
+
+
+async def test_a_twin_of_a_hold_that_is_being_decided_gets_its_answer(engine: Engine) -> None:
+    """No record of the key is committed yet, and the seat that it is refused for is its own."""
+    first, twin = await told(engine, a_hold("A1", memo=memo("k")), a_hold("A1", memo=memo("k")))
+    assert isinstance(first, Decided)
+    assert isinstance(twin, Replayed)
+    assert twin.memory == first.memory
+
+
+async def test_a_twin_that_nobody_remembered_would_be_refused(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The control: without the keys that are being decided, the store knows nothing of the first yet."""
+
+    async def none_yet(*_: object) -> list[object]:
+        return []
+
+    monkeypatch.setattr(engine.store, "known_keys", none_yet)
+    monkeypatch.setattr(engine, "_deciding", _Forgetful())
+    first, twin = await told(engine, a_hold("A1", memo=memo("k")), a_hold("A1", memo=memo("k")))
+    assert isinstance(first, Decided)
+    assert isinstance(twin, SeatsTaken)
+
+
+class _Forgetful(set[object]):
+    """Keeps nothing."""
+
+    def add(self, _: object) -> None:
+        """Not kept."""
+
+
+async def test_a_repeat_gets_its_answer_and_another_request_its_refusal(engine: Engine) -> None:
+    """Once the first is committed, its key is known; the same key with another request is refused as such."""
+    first = await engine.hold(a_hold("A1", memo=memo("k")))
+    again, stranger, unkeyed, misused = await told(
+        engine,
+        a_hold("A1", memo=memo("k")),
+        a_hold("A1", buyer="eve", memo=memo("another")),
+        a_hold("A1", buyer="eve"),
+        a_hold("A1", memo=msgspec.structs.replace(memo("k"), request_hash=b"another request")),
+    )
+    assert again.memory == first.memory
+    assert [type(one) for one in (stranger, unkeyed, misused)] == [SeatsTaken, SeatsTaken, IdempotencyMismatch]
+    assert not engine._deciding
+
+
+@pytest.mark.parametrize("seats, error", [(("A1", "A2", "A3"), LimitExceeded), (("Z1",), SeatUnknown)])
+async def test_admission_hears_that_a_hold_could_never_be_granted(
+    engine: Engine, gate: Gate, seats: tuple[str, ...], error: type[Refusal]
+) -> None:
+    """More than the limit allows, or a seat that does not exist."""
+    with pytest.raises(error):
+        await engine.hold(a_hold(*seats))
+    assert gate.hopeless == [True]
+
+
+async def test_admission_hears_of_no_fault_where_the_seat_was_taken(engine: Engine, gate: Gate) -> None:
+    """The control: a buyer who came too late asked for nothing impossible."""
+    await engine._holds.submit(a_hold("A1", buyer="eve"), within=5)
+    with pytest.raises(SeatsTaken):
+        await engine.hold(a_hold("A1"))
+    assert gate.hopeless == [False]
