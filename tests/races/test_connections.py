@@ -13,6 +13,7 @@ import asyncpg
 import pytest
 
 from earmark.clock import MovableClock
+from earmark.domain.journal import Key
 from earmark.domain.policy import Policy
 from earmark.engine.asks import Decided, Hold
 from earmark.engine.engine import Engine
@@ -158,6 +159,18 @@ async def test_a_read_on_a_broken_connection_is_tried_on_another(postgres_url: s
         await asyncio.sleep(0)
         wire.cut()
         assert (await in_time(reading)) is not None
+
+
+async def test_keys_are_looked_up_on_another_connection_when_one_breaks(postgres_url: str) -> None:
+    """The connections of optimistic writes, on which they are looked up, break as others do."""
+    key = Key("shop", "unused")
+    async with Wire(postgres_url) as wire, opened(wire.url) as engine:
+        assert not await engine.store.known_keys([key])
+        wire.lose_answers()
+        looking = asyncio.ensure_future(engine.store.known_keys([key]))
+        await asyncio.sleep(0)
+        wire.cut()
+        assert (await in_time(looking)) == frozenset()
 
 
 async def test_a_locked_transaction_on_a_broken_connection_is_tried_on_another(postgres_url: str) -> None:
