@@ -132,7 +132,7 @@ class Gate:
         token = script.token_of(request, buyer_hash)
         passed = Pass(self._line(event_id), self._names(event_id, seats), event_id, seats, token, buyer=buyer)
         try:
-            # Where the answer is not heard it may have been yes, and then nobody would settle or leave what it gave.
+            # An answer that is not heard may have been yes, and no request would settle or leave those marks.
             amends = script.leave(passed.names, token)
             asked = passed.line.flights.ask(script.admit(passed.names, token), amends=amends)
         except LocksUnavailable:
