@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 ASK_SECONDS = 1.0
 """How long an answer of PostgreSQL about them is believed."""
+ASK_OFTEN_SECONDS = 0.1
+"""The same, while so many are left that no transaction can be begun."""
 ANSWER_SECONDS_MAX = 2.0
 
 

@@ -19,7 +19,7 @@ import asyncpg
 
 from earmark.errors import NotWritable, SetupError
 from earmark.store import queries
-from earmark.store.postgres.abandoned import ASK_SECONDS, Abandoned
+from earmark.store.postgres.abandoned import ANSWER_SECONDS_MAX, ASK_OFTEN_SECONDS, ASK_SECONDS, Abandoned
 from earmark.store.postgres.outages import SILENT, SILENT_OR_STOPPED, is_broken
 
 if TYPE_CHECKING:
@@ -70,6 +70,8 @@ class Connections:
         self._connecting = 0
         self._sql = queries.sql("postgres")
         self.abandoned = Abandoned()
+        self._checking = asyncio.Lock()
+        self._checked_at = float("-inf")
         self.connections_max = connections_max
         self.locks_max = 0
         """How many locks PostgreSQL has room for, in all sessions together."""
@@ -152,11 +154,7 @@ class Connections:
         most = self.hanging_max if hanging_max is None else hanging_max
         if len(self.abandoned) < most:
             return
-        # Commits hang for long, and other calls end soon: of those the latest is asked for.
-        believed = ASK_SECONDS if len(self.abandoned) < self.connections_max else 0
-        with contextlib.suppress(*SILENT_OR_STOPPED):
-            async with self.borrow() as connection:
-                await self.abandoned.recount(connection.fetch, believed=believed)
+        await self._recount_abandoned()
         if (hanging := self.abandoned.hanging) >= most:
             because = f"{hanging} commits of this process wait for a synchronous standby"
         elif len(self.abandoned) >= self.connections_max:
@@ -164,6 +162,23 @@ class Connections:
         else:
             return
         raise NotWritable(why="commits_hang", because=because)
+
+    async def _recount_abandoned(self) -> None:
+        """Ask PostgreSQL, unless that was done or tried just now: then what is known has to do.
+
+        The lock is one of its own, and taken before a connection is: those who wait for the answer keep none from
+        others. It cannot be that of `abandoned`, which a new connection takes while it is made.
+        """
+        # Commits hang for long, and other calls end soon: while those fill all connections, the answer is hardly old.
+        believed = ASK_SECONDS if len(self.abandoned) < self.connections_max else ASK_OFTEN_SECONDS
+        loop = asyncio.get_running_loop()
+        async with self._checking:
+            if loop.time() - max(self._checked_at, self.abandoned.asked_at) < believed:
+                return
+            with contextlib.suppress(*SILENT_OR_STOPPED):
+                async with asyncio.timeout(ANSWER_SECONDS_MAX), self.borrow() as connection:
+                    await self.abandoned.recount(connection.fetch, believed=believed)
+            self._checked_at = loop.time()
 
     async def _connect(self, *_: object, **options: Any) -> Any:
         """What the pool calls for each new connection. Backends that were left behind count as connections."""
