@@ -7,7 +7,10 @@ from contextlib import asynccontextmanager
 from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+from uuid import uuid4
 
+import asyncpg
 import pytest
 
 from earmark.clock import MovableClock
@@ -16,7 +19,7 @@ from earmark.store.postgres import connections as module
 from earmark.store.postgres.store import PostgresStore
 
 from .support import until
-from .wire import Wire
+from .wire import TcpWire, Wire
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable
@@ -42,6 +45,7 @@ def leave(connections: Connections, pids: Iterable[int]) -> None:
     """Cut connections in the middle of a call, of which each backend has the process id that the test wants."""
     for pid in pids:
         connection = SimpleNamespace(is_closed=lambda: False, get_server_pid=partial(int, pid), terminate=lambda: None)
+        connection.server = getattr(connections.abandoned, "server", None)
         connections.abandon(connection)
 
 
@@ -122,3 +126,116 @@ async def test_requests_that_wait_for_the_answer_go_by_it(postgres_url: str) -> 
         leave(connections, range(1, CONNECTIONS_MAX + 1))
         await asyncio.gather(*check_all(connections))
         assert len(connections.abandoned) == 0
+
+
+async def recounted(connections: Connections) -> int:
+    """How many are left, once PostgreSQL was asked."""
+    async with connections.borrow() as connection:
+        await connections.abandoned.recount(connection.fetch, believed=0)
+    return len(connections.abandoned)
+
+
+@asynccontextmanager
+async def at_work(url: str) -> AsyncIterator[int]:
+    """A session in the middle of something, by its process id."""
+    connection = await asyncpg.connect(url)
+    try:
+        async with connection.transaction():
+            yield connection.get_server_pid()
+    finally:
+        await connection.close()
+
+
+async def test_a_backend_at_work_counts_until_it_has_ended(postgres_url: str) -> None:
+    """The control: it is as old as the time since it was left, and of this role and database."""
+    async with opened(postgres_url) as connections:
+        connection = await connections.acquire()
+        await connection.execute("BEGIN")
+        sleeping = asyncio.ensure_future(connection.execute("SELECT pg_sleep(600)"))
+        await asyncio.sleep(0)
+        pid = connection.get_server_pid()
+        connections.abandon(connection)
+        await asyncio.wait({sleeping})
+        await connections.release(connection)
+        assert isinstance(sleeping.exception(), asyncpg.PostgresError)
+        assert await recounted(connections) == 1
+        async with connections.borrow() as another:
+            await another.execute("SELECT pg_terminate_backend($1)", pid)
+
+        async def none_is_left() -> bool:
+            return await recounted(connections) == 0
+
+        await until(none_is_left)
+
+
+@pytest.mark.parametrize("seconds", [0, 60])
+async def test_a_session_that_began_later_is_not_the_one_that_was_left(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch, seconds: int
+) -> None:
+    """A number that PostgreSQL has given to a new session is forgotten. Left just now, it is that session."""
+    loop = asyncio.get_running_loop()
+    clock = loop.time
+    async with opened(postgres_url) as connections, at_work(postgres_url) as pid:
+        monkeypatch.setattr(loop, "time", lambda: clock() - seconds)
+        leave(connections, [pid])
+        monkeypatch.setattr(loop, "time", clock)
+        assert await recounted(connections) == (0 if seconds else 1)
+
+
+async def test_a_process_of_the_server_itself_is_not_the_one_that_was_left(postgres_url: str) -> None:
+    """It has no state, so it never looks idle."""
+    async with opened(postgres_url) as connections:
+        async with connections.borrow() as connection:
+            pid = await connection.fetchval("SELECT pid FROM pg_stat_activity WHERE backend_type = 'checkpointer'")
+        leave(connections, [pid])
+        assert await recounted(connections) == 0
+
+
+async def test_a_session_of_others_is_not_the_one_that_was_left(postgres_url: str, postgres_server: Any) -> None:
+    """Neither one on another database, nor one of another role, which may be seen without its state."""
+    role = f"stranger_{uuid4().hex}"
+    postgres_server.psql(f"CREATE ROLE {role} LOGIN")
+    user = urlsplit(postgres_url).username
+    try:
+        async with (
+            opened(postgres_url) as connections,
+            at_work(postgres_server.url("postgres")) as elsewhere,
+            at_work(postgres_url.replace(f"{user}@", f"{role}@")) as stranger,
+        ):
+            leave(connections, [elsewhere, stranger])
+            assert await recounted(connections) == 0
+    finally:
+        postgres_server.psql(f"DROP ROLE {role}")
+
+
+async def test_a_session_that_may_not_see_its_own_role_forgets_none(postgres_url: str, postgres_server: Any) -> None:
+    """The control: a role that takes another one on sees its sessions without state and age, and counts them all."""
+    role = f"login_{uuid4().hex}"
+    postgres_server.psql(f"CREATE ROLE {role} LOGIN; CREATE ROLE {role}_other; GRANT {role}_other TO {role}")
+    postgres_server.psql(f"ALTER ROLE {role} SET role = {role}_other")
+    url = postgres_url.replace(f"{urlsplit(postgres_url).username}@", f"{role}@")
+    try:
+        async with opened(url) as connections, at_work(url) as pid:
+            leave(connections, [pid])
+            assert await recounted(connections) == 1
+    finally:
+        postgres_server.psql(f"DROP ROLE {role}; DROP ROLE {role}_other")
+
+
+async def test_what_was_left_on_another_server_is_forgotten(postgres_url: str) -> None:
+    """After a failover its numbers mean nothing, nor do those of connections that are cut after it."""
+    async with TcpWire(postgres_url) as old, TcpWire(postgres_url) as new:
+        url = new.url.replace("127.0.0.1", f"127.0.0.1:{old.port},127.0.0.1")
+        async with opened(url) as connections, at_work(postgres_url) as pid:
+            late = await connections.acquire()
+            leave(connections, [pid])
+            assert await recounted(connections) == 1
+            assert old._server is not None
+            old._server.close()
+            connections.renew_after(TimeoutError())
+            another = await connections.acquire()
+            assert len(connections.abandoned) == 0
+            connections.abandon(late)
+            assert len(connections.abandoned) == 0
+            await connections.release(late)
+            await connections.release(another)

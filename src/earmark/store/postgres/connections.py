@@ -47,7 +47,7 @@ Host = tuple[str, int | None]
 class Connection(asyncpg.Connection):  # type: ignore[misc]  # asyncpg ships no types
     """A connection that knows how long it may be used."""
 
-    __slots__ = ("generation", "good_until")
+    __slots__ = ("generation", "good_until", "server")
 
     def __init__(self, *facts: Any) -> None:
         super().__init__(*facts)
@@ -55,6 +55,8 @@ class Connection(asyncpg.Connection):  # type: ignore[misc]  # asyncpg ships no 
         spread = random.uniform(0.8, 1.0)  # noqa: S311 (nothing secret)
         self.good_until = asyncio.get_running_loop().time() + AGE_SECONDS_MAX * spread
         self.generation = 0
+        self.server: object = self._transport.get_extra_info("peername")
+        """The address that answered: of several hosts, or of a name that has moved, it says which server this is."""
 
 
 class Connections:
@@ -141,7 +143,7 @@ class Connections:
         if not is_open(connection):
             return
         if not self._pgbouncer:
-            self.abandoned.pids.add(connection.get_server_pid())
+            self.abandoned.add(connection.get_server_pid(), server=connection.server)
         connection.terminate()
 
     @property
@@ -205,6 +207,7 @@ class Connections:
     async def _examine(self, connection: Any) -> None:
         _keep_alive(connection)
         connection.generation = self._generation
+        self.abandoned.meet(connection.server)
         if self._is_crowded:
             self._connecting -= 1
             try:
