@@ -19,7 +19,7 @@ from earmark.engine.engine import Engine
 from earmark.engine.ports import Look
 from earmark.errors import RowBusy, SetupError, StoreUnavailable
 from earmark.store import queries
-from earmark.store.postgres import connections
+from earmark.store.postgres import hosts
 from earmark.store.postgres import store as module
 from earmark.store.postgres.outages import only_reads
 from earmark.store.postgres.store import PostgresStore
@@ -27,7 +27,7 @@ from earmark.store.postgres.store import PostgresStore
 from .asks import EVENT, IDS, a_hold, a_play, an_extend
 from .support import VERBS, granted, in_time
 from .test_hung_database import served
-from .wire import TcpWire, Wire
+from .wire import TcpWire, Wire, a_frozen_host
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -272,24 +272,11 @@ async def test_a_server_on_a_read_only_database_is_not_ready(postgres_url: str, 
         assert (await client.get("/readyz")).status_code == 200
 
 
-@asynccontextmanager
-async def a_frozen_host() -> AsyncIterator[tuple[int, list[asyncio.StreamWriter]]]:
-    """A machine that takes connections and never says a word; who came is listed."""
-    came: list[asyncio.StreamWriter] = []
-    server = await asyncio.start_server(lambda _, writer: came.append(writer), "127.0.0.1", 0)
-    try:
-        yield server.sockets[0].getsockname()[1], came
-    finally:
-        for writer in came:
-            writer.transport.abort()
-        server.close()
-
-
 async def test_a_frozen_host_does_not_use_up_the_time_of_the_next(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The old primary is frozen and its standby is one now: holds flow, and the frozen one is not asked each time."""
-    monkeypatch.setattr(connections, "HOST_SECONDS_MAX", SECONDS)
+    monkeypatch.setattr(hosts, "HOST_SECONDS_MAX", SECONDS)
     async with TcpWire(postgres_url) as wire, a_frozen_host() as (frozen, came):
         url = wire.url.replace("127.0.0.1", f"127.0.0.1:{frozen},127.0.0.1")
         async with opened(url) as engine:
@@ -311,11 +298,11 @@ async def test_where_no_host_takes_writes_there_is_no_database(postgres_url: str
 
 def test_the_hosts_of_an_address() -> None:
     """As the driver reads them: in the authority or as parameters, with ports of their own or a common one."""
-    assert connections.hosts("postgresql://u:p@one:1,two:2/db") == [("one", 1), ("two", 2)]
-    assert connections.hosts("postgresql://one,two/db?port=7") == [("one", 7), ("two", 7)]
-    assert connections.hosts("postgresql:///db?host=/a,/b&port=1,2") == [("/a", 1), ("/b", 2)]
-    assert connections.hosts("postgresql://[::1]:5,[::2]/db") == [("::1", 5), ("::2", None)]
-    assert connections.hosts("postgresql:///db") == []
+    assert hosts.hosts_of("postgresql://u:p@one:1,two:2/db") == [("one", 1), ("two", 2)]
+    assert hosts.hosts_of("postgresql://one,two/db?port=7") == [("one", 7), ("two", 7)]
+    assert hosts.hosts_of("postgresql:///db?host=/a,/b&port=1,2") == [("/a", 1), ("/b", 2)]
+    assert hosts.hosts_of("postgresql://[::1]:5,[::2]/db") == [("::1", 5), ("::2", None)]
+    assert hosts.hosts_of("postgresql:///db") == []
 
 
 async def test_a_database_that_is_gone_leaves_no_traceback_of_the_driver(
