@@ -10,7 +10,7 @@ from tests.ha.standby import address, start_standby
 from tests.races.wire import a_frozen_host
 
 from earmark import wiring
-from earmark.errors import StoreUnavailable
+from earmark.errors import NotWritable, StoreUnavailable
 from earmark.servers import ServerUnavailable, start_postgres
 from earmark.store import migrations
 
@@ -58,3 +58,10 @@ async def test_where_no_host_takes_writes_that_is_said(standby: Postgres, target
     with pytest.raises(StoreUnavailable) as told:
         await wiring.migrate(address(standby, standby, database="shop") + target)
     assert "read-write" in told.value.because
+
+
+async def test_a_standby_that_is_named_alone_is_told_as_such(standby: Postgres) -> None:
+    """Nothing can be applied there, and nothing is wrong with the migration: no traceback."""
+    with pytest.raises(NotWritable) as told:
+        await wiring.migrate(standby.url("template1"))
+    assert "read-only" in told.value.because

@@ -14,7 +14,7 @@ from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 import asyncpg
 
-from earmark.errors import SetupError, StoreUnavailable
+from earmark.errors import NotWritable, SetupError, StoreUnavailable
 from earmark.store.migrations import Applied, Patience, pending, tell_newer
 from earmark.store.postgres import hosts
 from earmark.store.postgres.outages import reason
@@ -77,6 +77,8 @@ async def migrate(
             return pending("postgres", await read_applied(connection), without=without)
         runner = _Runner(connection, dsn=dsn, without=without, patience=patience or Patience(), tell=tell)
         return await runner.run()
+    except asyncpg.ReadOnlySQLTransactionError as refused:
+        raise NotWritable(why="read_only", because=str(refused)) from refused
     except SILENT as silence:
         raise StoreUnavailable(because=str(silence) or type(silence).__name__) from silence
     finally:
@@ -152,7 +154,7 @@ class _Runner:
         self._at = str(step)
         try:
             await self._connection.execute(step.sql)
-        except (*BUSY, *SILENT):
+        except (*BUSY, *SILENT, asyncpg.ReadOnlySQLTransactionError):
             raise
         except asyncpg.PostgresError as refused:
             raise SetupError(problem=f"Migration {step} failed, and nothing of it was kept: {refused}") from refused
