@@ -285,6 +285,60 @@ async def test_a_frozen_host_does_not_use_up_the_time_of_the_next(
                 assert len(came) == 1
 
 
+class SwallowingWire(TcpWire):
+    """The first connection gets nowhere, as one whose packets are lost in a partition; the next ones do."""
+
+    swallowed: asyncio.StreamWriter | None = None
+
+    async def _connect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self.swallowed is None:
+            self.swallowed = writer
+        else:
+            await super()._connect(reader, writer)
+
+
+@pytest.mark.parametrize("attempts", [(SECONDS, 30.0), (SECONDS,)])
+async def test_a_lone_host_that_was_silent_is_tried_again(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch, attempts: tuple[float, ...]
+) -> None:
+    """A new attempt is not in the back-off of the one before. The control: with one attempt there is no database."""
+    monkeypatch.setattr(hosts, "LONE_HOST_SECONDS", attempts)
+    async with SwallowingWire(postgres_url) as wire:
+        if len(attempts) > 1:
+            store = await PostgresStore.connect(wire.url, clock=MovableClock())
+            await store.close()
+        else:
+            with pytest.raises(StoreUnavailable):
+                await PostgresStore.connect(wire.url, clock=MovableClock())
+        assert wire.swallowed is not None
+        wire.swallowed.transport.abort()
+
+
+async def test_a_lone_host_that_is_slow_has_longer_each_time(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a server whose log-in takes longer than one attempt could not be connected to at all."""
+    monkeypatch.setattr(hosts, "LONE_HOST_SECONDS", (0.05, 0.1, 30.0))
+
+    async def slowly() -> bool:
+        await asyncio.sleep(0.1)
+        return True
+
+    async with TcpWire(postgres_url) as wire:
+        wire.lets = slowly
+        store = await PostgresStore.connect(wire.url, clock=MovableClock())
+        await store.close()
+        assert len(wire._lines) == 3
+
+
+async def test_what_a_lone_host_answers_is_not_asked_twice(postgres_url: str) -> None:
+    """A database that does not exist is told at once."""
+    async with TcpWire(postgres_url) as wire:
+        with pytest.raises(SetupError, match="does not exist"):
+            await PostgresStore.connect(f"{wire.url}_of_nobody", clock=MovableClock())
+        assert len(wire._lines) == 1
+
+
 async def test_where_no_host_takes_writes_there_is_no_database(postgres_url: str, observer: Any) -> None:
     """Of several hosts one that takes writes is wanted; one that is named alone may be a replica."""
     await observer.execute(f'ALTER DATABASE "{_name(postgres_url)}" SET default_transaction_read_only = on')

@@ -1,11 +1,12 @@
 """The hosts of an address, and a connection to the right one: for the store, `earmark migrate` and `earmark doctor`.
 
 Each host has a time of its own to answer in, so that one that is frozen does not use up the others'. Of several, one
-that takes writes is wanted, unless the address says which is.
+that takes writes is wanted, unless the address says which is. A lone host is tried again while it is silent.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
@@ -14,9 +15,11 @@ import asyncpg
 
 from earmark.store.postgres.outages import SILENT
 
-CONNECT_SECONDS_MAX = 10.0
 HOST_SECONDS_MAX = 2.0
 """For each host of an address that names several."""
+LONE_HOST_SECONDS = (2.0, 3.0, 5.0)
+"""For each attempt to connect to the only host. The operating system repeats a packet that a partition swallowed after
+1, 2, 4 and then 8 s more; a new attempt sends one at once. Each has longer than the one before, for slow servers."""
 READ_WRITE = "read-write"
 ANY = "any"
 
@@ -29,7 +32,7 @@ async def connect(dsn: str, hosts: list[Host], **options: Any) -> Any:
     The list is kept in the order in which to ask next time: the one that was taken first, and silent ones last.
     """
     if len(hosts) <= 1:
-        return await asyncpg.connect(dsn, timeout=CONNECT_SECONDS_MAX, **options)
+        return await _connect_to_lone_host(dsn, options)
     if not names_target(dsn):
         options.setdefault("target_session_attrs", READ_WRITE)
     unmatched: BaseException | None = None
@@ -51,6 +54,15 @@ async def connect(dsn: str, hosts: list[Host], **options: Any) -> Any:
     why = unmatched or silence
     assert why is not None
     raise why
+
+
+async def _connect_to_lone_host(dsn: str, options: dict[str, Any]) -> Any:
+    """Only silence is tried again: a wrong password, an unknown database and a refused connection are answers."""
+    *attempts, last = LONE_HOST_SECONDS
+    for seconds in attempts:
+        with contextlib.suppress(TimeoutError):
+            return await asyncpg.connect(dsn, timeout=seconds, **options)
+    return await asyncpg.connect(dsn, timeout=last, **options)
 
 
 def hosts_of(dsn: str) -> list[Host]:
