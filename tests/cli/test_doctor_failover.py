@@ -17,7 +17,8 @@ from tests.cli.test_doctor import findings, levels
 from tests.conftest import unavailable
 from tests.docs.pages import read
 from tests.docs.stories import tell
-from tests.ha.standby import start_standby
+from tests.ha.standby import address, start_standby
+from tests.races.wire import a_frozen_host
 
 from earmark.cli.checkup import failover
 from earmark.cli.checkup.findings import Finding, Level
@@ -303,6 +304,22 @@ async def test_an_address_that_finds_no_primary_is_ill(standby: Postgres) -> Non
     assert found.keys() == {"database"}
     assert levels(found["database"]) == ["ill"]
     assert "read-write" in found["database"][0].said
+
+
+async def test_of_several_servers_the_one_that_takes_writes_is_examined(primary: Postgres, standby: Postgres) -> None:
+    """As the store does: a standby or a frozen machine before it in the address is passed over."""
+    async with a_frozen_host() as (frozen, _), asyncio.timeout(SECONDS_MAX):
+        found = await findings(address(frozen, standby, primary, database="shop"))
+    assert found["failover"][0].said.startswith("A failover may lose acknowledged bookings")
+    assert "ill" not in levels(found["database"])
+
+
+async def test_where_no_server_takes_writes_one_that_answers_is_examined(standby: Postgres) -> None:
+    """It says that it is a standby, also when the other one is silent."""
+    async with a_frozen_host() as (frozen, _), asyncio.timeout(SECONDS_MAX):
+        found = await findings(address(standby, frozen, database="shop"))
+    assert found["failover"][0].said == "This server is a standby: it refuses every write."
+    assert found["database"][-1].said.startswith("The store cannot be opened")
 
 
 async def test_a_role_that_may_not_see_the_standbys_is_told_what_to_grant(

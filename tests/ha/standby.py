@@ -35,6 +35,19 @@ def start_standby(primary: Postgres, *, name: str) -> Postgres:
     return standby
 
 
+def address(*places: Postgres | int, database: str) -> str:
+    """One address for all of these, in this order; a number is a port of this machine."""
+    found = [
+        {"host": "127.0.0.1", "port": str(place)}
+        if isinstance(place, int)
+        else dict(parse_qsl(urlsplit(place.url(database)).query))
+        for place in places
+    ]
+    (user,) = {urlsplit(place.url()).username for place in places if not isinstance(place, int)}
+    host, port = (",".join(place[part] for place in found) for part in ("host", "port"))
+    return f"postgresql://{user}@/{database}?host={host}&port={port}"
+
+
 def _copy(supervised: Supervised, command: list[str]) -> None:
     code, output = supervised.run(command)
     if code:

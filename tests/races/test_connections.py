@@ -20,7 +20,7 @@ from earmark.engine.engine import Engine
 from earmark.engine.ports import Look
 from earmark.errors import RowBusy, SetupError, StoreUnavailable
 from earmark.store import queries
-from earmark.store.postgres import connections
+from earmark.store.postgres import hosts
 from earmark.store.postgres import store as module
 from earmark.store.postgres.outages import only_reads
 from earmark.store.postgres.store import PostgresStore
@@ -28,7 +28,7 @@ from earmark.store.postgres.store import PostgresStore
 from .asks import EVENT, IDS, a_hold, a_play, an_extend
 from .support import VERBS, granted, in_time
 from .test_hung_database import served
-from .wire import TcpWire, Wire
+from .wire import TcpWire, Wire, a_frozen_host
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -285,30 +285,71 @@ async def test_a_server_on_a_read_only_database_is_not_ready(postgres_url: str, 
         assert (await client.get("/readyz")).status_code == 200
 
 
-@asynccontextmanager
-async def a_frozen_host() -> AsyncIterator[tuple[int, list[asyncio.StreamWriter]]]:
-    """A machine that takes connections and never says a word; who came is listed."""
-    came: list[asyncio.StreamWriter] = []
-    server = await asyncio.start_server(lambda _, writer: came.append(writer), "127.0.0.1", 0)
-    try:
-        yield server.sockets[0].getsockname()[1], came
-    finally:
-        for writer in came:
-            writer.transport.abort()
-        server.close()
-
-
 async def test_a_frozen_host_does_not_use_up_the_time_of_the_next(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The old primary is frozen and its standby is one now: holds flow, and the frozen one is not asked each time."""
-    monkeypatch.setattr(connections, "HOST_SECONDS_MAX", SECONDS)
+    monkeypatch.setattr(hosts, "HOST_SECONDS_MAX", SECONDS)
     async with TcpWire(postgres_url) as wire, a_frozen_host() as (frozen, came):
         url = wire.url.replace("127.0.0.1", f"127.0.0.1:{frozen},127.0.0.1")
         async with opened(url) as engine:
             granted(await hold_alone(engine, "A1", within=5))
             async with engine.store._pool.acquire(), engine.store._pool.acquire():  # type: ignore[attr-defined]
                 assert len(came) == 1
+
+
+class SwallowingWire(TcpWire):
+    """The first connection gets nowhere, as one whose packets are lost in a partition; the next ones do."""
+
+    swallowed: asyncio.StreamWriter | None = None
+
+    async def _connect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self.swallowed is None:
+            self.swallowed = writer
+        else:
+            await super()._connect(reader, writer)
+
+
+@pytest.mark.parametrize("attempts", [(SECONDS, 30.0), (SECONDS,)])
+async def test_a_lone_host_that_was_silent_is_tried_again(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch, attempts: tuple[float, ...]
+) -> None:
+    """A new attempt is not in the back-off of the one before. The control: with one attempt there is no database."""
+    monkeypatch.setattr(hosts, "LONE_HOST_SECONDS", attempts)
+    async with SwallowingWire(postgres_url) as wire:
+        if len(attempts) > 1:
+            store = await PostgresStore.connect(wire.url, clock=MovableClock())
+            await store.close()
+        else:
+            with pytest.raises(StoreUnavailable):
+                await PostgresStore.connect(wire.url, clock=MovableClock())
+        assert wire.swallowed is not None
+        wire.swallowed.transport.abort()
+
+
+async def test_a_lone_host_that_is_slow_has_longer_each_time(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a server whose log-in takes longer than one attempt could not be connected to at all."""
+    monkeypatch.setattr(hosts, "LONE_HOST_SECONDS", (0.05, 0.1, 30.0))
+
+    async def slowly() -> bool:
+        await asyncio.sleep(0.1)
+        return True
+
+    async with TcpWire(postgres_url) as wire:
+        wire.lets = slowly
+        store = await PostgresStore.connect(wire.url, clock=MovableClock())
+        await store.close()
+        assert len(wire._lines) == 3
+
+
+async def test_what_a_lone_host_answers_is_not_asked_twice(postgres_url: str) -> None:
+    """A database that does not exist is told at once."""
+    async with TcpWire(postgres_url) as wire:
+        with pytest.raises(SetupError, match="does not exist"):
+            await PostgresStore.connect(f"{wire.url}_of_nobody", clock=MovableClock())
+        assert len(wire._lines) == 1
 
 
 async def test_where_no_host_takes_writes_there_is_no_database(postgres_url: str, observer: Any) -> None:
@@ -324,11 +365,11 @@ async def test_where_no_host_takes_writes_there_is_no_database(postgres_url: str
 
 def test_the_hosts_of_an_address() -> None:
     """As the driver reads them: in the authority or as parameters, with ports of their own or a common one."""
-    assert connections.hosts("postgresql://u:p@one:1,two:2/db") == [("one", 1), ("two", 2)]
-    assert connections.hosts("postgresql://one,two/db?port=7") == [("one", 7), ("two", 7)]
-    assert connections.hosts("postgresql:///db?host=/a,/b&port=1,2") == [("/a", 1), ("/b", 2)]
-    assert connections.hosts("postgresql://[::1]:5,[::2]/db") == [("::1", 5), ("::2", None)]
-    assert connections.hosts("postgresql:///db") == []
+    assert hosts.hosts_of("postgresql://u:p@one:1,two:2/db") == [("one", 1), ("two", 2)]
+    assert hosts.hosts_of("postgresql://one,two/db?port=7") == [("one", 7), ("two", 7)]
+    assert hosts.hosts_of("postgresql:///db?host=/a,/b&port=1,2") == [("/a", 1), ("/b", 2)]
+    assert hosts.hosts_of("postgresql://[::1]:5,[::2]/db") == [("::1", 5), ("::2", None)]
+    assert hosts.hosts_of("postgresql:///db") == []
 
 
 async def test_a_database_that_is_gone_leaves_no_traceback_of_the_driver(

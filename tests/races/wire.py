@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
-from contextlib import suppress
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 from urllib.parse import parse_qs, urlsplit
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import AsyncIterator, Awaitable, Callable
     from types import TracebackType
 
 _PORT = 5432
@@ -108,6 +108,19 @@ class TcpWire(Wire):
         self._server = await asyncio.start_server(self._connect, "127.0.0.1", 0)
         self.port = self._server.sockets[0].getsockname()[1]
         return self
+
+
+@asynccontextmanager
+async def a_frozen_host() -> AsyncIterator[tuple[int, list[asyncio.StreamWriter]]]:
+    """A machine that takes connections and never says a word; who came is listed."""
+    came: list[asyncio.StreamWriter] = []
+    server = await asyncio.start_server(lambda _, writer: came.append(writer), "127.0.0.1", 0)
+    try:
+        yield server.sockets[0].getsockname()[1], came
+    finally:
+        for writer in came:
+            writer.transport.abort()
+        server.close()
 
 
 Stream = tuple[asyncio.StreamReader, asyncio.StreamWriter]

@@ -20,13 +20,18 @@ if TYPE_CHECKING:
 
 ASK_SECONDS = 1.0
 """How long an answer of PostgreSQL about them is believed."""
+ASK_OFTEN_SECONDS = 0.1
+"""The same, while so many are left that no transaction can be begun."""
 ANSWER_SECONDS_MAX = 2.0
 
 
 class Abandoned(msgspec.Struct):
     """The process ids of those backends, as far as they are not known to have ended."""
 
-    pids: set[int] = msgspec.field(default_factory=set)
+    pids: dict[int, float] = msgspec.field(default_factory=dict)
+    """Each with the event loop's time at which it was left: the number may since belong to a newer backend."""
+    server: object = None
+    """The server whose backends they are."""
     hanging: int = 0
     """How many of them waited for a synchronous standby when PostgreSQL was asked last."""
     asked_at: float = float("-inf")
@@ -35,17 +40,34 @@ class Abandoned(msgspec.Struct):
     def __len__(self) -> int:
         return len(self.pids)
 
+    def add(self, pid: int, *, server: object) -> None:
+        """A backend was left at work. One of a server that connections no longer go to takes no room on the new one."""
+        if server == self.server:
+            self.pids[pid] = asyncio.get_running_loop().time()
+
+    def meet(self, server: object) -> None:
+        """A connection was made to this server. If it is another than before, what was left there is no matter here."""
+        if server != self.server:
+            self.pids.clear()
+            self.hanging = 0
+            self.server = server
+
     async def recount(self, fetch: Callable[..., Awaitable[list[Any]]], *, believed: float = ASK_SECONDS) -> int:
         """Ask which of them are still at work, unless that was done lately; how many of these wait for a standby."""
         loop = asyncio.get_running_loop()
         async with self.lock:
             if self.pids and loop.time() - self.asked_at >= believed:
                 # Also when there is no answer: a server that hangs is not asked by every request in turn.
-                self.asked_at = loop.time()
+                self.asked_at = now = loop.time()
                 async with asyncio.timeout(ANSWER_SECONDS_MAX):
-                    asked = list(self.pids)
-                    found = await fetch(queries.sql("postgres")["still_at_work"], asked)
-                self.pids -= set(asked) - {row["pid"] for row in found}
-                self.hanging = sum(row["hanging"] for row in found)
+                    asked = self.pids.copy()
+                    ages = [now - left_at for left_at in asked.values()]
+                    found = await fetch(queries.sql("postgres")["still_at_work"], list(asked), ages)
+                hanging = {row["pid"]: row["hanging"] for row in found}
+                for pid, left_at in asked.items():
+                    # One that was left anew meanwhile was not asked about.
+                    if pid not in hanging and self.pids.get(pid) == left_at:
+                        del self.pids[pid]
+                self.hanging = sum(hangs for pid, hangs in hanging.items() if pid in self.pids)
                 self.asked_at = loop.time()
             return self.hanging

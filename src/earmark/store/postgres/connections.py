@@ -1,33 +1,28 @@
 """The connections to PostgreSQL: how they are opened, how long they are used, and how many there are.
 
-Each host of an address has a time of its own to answer in, so that one that is frozen does not use up the others'. A
-connection is ended when it is old, and all of them are when one shows that its server is gone or has become read-only.
+A connection is ended when it is old, and all of them are when one shows that its server is gone or takes no writes.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import random
 import socket
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
-from urllib.parse import parse_qs, unquote, urlsplit
 
 import asyncpg
 
 from earmark.errors import NotWritable, SetupError
 from earmark.store import queries
-from earmark.store.postgres.abandoned import ASK_SECONDS, Abandoned
+from earmark.store.postgres import hosts
+from earmark.store.postgres.abandoned import ANSWER_SECONDS_MAX, ASK_OFTEN_SECONDS, ASK_SECONDS, Abandoned
 from earmark.store.postgres.outages import SILENT, SILENT_OR_STOPPED, is_broken
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-CONNECT_SECONDS_MAX = 10.0
-HOST_SECONDS_MAX = 2.0
-"""For each host of an address that names several."""
 AGE_SECONDS_MAX = 600.0
 RENEW_SECONDS = 1.0
 RENEW_READ_ONLY_SECONDS = 0.1
@@ -39,15 +34,12 @@ SPARE = 2
 KEEP_ALIVE = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 3, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 5000}
 """On Linux an idle connection whose other end is gone breaks after about 13 s, one with unacknowledged data after 5 s:
 the user timeout overrides the number of probes."""
-READ_WRITE = "read-write"
-
-Host = tuple[str, int | None]
 
 
 class Connection(asyncpg.Connection):  # type: ignore[misc]  # asyncpg ships no types
     """A connection that knows how long it may be used."""
 
-    __slots__ = ("generation", "good_until")
+    __slots__ = ("generation", "good_until", "server")
 
     def __init__(self, *facts: Any) -> None:
         super().__init__(*facts)
@@ -55,6 +47,8 @@ class Connection(asyncpg.Connection):  # type: ignore[misc]  # asyncpg ships no 
         spread = random.uniform(0.8, 1.0)  # noqa: S311 (nothing secret)
         self.good_until = asyncio.get_running_loop().time() + AGE_SECONDS_MAX * spread
         self.generation = 0
+        self.server: object = self._transport.get_extra_info("peername")
+        """The address that answered: of several hosts, or of a name that has moved, it says which server this is."""
 
 
 class Connections:
@@ -62,7 +56,7 @@ class Connections:
 
     def __init__(self, dsn: str, *, connections_max: int, pgbouncer: bool = False, **options: Any) -> None:
         self._dsn = dsn
-        self._hosts = hosts(dsn)
+        self._hosts = hosts.hosts_of(dsn)
         self._pgbouncer = pgbouncer
         self._options = options
         self._generation = 0
@@ -70,6 +64,8 @@ class Connections:
         self._connecting = 0
         self._sql = queries.sql("postgres")
         self.abandoned = Abandoned()
+        self._checking = asyncio.Lock()
+        self._checked_at = float("-inf")
         self.connections_max = connections_max
         self.locks_max = 0
         """How many locks PostgreSQL has room for, in all sessions together."""
@@ -139,7 +135,7 @@ class Connections:
         if not is_open(connection):
             return
         if not self._pgbouncer:
-            self.abandoned.pids.add(connection.get_server_pid())
+            self.abandoned.add(connection.get_server_pid(), server=connection.server)
         connection.terminate()
 
     @property
@@ -152,11 +148,7 @@ class Connections:
         most = self.hanging_max if hanging_max is None else hanging_max
         if len(self.abandoned) < most:
             return
-        # Commits hang for long, and other calls end soon: of those the latest is asked for.
-        believed = ASK_SECONDS if len(self.abandoned) < self.connections_max else 0
-        with contextlib.suppress(*SILENT_OR_STOPPED):
-            async with self.borrow() as connection:
-                await self.abandoned.recount(connection.fetch, believed=believed)
+        await self._recount_abandoned()
         if (hanging := self.abandoned.hanging) >= most:
             because = f"{hanging} commits of this process wait for a synchronous standby"
         elif len(self.abandoned) >= self.connections_max:
@@ -165,6 +157,23 @@ class Connections:
             return
         raise NotWritable(why="commits_hang", because=because)
 
+    async def _recount_abandoned(self) -> None:
+        """Ask PostgreSQL, unless that was done or tried just now: then what is known has to do.
+
+        The lock is one of its own, and taken before a connection is: those who wait for the answer keep none from
+        others. It cannot be that of `abandoned`, which a new connection takes while it is made.
+        """
+        # Commits hang for long, and other calls end soon: while those fill all connections, the answer is hardly old.
+        believed = ASK_SECONDS if len(self.abandoned) < self.connections_max else ASK_OFTEN_SECONDS
+        loop = asyncio.get_running_loop()
+        async with self._checking:
+            if loop.time() - max(self._checked_at, self.abandoned.asked_at) < believed:
+                return
+            with contextlib.suppress(*SILENT_OR_STOPPED):
+                async with asyncio.timeout(ANSWER_SECONDS_MAX), self.borrow() as connection:
+                    await self.abandoned.recount(connection.fetch, believed=believed)
+            self._checked_at = loop.time()
+
     async def _connect(self, *_: object, **options: Any) -> Any:
         """What the pool calls for each new connection. Backends that were left behind count as connections."""
         loop = asyncio.get_running_loop()
@@ -172,7 +181,7 @@ class Connections:
             raise _crowded(len(self.abandoned))
         self._connecting += 1
         try:
-            connection = await self._connect_to_a_host(options)
+            connection = await hosts.connect(self._dsn, self._hosts, **options)
             try:
                 await self._examine(connection)
             except BaseException:
@@ -190,6 +199,7 @@ class Connections:
     async def _examine(self, connection: Any) -> None:
         _keep_alive(connection)
         connection.generation = self._generation
+        self.abandoned.meet(connection.server)
         if self._is_crowded:
             self._connecting -= 1
             try:
@@ -201,25 +211,6 @@ class Connections:
                 raise _crowded(len(self.abandoned))
         if not self._pgbouncer:
             check_isolation(await connection.fetchval("SHOW default_transaction_isolation"))
-
-    async def _connect_to_a_host(self, options: dict[str, Any]) -> Any:
-        """The first host that answers in time and takes writes; the one that did so last is asked first."""
-        if len(self._hosts) <= 1:
-            return await asyncpg.connect(self._dsn, timeout=CONNECT_SECONDS_MAX, **options)
-        if not _names_target(self._dsn):
-            options["target_session_attrs"] = READ_WRITE
-        silence: BaseException | None = None
-        for host, port in tuple(self._hosts):
-            try:
-                connection = await asyncpg.connect(self._dsn, host=host, port=port, timeout=HOST_SECONDS_MAX, **options)
-            except (*SILENT, asyncpg.TargetServerAttributeNotMatched) as silent:
-                silence = silent
-                continue
-            self._hosts.remove((host, port))
-            self._hosts.insert(0, (host, port))
-            return connection
-        assert silence is not None
-        raise silence
 
 
 def check_isolation(isolation: str) -> None:
@@ -238,28 +229,6 @@ def is_open(connection: Any) -> bool:
     except asyncpg.InterfaceError:
         # It was cut, and has left the pool with that.
         return False
-
-
-def hosts(dsn: str) -> list[Host]:
-    """The hosts that an address names, in its order, each with its port if it has one."""
-    parts = urlsplit(dsn)
-    asked = parse_qs(parts.query)
-    named = parts.netloc.rpartition("@")[2] or asked.get("host", [""])[-1]
-    ports = asked.get("port", [""])[-1].split(",")
-    found: list[Host] = []
-    for place, one in enumerate(named.split(",") if named else ()):
-        host, _, port = one.rpartition(":") if _has_port(one) else (one, "", "")
-        port = port or (ports[place] if place < len(ports) else ports[-1])
-        found.append((unquote(host).strip("[]"), int(port) if port else None))
-    return found
-
-
-def _has_port(host: str) -> bool:
-    return not host.startswith("/") and host.rpartition(":")[2].isdigit() and (host.count(":") == 1 or "]:" in host)
-
-
-def _names_target(dsn: str) -> bool:
-    return "target_session_attrs" in parse_qs(urlsplit(dsn).query) or "PGTARGETSESSIONATTRS" in os.environ
 
 
 def _crowded(left: int) -> asyncpg.TooManyConnectionsError:

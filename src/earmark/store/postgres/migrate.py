@@ -14,8 +14,10 @@ from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 import asyncpg
 
-from earmark.errors import SetupError, StoreUnavailable
+from earmark.errors import NotWritable, SetupError, StoreUnavailable
 from earmark.store.migrations import Applied, Patience, pending, tell_newer
+from earmark.store.postgres import hosts
+from earmark.store.postgres.outages import reason
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
@@ -26,7 +28,6 @@ T = TypeVar("T")
 logger = logging.getLogger("earmark.migrate")
 
 LOCK = 0x4541524D41524B  # "EARMARK", the advisory lock that migrating processes share
-CONNECT_SECONDS = 10.0
 LOOKS_PER_WAIT = 4
 """How often, while a try may be waiting for a lock, the database is asked who holds it."""
 LOOK_SECONDS_MAX = 1.0
@@ -76,6 +77,8 @@ async def migrate(
             return pending("postgres", await read_applied(connection), without=without)
         runner = _Runner(connection, dsn=dsn, without=without, patience=patience or Patience(), tell=tell)
         return await runner.run()
+    except asyncpg.ReadOnlySQLTransactionError as refused:
+        raise NotWritable(why="read_only", because=str(refused)) from refused
     except SILENT as silence:
         raise StoreUnavailable(because=str(silence) or type(silence).__name__) from silence
     finally:
@@ -104,9 +107,9 @@ async def read_applied(connection: Any) -> dict[int, Applied]:
 async def _connect(dsn: str) -> Any:
     try:
         named = {"application_name": "earmark migrate"}
-        return await asyncpg.connect(dsn, timeout=CONNECT_SECONDS, statement_cache_size=0, server_settings=named)
-    except OSError as silence:
-        raise StoreUnavailable(because=str(silence)) from silence
+        return await hosts.connect(dsn, hosts.hosts_of(dsn), statement_cache_size=0, server_settings=named)
+    except (OSError, asyncpg.TargetServerAttributeNotMatched) as silence:
+        raise StoreUnavailable(because=reason(silence)) from silence
     except (asyncpg.PostgresError, ValueError) as refused:
         raise SetupError(problem=f"PostgreSQL refused the connection: {refused}") from refused
 
@@ -151,7 +154,7 @@ class _Runner:
         self._at = str(step)
         try:
             await self._connection.execute(step.sql)
-        except (*BUSY, *SILENT):
+        except (*BUSY, *SILENT, asyncpg.ReadOnlySQLTransactionError):
             raise
         except asyncpg.PostgresError as refused:
             raise SetupError(problem=f"Migration {step} failed, and nothing of it was kept: {refused}") from refused

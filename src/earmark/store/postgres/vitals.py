@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import asyncpg
 
 from earmark.errors import SetupError, StoreUnavailable
 from earmark.store import queries
+from earmark.store.postgres import hosts
 from earmark.store.postgres.migrate import read_applied, split_url
 from earmark.store.vitals import Replication, Standby, Vitals, skew
 
@@ -36,7 +37,7 @@ async def examine(url: str, *, clock: Clock) -> Vitals:
     dsn, told = split_url(url)
     try:
         async with asyncio.timeout(SECONDS_MAX):
-            connection = await asyncpg.connect(dsn, timeout=SECONDS_MAX, statement_cache_size=0)
+            connection = await _connect(dsn)
             try:
                 return await _ask(connection, clock=clock, told=told)
             finally:
@@ -45,6 +46,17 @@ async def examine(url: str, *, clock: Clock) -> Vitals:
         raise StoreUnavailable(because=str(silence) or type(silence).__name__) from silence
     except (asyncpg.PostgresError, ValueError) as refused:
         raise SetupError(problem=f"PostgreSQL refused: {refused}") from refused
+
+
+async def _connect(dsn: str) -> Any:
+    """To the server that the store would use; where none takes writes, to one that can say what it is."""
+    known = hosts.hosts_of(dsn)
+    try:
+        return await hosts.connect(dsn, known, statement_cache_size=0)
+    except asyncpg.TargetServerAttributeNotMatched:
+        if hosts.names_target(dsn):
+            raise
+        return await hosts.connect(dsn, known, statement_cache_size=0, target_session_attrs=hosts.ANY)
 
 
 async def _ask(connection: asyncpg.Connection, *, clock: Clock, told: bool) -> Vitals:

@@ -263,8 +263,14 @@ SELECT pg_logical_emit_message(true, 'earmark', 'replay');
 
 -- name: still_at_work
 -- Which of these backends have not ended, nor finished what they were doing; and which of them wait for a standby.
-SELECT pid, coalesce(wait_event = 'SyncRep', false) AS hanging
-  FROM pg_stat_activity WHERE pid = ANY ($1::integer[]) AND state IS DISTINCT FROM 'idle' LIMIT 1000;
+-- A number may have gone to another process: ours is a session of this role on this database that is as old as the time
+-- since it was left, but for a second by which the clocks may differ. A session that has taken another role on may not
+-- see its own, only NULLs; these count, as forgetting them would fill the server.
+SELECT pid, coalesce(a.wait_event = 'SyncRep', false) AS hanging
+  FROM unnest($1::integer[], $2::float8[]) AS abandoned (pid, seconds) JOIN pg_stat_activity a USING (pid)
+ WHERE a.datname = current_database() AND a.usename = session_user AND a.state IS DISTINCT FROM 'idle'
+   AND (a.backend_type = 'client backend') IS NOT FALSE
+   AND (clock_timestamp() - a.backend_start >= make_interval(secs => abandoned.seconds - 1)) IS NOT FALSE LIMIT 1000;
 
 -- name: readiness
 -- Whether this server keeps what is written: a standby and a read-only database refuse it, and a commit that has waited
