@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from earmark.domain.ids import BookingId, SeatRef
     from earmark.domain.policy import Policy
     from earmark.domain.seat import SeatSeen
-    from earmark.engine.gateway import Report
+    from earmark.engine.gateway import Callback, Report
     from earmark.engine.ports import Dossier, Ids, Transaction
 
 LATE = "the payment came too late"
@@ -141,6 +141,24 @@ async def settle(transaction: Transaction, *, how: SettledAs, note: str, about: 
     await transaction.lock_pools(ledger.pools.keys())
     await transaction.write(ledger.changes())
     return after
+
+
+async def take_callback(
+    transaction: Transaction, *, gateway: str, callback: Callback, about: Dossier, ids: Ids
+) -> bool:
+    """Remember the callback and make its payment due, in one transaction: who crashes after it loses nothing."""
+    opening = await transaction.begin([])
+    if not await transaction.take_callback(gateway, callback.id, payment_id=about.payment.id):
+        return False
+    booking = (await transaction.lock_bookings({about.booking.id}))[about.booking.id]
+    payment = (await transaction.lock_payments({about.payment.id}))[about.payment.id]
+    if callback.disputed:
+        ledger = Ledger(now=opening.now, ids=ids)
+        notes.dispute(ledger, booking, payment, kind=callback.kind)
+        await transaction.write(ledger.changes())
+    else:
+        await transaction.write(due_now(payment, now=opening.now))
+    return True
 
 
 def wants(booking: Booking, payment: Payment) -> bool:

@@ -21,7 +21,7 @@ from earmark.domain import payment as law
 from earmark.domain.ids import PaymentId, PoolRef, RefundId, TotalRef
 from earmark.domain.machine import State
 from earmark.domain.payment import UNDECIDED, Payment, PaymentState, RefundState, Standing
-from earmark.engine import money, money_back, money_notes
+from earmark.engine import money, money_back
 from earmark.engine.asks import Decided, Paid, Replayed
 from earmark.engine.expire import CONTENDED_SECONDS
 from earmark.engine.gateway import (
@@ -33,21 +33,19 @@ from earmark.engine.gateway import (
     Report,
 )
 from earmark.engine.hold import RELIEF_ROUNDS_MAX
-from earmark.engine.ledger import Ledger
 from earmark.engine.orders import order_of, refund_order_of
 from earmark.engine.reconciliation import GatewayQueues
 from earmark.errors import Outage
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Mapping
-    from datetime import datetime
 
     from earmark.domain.booking import Booking
     from earmark.domain.payment import Refund
     from earmark.engine.asks import Answer, GiveBack, Pay
     from earmark.engine.engine import Engine
     from earmark.engine.gateway import Callback, RefundReport
-    from earmark.engine.ports import Dossier, Ids, Transaction
+    from earmark.engine.ports import Dossier, Transaction
 
 T = TypeVar("T")
 
@@ -158,7 +156,7 @@ class Teller:
             # It overtook the answer to our capture: that is looked at first, and the gateway calls again.
             await self.advance(about.payment.id, look=True)
             raise GatewaySilent("what is disputed is not known to be taken yet")
-        take = partial(_take_callback, gateway=gateway, callback=callback, about=about, ids=self._engine.ids)
+        take = partial(money.take_callback, gateway=gateway, callback=callback, about=about, ids=self._engine.ids)
         new = await self._transact(take)
         # Whoever drives it now may wait for a reply that this overtook. The payment is due, and looked at afterwards.
         if new and about.payment.id not in self._driving:
@@ -379,22 +377,3 @@ def _check(payment: Payment, gateway: str, callback: Callback) -> None:
             raise CallbackMismatch(f"{name} is {said!r}, not {ours[name]!r}")
     if gateway != payment.gateway:
         raise CallbackMismatch(f"{payment.id} is no payment of {gateway}")
-
-
-async def _take_callback(
-    transaction: Transaction, *, gateway: str, callback: Callback, about: Dossier, ids: Ids
-) -> bool:
-    """Remember the callback and make its payment due, in one transaction: who crashes after it loses nothing."""
-    opening = await transaction.begin([])
-    now: datetime = opening.now
-    if not await transaction.take_callback(gateway, callback.id, payment_id=about.payment.id):
-        return False
-    booking = (await transaction.lock_bookings({about.booking.id}))[about.booking.id]
-    payment = (await transaction.lock_payments({about.payment.id}))[about.payment.id]
-    if callback.disputed:
-        ledger = Ledger(now=now, ids=ids)
-        money_notes.dispute(ledger, booking, payment, kind=callback.kind)
-        await transaction.write(ledger.changes())
-    else:
-        await transaction.write(money.due_now(payment, now=now))
-    return True
