@@ -78,11 +78,13 @@ async def hear_nothing(transaction: Transaction, *, about: Dossier, ids: Ids) ->
     return after
 
 
-async def give_up(transaction: Transaction, *, about: Dossier, ids: Ids) -> Payment:
+async def give_up(transaction: Transaction, *, about: Dossier, ids: Ids, hand_over: bool = False) -> Payment:
     """Nobody waits for this money any longer: its booking is lost, or the gateway took too long to decide.
 
     Where the gateway takes the money by itself only its own word ends the wait: such a payment is flagged instead, and
     its booking stays pinned until somebody has looked.
+
+    With `hand_over` the payment is due at once, for another driver to end it at its gateway.
     """
     opening = await transaction.begin([])
     ledger = Ledger(now=opening.now, ids=ids)
@@ -109,7 +111,8 @@ async def give_up(transaction: Transaction, *, about: Dossier, ids: Ids) -> Paym
     elif not wants(booking, before) and before.state in UNDECIDED | {PaymentState.AUTHORISED}:
         after = law.given_up(before)
         notes.note(ledger, booking, before, after, reason="its booking is lost")
-    after = ledger.pay(notes.scheduled(before, after, about=about, now=ledger.now))
+    after = notes.scheduled(before, after, about=about, now=ledger.now)
+    after = ledger.pay(msgspec.structs.replace(after, due_at=ledger.now) if hand_over else after)
     await transaction.lock_totals({ref for ref, units in ledger.totals.items() if units})
     await transaction.lock_pools(ledger.pools.keys())
     await transaction.write(ledger.changes())

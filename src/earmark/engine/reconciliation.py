@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from earmark.engine.gateway import GatewaySilent
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from earmark.domain.ids import PaymentId
 
     Drive = Callable[[PaymentId], Awaitable[object]]
+    DriveFor = Callable[[str, PaymentId], Awaitable[object]]
 
 AT_ONCE_MAX = 8
 """How many payments of one gateway are driven at the same time."""
@@ -53,9 +55,10 @@ class GatewayQueues:
         """The gateways whose last calls had no answer."""
         return sorted(name for name, queue in self._queues.items() if queue.is_silent)
 
-    async def drive(self, claim: Claim, drive: Drive, *, limit: int, within: float | None) -> int:
-        """Claim what is due and drive it; how many that were.
+    async def drive(self, claim: Claim, drive: DriveFor, *, limit: int, within: float | None) -> int:
+        """Claim what is due and drive it, each with the name of its queue; how many that were.
 
+        A queue also gets payments of other gateways, which are given up without one: `drive` calls no other's gateway.
         Without a limit of time all of them are waited for. With one, no gateway is waited for that is known to be
         silent.
         """
@@ -63,7 +66,7 @@ class GatewayQueues:
         for name, queue in (self._queues | self._nameless).items():
             if room := queue.room(limit):
                 due = await claim(limit=room, gateways=[name] if name else [])
-                new = queue.start(due, drive)
+                new = queue.start(due, partial(drive, name))
                 started += new if within is None or not queue.is_silent else []
                 found += len(due)
         if started:

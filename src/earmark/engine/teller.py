@@ -181,7 +181,7 @@ class Teller:
         They are waited for, for so long; those that are not done by then go on by themselves.
         """
         claim = partial(self._engine.store.claim_payments, lease_seconds=law.LEASE_SECONDS)
-        return await self._queues.drive(claim, partial(self.advance, look=True), limit=limit, within=within)
+        return await self._queues.drive(claim, self._advance_claimed, limit=limit, within=within)
 
     @property
     def silent_gateways(self) -> list[str]:
@@ -194,6 +194,21 @@ class Teller:
         With `look`, also one that is over is asked about once.
         """
         return await asyncio.shield(self._drive_on(payment_id, look=look))
+
+    async def _advance_claimed(self, queue: str, payment_id: PaymentId) -> None:
+        """Drive what a queue has claimed. A payment of another gateway is only given up: its own queue voids it."""
+        try:
+            about = await self._engine.store.read_dossier(payment_id)
+            if about is None or about.payment.gateway == queue:
+                await self.advance(payment_id, look=True)
+            elif next_step(about, look=False) is Step.GIVE_UP:
+                # No gateway is called here: one that hangs would take a turn of a queue that is not its own.
+                await self._transact(partial(money.give_up, about=about, ids=self._engine.ids, hand_over=True))
+                if about.payment.gateway not in self._gateways:
+                    _log.error("payment %s waits: this process has no gateway %r", payment_id, about.payment.gateway)
+        except Outage as outage:
+            # The claim runs out, and the payment is due again.
+            _log.warning("payment %s rests: %s", payment_id, outage)
 
     def hurry(self) -> None:
         """Let nobody wait for a gateway any longer: this process is about to end, and what was recorded goes on."""
