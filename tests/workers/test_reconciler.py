@@ -82,9 +82,16 @@ class Town:
         """Recorded, and never driven: whoever opened them died."""
         event = f"at-{gateway}"
         library = Earmark(self.engine)
-        seats = {f"A{number}": 100 for number in range(count)}
-        await library.create(event, name="A show", currency="EUR", seats=seats)
-        opened = []
+        seats = [f"A{number}" for number in range(count)]
+        await library.create(event, name="A show", currency="EUR", seats=dict.fromkeys([*seats, "B1"], 100))
+        return await self._pay_for(seats, event=event, gateway=gateway)
+
+    async def open_more(self, gateway: str) -> None:
+        """One more of them."""
+        await self._pay_for(["B1"], event=f"at-{gateway}", gateway=gateway)
+
+    async def _pay_for(self, seats: list[str], *, event: str, gateway: str) -> list[PaymentId]:
+        library, opened = Earmark(self.engine), []
         for seat in seats:
             held = await library.hold(event, buyer=seat, seats=[seat], ttl_seconds=600)
             ask = Pay(
@@ -216,3 +223,45 @@ async def test_a_queue_that_voids_what_it_gives_up_hangs_with_the_other_gateway(
     assert town.teller._queues._queues["scripted"]._turns.locked(), "no payment of its own has a turn"
     town.hanging.may_answer.set()
     await round_
+
+
+async def silent_and_settled_elsewhere(town: Town, clock: MovableClock) -> Reconciler:
+    """A reconciler that had no answer from a gateway, whose payments another process has settled since."""
+    payments = await town.open_payments("scripted", 5)
+    clock.advance(60)
+    town.prompt.says["authorise"] = town.prompt.says["status"] = GatewaySilent("no route")
+    reconciler = Reconciler(town.teller)
+    with pytest.raises(RoundFailed):
+        await reconciler.act()
+    elsewhere = Teller(town.engine, {"scripted": ScriptedGateway(status=CAPTURED, authorise=CAPTURED)})
+    for payment in payments:
+        await elsewhere.advance(payment, look=True)
+    assert await town.states(payments) == {PaymentState.CAPTURED}
+    return reconciler
+
+
+async def test_a_gateway_whose_payments_were_settled_elsewhere_is_not_called_silent_for_long(
+    town: Town, clock: MovableClock
+) -> None:
+    """This process has nothing to ask it any more, so no answer could say that it is back."""
+    reconciler = await silent_and_settled_elsewhere(town, clock)
+    queue = town.teller._queues._queues["scripted"]
+    moment = queue._unanswered_at
+    queue._clock = lambda: moment + 59.0
+    with pytest.raises(RoundFailed, match="scripted"):
+        await reconciler.act()
+    queue._clock = lambda: moment + 60.0
+    await reconciler.act()
+    assert town.teller.silent_gateways == []
+
+
+async def test_one_more_call_without_an_answer_and_the_gateway_is_silent_again(town: Town, clock: MovableClock) -> None:
+    """That it was not called for a while is no answer."""
+    reconciler = await silent_and_settled_elsewhere(town, clock)
+    queue = town.teller._queues._queues["scripted"]
+    moment = queue._unanswered_at
+    queue._clock = lambda: moment + 60.0
+    await town.open_more("scripted")
+    clock.advance(60)
+    with pytest.raises(RoundFailed, match="scripted"):
+        await reconciler.act()
