@@ -26,7 +26,7 @@ from earmark.store.postgres.outages import only_reads
 from earmark.store.postgres.store import PostgresStore
 
 from .asks import EVENT, IDS, a_hold, a_play, an_extend
-from .support import VERBS, granted, in_time
+from .support import VERBS, granted, in_time, until
 from .test_hung_database import served
 from .wire import TcpWire, Wire, a_frozen_host
 
@@ -276,13 +276,20 @@ async def test_a_server_on_a_read_only_database_is_not_ready(postgres_url: str, 
         assert (await client.get("/readyz")).status_code == 200
         await observer.execute(f'ALTER DATABASE "{name}" SET default_transaction_read_only = on')
         await observer.fetchval(f"SELECT count(pg_terminate_backend(pid)) FROM unnest(({PIDS})) AS pid")
-        await client.get("/readyz")
-        told = await client.get("/readyz")
-        assert (told.status_code, told.json().get("why")) == (503, "read_only")
+
+        async def is_read_only() -> bool:
+            told = await client.get("/readyz")
+            return (told.status_code, told.json().get("why")) == (503, "read_only")
+
+        await until(is_read_only)
         await observer.execute("SET default_transaction_read_only = off")
         await observer.execute(f'ALTER DATABASE "{name}" RESET default_transaction_read_only')
         await observer.fetchval(f"SELECT count(pg_terminate_backend(pid)) FROM unnest(({PIDS})) AS pid")
-        assert (await client.get("/readyz")).status_code == 200
+
+        async def is_ready() -> bool:
+            return (await client.get("/readyz")).status_code == 200
+
+        await until(is_ready)
 
 
 async def test_a_frozen_host_does_not_use_up_the_time_of_the_next(

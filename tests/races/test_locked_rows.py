@@ -204,6 +204,37 @@ async def test_a_locked_pool_keeps_the_sweeper_from_no_other_event(
     await observer.close()
 
 
+async def test_many_due_holds_of_a_locked_pool_keep_the_sweeper_from_no_other_event(
+    shop: Earmark, postgres_url: str, clock: MovableClock
+) -> None:
+    """They are the oldest, and more than it would step over one by one; once the lock is gone they are ended, too."""
+    await asyncio.gather(*(shop.hold("e1", buyer=f"b{n}", pools={"GA": 1}, ttl_seconds=60) for n in range(200)))
+    clock.advance(1)
+    await shop.hold("e2", buyer="ada", pools={"GA": 1}, ttl_seconds=60)
+    clock.advance(61)
+    sweeper = Sweeper(shop.engine)
+    observer = await asyncpg.connect(postgres_url)
+
+    async def sweep_until(left: set[str], *, rounds: int) -> None:
+        for _ in range(rounds):
+            pause = 0.0
+            try:
+                pause = await sweeper.act()
+            except RoundFailed as failed:
+                pause = failed.seconds or 0.0
+            held = {row[0] for row in await observer.fetch("SELECT event_id FROM bookings WHERE state = 'held'")}
+            if held == left:
+                return
+            await asyncio.sleep(pause)
+        raise AssertionError(f"holds of {held} are left")
+
+    async with locked(postgres_url, "SELECT 1 FROM pools WHERE event_id = 'e1'"):
+        await sweep_until({"e1"}, rounds=12)
+    async with asyncio.timeout(10):
+        await sweep_until(set(), rounds=100)
+    await observer.close()
+
+
 async def test_payments_that_need_a_locked_row_leave_connections_to_the_others(
     shop: Earmark, postgres_url: str
 ) -> None:

@@ -44,6 +44,13 @@ class Hanging(ScriptedGateway):
         self.asked = 0
         self.at_once = 0
         self.most_at_once = 0
+        self.voiding = 0
+
+    async def void(self, order: Order) -> Report:
+        """Hangs, and is counted apart."""
+        self.voiding += 1
+        await self.may_answer.wait()
+        return await super().void(order)
 
     async def status(self, order: Order) -> Report:
         """Hangs."""
@@ -75,9 +82,16 @@ class Town:
         """Recorded, and never driven: whoever opened them died."""
         event = f"at-{gateway}"
         library = Earmark(self.engine)
-        seats = {f"A{number}": 100 for number in range(count)}
-        await library.create(event, name="A show", currency="EUR", seats=seats)
-        opened = []
+        seats = [f"A{number}" for number in range(count)]
+        await library.create(event, name="A show", currency="EUR", seats=dict.fromkeys([*seats, "B1"], 100))
+        return await self._pay_for(seats, event=event, gateway=gateway)
+
+    async def open_more(self, gateway: str) -> None:
+        """One more of them."""
+        await self._pay_for(["B1"], event=f"at-{gateway}", gateway=gateway)
+
+    async def _pay_for(self, seats: list[str], *, event: str, gateway: str) -> list[PaymentId]:
+        library, opened = Earmark(self.engine), []
         for seat in seats:
             held = await library.hold(event, buyer=seat, seats=[seat], ttl_seconds=600)
             ask = Pay(
@@ -165,3 +179,89 @@ async def test_a_gateway_that_does_not_answer_is_tried_with_one_payment_at_a_tim
         await act(reconciler)
     assert await town.states(silent) == {PaymentState.CAPTURED}
     assert town.teller.silent_gateways == []
+
+
+async def given_up_after_an_hour(town: Town, clock: MovableClock) -> tuple[list[PaymentId], asyncio.Task[int]]:
+    """Payments that `hanging` never decided, and a round that claims them for the queue of the other gateway."""
+    undecided = await town.open_payments("hanging", 8)
+    clock.advance(3_601)
+    # Their own queue takes none in this round, as one that is full does.
+    own = town.teller._queues._queues.pop("hanging")
+    round_ = asyncio.create_task(town.teller.reconcile(limit=50))
+    async with asyncio.timeout(10):
+        while not round_.done() and town.hanging.voiding < len(undecided):  # noqa: ASYNC110 (whichever comes first)
+            await asyncio.sleep(0.001)
+    town.teller._queues._queues["hanging"] = own
+    return undecided, round_
+
+
+async def test_a_queue_gives_up_payments_of_a_gateway_that_hangs_without_calling_it(
+    town: Town, clock: MovableClock
+) -> None:
+    """The round ends at once, so it keeps no turn of the other gateway's queue; then their own queue voids them."""
+    undecided, round_ = await given_up_after_an_hour(town, clock)
+    assert town.hanging.voiding == 0
+    assert await round_ == len(undecided)
+    assert await town.states(undecided) == {PaymentState.VOIDING}
+    town.hanging.may_answer.set()
+    # No time passes: the voids are due at once.
+    await asyncio.wait_for(town.teller.reconcile(limit=50), timeout=10)
+    assert await town.states(undecided) == {PaymentState.VOIDED}
+
+
+async def test_a_queue_that_voids_what_it_gives_up_hangs_with_the_other_gateway(
+    town: Town, clock: MovableClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The control: with the whole drive, the calls to the gateway that hangs take the turns of the other's queue."""
+
+    async def whole(_: str, payment_id: PaymentId) -> None:
+        await town.teller.advance(payment_id, look=True)
+
+    monkeypatch.setattr(town.teller, "_advance_claimed", whole)
+    _, round_ = await given_up_after_an_hour(town, clock)
+    assert not round_.done()
+    assert town.teller._queues._queues["scripted"]._turns.locked(), "no payment of its own has a turn"
+    town.hanging.may_answer.set()
+    await round_
+
+
+async def silent_and_settled_elsewhere(town: Town, clock: MovableClock) -> Reconciler:
+    """A reconciler that had no answer from a gateway, whose payments another process has settled since."""
+    payments = await town.open_payments("scripted", 5)
+    clock.advance(60)
+    town.prompt.says["authorise"] = town.prompt.says["status"] = GatewaySilent("no route")
+    reconciler = Reconciler(town.teller)
+    with pytest.raises(RoundFailed):
+        await reconciler.act()
+    elsewhere = Teller(town.engine, {"scripted": ScriptedGateway(status=CAPTURED, authorise=CAPTURED)})
+    for payment in payments:
+        await elsewhere.advance(payment, look=True)
+    assert await town.states(payments) == {PaymentState.CAPTURED}
+    return reconciler
+
+
+async def test_a_gateway_whose_payments_were_settled_elsewhere_is_not_called_silent_for_long(
+    town: Town, clock: MovableClock
+) -> None:
+    """This process has nothing to ask it any more, so no answer could say that it is back."""
+    reconciler = await silent_and_settled_elsewhere(town, clock)
+    queue = town.teller._queues._queues["scripted"]
+    moment = queue._unanswered_at
+    queue._clock = lambda: moment + 59.0
+    with pytest.raises(RoundFailed, match="scripted"):
+        await reconciler.act()
+    queue._clock = lambda: moment + 60.0
+    await reconciler.act()
+    assert town.teller.silent_gateways == []
+
+
+async def test_one_more_call_without_an_answer_and_the_gateway_is_silent_again(town: Town, clock: MovableClock) -> None:
+    """That it was not called for a while is no answer."""
+    reconciler = await silent_and_settled_elsewhere(town, clock)
+    queue = town.teller._queues._queues["scripted"]
+    moment = queue._unanswered_at
+    queue._clock = lambda: moment + 60.0
+    await town.open_more("scripted")
+    clock.advance(60)
+    with pytest.raises(RoundFailed, match="scripted"):
+        await reconciler.act()

@@ -54,8 +54,10 @@ async def healthz(_: Visit) -> Reply:
 
 async def readyz(visit: Visit) -> Reply:
     """The store answers and takes writes, its schema allows this server, and this server is not about to stop."""
-    visit.house.drain.check()
-    await visit.engine.store.check_ready()
+    house = visit.house
+    house.drain.check()
+    await house.readiness.check(lambda: house.deadline.within(house.engine.store.check_ready()))
+    house.drain.check()
     return say(words.HealthAnswer(status="ready", version=__version__))
 
 

@@ -21,6 +21,7 @@ from earmark.api.identity import Identity, Principal, Scope
 from earmark.api.limits import Limits
 from earmark.api.metrics import Metrics
 from earmark.api.patience import Patience
+from earmark.api.readiness import Readiness
 from earmark.api.sight import note
 from earmark.api.turnstile import Turnstile
 from earmark.api.welcome import Guest, welcome
@@ -126,6 +127,7 @@ class House(msgspec.Struct, frozen=True, kw_only=True):
     hub: Hub | None = None
     """Who follows events live; None where nobody can."""
     drain: Drain = msgspec.field(default_factory=Drain)
+    readiness: Readiness = msgspec.field(default_factory=Readiness)
     tracing: Tracing | None = None
     """Where spans are wanted."""
     targets: Targets = Targets()

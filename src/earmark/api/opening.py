@@ -70,6 +70,7 @@ async def opened(settings: Settings) -> AsyncIterator[Opened]:
         async with metrics.shared(), telling(settings.redis_url, feed=feed if agents else None, listener=hub):
             yield Opened(house, [*agents, *watchmen_for(settings, house.locks)], heart)
     finally:
+        await house.readiness.close()
         await house.deadline.close()
         await house.identity.close()
         await hub.close()

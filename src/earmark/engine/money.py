@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from earmark.domain.ids import BookingId, SeatRef
     from earmark.domain.policy import Policy
     from earmark.domain.seat import SeatSeen
-    from earmark.engine.gateway import Report
+    from earmark.engine.gateway import Callback, Report
     from earmark.engine.ports import Dossier, Ids, Transaction
 
 LATE = "the payment came too late"
@@ -78,11 +78,13 @@ async def hear_nothing(transaction: Transaction, *, about: Dossier, ids: Ids) ->
     return after
 
 
-async def give_up(transaction: Transaction, *, about: Dossier, ids: Ids) -> Payment:
+async def give_up(transaction: Transaction, *, about: Dossier, ids: Ids, hand_over: bool = False) -> Payment:
     """Nobody waits for this money any longer: its booking is lost, or the gateway took too long to decide.
 
     Where the gateway takes the money by itself only its own word ends the wait: such a payment is flagged instead, and
     its booking stays pinned until somebody has looked.
+
+    With `hand_over` the payment is due at once, for another driver to end it at its gateway.
     """
     opening = await transaction.begin([])
     ledger = Ledger(now=opening.now, ids=ids)
@@ -109,7 +111,8 @@ async def give_up(transaction: Transaction, *, about: Dossier, ids: Ids) -> Paym
     elif not wants(booking, before) and before.state in UNDECIDED | {PaymentState.AUTHORISED}:
         after = law.given_up(before)
         notes.note(ledger, booking, before, after, reason="its booking is lost")
-    after = ledger.pay(notes.scheduled(before, after, about=about, now=ledger.now))
+    after = notes.scheduled(before, after, about=about, now=ledger.now)
+    after = ledger.pay(msgspec.structs.replace(after, due_at=ledger.now) if hand_over else after)
     await transaction.lock_totals({ref for ref, units in ledger.totals.items() if units})
     await transaction.lock_pools(ledger.pools.keys())
     await transaction.write(ledger.changes())
@@ -141,6 +144,24 @@ async def settle(transaction: Transaction, *, how: SettledAs, note: str, about: 
     await transaction.lock_pools(ledger.pools.keys())
     await transaction.write(ledger.changes())
     return after
+
+
+async def take_callback(
+    transaction: Transaction, *, gateway: str, callback: Callback, about: Dossier, ids: Ids
+) -> bool:
+    """Remember the callback and make its payment due, in one transaction: who crashes after it loses nothing."""
+    opening = await transaction.begin([])
+    if not await transaction.take_callback(gateway, callback.id, payment_id=about.payment.id):
+        return False
+    booking = (await transaction.lock_bookings({about.booking.id}))[about.booking.id]
+    payment = (await transaction.lock_payments({about.payment.id}))[about.payment.id]
+    if callback.disputed:
+        ledger = Ledger(now=opening.now, ids=ids)
+        notes.dispute(ledger, booking, payment, kind=callback.kind)
+        await transaction.write(ledger.changes())
+    else:
+        await transaction.write(due_now(payment, now=opening.now))
+    return True
 
 
 def wants(booking: Booking, payment: Payment) -> bool:

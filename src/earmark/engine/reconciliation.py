@@ -1,16 +1,18 @@
 """Which due payments are driven at once: each gateway has a bounded queue of its own.
 
 A gateway that does not answer fills its own queue and no other. After a few calls in a row without an answer it is
-tried with one payment at a time, until it answers again; what else was claimed for it is left, and is due again when
-its claim runs out.
+tried with one payment at a time, until it answers again or was not called for a minute; what else was claimed for it is
+left, and is due again when its claim runs out.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
+from earmark.domain.payment import LEASE_SECONDS
 from earmark.engine.gateway import GatewaySilent
 
 if TYPE_CHECKING:
@@ -20,11 +22,15 @@ if TYPE_CHECKING:
     from earmark.domain.ids import PaymentId
 
     Drive = Callable[[PaymentId], Awaitable[object]]
+    DriveFor = Callable[[str, PaymentId], Awaitable[object]]
 
 AT_ONCE_MAX = 8
 """How many payments of one gateway are driven at the same time."""
 SILENT_AFTER = 3
 """So many calls in a row without an answer, and the gateway is taken to be silent."""
+SILENT_SECONDS = 2.0 * LEASE_SECONDS
+"""For so long after the last of them. While payments are due a silent gateway is called more often than that; if none
+is due, because callbacks or another process have settled them, no call of this process could find that it is back."""
 
 
 class Claim(Protocol):
@@ -53,9 +59,10 @@ class GatewayQueues:
         """The gateways whose last calls had no answer."""
         return sorted(name for name, queue in self._queues.items() if queue.is_silent)
 
-    async def drive(self, claim: Claim, drive: Drive, *, limit: int, within: float | None) -> int:
-        """Claim what is due and drive it; how many that were.
+    async def drive(self, claim: Claim, drive: DriveFor, *, limit: int, within: float | None) -> int:
+        """Claim what is due and drive it, each with the name of its queue; how many that were.
 
+        A queue also gets payments of other gateways, which are given up without one: `drive` calls no other's gateway.
         Without a limit of time all of them are waited for. With one, no gateway is waited for that is known to be
         silent.
         """
@@ -63,7 +70,7 @@ class GatewayQueues:
         for name, queue in (self._queues | self._nameless).items():
             if room := queue.room(limit):
                 due = await claim(limit=room, gateways=[name] if name else [])
-                new = queue.start(due, drive)
+                new = queue.start(due, partial(drive, name))
                 started += new if within is None or not queue.is_silent else []
                 found += len(due)
         if started:
@@ -86,15 +93,18 @@ class GatewayQueues:
 class GatewayQueue:
     """The due payments of one gateway that this process is at."""
 
-    def __init__(self, *, at_once: int = AT_ONCE_MAX) -> None:
+    def __init__(self, *, at_once: int = AT_ONCE_MAX, clock: Callable[[], float] | None = None) -> None:
+        self._clock = clock or _loop_seconds
         self._turns = asyncio.Semaphore(at_once)
         self._running: dict[PaymentId, asyncio.Task[None]] = {}
         self._unanswered = 0
+        self._unanswered_at = 0.0
+        """When the last call without an answer ended."""
 
     @property
     def is_silent(self) -> bool:
-        """Whether the last calls had no answer."""
-        return self._unanswered >= SILENT_AFTER
+        """Whether the last calls had no answer, a moment ago."""
+        return self._unanswered >= SILENT_AFTER and self._clock() - self._unanswered_at < SILENT_SECONDS
 
     def room(self, limit: int) -> int:
         """How many more payments it takes: one at a time while the gateway is silent."""
@@ -131,6 +141,7 @@ class GatewayQueue:
             yield
         except (GatewaySilent, TimeoutError):
             self._unanswered += 1
+            self._unanswered_at = self._clock()
             raise
         except Exception:
             self._unanswered = 0
@@ -141,3 +152,7 @@ class GatewayQueue:
         async with self._turns:
             if not self.is_silent or len(self._running) == 1:
                 await drive(payment_id)
+
+
+def _loop_seconds() -> float:
+    return asyncio.get_running_loop().time()

@@ -21,7 +21,7 @@ from earmark.domain import payment as law
 from earmark.domain.ids import PaymentId, PoolRef, RefundId, TotalRef
 from earmark.domain.machine import State
 from earmark.domain.payment import UNDECIDED, Payment, PaymentState, RefundState, Standing
-from earmark.engine import money, money_back, money_notes
+from earmark.engine import money, money_back
 from earmark.engine.asks import Decided, Paid, Replayed
 from earmark.engine.expire import CONTENDED_SECONDS
 from earmark.engine.gateway import (
@@ -33,21 +33,19 @@ from earmark.engine.gateway import (
     Report,
 )
 from earmark.engine.hold import RELIEF_ROUNDS_MAX
-from earmark.engine.ledger import Ledger
 from earmark.engine.orders import order_of, refund_order_of
 from earmark.engine.reconciliation import GatewayQueues
 from earmark.errors import Outage
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Mapping
-    from datetime import datetime
 
     from earmark.domain.booking import Booking
     from earmark.domain.payment import Refund
     from earmark.engine.asks import Answer, GiveBack, Pay
     from earmark.engine.engine import Engine
     from earmark.engine.gateway import Callback, RefundReport
-    from earmark.engine.ports import Dossier, Ids, Transaction
+    from earmark.engine.ports import Dossier, Transaction
 
 T = TypeVar("T")
 
@@ -158,7 +156,7 @@ class Teller:
             # It overtook the answer to our capture: that is looked at first, and the gateway calls again.
             await self.advance(about.payment.id, look=True)
             raise GatewaySilent("what is disputed is not known to be taken yet")
-        take = partial(_take_callback, gateway=gateway, callback=callback, about=about, ids=self._engine.ids)
+        take = partial(money.take_callback, gateway=gateway, callback=callback, about=about, ids=self._engine.ids)
         new = await self._transact(take)
         # Whoever drives it now may wait for a reply that this overtook. The payment is due, and looked at afterwards.
         if new and about.payment.id not in self._driving:
@@ -183,7 +181,7 @@ class Teller:
         They are waited for, for so long; those that are not done by then go on by themselves.
         """
         claim = partial(self._engine.store.claim_payments, lease_seconds=law.LEASE_SECONDS)
-        return await self._queues.drive(claim, partial(self.advance, look=True), limit=limit, within=within)
+        return await self._queues.drive(claim, self._advance_claimed, limit=limit, within=within)
 
     @property
     def silent_gateways(self) -> list[str]:
@@ -196,6 +194,21 @@ class Teller:
         With `look`, also one that is over is asked about once.
         """
         return await asyncio.shield(self._drive_on(payment_id, look=look))
+
+    async def _advance_claimed(self, queue: str, payment_id: PaymentId) -> None:
+        """Drive what a queue has claimed. A payment of another gateway is only given up: its own queue voids it."""
+        try:
+            about = await self._engine.store.read_dossier(payment_id)
+            if about is None or about.payment.gateway == queue:
+                await self.advance(payment_id, look=True)
+            elif next_step(about, look=False) is Step.GIVE_UP:
+                # No gateway is called here: one that hangs would take a turn of a queue that is not its own.
+                await self._transact(partial(money.give_up, about=about, ids=self._engine.ids, hand_over=True))
+                if about.payment.gateway not in self._gateways:
+                    _log.error("payment %s waits: this process has no gateway %r", payment_id, about.payment.gateway)
+        except Outage as outage:
+            # The claim runs out, and the payment is due again.
+            _log.warning("payment %s rests: %s", payment_id, outage)
 
     def hurry(self) -> None:
         """Let nobody wait for a gateway any longer: this process is about to end, and what was recorded goes on."""
@@ -379,22 +392,3 @@ def _check(payment: Payment, gateway: str, callback: Callback) -> None:
             raise CallbackMismatch(f"{name} is {said!r}, not {ours[name]!r}")
     if gateway != payment.gateway:
         raise CallbackMismatch(f"{payment.id} is no payment of {gateway}")
-
-
-async def _take_callback(
-    transaction: Transaction, *, gateway: str, callback: Callback, about: Dossier, ids: Ids
-) -> bool:
-    """Remember the callback and make its payment due, in one transaction: who crashes after it loses nothing."""
-    opening = await transaction.begin([])
-    now: datetime = opening.now
-    if not await transaction.take_callback(gateway, callback.id, payment_id=about.payment.id):
-        return False
-    booking = (await transaction.lock_bookings({about.booking.id}))[about.booking.id]
-    payment = (await transaction.lock_payments({about.payment.id}))[about.payment.id]
-    if callback.disputed:
-        ledger = Ledger(now=now, ids=ids)
-        money_notes.dispute(ledger, booking, payment, kind=callback.kind)
-        await transaction.write(ledger.changes())
-    else:
-        await transaction.write(money.due_now(payment, now=now))
-    return True

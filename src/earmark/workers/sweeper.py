@@ -6,6 +6,7 @@ each passes over the holds that another is ending.
 
 from __future__ import annotations
 
+import math
 import random
 import time
 from typing import TYPE_CHECKING
@@ -27,8 +28,58 @@ ROLLBACKS_MAX = 8
 """How many batches may break in one round: enough to find one hold among a hundred by halves."""
 RETRY_SECONDS = 30.0
 """How long a hold that could not be ended is passed over before it is tried again."""
+BUSY_RETRY_SECONDS = (1.0, 2.0)
+"""The same, between these two, where a row was locked: that ends by itself, and soon."""
+BUSY_RETRIES_MAX = 4
+"""How many of the holds that are passed over are tried each time: each may cost a wait for a lock."""
 
 log = logs.get()
+
+
+class Skip:
+    """How many holds, of those that are due the longest, could not be ended and are passed over.
+
+    A locked pool may have a thousand due holds in a row. Steps over them double, until a hold can be ended or none is
+    left; then the last step is halved, until the first hold behind them is found.
+    """
+
+    def __init__(self, count: int = 0) -> None:
+        self.count = count
+        self._stuck_at = count - 1
+        """The last hold that could not be ended, by its place in the list."""
+        self._behind: int | None = None
+        """While the last step is halved: the first place that is known to be behind them."""
+        self._step = 1
+
+    def step_over(self, *, busy: bool) -> None:
+        """The hold at this place could not be ended; its neighbours probably neither, if a row was busy."""
+        self._stuck_at = self.count
+        if not busy:
+            self.count += 1
+            self._settle()
+        elif self._behind is None:
+            # Not always the same places, or holds of other events between them would never be tried.
+            self.count += random.randint((self._step + 1) // 2, self._step)  # noqa: S311 (jitter, not a secret)
+            self._step *= 2
+        else:
+            self._halve(self._behind)
+
+    def step_back(self) -> bool:
+        """The hold at this place was ended, or there is none: go back if holds before it were not tried. Whether so."""
+        if self.count - self._stuck_at > 1:
+            self._halve(self.count)
+            return True
+        self._settle()
+        return False
+
+    def _halve(self, behind: int) -> None:
+        self._behind = behind
+        self.count = (self._stuck_at + behind + 1) // 2
+        if self.count == behind:
+            self._settle()
+
+    def _settle(self) -> None:
+        self._behind, self._step, self._stuck_at = None, 1, self.count - 1
 
 
 class Sweeper:
@@ -51,11 +102,17 @@ class Sweeper:
         self._swept = swept
         self._retry_seconds = retry_seconds
         self._limit = batch_size_max
-        self._skip = 0
-        """How many holds, of those that are due the longest, could not be ended and are passed over."""
+        self._skip = Skip()
+        self._skip_aside: Skip | None = None
+        """What is passed over, while a few of those holds are tried again."""
+        self._retried = 0
+        """Which of them were tried: each has its turn, for holds of other events may be among them."""
         self._broken: Exception | None = None
         """Why the last batch broke, until all due holds were ended without an error."""
         self._retry_at = 0.0
+        """When all that is passed over is tried again, from the first hold on."""
+        self._retry_busy_at = math.inf
+        """When one of those holds is tried again, because a row was busy."""
         self._looked_in_vain = 0
 
     async def act(self) -> float:
@@ -65,7 +122,7 @@ class Sweeper:
         """
         for _ in range(ROLLBACKS_MAX):
             try:
-                expired = await self._engine.expire(limit=self._limit, skip=self._skip)
+                expired = await self._engine.expire(limit=self._limit, skip=self._skip.count)
             except RowBusy as busy:
                 # A locked pool or total of one event: the holds of the others are still due.
                 self._narrow_down(busy)
@@ -83,13 +140,18 @@ class Sweeper:
             self._swept(len(expired))
             log.info("expire", outcome="ok", count=len(expired))
         more = len(expired) == self._limit
-        self._limit = min(2 * self._limit, self._batch_size_max)
+        if self._skip_aside is not None:
+            # What was passed over can be ended again, or some of it: from the first hold on.
+            self._skip, self._skip_aside, more = Skip(), None, True
+        elif self._skip.step_back():
+            more = True
+        else:
+            self._limit = min(2 * self._limit, self._batch_size_max)
         seconds = 0.0 if more else await self._until_next(ended=bool(expired))
-        if not more and not self._skip:
+        if not more and not self._skip.count:
             self._broken = None
-        if not more and self._skip and time.monotonic() >= self._retry_at:
-            # From the first hold again, one at a time: what broke it may have been repaired.
-            self._limit, self._skip = 1, 0
+        if not more and self._skip.count:
+            self._try_again()
         if self._broken is not None:
             raise RoundFailed(self._trouble(), seconds=seconds) from self._broken
         return seconds
@@ -117,11 +179,31 @@ class Sweeper:
         if self._limit > 1:
             self._limit //= 2
             return
-        if not self._skip:
-            self._retry_at = time.monotonic() + self._retry_seconds
-        self._skip += 1
+        busy, now = isinstance(broken, RowBusy), time.monotonic()
+        if busy or self._skip_aside is not None:
+            self._retry_busy_at = now + random.uniform(*BUSY_RETRY_SECONDS)  # noqa: S311 (jitter, not a secret)
+        if self._skip_aside is not None:
+            self._retried += 1
+            if self._retried % BUSY_RETRIES_MAX:
+                self._skip = Skip(self._retried % self._skip_aside.count)
+            else:
+                self._skip, self._skip_aside = self._skip_aside, None
+            return
+        if not self._skip.count:
+            self._retry_at = now + self._retry_seconds
+        self._skip.step_over(busy=busy)
+
+    def _try_again(self) -> None:
+        """Those that are passed over, once it is time: what broke them may have been repaired, or the lock be gone."""
+        now = time.monotonic()
+        if now >= self._retry_at:
+            self._limit, self._skip, self._retry_busy_at = 1, Skip(), math.inf
+        elif now >= self._retry_busy_at:
+            # A few of them: a new search for the first hold behind them would wait for the lock twenty times.
+            self._limit, self._skip, self._skip_aside = 1, Skip(self._retried % self._skip.count), self._skip
 
     def _trouble(self) -> str:
         assert self._broken is not None
-        skipped = f"{self._skip} due holds cannot be ended" if self._skip else "due holds cannot be ended"
+        count = (self._skip_aside or self._skip).count
+        skipped = f"{count} due holds cannot be ended" if count else "due holds cannot be ended"
         return f"{skipped}; the last error was {described(self._broken)}"

@@ -1,0 +1,156 @@
+"""`/readyz` is open to all: however many ask, the store is asked once in a second, and a server that stops says so."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from earmark.api.readiness import Readiness
+from earmark.errors import StoreUnavailable
+
+if TYPE_CHECKING:
+    import httpx2
+
+    from earmark.api.door import House
+
+
+class Questions:
+    """What the store is asked, and says."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+        self.down: Exception | None = None
+        self.begun = asyncio.Event()
+        self.may_answer = asyncio.Event()
+        self.may_answer.set()
+
+    async def answer(self) -> None:
+        """Ready or not, in its own time."""
+        self.asked += 1
+        self.begun.set()
+        await self.may_answer.wait()
+        if self.down is not None:
+            raise self.down
+
+
+class Time:
+    """Of the probes, which a test pushes."""
+
+    now = 1000.0
+
+    def __call__(self) -> float:
+        """As `time.monotonic` says it."""
+        return self.now
+
+
+@pytest.fixture
+def now(house: House) -> Time:
+    """The house looks at this clock."""
+    house.readiness._clock = moment = Time()
+    return moment
+
+
+@pytest.fixture
+def store(house: House, monkeypatch: pytest.MonkeyPatch) -> Questions:
+    """The store of the house, as far as readiness goes."""
+    questions = Questions()
+    monkeypatch.setattr(house.engine.store, "check_ready", questions.answer)
+    return questions
+
+
+async def probe(client: httpx2.AsyncClient) -> int:
+    return (await client.get("/readyz")).status_code
+
+
+async def test_a_crowd_of_probes_asks_the_store_once(stranger: httpx2.AsyncClient, store: Questions, now: Time) -> None:
+    """Those that come together wait for one question, and those within a second get its answer."""
+    store.may_answer.clear()
+    crowd = [asyncio.ensure_future(probe(stranger)) for _ in range(50)]
+    await store.begun.wait()
+    store.may_answer.set()
+    assert set(await asyncio.gather(*crowd)) == {200}
+    now.now += 0.9
+    assert await probe(stranger) == 200
+    assert store.asked == 1
+    now.now += 0.1
+    assert await probe(stranger) == 200
+    assert store.asked == 2
+
+
+async def test_control_probes_that_share_no_answer_ask_the_store_each(
+    stranger: httpx2.AsyncClient, store: Questions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each with several statements, on the connections of readers."""
+    monkeypatch.setattr(Readiness, "_shared", lambda _: None)
+    assert set(await asyncio.gather(*(probe(stranger) for _ in range(50)))) == {200}
+    assert store.asked == 50
+
+
+async def test_a_store_that_goes_away_and_comes_back_is_seen_a_second_later(
+    stranger: httpx2.AsyncClient, store: Questions, now: Time
+) -> None:
+    """A no is shared as a yes is, and for no longer."""
+    assert await probe(stranger) == 200
+    store.down = StoreUnavailable(because="the cable was cut")
+    now.now += 1.0
+    assert {await probe(stranger) for _ in range(5)} == {503}
+    assert store.asked == 2
+    store.down = None
+    now.now += 1.0
+    assert await probe(stranger) == 200
+
+
+async def test_a_server_that_stops_says_so_at_once(
+    house: House, stranger: httpx2.AsyncClient, store: Questions, now: Time
+) -> None:
+    """The answer of a moment ago is not asked for, nor is one that is under way believed."""
+    assert await probe(stranger) == 200
+    now.now += 1.0
+    store.begun.clear()
+    store.may_answer.clear()
+    waiting = asyncio.ensure_future(probe(stranger))
+    await store.begun.wait()
+    house.drain.begin()
+    assert await probe(stranger) == 503
+    store.may_answer.set()
+    assert await waiting == 503
+
+
+async def test_a_question_that_hangs_is_not_waited_for_by_all(
+    stranger: httpx2.AsyncClient, store: Questions, now: Time
+) -> None:
+    """It may hang on a dead connection; once the store answers others, the server is ready."""
+    store.may_answer.clear()
+    hanging = asyncio.ensure_future(probe(stranger))
+    await store.begun.wait()
+    store.may_answer = asyncio.Event()
+    store.may_answer.set()
+    now.now += 3.0
+    assert await asyncio.wait_for(probe(stranger), timeout=10) == 200
+    hanging.cancel()
+
+
+async def test_a_probe_that_goes_away_leaves_the_question_to_the_others(store: Questions) -> None:
+    """Also the one that came first."""
+    readiness = Readiness()
+    store.may_answer.clear()
+    first, second = (asyncio.ensure_future(readiness.check(store.answer)) for _ in range(2))
+    await store.begun.wait()
+    first.cancel()
+    await asyncio.wait([first])
+    store.may_answer.set()
+    await asyncio.wait_for(second, timeout=10)
+    assert store.asked == 1
+
+
+async def test_closing_leaves_no_question_under_way(store: Questions) -> None:
+    """Not even one that hangs."""
+    readiness = Readiness()
+    store.may_answer.clear()
+    waiting: asyncio.Future[Any] = asyncio.ensure_future(readiness.check(store.answer))
+    await store.begun.wait()
+    await asyncio.wait_for(readiness.close(), timeout=10)
+    await asyncio.wait([waiting])
+    assert not readiness._under_way
