@@ -13,6 +13,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from tests.bouncer import Bouncer, start_bouncer
 
+from earmark import rubbish
 from earmark.clock import MovableClock
 from earmark.servers import Postgres, ServerUnavailable, StatementRefused, start_postgres, start_valkey
 from earmark.store import postgres, sqlite
@@ -73,6 +74,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return found[0] if found else len(places)
 
     items.sort(key=place)
+
+
+def pytest_collection_finish() -> None:
+    """What was imported and collected stays to the end: the garbage collector need not search it again and again."""
+    rubbish.put_away()
 
 
 STORES = ("memory", "sqlite", "postgres")

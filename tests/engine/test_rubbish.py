@@ -3,8 +3,22 @@
 from __future__ import annotations
 
 import gc
+from typing import TYPE_CHECKING
+
+import pytest
 
 from earmark import rubbish
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.fixture(autouse=True)
+def _as_python_does_by_itself() -> Iterator[None]:
+    """The run has put away what it collected, and goes on like that after these tests."""
+    rubbish.as_found()
+    yield
+    rubbish.put_away()
 
 
 def test_what_is_there_is_put_away_and_the_new_is_searched_in_larger_heaps() -> None:
