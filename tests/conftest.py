@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import asyncpg
 import pytest
 from hypothesis import HealthCheck, settings
+from tests import schedule
 from tests.bouncer import Bouncer, start_bouncer
 
 from earmark import rubbish
@@ -31,49 +32,16 @@ if TYPE_CHECKING:
 settings.register_profile("earmark", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("earmark")
 
-# Several workers share the files; whoever gets one of these last would work alone while the others are done. Whoever
-# runs them says `--no-loadscope-reorder`: else the files with the most tests come first.
-LONGEST_FILES = (
-    "ha/",
-    "docs/test_stories.py",
-    "browser/",
-    "conformance/test_model.py",
-    "acceptance/test_races.py",
-    "examples/test_examples.py",
-    "api/test_fuzz.py",
-    "api/test_fuzz_real.py",
-    "acceptance/test_stopping.py",
-    "migration/test_rolling_upgrade.py",
-    "lab/",
-    "cli/test_payments_cli.py",
-    "money/test_killed.py",
-    "money/test_crashes.py",
-    "api/test_ops.py",
-    "races/test_money_storms.py",
-    "acceptance/test_durability.py",
-    "test_tidy.py",
-    "locks/conformance/test_core.py",
-    "money/test_orders.py",
-    "api/test_canary.py",
-    "acceptance/test_abuse.py",
-    "conformance/test_money_guards.py",
-    "conformance/test_steps_guards.py",
-    "acceptance/test_crew.py",
-    "races/test_moment_of_expiry.py",
-    "acceptance/test_key_lookup.py",
-    "acceptance/test_one_effect.py",
-)
-
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The longest first."""
-    places = {name: place for place, name in enumerate(LONGEST_FILES)}
+    items.sort(key=lambda item: schedule.place(item.nodeid))
 
-    def place(item: pytest.Item) -> int:
-        found = [number for name, number in places.items() if f"tests/{name}" in item.nodeid]
-        return found[0] if found else len(places)
 
-    items.sort(key=place)
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Files that share servers go to one worker, which starts them once."""
+    return schedule.scheduler(config, log)
 
 
 def pytest_collection_finish() -> None:

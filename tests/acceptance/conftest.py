@@ -19,6 +19,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.schedule import WITH_REDIS
 
 from earmark.servers import Postgres, ServerUnavailable, Valkey, start_postgres, start_valkey
 
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
 LOG_LINES_SHOWN = 60
 OPEN_FILES = 4096
 PROOF = bool(os.environ.get("EARMARK_PROOF"))
-WITH_REDIS = ("test_races", "test_idempotency", "test_ownership", "test_life")
 KINDS = {"service": ("sqlite", "postgres"), "services": ("postgres",), "fleet": ("sqlite", "postgres")}
 """On which databases the fixtures are without Redis."""
 NAMES = {"sqlite": "one-on-sqlite", "postgres": "two-on-postgres", "redis": "two-on-postgres-and-redis"}
