@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
-import shutil
 from typing import TYPE_CHECKING, Any
 
 import asyncpg
@@ -13,11 +12,12 @@ import pytest
 from hypothesis import HealthCheck, settings
 from tests import schedule
 from tests.bouncer import Bouncer, start_bouncer
+from tests.sqlite_files import make_migrated
 
 from earmark import rubbish
 from earmark.clock import MovableClock
 from earmark.servers import Postgres, ServerUnavailable, StatementRefused, start_postgres, start_valkey
-from earmark.store import postgres, sqlite
+from earmark.store import postgres
 from earmark.store.memory import MemoryStore
 from earmark.store.postgres import PostgresStore
 from earmark.store.sqlite import SqliteStore
@@ -213,15 +213,15 @@ async def pooled_store(postgres_url: str, bouncer: Bouncer, clock: MovableClock)
 def sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A migrated file that others are copies of."""
     path = tmp_path_factory.mktemp("template") / "earmark.sqlite3"
-    asyncio.run(sqlite.migrate(path))
+    asyncio.run(make_migrated(path))
     return path
 
 
 @pytest.fixture
-async def sqlite_store(tmp_path: Path, sqlite_template: Path, clock: MovableClock) -> AsyncIterator[SqliteStore]:
+async def sqlite_store(tmp_path: Path, clock: MovableClock) -> AsyncIterator[SqliteStore]:
     """SQLite, migrated and empty."""
     path = tmp_path / "earmark.sqlite3"
-    shutil.copyfile(sqlite_template, path)
+    await make_migrated(path)
     store = await SqliteStore.open(path, clock=clock)
     yield store
     await store.close()
