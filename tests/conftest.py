@@ -16,7 +16,7 @@ from tests.sqlite_files import make_migrated
 
 from earmark import rubbish
 from earmark.clock import MovableClock
-from earmark.servers import Postgres, ServerUnavailable, StatementRefused, start_postgres, start_valkey
+from earmark.servers import Postgres, ServerUnavailable, start_postgres, start_valkey
 from earmark.store import postgres
 from earmark.store.memory import MemoryStore
 from earmark.store.postgres import PostgresStore
@@ -144,6 +144,14 @@ def spare_databases() -> list[str]:
     return []
 
 
+async def _empty(url: str) -> None:
+    connection = await asyncpg.connect(url)
+    try:
+        await connection.execute(EMPTY)
+    finally:
+        await connection.close()
+
+
 @pytest.fixture
 def postgres_url(postgres_server: Postgres, postgres_template: str, spare_databases: list[str]) -> Iterator[str]:
     """A migrated, empty PostgreSQL database of the test's own."""
@@ -154,8 +162,8 @@ def postgres_url(postgres_server: Postgres, postgres_template: str, spare_databa
         postgres_server.create_database(name, template=postgres_template)
     yield postgres_server.url(name)
     try:
-        postgres_server.psql(EMPTY, database=name)
-    except StatementRefused:
+        asyncio.run(_empty(postgres_server.url(name)))
+    except asyncpg.PostgresError:
         postgres_server.drop_database(name)
     else:
         spare_databases.append(name)
