@@ -14,15 +14,17 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture(autouse=True)
-def _as_python_does_by_itself() -> Iterator[None]:
+def _put_away_again() -> Iterator[None]:
     """The run has put away what it collected, and goes on like that after these tests."""
-    rubbish.as_found()
+    threshold = gc.get_threshold()
     yield
-    rubbish.put_away()
+    gc.set_threshold(*threshold)
+    gc.freeze()
 
 
 def test_what_is_there_is_put_away_and_the_new_is_searched_in_larger_heaps() -> None:
     """And `as_found` undoes both, so that a benchmark leaves nothing behind in its host."""
+    rubbish.as_found()
     threshold = gc.get_threshold()
     try:
         rubbish.put_away()
