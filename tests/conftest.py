@@ -5,17 +5,19 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
-import shutil
 from typing import TYPE_CHECKING, Any
 
 import asyncpg
 import pytest
 from hypothesis import HealthCheck, settings
+from tests import schedule
 from tests.bouncer import Bouncer, start_bouncer
+from tests.sqlite_files import make_migrated
 
+from earmark import rubbish
 from earmark.clock import MovableClock
-from earmark.servers import Postgres, ServerUnavailable, StatementRefused, start_postgres, start_valkey
-from earmark.store import postgres, sqlite
+from earmark.servers import Postgres, ServerUnavailable, start_postgres, start_valkey
+from earmark.store import postgres
 from earmark.store.memory import MemoryStore
 from earmark.store.postgres import PostgresStore
 from earmark.store.sqlite import SqliteStore
@@ -30,49 +32,21 @@ if TYPE_CHECKING:
 settings.register_profile("earmark", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("earmark")
 
-# Several workers share the files; whoever gets one of these last would work alone while the others are done. Whoever
-# runs them says `--no-loadscope-reorder`: else the files with the most tests come first.
-LONGEST_FILES = (
-    "ha/",
-    "docs/test_stories.py",
-    "browser/",
-    "conformance/test_model.py",
-    "acceptance/test_races.py",
-    "examples/test_examples.py",
-    "api/test_fuzz.py",
-    "api/test_fuzz_real.py",
-    "acceptance/test_stopping.py",
-    "migration/test_rolling_upgrade.py",
-    "lab/",
-    "cli/test_payments_cli.py",
-    "money/test_killed.py",
-    "money/test_crashes.py",
-    "api/test_ops.py",
-    "races/test_money_storms.py",
-    "acceptance/test_durability.py",
-    "test_tidy.py",
-    "locks/conformance/test_core.py",
-    "money/test_orders.py",
-    "api/test_canary.py",
-    "acceptance/test_abuse.py",
-    "conformance/test_money_guards.py",
-    "conformance/test_steps_guards.py",
-    "acceptance/test_crew.py",
-    "races/test_moment_of_expiry.py",
-    "acceptance/test_key_lookup.py",
-    "acceptance/test_one_effect.py",
-)
-
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The longest first."""
-    places = {name: place for place, name in enumerate(LONGEST_FILES)}
+    items.sort(key=lambda item: schedule.place(item.nodeid))
 
-    def place(item: pytest.Item) -> int:
-        found = [number for name, number in places.items() if f"tests/{name}" in item.nodeid]
-        return found[0] if found else len(places)
 
-    items.sort(key=place)
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Files that share servers go to one worker, which starts them once."""
+    return schedule.scheduler(config, log)
+
+
+def pytest_collection_finish() -> None:
+    """What was imported and collected stays to the end: the garbage collector need not search it again and again."""
+    rubbish.put_away()
 
 
 STORES = ("memory", "sqlite", "postgres")
@@ -170,6 +144,14 @@ def spare_databases() -> list[str]:
     return []
 
 
+async def _empty(url: str) -> None:
+    connection = await asyncpg.connect(url)
+    try:
+        await connection.execute(EMPTY)
+    finally:
+        await connection.close()
+
+
 @pytest.fixture
 def postgres_url(postgres_server: Postgres, postgres_template: str, spare_databases: list[str]) -> Iterator[str]:
     """A migrated, empty PostgreSQL database of the test's own."""
@@ -180,8 +162,8 @@ def postgres_url(postgres_server: Postgres, postgres_template: str, spare_databa
         postgres_server.create_database(name, template=postgres_template)
     yield postgres_server.url(name)
     try:
-        postgres_server.psql(EMPTY, database=name)
-    except StatementRefused:
+        asyncio.run(_empty(postgres_server.url(name)))
+    except asyncpg.PostgresError:
         postgres_server.drop_database(name)
     else:
         spare_databases.append(name)
@@ -239,15 +221,15 @@ async def pooled_store(postgres_url: str, bouncer: Bouncer, clock: MovableClock)
 def sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A migrated file that others are copies of."""
     path = tmp_path_factory.mktemp("template") / "earmark.sqlite3"
-    asyncio.run(sqlite.migrate(path))
+    asyncio.run(make_migrated(path))
     return path
 
 
 @pytest.fixture
-async def sqlite_store(tmp_path: Path, sqlite_template: Path, clock: MovableClock) -> AsyncIterator[SqliteStore]:
+async def sqlite_store(tmp_path: Path, clock: MovableClock) -> AsyncIterator[SqliteStore]:
     """SQLite, migrated and empty."""
     path = tmp_path / "earmark.sqlite3"
-    shutil.copyfile(sqlite_template, path)
+    await make_migrated(path)
     store = await SqliteStore.open(path, clock=clock)
     yield store
     await store.close()

@@ -14,11 +14,13 @@ from __future__ import annotations
 
 import os
 import resource
+import shutil
 from contextlib import AsyncExitStack, ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.schedule import WITH_REDIS
 
 from earmark.servers import Postgres, ServerUnavailable, Valkey, start_postgres, start_valkey
 
@@ -31,7 +33,6 @@ if TYPE_CHECKING:
 LOG_LINES_SHOWN = 60
 OPEN_FILES = 4096
 PROOF = bool(os.environ.get("EARMARK_PROOF"))
-WITH_REDIS = ("test_races", "test_idempotency", "test_ownership", "test_life")
 KINDS = {"service": ("sqlite", "postgres"), "services": ("postgres",), "fleet": ("sqlite", "postgres")}
 """On which databases the fixtures are without Redis."""
 NAMES = {"sqlite": "one-on-sqlite", "postgres": "two-on-postgres", "redis": "two-on-postgres-and-redis"}
@@ -84,12 +85,28 @@ def postgres() -> Iterator[Postgres]:
 
 
 @pytest.fixture(scope="session")
-def new_postgres_database(postgres: Postgres) -> Iterator[Callable[[], str]]:
+def sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A file that the command has migrated, and that others are copies of."""
+    path = tmp_path_factory.mktemp("template") / "earmark.sqlite3"
+    migrate(f"sqlite:///{path}")
+    return path
+
+
+@pytest.fixture(scope="session")
+def postgres_template(postgres: Postgres) -> str:
+    """A database that the command has migrated, and that others are copies of."""
+    postgres.create_database("earmark_template")
+    migrate(postgres.url("earmark_template"))
+    return "earmark_template"
+
+
+@pytest.fixture(scope="session")
+def new_postgres_database(postgres: Postgres, postgres_template: str) -> Iterator[Callable[[], str]]:
     with ExitStack() as undo:
 
         def make() -> str:
             name = unique("earmark").replace("-", "_")
-            postgres.create_database(name)
+            postgres.create_database(name, template=postgres_template)
             undo.callback(postgres.drop_database, name)
             return postgres.url(name)
 
@@ -102,10 +119,10 @@ def new_database(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPa
 
     def make(kind: str) -> str:
         if kind == "sqlite":
-            url = f"sqlite:///{tmp_path_factory.mktemp('database') / 'earmark.sqlite3'}"
-        else:
-            url = request.getfixturevalue("new_postgres_database")()
-        migrate(url)
+            path = tmp_path_factory.mktemp("database") / "earmark.sqlite3"
+            shutil.copyfile(request.getfixturevalue("sqlite_template"), path)
+            return f"sqlite:///{path}"
+        url: str = request.getfixturevalue("new_postgres_database")()
         return url
 
     return make

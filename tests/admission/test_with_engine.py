@@ -14,6 +14,7 @@ from tests.locks.proxy import Proxy
 from tests.locks.support_hazards import pause, resume
 from tests.locks.topologies import ask
 from tests.races.asks import EVENT, a_cancel, a_confirm, a_hold, a_play, a_release
+from tests.sqlite_files import make_migrated
 
 from earmark import wiring
 from earmark.admission import open_admission
@@ -63,7 +64,7 @@ def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
         address: str = request.getfixturevalue("postgres_url")
         return address
     url = f"sqlite:///{tmp_path / 'earmark.sqlite3'}"
-    asyncio.run(wiring.migrate(url))
+    asyncio.run(make_migrated(tmp_path / "earmark.sqlite3"))
     return url
 
 

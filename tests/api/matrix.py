@@ -16,6 +16,8 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+from tests.sqlite_files import make_migrated
+
 from earmark.api.app import create_app
 from earmark.api.door import House
 from earmark.api.events import draw
@@ -33,7 +35,6 @@ from earmark.publish.availability import Availability
 from earmark.publish.news import Feed
 from earmark.publish.stream import Hub
 from earmark.publish.targets import Targets
-from earmark.store import sqlite
 from earmark.store.sqlite import SqliteStore
 from earmark.uuids import Uuid7Ids
 from earmark.wiring import open_sandbox
@@ -217,7 +218,7 @@ class World:
 async def open_world(folder: Path) -> AsyncIterator[World]:
     """Both kinds, with a held and a sold booking of the victim in each."""
     file, clock, ticks = folder / "matrix.sqlite3", MovableClock(), Ticks()
-    await sqlite.migrate(file)
+    await make_migrated(file)
     store = await SqliteStore.open(file, clock=clock)
     engine = Engine(store, ids=Uuid7Ids())
     till = Till(engine, open_sandbox(clock) | {"balance": BalanceGateway(store.accounts)})

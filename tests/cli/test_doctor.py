@@ -12,6 +12,7 @@ from uuid import UUID
 import pytest
 from tests.bouncer import start_bouncer
 from tests.conftest import unavailable
+from tests.sqlite_files import make_migrated
 
 from earmark import config, wiring
 from earmark.cli import main
@@ -60,7 +61,7 @@ def levels(found: list[Finding]) -> list[str]:
 async def file_url(tmp_path: Path) -> str:
     """A migrated SQLite file."""
     url = f"sqlite:////{str(tmp_path).lstrip('/')}/shop.sqlite3"
-    await wiring.migrate(url)
+    await make_migrated(tmp_path / "shop.sqlite3")
     return url
 
 

@@ -7,9 +7,9 @@ import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.sqlite_files import make_migrated
 
 from earmark.cli.main import main
-from earmark.store import sqlite
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -22,7 +22,7 @@ def url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     import asyncio
 
     file = tmp_path / "shop.sqlite3"
-    asyncio.run(sqlite.migrate(file))
+    asyncio.run(make_migrated(file))
     url = f"sqlite:///{file}"
     monkeypatch.setenv("EARMARK_DATABASE_URL", url)
     return url

@@ -16,6 +16,7 @@ import pytest
 import stripe
 import structlog
 from tests.acceptance.support import EARMARK, earmark, environment, free_port
+from tests.sqlite_files import make_migrated
 
 from earmark import config, wiring
 from earmark.cli import main
@@ -120,7 +121,7 @@ async def _sell(engine: Engine, teller: Teller, seat: str, *, method: str, refun
 def desk(tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Iterator[Desk]:
     monkeypatch.setattr(stripe, "enable_telemetry", False)
     url = f"sqlite:////{str(tmp_path).lstrip('/')}/shop.sqlite3"
-    asyncio.run(wiring.migrate(url))
+    asyncio.run(make_migrated(tmp_path / "shop.sqlite3"))
     with run_in_thread() as running:
         desk = Desk(url, running, capfd)
         for name, value in desk.settings.items():

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from earmark.domain.booking import Booking
     from earmark.domain.journal import Entry
     from earmark.engine.asks import Answer
-    from earmark.engine.ports import Ids, Store
+    from earmark.engine.ports import Ids, SeatMap, Store
 
 PROOF = bool(os.environ.get("EARMARK_PROOF"))
 POOLED = [*STORES, "pooled"]
@@ -226,15 +226,7 @@ class Shop:
 
     async def seats(self, event_id: str = "concert") -> dict[str, str]:
         """What the map shows of each seat."""
-        seen = await self.store.read_map(EventId(event_id))
-        return {
-            on.seat.id: shown_state(
-                blocked=on.seat.blocked,
-                owner_state=on.owner_state,
-                due=on.owner_expires_at is not None and seen.now >= on.owner_expires_at,
-            ).value
-            for on in seen.seats
-        }
+        return seats_on(await self.store.read_map(EventId(event_id)))
 
     async def pool(self, pool_id: str = "GA", *, event_id: str = "concert") -> tuple[int, int, int]:
         """Free, held and sold units, as the map shows them."""
@@ -264,6 +256,18 @@ class Shop:
             "bookings": bookings,
             "histories": {booking.id: await self.history(booking) for booking in bookings},
         }
+
+
+def seats_on(seen: SeatMap) -> dict[str, str]:
+    """What a map shows of each seat."""
+    return {
+        on.seat.id: shown_state(
+            blocked=on.seat.blocked,
+            owner_state=on.owner_state,
+            due=on.owner_expires_at is not None and seen.now >= on.owner_expires_at,
+        ).value
+        for on in seen.seats
+    }
 
 
 def _booking(answer: Answer) -> Booking:

@@ -3,12 +3,28 @@
 from __future__ import annotations
 
 import gc
+from typing import TYPE_CHECKING
+
+import pytest
 
 from earmark import rubbish
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.fixture(autouse=True)
+def _put_away_again() -> Iterator[None]:
+    """The run has put away what it collected, and goes on like that after these tests."""
+    threshold = gc.get_threshold()
+    yield
+    gc.set_threshold(*threshold)
+    gc.freeze()
 
 
 def test_what_is_there_is_put_away_and_the_new_is_searched_in_larger_heaps() -> None:
     """And `as_found` undoes both, so that a benchmark leaves nothing behind in its host."""
+    rubbish.as_found()
     threshold = gc.get_threshold()
     try:
         rubbish.put_away()

@@ -4,6 +4,7 @@ import asyncio
 import html.parser
 import itertools
 import json
+import os
 import re
 import subprocess
 import sys
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
 
     from earmark.servers import Postgres
 
+PROOF = bool(os.environ.get("EARMARK_PROOF"))
 NAMES = [
     "uniform_vs_for_update",
     "uniform_vs_lean_for_update",
@@ -102,6 +104,8 @@ class Notes:
 @pytest.fixture(scope="module")
 def ran(postgres_server: Postgres) -> Iterator[tuple[run.Result, Notes]]:
     """A run of everything that is measured by default, as small as it can be."""
+    if not PROOF:
+        pytest.skip("a long proof: every contender of every workload")
     notes = Notes()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(pgbench, "CLIENTS", (2,))

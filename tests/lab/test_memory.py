@@ -45,6 +45,7 @@ signal.signal(signal.SIGTERM, lambda *_: child.terminate())
 sys.exit(child.wait())
 """
 """The same, and it is a child that hoards: a server may be more than one process."""
+BY_ITSELF, BY_A_CHILD = pytest.param(HOARDER, id="by-itself"), pytest.param(PARENT, id="by-a-child")
 REFUSER = ODD.format(does="raise StoreUnavailable(because='of a whim')")
 LIAR = ODD.format(
     does="""if next(asked) % 2 and kept:
@@ -80,15 +81,10 @@ async def test_a_server_does_not_grow_with_what_it_has_done(house: House, redis_
     assert weighed.events > weighed.retired > 0
 
 
-async def test_a_server_that_hoards_is_noticed(house: House, redis_url: str) -> None:
-    """The control: what is kept of each hold shows on the scales."""
-    weighed = await weigh(house, redis_url, holds=FEW, program=HOARDER)
-    assert weighed.growth > memory.GROWTH_MAX
-
-
-async def test_a_child_that_hoards_is_noticed(house: House, redis_url: str) -> None:
-    """The whole family is weighed, and not only whoever was started."""
-    weighed = await weigh(house, redis_url, holds=FEW, program=PARENT)
+@pytest.mark.parametrize("program", [*([BY_ITSELF] if PROOF else []), BY_A_CHILD])
+async def test_a_server_that_hoards_is_noticed(house: House, redis_url: str, program: str) -> None:
+    """The control: what is kept of each hold shows on the scales, and the whole family of processes is weighed."""
+    weighed = await weigh(house, redis_url, holds=FEW, program=program)
     assert weighed.growth > memory.GROWTH_MAX
 
 

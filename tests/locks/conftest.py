@@ -40,7 +40,11 @@ BOUNCER_ABSENT = bouncer_program() is None
 PLACES = tuple(name for name in GROUPS if name != "pgbouncer" or not BOUNCER_ABSENT)
 TWINS = {"sentinel": "redis", "cluster": "redis", "pgbouncer": "postgres"}
 """The same backend behind another way to it. What has to wait for time to pass is asked of a twin in a proof only."""
-TIMED = tuple(name for name in PLACES if name not in TWINS or os.environ.get("EARMARK_PROOF"))
+PROOF = bool(os.environ.get("EARMARK_PROOF"))
+TIMED = tuple(name for name in PLACES if name not in TWINS or PROOF)
+MANY_SERVERS = ("sentinel", "cluster")
+"""Twins of five and six servers, which take seconds to start. Outside a proof `WITH_MANY_SERVERS` alone ask them."""
+WITH_MANY_SERVERS = ("test_core", "test_fifo")
 SHARED = tuple(name for name in PLACES if name != "memory")
 """Where two programs can meet: locks in memory are one program's own."""
 ANSWER_SECONDS_MAX = 5.0
@@ -134,7 +138,26 @@ def make_place(name: str, request: pytest.FixtureRequest) -> Place:
     return Place(name, url_of(name, request), f"test{os.getpid()}x{next(_numbers)}")
 
 
-@pytest.fixture(params=PLACES)
+GROUP_OF = {"place": None, "fifo_place": Group.FIFO, "fence_place": Group.FENCE, "many_place": Group.MANY}
+"""Fixtures that are each place in turn, and the group that a place must declare for it."""
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Each test on every place, unless it names its own."""
+    named = {mark.args[0] for mark in metafunc.definition.iter_markers("parametrize")}
+    sampled = PROOF or metafunc.module.__name__.rpartition(".")[2] in WITH_MANY_SERVERS
+    for fixture, group in GROUP_OF.items():
+        if fixture in metafunc.fixturenames and fixture not in named:
+            places = [name for name in declaring(group) if sampled or name not in MANY_SERVERS]
+            metafunc.parametrize(fixture, places, indirect=True)
+
+
+def declaring(group: Group | None) -> list[str]:
+    """The places that can do this."""
+    return [name for name in PLACES if group is None or group in GROUPS[name]]
+
+
+@pytest.fixture
 def place(request: pytest.FixtureRequest) -> Place:
     """Each of the places in turn."""
     return make_place(request.param, request)
@@ -184,23 +207,19 @@ def plain_locks(place: Place, open_plain: Callable[..., Locks]) -> Locks:
     return open_plain(place)
 
 
-def _declaring(group: Group) -> list[str]:
-    return [name for name in PLACES if group in GROUPS[name]]
-
-
-@pytest.fixture(params=_declaring(Group.FIFO))
+@pytest.fixture
 def fifo_place(request: pytest.FixtureRequest) -> Place:
     """Each of the places that keep a line."""
     return make_place(request.param, request)
 
 
-@pytest.fixture(params=_declaring(Group.FENCE))
+@pytest.fixture
 def fence_place(request: pytest.FixtureRequest) -> Place:
     """Each of the places that count a fence."""
     return make_place(request.param, request)
 
 
-@pytest.fixture(params=_declaring(Group.MANY))
+@pytest.fixture
 def many_place(request: pytest.FixtureRequest) -> Place:
     """Each of the places that give several keys at once."""
     return make_place(request.param, request)

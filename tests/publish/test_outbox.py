@@ -10,10 +10,11 @@ from uuid import UUID
 import asyncpg
 import msgspec
 import pytest
+from tests.sqlite_files import make_migrated
 
 from earmark.domain.ids import BookingId, EventId
 from earmark.engine.outbox import START, UNSENT_COUNTED_MAX, Lag
-from earmark.store import queries, sqlite
+from earmark.store import queries
 from earmark.store.postgres import PostgresStore
 from earmark.store.postgres.outbox import LOCKS
 from earmark.store.postgres.store import SETTINGS
@@ -164,7 +165,7 @@ async def twins(
         both: Any = [await PostgresStore.connect(url, clock=clock) for _ in range(2)]
     else:
         path = tmp_path / "twins.sqlite3"
-        await sqlite.migrate(path)
+        await make_migrated(path)
         both = [await SqliteStore.open(path, clock=clock) for _ in range(2)]
     yield both[0], both[1]
     for store in both:

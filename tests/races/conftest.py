@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from earmark.clock import MovableClock
     from earmark.servers import Postgres
 
+PROOF = bool(os.environ.get("EARMARK_PROOF"))
+WITHOUT_GUARDS = ("test_seats", "test_takeovers", "test_hot_seat")
 # One entry per version of a booking is the journal's own guard: it too would hide what a shortcut breaks.
 _NO_JOURNAL_GUARD = "DROP INDEX journal_by_booking; CREATE INDEX journal_by_booking ON journal (booking_id, version)"
 
@@ -70,7 +72,14 @@ async def bare_house(bare_races_url: str, clock: MovableClock) -> AsyncIterator[
     await house.close()
 
 
-@pytest.fixture(params=["house", "bare_house"])
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Without the guards only a sample of the files, and all of them in a proof."""
+    if "either_house" in metafunc.fixturenames:
+        bare = PROOF or metafunc.module.__name__.rpartition(".")[2] in WITHOUT_GUARDS
+        metafunc.parametrize("either_house", ["house", *(["bare_house"] if bare else [])], indirect=True)
+
+
+@pytest.fixture
 def either_house(request: pytest.FixtureRequest) -> House:
     """What is built keeps its promises with the schema's guards and, by itself, without them."""
     found: House = request.getfixturevalue(request.param)

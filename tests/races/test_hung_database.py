@@ -69,7 +69,9 @@ class Wire(Line):
 async def served(url: str, *, seconds: float = SECONDS) -> AsyncIterator[tuple[httpx2.AsyncClient, House]]:
     """The application over a PostgreSQL, with little patience."""
     store = await PostgresStore.connect(url, clock=SystemClock())
-    engine = Engine(store, ids=Uuid7Ids(), request_seconds_max=seconds)
+    # Far longer than a call waits, so that it is the call that is given up; closing waits for its transaction's end.
+    transaction_seconds = min(5 * seconds, 10.0)
+    engine = Engine(store, ids=Uuid7Ids(), request_seconds_max=seconds, transaction_seconds_max=transaction_seconds)
     till = Till(engine, open_sandbox(), seconds=seconds / 2)
     house = House(
         engine=engine,

@@ -62,9 +62,27 @@ def test_a_copy_is_made_once_and_again_when_the_content_changes(site: Path, shar
     made = first.stat().st_ino
     assert binaries._readable(site, MEMBERS, ROOT) == first
     assert first.stat().st_ino == made
-    (site / "wheel.libs" / "library.so").write_text("LIBRARY")
+    library = site / "wheel.libs" / "library.so"
+    written = library.stat().st_mtime_ns
+    library.write_text("LIBRARY")
+    # Within one tick of the machine's clock both were written at the same time.
+    os.utime(library, ns=(written + 1, written + 1))
     assert binaries._readable(site, MEMBERS, ROOT) != first
     assert len(list(shared.iterdir())) == 2
+
+
+def test_what_has_not_changed_is_read_once(site: Path, shared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A wheel is tens of megabytes, and one process may start a hundred servers."""
+    read: list[Path] = []
+    read_bytes = Path.read_bytes
+
+    def counted(path: Path) -> bytes:
+        read.append(path)
+        return read_bytes(path)
+
+    monkeypatch.setattr(Path, "read_bytes", counted)
+    assert len({binaries._readable(site, MEMBERS, ROOT) for _ in range(3)}) == len(list(shared.iterdir())) == 1
+    assert sorted(path.name for path in read) == ["library.so", "program"]
 
 
 def test_a_swept_copy_is_made_whole(site: Path, shared: Path) -> None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
     from earmark import Booking
     from earmark.clock import MovableClock
     from earmark.domain.booking import Booking as Row
+
+
+DUE = 10_000 if os.environ.get("EARMARK_PROOF") else 1_000
 
 
 @pytest.fixture
@@ -128,12 +132,12 @@ async def test_an_agent_outlives_an_outage_and_stops_when_told() -> None:
     assert calls == 3
 
 
-async def test_ten_thousand_due_holds_keep_nobody_waiting_on_sqlite(tmp_path: Path, clock: MovableClock) -> None:
+async def test_many_due_holds_keep_nobody_waiting_on_sqlite(tmp_path: Path, clock: MovableClock) -> None:
     """One writer, small steps: a hold waits for one of them, never for all. How long is printed, not judged."""
     url = f"sqlite:////{str(tmp_path).lstrip('/')}/shop.sqlite3"
     async with Earmark.open(url, clock=clock) as shop:
-        await shop.create("play", name="A play", currency="EUR", seats={f"S{n}": 1 for n in range(12_000)})
-        for first in range(0, 10_000, 1000):
+        await shop.create("play", name="A play", currency="EUR", seats={f"S{n}": 1 for n in range(DUE + DUE // 5)})
+        for first in range(0, DUE, 1000):
             crowd = range(first, first + 1000)
             await asyncio.gather(*(shop.hold("play", buyer=f"b{n}", seats=[f"S{n}"], ttl_seconds=60) for n in crowd))
         clock.advance(60)
@@ -147,10 +151,10 @@ async def test_ten_thousand_due_holds_keep_nobody_waiting_on_sqlite(tmp_path: Pa
         seconds: list[float] = []
         while not sweeping.done():
             began = asyncio.get_running_loop().time()
-            await shop.hold("play", buyer="somebody", seats=[f"S{10_000 + len(seconds)}"])
+            await shop.hold("play", buyer="somebody", seats=[f"S{DUE + len(seconds)}"])
             seconds.append(asyncio.get_running_loop().time() - began)
         await sweeping
-        print(f"\n10000 due holds swept beside {len(seconds)} holds, the slowest in {max(seconds) * 1000:.0f} ms")  # noqa: T201
+        print(f"\n{DUE} due holds swept beside {len(seconds)} holds, the slowest in {max(seconds) * 1000:.0f} ms")  # noqa: T201
         held = [seat for seat in (await shop.map("play")).seats if seat.state == "held"]
         assert len(held) == len(seconds) > 0
         assert await shop.engine.store.find_flaws(limit=1) == []

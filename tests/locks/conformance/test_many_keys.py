@@ -7,7 +7,7 @@ import os
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.locks.conftest import GROUPS, TIMED
+from tests.locks.conftest import GROUPS, PROOF, TIMED, declaring
 
 from earmark.locks import KeysApart, LockBusy, LockLost
 from earmark.locks.ports import Group
@@ -141,6 +141,9 @@ async def test_opposite_orders_never_hang(locks: Locks) -> None:
     await until_nothing_is_left(locks)
 
 
+@pytest.mark.parametrize(
+    "many_place", [name for name in declaring(Group.MANY) if PROOF or name != "sentinel"], indirect=True
+)
 async def test_keys_of_different_tags_are_refused_on_a_cluster_only(many_place: Place, locks: Locks) -> None:
     """No script can touch two slots at once: the error names the keys, and elsewhere there is no such rule."""
     apart = ("event:{aida}:seat:A1", "event:{tosca}:seat:A1")

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import msgspec
+from tests.sqlite_files import make_migrated
 
 from earmark.clock import MovableClock
 from earmark.domain.account import EntryKind
@@ -18,7 +19,6 @@ from earmark.payments.sandbox.house import Sandbox
 from earmark.payments.sandbox.model import Method, Move
 from earmark.payments.sandbox.server import run_in_thread
 from earmark.payments.stripe import StripeGateway
-from earmark.store import sqlite
 from earmark.store.memory import MemoryStore
 from earmark.store.postgres import PostgresStore
 from earmark.store.sqlite import SqliteStore
@@ -219,7 +219,7 @@ async def in_sqlite() -> AsyncIterator[World]:
     clock = MovableClock()
     with tempfile.TemporaryDirectory(prefix="earmark-accounts-") as folder:
         path = Path(folder, "earmark.sqlite3")
-        await sqlite.migrate(path)
+        await make_migrated(path)
         store = await SqliteStore.open(path, clock=clock)
         world = BalanceWorld(store.accounts, clock)
         await world.fill()
