@@ -60,12 +60,24 @@ def standby_url() -> Iterator[str]:
 class Observer:
     """Somebody who never waits for a standby."""
 
-    def __init__(self, connection: Any) -> None:
+    def __init__(self, connection: Any, url: str) -> None:
         self.connection = connection
+        self._url = url
 
     async def lose_standby(self) -> None:
         """From now on commits wait for a standby that is not there."""
         await self._set("'nobody_here'")
+        # The checkpointer tells all sessions of it, some time after this one has seen the setting: a commit shows it.
+        probe = await asyncpg.connect(self._url)
+        pid, hangs = probe.get_server_pid(), False
+        while not hangs:
+            commit = asyncio.ensure_future(probe.execute("SELECT pg_logical_emit_message(true, 'probe', '')"))
+            while not commit.done() and not hangs:
+                hangs = await self.waiting() == pid
+        await self.connection.execute("SELECT pg_terminate_backend($1)", pid)
+        await asyncio.wait({commit})
+        commit.exception()
+        await until(lambda: self.connection.fetchval("SELECT count(*) = 0 FROM pg_stat_activity WHERE pid = $1", pid))
 
     async def find_standby(self) -> None:
         """From now on they wait for none, and those that wait are let go."""
@@ -85,7 +97,7 @@ class Observer:
 async def observer(standby_url: str) -> AsyncIterator[Observer]:
     """For the length of a test, after which nothing waits any more."""
     connection = await asyncpg.connect(standby_url, server_settings={"synchronous_commit": "local"})
-    observer = Observer(connection)
+    observer = Observer(connection, standby_url)
     yield observer
     await observer.find_standby()
     await until(lambda: connection.fetchval(BACKENDS.replace("count(*)", "count(*) = 0")))

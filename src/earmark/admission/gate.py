@@ -145,7 +145,8 @@ class Gate:
         """The store granted it, for so long: Redis refuses the next request for these seats."""
         if passed is not None:
             self._doubts.decided(passed.event_id, passed.seats)
-            self._learn(passed, seconds=seconds)
+            # Not remembered here: another server may release the seats, and then they are free at once.
+            self._hints.forget(_refs(passed.event_id, passed.seats))
             self._turn_to_hints(passed, passed.names, seconds)
 
     def leave(
@@ -210,7 +211,9 @@ class Gate:
             return None
         if answer == 0:
             self.counts.admitted += 1
-            self._learn(passed, seconds=self._ttl_seconds)
+            # The next request of this process need not travel to Redis to hear of a mark that is its own process's.
+            for seat in passed.seats:
+                self._hints.learn(passed.event_id, seat, owner=passed.token, seconds=self._ttl_seconds)
             return passed
         return self._judge(passed, answer)
 
@@ -233,11 +236,6 @@ class Gate:
             return None
         self.counts.refused += 1
         return Busy(list(busy))
-
-    def _learn(self, passed: Pass, *, seconds: float) -> None:
-        """What Redis would say of these seats now: the next request of this process need not travel there."""
-        for seat in passed.seats:
-            self._hints.learn(passed.event_id, seat, owner=passed.token, seconds=seconds)
 
     def _turn_to_hints(self, passed: Pass, names: tuple[str, ...], seconds: float, *, owner: int | None = None) -> None:
         # The store began to count after the pass was given: a hint that counts from the pass never outlives its hold.

@@ -1,8 +1,8 @@
 """What this process remembers of the marks and hints in Redis, so that a stampede on sold seats does not travel there.
 
-It remembers the hints that Redis told it of, and what its own requests have in flight or were granted. Each for a
-moment only, never past its own end, and no longer than until a request of this process changes what it tells of. What
-another process changes is learnt of when the moment is over.
+It remembers the hints that Redis told it of, and what its own requests have in flight. Each for a moment only, never
+past its own end, and no longer than until a request of this process changes what it tells of. What another process
+changes is learnt of when the moment is over.
 """
 
 from __future__ import annotations
