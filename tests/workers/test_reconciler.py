@@ -15,6 +15,7 @@ from earmark.domain.payment import PaymentState
 from earmark.engine.asks import Actor, Pay
 from earmark.engine.engine import Engine
 from earmark.engine.gateway import GatewaySilent
+from earmark.engine.reconciliation import SILENT_SECONDS
 from earmark.engine.teller import Teller
 from earmark.library import Earmark
 from earmark.store.memory import MemoryStore
@@ -247,10 +248,10 @@ async def test_a_gateway_whose_payments_were_settled_elsewhere_is_not_called_sil
     reconciler = await silent_and_settled_elsewhere(town, clock)
     queue = town.teller._queues._queues["scripted"]
     moment = queue._unanswered_at
-    queue._clock = lambda: moment + 59.0
+    queue._clock = lambda: moment + SILENT_SECONDS - 1
     with pytest.raises(RoundFailed, match="scripted"):
         await reconciler.act()
-    queue._clock = lambda: moment + 60.0
+    queue._clock = lambda: moment + SILENT_SECONDS
     await reconciler.act()
     assert town.teller.silent_gateways == []
 
@@ -260,7 +261,7 @@ async def test_one_more_call_without_an_answer_and_the_gateway_is_silent_again(t
     reconciler = await silent_and_settled_elsewhere(town, clock)
     queue = town.teller._queues._queues["scripted"]
     moment = queue._unanswered_at
-    queue._clock = lambda: moment + 60.0
+    queue._clock = lambda: moment + SILENT_SECONDS
     await town.open_more("scripted")
     clock.advance(60)
     with pytest.raises(RoundFailed, match="scripted"):

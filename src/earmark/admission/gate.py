@@ -209,6 +209,10 @@ class Gate:
             passed.line.failed()
             self.counts.bypassed += 1
             return None
+        except asyncio.CancelledError:
+            # Heard and not yet read: no amends are owed for it. Else they are, and to leave once more does no harm.
+            self.leave(passed)
+            raise
         if answer == 0:
             self.counts.admitted += 1
             # The next request of this process need not travel to Redis to hear of a mark that is its own process's.

@@ -235,7 +235,7 @@ class BestSeats:
         chosen = await self._search(seen, offered=offered, wishes=wishes)
         for wanted, found in zip(batch, chosen, strict=True):
             if not wanted.offer.done():
-                self._tell(house, wanted, found, avoided=avoided)
+                self._tell(house, wanted, found)
 
     async def _search(
         self, seen: SeatMap, *, offered: frozenset[SeatId], wishes: Sequence[Wish]
@@ -247,15 +247,16 @@ class BestSeats:
             return await asyncio.to_thread(_search, seen, offered=offered, wishes=wishes)
 
     @staticmethod
-    def _tell(house: _House, wanted: _Wanted, found: Offer | NoneAvailable, *, avoided: frozenset[SeatId]) -> None:
+    def _tell(house: _House, wanted: _Wanted, found: Offer | NoneAvailable) -> None:
         if isinstance(found, NoneAvailable):
             wanted.offer.set_exception(found)
         elif found.seats is not None:
             house.offered.update(found.seats)
             wanted.offer.set_result(found.seats)
         elif house.offered:
+            wanted.avoid = frozenset()
             house.parked.append(wanted)
-        elif avoided:
+        elif wanted.avoid:
             wanted.offer.set_exception(_OnlyAvoided())
         else:
             # All that was on offer was decided during the search: the next reading shows how.

@@ -57,6 +57,8 @@ class Questions(Generic[Q, R]):
             del self._waiting[:BATCH_MAX]
             if batch:
                 await self._answer(batch)
+                # Those that were answered run now, and what they ask next is in the next batch.
+                await asyncio.sleep(0)
 
     async def _answer(self, batch: list[tuple[Q, asyncio.Future[R]]]) -> None:
         try:

@@ -12,7 +12,7 @@ import contextlib
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
-from earmark.domain.payment import LEASE_SECONDS
+from earmark.domain.payment import WAIT_SECONDS_MAX
 from earmark.engine.gateway import GatewaySilent
 
 if TYPE_CHECKING:
@@ -28,9 +28,9 @@ AT_ONCE_MAX = 8
 """How many payments of one gateway are driven at the same time."""
 SILENT_AFTER = 3
 """So many calls in a row without an answer, and the gateway is taken to be silent."""
-SILENT_SECONDS = 2.0 * LEASE_SECONDS
-"""For so long after the last of them. While payments are due a silent gateway is called more often than that; if none
-is due, because callbacks or another process have settled them, no call of this process could find that it is back."""
+SILENT_SECONDS = 2.0 * WAIT_SECONDS_MAX
+"""For so long after the last of them: a payment that is open is due again sooner than that. If none is open, because
+callbacks or another process have settled them, no call of this process could find that the gateway is back."""
 
 
 class Claim(Protocol):

@@ -7,6 +7,7 @@ for all requests that wait. Only a request whose key is known goes on to the tra
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -15,6 +16,7 @@ from earmark.domain.ids import BookingId
 from earmark.domain.journal import Key, Memory
 from earmark.domain.payment import payment_id_for
 from earmark.engine.asks import Replayed
+from earmark.engine.desk import TWIN_DELAY_SECONDS
 from earmark.engine.questions import Questions
 from earmark.errors import IdempotencyMismatch
 
@@ -62,7 +64,7 @@ class KnownKeys:
         """The answer that this request got before; None if it never got one."""
         if not await self.know(memo.key):
             return None
-        memory = (await recall(self._store, memo.key, within=within)).memory
+        memory = await self._read(memo.key, within=within)
         if memory is None:
             return None
         if memory.request_hash != memo.request_hash:
@@ -72,6 +74,14 @@ class KnownKeys:
     async def close(self) -> None:
         """Finish what was asked."""
         await self._questions.close()
+
+    async def _read(self, key: Key, *, within: float) -> Memory | None:
+        """What a known key remembers. While another request has it claimed, wait: the caller's deadline bounds that."""
+        while True:
+            found = await recall(self._store, key, within=within)
+            if found.memory is not None or not found.busy:
+                return found.memory
+            await asyncio.sleep(TWIN_DELAY_SECONDS)
 
     async def _are_known(self, keys: Sequence[Key]) -> list[bool]:
         known = await self._store.known_keys(keys)

@@ -37,19 +37,13 @@ async def find_busy(connection: Any, wanted: Wanted, *, sql: Mapping[str, str]) 
     totals, pools, seats = sorted(wanted.totals), sorted(wanted.pools), sorted(wanted.seats)
     if not (wanted.bookings or totals or pools or seats):
         return {}
-    # To lock the free ones for a moment writes to the log: a commit would flush that, and wait for a standby.
-    scope = connection.transaction()
-    await scope.start()
-    try:
-        found = await connection.fetchrow(
-            sql["find_busy"],
-            list(wanted.bookings),
-            *rows.columns(totals, width=2),
-            *rows.columns(pools, width=2),
-            *rows.columns(seats, width=2),
-        )
-    finally:
-        await scope.rollback()
+    found = await connection.fetchrow(
+        sql["find_busy"],
+        list(wanted.bookings),
+        *rows.columns(totals, width=2),
+        *rows.columns(pools, width=2),
+        *rows.columns(seats, width=2),
+    )
     busy: set[Row] = {("bookings", booking_id) for booking_id in found["bookings"]}
     busy |= {("totals", totals[n - 1]) for n in found["totals"]}
     busy |= {("pools", pools[n - 1]) for n in found["pools"]}

@@ -47,8 +47,8 @@ class Connection(asyncpg.Connection):  # type: ignore[misc]  # asyncpg ships no 
         spread = random.uniform(0.8, 1.0)  # noqa: S311 (nothing secret)
         self.good_until = asyncio.get_running_loop().time() + AGE_SECONDS_MAX * spread
         self.generation = 0
-        self.server: object = self._transport.get_extra_info("peername")
-        """The address that answered: of several hosts, or of a name that has moved, it says which server this is."""
+        self.server: object = None
+        """When the server that answered was started: one server has one such time, at however many addresses."""
 
 
 class Connections:
@@ -171,7 +171,9 @@ class Connections:
                 return
             with contextlib.suppress(*SILENT_OR_STOPPED):
                 async with asyncio.timeout(ANSWER_SECONDS_MAX), self.borrow() as connection:
-                    await self.abandoned.recount(connection.fetch, believed=believed)
+                    # A connection to a former server knows nothing of the backends on this one.
+                    if connection.server == self.abandoned.server:
+                        await self.abandoned.recount(connection.fetch, believed=believed)
             self._checked_at = loop.time()
 
     async def _connect(self, *_: object, **options: Any) -> Any:
@@ -199,6 +201,10 @@ class Connections:
     async def _examine(self, connection: Any) -> None:
         _keep_alive(connection)
         connection.generation = self._generation
+        if not self._pgbouncer:
+            (said,) = await connection.fetch(self._sql["which_server"])
+            check_isolation(said["isolation"])
+            connection.server = said["started_at"]
         self.abandoned.meet(connection.server)
         if self._is_crowded:
             self._connecting -= 1
@@ -209,8 +215,6 @@ class Connections:
                 self._connecting += 1
             if crowded:
                 raise _crowded(len(self.abandoned))
-        if not self._pgbouncer:
-            check_isolation(await connection.fetchval("SHOW default_transaction_isolation"))
 
 
 def check_isolation(isolation: str) -> None:

@@ -17,7 +17,7 @@ from earmark.store.postgres.outages import SILENT
 
 HOST_SECONDS_MAX = 2.0
 """For each host of an address that names several."""
-LONE_HOST_SECONDS = (2.0, 3.0, 5.0)
+LONE_HOST_SECONDS = (2.0, 8.0)
 """For each attempt to connect to the only host. The operating system repeats a packet that a partition swallowed after
 1, 2, 4 and then 8 s more; a new attempt sends one at once. Each has longer than the one before, for slow servers."""
 READ_WRITE = "read-write"

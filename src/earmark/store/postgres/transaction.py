@@ -125,8 +125,10 @@ class PostgresTransaction(MoneySteps):
             found = await self._fetch("lock_due_of_pool", self._now, limit, pool.event_id, pool.pool_id)
         elif buyer is not None:
             found = await self._fetch("lock_due_of_buyer", self._now, limit, event_id, buyer)
+        elif skip:
+            found = await self._fetch("lock_due_behind", self._now, limit, skip)
         else:
-            found = await self._fetch("lock_due", self._now, limit, skip)
+            found = await self._fetch("lock_due", self._now, limit)
         return [rows.booking(row) for row in found]
 
     async def has_due(self, within: PoolRef | TotalRef) -> bool:

@@ -74,7 +74,18 @@ SELECT id, event_id, buyer, live, state, lines, total, currency, created_at, exp
        ended_at, payment_id, payment_method, version
   FROM bookings
  WHERE state = 'held' AND expires_at <= $1
- ORDER BY expires_at LIMIT $2 OFFSET $3 FOR NO KEY UPDATE SKIP LOCKED;
+ ORDER BY expires_at LIMIT $2 FOR NO KEY UPDATE SKIP LOCKED;
+
+-- name: lock_due_behind
+-- The same behind the first so many, which are not locked: rows that OFFSET passes over in a locking query are. The guard
+-- stands in the locking query again, for what the subselect saw may have moved.
+SELECT id, event_id, buyer, live, state, lines, total, currency, created_at, expires_at, paying_until, confirmed_at,
+       ended_at, payment_id, payment_method, version
+  FROM bookings
+ WHERE id = ANY (ARRAY (SELECT due.id FROM bookings due WHERE due.state = 'held' AND due.expires_at <= $1
+                         ORDER BY due.expires_at LIMIT $2 OFFSET $3))
+   AND state = 'held' AND expires_at <= $1
+ ORDER BY expires_at FOR NO KEY UPDATE SKIP LOCKED;
 
 -- name: lock_due_of_buyer
 -- Before a buyer is told that the limit is reached: what has lapsed does not count.
@@ -105,7 +116,8 @@ SELECT EXISTS (SELECT 1 FROM bookings
 
 -- name: find_busy
 -- Which of these rows another transaction has locked: they exist, and cannot be locked at once. What can be is let go of
--- with the end of this statement, which waits for nothing.
+-- with the end of this statement, which waits for nothing. Locking them writes to PostgreSQL's log; its commit neither
+-- flushes that nor waits for a standby.
 WITH bookings_free AS MATERIALIZED (
     SELECT b.id FROM bookings b WHERE b.id = ANY ($1::uuid[]) FOR NO KEY UPDATE SKIP LOCKED
 ), totals_free AS MATERIALIZED (
@@ -128,7 +140,8 @@ SELECT ARRAY (SELECT b.id FROM bookings b WHERE b.id = ANY ($1::uuid[])
                WHERE NOT EXISTS (SELECT 1 FROM pools_free f WHERE f.event_id = r.event_id AND f.id = r.id)) AS pools,
        ARRAY (SELECT r.n::integer FROM unnest($6::text[], $7::text[]) WITH ORDINALITY AS r (event_id, id, n)
                 JOIN seats s ON s.event_id = r.event_id AND s.id = r.id
-               WHERE NOT EXISTS (SELECT 1 FROM seats_free f WHERE f.event_id = r.event_id AND f.id = r.id)) AS seats;
+               WHERE NOT EXISTS (SELECT 1 FROM seats_free f WHERE f.event_id = r.event_id AND f.id = r.id)) AS seats,
+       set_config('synchronous_commit', 'off', true);
 
 -- name: take_payments
 -- One outside payment, one booking: who does not come back was too late.
@@ -279,6 +292,10 @@ SELECT pg_is_in_recovery() AS standby, current_setting('transaction_read_only') 
        (SELECT count(*) FROM pg_stat_activity
          WHERE datname = current_database() AND wait_event = 'SyncRep'
            AND state_change < clock_timestamp() - $1::interval) AS hanging;
+
+-- name: which_server
+-- Which server a new connection has met, and whether its transactions are what every guarded write was written for.
+SELECT pg_postmaster_start_time() AS started_at, current_setting('default_transaction_isolation') AS isolation;
 
 -- name: lock_table
 -- How many locks PostgreSQL has room for, in all sessions together.
