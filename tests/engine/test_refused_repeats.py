@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
-from tests.races.asks import a_hold, a_play
+from tests.races.asks import EVENT, IDS, SHOP, a_hold, a_play
 from tests.races.drafts import memo
 
 from earmark.clock import MovableClock
 from earmark.domain.ids import SeatId
 from earmark.domain.policy import Policy
 from earmark.engine.admission import Busy
-from earmark.engine.asks import Decided, Hold, Replayed
+from earmark.engine.asks import Change, Decided, Hold, Replayed
 from earmark.engine.engine import Engine
-from earmark.errors import IdempotencyMismatch, LimitExceeded, Refusal, SeatsTaken, SeatUnknown
+from earmark.errors import IdempotencyMismatch, LimitExceeded, Refusal, SaleClosed, SeatsTaken, SeatUnknown
 from earmark.store.memory import MemoryStore
 from earmark.uuids import Uuid7Ids
 
@@ -120,6 +121,17 @@ async def test_admission_hears_that_a_hold_could_never_be_granted(
     with pytest.raises(error):
         await engine.hold(a_hold(*seats))
     assert gate.hopeless == [True]
+
+
+async def test_admission_hears_of_no_fault_where_the_refusal_is_transient(engine: Engine, gate: Gate) -> None:
+    """The control: the sale opens later, and then the same request may be granted."""
+    opens_at = datetime.now(UTC) + timedelta(hours=1)
+    change = Change(actor=SHOP, entry_id=IDS.entry_id(), event_id=EVENT, fields={"sale_opens_at": opens_at})
+    await engine.change(change)
+    with pytest.raises(SaleClosed) as refused:
+        await engine.hold(a_hold("A1"))
+    assert refused.value.transient
+    assert gate.hopeless == [False]
 
 
 async def test_admission_hears_of_no_fault_where_the_seat_was_taken(engine: Engine, gate: Gate) -> None:

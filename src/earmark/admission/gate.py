@@ -160,7 +160,7 @@ class Gate:
 
         `taken` says which of the seats have an owner and for how many seconds, and `owners` who, where the store said
         so: these become hints, or a sold seat would send one request after the other to the store. `hopeless` says that
-        the store refused it for another reason: for a moment, requests of this buyer mark nothing.
+        the store refused it for good, for another reason: for a moment, requests of this buyer mark nothing.
         """
         if passed is None:
             return

@@ -105,10 +105,10 @@ class Doubts:
 
 
 class Distrusted:
-    """Buyers whose last hold was refused by the store for another reason than its seats.
+    """Buyers of whom the store refused a hold in the last seconds, for good and for another reason than its seats.
 
-    For a moment their requests mark no seats: a buyer who asks again and again for what could never be granted (more
-    than a limit allows, an unknown seat) would otherwise keep others from a hundred seats at a time.
+    Their requests mark no seats: a buyer who asks again and again for what the store refuses anyway (more than a limit
+    allows, an unknown seat) would otherwise keep others from a hundred seats at a time.
     """
 
     def __init__(

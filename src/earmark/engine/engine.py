@@ -170,7 +170,7 @@ class Engine:
             admission.leave(passed, taken=taken.lapses, owners=taken.owners)
             raise
         except BaseException as broken:
-            admission.leave(passed, hopeless=isinstance(broken, Refusal))
+            admission.leave(passed, hopeless=isinstance(broken, Refusal) and not broken.transient)
             raise
         if isinstance(answer, Decided):
             left = (answer.value.expires_at - answer.now).total_seconds()
