@@ -64,7 +64,7 @@ class Hints:
 
 
 class Doubts:
-    """How long seats have been refused without the store being asked: whatever Redis says, that has a bound.
+    """How long seats have been refused since the store last said whose they are: whatever Redis says, that has a bound.
 
     A server whose data is wrong in the right shape (a restored copy, a bug of ours) could refuse a free seat for ever.
     So every so often one request for a refused seat is let through to the store, which knows.
@@ -123,7 +123,7 @@ class Distrusted:
         return len(self._until)
 
     def add(self, event_id: EventId, buyer: Buyer) -> None:
-        """From now on, for so long."""
+        """Distrust this buyer at this event for `seconds`."""
         self._until.pop((event_id, buyer), None)
         if len(self._until) >= self._buyers_max:
             self._until.popitem(last=False)

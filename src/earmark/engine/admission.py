@@ -23,7 +23,6 @@ class Busy:
         self.seats = seats
 
     def __await__(self) -> Generator[None, None, Self]:
-        """At once."""
         yield from ()
         return self
 

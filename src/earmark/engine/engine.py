@@ -152,7 +152,7 @@ class Engine:
             # be older than a sale at another server.
             if key is None:
                 await asyncio.sleep(0)  # A client that asks again and again leaves the event loop to others.
-            elif key in self._deciding or await self._known_keys.know(key):
+            elif key in self._deciding or await self._known_keys.is_known(key):
                 return await self._holds.submit(ask, within=within)
             raise SeatsTaken(seats=passed.seats, transient=True)
         if key is None or key in self._deciding:

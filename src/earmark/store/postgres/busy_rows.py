@@ -37,7 +37,8 @@ async def find_busy(connection: Any, wanted: Wanted, *, sql: Mapping[str, str]) 
     totals, pools, seats = sorted(wanted.totals), sorted(wanted.pools), sorted(wanted.seats)
     if not (wanted.bookings or totals or pools or seats):
         return {}
-    # To lock the free ones for a moment writes to the log: a commit would flush that, and wait for a standby.
+    # Locking the free rows writes to PostgreSQL's log. A commit would flush it and wait for a standby; a rollback does
+    # not.
     scope = connection.transaction()
     await scope.start()
     try:
