@@ -237,7 +237,7 @@ async def test_a_buyer_whose_hold_could_never_be_granted_marks_nothing_for_a_whi
 
 
 async def test_a_buyer_who_was_merely_too_late_is_trusted(gate: Gate) -> None:
-    """The control: refused because of the seats, the same request marks them again."""
+    """The control: a request that was not called hopeless marks its seats again."""
     late = Buyer("late")
     gate.leave(await passed(gate.admit(EVENT, seats("A1", "A2"), buyer=late)))
     await until_true(lambda: is_free(gate, "A1"))

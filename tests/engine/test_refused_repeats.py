@@ -70,6 +70,17 @@ async def told(engine: Engine, *asks: Hold) -> list[Any]:
     return list(await asyncio.gather(*(engine.hold(ask) for ask in asks), return_exceptions=True))
 
 
+@pytest.fixture
+def nothing_committed(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The store knows no key: it commits without a wait, and would else know that of a hold that is being decided."""
+
+    async def none_yet(*_: object) -> list[object]:
+        return []
+
+    monkeypatch.setattr(engine.store, "known_keys", none_yet)
+
+
+@pytest.mark.usefixtures("nothing_committed")
 async def test_a_twin_of_a_hold_that_is_being_decided_gets_its_answer(engine: Engine) -> None:
     """No record of the key is committed yet, and the seat that it is refused for is its own."""
     first, twin = await told(engine, a_hold("A1", memo=memo("k")), a_hold("A1", memo=memo("k")))
@@ -78,13 +89,11 @@ async def test_a_twin_of_a_hold_that_is_being_decided_gets_its_answer(engine: En
     assert twin.memory == first.memory
 
 
-async def test_a_twin_that_nobody_remembered_would_be_refused(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The control: without the keys that are being decided, the store knows nothing of the first yet."""
-
-    async def none_yet(*_: object) -> list[object]:
-        return []
-
-    monkeypatch.setattr(engine.store, "known_keys", none_yet)
+@pytest.mark.usefixtures("nothing_committed")
+async def test_control_without_the_keys_being_decided_a_twin_is_refused(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The control: without the keys that are being decided, the twin is refused."""
     monkeypatch.setattr(engine, "_deciding", _Forgetful())
     first, twin = await told(engine, a_hold("A1", memo=memo("k")), a_hold("A1", memo=memo("k")))
     assert isinstance(first, Decided)
