@@ -207,7 +207,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     ] = 5.0
 
     admission_ttl_seconds: Annotated[
-        float, About("how long a mark or a hint in Redis lives at most", least=0.1, most=5)
+        float,
+        About(
+            "how long a mark or a hint in Redis lives at most; also how long a buyer's holds mark no seats after one "
+            "was refused for good, for another reason than its seats",
+            least=0.1,
+            most=5,
+        ),
     ] = 5.0
     admission_timeout_seconds: Annotated[
         float, About("how long a hold waits for Redis before it passes without", least=0.001, most=60)

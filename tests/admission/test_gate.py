@@ -225,6 +225,19 @@ async def test_the_gate_counts_what_it_did(gate: Gate) -> None:
     assert (gate.counts.admitted, gate.counts.refused, gate.counts.bypassed) == (1, 1, 0)
 
 
+async def test_a_request_that_is_cancelled_as_its_answer_comes_leaves_its_marks(gate: Gate) -> None:
+    """Redis let it pass, and no other part of the process would ever take the marks away."""
+    landed: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+    first = await passed(gate.admit(EVENT, seats("A1")))
+    hearing = asyncio.create_task(gate._hear(first, landed))
+    await asyncio.sleep(0)
+    landed.set_result(0)
+    hearing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await hearing
+    await until_true(lambda: is_free(gate, "A1"))
+
+
 async def test_a_buyer_whose_hold_could_never_be_granted_marks_nothing_for_a_while(gate: Gate) -> None:
     """A claim above the limit, asked again and again, keeps no other buyer from these seats."""
     greedy = Buyer("greedy")
@@ -237,7 +250,7 @@ async def test_a_buyer_whose_hold_could_never_be_granted_marks_nothing_for_a_whi
 
 
 async def test_a_buyer_who_was_merely_too_late_is_trusted(gate: Gate) -> None:
-    """The control: refused because of the seats, the same request marks them again."""
+    """The control: a request that was not called hopeless marks its seats again."""
     late = Buyer("late")
     gate.leave(await passed(gate.admit(EVENT, seats("A1", "A2"), buyer=late)))
     await until_true(lambda: is_free(gate, "A1"))

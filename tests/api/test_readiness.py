@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from earmark.api.door import House
 
 
-class Questions:
+class ReadyStore:
     """What the store is asked, and says."""
 
     def __init__(self) -> None:
@@ -53,18 +53,26 @@ def now(house: House) -> Time:
 
 
 @pytest.fixture
-def store(house: House, monkeypatch: pytest.MonkeyPatch) -> Questions:
+def store(house: House, monkeypatch: pytest.MonkeyPatch) -> ReadyStore:
     """The store of the house, as far as readiness goes."""
-    questions = Questions()
-    monkeypatch.setattr(house.engine.store, "check_ready", questions.answer)
-    return questions
+    store = ReadyStore()
+    monkeypatch.setattr(house.engine.store, "check_ready", store.answer)
+    return store
 
 
 async def probe(client: httpx2.AsyncClient) -> int:
     return (await client.get("/readyz")).status_code
 
 
-async def test_a_crowd_of_probes_asks_the_store_once(stranger: httpx2.AsyncClient, store: Questions, now: Time) -> None:
+async def refusal(client: httpx2.AsyncClient) -> tuple[int, str]:
+    """The status, and the code: a question without an answer is refused by another one."""
+    told = await client.get("/readyz")
+    return told.status_code, told.json()["code"]
+
+
+async def test_a_crowd_of_probes_asks_the_store_once(
+    stranger: httpx2.AsyncClient, store: ReadyStore, now: Time
+) -> None:
     """Those that come together wait for one question, and those within a second get its answer."""
     store.may_answer.clear()
     crowd = [asyncio.ensure_future(probe(stranger)) for _ in range(50)]
@@ -80,7 +88,7 @@ async def test_a_crowd_of_probes_asks_the_store_once(stranger: httpx2.AsyncClien
 
 
 async def test_control_probes_that_share_no_answer_ask_the_store_each(
-    stranger: httpx2.AsyncClient, store: Questions, monkeypatch: pytest.MonkeyPatch
+    stranger: httpx2.AsyncClient, store: ReadyStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each with several statements, on the connections of readers."""
     monkeypatch.setattr(Readiness, "_shared", lambda _: None)
@@ -89,7 +97,7 @@ async def test_control_probes_that_share_no_answer_ask_the_store_each(
 
 
 async def test_a_store_that_goes_away_and_comes_back_is_seen_a_second_later(
-    stranger: httpx2.AsyncClient, store: Questions, now: Time
+    stranger: httpx2.AsyncClient, store: ReadyStore, now: Time
 ) -> None:
     """A no is shared as a yes is, and for no longer."""
     assert await probe(stranger) == 200
@@ -102,24 +110,36 @@ async def test_a_store_that_goes_away_and_comes_back_is_seen_a_second_later(
     assert await probe(stranger) == 200
 
 
-async def test_a_server_that_stops_says_so_at_once(
-    house: House, stranger: httpx2.AsyncClient, store: Questions, now: Time
+@pytest.mark.usefixtures("now")
+async def test_a_server_that_stops_gives_no_answer_of_a_moment_ago(
+    house: House, stranger: httpx2.AsyncClient, store: ReadyStore
 ) -> None:
-    """The answer of a moment ago is not asked for, nor is one that is under way believed."""
+    """Though the store has just said yes, and probes share that answer."""
+    assert await probe(stranger) == 200
+    assert await probe(stranger) == 200
+    house.drain.begin()
+    assert await refusal(stranger) == (503, "stopping")
+    assert store.asked == 1
+
+
+async def test_a_server_that_stops_says_so_at_once(
+    house: House, stranger: httpx2.AsyncClient, store: ReadyStore, now: Time
+) -> None:
+    """A question that is under way is not waited for, and its answer is not believed."""
     assert await probe(stranger) == 200
     now.now += 1.0
     store.begun.clear()
     store.may_answer.clear()
-    waiting = asyncio.ensure_future(probe(stranger))
+    waiting = asyncio.ensure_future(refusal(stranger))
     await store.begun.wait()
     house.drain.begin()
-    assert await probe(stranger) == 503
+    assert await refusal(stranger) == (503, "stopping")
     store.may_answer.set()
-    assert await waiting == 503
+    assert await waiting == (503, "stopping")
 
 
 async def test_a_question_that_hangs_is_not_waited_for_by_all(
-    stranger: httpx2.AsyncClient, store: Questions, now: Time
+    stranger: httpx2.AsyncClient, store: ReadyStore, now: Time
 ) -> None:
     """It may hang on a dead connection; once the store answers others, the server is ready."""
     store.may_answer.clear()
@@ -132,7 +152,7 @@ async def test_a_question_that_hangs_is_not_waited_for_by_all(
     hanging.cancel()
 
 
-async def test_a_probe_that_goes_away_leaves_the_question_to_the_others(store: Questions) -> None:
+async def test_a_probe_that_goes_away_leaves_the_question_to_the_others(store: ReadyStore) -> None:
     """Also the one that came first."""
     readiness = Readiness()
     store.may_answer.clear()
@@ -145,7 +165,7 @@ async def test_a_probe_that_goes_away_leaves_the_question_to_the_others(store: Q
     assert store.asked == 1
 
 
-async def test_closing_leaves_no_question_under_way(store: Questions) -> None:
+async def test_closing_leaves_no_question_under_way(store: ReadyStore) -> None:
     """Not even one that hangs."""
     readiness = Readiness()
     store.may_answer.clear()

@@ -12,6 +12,7 @@ from earmark.domain.ids import EventId
 from earmark.domain.journal import Key
 from earmark.domain.machine import State
 from earmark.engine.asks import Ask, Decided, Memo, Replayed
+from earmark.engine.replay import KnownKeys
 from earmark.errors import (
     BookingResolved,
     EventExists,
@@ -321,3 +322,17 @@ async def test_a_plain_read_says_which_keys_remember_an_answer(shop: Shop, memo:
     asked = [others, used.key, refused.key, unusual, used.key]
     assert set(await shop.store.known_keys(asked)) == {used.key}
     assert not await shop.store.known_keys([])
+
+
+async def test_a_known_key_that_another_request_has_claimed_is_waited_for(shop: Shop, memo: Memos) -> None:
+    """A repeat of a best-available hold that is looked up twice at once is no new request for it."""
+    await shop.create()
+    used = memo("used")
+    first = await shop.engine.hold(shop.ask_hold("ada", "A1", memo=used))
+    keys = KnownKeys(shop.store)
+    told = await asyncio.gather(*(keys.answer(used, within=5) for _ in range(8)))
+    assert [answer.memory for answer in told if answer] == [memory_of(first)] * 8
+    with pytest.raises(IdempotencyMismatch):
+        await keys.answer(memo("used", request=b"another"), within=5)
+    assert await keys.answer(memo("unused"), within=5) is None
+    await keys.close()

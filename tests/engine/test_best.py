@@ -179,7 +179,7 @@ async def test_seats_that_another_request_is_being_given_are_not_chosen_again_at
 
 
 async def test_where_only_avoided_seats_are_left_they_are_tried_again(engine: Engine, ids: Uuid7Ids) -> None:
-    """They may come back: it ends with the seats, or with a refusal that says so, and never hangs."""
+    """The avoided seats are tried again in the round after, and held once they are free."""
     tries = 0
 
     async def free_in_the_end(one: Hold) -> Answer:
@@ -193,3 +193,21 @@ async def test_where_only_avoided_seats_are_left_they_are_tried_again(engine: En
     answer = await chooser(engine, free_in_the_end).hold(ask(ids), Wish(count=everything), within=PATIENCE)
     assert isinstance(answer, Decided)
     assert tries == 3
+
+
+async def test_where_only_avoided_seats_are_left_and_stay_taken_that_is_said(engine: Engine, ids: Uuid7Ids) -> None:
+    """Every other round avoids them, and after the last round the refusal says that it may succeed later."""
+    tried: list[tuple[SeatId, ...]] = []
+
+    async def too_late(one: Hold) -> Answer:
+        tried.append(one.seats)
+        raise SeatsTaken(seats=one.seats, transient=True)
+
+    everything = {on_map.seat.id for on_map in (await engine.store.read_map(EVENT)).seats}
+    best = chooser(engine, too_late)
+    with pytest.raises(SeatsTaken) as refused:
+        await best.hold(ask(ids), Wish(count=len(everything)), within=PATIENCE)
+    assert refused.value.transient
+    assert set(refused.value.seats) == everything
+    assert len(tried) == ROUNDS_MAX // 2
+    assert not best._houses

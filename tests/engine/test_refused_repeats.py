@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
-from tests.races.asks import a_hold, a_play
+from tests.races.asks import EVENT, IDS, SHOP, a_hold, a_play
 from tests.races.drafts import memo
 
 from earmark.clock import MovableClock
 from earmark.domain.ids import SeatId
 from earmark.domain.policy import Policy
 from earmark.engine.admission import Busy
-from earmark.engine.asks import Decided, Hold, Replayed
+from earmark.engine.asks import Change, Decided, Hold, Replayed, SeatPatch
 from earmark.engine.engine import Engine
-from earmark.errors import IdempotencyMismatch, LimitExceeded, Refusal, SeatsTaken, SeatUnknown
+from earmark.errors import IdempotencyMismatch, LimitExceeded, Refusal, SaleClosed, SeatsTaken, SeatUnknown
 from earmark.store.memory import MemoryStore
 from earmark.uuids import Uuid7Ids
 
@@ -69,6 +70,17 @@ async def told(engine: Engine, *asks: Hold) -> list[Any]:
     return list(await asyncio.gather(*(engine.hold(ask) for ask in asks), return_exceptions=True))
 
 
+@pytest.fixture
+def nothing_committed(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The store knows no key: it commits without a wait, and would else know that of a hold that is being decided."""
+
+    async def none_yet(*_: object) -> list[object]:
+        return []
+
+    monkeypatch.setattr(engine.store, "known_keys", none_yet)
+
+
+@pytest.mark.usefixtures("nothing_committed")
 async def test_a_twin_of_a_hold_that_is_being_decided_gets_its_answer(engine: Engine) -> None:
     """No record of the key is committed yet, and the seat that it is refused for is its own."""
     first, twin = await told(engine, a_hold("A1", memo=memo("k")), a_hold("A1", memo=memo("k")))
@@ -77,13 +89,11 @@ async def test_a_twin_of_a_hold_that_is_being_decided_gets_its_answer(engine: En
     assert twin.memory == first.memory
 
 
-async def test_a_twin_that_nobody_remembered_would_be_refused(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The control: without the keys that are being decided, the store knows nothing of the first yet."""
-
-    async def none_yet(*_: object) -> list[object]:
-        return []
-
-    monkeypatch.setattr(engine.store, "known_keys", none_yet)
+@pytest.mark.usefixtures("nothing_committed")
+async def test_control_without_the_keys_being_decided_a_twin_is_refused(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The control: without the keys that are being decided, the twin is refused."""
     monkeypatch.setattr(engine, "_deciding", _Forgetful())
     first, twin = await told(engine, a_hold("A1", memo=memo("k")), a_hold("A1", memo=memo("k")))
     assert isinstance(first, Decided)
@@ -120,6 +130,26 @@ async def test_admission_hears_that_a_hold_could_never_be_granted(
     with pytest.raises(error):
         await engine.hold(a_hold(*seats))
     assert gate.hopeless == [True]
+
+
+async def test_admission_hears_that_a_blocked_seat_was_asked_for(engine: Engine, gate: Gate) -> None:
+    """It is refused as a taken one, and no hold's end brings it back: the seats beside it were marked in vain."""
+    blocked = (SeatPatch(id=SeatId("A2"), blocked=True),)
+    await engine.change(Change(actor=SHOP, entry_id=IDS.entry_id(), event_id=EVENT, seats=blocked))
+    with pytest.raises(SeatsTaken):
+        await engine.hold(a_hold("A1", "A2"))
+    assert gate.hopeless == [True]
+
+
+async def test_admission_hears_of_no_fault_where_the_refusal_is_transient(engine: Engine, gate: Gate) -> None:
+    """The control: the sale opens later, and then the same request may be granted."""
+    opens_at = datetime.now(UTC) + timedelta(hours=1)
+    change = Change(actor=SHOP, entry_id=IDS.entry_id(), event_id=EVENT, fields={"sale_opens_at": opens_at})
+    await engine.change(change)
+    with pytest.raises(SaleClosed) as refused:
+        await engine.hold(a_hold("A1"))
+    assert refused.value.transient
+    assert gate.hopeless == [False]
 
 
 async def test_admission_hears_of_no_fault_where_the_seat_was_taken(engine: Engine, gate: Gate) -> None:

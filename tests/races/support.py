@@ -268,9 +268,10 @@ class Till:
         """Begin one batch, one transaction."""
         return self._begin(self.engine.run(VERBS[type(batch[0])], lambda: batch, draft=True))
 
-    def sweep(self, sweeper: Any = SWEEPER, *, limit: int = 100) -> Till:
+    def sweep(self, sweeper: Any = SWEEPER, **how: int) -> Till:
         """Begin one round of sweeping."""
-        return self._begin(self.store.transact(lambda step: sweeper(step, limit=limit), within=PATIENCE_SECONDS))
+        how = {"limit": 100, **how}
+        return self._begin(self.store.transact(lambda step: sweeper(step, **how), within=PATIENCE_SECONDS))
 
     async def reached(self, place: str, doing: asyncio.Future[Any] | None = None) -> None:
         """Return once it has come this far; fail at once if what it is doing ends before."""

@@ -45,7 +45,7 @@ def leave(connections: Connections, pids: Iterable[int]) -> None:
     """Cut connections in the middle of a call, of which each backend has the process id that the test wants."""
     for pid in pids:
         connection = SimpleNamespace(is_closed=lambda: False, get_server_pid=partial(int, pid), terminate=lambda: None)
-        connection.server = getattr(connections.abandoned, "server", None)
+        connection.server = connections.abandoned.server
         connections.abandon(connection)
 
 
@@ -60,7 +60,7 @@ async def fill(connections: Connections) -> None:
 def little_patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """An answer about them is waited for less long than in a shop."""
     monkeypatch.setattr(counting, "ANSWER_SECONDS_MAX", SECONDS)
-    monkeypatch.setattr(module, "ANSWER_SECONDS_MAX", SECONDS, raising=False)
+    monkeypatch.setattr(module, "ANSWER_SECONDS_MAX", SECONDS)
 
 
 def check_all(connections: Connections) -> list[asyncio.Future[None]]:

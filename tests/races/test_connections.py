@@ -321,7 +321,7 @@ class SwallowingWire(TcpWire):
 async def test_a_lone_host_that_was_silent_is_tried_again(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch, attempts: tuple[float, ...]
 ) -> None:
-    """A new attempt is not in the back-off of the one before. The control: with one attempt there is no database."""
+    """A silent attempt is followed by a new connection. The control: with one attempt there is no database."""
     monkeypatch.setattr(hosts, "LONE_HOST_SECONDS", attempts)
     async with SwallowingWire(postgres_url) as wire:
         if len(attempts) > 1:

@@ -120,6 +120,19 @@ async def test_two_sweepers_share_the_work(either_house: House) -> None:
     assert await either_house.deadlocks() == 0
 
 
+async def test_a_sweep_behind_others_locks_only_what_it_ends(either_house: House) -> None:
+    """Those that it passes over are free for takeovers and for other sweepers meanwhile."""
+    holds = [await either_house.held(f"A{n}", buyer=f"buyer-{n}", units=1) for n in range(1, 5)]
+    either_house.pass_the_end(holds[-1])
+    behind = (await either_house.till("after lock_due")).sweep(limit=2, skip=2)
+    await behind.reached("after lock_due")
+    assert [booking.id for booking in await (await either_house.till()).sweep(limit=4).outcome()] == [
+        booking.id for booking in holds[:2]
+    ]
+    assert {booking.id for booking in await behind.outcome()} == {booking.id for booking in holds[2:]}
+    assert not await either_house.flaws()
+
+
 async def test_sweeper_and_takeover_end_a_hold_once(either_house: House) -> None:
     """Whoever locks first ends it; the other finds it ended, and the seat changes hands once."""
     holds = [await either_house.held(f"A{n}", units=1) for n in (1, 2)]

@@ -87,8 +87,8 @@ class Town:
         await library.create(event, name="A show", currency="EUR", seats=dict.fromkeys([*seats, "B1"], 100))
         return await self._pay_for(seats, event=event, gateway=gateway)
 
-    async def open_more(self, gateway: str) -> None:
-        """One more of them."""
+    async def open_one_more(self, gateway: str) -> None:
+        """Recorded, and never driven, as those of `open_payments`."""
         await self._pay_for(["B1"], event=f"at-{gateway}", gateway=gateway)
 
     async def _pay_for(self, seats: list[str], *, event: str, gateway: str) -> list[PaymentId]:
@@ -262,7 +262,7 @@ async def test_one_more_call_without_an_answer_and_the_gateway_is_silent_again(t
     queue = town.teller._queues._queues["scripted"]
     moment = queue._unanswered_at
     queue._clock = lambda: moment + SILENT_SECONDS
-    await town.open_more("scripted")
+    await town.open_one_more("scripted")
     clock.advance(60)
     with pytest.raises(RoundFailed, match="scripted"):
         await reconciler.act()

@@ -34,9 +34,9 @@ def open_admission(
     """Admission by the Redis at this address, for the event loop that runs now. It connects when it is first used.
 
     `timeout` is how long a request waits for Redis before it passes without; `ttl_seconds` is how long a mark or a
-    hint lives at most; `remember_seconds` is how long this process remembers a hint that it has seen (0: it asks
-    every time). `secret` goes into the hash of buyers, and is the same for all processes on one Redis: where it
-    differs, a buyer's own seat is only told to be taken.
+    hint lives at most; `remember_seconds` is how long this process remembers a hint that it has seen, and what its own
+    requests have in flight (0: it asks every time). `secret` goes into the hash of buyers, and is the
+    same for all processes on one Redis: where it differs, a buyer's own seat is only told to be taken.
     """
     if not 0 < ttl_seconds <= TTL_SECONDS:
         raise SetupError(

@@ -2,7 +2,7 @@
 
     admit ──▶ the seats are marked as in flight, all or none ──▶ the store decides ─┬─ granted: settle ──▶ hints
       │                                                                             └─ otherwise: leave
-      └─ somebody is in flight, or a hint says they are taken: refused, and the store is spared
+      └─ another request is in flight, or a hint says they are taken: refused; the store is asked about the key at most
 
 Nothing is ever sold by what stands in Redis, and nothing is refused for good by it: a refusal from here is transient.
 When Redis is silent, slow, gone or talks nonsense, requests pass as if it were not there. Marks and hints live for
@@ -74,9 +74,10 @@ class Counts(msgspec.Struct):
     refused: int = 0
     """By Redis: somebody is in flight, or there is a hint."""
     remembered: int = 0
-    """Refused by a hint that this process remembered."""
+    """Refused from what this process remembers: a hint that Redis told it of, or a request of its own in flight."""
     bypassed: int = 0
-    """Let through unasked: Redis was not there in time, or was not believed."""
+    """Let through: Redis was not there in time, was not believed, or was not asked because the store has just refused
+    this buyer for good, for another reason than seats."""
     matched: int = 0
     """Let through because a seat may be the buyer's own: the store is asked."""
 
@@ -161,7 +162,7 @@ class Gate:
 
         `taken` says which of the seats have an owner and for how many seconds, and `owners` who, where the store said
         so: these become hints, or a sold seat would send one request after the other to the store. `hopeless` says that
-        the store refused it for another reason: for a moment, requests of this buyer mark nothing.
+        the store refused it for good, for another reason: for a moment, requests of this buyer mark nothing.
         """
         if passed is None:
             return

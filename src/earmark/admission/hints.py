@@ -64,7 +64,7 @@ class Hints:
 
 
 class Doubts:
-    """How long seats have been refused without the store being asked: whatever Redis says, that has a bound.
+    """How long seats have been refused since the store last said whose they are: whatever Redis says, that has a bound.
 
     A server whose data is wrong in the right shape (a restored copy, a bug of ours) could refuse a free seat for ever.
     So every so often one request for a refused seat is let through to the store, which knows.
@@ -105,10 +105,10 @@ class Doubts:
 
 
 class Distrusted:
-    """Buyers whose last hold was refused by the store for another reason than its seats.
+    """Buyers of whom the store refused a hold in the last seconds, for good and for another reason than its seats.
 
-    For a moment their requests mark no seats: a buyer who asks again and again for what could never be granted (more
-    than a limit allows, an unknown seat) would otherwise keep others from a hundred seats at a time.
+    Their requests mark no seats: a buyer who asks again and again for what the store refuses anyway (more than a limit
+    allows, an unknown seat) would otherwise keep others from a hundred seats at a time.
     """
 
     def __init__(
@@ -123,7 +123,7 @@ class Distrusted:
         return len(self._until)
 
     def add(self, event_id: EventId, buyer: Buyer) -> None:
-        """From now on, for so long."""
+        """Distrust this buyer at this event for `seconds`."""
         self._until.pop((event_id, buyer), None)
         if len(self._until) >= self._buyers_max:
             self._until.popitem(last=False)

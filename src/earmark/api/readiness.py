@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     Ask = Callable[[], Coroutine[Any, Any, None]]
 
 AGE_SECONDS_MAX = 1.0
-"""How long after it was asked for an answer is still given."""
+"""How long an answer is shared, counted from when the store was asked."""
 WAIT_SECONDS_MAX = 3.0
 """How old a question without an answer may be to be waited for. It may hang on a dead connection: the next probe asks
 again, and hears at once when the database is back."""
@@ -62,6 +62,6 @@ class Readiness:
 
     def _ended(self, question: asyncio.Task[None]) -> None:
         self._under_way.discard(question)
-        # All probes may have gone away: then its error is nobody's affair.
+        # If every probe has gone away, no probe reads its error; asyncio would log it as one that was never retrieved.
         if not question.cancelled():
             question.exception()

@@ -23,7 +23,6 @@ class Busy:
         self.seats = seats
 
     def __await__(self) -> Generator[None, None, Self]:
-        """At once."""
         yield from ()
         return self
 
@@ -57,7 +56,8 @@ class Admission(Protocol):
     ) -> None:
         """The store refused it or failed; `taken` are the seats that have `owners`, and for how long.
 
-        `hopeless`: it was refused for another reason than its seats, and never could be granted.
+        `hopeless`: the store refused it for another reason than its seats (a limit, a pool, the sale window), and not
+        for a moment only, so its marks only kept other buyers away.
         """
         ...
 

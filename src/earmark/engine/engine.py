@@ -156,7 +156,7 @@ class Engine:
             # be older than a sale at another server.
             if key is None:
                 await asyncio.sleep(0)  # A client that asks again and again leaves the event loop to others.
-            elif key in self._deciding or await self._known_keys.know(key):
+            elif key in self._deciding or await self._known_keys.is_known(key):
                 return await self._holds.submit(ask, within=until - loop.time())
             raise SeatsTaken(seats=passed.seats, transient=True)
         if key is None or key in self._deciding:
@@ -175,7 +175,7 @@ class Engine:
             admission.leave(passed, taken=taken.lapses, owners=taken.owners, hopeless=hopeless)
             raise
         except BaseException as broken:
-            admission.leave(passed, hopeless=isinstance(broken, Refusal))
+            admission.leave(passed, hopeless=isinstance(broken, Refusal) and not broken.transient)
             raise
         if isinstance(answer, Decided):
             left = (answer.value.expires_at - answer.now).total_seconds()

@@ -149,7 +149,10 @@ async def settle(transaction: Transaction, *, how: SettledAs, note: str, about: 
 async def take_callback(
     transaction: Transaction, *, gateway: str, callback: Callback, about: Dossier, ids: Ids
 ) -> bool:
-    """Remember the callback and make its payment due, in one transaction: who crashes after it loses nothing."""
+    """Remember the callback and make its payment due, in one transaction.
+
+    A process that crashes afterwards loses nothing.
+    """
     opening = await transaction.begin([])
     if not await transaction.take_callback(gateway, callback.id, payment_id=about.payment.id):
         return False

@@ -65,7 +65,8 @@ class Questions(Generic[Q, R]):
             async with asyncio.timeout(self._seconds_max):
                 found = await self._ask_all([question for question, _ in batch])
         except Exception as broken:  # noqa: BLE001 (whatever it is, those that wait must hear of it)
-            # Those behind them hear it too: each call to a silent store would take as long, one after the other.
+            # Requests that wait behind this batch get the same error: asking a silent store again for each batch would
+            # take as long each time.
             told = Overloaded() if isinstance(broken, TimeoutError) else broken
             for _, answer in batch + self._waiting:
                 if not answer.done():

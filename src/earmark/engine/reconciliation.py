@@ -1,8 +1,8 @@
 """Which due payments are driven at once: each gateway has a bounded queue of its own.
 
 A gateway that does not answer fills its own queue and no other. After a few calls in a row without an answer it is
-tried with one payment at a time, until it answers again or was not called for a minute; what else was claimed for it is
-left, and is due again when its claim runs out.
+tried with one payment at a time, until it answers, or ten minutes after its last call without an answer; what else was
+claimed for it is left, and is due again when its claim runs out.
 """
 
 from __future__ import annotations
@@ -56,13 +56,15 @@ class GatewayQueues:
 
     @property
     def silent(self) -> list[str]:
-        """The gateways whose last calls had no answer."""
+        """The gateways that are silent now."""
         return sorted(name for name, queue in self._queues.items() if queue.is_silent)
 
     async def drive(self, claim: Claim, drive: DriveFor, *, limit: int, within: float | None) -> int:
-        """Claim what is due and drive it, each with the name of its queue; how many that were.
+        """Claim what is due for each queue and drive it; return how many payments. `drive` gets the name of the queue.
 
-        A queue also gets payments of other gateways, which are given up without one: `drive` calls no other's gateway.
+        A claim also returns payments of other gateways that were not decided within the hour; `drive` gives those up
+        and calls no gateway.
+
         Without a limit of time all of them are waited for. With one, no gateway is waited for that is known to be
         silent.
         """
@@ -103,7 +105,7 @@ class GatewayQueue:
 
     @property
     def is_silent(self) -> bool:
-        """Whether the last calls had no answer, a moment ago."""
+        """Whether the last calls had no answer, and the last of them ended less than ten minutes ago."""
         return self._unanswered >= SILENT_AFTER and self._clock() - self._unanswered_at < SILENT_SECONDS
 
     def room(self, limit: int) -> int:

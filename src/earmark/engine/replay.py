@@ -56,13 +56,13 @@ class KnownKeys:
         self._store = store
         self._questions: Questions[Key, bool] = Questions(self._are_known)
 
-    def know(self, key: Key) -> Awaitable[bool]:
+    def is_known(self, key: Key) -> Awaitable[bool]:
         """Whether a committed request used this key."""
         return self._questions.ask(key)
 
     async def answer(self, memo: Memo, *, within: float) -> Replayed | None:
         """The answer that this request got before; None if it never got one."""
-        if not await self.know(memo.key):
+        if not await self.is_known(memo.key):
             return None
         memory = await self._read(memo.key, within=within)
         if memory is None:

@@ -185,7 +185,7 @@ class Teller:
 
     @property
     def silent_gateways(self) -> list[str]:
-        """Those whose last calls had no answer."""
+        """The gateways that are silent now."""
         return self._queues.silent
 
     async def advance(self, payment_id: PaymentId, *, look: bool = False) -> Payment | None:
@@ -207,8 +207,7 @@ class Teller:
                 if about.payment.gateway not in self._gateways:
                     _log.error("payment %s waits: this process has no gateway %r", payment_id, about.payment.gateway)
         except Outage as outage:
-            # The claim runs out, and the payment is due again.
-            _log.warning("payment %s rests: %s", payment_id, outage)
+            _log.warning("payment %s paused: %s; due again when its claim ends", payment_id, outage)
 
     def hurry(self) -> None:
         """Let nobody wait for a gateway any longer: this process is about to end, and what was recorded goes on."""
@@ -264,7 +263,7 @@ class Teller:
                 payment = await self._transact(partial(money.hear_nothing, about=about, ids=self._engine.ids))
         except Outage as outage:
             # Whatever was asked of the gateway is asked again: the payment is due soon.
-            _log.warning("payment %s rests: %s", payment_id, outage)
+            _log.warning("payment %s paused: %s; the reconciler goes on when it is due", payment_id, outage)
         return payment
 
     async def _take(self, step: Step, about: Dossier, *, first: bool, asked: set[RefundId]) -> Payment:

@@ -37,10 +37,11 @@ log = logs.get()
 
 
 class Skip:
-    """How many holds, of those that are due the longest, could not be ended and are passed over.
+    """How many of the longest-due holds are passed over.
 
-    A locked pool may have a thousand due holds in a row. Steps over them double, until a hold can be ended or none is
-    left; then the last step is halved, until the first hold behind them is found.
+    They are those that could not be ended, and neighbours that were not tried. A locked pool may have a thousand due
+    holds in a row. Steps over them double, until a hold can be ended or none is left; then the last step is halved,
+    until the first hold behind them is found.
     """
 
     def __init__(self, count: int = 0) -> None:
@@ -65,7 +66,10 @@ class Skip:
             self._halve(self._behind)
 
     def step_back(self) -> bool:
-        """The hold at this place was ended, or there is none: go back if holds before it were not tried. Whether so."""
+        """The hold at this place was ended, or there is none.
+
+        Go back if holds before this place were not tried; return whether it went back.
+        """
         if self.count - self._stuck_at > 1:
             self._halve(self.count)
             return True
@@ -106,13 +110,13 @@ class Sweeper:
         self._skip_aside: Skip | None = None
         """What is passed over, while a few of those holds are tried again."""
         self._retried = 0
-        """Which of them were tried: each has its turn, for holds of other events may be among them."""
+        """How many were tried so far; it says whose turn is next, for holds of other events may be among them."""
         self._broken: Exception | None = None
         """Why the last batch broke, until all due holds were ended without an error."""
         self._retry_at = 0.0
         """When all that is passed over is tried again, from the first hold on."""
         self._retry_busy_at = math.inf
-        """When one of those holds is tried again, because a row was busy."""
+        """When a few (`BUSY_RETRIES_MAX`) of those holds are tried again, because a row was busy."""
         self._looked_in_vain = 0
 
     async def act(self) -> float:
@@ -205,5 +209,5 @@ class Sweeper:
     def _trouble(self) -> str:
         assert self._broken is not None
         count = (self._skip_aside or self._skip).count
-        skipped = f"{count} due holds cannot be ended" if count else "due holds cannot be ended"
+        skipped = f"{count} due holds are passed over" if count else "due holds cannot be ended"
         return f"{skipped}; the last error was {described(self._broken)}"

@@ -24,7 +24,10 @@ def judge(replication: Replication) -> Finding:
     """One sentence on what would be lost, and one on which setting to change."""
     if replication.in_recovery:
         said = "This server is a standby: it refuses every write."
-        advice = "Put the primary into EARMARK_DATABASE_URL, or all servers, with ?target_session_attrs=read-write."
+        advice = (
+            "Name all servers in EARMARK_DATABASE_URL, and no target_session_attrs but read-write. "
+            "If they are named, none of them takes writes now: promote one."
+        )
         return ill(CHECK, said, advice)
     if _is_hidden(replication):
         said = "This role may not see the standbys, so it is not known what a failover would lose."

@@ -45,8 +45,8 @@ class Abandoned(msgspec.Struct):
         if server == self.server:
             self.pids[pid] = asyncio.get_running_loop().time()
 
-    def meet(self, server: object) -> None:
-        """A connection was made to this server. If it is another than before, what was left there is no matter here."""
+    def note_server(self, server: object) -> None:
+        """Connections now go to this server. If it is another one than before, forget what was left on the old one."""
         if server != self.server:
             self.pids.clear()
             self.hanging = 0

@@ -160,10 +160,11 @@ class Connections:
     async def _recount_abandoned(self) -> None:
         """Ask PostgreSQL, unless that was done or tried just now: then what is known has to do.
 
-        The lock is one of its own, and taken before a connection is: those who wait for the answer keep none from
-        others. It cannot be that of `abandoned`, which a new connection takes while it is made.
+        The lock is taken before a connection, so requests that wait for the answer hold none. It cannot be the lock of
+        `abandoned`: a new connection may have to take that one before it can be used.
         """
-        # Commits hang for long, and other calls end soon: while those fill all connections, the answer is hardly old.
+        # A hung commit stays for long, so an answer of a second ago will do. Other calls end soon: while they fill all
+        # connections, ask more often.
         believed = ASK_SECONDS if len(self.abandoned) < self.connections_max else ASK_OFTEN_SECONDS
         loop = asyncio.get_running_loop()
         async with self._checking:
@@ -205,7 +206,7 @@ class Connections:
             (said,) = await connection.fetch(self._sql["which_server"])
             check_isolation(said["isolation"])
             connection.server = said["started_at"]
-        self.abandoned.meet(connection.server)
+        self.abandoned.note_server(connection.server)
         if self._is_crowded:
             self._connecting -= 1
             try:

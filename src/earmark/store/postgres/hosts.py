@@ -1,7 +1,8 @@
 """The hosts of an address, and a connection to the right one: for the store, `earmark migrate` and `earmark doctor`.
 
-Each host has a time of its own to answer in, so that one that is frozen does not use up the others'. Of several, one
-that takes writes is wanted, unless the address says which is. A lone host is tried again while it is silent.
+Each host has a time of its own to answer in, so that one that is frozen does not use up the others'. Of several hosts,
+one that takes writes is used, unless the address or `PGTARGETSESSIONATTRS` asks for another kind. A host named alone is
+tried twice while it is silent.
 """
 
 from __future__ import annotations

@@ -137,9 +137,9 @@ ABOUT_WITH_REDIS = About(
     name="earmark_redis",
     title="Earmark: group commit behind Redis admission",
     safe=True,
-    why="Right for an on-sale: thousands want what a few hundred can have. Most are told no by Redis before the "
-    "database hears of them. The database still decides every sale, so that a Redis that is flushed, slow or gone "
-    "costs speed only. Without a crowd it is a part more to run for nothing.",
+    why="Right for an on-sale: thousands want what a few hundred can have. Most are refused by Redis without a "
+    "transaction. The database still decides every sale, so that a Redis that is flushed, slow or gone costs speed "
+    "only. Without a crowd it is a part more to run for nothing.",
     pauses=False,
     open=_open_with_redis,
 )

@@ -276,9 +276,9 @@ SELECT pg_logical_emit_message(true, 'earmark', 'replay');
 
 -- name: still_at_work
 -- Which of these backends have not ended, nor finished what they were doing; and which of them wait for a standby.
--- A number may have gone to another process: ours is a session of this role on this database that is as old as the time
--- since it was left, but for a second by which the clocks may differ. A session that has taken another role on may not
--- see its own, only NULLs; these count, as forgetting them would fill the server.
+-- A number may have gone to another process: ours is a session of this role on this database that began before we left
+-- it; a second is allowed for clocks that differ. A session that has taken another role on may not see its own, only
+-- NULLs; these count, as forgetting them would fill the server.
 SELECT pid, coalesce(a.wait_event = 'SyncRep', false) AS hanging
   FROM unnest($1::integer[], $2::float8[]) AS abandoned (pid, seconds) JOIN pg_stat_activity a USING (pid)
  WHERE a.datname = current_database() AND a.usename = session_user AND a.state IS DISTINCT FROM 'idle'
