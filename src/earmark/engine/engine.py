@@ -67,6 +67,8 @@ T = TypeVar("T")
 
 RELIEF_LIMIT = 50
 VERBS_BATCHED = 5
+REPLAY_SECONDS_MAX = 5.0
+"""For a repeat whose key was looked up before: that may have taken the rest of a request's time."""
 LOOKUPS_MAX = 5
 LOOKUP_SECONDS = 0.2
 LOOKUP_SECONDS_MAX = 2.0
@@ -117,7 +119,6 @@ class Engine:
         self._confirms: Batcher[Confirm] = line("confirm", partial(confirm, ids=ids))
         self._releases: Batcher[Release] = line("release", partial(release, ids=ids))
         self._cancels: Batcher[Cancel] = line("cancel", partial(cancel, ids=ids))
-        self._loop: asyncio.AbstractEventLoop | None = None
         self._known_keys = KnownKeys(store)
         self._deciding: set[Key] = set()
         """The keys of the holds that admission let through, while this process decides them."""
@@ -146,9 +147,6 @@ class Engine:
 
     async def _hold_admitted(self, ask: Hold, admission: Admission, *, within: float) -> Answer:
         """Admit → hold → and tell admission what became of it, whatever that is."""
-        # Looked up once: every refused request passes here, and an engine serves one event loop.
-        loop = self._loop = self._loop or asyncio.get_running_loop()
-        until = loop.time() + within
         key = ask.memo.key if ask.memo else None
         passed = await admission.admit(ask.event_id, ask.seats, buyer=ask.buyer, key=key)
         if isinstance(passed, Busy):
@@ -157,7 +155,7 @@ class Engine:
             if key is None:
                 await asyncio.sleep(0)  # A client that asks again and again leaves the event loop to others.
             elif key in self._deciding or await self._known_keys.is_known(key):
-                return await self._holds.submit(ask, within=until - loop.time())
+                return await self._holds.submit(ask, within=min(within, REPLAY_SECONDS_MAX))
             raise SeatsTaken(seats=passed.seats, transient=True)
         if key is None or key in self._deciding:
             return await self._hold_passed(ask, admission, passed, within=within)

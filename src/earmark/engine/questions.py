@@ -30,6 +30,7 @@ class Questions(Generic[Q, R]):
         self._seconds_max = seconds_max
         self._waiting: list[tuple[Q, asyncio.Future[R]]] = []
         self._asking: asyncio.Task[None] | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     def ask(self, question: Q) -> asyncio.Future[R]:
         """The answer to come, or `Overloaded` where too many wait or the store is silent: nothing was begun.
@@ -38,8 +39,9 @@ class Questions(Generic[Q, R]):
         """
         if len(self._waiting) >= WAITING_MAX:
             raise Overloaded
-        loop = asyncio.get_running_loop()
-        answer: asyncio.Future[R] = loop.create_future()
+        # Looked up once, for it serves one event loop: for each request that would cost as much as the rest of this.
+        loop = self._loop = self._loop or asyncio.get_running_loop()
+        answer: asyncio.Future[R] = asyncio.Future(loop=loop)
         self._waiting.append((question, answer))
         # Done already where the event loop begins tasks at once and the store answered without a wait.
         if self._asking is None or self._asking.done():
@@ -57,8 +59,6 @@ class Questions(Generic[Q, R]):
             del self._waiting[:BATCH_MAX]
             if batch:
                 await self._answer(batch)
-                # Those that were answered run now, and what they ask next is in the next batch.
-                await asyncio.sleep(0)
 
     async def _answer(self, batch: list[tuple[Q, asyncio.Future[R]]]) -> None:
         try:

@@ -21,7 +21,7 @@ from earmark.engine.questions import Questions
 from earmark.errors import IdempotencyMismatch
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Sequence
+    from collections.abc import Awaitable, Callable, Sequence
 
     from earmark.engine.asks import Memo
     from earmark.engine.ports import Store
@@ -55,10 +55,8 @@ class KnownKeys:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._questions: Questions[Key, bool] = Questions(self._are_known)
-
-    def is_known(self, key: Key) -> Awaitable[bool]:
+        self.is_known: Callable[[Key], Awaitable[bool]] = self._questions.ask
         """Whether a committed request used this key."""
-        return self._questions.ask(key)
 
     async def answer(self, memo: Memo, *, within: float) -> Replayed | None:
         """The answer that this request got before; None if it never got one."""
