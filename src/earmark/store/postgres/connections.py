@@ -165,11 +165,17 @@ class Connections:
         """
         # A hung commit stays for long, so an answer of a second ago will do. Other calls end soon: while they fill all
         # connections, ask more often.
-        believed = ASK_SECONDS if len(self.abandoned) < self.connections_max else ASK_OFTEN_SECONDS
+        crowded = len(self.abandoned) >= self.connections_max
+        believed = ASK_OFTEN_SECONDS if crowded else ASK_SECONDS
         loop = asyncio.get_running_loop()
+        came = loop.time()
         async with self._checking:
-            if loop.time() - max(self._checked_at, self.abandoned.asked_at) < believed:
-                return
+            asked_at = max(self._checked_at, self.abandoned.asked_at)
+            if (left := asked_at + believed - loop.time()) > 0:
+                if not crowded or asked_at >= came:
+                    return
+                # An answer from before this request came would refuse it for backends that may have ended since.
+                await asyncio.sleep(left)
             with contextlib.suppress(*SILENT_OR_STOPPED):
                 async with asyncio.timeout(ANSWER_SECONDS_MAX), self.borrow() as connection:
                     # A connection to a former server knows nothing of the backends on this one.
