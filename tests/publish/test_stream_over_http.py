@@ -308,9 +308,9 @@ async def test_a_stream_ends_with_its_token(house: House, shop: Earmark, issuer:
     """A token that is over lets nobody follow, whoever issued it."""
     del shop
     if issuer == "a key":
-        token = await token_of(house, (await stored_key(house))[1], "alice", seconds=1)
+        token = await token_of(house, (await stored_key(house))[1], "alice", seconds=3)
     else:
-        token = house.identity.issue(Buyer("guest"), now=house.clock.now(), seconds=1)
+        token = house.identity.issue(Buyer("guest"), now=house.clock.now(), seconds=3)
     client = await following(house, token)
     ended = await client.event()
     assert (ended["event"], ended["data"]["reason"]) == ("end", "credential_ended")
