@@ -77,11 +77,18 @@ def test_a_hint_refuses_everybody_but_its_owner(hints: Hints) -> None:
 
 
 def test_what_is_remembered_has_a_bound(hints: Hints) -> None:
-    """The one that was seen the longest ago goes first."""
-    for seat in (A1, A2, A1, A3):
+    """When it is reached everything goes, of all events, and what comes next is remembered as before."""
+    another = EventId("another")
+    hints.learn(another, A1, owner=7, seconds=5)
+    for seat in (A2, A2):
         hints.learn(EVENT, seat, owner=7, seconds=5)
     assert len(hints) == 2
-    assert list(hints.busy(EVENT, (A1, A2, A3), NOBODY)) == [A1, A3]
+    hints.learn(EVENT, A3, owner=7, seconds=5)
+    assert len(hints) == 1
+    assert list(hints.busy(EVENT, (A1, A2, A3), NOBODY)) == [A3]
+    assert not hints.busy(another, (A1,), NOBODY)
+    hints.forget(EVENT, (A1, A3))
+    assert len(hints) == 0
 
 
 def test_a_lifetime_of_nothing_remembers_nothing(now: Now) -> None:

@@ -7,6 +7,8 @@
 Nothing is ever sold by what stands in Redis, and nothing is refused for good by it: a refusal from here is transient.
 When Redis is silent, slow, gone or talks nonsense, requests pass as if it were not there. Marks and hints live for
 5 seconds at most, whoever dies or is cut off; a hint ends with its hold, and with release, expiry and cancellation.
+While Redis is being asked about a seat, other requests of this process for it wait for that answer, once, instead of
+asking the same.
 
 Marks and hints carry 12 bits of a hash of the buyer. Where they match those of the asker, the seat may be the asker's
 own, and the store is asked: it alone knows, and says `yours`. Two buyers with the same bits cost one look at the store.
@@ -18,6 +20,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import random
+import struct
 import zlib
 from typing import TYPE_CHECKING, Any, Final
 
@@ -42,12 +45,13 @@ _UNKEYED: Final = 1 << (script.REQUEST_BITS - 1)
 """Requests from here on are numbered at random; below it by their idempotency key."""
 _BUYERS: Final = (1 << script.BUYER_BITS) - 1
 _NO_BUYER: Final = 0
+_number: Final = struct.Struct(">I").unpack
 
 
 class Pass:
     """A request that was let through, and what it left in Redis. It is settled or left, once."""
 
-    __slots__ = ("buyer", "event_id", "line", "names", "seats", "token")
+    __slots__ = ("buyer", "event_id", "line", "names", "seats", "token", "waiting")
 
     def __init__(
         self,
@@ -65,6 +69,8 @@ class Pass:
         self.seats = seats
         self.token = token
         self.buyer = buyer
+        self.waiting: list[asyncio.Future[bool]] = []
+        """Rivals in this process that wait for Redis's answer to it: True when it is there, False when none came."""
 
 
 class Counts(msgspec.Struct):
@@ -106,16 +112,26 @@ class Gate:
         # As long as a mark and the hint that follows it may live: past that, a refusal is worth asking the store.
         self._doubts = Doubts(seconds_max=2 * ttl_seconds) if doubts is None else doubts
         self._distrusted = Distrusted(seconds=ttl_seconds)
-        self._no_pass: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._asking: dict[tuple[EventId, SeatId], Pass] = {}
+        """The seats that Redis is being asked about, each with the last request of this process that asks."""
+        self._loop = asyncio.get_running_loop()
+        self._no_pass: asyncio.Future[None] = self._loop.create_future()
         self._no_pass.set_result(None)
 
     def admit(
-        self, event_id: EventId, seats: tuple[SeatId, ...], *, buyer: Buyer | None = None, key: Key | None = None
+        self,
+        event_id: EventId,
+        seats: tuple[SeatId, ...],
+        *,
+        buyer: Buyer | None = None,
+        key: Key | None = None,
+        wait: bool = True,
     ) -> Awaitable[Pass | Busy | None]:
         """A pass; `Busy` when it is hopeless now; None when Redis was not asked or did not answer.
 
         The same request again, which shows by its idempotency key, is no rival of itself. A seat that may be the
-        buyer's own already is for the store to judge: there is no pass then either.
+        buyer's own already is for the store to judge: there is no pass then either. While Redis is being asked about
+        one of the seats for another request of this process, this one waits for that answer, unless `wait` is False.
         """
         request = _request(key)
         buyer_hash = self._buyer_hash(event_id, buyer)
@@ -130,12 +146,36 @@ class Gate:
         if self._distrusted and buyer is not None and self._distrusted.has(event_id, buyer):
             self.counts.bypassed += 1
             return self._no_pass
+        if wait and self._asking and (rival := self._rival(event_id, seats, request)):
+            return self._admit_after(rival, event_id, seats, buyer=buyer, key=key)
         token = script.token_of(request, buyer_hash)
-        passed = Pass(self._line(event_id), self._names(event_id, seats), event_id, seats, token, buyer=buyer)
+        return self._ask(Pass(self._line(event_id), self._names(event_id, seats), event_id, seats, token, buyer=buyer))
+
+    def _rival(self, event_id: EventId, seats: tuple[SeatId, ...], request: int) -> Pass | None:
+        """Another request of this process for one of these seats that Redis has not answered yet."""
+        for seat in seats:
+            asking = self._asking.get((event_id, seat))
+            if asking is not None and script.request_in(asking.token) != request:
+                return asking
+        return None
+
+    async def _admit_after(
+        self, rival: Pass, event_id: EventId, seats: tuple[SeatId, ...], *, buyer: Buyer | None, key: Key | None
+    ) -> Pass | Busy | None:
+        """When the rival has its answer, this request most often has it too, and need not ask Redis. It waits once."""
+        heard = self._loop.create_future()
+        rival.waiting.append(heard)
+        if not await heard:
+            # Redis, which did not answer the rival in time, would let this request wait as long again.
+            self.counts.bypassed += 1
+            return None
+        return await self.admit(event_id, seats, buyer=buyer, key=key, wait=False)
+
+    def _ask(self, passed: Pass) -> Awaitable[Pass | Busy | None]:
         try:
             # An answer that is not heard may have been yes, and no request would settle or leave those marks.
-            amends = script.leave(passed.names, token)
-            asked = passed.line.flights.ask(script.admit(passed.names, token), amends=amends)
+            amends = script.leave(passed.names, passed.token)
+            asked = passed.line.flights.ask(script.admit(passed.names, passed.token), amends=amends)
         except LocksUnavailable:
             # The breaker is open: nothing was asked.
             self.counts.bypassed += 1
@@ -147,7 +187,7 @@ class Gate:
         if passed is not None:
             self._doubts.decided(passed.event_id, passed.seats)
             # Not remembered here: another server may release the seats, and then they are free at once.
-            self._hints.forget(_refs(passed.event_id, passed.seats))
+            self._hints.forget(passed.event_id, passed.seats)
             self._turn_to_hints(passed, passed.names, seconds)
 
     def leave(
@@ -168,7 +208,7 @@ class Gate:
             return
         if hopeless and passed.buyer is not None:
             self._distrusted.add(passed.event_id, passed.buyer)
-        self._hints.forget(_refs(passed.event_id, passed.seats))
+        self._hints.forget(passed.event_id, passed.seats)
         rest = passed.names
         if taken:
             self._doubts.decided(passed.event_id, [seat for seat in passed.seats if seat in taken])
@@ -187,7 +227,7 @@ class Gate:
         for event_id, seat in refs:
             by_event.setdefault(event_id, []).append(seat)
         for event_id, seats in by_event.items():
-            self._hints.forget(_refs(event_id, seats))
+            self._hints.forget(event_id, seats)
             names = self._names(event_id, seats)
             flights = self._line(event_id).flights
             for start in range(0, len(names), SEATS_MAX):
@@ -204,9 +244,19 @@ class Gate:
             await line.close()
 
     async def _hear(self, passed: Pass, asked: Awaitable[Any]) -> Pass | Busy | None:
+        self._begin_asking(passed)
+        answered = True
         try:
             answer = await asked
+            if answer == 0:
+                self.counts.admitted += 1
+                # The next request of this process need not travel to Redis to hear of its own process's mark.
+                for seat in passed.seats:
+                    self._hints.learn(passed.event_id, seat, owner=passed.token, seconds=self._ttl_seconds)
+                return passed
+            return self._judge(passed, answer)
         except LocksUnavailable:
+            answered = False
             passed.line.failed()
             self.counts.bypassed += 1
             return None
@@ -214,13 +264,23 @@ class Gate:
             # Heard and not yet read: no amends are owed for it. Else they are, and to leave once more does no harm.
             self.leave(passed)
             raise
-        if answer == 0:
-            self.counts.admitted += 1
-            # The next request of this process need not travel to Redis to hear of a mark that is its own process's.
-            for seat in passed.seats:
-                self._hints.learn(passed.event_id, seat, owner=passed.token, seconds=self._ttl_seconds)
-            return passed
-        return self._judge(passed, answer)
+        finally:
+            self._end_asking(passed, answered=answered)
+
+    def _begin_asking(self, passed: Pass) -> None:
+        # Where nothing is remembered, rivals would learn nothing from the answer.
+        if self._hints.remembers:
+            for ref in _refs(passed.event_id, passed.seats):
+                self._asking[ref] = passed
+
+    def _end_asking(self, passed: Pass, *, answered: bool) -> None:
+        for ref in _refs(passed.event_id, passed.seats):
+            if self._asking.get(ref) is passed:
+                del self._asking[ref]
+        for rival in passed.waiting:
+            if not rival.done():
+                rival.set_result(answered)
+        passed.waiting.clear()
 
     def _judge(self, passed: Pass, answer: list[int]) -> Busy | None:
         """Refuse, unless this has been going on for too long."""
@@ -236,7 +296,7 @@ class Gate:
             self.counts.matched += 1
             return None
         if self._doubts.refused(event_id, busy):
-            self._hints.forget(_refs(event_id, busy))
+            self._hints.forget(event_id, busy)
             self.counts.bypassed += 1
             return None
         self.counts.refused += 1
@@ -252,8 +312,9 @@ class Gate:
         if buyer is None:
             return _NO_BUYER
         hashing = self._hash.copy()
-        hashing.update(f"{event_id}\0{buyer}".encode(errors="surrogatepass"))
-        return 1 + int.from_bytes(hashing.digest(), "big") % _BUYERS
+        hashing.update(f"{event_id}\0{buyer}".encode("utf-8", "surrogatepass"))
+        number: int = _number(hashing.digest())[0]
+        return 1 + number % _BUYERS
 
     def _line(self, event_id: EventId) -> Line:
         lines = self._lines

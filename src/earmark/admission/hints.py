@@ -28,19 +28,25 @@ class Hints:
         self._seconds_max = seconds_max
         self._seats_max = seats_max
         self._clock = clock
-        self._seen: OrderedDict[tuple[EventId, SeatId], tuple[float, int, int]] = OrderedDict()
-        """When each ends, the token of its owner, and the request in that."""
+        self._seen: dict[EventId, dict[SeatId, tuple[float, int, int]]] = {}
+        """By event and seat: when it ends, the token of its owner, and the request in that."""
+        self._count = 0
 
     def __len__(self) -> int:
-        return len(self._seen)
+        return self._count
+
+    @property
+    def remembers(self) -> bool:
+        """Whether anything is remembered at all."""
+        return self._seconds_max > 0
 
     def busy(self, event_id: EventId, seats: tuple[SeatId, ...], request: int) -> dict[SeatId, int]:
         """Those of the seats that another request is known to have, each with the token of its owner."""
         busy: dict[SeatId, int] = {}
-        if self._seen:
-            seen, now = self._seen.get, self._clock()
+        if seen := self._seen.get(event_id):
+            now = self._clock()
             for seat in seats:
-                hint = seen((event_id, seat))
+                hint = seen.get(seat)
                 if hint is not None and hint[0] > now and hint[2] != request:
                     busy[seat] = hint[1]
         return busy
@@ -49,18 +55,22 @@ class Hints:
         """A hint was seen, with so much time left."""
         if self._seconds_max <= 0:
             return
-        ref = (event_id, seat)
-        # Put at the end, so that the first are those that were seen the longest ago.
-        self._seen.pop(ref, None)
-        if len(self._seen) >= self._seats_max:
-            self._seen.popitem(last=False)
-        self._seen[ref] = (self._clock() + min(seconds, self._seconds_max), owner, request_in(owner))
+        seen = self._seen.setdefault(event_id, {})
+        if seat not in seen:
+            if self._count >= self._seats_max:
+                # All of it goes: what is still asked for is learnt again at once.
+                self._seen = {event_id: (seen := {})}
+                self._count = 0
+            self._count += 1
+        seen[seat] = (self._clock() + min(seconds, self._seconds_max), owner, request_in(owner))
 
-    def forget(self, refs: Iterable[tuple[EventId, SeatId]]) -> None:
+    def forget(self, event_id: EventId, seats: Iterable[SeatId]) -> None:
         """What was known of these may be true no more."""
-        if self._seen:
-            for ref in refs:
-                self._seen.pop(ref, None)
+        if seen := self._seen.get(event_id):
+            for seat in seats:
+                self._count -= seen.pop(seat, None) is not None
+            if not seen:
+                del self._seen[event_id]
 
 
 class Doubts:

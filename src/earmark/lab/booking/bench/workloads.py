@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
+from operator import itemgetter
 from time import perf_counter, process_time
 from typing import TYPE_CHECKING
 
@@ -132,6 +133,7 @@ class Blocks:
     """The hot seats: all clients want some of the same block, until most of it is gone and the next is on sale."""
 
     def __init__(self, event_id: str, *, block: int, blocks: int, share: float, seats_each: int) -> None:
+        assert seats_each > 1, "flows of one seat are what `flash` is for"
         self._event_id = event_id
         self._block = block
         self._blocks = blocks
@@ -144,15 +146,17 @@ class Blocks:
         """At random, the same for every contender that hears the same answers."""
         chance = random.Random(self._block)  # noqa: S311 -- as above
         # Drawn beforehand: a client that draws lots costs as much as a refusal, and is not what is measured.
-        draws = [tuple(chance.sample(range(self._block), self._seats_each)) for _ in range(DRAWS)]
+        draws = [itemgetter(*chance.sample(range(self._block), self._seats_each)) for _ in range(DRAWS)]
         number = 0
         while (block := self._current) < self._blocks:
             names = [f"S{seat}" for seat in range(block * self._block, (block + 1) * self._block)]
             for draw in draws:
                 number += 1
-                seats = tuple([names[seat] for seat in draw])
                 yield Want(
-                    event_id=self._event_id, buyer=f"buyer-{number}", seats=seats, key=f"{self._event_id}-{number}"
+                    event_id=self._event_id,
+                    buyer=f"buyer-{number}",
+                    seats=draw(names),
+                    key=f"{self._event_id}-{number}",
                 )
                 if self._current != block:
                     break
