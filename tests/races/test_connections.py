@@ -19,6 +19,7 @@ from earmark.engine.asks import Decided, Hold
 from earmark.engine.engine import Engine
 from earmark.engine.ports import Look
 from earmark.errors import RowBusy, SetupError, StoreUnavailable
+from earmark.lab.booking.bench.house import House
 from earmark.store import queries
 from earmark.store.postgres import hosts
 from earmark.store.postgres import store as module
@@ -84,6 +85,26 @@ async def test_a_limit_per_buyer_for_all_events_costs_no_connections(postgres_ur
             engine.store._clock.advance(2)  # type: ignore[attr-defined]
 
         assert await backends_used(observer, 50, hold) <= 4
+
+
+@pytest.mark.parametrize("restrained", [True, False])
+async def test_a_page_of_seats_is_read_by_one_process(
+    postgres_url: str, observer: Any, monkeypatch: pytest.MonkeyPatch, *, restrained: bool
+) -> None:
+    """Of a table that is not small PostgreSQL would start more for each page, as the control shows."""
+    await House(observer, postgres_url).open_event("large", seats=60_000)
+    await observer.execute("ANALYZE seats")
+    # As if it were a hundred times as large.
+    for cost in ("setup_cost", "tuple_cost"):
+        await observer.execute(f'ALTER DATABASE "{_name(postgres_url)}" SET parallel_{cost} = 0')
+    for kind in ("table", "index"):
+        await observer.execute(f'ALTER DATABASE "{_name(postgres_url)}" SET min_parallel_{kind}_scan_size = 0')
+    if not restrained:
+        monkeypatch.delitem(module.SETTINGS, "max_parallel_workers_per_gather")
+    async with opened(postgres_url) as engine, engine.store._pool.acquire() as connection:  # type: ignore[attr-defined]
+        await connection.execute(f"PREPARE page (text, text, bigint) AS {engine.store._sql['recall_seats']}")  # type: ignore[attr-defined]
+        plan = await connection.fetch("EXPLAIN EXECUTE page ('large', '', 2000)")
+    assert ("Gather" in str(plan)) is not restrained
 
 
 @pytest.mark.parametrize("raised", ["needs locks", "our own bug"])

@@ -134,7 +134,7 @@ def stream(
 @bench.command
 def http(
     *,
-    rounds: Annotated[int, Parameter(validator=Number(gte=1), help="How often everything is measured.")] = 3,
+    rounds: Annotated[int, Parameter(validator=Number(gte=1), help="How often everything is measured.")] = 5,
     seconds: Annotated[
         float, Parameter(validator=Number(gt=0, lte=600), help="How long, per contender and round.")
     ] = 4.0,

@@ -5,10 +5,9 @@ python -m earmark.cli.hand [--verbose]
 
 from __future__ import annotations
 
-import asyncio
 import sys
 
-from earmark.api import crew
+from earmark.api import crew, event_loop
 from earmark.cli.logs import configure
 from earmark.errors import EarmarkError
 
@@ -24,7 +23,7 @@ def main() -> None:
     """Serve until the parent says otherwise."""
     configure(verbose=VERBOSE in sys.argv)
     try:
-        asyncio.run(crew.work())
+        event_loop.run(crew.work())
     except EarmarkError as error:
         sys.exit(f"earmark: {error}")
 

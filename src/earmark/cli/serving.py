@@ -41,6 +41,7 @@ def demo(
     verbose: Verbose = False,
 ) -> None:
     """Run a seeded theatre on SQLite, with its page: nothing else to install, nothing left behind."""
+    from earmark.api import event_loop
     from earmark.api.identity import new_key
     from earmark.api.server import first_free_port
 
@@ -66,7 +67,7 @@ def demo(
                 guests=True,
                 admin_key=new_key(live=False),
             )
-        asyncio.run(_demo(settings, open_page=open_ and sys.stdout.isatty(), verbose=verbose))
+        event_loop.run(_demo(settings, open_page=open_ and sys.stdout.isatty(), verbose=verbose))
 
 
 async def _demo(settings: config.Settings, *, open_page: bool, verbose: bool) -> None:
@@ -130,8 +131,10 @@ def serve(
             f"Set EARMARK_ADMIN_KEY to a secret of your own, for example: export EARMARK_ADMIN_KEY={new_key(live=True)}"
         )
         raise SetupError(problem=problem)
+    from earmark.api import event_loop
+
     _refuse_memory(settings)
-    asyncio.run(_serve(settings, verbose=verbose))
+    event_loop.run(_serve(settings, verbose=verbose))
 
 
 async def _serve(settings: config.Settings, *, verbose: bool) -> None:

@@ -33,7 +33,7 @@ OVERLOAD_EACH = 6000
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """What is measured, and for how long."""
 
-    rounds: int = 3
+    rounds: int = 5
     seconds: float = 4.0
     """Per contender and round."""
     connections: int = 64
@@ -47,7 +47,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     warm_seconds: float = 1.0
     empty_share: float = 0.5
     """Of the seconds, for the endpoint that does nothing."""
-    log_files: int = 40
+    log_files: int = 128
+    """Enough for all rounds: none is made in the middle of one."""
 
 
 class Cell(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,0 +1,82 @@
+"""A server's event loop is woken once for many calls of threads, and misses none of them."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from earmark.api import event_loop
+
+THREADS = 4
+CALLS = 5_000
+BOUND = 60.0
+
+
+async def hand_over() -> int:
+    """Threads hand calls over, now in bursts and now while the loop sleeps; how many it has made in the end."""
+    loop, made, all_made = asyncio.get_running_loop(), 0, asyncio.Event()
+
+    def call() -> None:
+        nonlocal made
+        made += 1
+        if made == THREADS * CALLS:
+            all_made.set()
+
+    def work() -> None:
+        pause = threading.Event()
+        for number in range(CALLS):
+            loop.call_soon_threadsafe(call)
+            if number % 50 == 0:
+                pause.wait(0.0005)
+
+    with ThreadPoolExecutor(THREADS) as threads:
+        for _ in range(THREADS):
+            threads.submit(work)
+        await asyncio.wait_for(all_made.wait(), BOUND)
+    return made
+
+
+def test_no_call_of_a_thread_is_lost() -> None:
+    """A call that woke nothing is made all the same."""
+    assert event_loop.run(hand_over()) == THREADS * CALLS
+
+
+def test_a_sleeping_loop_is_woken_each_time() -> None:
+    """There is nothing else that would wake it."""
+
+    async def sleeping() -> int:
+        loop, heard = asyncio.get_running_loop(), 0
+        for _ in range(200):
+            called = asyncio.Event()
+            threading.Timer(0.001, loop.call_soon_threadsafe, [called.set]).start()
+            await asyncio.wait_for(called.wait(), BOUND)
+            heard += 1
+        return heard
+
+    assert event_loop.run(sleeping()) == 200
+
+
+@pytest.mark.parametrize("coalesces", [True, False])
+def test_a_burst_wakes_it_once(*, coalesces: bool) -> None:
+    """And asyncio's own loop, the control, once for each call."""
+
+    class Counting(event_loop.ServerEventLoop if coalesces else asyncio.SelectorEventLoop):  # type: ignore[misc]
+        bytes_written = 0
+
+        def _write_to_self(self) -> None:
+            type(self).bytes_written += not getattr(self, "_is_woken", False)
+            super()._write_to_self()
+
+    async def burst() -> None:
+        loop = asyncio.get_running_loop()
+        Counting.bytes_written = 0
+        for _ in range(100):
+            loop.call_soon_threadsafe(lambda: None)
+        await asyncio.sleep(0)
+
+    with asyncio.Runner(loop_factory=Counting) as runner:
+        runner.run(burst())
+    assert Counting.bytes_written == (1 if coalesces else 100)
