@@ -216,7 +216,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = 5.0
     admission_timeout_seconds: Annotated[
-        float, About("how long a hold waits for Redis before it passes without", least=0.001, most=60)
+        float,
+        About(
+            "how long a hold waits for an answer of Redis before it passes without; for two at most",
+            least=0.001,
+            most=60,
+        ),
     ] = 0.1
     lock_ttl_seconds: Annotated[
         float, About("how long a lock of `earmark locks run` lives unless it is renewed", least=0.01, most=DAY)

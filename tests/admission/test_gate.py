@@ -229,7 +229,7 @@ async def test_a_request_that_is_cancelled_as_its_answer_comes_leaves_its_marks(
     """Redis let it pass, and no other part of the process would ever take the marks away."""
     landed: asyncio.Future[int] = asyncio.get_running_loop().create_future()
     first = await passed(gate.admit(EVENT, seats("A1")))
-    hearing = asyncio.create_task(gate._hear(first, landed))
+    hearing = asyncio.create_task(gate._await_answer(first, landed))
     await asyncio.sleep(0)
     landed.set_result(0)
     hearing.cancel()

@@ -77,7 +77,7 @@ def test_a_hint_refuses_everybody_but_its_owner(hints: Hints) -> None:
 
 
 def test_what_is_remembered_has_a_bound(hints: Hints) -> None:
-    """When it is reached everything goes, of all events, and what comes next is remembered as before."""
+    """At the bound all hints of all events are cleared; the next one is stored."""
     another = EventId("another")
     hints.learn(another, A1, owner=7, seconds=5)
     for seat in (A2, A2):

@@ -91,10 +91,10 @@ async def test_a_limit_per_buyer_for_all_events_costs_no_connections(postgres_ur
 async def test_a_page_of_seats_is_read_by_one_process(
     postgres_url: str, observer: Any, monkeypatch: pytest.MonkeyPatch, *, restrained: bool
 ) -> None:
-    """Of a table that is not small PostgreSQL would start more for each page, as the control shows."""
+    """PostgreSQL plans no parallel workers for a page of a large event; without the setting it does."""
     await House(observer, postgres_url).open_event("large", seats=60_000)
     await observer.execute("ANALYZE seats")
-    # As if it were a hundred times as large.
+    # Make parallel plans free, so that 60,000 seats are enough.
     for cost in ("setup_cost", "tuple_cost"):
         await observer.execute(f'ALTER DATABASE "{_name(postgres_url)}" SET parallel_{cost} = 0')
     for kind in ("table", "index"):

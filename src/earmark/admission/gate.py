@@ -7,8 +7,8 @@
 Nothing is ever sold by what stands in Redis, and nothing is refused for good by it: a refusal from here is transient.
 When Redis is silent, slow, gone or talks nonsense, requests pass as if it were not there. Marks and hints live for
 5 seconds at most, whoever dies or is cut off; a hint ends with its hold, and with release, expiry and cancellation.
-While Redis is being asked about a seat, other requests of this process for it wait for that answer, once, instead of
-asking the same.
+While Redis is being asked about a seat, later requests of this process for that seat wait for the answer instead of
+sending the same call. A request waits this way once.
 
 Marks and hints carry 12 bits of a hash of the buyer. Where they match those of the asker, the seat may be the asker's
 own, and the store is asked: it alone knows, and says `yours`. Two buyers with the same bits cost one look at the store.
@@ -29,7 +29,8 @@ import msgspec
 from earmark.admission import script
 from earmark.admission.hints import Distrusted, Doubts, Hints
 from earmark.engine.admission import Busy
-from earmark.locks.errors import LocksUnavailable
+from earmark.locks.breaker import BreakerState
+from earmark.locks.errors import LocksNotAsked, LocksUnavailable
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Collection, Iterable, Mapping, Sequence
@@ -45,7 +46,7 @@ _UNKEYED: Final = 1 << (script.REQUEST_BITS - 1)
 """Requests from here on are numbered at random; below it by their idempotency key."""
 _BUYERS: Final = (1 << script.BUYER_BITS) - 1
 _NO_BUYER: Final = 0
-_number: Final = struct.Struct(">I").unpack
+_unpack_uint32: Final = struct.Struct(">I").unpack
 
 
 class Pass:
@@ -70,7 +71,8 @@ class Pass:
         self.token = token
         self.buyer = buyer
         self.waiting: list[asyncio.Future[bool]] = []
-        """Rivals in this process that wait for Redis's answer to it: True when it is there, False when none came."""
+        """Requests of this process that wait for this one: False when Redis failed to answer it, else True, also when
+        it was cancelled or never sent."""
 
 
 class Counts(msgspec.Struct):
@@ -147,25 +149,32 @@ class Gate:
             self.counts.bypassed += 1
             return self._no_pass
         if wait and self._asking and (rival := self._rival(event_id, seats, request)):
-            return self._admit_after(rival, event_id, seats, buyer=buyer, key=key)
+            # Noted here and not in the coroutine: the rival may have its answer before that is begun.
+            rival_answered = self._loop.create_future()
+            rival.waiting.append(rival_answered)
+            return self._admit_after(rival_answered, event_id, seats, buyer=buyer, key=key)
         token = script.token_of(request, buyer_hash)
         return self._ask(Pass(self._line(event_id), self._names(event_id, seats), event_id, seats, token, buyer=buyer))
 
     def _rival(self, event_id: EventId, seats: tuple[SeatId, ...], request: int) -> Pass | None:
-        """Another request of this process for one of these seats that Redis has not answered yet."""
+        """Another request of this process for one of these seats that Redis has not answered yet, and is likely to."""
         for seat in seats:
             asking = self._asking.get((event_id, seat))
             if asking is not None and script.request_in(asking.token) != request:
-                return asking
+                return asking if asking.line.breaker.state is BreakerState.CLOSED else None
         return None
 
     async def _admit_after(
-        self, rival: Pass, event_id: EventId, seats: tuple[SeatId, ...], *, buyer: Buyer | None, key: Key | None
+        self,
+        rival_answered: asyncio.Future[bool],
+        event_id: EventId,
+        seats: tuple[SeatId, ...],
+        *,
+        buyer: Buyer | None,
+        key: Key | None,
     ) -> Pass | Busy | None:
-        """When the rival has its answer, this request most often has it too, and need not ask Redis. It waits once."""
-        heard = self._loop.create_future()
-        rival.waiting.append(heard)
-        if not await heard:
+        """Wait for the rival's answer, which usually decides this one too; else ask Redis, without another wait."""
+        if not await rival_answered:
             # Redis, which did not answer the rival in time, would let this request wait as long again.
             self.counts.bypassed += 1
             return None
@@ -180,7 +189,7 @@ class Gate:
             # The breaker is open: nothing was asked.
             self.counts.bypassed += 1
             return self._no_pass
-        return self._hear(passed, asked)
+        return self._await_answer(passed, asked)
 
     def settle(self, passed: Pass | None, *, seconds: float) -> None:
         """The store granted it, for so long: Redis refuses the next request for these seats."""
@@ -243,7 +252,7 @@ class Gate:
         for line in self._lines:
             await line.close()
 
-    async def _hear(self, passed: Pass, asked: Awaitable[Any]) -> Pass | Busy | None:
+    async def _await_answer(self, passed: Pass, asked: Awaitable[Any]) -> Pass | Busy | None:
         self._begin_asking(passed)
         answered = True
         try:
@@ -255,8 +264,9 @@ class Gate:
                     self._hints.learn(passed.event_id, seat, owner=passed.token, seconds=self._ttl_seconds)
                 return passed
             return self._judge(passed, answer)
-        except LocksUnavailable:
-            answered = False
+        except LocksUnavailable as outage:
+            # Of a call that was never made, those that wait for it learn nothing: they came later, and have time left.
+            answered = isinstance(outage, LocksNotAsked)
             passed.line.failed()
             self.counts.bypassed += 1
             return None
@@ -313,7 +323,7 @@ class Gate:
             return _NO_BUYER
         hashing = self._hash.copy()
         hashing.update(f"{event_id}\0{buyer}".encode("utf-8", "surrogatepass"))
-        number: int = _number(hashing.digest())[0]
+        number: int = _unpack_uint32(hashing.digest())[0]
         return 1 + number % _BUYERS
 
     def _line(self, event_id: EventId) -> Line:

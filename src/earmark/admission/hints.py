@@ -37,7 +37,7 @@ class Hints:
 
     @property
     def remembers(self) -> bool:
-        """Whether anything is remembered at all."""
+        """False when `seconds_max` is 0: `learn` then stores nothing."""
         return self._seconds_max > 0
 
     def busy(self, event_id: EventId, seats: tuple[SeatId, ...], request: int) -> dict[SeatId, int]:
@@ -58,7 +58,7 @@ class Hints:
         seen = self._seen.setdefault(event_id, {})
         if seat not in seen:
             if self._count >= self._seats_max:
-                # All of it goes: what is still asked for is learnt again at once.
+                # Clear everything: hints live for a moment, so those still needed are learnt again at once.
                 self._seen = {event_id: (seen := {})}
                 self._count = 0
             self._count += 1

@@ -60,6 +60,11 @@ class LocksUnavailable(LockError):
 
 
 @dataclass(kw_only=True, eq=False)
+class LocksNotAsked(LocksUnavailable):
+    """The call waited too long in this process, so the lock server was not asked."""
+
+
+@dataclass(kw_only=True, eq=False)
 class KeyRefused(LockError):
     """This is not a name to lock by."""
 

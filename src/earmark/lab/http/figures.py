@@ -48,7 +48,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     empty_share: float = 0.5
     """Of the seconds, for the endpoint that does nothing."""
     log_files: int = 128
-    """Enough for all rounds: none is made in the middle of one."""
+    """Enough for a run of defaults, so that PostgreSQL creates no log file during a round."""
 
 
 class Cell(msgspec.Struct, frozen=True, kw_only=True):

@@ -11,7 +11,7 @@ import asyncio
 from collections import deque
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from earmark.locks.errors import LocksUnavailable
+from earmark.locks.errors import LocksNotAsked, LocksUnavailable
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -230,7 +230,7 @@ class Flights:
             if future is None or asked > late_since:
                 continue
             if not future.done():
-                future.set_exception(LocksUnavailable(because="it took too long before Redis was asked"))
+                future.set_exception(LocksNotAsked(because="it took too long before Redis was asked"))
 
     def _deadline(self, aboard: Sequence[Passenger] = ()) -> float | None:
         """When the first of those aboard loses patience. Whoever waits on the ground came later than all of them."""

@@ -74,7 +74,7 @@ SETTINGS = {
     # Every statement on the way of a booking finds its rows by key, one after the other: not as they lie, by a bitmap,
     # nor by reading tables whole for ever after, because they were small when the plan was made.
     **dict.fromkeys(RESTRAINED, "off"),
-    # And in one process: past some 8 MB of seats, two more would be started for each page of seats that is read.
+    # No parallel workers: above about 8 MB of seats, PostgreSQL would start up to two for each page it reads.
     "max_parallel_workers_per_gather": "0",
     # Every statement has a deadline here; a shorter one of the role would make an outage of a row that is locked.
     "statement_timeout": "0",

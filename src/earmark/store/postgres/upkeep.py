@@ -26,7 +26,9 @@ RECOUNT_SECONDS_MAX = 60.0
 RESTRAINED = ("enable_seqscan", "enable_hashjoin", "enable_mergejoin", "enable_bitmapscan", "enable_material")
 """What a plan on the way of a booking does without."""
 # What reads whole tables may plan as it likes.
-ANY_PLAN = "; ".join(f"SET LOCAL {name} = on" for name in RESTRAINED)
+ANY_PLAN = "; ".join(
+    [*(f"SET LOCAL {name} = on" for name in RESTRAINED), "SET LOCAL max_parallel_workers_per_gather = 2"]
+)
 
 
 class PostgresBeats:

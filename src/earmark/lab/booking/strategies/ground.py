@@ -43,6 +43,7 @@ SETTINGS = {
     "plan_cache_mode": "force_generic_plan",
     # A plan is kept, and may have been made when the tables were small: everything is found by its key, as in ours.
     **dict.fromkeys(RESTRAINED, "off"),
+    "max_parallel_workers_per_gather": "0",
     "jit": "off",
 }
 _NAMED = re.compile(r"^-- name: (\w+)\n(?:--.*\n)*", re.MULTILINE)

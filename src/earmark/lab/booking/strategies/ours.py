@@ -57,7 +57,7 @@ class Earmark:
     async def hold(self, want: Want) -> UUID | None:
         """The engine's verb."""
         booking_id = self._engine.ids.booking_id()
-        named: Any = want  # Its strings are the ids that an ask has; to say so of each would cost a call each.
+        named: Any = want  # Any: the ids are plain strings, and a NewType call for each would be measured too.
         ask = Hold(
             actor=ACTOR,
             # The entry that opens a booking may well have its id: they are in different tables.
@@ -68,7 +68,7 @@ class Earmark:
             seats=named.seats,
             pools=named.pools,
             ttl_seconds=want.ttl_seconds,
-            memo=Memo(key=Key(drafts.CALLER, want.key), request_hash=drafts.hash_of(want), render=_held),
+            memo=Memo(key=Key(drafts.CALLER, want.key), request_hash=drafts.hash_of(want), render=_render_held),
         )
         try:
             return _booking_id(await self._engine.hold(ask))
@@ -83,7 +83,9 @@ class Earmark:
             booking_id=BookingId(booking_id),
             payment_id=payment_id,
             memo=Memo(
-                key=Key(drafts.CALLER, key), request_hash=drafts.hash_of(booking_id, payment_id), render=_confirmed
+                key=Key(drafts.CALLER, key),
+                request_hash=drafts.hash_of(booking_id, payment_id),
+                render=_render_confirmed,
             ),
         )
         try:
@@ -97,11 +99,11 @@ class Earmark:
         await self._engine.close()
 
 
-def _held(booking: Booking, _now: datetime) -> tuple[int, bytes]:
+def _render_held(booking: Booking, _now: datetime) -> tuple[int, bytes]:
     return drafts.answer(booking, status=HTTPStatus.CREATED)
 
 
-def _confirmed(booking: Booking, _now: datetime) -> tuple[int, bytes]:
+def _render_confirmed(booking: Booking, _now: datetime) -> tuple[int, bytes]:
     return drafts.answer(booking, status=HTTPStatus.OK)
 
 
