@@ -228,13 +228,16 @@ async def migrate(
 ) -> Sequence[Migration]:
     """Bring a database up to date; what was applied, or with `dry_run` what would be.
 
-    `waiting` is a `patience` with the locks that are in the way, and a `tell` that hears of them.
+    `waiting` is a `patience` with the locks that are in the way, and a `tell` that hears of them; on PostgreSQL, also
+    the `application_role` to grant what servers and workers need.
     """
     scheme = urlsplit(database_url).scheme
     if scheme in POSTGRES:
         postgres = _postgres()
         applied: Sequence[Migration] = await postgres.migrate(database_url, dry_run=dry_run, without=without, **waiting)
         return applied
+    if waiting.pop("application_role", None) is not None:
+        raise SetupError(problem="Only PostgreSQL has roles: leave --application-role out for this database.")
     if scheme == "sqlite":
         from earmark.store import sqlite
 

@@ -35,7 +35,15 @@ DOCKERFILE = (ROOT / "deploy/Dockerfile").read_text(encoding="utf-8").replace("\
 STEPS = [line.split(maxsplit=1) for line in DOCKERFILE.splitlines() if line and not line.startswith("#")]
 LOCKS = ("dev.txt", "production.txt", "build.txt")
 PROOF = bool(os.environ.get("EARMARK_PROOF"))
-ASKED = {"POSTGRES_PASSWORD": "hush", "EARMARK_ADMIN_KEY": "k" * 20, "EARMARK_SECRET": "s" * 20}
+ASKED = {
+    "POSTGRES_PASSWORD": "hush",
+    "EARMARK_APP_PASSWORD": "hushed",
+    "VALKEY_PASSWORD": "hush2",
+    "EARMARK_ADMIN_KEY": "k" * 20,
+    "EARMARK_SECRET": "0123456789abcdef" * 2,
+    "EARMARK_STRIPE_KEY": "",
+    "EARMARK_STRIPE_WEBHOOK_SECRET": "",
+}
 
 
 def filled(value: str) -> str:
@@ -92,6 +100,9 @@ def test_every_variable_is_a_setting_that_is_understood(service: str) -> None:
     given = settings_of(OURS[service])
     assert given.keys() <= {setting.variable for setting in config.SETTINGS}
     settings = config.read(given)
+    if service == "migrate":
+        assert given.keys() == {"EARMARK_DATABASE_URL"}
+        return
     assert (settings.host, settings.sweep) == ("0.0.0.0", False)  # noqa: S104 (in a container)
     assert settings.admin_key == ASKED["EARMARK_ADMIN_KEY"]
 
@@ -110,13 +121,42 @@ def test_ports_and_names_agree() -> None:
     assert [port.rpartition(":")[2] for port in server["ports"]] == [str(settings.port)]
     assert f":{settings.port}/readyz" in server["healthcheck"]["test"][-1]
     assert ["EXPOSE", str(settings.port)] in STEPS
-    first, last = server["ports"][0].partition(":")[0].split("-")
+    address, published, _ = server["ports"][0].split(":")
+    assert address == "127.0.0.1", "what is not encrypted stays on this machine"
+    first, last = published.split("-")
     assert int(last) - int(first) + 1 == server["deploy"]["replicas"]
     database = SERVICES["postgres"]["environment"]
     user, name, password = database["POSTGRES_USER"], database["POSTGRES_DB"], filled(database["POSTGRES_PASSWORD"])
-    assert settings.database_url == f"postgresql://{user}:{password}@postgres:5432/{name}"
-    assert settings.redis_url == "redis://valkey:6379/0"
+    owner = config.read(settings_of(SERVICES["migrate"]))
+    assert owner.database_url == f"postgresql://{user}:{password}@postgres:5432/{name}"
+    assert settings.database_url == f"postgresql://earmark_app:{ASKED['EARMARK_APP_PASSWORD']}@postgres:5432/{name}"
+    assert settings.redis_url == f"redis://:{ASKED['VALKEY_PASSWORD']}@valkey:6379/0"
     assert {"postgres", "valkey"} <= SERVICES.keys()
+
+
+def test_only_the_servers_are_published_and_nothing_is_without_a_password() -> None:
+    """A database or a Redis that anybody on the network can use is everybody's."""
+    assert [name for name, service in SERVICES.items() if "ports" in service] == ["server"]
+    assert "\nrequirepass $$VALKEY_PASSWORD\n" in SERVICES["valkey"]["command"][-1]
+    assert SERVICES["migrate"]["command"] == ["migrate", "--application-role", "earmark_app"]
+
+
+def test_the_application_role_is_made_by_a_script_that_the_shell_understands() -> None:
+    """PostgreSQL runs it when its volume is new; psql reads the password from its environment and quotes it."""
+    (mounted,) = [volume for volume in SERVICES["postgres"]["volumes"] if volume.endswith(".sh:ro")]
+    script = ROOT / "deploy" / mounted.partition(":")[0]
+    assert subprocess.run(["/bin/sh", "-n", str(script)], check=False).returncode == 0
+    statements = script.read_text(encoding="utf-8")
+    assert "\\getenv password EARMARK_APP_PASSWORD\nCREATE ROLE earmark_app LOGIN PASSWORD :'password';" in statements
+
+
+def test_stripes_settings_reach_the_servers() -> None:
+    """Set where compose runs, they hold in the container; not set, they are as if they were not there."""
+    for service in ("server", "worker"):
+        named = SERVICES[service]["environment"]
+        assert named["EARMARK_STRIPE_KEY"] == "${EARMARK_STRIPE_KEY:-}"
+        assert named["EARMARK_STRIPE_WEBHOOK_SECRET"] == "${EARMARK_STRIPE_WEBHOOK_SECRET:-}"
+        assert config.read(settings_of(SERVICES[service])).stripe_key is None
 
 
 def test_no_image_names_the_host_of_a_registry() -> None:

@@ -37,13 +37,25 @@ def migrate(
     wait_seconds: Annotated[
         float, Parameter(validator=Number(gte=0, lte=86_400), help="How long to try again before giving a step up.")
     ] = Patience().seconds_max,
+    application_role: Annotated[
+        str | None,
+        Parameter(
+            help="Grant this role of PostgreSQL what servers and workers need. It cannot change a table or a guard."
+        ),
+    ] = None,
 ) -> None:
     """Bring a database up to date, or make a new one ready."""
     url = config.read(os.environ, database_url=database).database_url
     err = Console(stderr=True, highlight=False, soft_wrap=True, markup=False)
     patience = Patience(lock_seconds=lock_seconds, seconds_max=wait_seconds)
     steps = asyncio.run(
-        wiring.migrate(url, dry_run=dry_run, patience=patience, tell=lambda said: err.print(redact(said)))
+        wiring.migrate(
+            url,
+            dry_run=dry_run,
+            patience=patience,
+            tell=lambda said: err.print(redact(said)),
+            application_role=application_role,
+        )
     )
     out = Console(highlight=False, soft_wrap=True)
     for step in steps:

@@ -17,6 +17,7 @@ import asyncpg
 from earmark.errors import NotWritable, SetupError, StoreUnavailable
 from earmark.store.migrations import Applied, Patience, pending, tell_newer
 from earmark.store.postgres import hosts
+from earmark.store.postgres.application_role import grant
 from earmark.store.postgres.outages import reason
 
 if TYPE_CHECKING:
@@ -68,19 +69,27 @@ async def migrate(
     without: Collection[str] = (),
     patience: Patience | None = None,
     tell: Tell = logger.warning,
+    application_role: str | None = None,
 ) -> Sequence[Migration]:
-    """Apply what is pending, step by step, each whole or not at all; with `dry_run`, only say what that would be."""
+    """Apply what is pending, step by step, each whole or not at all; with `dry_run`, only say what that would be.
+
+    Then the `application_role`, if there is one, is granted what servers and workers need.
+    """
     dsn, _ = split_url(url)
     connection = await _connect(dsn)
     try:
         if dry_run:
             return pending("postgres", await read_applied(connection), without=without)
         runner = _Runner(connection, dsn=dsn, without=without, patience=patience or Patience(), tell=tell)
-        return await runner.run()
+        applied = await runner.run()
+        if application_role is not None:
+            await grant(connection, application_role)
     except asyncpg.ReadOnlySQLTransactionError as refused:
         raise NotWritable(why="read_only", because=str(refused)) from refused
     except SILENT as silence:
         raise StoreUnavailable(because=str(silence) or type(silence).__name__) from silence
+    else:
+        return applied
     finally:
         await connection.close()
 

@@ -1,0 +1,155 @@
+"""The role that servers and workers connect as: it sells, and can neither rewrite what happened nor undo a guard."""
+
+from __future__ import annotations
+
+import secrets
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit, urlunsplit
+
+import asyncpg
+import pytest
+from tests.acceptance.support import earmark as command
+from tests.acceptance.support import serve
+
+from earmark import wiring
+from earmark.errors import SetupError
+from earmark.library import Earmark
+from earmark.store import queries
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+FORBIDDEN = {
+    "switch the guards off": "ALTER TABLE journal DISABLE TRIGGER ALL",
+    "switch all triggers off": "SET session_replication_role = replica",
+    "drop a guard": "DROP TRIGGER outside_payment_stays ON outside_payments",
+    "replace a guard": "CREATE OR REPLACE FUNCTION earmark_keep_journal() RETURNS trigger LANGUAGE sql AS ''",
+    "empty the journal": "TRUNCATE journal",
+    "delete what happened": "DELETE FROM journal",
+    "delete bookings": "DELETE FROM bookings",
+    "delete payments": "DELETE FROM payments",
+    "pretend a migration": "INSERT INTO earmark_migrations (number, name, checksum) VALUES (9999, 'x', 'x')",
+    "make a table": "CREATE TABLE mine (id integer)",
+    "drop a table": "DROP TABLE seats",
+}
+
+
+@pytest.fixture
+async def owner(postgres_url: str) -> AsyncIterator[Any]:
+    """The connection of the role that owns the tables."""
+    connection = await asyncpg.connect(postgres_url)
+    yield connection
+    await connection.close()
+
+
+@pytest.fixture
+async def role(owner: Any) -> AsyncIterator[str]:
+    """A role that may log in, with a name that has to be quoted."""
+    name = f"Shop-{secrets.token_hex(4)}"
+    await owner.execute(f'CREATE ROLE "{name}" LOGIN')
+    yield name
+    await owner.execute(f'DROP OWNED BY "{name}"')
+    await owner.execute(f'DROP ROLE "{name}"')
+
+
+def url_of(role: str, url: str) -> str:
+    """The same database, as another role."""
+    parts = urlsplit(url)
+    host = parts.netloc.rpartition("@")[2]
+    return urlunsplit(parts._replace(netloc=f"{role}@{host}"))
+
+
+async def test_the_role_does_all_that_a_shop_does(postgres_url: str, role: str) -> None:
+    """Events, holds, sales, money there and back, and a check of every promise."""
+    await wiring.migrate(postgres_url, application_role=role)
+    async with Earmark.open(url_of(role, postgres_url), migrate=False, live=False) as shop:
+        await shop.create("play", name="A play", currency="EUR", seats={"A1": 500, "A2": 500}, pools={"GA": (9, 300)})
+        sold = await shop.hold("play", buyer="ann", seats=["A1"], pools={"GA": 2}, key="first")
+        await shop.extend(sold.id, seconds=30)
+        await shop.pay(sold.id, method="pm_card_visa", key="paying")
+        assert (await shop.booking(sold.id)).state == "confirmed"
+        await shop.cancel(sold.id)
+        let_go = await shop.hold("play", buyer="bob", seats=["A2"])
+        await shop.release(let_go.id)
+        outside = await shop.hold("play", buyer="eve", seats=["A2"])
+        await shop.confirm(outside.id, payment_id="till-1")
+        assert not await shop.engine.store.find_flaws(limit=10)
+
+
+async def test_servers_and_their_workers_run_as_that_role(postgres_url: str, role: str, tmp_path: Path) -> None:
+    """Every worker has made a round, and `doctor` finds none that fails."""
+    await wiring.migrate(postgres_url, application_role=role)
+    service = serve(database=url_of(role, postgres_url), directory=tmp_path, EARMARK_HEARTBEAT_SECONDS="1")
+    try:
+        for _ in range(30):
+            told = command("doctor", "--database", url_of(role, postgres_url), EARMARK_ADMIN_KEY=service.key).stdout
+            if "ok  workers" in told:
+                break
+        assert "ok  workers" in told
+    finally:
+        service.stop()
+    assert "permission denied" not in service.log()
+
+
+@pytest.mark.parametrize("attack", FORBIDDEN)
+async def test_the_role_cannot(postgres_url: str, role: str, attack: str) -> None:
+    """The server refuses it, whatever the role knows of Earmark."""
+    await wiring.migrate(postgres_url, application_role=role)
+    connection = await asyncpg.connect(url_of(role, postgres_url))
+    try:
+        with pytest.raises(asyncpg.InsufficientPrivilegeError):
+            await connection.execute(FORBIDDEN[attack])
+    finally:
+        await connection.close()
+
+
+async def test_the_owner_could(owner: Any) -> None:
+    """The control: as the owner, the same statement succeeds."""
+    transaction = owner.transaction()
+    await transaction.start()
+    await owner.execute(FORBIDDEN["switch the guards off"])
+    await owner.execute(FORBIDDEN["empty the journal"])
+    await transaction.rollback()
+
+
+async def test_every_table_that_rows_are_deleted_from_is_granted(owner: Any, postgres_url: str, role: str) -> None:
+    """Read from the queries themselves, so that a new one is not forgotten."""
+    await wiring.migrate(postgres_url, application_role=role)
+    files = (
+        "queries.sql",
+        "upkeep.sql",
+        "webhooks.sql",
+        "outbox.sql",
+        "keys.sql",
+        "accounts.sql",
+        "live.sql",
+        "money.sql",
+    )
+    statements = [query.sql for file in files for query in queries.load("postgres", file).values()]
+    deleted = {text.partition("DELETE FROM ")[2].split()[0] for text in statements if "DELETE FROM " in text}
+    assert "buyer_totals" in deleted
+    for table in deleted:
+        assert await owner.fetchval("SELECT has_table_privilege($1, $2, 'DELETE')", role, table), table
+
+
+async def test_a_role_that_could_undo_the_guards_is_refused(owner: Any, postgres_url: str, role: str) -> None:
+    """A superuser, and a member of the role that owns the tables."""
+    with pytest.raises(SetupError, match="superuser"):
+        await wiring.migrate(postgres_url, application_role=await owner.fetchval("SELECT current_user"))
+    await owner.execute(f'GRANT "{await owner.fetchval("SELECT current_user")}" TO "{role}"')
+    with pytest.raises(SetupError, match="owns the tables"):
+        await wiring.migrate(postgres_url, application_role=role)
+
+
+async def test_a_role_that_is_not_there_is_named(postgres_url: str) -> None:
+    """And the statement that makes it."""
+    with pytest.raises(SetupError, match="CREATE ROLE shop LOGIN"):
+        await wiring.migrate(postgres_url, application_role="shop")
+
+
+def test_sqlite_has_no_roles() -> None:
+    """The command says so, and changes nothing."""
+    told = command("migrate", "--database", "sqlite:///never-made.sqlite3", "--application-role", "shop")
+    assert told.returncode == 1
+    assert "Only PostgreSQL has roles" in told.stderr
