@@ -70,13 +70,16 @@ async def _collect(database: str | None, redis: str | None, *, fix: bool) -> lis
         settings = config.read(os.environ, database_url=database, redis_url=redis)
     except SetupError as wrong:
         return [ill("settings", wrong.problem, "See `earmark config show`.")]
-    return [finding async for finding in examine(settings, fix=fix)]
+    return [finding async for finding in examine(settings, fix=fix, named="--database" if database else None)]
 
 
 async def examine(
-    settings: config.Settings, *, fix: bool = False, clock: Clock | None = None
+    settings: config.Settings, *, fix: bool = False, clock: Clock | None = None, named: str | None = None
 ) -> AsyncIterator[Finding]:
-    """Check after check, the deepest first: what lies deeper explains what lies above."""
+    """Check after check, the deepest first: what lies deeper explains what lies above.
+
+    `named` is the option that named the database, where none of the settings did.
+    """
     clock = clock or SystemClock()
     for slip, meant in show.unknown(os.environ).items():
         yield ill(
@@ -87,7 +90,8 @@ async def examine(
     except EarmarkError as silence:
         because = getattr(silence, "because", None)
         said = f"The database cannot be used: {because or silence}"
-        yield ill("database", said, f"EARMARK_DATABASE_URL is {show.without_password(settings.database_url)}.")
+        where = named or _variable_of("database_url")
+        yield ill("database", said, f"{where} is {show.without_password(settings.database_url)}.")
     else:
         for finding in of_database.judge(vitals):
             yield finding
@@ -103,6 +107,12 @@ async def examine(
                 yield finding
     async for finding in _redis(settings, clock):
         yield finding
+
+
+def _variable_of(name: str) -> str:
+    """The variable that a setting came from; its own name where it has its default."""
+    (origin,) = (one for one in config.trace(os.environ) if one.setting.name == name)
+    return origin.setting.variable if origin.source == "default" else origin.source
 
 
 async def _redis(settings: config.Settings, clock: Clock) -> AsyncIterator[Finding]:

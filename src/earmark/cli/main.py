@@ -71,7 +71,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except CycloptsError:
         sys.exit(2)
     except EarmarkError as error:
-        said = (redact_setup if isinstance(error, SetupError) else redact)(str(error))
+        from earmark.cli.telling import advise
+
+        said = redact_setup(str(error)) if isinstance(error, SetupError) else redact(advise(error))
         Console(stderr=True, soft_wrap=True, highlight=False).print(f"[red]earmark:[/] {_escape(said)}")
         sys.exit(1)
     except KeyboardInterrupt:

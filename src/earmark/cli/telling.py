@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable, Mapping
+from datetime import datetime
 from itertools import groupby
 from typing import TYPE_CHECKING
 
 import msgspec
 from rich.console import Console
 
+from earmark.domain.machine import State
 from earmark.domain.money import Money
+from earmark.domain.payment import PaymentState
 from earmark.domain.seat import SeatState
-from earmark.errors import Unreachable
-from earmark.words.values import Booking, Event, Map, Paid, Undone
+from earmark.errors import SetupError, Unreachable
+from earmark.words.values import Booking, Event, Map, Paid, Payment, Undone
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -61,7 +65,28 @@ def advise(error: EarmarkError) -> str:
     if isinstance(error, Unreachable):
         again = f" Ask again with --idempotency-key {error.key}: it has one effect." if error.key else ""
         return f"{error.url} gave no answer ({error.because}). Is the server running there?{again}"
-    return " ".join(filter(None, (str(error), ADVICE.get(error.code))))
+    return " ".join(filter(None, (_worded(error), ADVICE.get(error.code))))
+
+
+def _worded(error: EarmarkError) -> str:
+    """What was refused and the facts of it, as people write them."""
+    if isinstance(error, SetupError):
+        return error.problem
+    said = (type(error).__doc__ or error.code).partition("\n")[0]
+    facts = "; ".join(f"{name.replace('_', ' ')}: {_plain(value)}" for name, value in error.facts().items())
+    return f"{said} ({facts})" if facts else said
+
+
+def _plain(value: object) -> str:
+    if isinstance(value, str):
+        return value
+    if isinstance(value, datetime):
+        return f"{value:%Y-%m-%d %H:%M:%S} UTC"
+    if isinstance(value, Mapping):
+        return ", ".join(f"{_plain(name)} is {_plain(one)}" for name, one in value.items())
+    if isinstance(value, Iterable):
+        return ", ".join(map(_plain, value))
+    return str(value)
 
 
 def show(told: Told, *, as_json: bool) -> None:
@@ -103,9 +128,23 @@ def _booking(booking: Booking) -> Iterator[str]:
         yield f"  until  {booking.expires_at:%Y-%m-%d %H:%M:%S} UTC, {booking.expires_in:.0f} seconds from now"
     if isinstance(booking, Paid) and booking.payment:
         yield f"  paid   {booking.payment.amount} at {booking.payment.gateway}: {booking.payment.state}"
+        if is_open(booking):
+            yield f"  next   {_next(booking.payment)}"
     if isinstance(booking, Undone) and booking.money:
         back, kept = (_money(amount, currency) for amount in (booking.money.refund, booking.money.fee))
         yield f"  money  {back} goes back, {kept} is kept"
+
+
+def is_open(told: Told) -> bool:
+    """Whether it is a payment that is not decided yet."""
+    return isinstance(told, Paid) and told.state is State.PAYING
+
+
+def _next(payment: Payment) -> str:
+    if payment.state is PaymentState.REQUIRES_ACTION:
+        where = (payment.action or {}).get("url")
+        return f"The buyer must act: open {where}" if where else "The buyer must act, as the gateway says (see --json)"
+    return "The gateway has not decided yet: see `earmark show` in a moment"
 
 
 def _map(shown: Map, currency: str) -> Iterator[str]:

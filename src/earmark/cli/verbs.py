@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     Shop = Earmark | AsyncClient
 
 EVENTS_MAX = 10_000
+NOT_DECIDED = 3
+"""The exit code of a payment that is under way: neither a sale nor a refusal."""
 
 
 @Parameter(name="*")
@@ -188,9 +190,13 @@ def pay(
     gateway: Annotated[str | None, Parameter(help="Which one, where there are several.")] = None,
     key: Key = None,
     where: Where = HERE,
-) -> None:
-    """Pay for a hold at a gateway, which makes it a sale."""
-    _run(where, lambda shop: shop.pay(booking_id, method=method, gateway=gateway, key=key))
+) -> int:
+    """Pay for a hold at a gateway, which makes it a sale.
+
+    Exits with 3 while it is no sale yet: the buyer must act, or the gateway has not decided.
+    """
+    told = _run(where, lambda shop: shop.pay(booking_id, method=method, gateway=gateway, key=key))
+    return NOT_DECIDED if telling.is_open(told) else 0
 
 
 def confirm(
@@ -250,7 +256,7 @@ def refund(
     _run(where, lambda shop: shop.refund(booking_id, amount=amount, reason=reason, key=key))
 
 
-def _run(where: Where, work: Callable[[Shop], Awaitable[Told]]) -> None:
+def _run(where: Where, work: Callable[[Shop], Awaitable[Told]]) -> Told:
     """Do it, and tell what came of it; what is refused is one line that says what to do."""
 
     async def run() -> Told:
@@ -262,6 +268,7 @@ def _run(where: Where, work: Callable[[Shop], Awaitable[Told]]) -> None:
     except EarmarkError as error:
         raise SetupError(problem=telling.advise(error)) from error
     telling.show(told, as_json=where.as_json)
+    return told
 
 
 @asynccontextmanager
