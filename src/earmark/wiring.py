@@ -92,12 +92,16 @@ async def open_engine(
     return Engine(store, ids=Uuid7Ids(), admission=admission, **limits)
 
 
-def open_sandbox(clock: Clock | None = None) -> dict[str, Gateway]:
-    """A gateway for test events, in this process: it knows only what this process asked of it."""
+def open_sandbox(clock: Clock | None = None, *, secret: str | None = None) -> dict[str, Gateway]:
+    """A gateway for test events, in this process: it knows only what this process asked of it.
+
+    Its ids, and its secret where none is given, are made anew: a payment of another process, or of this one before a
+    restart, is left as it is, and never taken for one of its own.
+    """
     from earmark.payments.sandbox.gateway import SandboxGateway
     from earmark.payments.sandbox.house import Sandbox
 
-    return {"sandbox": SandboxGateway(Sandbox(clock or SystemClock()))}
+    return {"sandbox": SandboxGateway(Sandbox(clock or SystemClock(), secret=secret))}
 
 
 def open_gateways(settings: Settings, accounts: Accounts | None = None) -> dict[str, Gateway]:

@@ -54,7 +54,7 @@ async def opened(settings: Settings) -> AsyncIterator[Opened]:
     metrics = Metrics(version=__version__)
     tracing = open_tracing() if settings.tracing else None
     engine = await engine_for(settings, observer=tracing.around(metrics.tally) if tracing else metrics.tally)
-    gateways = open_sandbox() | open_gateways(settings, engine.store.accounts)
+    gateways = open_sandbox(secret=settings.sandbox_secret) | open_gateways(settings, engine.store.accounts)
     # Whoever asks for little time is told that the gateway still decides, rather than nothing.
     till = Till(engine, gateways, seconds=min(settings.gateway_answer_seconds, settings.request_seconds_max / 2))
     feed = Feed()

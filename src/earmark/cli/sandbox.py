@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import secrets
 import signal
 from typing import TYPE_CHECKING, Annotated
@@ -11,6 +12,7 @@ from cyclopts import Parameter
 from cyclopts.validators import Number
 from rich.console import Console
 
+from earmark import config
 from earmark.errors import SetupError
 
 if TYPE_CHECKING:
@@ -30,7 +32,8 @@ def sandbox(
     ] = None,
     key: Annotated[str | None, Parameter(help="The API key to accept. Else a new one is made and printed.")] = None,
     secret: Annotated[
-        str | None, Parameter(help="What callbacks are signed with. Else a new one is made and printed.")
+        str | None,
+        Parameter(help="What callbacks are signed with. Else EARMARK_SANDBOX_SECRET, else a new one; it is printed."),
     ] = None,
     seed: Annotated[
         int | None, Parameter(help="Give the same ids and the same chance as the last run with this number.")
@@ -59,8 +62,8 @@ def sandbox(
     house = Sandbox(
         MovableClock(),
         seed=seed,
-        key=key or f"sk_test_{secrets.token_hex(12)}",
-        secret=secret or f"whsec_{secrets.token_hex(16)}",
+        key=key,
+        secret=secret or config.read(os.environ).sandbox_secret,
         base_url=f"http://{f'[{host}]' if ':' in host else host}:{port}",
     )
     asyncio.run(_run(house, host=host, port=port, callback_url=callback_url, seed=seed))

@@ -1,7 +1,7 @@
 """The sandbox's bank: what it does and refuses, and a ledger of what the world was really charged.
 
-Pure and synchronous. Time is handed in and chance is seeded, so a run can be repeated. Every answer is a frozen value:
-what was said stays said, whatever happens afterwards.
+Pure and synchronous. Time is handed in, and with a seed chance is too, so a run can be repeated. Every answer is a
+frozen value: what was said stays said, whatever happens afterwards.
 """
 
 from __future__ import annotations
@@ -65,7 +65,9 @@ class _Late(msgspec.Struct, frozen=True):
 class Bank:
     """One bank, with its own books. Every public call first lets the clock do its work."""
 
-    def __init__(self, clock: Clock, *, seed: int = 0, listener: Callable[[Event], None] | None = None) -> None:
+    def __init__(
+        self, clock: Clock, *, seed: int | None = None, listener: Callable[[Event], None] | None = None
+    ) -> None:
         self.clock = clock
         self._books = Books(clock, seed=seed, listener=listener)
         self._late: list[_Late] = []
@@ -92,7 +94,7 @@ class Bank:
         check_metadata(metadata or {})
         if method is not None or confirm:
             check_method(method)
-        id_ = self._books.new_id("pi")
+        id_ = self._books.new_intent_id()
         intent = Intent(
             id=id_,
             client_secret=self._books.new_id(f"{id_}_secret"),
@@ -180,6 +182,10 @@ class Bank:
     def intent(self, intent_id: str) -> Intent:
         """An intent as it stands now."""
         return self._settle().intent(intent_id)
+
+    def gave(self, intent_id: str) -> bool:
+        """Whether this id is of this bank. One of another bank, in another process or before a restart, is not."""
+        return self._books.gave(intent_id)
 
     def intents(self) -> list[Intent]:
         """All of them, the newest first."""

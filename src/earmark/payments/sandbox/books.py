@@ -32,12 +32,18 @@ if TYPE_CHECKING:
     from earmark.engine.ports import Clock
 
 _ALPHABET = string.ascii_letters + string.digits
+ID_LENGTH = 24
+NAME_LENGTH = 8
 
 
 class Books:
-    """Intents, refunds, disputes, events and the ledger. Ids come from the seed, so that a run can be repeated."""
+    """Intents, refunds, disputes, events and the ledger.
 
-    def __init__(self, clock: Clock, *, seed: int, listener: Callable[[Event], None] | None) -> None:
+    Ids are random; those that come from a seed repeat, so that a run can be repeated. The id of an intent begins with
+    the name of its bank: a bank in another process, or after a restart, is another bank and can tell.
+    """
+
+    def __init__(self, clock: Clock, *, seed: int | None, listener: Callable[[Event], None] | None) -> None:
         self.ledger: list[Line] = []
         self.events: list[Event] = []
         self.disputes: list[Dispute] = []
@@ -50,7 +56,8 @@ class Books:
         self._refunds_of: dict[str, list[str]] = {}
         self._clock = clock
         self._listener = listener
-        self._random = random.Random(seed)  # noqa: S311 (ids that repeat are wanted here)
+        self._random = random.SystemRandom() if seed is None else random.Random(seed)  # noqa: S311 (a seed repeats)
+        self.name = self._letters(NAME_LENGTH)
 
     def intent(self, intent_id: str) -> Intent:
         """An intent."""
@@ -161,9 +168,20 @@ class Books:
         self.intents[intent.id] = changed
         return changed
 
-    def new_id(self, prefix: str, *, length: int = 24) -> str:
+    def new_id(self, prefix: str) -> str:
         """An id that nothing else has."""
-        return f"{prefix}_{''.join(self._random.choices(_ALPHABET, k=length))}"
+        return f"{prefix}_{self._letters(ID_LENGTH)}"
+
+    def new_intent_id(self) -> str:
+        """The same for an intent, with the name of this bank in it."""
+        return f"pi_{self.name}{self._letters(ID_LENGTH - NAME_LENGTH)}"
+
+    def gave(self, intent_id: str) -> bool:
+        """Whether this id is one that this bank has given, or could have."""
+        return intent_id.startswith(f"pi_{self.name}")
+
+    def _letters(self, count: int) -> str:
+        return "".join(self._random.choices(_ALPHABET, k=count))
 
     def _dispute(self, intent: Intent) -> Intent:
         self._write(Move.DISPUTED, intent, intent.captured)
