@@ -10,12 +10,14 @@ from tests.payments.sandbox.support import PRICE
 
 from earmark import config, wiring
 from earmark.domain.ids import BookingId
-from earmark.domain.payment import Payment, Refund, RefundState
+from earmark.domain.payment import PAYING_SECONDS, PAYING_SECONDS_MAX, Payment, PaymentState, Refund, RefundState
 from earmark.engine.engine import Engine
 from earmark.engine.teller import Teller
 from earmark.library import Earmark
+from earmark.payments.sandbox.bank import AUTHORISED_FOR, Bank
 from earmark.payments.sandbox.gateway import SandboxGateway
 from earmark.payments.sandbox.house import Sandbox
+from earmark.payments.sandbox.model import Status
 from earmark.store.memory import MemoryStore
 
 if TYPE_CHECKING:
@@ -109,3 +111,80 @@ async def test_the_secret_of_a_servers_bank_can_be_set() -> None:
     gateway = wiring.open_sandbox(secret=settings.sandbox_secret)["sandbox"]
     assert isinstance(gateway, SandboxGateway)
     assert gateway.sandbox.secret == "whsec_ours"
+
+
+async def test_another_servers_reconciler_leaves_a_test_payment_alone(
+    store: Store, clock: MovableClock, ids: Uuid7Ids, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It says whose bank has it; the server whose bank it is then ends it."""
+    ours, theirs = started(store, clock, ids), started(store, clock, ids)
+    booking = await ours.paid("A1", ACTION)
+    assert ours.bank is not None
+    for _ in range(10):
+        clock.advance(PAYING_SECONDS)
+        await theirs.teller.reconcile(limit=100)
+    [intent] = ours.bank.intents()
+    assert intent.status is Status.REQUIRES_ACTION, "the money is still set aside, or may come"
+    assert (await ours.payment(booking))[0].state is PaymentState.VOIDING
+    assert "another process" in caplog.text
+    clock.advance(PAYING_SECONDS)
+    await ours.teller.reconcile(limit=100)
+    assert (await ours.payment(booking))[0].state is PaymentState.VOIDED
+    assert ours.bank.intent(intent.id).status is Status.CANCELED
+
+
+async def test_a_server_is_not_taken_to_have_a_silent_bank_because_of_foreign_payments(
+    store: Store, clock: MovableClock, ids: Uuid7Ids
+) -> None:
+    """Its own payments are seen through as before."""
+    ours, theirs = started(store, clock, ids), started(store, clock, ids)
+    for seat in ("A1", "A2", "A3"):
+        await ours.paid(seat, ACTION)
+    for _ in range(5):
+        clock.advance(PAYING_SECONDS)
+        await theirs.teller.reconcile(limit=100)
+    assert theirs.teller.silent_gateways == []
+
+
+async def test_a_worker_has_no_bank_and_ends_only_what_took_too_long(
+    store: Store, clock: MovableClock, ids: Uuid7Ids, caplog: pytest.LogCaptureFixture
+) -> None:
+    """`earmark work` beside a server: the seats are free again after the hour, and no money is said to be gone."""
+    server = started(store, clock, ids)
+    worker = Process(store, wiring.open_gateways(config.read({}), store.accounts), ids)
+    booking = await server.paid("A1", ACTION)
+    clock.advance(PAYING_SECONDS)
+    await worker.teller.reconcile(limit=100)
+    assert (await server.payment(booking))[0].state is PaymentState.REQUIRES_ACTION
+    clock.advance(PAYING_SECONDS_MAX)
+    await worker.teller.reconcile(limit=100)
+    assert (await server.payment(booking))[0].state is PaymentState.VOIDING
+    assert "this process has no gateway 'sandbox'" in caplog.text
+
+
+async def test_without_the_name_of_its_bank_a_foreign_payment_is_ended(
+    store: Store, clock: MovableClock, ids: Uuid7Ids, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The control: a bank that takes every id for its own says voided of money that it has never seen."""
+    ours, theirs = started(store, clock, ids), started(store, clock, ids)
+    booking = await ours.paid("A1", ACTION)
+    monkeypatch.setattr(Bank, "gave", lambda *_: True)
+    for _ in range(10):
+        clock.advance(PAYING_SECONDS)
+        await theirs.teller.reconcile(limit=100)
+    assert (await ours.payment(booking))[0].state is PaymentState.VOIDED
+    assert ours.bank is not None
+    assert [intent.status for intent in ours.bank.intents()] == [Status.REQUIRES_ACTION]
+
+
+async def test_what_its_bank_cannot_have_any_longer_is_ended_by_any_process(
+    store: Store, clock: MovableClock, ids: Uuid7Ids
+) -> None:
+    """A bank that is gone for good: no test payment stays open for ever."""
+    booking = await started(store, clock, ids).paid("A1", ACTION)
+    restarted = started(store, clock, ids)
+    clock.advance(AUTHORISED_FOR.total_seconds())
+    for _ in range(3):
+        await restarted.teller.reconcile(limit=100)
+        clock.advance(PAYING_SECONDS)
+    assert (await restarted.payment(booking))[0].state is PaymentState.VOIDED
