@@ -41,9 +41,9 @@ def sandbox(
 ) -> None:
     """Run a payment gateway that moves no money and misbehaves on request.
 
-    It speaks enough of Stripe's API for the official clients. What to pay with decides how it goes: `pm_card_visa`,
-    `pm_card_declined`, `pm_card_insufficient_funds`, `pm_card_authenticationRequired`, `pm_card_processing`,
-    `pm_card_capture_fail`, `pm_card_refund_fail`, `pm_card_refund_pending`, `pm_card_dispute`.
+    It speaks enough of Stripe's API for the official clients. What to pay with decides how it goes: Stripe's own test
+    methods are known, such as `pm_card_visa`, `pm_card_visa_chargeDeclined` and `pm_card_authenticationRequired`, and a
+    few of the sandbox's own.
 
     Under `/sandbox` it can be told to hang, to charge and then fail, or to lose a callback (`POST /sandbox/faults`),
     and shows what it really charged (`GET /sandbox/ledger`).

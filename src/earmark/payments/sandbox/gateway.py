@@ -37,6 +37,7 @@ Moved = TypeVar("Moved", bound=Intent | Refund)
 
 BOOKING_ID = "booking_id"
 REFUND_ID = "refund_id"
+WARNING = "radar.early_fraud_warning"
 FOREIGN = "foreign_sandbox"
 FOREIGN_MESSAGE = (
     "This test payment is in the memory of another process, which may have ended: that one alone knows it."
@@ -152,16 +153,18 @@ class SandboxGateway:
             about = said["data"]["object"]
             gateway_id = about["id"] if about["object"] == "payment_intent" else about["payment_intent"]
             whole = about["object"] in {"payment_intent", "charge"}
+            # A warning of fraud carries neither our ids nor a currency.
+            metadata = about["metadata"] if about["object"] != WARNING else {}
             return Callback(
                 id=said["id"],
                 kind=said["type"],
                 live=said["livemode"],
-                payment_id=_uuid(about["metadata"].get(PAYMENT_ID) or self._payment_id(gateway_id)),
-                booking_id=_uuid(about["metadata"].get(BOOKING_ID)),
+                payment_id=_uuid(metadata.get(PAYMENT_ID) or self._payment_id(gateway_id)),
+                booking_id=_uuid(metadata.get(BOOKING_ID)),
                 gateway_id=gateway_id,
                 # The amount of a refund or a dispute is not that of its payment.
                 amount=about["amount"] if whole else None,
-                currency=about["currency"].upper(),
+                currency=about["currency"].upper() if about["object"] != WARNING else None,
                 disputed=about["object"] == "dispute",
             )
         except (msgspec.DecodeError, KeyError, TypeError, AttributeError) as unread:
