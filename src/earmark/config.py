@@ -283,6 +283,16 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         str | None,
         About("another address than Stripe's own, for test keys only: that of `earmark sandbox`"),
     ] = None
+    sandbox_secret: Annotated[
+        str | None,
+        About("what the sandbox signs its callbacks with (`whsec_…`); else each process makes its own", secret=True),
+    ] = None
+    sandbox_url: Annotated[
+        str | None,
+        About(
+            "where buyers' browsers reach this server, for the sandbox's page; else `http://` with its host and port"
+        ),
+    ] = None
     balance: Annotated[
         bool,
         About(

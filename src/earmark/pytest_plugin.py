@@ -30,7 +30,7 @@ def earmark_gateway(earmark_clock: MovableClock) -> SandboxGateway:
     from earmark.payments.sandbox.gateway import SandboxGateway
     from earmark.payments.sandbox.house import Sandbox
 
-    return SandboxGateway(Sandbox(earmark_clock))
+    return SandboxGateway(Sandbox(earmark_clock, seed=0))
 
 
 @pytest.fixture

@@ -92,12 +92,20 @@ async def open_engine(
     return Engine(store, ids=Uuid7Ids(), admission=admission, **limits)
 
 
-def open_sandbox(clock: Clock | None = None) -> dict[str, Gateway]:
-    """A gateway for test events, in this process: it knows only what this process asked of it."""
+def open_sandbox(
+    clock: Clock | None = None, *, secret: str | None = None, url: str | None = None
+) -> dict[str, Gateway]:
+    """A gateway for test events, in this process: it knows only what this process asked of it.
+
+    Its ids, and its secret where none is given, are made anew: a payment of another process, or of this one before a
+    restart, is left as it is, and never taken for one of its own. `url` is where the server is that shows its page.
+    """
     from earmark.payments.sandbox.gateway import SandboxGateway
     from earmark.payments.sandbox.house import Sandbox
 
-    return {"sandbox": SandboxGateway(Sandbox(clock or SystemClock()))}
+    sandbox = Sandbox(clock or SystemClock(), secret=secret)
+    sandbox.base_url = url or sandbox.base_url
+    return {"sandbox": SandboxGateway(sandbox)}
 
 
 def open_gateways(settings: Settings, accounts: Accounts | None = None) -> dict[str, Gateway]:

@@ -12,7 +12,6 @@ from earmark.domain.payment import PaymentState
 from earmark.payments.sandbox import signature
 from earmark.payments.sandbox.faults import Fault
 from earmark.payments.sandbox.gateway import SandboxGateway
-from earmark.payments.sandbox.house import SECRET
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -244,10 +243,13 @@ class Letters:
         self._clock = clock
         [self.event, *_] = self._gateway.bank.events
 
-    def signed(self, body: bytes, *, secret: str = SECRET, seconds: float = 0) -> dict[str, str]:
+    def signed(self, body: bytes, *, secret: str | None = None, seconds: float = 0) -> dict[str, str]:
         """The headers of this body, signed now or so many seconds from now."""
         now = self._clock.now() + timedelta(seconds=seconds)
-        return {signature.HEADER: signature.sign(body, secret=secret, now=now), "Content-Type": "application/json"}
+        return {
+            signature.HEADER: signature.sign(body, secret=secret or self._gateway.sandbox.secret, now=now),
+            "Content-Type": "application/json",
+        }
 
     @property
     def body(self) -> bytes:

@@ -369,6 +369,7 @@ async def test_a_payment_that_is_open_too_long_is_told(file_url: str, monkeypatc
     (found,) = (await findings(file_url))["money"]
     assert found.level is Level.NOTE
     assert found.said.startswith("The oldest open payment or refund is open for")
+    assert "own sandbox is known to that process alone" in (found.advice or "")
 
 
 @pytest.mark.parametrize(

@@ -31,12 +31,18 @@ from earmark.api import (
 from earmark.api.door import Call, House, Reply, Visit, endpoint, say
 from earmark.api.router import Router
 from earmark.api.sight import Sight
+from earmark.domain.payment import PaymentState, payment_id_of
+from earmark.engine.till import SANDBOX
 from earmark.errors import EarmarkError
+from earmark.payments.sandbox import action
+from earmark.payments.sandbox.gateway import SandboxGateway
 from earmark.version import __version__
 
 if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.types import ASGIApp
+
+    from earmark.payments.sandbox.model import Intent
 
 PAGES = {"/": "index.html", "/docs": "docs.html", "/ops": "ops.html"}
 MEDIA_TYPES = {"html": "text/html", "js": "text/javascript", "css": "text/css", "svg": "image/svg+xml"}
@@ -130,6 +136,7 @@ def create_app(house: House) -> ASGIApp:
     routes = [Route(call.path, answer, methods=[call.method]) for call, answer in answers]
     routes += [Route(path, _page(file)) for path, file in PAGES.items()]
     routes += [Route("/openapi.json", describe), Route("/web/{file}", _asset)]
+    routes += _sandbox_page(house)
     house.metrics.watch(house.engine, gateways=house.till.gateways)
     if house.locks:
         house.metrics.watch_locks(house.locks)
@@ -139,6 +146,23 @@ def create_app(house: House) -> ASGIApp:
     pages = Starlette(routes=routes, exception_handlers={HTTPException: _stray, EarmarkError: _refused})
     router = Router([(call.method, call.path, answer) for call, answer in answers], otherwise=pages)
     return Sight(router, metrics=house.metrics, tracing=house.tracing)
+
+
+def _sandbox_page(house: House) -> list[Route]:
+    """Where the buyer of a test payment authenticates; the payment is looked at as soon as they have."""
+    gateway = house.till.gateways.get(SANDBOX)
+    if not isinstance(gateway, SandboxGateway):
+        return []
+
+    async def acted(intent: Intent) -> None:
+        payment_id = payment_id_of(intent.payment_id or "")
+        if payment_id is not None:
+            payment = await house.till.teller.advance(payment_id, look=True)
+            if payment is not None and payment.state is PaymentState.REQUIRES_ACTION:
+                # A drive was under way that had looked before the buyer acted.
+                await house.till.teller.advance(payment_id, look=True)
+
+    return action.routes(gateway.sandbox, acted=acted)
 
 
 def _page(file: str) -> Any:

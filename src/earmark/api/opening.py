@@ -18,6 +18,7 @@ from earmark.api.pictures import Words
 from earmark.clock import SystemClock
 from earmark.engine.beats import alive_seconds
 from earmark.engine.till import Till
+from earmark.errors import SetupError
 from earmark.publish.availability import Availability
 from earmark.publish.news import Feed
 from earmark.publish.stream import Hub
@@ -39,6 +40,9 @@ if TYPE_CHECKING:
     from earmark.workers.loop import Agent
 
 
+EVERYWHERE = frozenset({"0.0.0.0", "::"})  # noqa: S104 (addresses to listen on, which no browser goes to)
+
+
 class Opened(NamedTuple):
     """A house, and who works in it."""
 
@@ -54,7 +58,8 @@ async def opened(settings: Settings) -> AsyncIterator[Opened]:
     metrics = Metrics(version=__version__)
     tracing = open_tracing() if settings.tracing else None
     engine = await engine_for(settings, observer=tracing.around(metrics.tally) if tracing else metrics.tally)
-    gateways = open_sandbox() | open_gateways(settings, engine.store.accounts)
+    gateways = open_sandbox(secret=settings.sandbox_secret, url=sandbox_url(settings))
+    gateways |= open_gateways(settings, engine.store.accounts)
     # Whoever asks for little time is told that the gateway still decides, rather than nothing.
     till = Till(engine, gateways, seconds=min(settings.gateway_answer_seconds, settings.request_seconds_max / 2))
     feed = Feed()
@@ -80,6 +85,17 @@ async def opened(settings: Settings) -> AsyncIterator[Opened]:
         if house.locks is not None:
             await house.locks.close()
         await engine.close()
+
+
+def sandbox_url(settings: Settings) -> str:
+    """Where a buyer's browser finds the page of the sandbox in this server."""
+    if settings.sandbox_url is not None:
+        if not settings.sandbox_url.startswith(("http://", "https://")):
+            raise SetupError(problem="EARMARK_SANDBOX_URL begins with http:// or https://.")
+        return settings.sandbox_url.rstrip("/")
+    if settings.host in EVERYWHERE:
+        return f"http://127.0.0.1:{settings.port}"
+    return f"http://{f'[{settings.host}]' if ':' in settings.host else settings.host}:{settings.port}"
 
 
 def _hub(settings: Settings, engine: Engine, feed: Feed) -> Hub:

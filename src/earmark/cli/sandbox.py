@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import secrets
 import signal
 from typing import TYPE_CHECKING, Annotated
@@ -11,6 +12,7 @@ from cyclopts import Parameter
 from cyclopts.validators import Number
 from rich.console import Console
 
+from earmark import config
 from earmark.errors import SetupError
 
 if TYPE_CHECKING:
@@ -30,7 +32,8 @@ def sandbox(
     ] = None,
     key: Annotated[str | None, Parameter(help="The API key to accept. Else a new one is made and printed.")] = None,
     secret: Annotated[
-        str | None, Parameter(help="What callbacks are signed with. Else a new one is made and printed.")
+        str | None,
+        Parameter(help="What callbacks are signed with. Else EARMARK_SANDBOX_SECRET, else a new one; it is printed."),
     ] = None,
     seed: Annotated[
         int | None, Parameter(help="Give the same ids and the same chance as the last run with this number.")
@@ -38,9 +41,9 @@ def sandbox(
 ) -> None:
     """Run a payment gateway that moves no money and misbehaves on request.
 
-    It speaks enough of Stripe's API for the official clients. What to pay with decides how it goes: `pm_card_visa`,
-    `pm_card_declined`, `pm_card_insufficient_funds`, `pm_card_authenticationRequired`, `pm_card_processing`,
-    `pm_card_capture_fail`, `pm_card_refund_fail`, `pm_card_refund_pending`, `pm_card_dispute`.
+    It speaks enough of Stripe's API for the official clients. What to pay with decides how it goes: Stripe's own test
+    methods are known, such as `pm_card_visa`, `pm_card_visa_chargeDeclined` and `pm_card_authenticationRequired`, and a
+    few of the sandbox's own.
 
     Under `/sandbox` it can be told to hang, to charge and then fail, or to lose a callback (`POST /sandbox/faults`),
     and shows what it really charged (`GET /sandbox/ledger`).
@@ -59,8 +62,8 @@ def sandbox(
     house = Sandbox(
         MovableClock(),
         seed=seed,
-        key=key or f"sk_test_{secrets.token_hex(12)}",
-        secret=secret or f"whsec_{secrets.token_hex(16)}",
+        key=key,
+        secret=secret or config.read(os.environ).sandbox_secret,
         base_url=f"http://{f'[{host}]' if ':' in host else host}:{port}",
     )
     asyncio.run(_run(house, host=host, port=port, callback_url=callback_url, seed=seed))

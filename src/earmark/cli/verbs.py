@@ -287,7 +287,8 @@ async def _open(where: Where) -> AsyncIterator[Shop]:
     settings = config.read(os.environ, database_url=where.database)
     engine = await wiring.engine_for(settings)
     try:
-        gateways = wiring.open_sandbox() | wiring.open_gateways(settings, engine.store.accounts)
+        gateways = wiring.open_sandbox(secret=settings.sandbox_secret)
+        gateways |= wiring.open_gateways(settings, engine.store.accounts)
         earmark = Earmark(engine, live=not where.test, gateways=gateways)
         try:
             yield earmark

@@ -125,7 +125,7 @@ def test_a_buyer_presses_a_button_and_goes_back_to_the_shop(
     url = intent.next_action.redirect_to_url.url
     page = httpx2.get(url)
     assert page.status_code == 200
-    assert "Authorise" in page.text
+    assert "Authenticate" in page.text
     pressed = httpx2.post(url, data={"client_secret": intent.client_secret, "answer": answer})
     assert pressed.status_code == 303
     assert pressed.headers["location"].startswith(f"https://shop.example/back?booking=1&payment_intent={intent.id}&")

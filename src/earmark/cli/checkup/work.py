@@ -135,7 +135,10 @@ async def money(store: Store) -> AsyncIterator[Finding]:
         yield ill("money", f"Payments need somebody: {told}.", "See `earmark payments attention`.")
     if watch.open_since and watch.now - watch.open_since > timedelta(seconds=OPEN_SECONDS):
         said = f"The oldest open payment or refund is open for {_age(watch.open_since, watch.now)}."
-        advice = "Does any process run the reconciler, with its gateway set up? Some banks take days for a refund."
+        advice = (
+            "Does any process run the reconciler, with its gateway set up? Some banks take days for a refund. A test "
+            "payment at a server's own sandbox is known to that process alone, and gone with it."
+        )
         yield note("money", said, advice)
     elif not watch.attention:
         yield well("money", "No payment needs somebody.")

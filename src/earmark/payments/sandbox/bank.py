@@ -1,7 +1,7 @@
 """The sandbox's bank: what it does and refuses, and a ledger of what the world was really charged.
 
-Pure and synchronous. Time is handed in and chance is seeded, so a run can be repeated. Every answer is a frozen value:
-what was said stays said, whatever happens afterwards.
+Pure and synchronous. Time is handed in, and with a seed chance is too, so a run can be repeated. Every answer is a
+frozen value: what was said stays said, whatever happens afterwards.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from earmark.payments.sandbox.checks import (
     check_refund,
     unexpected,
 )
+from earmark.payments.sandbox.methods import METHODS, Card, Refunds
 from earmark.payments.sandbox.model import (
     AS_ASKED,
     CAPTURE_REFUSED,
     DECLINED,
-    INSUFFICIENT_FUNDS,
     NOT_AUTHENTICATED,
     Dispute,
     Event,
@@ -32,7 +32,6 @@ from earmark.payments.sandbox.model import (
     Intent,
     Kind,
     Line,
-    Method,
     Move,
     Refund,
     RefundStatus,
@@ -48,8 +47,8 @@ if TYPE_CHECKING:
     from earmark.engine.ports import Clock
 
 AUTHORISED_FOR = timedelta(days=7)
-DECLINES = {Method.DECLINED: DECLINED, Method.INSUFFICIENT_FUNDS: INSUFFICIENT_FUNDS}
-WAITS = {Method.AUTHENTICATION_REQUIRED: Status.REQUIRES_ACTION, Method.PROCESSING: Status.PROCESSING}
+REFUND_SECONDS = 60
+"""How long a refund takes that is made, or fails, after a while."""
 TRIABLE = frozenset({Status.REQUIRES_CONFIRMATION, Status.REQUIRES_PAYMENT_METHOD})
 VOIDABLE = frozenset(Status) - {Status.SUCCEEDED, Status.CANCELED, Status.PROCESSING}
 
@@ -62,13 +61,23 @@ class _Late(msgspec.Struct, frozen=True):
     at: datetime | None
 
 
+class _Later(msgspec.Struct, frozen=True):
+    """A refund that moves by itself."""
+
+    refund_id: str
+    at: datetime
+
+
 class Bank:
     """One bank, with its own books. Every public call first lets the clock do its work."""
 
-    def __init__(self, clock: Clock, *, seed: int = 0, listener: Callable[[Event], None] | None = None) -> None:
+    def __init__(
+        self, clock: Clock, *, seed: int | None = None, listener: Callable[[Event], None] | None = None
+    ) -> None:
         self.clock = clock
         self._books = Books(clock, seed=seed, listener=listener)
         self._late: list[_Late] = []
+        self._refunds_later: list[_Later] = []
 
     # What a shop asks for.
 
@@ -92,7 +101,7 @@ class Bank:
         check_metadata(metadata or {})
         if method is not None or confirm:
             check_method(method)
-        id_ = self._books.new_id("pi")
+        id_ = self._books.new_intent_id()
         intent = Intent(
             id=id_,
             client_secret=self._books.new_id(f"{id_}_secret"),
@@ -130,10 +139,11 @@ class Bank:
         if amount is not None and not 1 <= amount <= intent.amount:
             message = f"The amount to capture must be from 1 to {intent.amount}."
             raise invalid(message, code="amount_too_large", param="amount_to_capture")
-        if fate.declined or fate.late or intent.method == Method.CAPTURE_FAIL:
-            intent = self._books.fail(intent, CAPTURE_REFUSED)
+        problem = _card(intent).capture or (CAPTURE_REFUSED if fate.declined or fate.late else None)
+        if problem is not None:
+            intent = self._books.fail(intent, problem)
             self._postpone(intent, fate, capture=True)
-            raise Refused(Kind.CARD, CAPTURE_REFUSED, intent=intent, kept=True)
+            raise Refused(Kind.CARD, problem, intent=intent, kept=True)
         return self._books.take(intent, amount or intent.amount)
 
     def void(self, intent_id: str, *, reason: str | None = None, fate: Fate = AS_ASKED) -> Intent:
@@ -171,15 +181,23 @@ class Bank:
             reason=reason,
         )
         self._books.begin_refund(intent, refund)
-        if intent.method == Method.REFUND_PENDING and not fate.declined:
+        way = Refunds.REFUSED if fate.declined else _card(intent).refunds
+        if way in {Refunds.MADE_LATER, Refunds.FAIL_LATER}:
+            at = self.clock.now() + timedelta(seconds=REFUND_SECONDS)
+            self._refunds_later.append(_Later(refund.id, at))
+        if way in {Refunds.WAIT, Refunds.MADE_LATER}:
             return refund
-        return self._books.end_refund(refund, succeed=not fate.declined and intent.method != Method.REFUND_FAIL)
+        return self._books.end_refund(refund, succeed=way is not Refunds.REFUSED)
 
     # What may be read.
 
     def intent(self, intent_id: str) -> Intent:
         """An intent as it stands now."""
         return self._settle().intent(intent_id)
+
+    def gave(self, intent_id: str) -> bool:
+        """Whether this id is of this bank. One of another bank, in another process or before a restart, is not."""
+        return self._books.gave(intent_id)
 
     def intents(self) -> list[Intent]:
         """All of them, the newest first."""
@@ -234,7 +252,8 @@ class Bank:
         intent = self.intent(intent_id)
         if intent.status is not Status.REQUIRES_ACTION:
             raise unexpected(intent, "acted upon")
-        return self._books.approve(intent) if succeed else self._books.fail(intent, NOT_AUTHENTICATED)
+        problem = _card(intent).after if succeed else NOT_AUTHENTICATED
+        return self._books.approve(intent) if problem is None else self._books.fail(intent, problem)
 
     def decide(self, id_: str, *, succeed: bool) -> Intent | Refund:
         """The buyer's bank has made up its mind: about a payment that is processing, or a refund that is pending."""
@@ -260,6 +279,10 @@ class Bank:
         landing, self._late = self._late, []
         return [self._land(one) for one in landing]
 
+    def tick(self) -> None:
+        """Let time bring what it brings, though nobody asks for anything."""
+        self._settle()
+
     # How it is done.
 
     def _settle(self) -> Books:
@@ -274,16 +297,27 @@ class Bank:
         self._late = [one for one in self._late if one not in due]
         for one in due:
             self._land(one)
+        self._move_refunds(now)
         return self._books
 
+    def _move_refunds(self, now: datetime) -> None:
+        """Those whose time has come, unless somebody has decided before."""
+        while self._refunds_later and self._refunds_later[0].at <= now:
+            refund = self._books.refunds[self._refunds_later.pop(0).refund_id]
+            way = _card(self._books.intents[refund.intent_id]).refunds
+            if way is Refunds.MADE_LATER and refund.status is RefundStatus.PENDING:
+                self._books.end_refund(refund, succeed=True)
+            elif way is Refunds.FAIL_LATER and refund.status is RefundStatus.SUCCEEDED:
+                self._books.return_refund(refund)
+
     def _try(self, intent: Intent, fate: Fate) -> Intent:
-        method = Method(intent.method or "")
-        problem = DECLINES.get(method) or (DECLINED if fate.declined or fate.late else None)
+        card = _card(intent)
+        problem = card.decline or (DECLINED if fate.declined or fate.late else None)
         if problem is not None:
             intent = self._books.fail(intent, problem)
             self._postpone(intent, fate, capture=False)
             raise Refused(Kind.CARD, problem, intent=intent, kept=True)
-        return self._books.wait(intent, WAITS[method]) if method in WAITS else self._books.approve(intent)
+        return self._books.wait(intent, card.wait) if card.wait else self._books.approve(intent)
 
     def _postpone(self, intent: Intent, fate: Fate, *, capture: bool) -> None:
         if fate.late:
@@ -299,3 +333,9 @@ class Bank:
         if late.capture and intent.status is Status.REQUIRES_CAPTURE:
             intent = self._books.take(intent, intent.amount)
         return intent
+
+
+def _card(intent: Intent) -> Card:
+    """How its method is treated; what is tried has one."""
+    assert intent.method is not None, "what was tried has a method"
+    return METHODS[intent.method]

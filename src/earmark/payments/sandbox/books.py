@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from earmark.payments.sandbox.methods import METHODS
 from earmark.payments.sandbox.model import (
     Dispute,
     Event,
+    FraudWarning,
     Intent,
     Line,
-    Method,
     Move,
     Problem,
     Refund,
@@ -26,18 +27,25 @@ from earmark.payments.sandbox.model import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from datetime import datetime
 
     from earmark.engine.ports import Clock
+    from earmark.payments.sandbox.methods import Objection
 
 _ALPHABET = string.ascii_letters + string.digits
+ID_LENGTH = 24
+NAME_LENGTH = 8
 
 
 class Books:
-    """Intents, refunds, disputes, events and the ledger. Ids come from the seed, so that a run can be repeated."""
+    """Intents, refunds, disputes, events and the ledger.
 
-    def __init__(self, clock: Clock, *, seed: int, listener: Callable[[Event], None] | None) -> None:
+    Ids are random; those that come from a seed repeat, so that a run can be repeated. The id of an intent begins with
+    the name of its bank: a bank in another process, or after a restart, is another bank and can tell.
+    """
+
+    def __init__(self, clock: Clock, *, seed: int | None, listener: Callable[[Event], None] | None) -> None:
         self.ledger: list[Line] = []
         self.events: list[Event] = []
         self.disputes: list[Dispute] = []
@@ -50,7 +58,8 @@ class Books:
         self._refunds_of: dict[str, list[str]] = {}
         self._clock = clock
         self._listener = listener
-        self._random = random.Random(seed)  # noqa: S311 (ids that repeat are wanted here)
+        self._random = random.SystemRandom() if seed is None else random.Random(seed)  # noqa: S311 (a seed repeats)
+        self.name = self._letters(NAME_LENGTH)
 
     def intent(self, intent_id: str) -> Intent:
         """An intent."""
@@ -105,7 +114,11 @@ class Books:
         if amount < intent.amount:
             self._write(Move.VOIDED, intent, intent.amount - amount)
         intent = self._move(intent, "payment_intent.succeeded", status=Status.SUCCEEDED, captured=amount)
-        return self._dispute(intent) if intent.method == Method.DISPUTE else intent
+        assert intent.method is not None, "what was authorised has a method"
+        card = METHODS[intent.method]
+        if card.warned:
+            self._warn(intent)
+        return self._dispute(intent, card.disputes)
 
     def fail(self, intent: Intent, problem: Problem) -> Intent:
         """There is no money, or no longer."""
@@ -161,24 +174,50 @@ class Books:
         self.intents[intent.id] = changed
         return changed
 
-    def new_id(self, prefix: str, *, length: int = 24) -> str:
+    def new_id(self, prefix: str) -> str:
         """An id that nothing else has."""
-        return f"{prefix}_{''.join(self._random.choices(_ALPHABET, k=length))}"
+        return f"{prefix}_{self._letters(ID_LENGTH)}"
 
-    def _dispute(self, intent: Intent) -> Intent:
-        self._write(Move.DISPUTED, intent, intent.captured)
-        intent = self.change(intent, disputed=True)
-        dispute = Dispute(
-            id=self.new_id("dp"),
-            intent_id=intent.id,
-            charge_id=intent.charge_id,
-            created=self._clock.now(),
-            amount=intent.captured,
-            currency=intent.currency,
-        )
-        self.disputes.append(dispute)
-        self._tell("charge.dispute.created", dispute)
+    def new_intent_id(self) -> str:
+        """The same for an intent, with the name of this bank in it."""
+        return f"pi_{self.name}{self._letters(ID_LENGTH - NAME_LENGTH)}"
+
+    def gave(self, intent_id: str) -> bool:
+        """Whether this id is one that this bank has given, or could have."""
+        return intent_id.startswith(f"pi_{self.name}")
+
+    def _letters(self, count: int) -> str:
+        return "".join(self._random.choices(_ALPHABET, k=count))
+
+    def _dispute(self, intent: Intent, objections: Sequence[Objection]) -> Intent:
+        """The buyer asks for it back, in as many parts as there are objections; a question takes no money yet."""
+        left = intent.captured
+        for number, objection in enumerate(objections):
+            amount = left // (len(objections) - number)
+            left -= amount
+            if not amount:
+                continue
+            if not objection.inquiry:
+                self._write(Move.DISPUTED, intent, amount)
+                intent = self.change(intent, disputed=True)
+            dispute = Dispute(
+                id=self.new_id("dp"),
+                intent_id=intent.id,
+                charge_id=intent.charge_id,
+                created=self._clock.now(),
+                amount=amount,
+                currency=intent.currency,
+                reason=objection.reason,
+                inquiry=objection.inquiry,
+            )
+            self.disputes.append(dispute)
+            self._tell("charge.dispute.created", dispute)
         return intent
+
+    def _warn(self, intent: Intent) -> None:
+        id_, now = self.new_id("issfr"), self._clock.now()
+        warning = FraudWarning(id=id_, intent_id=intent.id, charge_id=intent.charge_id, created=now)
+        self._tell("radar.early_fraud_warning.created", warning)
 
     def _let_go(self, intent: Intent) -> None:
         if self.open.pop(intent.id, None) is not None:
@@ -200,7 +239,7 @@ class Books:
         )
         self.ledger.append(line)
 
-    def _tell(self, kind: str, about: Intent | Refund | Dispute) -> None:
+    def _tell(self, kind: str, about: Intent | Refund | Dispute | FraudWarning) -> None:
         event = Event(id=self.new_id("evt"), kind=kind, created=self._clock.now(), about=about)
         self.events.append(event)
         if self._listener is not None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from earmark.domain.money import AMOUNT_MAX, is_currency
-from earmark.payments.sandbox.model import Intent, Kind, Method, Problem, Refused, Status, invalid
+from earmark.payments.sandbox.methods import METHODS
+from earmark.payments.sandbox.model import Intent, Kind, Problem, Refused, Status, invalid
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -35,7 +36,7 @@ def check_method(method: str | None) -> None:
     """There must be one to pay with, and the bank must know it."""
     if method is None:
         raise invalid("A payment method is needed to confirm.", code="parameter_missing", param="payment_method")
-    if method not in set(Method):
+    if method not in METHODS:
         raise invalid(f"No such PaymentMethod: '{method}'", code="resource_missing", param="payment_method")
 
 

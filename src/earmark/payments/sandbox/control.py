@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import html
 from typing import TYPE_CHECKING, TypeVar
-from urllib.parse import urlencode
 
 import msgspec
-from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.responses import Response
 from starlette.routing import Route
 
 from earmark.clock import MovableClock
-from earmark.payments.sandbox import words
+from earmark.payments.sandbox import action, words
 from earmark.payments.sandbox.faults import Rule
-from earmark.payments.sandbox.forms import Form
-from earmark.payments.sandbox.model import Intent, Refused, Status, invalid
+from earmark.payments.sandbox.model import Intent, Refused, invalid
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -25,16 +22,6 @@ if TYPE_CHECKING:
     from earmark.payments.sandbox.house import Sandbox
 
 T = TypeVar("T")
-
-PAGE = """<!doctype html>
-<html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">
-<title>Sandbox bank</title>
-<style>body{{font:1.1rem system-ui;max-width:28rem;margin:4rem auto;padding:0 1rem}}
-button{{font:inherit;padding:.5rem 1.5rem;margin-right:1rem}}</style>
-<h1>Sandbox bank</h1>
-{body}
-</html>
-"""
 
 
 class Seconds(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -88,11 +75,9 @@ def routes(sandbox: Sandbox) -> list[Route]:
         ("/sandbox/callbacks/lose", "POST", desk.lose),
         ("/sandbox/callbacks/redeliver", "POST", desk.redeliver),
     ]
-    page = "/sandbox/action/{id}"
     return [
         *(Route(path, _endpoint(sandbox, handle), methods=[method]) for path, method, handle in table),
-        Route(page, desk.action_page, methods=["GET"]),
-        Route(page, desk.action, methods=["POST"]),
+        *action.routes(sandbox),
     ]
 
 
@@ -180,50 +165,6 @@ class Controls:
             raise invalid(f"No such event: '{event_id}'") from unknown
         return await self.callbacks(request)
 
-    async def action_page(self, request: Request) -> Response:
-        """Where a buyer proves to be the card's owner, or does not."""
-        intent = self._acting(request.path_params["id"], request.query_params.get("client_secret"))
-        if intent is None:
-            return _page("<p>There is nothing to authorise here.</p>", status=404)
-        amount = f"{intent.amount} {html.escape(intent.currency)} (minor units)"
-        secret = html.escape(intent.client_secret, quote=True)
-        return _page(
-            f"<p>A shop asks for <strong>{amount}</strong>.</p><form method='post'>"
-            f"<input type='hidden' name='client_secret' value='{secret}'>"
-            "<button name='answer' value='authorise'>Authorise</button>"
-            "<button name='answer' value='refuse'>Refuse</button></form>"
-        )
-
-    async def action(self, request: Request) -> Response:
-        """The buyer has pressed a button, and goes back to the shop."""
-        try:
-            form = Form.read(await request.body())
-        except Refused:
-            return _page("<p>This cannot be read.</p>", status=400)
-        intent = self._acting(request.path_params["id"], form.text("client_secret"))
-        answer = form.text("answer")
-        if intent is None or answer not in {"authorise", "refuse"}:
-            return _page("<p>There is nothing to authorise here.</p>", status=404)
-        self.sandbox.bank.act(intent.id, succeed=answer == "authorise")
-        said = "succeeded" if answer == "authorise" else "failed"
-        if intent.return_url is None:
-            return _page(f"<p>The payment has {said}. You may close this page.</p>")
-        query = {
-            "payment_intent": intent.id,
-            "payment_intent_client_secret": intent.client_secret,
-            "redirect_status": said,
-        }
-        joint = "&" if "?" in intent.return_url else "?"
-        return RedirectResponse(f"{intent.return_url}{joint}{urlencode(query)}", status_code=303)
-
-    def _acting(self, intent_id: str, client_secret: str | None) -> Intent | None:
-        try:
-            intent = self.sandbox.bank.intent(intent_id)
-        except Refused:
-            return None
-        waits = intent.status is Status.REQUIRES_ACTION and intent.client_secret == client_secret
-        return intent if waits else None
-
     def _worded(self, intent: Intent) -> words.Words:
         return words.intent(intent, base_url=self.sandbox.base_url)
 
@@ -259,7 +200,3 @@ def _letter(letter: Letter) -> words.Words:
         "problem": letter.problem,
         "due_at": letter.due_at,
     }
-
-
-def _page(body: str, *, status: int = 200) -> HTMLResponse:
-    return HTMLResponse(PAGE.format(body=body), status)

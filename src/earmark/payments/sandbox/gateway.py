@@ -22,6 +22,7 @@ from earmark.engine.gateway import (
     Report,
 )
 from earmark.payments.sandbox import signature, words
+from earmark.payments.sandbox.bank import AUTHORISED_FOR
 from earmark.payments.sandbox.desk import ReplyLost
 from earmark.payments.sandbox.model import PAYMENT_ID, Fate, Intent, Kind, Refund, RefundStatus, Refused, Status
 
@@ -36,6 +37,11 @@ Moved = TypeVar("Moved", bound=Intent | Refund)
 
 BOOKING_ID = "booking_id"
 REFUND_ID = "refund_id"
+WARNING = "radar.early_fraud_warning"
+FOREIGN = "foreign_sandbox"
+FOREIGN_MESSAGE = (
+    "This test payment is in the memory of another process, which may have ended: that one alone knows it."
+)
 UNKNOWN = frozenset({Kind.BROKEN, Kind.BUSY, Kind.IN_PROGRESS})
 STANDINGS = {
     Status.REQUIRES_CONFIRMATION: Standing.PROCESSING,
@@ -97,6 +103,7 @@ class SandboxGateway:
 
     async def refund(self, refund: RefundOrder) -> RefundReport:
         """Give money back."""
+        self._check_ours(refund.payment)
         found = self._find(refund.payment)
         if found is None:
             raise GatewayRefused("resource_missing", "There is no such payment.")
@@ -119,11 +126,13 @@ class SandboxGateway:
 
     async def status(self, order: Order) -> Report:
         """How the payment stands now."""
+        self._check_ours(order)
         found = await self._read("status", lambda: self._find(order))
         return self._report(found) if found else Report(standing=Standing.ABSENT)
 
     async def refund_status(self, refund: RefundOrder) -> RefundReport | None:
         """How a refund stands now."""
+        self._check_ours(refund.payment)
 
         def look() -> Refund | None:
             intent = self._find(refund.payment)
@@ -144,16 +153,18 @@ class SandboxGateway:
             about = said["data"]["object"]
             gateway_id = about["id"] if about["object"] == "payment_intent" else about["payment_intent"]
             whole = about["object"] in {"payment_intent", "charge"}
+            # A warning of fraud carries neither our ids nor a currency.
+            metadata = about["metadata"] if about["object"] != WARNING else {}
             return Callback(
                 id=said["id"],
                 kind=said["type"],
                 live=said["livemode"],
-                payment_id=_uuid(about["metadata"].get(PAYMENT_ID) or self._payment_id(gateway_id)),
-                booking_id=_uuid(about["metadata"].get(BOOKING_ID)),
+                payment_id=_uuid(metadata.get(PAYMENT_ID) or self._payment_id(gateway_id)),
+                booking_id=_uuid(metadata.get(BOOKING_ID)),
                 gateway_id=gateway_id,
                 # The amount of a refund or a dispute is not that of its payment.
                 amount=about["amount"] if whole else None,
-                currency=about["currency"].upper(),
+                currency=about["currency"].upper() if about["object"] != WARNING else None,
                 disputed=about["object"] == "dispute",
             )
         except (msgspec.DecodeError, KeyError, TypeError, AttributeError) as unread:
@@ -184,6 +195,8 @@ class SandboxGateway:
 
     async def _move(self, name: str, order: Order, work: Callable[[str, Fate], Intent]) -> Report:
         """Change an intent that exists. One that cannot be changed so, any more or yet, is reported as it stands."""
+        if name != "void" or not self._has_run_out(order):
+            self._check_ours(order)
         found = self._find(order)
         if found is None:
             return Report(standing=Standing.ABSENT)
@@ -194,6 +207,15 @@ class SandboxGateway:
         except Refused as refused:
             return self._report(refused.intent or found)
         return self._report(moved)
+
+    def _check_ours(self, order: Order) -> None:
+        """What is in another bank is not absent: this one cannot say anything of it, and must not end it."""
+        if order.gateway_id is not None and not self.bank.gave(order.gateway_id):
+            raise GatewayRefused(FOREIGN, FOREIGN_MESSAGE)
+
+    def _has_run_out(self, order: Order) -> bool:
+        """Whether no bank has it set aside any longer. What was taken at once does not run out."""
+        return not order.automatic and self.sandbox.clock.now() >= order.created_at + AUTHORISED_FOR
 
     def _find(self, order: Order) -> Intent | None:
         if order.gateway_id is None:

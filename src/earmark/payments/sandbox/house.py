@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from typing import TYPE_CHECKING
 
 from earmark.payments.sandbox.bank import Bank
@@ -12,29 +13,29 @@ from earmark.payments.sandbox.faults import Script
 if TYPE_CHECKING:
     from earmark.engine.ports import Clock
 
-KEY = "sk_test_sandbox"
-SECRET = "whsec_sandbox"  # noqa: S105 (everybody may know it: there is no money here)
-
 
 class Sandbox:
-    """A bank, its counter, its script and its courier."""
+    """A bank, its counter, its script and its courier.
+
+    Ids are random unless a `seed` is given, and so are the key and the secret unless they are.
+    """
 
     def __init__(
         self,
         clock: Clock,
         *,
-        seed: int = 0,
+        seed: int | None = None,
         script: Script | None = None,
-        key: str = KEY,
-        secret: str = SECRET,
+        key: str | None = None,
+        secret: str | None = None,
         deliver: Deliver | None = None,
         base_url: str = "http://sandbox.invalid",
     ) -> None:
         self.clock = clock
-        self.key = key
-        self.secret = secret
+        self.key = key or f"sk_test_{secrets.token_hex(12)}"
+        self.secret = secret or f"whsec_{secrets.token_hex(16)}"
         self.base_url = base_url
-        self.script = script or Script(seed=seed)
+        self.script = script or Script(seed=seed or 0)
         self.courier = Courier(self, self.script, deliver=deliver)
         self.bank = Bank(clock, seed=seed, listener=self.courier.queue)
         self.desk = Desk(self.bank, self.script)

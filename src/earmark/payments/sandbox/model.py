@@ -33,7 +33,7 @@ class Status(StrEnum):
 
 
 class Method(StrEnum):
-    """What to pay with; each behaves as its name says."""
+    """What tests pay with most; the whole table is in `methods`."""
 
     VISA = "pm_card_visa"
     DECLINED = "pm_card_declined"
@@ -139,6 +139,18 @@ class Dispute(msgspec.Struct, frozen=True, kw_only=True):
     created: datetime
     amount: int
     currency: str
+    reason: str
+    inquiry: bool = False
+    """Only a question so far: the money stays."""
+
+
+class FraudWarning(msgspec.Struct, frozen=True, kw_only=True):
+    """The buyer's bank suspects fraud, before anybody has asked for the money back."""
+
+    id: str
+    intent_id: str
+    charge_id: str
+    created: datetime
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True):
@@ -147,7 +159,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     kind: str
     created: datetime
-    about: Intent | Refund | Dispute
+    about: Intent | Refund | Dispute | FraudWarning
 
 
 class Move(StrEnum):

@@ -135,6 +135,7 @@ def _reserved() -> Iterator[int]:
 
 async def _send_callbacks(sandbox: Sandbox, stop: asyncio.Event) -> None:
     while not stop.is_set():
+        sandbox.bank.tick()
         if sandbox.courier.deliver is not None and not sandbox.courier.by_hand:
             await sandbox.courier.send_due()
         with contextlib.suppress(TimeoutError):

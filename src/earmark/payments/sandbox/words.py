@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from earmark.payments.sandbox.model import Dispute, Event, Intent, Kind, Refund, Refused, Status
+from earmark.payments.sandbox.methods import METHODS
+from earmark.payments.sandbox.model import Dispute, Event, FraudWarning, Intent, Kind, Refund, Refused, Status
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -77,9 +78,11 @@ def charge(it: Intent) -> Words:
         "failure_message": problem.message if problem else None,
         "livemode": False,
         "metadata": dict(it.metadata),
+        "outcome": _outcome(it),
         "paid": it.status in {Status.REQUIRES_CAPTURE, Status.SUCCEEDED},
         "payment_intent": it.id,
         "payment_method": it.method,
+        "payment_method_details": _details(it),
         "refunded": 0 < it.captured == it.refunded,
         "status": CHARGE_STATUS.get(it.status, "failed"),
     }
@@ -114,8 +117,23 @@ def dispute(it: Dispute) -> Words:
         "livemode": False,
         "metadata": {},
         "payment_intent": it.intent_id,
-        "reason": "fraudulent",
-        "status": "needs_response",
+        "reason": it.reason,
+        "is_charge_refundable": it.inquiry,
+        "status": "warning_needs_response" if it.inquiry else "needs_response",
+    }
+
+
+def warning(it: FraudWarning) -> Words:
+    """An early fraud warning."""
+    return {
+        "id": it.id,
+        "object": "radar.early_fraud_warning",
+        "actionable": True,
+        "charge": it.charge_id,
+        "created": _moment(it.created),
+        "fraud_type": "misc",
+        "livemode": False,
+        "payment_intent": it.intent_id,
     }
 
 
@@ -131,6 +149,8 @@ def event(it: Event, *, base_url: str) -> Words:
             about = refund(it.about)
         case Dispute():
             about = dispute(it.about)
+        case FraudWarning():
+            about = warning(it.about)
     return {
         "id": it.id,
         "object": "event",
@@ -165,6 +185,24 @@ def problem(refused: Refused, *, base_url: str) -> tuple[int, Words]:
     if refused.kind is Kind.CARD and refused.intent is not None:
         said["charge"] = refused.intent.charge_id
     return 404 if refused.missing else STATUSES.get(refused.kind, 400), {"error": said}
+
+
+def _details(it: Intent) -> Words | None:
+    """Which card it was."""
+    if it.method is None:
+        return None
+    card = METHODS[it.method]
+    return {"type": "card", "card": {"brand": card.brand, "country": card.country, "funding": card.funding}}
+
+
+def _outcome(it: Intent) -> Words | None:
+    """Who said what of the risk."""
+    if it.method is None:
+        return None
+    card = METHODS[it.method]
+    blocked = card.risk == "highest" and card.decline is not None
+    said = "blocked" if blocked else "issuer_declined" if it.problem else "authorized"
+    return {"type": said, "risk_level": card.risk}
 
 
 def _payment_error(it: Intent) -> Words | None:
