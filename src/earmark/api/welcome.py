@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from starlette.requests import Request, cookie_parser
 
 from earmark.api import limits, problems, query
-from earmark.api.identity import TOKEN_PREFIX, Doubt, Principal, credential_of
+from earmark.api.identity import TOKEN_PREFIX, Doubt, Principal, bearer_of
 from earmark.errors import InvalidRequest
 
 if TYPE_CHECKING:
@@ -56,9 +56,11 @@ async def _recognise(scope: Asked, headers: Mapping[bytes, bytes], house: House,
     Where it may be anybody, nobody is looked up and nobody is slowed down.
     """
     identity = house.identity
-    credential = shown(headers)
-    if credential is None:
-        return None
+    authorization = _text(headers, b"authorization")
+    if not authorization:
+        token = _cookie(headers)
+        return identity.recognise_guest(token, now=house.clock.now()) if token else None
+    credential = bearer_of(authorization)
     found = identity.recognise(credential, now=house.clock.now())
     if isinstance(found, Principal):
         return found
@@ -89,10 +91,14 @@ def all_lines(scope: Asked, name: bytes) -> str | None:
 
 
 def shown(headers: Mapping[bytes, bytes]) -> str | None:
-    """The key or token that a request carries."""
-    authorization, cookies = _text(headers, b"authorization"), _text(headers, b"cookie")
-    cookie = cookie_parser(cookies).get(COOKIE) if cookies and not authorization else None
-    return credential_of(authorization, cookie=cookie)
+    """The key or token that a request carries: in the header, else a guest's in the cookie."""
+    authorization = _text(headers, b"authorization")
+    return bearer_of(authorization) if authorization else _cookie(headers)
+
+
+def _cookie(headers: Mapping[bytes, bytes]) -> str | None:
+    cookies = _text(headers, b"cookie")
+    return cookie_parser(cookies).get(COOKIE) if cookies else None
 
 
 def _text(headers: Mapping[bytes, bytes], name: bytes) -> str | None:
