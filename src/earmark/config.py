@@ -21,6 +21,7 @@ KEY_LENGTH_MIN = 16
 COMMAND_LINE = "command line"
 PORT_MAX = 65535
 WORKERS_MAX = 64
+PROXIES_MAX = 16
 DAY = 86_400
 SWITCH = {"on": True, "true": True, "yes": True, "1": True, "off": False, "false": False, "no": False, "0": False}
 
@@ -35,6 +36,8 @@ class About(msgspec.Struct, frozen=True):
     most: float = math.inf
     secret: bool = False
     """Never shown."""
+    switch: bool = False
+    """Of a number: whether `on` and `off` say 1 and 0."""
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -113,12 +116,15 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     ] = None
 
     trust_proxy: Annotated[
-        bool,
+        int,
         About(
-            "whether a proxy stands in front that sets `X-Forwarded-Proto` and adds to `X-Forwarded-For`; else neither "
-            "is believed"
+            "how many [proxies stand in front](../howto/deploy.md#behind-proxies) that set `X-Forwarded-Proto` and add "
+            "to `X-Forwarded-For`; 0 (or `off`) believes neither header, `on` is 1",
+            least=0,
+            most=PROXIES_MAX,
+            switch=True,
         ),
-    ] = False
+    ] = 0
     requests_per_second_per_key: Annotated[
         float, About("how often one key may ask, on average over three seconds; 0 is no limit", least=0, most=1_000_000)
     ] = 0.0
@@ -383,6 +389,8 @@ def _parse(setting: Setting, variable: str, text: str) -> str | float:
         if text.lower() not in SWITCH:
             raise SetupError(problem=f"{variable} is either on or off, not {text!r}.")
         return SWITCH[text.lower()]
+    if setting.about.switch and text.lower() in SWITCH:
+        return int(SWITCH[text.lower()])
     return _number(setting, variable, text) if setting.kind in {int, float} else text
 
 

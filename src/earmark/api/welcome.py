@@ -8,6 +8,7 @@ from starlette.requests import Request, cookie_parser
 
 from earmark.api import limits, problems, query
 from earmark.api.identity import TOKEN_PREFIX, Doubt, Principal, bearer_of
+from earmark.api.proxies import address_at
 from earmark.errors import InvalidRequest
 
 if TYPE_CHECKING:
@@ -68,26 +69,13 @@ async def _recognise(scope: Asked, headers: Mapping[bytes, bytes], house: House,
         return None
     # A token cannot be guessed, and one that has run out is no attempt to.
     guess = not credential.startswith(TOKEN_PREFIX)
-    address = address_at(scope, trust_proxy=house.trust_proxy)
+    address = address_at(scope, hops=house.trust_proxy)
     if guess and not (isinstance(found, Doubt) and identity.knows(found)):
         house.limits.check_guesses(address)
     known = await identity.look_up(found, now=house.clock.now()) if isinstance(found, Doubt) else None
     if known is None and guess:
         house.limits.count_guess(address)
     return known
-
-
-def address_at(scope: Asked, *, trust_proxy: bool) -> str:
-    """From where a request comes."""
-    client = scope.get("client")
-    forwarded = all_lines(scope, b"x-forwarded-for")
-    return limits.address_of(client[0] if client else None, forwarded=forwarded, trust_proxy=trust_proxy)
-
-
-def all_lines(scope: Asked, name: bytes) -> str | None:
-    """A header that is a list: a proxy may add to its last line, or add a line of its own below the caller's."""
-    lines = [said.decode("latin-1") for other, said in scope["headers"] if other == name]
-    return ", ".join(lines) if lines else None
 
 
 def shown(headers: Mapping[bytes, bytes]) -> str | None:
