@@ -35,7 +35,11 @@ DOCKERFILE = (ROOT / "deploy/Dockerfile").read_text(encoding="utf-8").replace("\
 STEPS = [line.split(maxsplit=1) for line in DOCKERFILE.splitlines() if line and not line.startswith("#")]
 LOCKS = ("dev.txt", "production.txt", "build.txt")
 PROOF = bool(os.environ.get("EARMARK_PROOF"))
-ASKED = {"POSTGRES_PASSWORD": "hush", "EARMARK_ADMIN_KEY": "k" * 20, "EARMARK_SECRET": "s" * 20}
+ASKED = {
+    "POSTGRES_PASSWORD": "hush",
+    "EARMARK_ADMIN_KEY": "k" * 20,
+    "EARMARK_SECRET": "of-the-tests-0123456789abcdefghijk",
+}
 
 
 def filled(value: str) -> str:
