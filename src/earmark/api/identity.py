@@ -137,6 +137,12 @@ class Identity:
         assert self._ring is not None, "without stored keys there is no doubt"
         return self._judge(await self._ring.look(doubt.handle), doubt, now=now)
 
+    async def look_up_among_all(self, doubt: Doubt, *, now: datetime) -> Principal | None:
+        """The same for a key from an address that has shown too many wrong ones: it waits for others like it."""
+        assert self._ring is not None, "without stored keys there is no doubt"
+        assert isinstance(doubt.handle, bytes), "a token is signed, and no guess"
+        return self._judge(await self._ring.look_among_all(doubt.handle), doubt, now=now)
+
     def knows(self, doubt: Doubt) -> bool:
         """Whether there was such a key when it was last looked at."""
         return self._ring is not None and self._ring.knows(doubt.handle)

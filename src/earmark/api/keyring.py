@@ -3,7 +3,8 @@
 What was seen counts for one second, counted from before it was asked for, so a revocation is felt everywhere within
 one. A key that is in use is looked at again before that second is over, behind those who use it: nobody waits. Of
 strangers only a few are looked up at a time, and each is asked about once a second at most: a flood of wrong keys fills
-neither the memory nor the database, and never gets in the way of keys that were good before.
+neither the memory nor the database, and never gets in the way of keys that were good before. What an address shows that
+has shown too many wrong keys is looked for among all keys, by the roster.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 from earmark import logs
 from earmark.api.deadline import Deadline
+from earmark.api.roster import Roster
 from earmark.domain.ids import KeyId
 from earmark.errors import Outage, Overloaded, StoreUnavailable
 
@@ -77,6 +79,7 @@ class Keyring:
         self._looks: dict[Handle, asyncio.Task[ApiKey | None]] = {}
         self._turns = asyncio.Semaphore(STRANGERS_AT_ONCE)
         self._patience = Deadline(LOOK_SECONDS_MAX)
+        self._roster = Roster(keys, timer=timer, deadline=self._patience)
         self._waiting = 0
         """How many strangers are looked up, or wait for their turn."""
 
@@ -105,8 +108,18 @@ class Keyring:
             look = self._start(handle)
         return await asyncio.shield(look)
 
+    async def look_among_all(self, secret_hash: bytes) -> ApiKey | None:
+        """The same, together with all who come from suspicious addresses: they wait, and cost the store one look."""
+        found = await self._roster.read()
+        key = found.keys.get(secret_hash)
+        if key is not None:
+            self._strangers.pop(secret_hash, None)
+            self._known.put(secret_hash, Seen(key, at=found.at))
+        return key
+
     async def close(self) -> None:
         """Nobody asks any more."""
+        await self._roster.close()
         for look in list(self._looks.values()):
             look.cancel()
         if self._looks:

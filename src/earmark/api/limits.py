@@ -110,9 +110,13 @@ class Limits:
         if most and open_ >= most:
             raise _too_many("buyer" if buys else "key", most, STREAM_RETRY_SECONDS)
 
-    def check_guesses(self, address: str) -> None:
-        """Refuse an address that has shown too many wrong keys: nothing more is looked up for it."""
-        if wait := self._failures.wait(address):
+    def is_suspicious(self, address: str) -> bool:
+        """Whether an address has shown too many wrong keys lately."""
+        return self._failures.wait(address) > 0
+
+    def spend_guess(self, address: str) -> None:
+        """Count a key that may be wrong before it is tried, or refuse it where the address has no guess left."""
+        if wait := self._failures.take(address):
             raise _too_many("address", FAILURES_PER_SECOND, wait)
 
     def count_guess(self, address: str) -> None:

@@ -69,11 +69,24 @@ async def _recognise(scope: Asked, headers: Mapping[bytes, bytes], house: House,
         return None
     # A token cannot be guessed, and one that has run out is no attempt to.
     guess = not credential.startswith(TOKEN_PREFIX)
-    address = address_at(scope, hops=house.trust_proxy)
-    if guess and not (isinstance(found, Doubt) and identity.knows(found)):
-        house.limits.check_guesses(address)
-    known = await identity.look_up(found, now=house.clock.now()) if isinstance(found, Doubt) else None
-    if known is None and guess:
+    if not guess or (isinstance(found, Doubt) and identity.knows(found)):
+        return await identity.look_up(found, now=house.clock.now()) if isinstance(found, Doubt) else None
+    return await _try(found, address_at(scope, hops=house.trust_proxy), house)
+
+
+async def _try(found: Doubt | None, address: str, house: House) -> Principal | None:
+    """Who shows a key that this server does not know. Wrong ones are counted by the address that shows them.
+
+    From an address that has shown too many, a key is looked for among all keys: so the wrong keys of one caller never
+    lock out the good key of another, and are bounded in what they cost all the same.
+    """
+    suspicious = house.limits.is_suspicious(address)
+    if suspicious:
+        if found and (good := await house.identity.look_up_among_all(found, now=house.clock.now())):
+            return good
+        house.limits.spend_guess(address)
+    known = await house.identity.look_up(found, now=house.clock.now()) if found else None
+    if known is None and not suspicious:
         house.limits.count_guess(address)
     return known
 
