@@ -1,7 +1,8 @@
-"""The guest's cookie: whose token it may carry."""
+"""The guest's cookie: whose token it may carry, and by which name it is sent and read."""
 
 from __future__ import annotations
 
+from http.cookies import SimpleCookie
 from typing import TYPE_CHECKING, Any
 
 import httpx2
@@ -14,13 +15,14 @@ from earmark.api.app import create_app
 from earmark.api.identity import Identity, hash_of, new_key, new_key_id
 from earmark.domain.ids import Buyer
 from earmark.domain.key import Scope
+from earmark.redaction import STRUCK, redact
 
 from .conftest import KEY
 
 if TYPE_CHECKING:
     from earmark.api.door import House
 
-PLAIN = "earmark_guest"
+PLAIN, HOST, SECURE = "earmark_guest", "__Host-earmark_guest", "__Secure-earmark_guest"
 ELSEWHERE = {"Origin": "https://elsewhere.example"}
 
 
@@ -43,7 +45,7 @@ def stored(house: House) -> House:
 
 
 @pytest.mark.parametrize("headers", [{}, ELSEWHERE], ids=["from here", "from another site"])
-@pytest.mark.parametrize("base_url, name", [("http://shop", PLAIN)])
+@pytest.mark.parametrize("base_url, name", [("http://shop", PLAIN), ("https://shop", HOST)])
 async def test_a_cookie_carries_a_guest_s_token_or_nothing(
     stored: House, event: str, base_url: str, name: str, headers: dict[str, str]
 ) -> None:
@@ -81,3 +83,43 @@ async def test_a_key_in_a_cookie_is_not_looked_up(stored: House, monkeypatch: py
     async with caller(stored) as client:
         for _ in range(40):
             assert await status(client, "/v1/events", PLAIN, new_key(live=False)) == 401
+
+
+@pytest.mark.parametrize(
+    "base_url, prefix, proxy, name",
+    [
+        ("http://shop", "", None, PLAIN),
+        ("https://shop", "", None, HOST),
+        ("http://shop", "/tickets", None, PLAIN),
+        ("https://shop", "/tickets", None, SECURE),
+        ("http://shop", "", "trusted", HOST),
+        ("http://shop", "/tickets", "trusted", SECURE),
+        ("http://shop", "", "not trusted", PLAIN),
+    ],
+)
+async def test_over_tls_the_cookie_has_a_name_that_browsers_protect(
+    house: House, base_url: str, prefix: str, proxy: str | None, name: str
+) -> None:
+    """`__Host-` and `__Secure-` cookies cannot be set over plain HTTP; only the name that fits is read."""
+    behind = msgspec.structs.replace(house, trust_proxy=int(proxy == "trusted"))
+    headers = {"X-Forwarded-Proto": "https"} if proxy else {}
+    async with caller(behind, base_url, prefix=prefix, **headers) as client:
+        answer = await client.post("/v1/guests")
+        [(sent, cookie)] = SimpleCookie(answer.headers["Set-Cookie"]).items()
+        secure = name != PLAIN
+        assert (sent, cookie["path"], bool(cookie["secure"])) == (name, prefix or "/", secure)
+        assert (bool(cookie["httponly"]), cookie["samesite"], cookie["domain"]) == (True, "Lax", "")
+        client.cookies.clear()
+        path, token = "/v1/events", cookie.value
+        read = [one for one in (PLAIN, HOST, SECURE) if await status(client, path, one, token) == 200]
+        assert read == [name]
+        again = await client.post("/v1/guests", headers={"Cookie": f"{name}={token}"})
+        assert again.json()["buyer"] == answer.json()["buyer"]
+
+
+@pytest.mark.parametrize("name", [PLAIN, HOST, SECURE])
+def test_each_name_of_the_cookie_is_struck_from_logs(name: str) -> None:
+    """Whatever it carries."""
+    said = redact(f"{name}=a-value-without-a-shape")
+    assert "a-value" not in said
+    assert STRUCK in said

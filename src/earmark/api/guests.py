@@ -6,11 +6,11 @@ from datetime import UTC, datetime
 from http import HTTPStatus
 
 from earmark.api import words
+from earmark.api.cookies import set_cookie
 from earmark.api.door import KEY_HEADER, Call, Reply, Visit, say
 from earmark.api.identity import GUEST_SECONDS, HOUSE, new_guest
 from earmark.api.problems import NotFound
-from earmark.api.proxies import address_at, is_secure_at
-from earmark.api.welcome import COOKIE
+from earmark.api.proxies import address_at
 from earmark.words.asking import check_key
 
 
@@ -28,8 +28,7 @@ async def welcome(visit: Visit) -> Reply:
     buyer = (known.actor.buyer if known and is_guest else None) or new_guest()
     token = identity.issue(buyer, now=now, seconds=GUEST_SECONDS)
     ends_at = datetime.fromtimestamp(int(now.timestamp()) + GUEST_SECONDS, UTC)
-    secure = "; Secure" if is_secure_at(visit.scope, hops=visit.house.trust_proxy) else ""
-    cookie = f"{COOKIE}={token}; Path={visit.root or '/'}; Max-Age={GUEST_SECONDS}; HttpOnly; SameSite=Strict{secure}"
+    cookie = set_cookie(token, visit.scope, hops=visit.house.trust_proxy, seconds=GUEST_SECONDS)
     answer = words.GuestAnswer(buyer=buyer, expires_at=ends_at)
     return say(answer, status=HTTPStatus.CREATED, headers={"Set-Cookie": cookie, "Cache-Control": "no-store"})
 

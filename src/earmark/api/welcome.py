@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from starlette.requests import Request, cookie_parser
+from starlette.requests import Request
 
 from earmark.api import limits, problems, query
+from earmark.api.cookies import read_cookie
 from earmark.api.identity import TOKEN_PREFIX, Doubt, Principal, bearer_of
 from earmark.api.proxies import address_at
 from earmark.errors import InvalidRequest
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from earmark.api.door import Call, House
     from earmark.api.patience import Patience
 
-COOKIE = "earmark_guest"
 DISCARDED_BYTES_MAX = 64 * 1024 * 1024
 _JSON = b"application/json"
 
@@ -59,7 +59,7 @@ async def _recognise(scope: Asked, headers: Mapping[bytes, bytes], house: House,
     identity = house.identity
     authorization = _text(headers, b"authorization")
     if not authorization:
-        token = _cookie(headers)
+        token = _cookie(scope, headers, house)
         return identity.recognise_guest(token, now=house.clock.now()) if token else None
     credential = bearer_of(authorization)
     found = identity.recognise(credential, now=house.clock.now())
@@ -91,15 +91,15 @@ async def _try(found: Doubt | None, address: str, house: House) -> Principal | N
     return known
 
 
-def shown(headers: Mapping[bytes, bytes]) -> str | None:
+def shown(scope: Asked, headers: Mapping[bytes, bytes], house: House) -> str | None:
     """The key or token that a request carries: in the header, else a guest's in the cookie."""
     authorization = _text(headers, b"authorization")
-    return bearer_of(authorization) if authorization else _cookie(headers)
+    return bearer_of(authorization) if authorization else _cookie(scope, headers, house)
 
 
-def _cookie(headers: Mapping[bytes, bytes]) -> str | None:
-    cookies = _text(headers, b"cookie")
-    return cookie_parser(cookies).get(COOKIE) if cookies else None
+def _cookie(scope: Asked, headers: Mapping[bytes, bytes], house: House) -> str | None:
+    said = _text(headers, b"cookie")
+    return read_cookie(said, scope, hops=house.trust_proxy) if said else None
 
 
 def _text(headers: Mapping[bytes, bytes], name: bytes) -> str | None:
