@@ -9,7 +9,7 @@ import httpx2
 import msgspec
 import pytest
 
-from earmark.api import roster
+from earmark.api import keyring, roster
 from earmark.api.app import create_app
 from earmark.api.identity import Identity, hash_of, new_key, new_key_id
 from earmark.api.limits import FAILURES_BURST, Limits
@@ -20,11 +20,15 @@ from .conftest import KEY
 from .matrix import Ticks
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator, Awaitable, Callable
 
     from earmark.api.door import House
     from earmark.domain.ids import KeyId
     from earmark.domain.key import ApiKey
+
+
+async def _open() -> None:
+    """Nothing to wait for."""
 
 
 class Counted(Keys):
@@ -34,10 +38,12 @@ class Counted(Keys):
         super().__init__(keys._book)
         self.singles, self.pages = 0, 0
         self.takes: Callable[[], None] = lambda: None
+        self.gate: Callable[[], Awaitable[object]] = _open
         self.find = self._find
 
     async def _find(self, secret_hash: bytes) -> ApiKey | None:
         self.singles += 1
+        await self.gate()
         return await self._book.find(secret_hash)
 
     async def list_all(self, *, after: str = "", limit: int = LIST_MAX) -> list[ApiKey]:
@@ -153,3 +159,21 @@ async def test_all_keys_are_read_page_by_page_up_to_a_bound(guessed: Guessed, mo
     assert await guessed.ask(made[5][1]) == 429
     guessed.ticks.now += 1
     assert await guessed.ask(made[5][1]) == 200
+
+
+async def test_a_burst_of_wrong_keys_turns_no_good_one_away(house: House) -> None:
+    """More at once than may wait for a look of their own, from an address that has not been found out yet."""
+    server = Guessed(house)
+    _, secret = await server.key()
+    shut = asyncio.Event()
+    server.keys.gate = shut.wait
+    wrong = [asyncio.create_task(server.ask(new_key(live=False))) for _ in range(keyring.STRANGERS_WAITING_MAX + 50)]
+    for _ in range(10_000):
+        if server.keys.singles == keyring.STRANGERS_AT_ONCE:
+            break
+        await asyncio.sleep(0)
+    assert await server.ask(secret) == 200
+    assert server.keys.singles <= keyring.STRANGERS_AT_ONCE, "the line has not moved"
+    shut.set()
+    assert set(await asyncio.gather(*wrong)) <= {401, 429}
+    await server.house.identity.close()

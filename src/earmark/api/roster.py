@@ -1,4 +1,4 @@
-"""The roster: all stored keys at once, for callers from an address that has shown too many wrong ones.
+"""The roster: all stored keys at once, for callers from an address that has shown too many wrong ones, and for a crowd.
 
 To look such a caller's key up by itself would let a guesser ask the store as often as it likes, and to refuse it would
 lock out a good key behind the same address. So their keys wait, and are looked for together among all keys that there
@@ -32,6 +32,8 @@ class Found(NamedTuple):
     at: float
     """From before they were read."""
     keys: dict[bytes, ApiKey]
+    whole: bool
+    """False where there are more keys than are read."""
 
 
 class Roster:
@@ -69,11 +71,11 @@ class Roster:
             self._next = None
             self._read_at = at = self._timer()
             try:
-                return Found(at, await self._deadline.within(self._all()))
+                return await self._deadline.within(self._all(at))
             except TimeoutError:
                 raise StoreUnavailable(because="the database did not say which keys there are") from None
 
-    async def _all(self) -> dict[bytes, ApiKey]:
+    async def _all(self, at: float) -> Found:
         found, after = dict[bytes, "ApiKey"](), ""
         for _ in range(0, KEYS_MAX, PAGE):
             page = await self._keys.list_all(after=after, limit=PAGE)
@@ -82,9 +84,9 @@ class Roster:
                     found.setdefault(key.old_hash, key)
                 found[key.hash] = key
             if len(page) < PAGE:
-                break
+                return Found(at, found, whole=True)
             after = page[-1].id
-        return found
+        return Found(at, found, whole=False)
 
     def _ended(self, reading: asyncio.Task[Found]) -> None:
         self._readings.discard(reading)
