@@ -73,6 +73,13 @@ async def test_a_cookie_carries_a_guest_s_token_or_nothing(
     await stored.identity.close()
 
 
+async def test_the_control_speaks_for_a_key_by_its_cookie(stored: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the guard off: a page of another site would have the browser speak with the shop's key."""
+    monkeypatch.setattr(stored.identity, "recognise_guest", stored.identity.recognise)
+    async with caller(stored) as client:
+        assert await status(client, "/v1/events", PLAIN, KEY, **ELSEWHERE) == 200
+
+
 async def test_a_key_in_a_cookie_is_not_looked_up(stored: House, monkeypatch: pytest.MonkeyPatch) -> None:
     """What cannot be good costs the store nothing, and is no guess that slows its address down."""
 

@@ -101,6 +101,17 @@ async def test_a_good_key_is_answered_although_its_address_has_used_up_its_guess
     assert (guessed.keys.singles, guessed.keys.pages) == asked, "a key that was found good is remembered"
 
 
+async def test_the_control_locks_a_good_key_out(guessed: Guessed, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the guard off: no look among all keys."""
+
+    async def nothing(*_: object, **__: object) -> None:
+        return None
+
+    monkeypatch.setattr(guessed.house.identity, "look_up_among_all", nothing)
+    _, secret = await guessed.key()
+    assert await guessed.ask(secret) == 429
+
+
 async def test_guesses_in_a_crowd_share_one_look(guessed: Guessed) -> None:
     """However many come, the store is asked for all keys together; the good one among them is answered."""
     _, secret = await guessed.key()
