@@ -11,16 +11,18 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args, get_type_hints
 
 import msgspec
 
+from earmark import config_checks
+from earmark.config_checks import KEY_LENGTH_MIN, SECRET_LENGTH_MIN
 from earmark.errors import SetupError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 DATABASE_DEFAULT = "sqlite:///earmark.sqlite3"
-KEY_LENGTH_MIN = 16
 COMMAND_LINE = "command line"
 PORT_MAX = 65535
 WORKERS_MAX = 64
+PROXIES_MAX = 16
 DAY = 86_400
 SWITCH = {"on": True, "true": True, "yes": True, "1": True, "off": False, "false": False, "no": False, "0": False}
 
@@ -35,6 +37,8 @@ class About(msgspec.Struct, frozen=True):
     most: float = math.inf
     secret: bool = False
     """Never shown."""
+    switch: bool = False
+    """Of a number: whether `on` and `off` say 1 and 0."""
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -109,16 +113,23 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     ] = None
     secret: Annotated[
         str | None,
-        About("signs buyers' tokens; without it, a secret derived from the admin key does", secret=True),
+        About(
+            f"signs buyers' tokens, at least {SECRET_LENGTH_MIN} characters made by chance (`openssl rand -hex 32`); "
+            "without it, a secret derived from the admin key does",
+            secret=True,
+        ),
     ] = None
 
     trust_proxy: Annotated[
-        bool,
+        int,
         About(
-            "whether a proxy stands in front that sets `X-Forwarded-Proto` and adds to `X-Forwarded-For`; else neither "
-            "is believed"
+            "how many [proxies stand in front](../howto/deploy.md#behind-proxies) that set `X-Forwarded-Proto` and add "
+            "to `X-Forwarded-For`; 0 (or `off`) believes neither header, `on` is 1",
+            least=0,
+            most=PROXIES_MAX,
+            switch=True,
         ),
-    ] = False
+    ] = 0
     requests_per_second_per_key: Annotated[
         float, About("how often one key may ask, on average over three seconds; 0 is no limit", least=0, most=1_000_000)
     ] = 0.0
@@ -359,22 +370,9 @@ def read(environment: Mapping[str, str], **given: object) -> Settings:
     """Settings from the command line, else from the environment, else the defaults."""
     origins = {origin.setting.name: origin for origin in trace(environment, **given)}
     settings = Settings(**{name: origin.value for name, origin in origins.items()})  # type: ignore[arg-type]
-    if settings.admin_key is not None and len(settings.admin_key) < KEY_LENGTH_MIN:
-        raise SetupError(problem=f"EARMARK_ADMIN_KEY is shorter than {KEY_LENGTH_MIN} characters: choose a longer one.")
-    if settings.locks_url is not None:
-        _check_locks(settings.locks_url, origins["locks_url"].source)
+    source = origins["locks_url"].source
+    config_checks.check(settings, locks_from="The command line" if source == COMMAND_LINE else source)
     return settings
-
-
-def _check_locks(url: str, source: str) -> None:
-    from earmark.locks.url import SERVERS_MIN, addresses_of
-
-    if 1 < (count := len(addresses_of(url))) < SERVERS_MIN:
-        names = f"{'The command line' if source == COMMAND_LINE else source} names {count} servers for the locks"
-        raise SetupError(
-            problem=f"{names}: name one, or three or more for a Redlock. "
-            "Servers that share the events among them belong in EARMARK_REDIS_URL."
-        )
 
 
 def trace(environment: Mapping[str, str], **given: object) -> list[Origin]:
@@ -398,6 +396,8 @@ def _parse(setting: Setting, variable: str, text: str) -> str | float:
         if text.lower() not in SWITCH:
             raise SetupError(problem=f"{variable} is either on or off, not {text!r}.")
         return SWITCH[text.lower()]
+    if setting.about.switch and text.lower() in SWITCH:
+        return int(SWITCH[text.lower()])
     return _number(setting, variable, text) if setting.kind in {int, float} else text
 
 

@@ -19,12 +19,12 @@ from typing import TYPE_CHECKING, Any
 from tests.sqlite_files import make_migrated
 
 from earmark.api.app import create_app
+from earmark.api.cookies import COOKIE
 from earmark.api.door import House
 from earmark.api.events import draw
 from earmark.api.identity import Identity, Principal, hash_of, new_key, new_key_id
 from earmark.api.metrics import Metrics
 from earmark.api.pictures import Words
-from earmark.api.welcome import COOKIE
 from earmark.clock import MovableClock
 from earmark.domain.ids import Buyer, KeyId
 from earmark.domain.key import GRANTABLE, Scope

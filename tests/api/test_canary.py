@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 BIRD = "kanarie"
 ADMIN = f"ek_test_{BIRD}admin0123456789"
-SIGNING = f"{BIRD} of no shape at all"
+SIGNING = f"{BIRD} of no shape at all, and long"
 STRIPE = f"sk_test_{BIRD}stripe"
 WEBHOOK = f"whsec_{BIRD}webhook"
 DATABASE = f"{BIRD}/of:the@database"

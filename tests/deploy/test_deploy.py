@@ -40,7 +40,7 @@ ASKED = {
     "EARMARK_APP_PASSWORD": "hushed",
     "VALKEY_PASSWORD": "hush2",
     "EARMARK_ADMIN_KEY": "k" * 20,
-    "EARMARK_SECRET": "0123456789abcdef" * 2,
+    "EARMARK_SECRET": "of-the-tests-0123456789abcdefghijk",
     "EARMARK_STRIPE_KEY": "",
     "EARMARK_STRIPE_WEBHOOK_SECRET": "",
 }

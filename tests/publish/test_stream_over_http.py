@@ -10,12 +10,12 @@ import msgspec
 import pytest
 
 from earmark.api.app import create_app
+from earmark.api.cookies import COOKIE
 from earmark.api.door import House
 from earmark.api.events import draw
 from earmark.api.identity import Doubt, Identity, Scope, hash_of, new_key, new_key_id
 from earmark.api.limits import Limits
 from earmark.api.metrics import Metrics
-from earmark.api.welcome import COOKIE
 from earmark.domain.ids import Buyer
 from earmark.engine.engine import Engine
 from earmark.engine.outbox import START

@@ -144,6 +144,8 @@ def create_app(house: House) -> ASGIApp:
     if hub:
         house.metrics.watch_stream(lambda: hub.readers)
     pages = Starlette(routes=routes, exception_handlers={HTTPException: _stray, EarmarkError: _refused})
+    # A redirect would name the scheme that this server sees, and behind a proxy its caller speaks another one.
+    pages.router.redirect_slashes = False
     router = Router([(call.method, call.path, answer) for call, answer in answers], otherwise=pages)
     return Sight(router, metrics=house.metrics, tracing=house.tracing)
 

@@ -93,10 +93,11 @@ async def list_(visit: Visit) -> Reply:
 
 
 async def show_history(visit: Visit) -> Reply:
-    """All that happened to a booking."""
+    """All that happened to a booking; what people of the shop noted about it is for the shop."""
     _, booking = await find(visit)
     entries = await visit.engine.store.read_history(booking.id)
-    return say(words.HistoryAnswer(entries=tuple(words.entry_answer(entry) for entry in entries)))
+    notes = visit.principal.actor.buyer is None
+    return say(words.HistoryAnswer(entries=tuple(words.entry_answer(entry, notes=notes) for entry in entries)))
 
 
 async def find(visit: Visit) -> tuple[datetime, Booking]:

@@ -122,8 +122,8 @@ class House(msgspec.Struct, frozen=True, kw_only=True):
     limits: Limits = msgspec.field(default_factory=Limits)
     deadline: Deadline = msgspec.field(default_factory=lambda: Deadline(SECONDS_MAX))
     body_patience: Patience = msgspec.field(default_factory=lambda: Patience(BODY_SECONDS_MAX))
-    trust_proxy: bool = False
-    """Whether what a proxy adds about its caller is believed."""
+    trust_proxy: int = 0
+    """How many proxies are believed in what they add about their callers."""
     hub: Hub | None = None
     """Who follows events live; None where nobody can."""
     drain: Drain = msgspec.field(default_factory=Drain)

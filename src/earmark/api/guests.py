@@ -6,11 +6,11 @@ from datetime import UTC, datetime
 from http import HTTPStatus
 
 from earmark.api import words
+from earmark.api.cookies import set_cookie
 from earmark.api.door import KEY_HEADER, Call, Reply, Visit, say
 from earmark.api.identity import GUEST_SECONDS, HOUSE, new_guest
-from earmark.api.limits import is_secure
 from earmark.api.problems import NotFound
-from earmark.api.welcome import COOKIE, address_at, all_lines
+from earmark.api.proxies import address_at
 from earmark.words.asking import check_key
 
 
@@ -20,7 +20,7 @@ async def welcome(visit: Visit) -> Reply:
         raise NotFound
     if (key := visit.request.headers.get(KEY_HEADER)) is not None:
         check_key(key)
-    visit.house.limits.admit_guest(address_at(visit.scope, trust_proxy=visit.house.trust_proxy))
+    visit.house.limits.admit_guest(address_at(visit.scope, hops=visit.house.trust_proxy))
     now, identity = visit.house.clock.now(), visit.house.identity
     known = visit._principal  # noqa: SLF001 (this call needs nobody)
     # A token that a key has issued ends with that key: it is never turned into one that does not.
@@ -28,10 +28,7 @@ async def welcome(visit: Visit) -> Reply:
     buyer = (known.actor.buyer if known and is_guest else None) or new_guest()
     token = identity.issue(buyer, now=now, seconds=GUEST_SECONDS)
     ends_at = datetime.fromtimestamp(int(now.timestamp()) + GUEST_SECONDS, UTC)
-    forwarded = all_lines(visit.scope, b"x-forwarded-proto")
-    tls = is_secure(visit.request.url.scheme, forwarded=forwarded, trust_proxy=visit.house.trust_proxy)
-    secure = "; Secure" if tls else ""
-    cookie = f"{COOKIE}={token}; Path={visit.root or '/'}; Max-Age={GUEST_SECONDS}; HttpOnly; SameSite=Strict{secure}"
+    cookie = set_cookie(token, visit.scope, hops=visit.house.trust_proxy, seconds=GUEST_SECONDS)
     answer = words.GuestAnswer(buyer=buyer, expires_at=ends_at)
     return say(answer, status=HTTPStatus.CREATED, headers={"Set-Cookie": cookie, "Cache-Control": "no-store"})
 

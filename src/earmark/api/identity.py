@@ -124,10 +124,24 @@ class Identity:
         # What no key of ours looks like is not worth a question.
         return self._weigh(Doubt(handle=offered), now=now) if _STORED.fullmatch(credential) else None
 
+    def recognise_guest(self, token: str, *, now: datetime) -> Principal | None:
+        """The bearer of a guest's token, which this shop has issued by itself; None for anything else.
+
+        A browser sends a cookie without being asked, so a cookie never speaks for a key, nor for a buyer of a key.
+        """
+        claims = self._read(token, now=now) if token.startswith(TOKEN_PREFIX) else None
+        return _bearer(claims) if claims is not None and claims.issuer == HOUSE else None
+
     async def look_up(self, doubt: Doubt, *, now: datetime) -> Principal | None:
         """Ask the store about a doubt. Raises an `Outage` when it does not say: nobody is called wrong by guessing."""
         assert self._ring is not None, "without stored keys there is no doubt"
         return self._judge(await self._ring.look(doubt.handle), doubt, now=now)
+
+    async def look_up_among_all(self, doubt: Doubt, *, now: datetime) -> Principal | None:
+        """The same for a key from an address that has shown too many wrong ones: it waits for others like it."""
+        assert self._ring is not None, "without stored keys there is no doubt"
+        assert isinstance(doubt.handle, bytes), "a token is signed, and no guess"
+        return self._judge(await self._ring.look_among_all(doubt.handle), doubt, now=now)
 
     def knows(self, doubt: Doubt) -> bool:
         """Whether there was such a key when it was last looked at."""
@@ -253,12 +267,10 @@ def hash_of(secret: str) -> bytes:
     return hashlib.sha256(secret.encode()).digest()
 
 
-def credential_of(authorization: str | None, *, cookie: str | None) -> str | None:
-    """What a request shows: a bearer's key or token, else a guest's cookie. Another kind of header shows nothing."""
-    if authorization:
-        kind, _, credential = authorization.partition(" ")
-        return credential.strip() if kind.lower() == "bearer" else ""
-    return cookie or None
+def bearer_of(authorization: str) -> str:
+    """The key or the token that a header shows. Another kind of header shows nothing."""
+    kind, _, credential = authorization.partition(" ")
+    return credential.strip() if kind.lower() == "bearer" else ""
 
 
 def _to_text(raw: bytes) -> str:

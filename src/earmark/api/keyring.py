@@ -3,7 +3,8 @@
 What was seen counts for one second, counted from before it was asked for, so a revocation is felt everywhere within
 one. A key that is in use is looked at again before that second is over, behind those who use it: nobody waits. Of
 strangers only a few are looked up at a time, and each is asked about once a second at most: a flood of wrong keys fills
-neither the memory nor the database, and never gets in the way of keys that were good before.
+neither the memory nor the database, and never gets in the way of keys that were good before. What an address shows that
+has shown too many wrong keys, and what finds no place among those few, is looked for among all keys, by the roster.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 from earmark import logs
 from earmark.api.deadline import Deadline
+from earmark.api.roster import Roster
 from earmark.domain.ids import KeyId
 from earmark.errors import Outage, Overloaded, StoreUnavailable
 
@@ -77,6 +79,7 @@ class Keyring:
         self._looks: dict[Handle, asyncio.Task[ApiKey | None]] = {}
         self._turns = asyncio.Semaphore(STRANGERS_AT_ONCE)
         self._patience = Deadline(LOOK_SECONDS_MAX)
+        self._roster = Roster(keys, timer=timer, deadline=self._patience)
         self._waiting = 0
         """How many strangers are looked up, or wait for their turn."""
 
@@ -101,17 +104,48 @@ class Keyring:
         look = self._looks.get(handle)
         if look is None:
             if handle not in self._known and self._waiting >= STRANGERS_WAITING_MAX:
-                raise Overloaded
+                return await self._look_in_a_crowd(handle)
             look = self._start(handle)
         return await asyncio.shield(look)
 
+    async def look_among_all(self, secret_hash: bytes) -> ApiKey | None:
+        """The same, together with all who come from suspicious addresses: they wait, and cost the store one look."""
+        key, _ = await self._look_in_roster(secret_hash)
+        return key
+
     async def close(self) -> None:
         """Nobody asks any more."""
+        await self._roster.close()
         for look in list(self._looks.values()):
             look.cancel()
         if self._looks:
             await asyncio.wait(self._looks.values())
         await self._patience.close()
+
+    async def _look_in_a_crowd(self, handle: Handle) -> ApiKey | None:
+        """Without a place in the strangers' line: no crowd of wrong keys turns a good one away."""
+        if isinstance(handle, str):
+            raise Overloaded
+        key, certain = await self._look_in_roster(handle)
+        if not certain:
+            raise Overloaded
+        return key
+
+    async def _look_in_roster(self, secret_hash: bytes) -> tuple[ApiKey | None, bool]:
+        """The key, and whether that is certain: where there are too many keys to read them all, a miss is not."""
+        found = await self._roster.read()
+        key = found.keys.get(secret_hash)
+        if key is not None or found.whole:
+            self._remember(secret_hash, key, at=found.at)
+        return key, key is not None or found.whole
+
+    def _remember(self, handle: Handle, key: ApiKey | None, *, at: float) -> None:
+        if key is None:
+            self._known.pop(handle, None)
+            self._strangers.put(handle, Seen(None, at=at))
+        else:
+            self._strangers.pop(handle, None)
+            self._known.put(handle, Seen(key, at=at))
 
     def _start(self, handle: Handle) -> asyncio.Task[ApiKey | None]:
         stranger = handle not in self._known
@@ -139,10 +173,5 @@ class Keyring:
             key = await self._patience.within(asked)
         except TimeoutError:
             raise StoreUnavailable(because="the database did not say whose key this is") from None
-        if key is None:
-            self._known.pop(handle, None)
-            self._strangers.put(handle, Seen(None, at=at))
-        else:
-            self._strangers.pop(handle, None)
-            self._known.put(handle, Seen(key, at=at))
+        self._remember(handle, key, at=at)
         return key

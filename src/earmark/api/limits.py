@@ -14,7 +14,6 @@ import math
 import re
 import time
 from collections import OrderedDict
-from ipaddress import IPv6Address, IPv6Network
 from typing import TYPE_CHECKING
 
 from earmark.api.problems import TooManyRequests, WrongMediaType
@@ -32,8 +31,6 @@ FAILURES_PER_SECOND = 1.0
 FAILURES_BURST = 20
 STREAM_RETRY_SECONDS = 1.0
 DEPTH_MAX = 32
-IPV6_HOUSEHOLD = 64
-"""Bits that all addresses of one household have in common."""
 
 # One that never ends is one too: else each quote in it would be tried as the beginning of another.
 _STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)
@@ -113,9 +110,13 @@ class Limits:
         if most and open_ >= most:
             raise _too_many("buyer" if buys else "key", most, STREAM_RETRY_SECONDS)
 
-    def check_guesses(self, address: str) -> None:
-        """Refuse an address that has shown too many wrong keys: nothing more is looked up for it."""
-        if wait := self._failures.wait(address):
+    def is_suspicious(self, address: str) -> bool:
+        """Whether an address has shown too many wrong keys lately."""
+        return self._failures.wait(address) > 0
+
+    def spend_guess(self, address: str) -> None:
+        """Count a key that may be wrong before it is tried, or refuse it where the address has no guess left."""
+        if wait := self._failures.take(address):
             raise _too_many("address", FAILURES_PER_SECOND, wait)
 
     def count_guess(self, address: str) -> None:
@@ -156,26 +157,3 @@ def check_depth(raw: bytes, *, depth_max: int = DEPTH_MAX) -> None:
         brackets = brackets.replace(b"[]", b"")
     if b"[]" in brackets or len(brackets) > depth_max:
         raise InvalidRequest.at("", f"is nested deeper than {depth_max} levels")
-
-
-def address_of(peer: str | None, *, forwarded: str | None, trust_proxy: bool) -> str:
-    """Whose address it is, as it is counted.
-
-    What a proxy says counts only where one is trusted, and then what the last one added. Of IPv6 a household has a
-    network of its own, with more addresses than there are guesses: they count as one.
-    """
-    address = (forwarded.rpartition(",")[2].strip() if trust_proxy and forwarded else peer) or ""
-    if ":" not in address:
-        return address
-    try:
-        found = IPv6Address(address)
-    except ValueError:
-        return address
-    return str(found.ipv4_mapped or IPv6Network((found.packed[:8] + bytes(8), IPV6_HOUSEHOLD)))
-
-
-def is_secure(scheme: str, *, forwarded: str | None, trust_proxy: bool) -> bool:
-    """Whether the request came through TLS, here or at a trusted proxy."""
-    if trust_proxy and forwarded:
-        return forwarded.rpartition(",")[2].strip().lower() == "https"
-    return scheme == "https"

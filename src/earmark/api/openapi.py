@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from earmark.api import examples, problems, words
+from earmark.api.cookies import COOKIE, HOST, SECURE
 from earmark.api.door import JSON
 from earmark.api.identity import Scope
 from earmark.api.parameters import parameters
-from earmark.api.welcome import COOKIE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -25,6 +25,7 @@ DESCRIPTION = (
     "are refused. A method that an address does not answer to is 405, with `Allow`."
 )
 _TEXT = {"type": "string"}
+_NAMES = f"over TLS it is called `{HOST}`, under a prefix `{SECURE}`"
 HEADERS: dict[str, dict[str, Any]] = {
     "Allow": {"description": "The methods that this address answers to.", "schema": _TEXT},
     "Cache-Control": {"description": "Who may keep it, and for how long.", "schema": _TEXT},
@@ -35,7 +36,10 @@ HEADERS: dict[str, dict[str, Any]] = {
     },
     "Location": {"description": "Where the new event or webhook is.", "schema": _TEXT},
     "Retry-After": {"description": "In how many seconds to come again.", "schema": {"type": "integer", "minimum": 1}},
-    "Set-Cookie": {"description": f"The token, in `{COOKIE}`, where scripts cannot read it.", "schema": _TEXT},
+    "Set-Cookie": {
+        "description": f"The token, in `{COOKIE}`, where scripts cannot read it; {_NAMES}.",
+        "schema": _TEXT,
+    },
     "WWW-Authenticate": {"description": "Which way to show who you are: `Bearer`.", "schema": _TEXT},
 }
 _OF_CALL = {
@@ -77,7 +81,12 @@ def document(calls: Sequence[Call], *, version: str) -> dict[str, Any]:
             "headers": HEADERS,
             "securitySchemes": {
                 "key": {"type": "http", "scheme": "bearer", "description": "an API key (ek_…) or a buyer token (et_…)"},
-                "guest": {"type": "apiKey", "in": "cookie", "name": COOKIE, "description": "from POST /v1/guests"},
+                "guest": {
+                    "type": "apiKey",
+                    "in": "cookie",
+                    "name": COOKIE,
+                    "description": f"from POST /v1/guests; {_NAMES}",
+                },
             },
         },
     }

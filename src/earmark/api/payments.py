@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 
@@ -31,13 +32,14 @@ log = logs.get()
 async def pay(visit: Visit, body: money_words.PayBody) -> Reply:
     """Open a payment for a hold, and see it through."""
     actor = visit.principal.actor
-    common = _common(visit, visit.memo_of(_word))
+    word = partial(_word, notes=actor.buyer is None)
+    common = _common(visit, visit.memo_of(word))
     terms = visit.house.till.terms(body.gateway, method=body.method, live=actor.live)
     answer = await visit.house.till.pay(asking.pay(body, booking_id=booking_id(visit), terms=terms, **common))
     if told := again(answer):
         return told
     assert isinstance(answer, Decided), "what is replayed is remembered"
-    return _word(answer.value, answer.now)
+    return word(answer.value, answer.now)
 
 
 async def refund(visit: Visit, body: money_words.RefundBody) -> Reply:
@@ -51,7 +53,9 @@ async def list_(visit: Visit) -> Reply:
     """The payments of a booking."""
     _, booking = await find(visit)
     payments = await visit.engine.store.list_payments(booking.id)
-    return say(money_words.PaymentsAnswer(payments=tuple(money_words.payment_answer(one) for one, _ in payments)))
+    notes = visit.principal.actor.buyer is None
+    shown = tuple(money_words.payment_answer(one, notes=notes) for one, _ in payments)
+    return say(money_words.PaymentsAnswer(payments=shown))
 
 
 async def callback(visit: Visit) -> Reply:
@@ -75,7 +79,7 @@ async def callback(visit: Visit) -> Reply:
     return say(money_words.CallbackAnswer(received=True))
 
 
-def _word(paid: Paid, now: datetime) -> Reply:
+def _word(paid: Paid, now: datetime, *, notes: bool) -> Reply:
     """200 sold, 202 under way, 402 declined; else what became of the booking instead."""
     if refused := wording.refused_payment(paid, now):
         problem = problems.describe(refused)
@@ -83,7 +87,7 @@ def _word(paid: Paid, now: datetime) -> Reply:
             status=HTTPStatus(problem["status"]), body=msgspec.json.encode(problem), media_type=problems.MEDIA_TYPE
         )
     status = HTTPStatus.ACCEPTED if wording.is_under_way(paid) else HTTPStatus.OK
-    return say(money_words.paid_answer(paid, now), status=status)
+    return say(money_words.paid_answer(paid, now, notes=notes), status=status)
 
 
 def _common(visit: Visit, memo: Memo | None) -> Common:

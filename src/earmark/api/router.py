@@ -1,8 +1,8 @@
 """The short way to a call: a path is walked part by part, and whatever is not found goes the long way.
 
 Starlette looks through its routes with a regular expression each and wraps every request in layers that a call of the
-API needs nothing of. What is in the table is found in a handful of look-ups; pages, redirects and paths that nobody
-answers to are Starlette's as before.
+API needs nothing of. What is in the table is found in a handful of look-ups; pages, and paths that no call
+answers to, are Starlette's as before. No path redirects: with a slash at its end a path is another one, and not found.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ async def stream(visit: Visit) -> Response:
     reader = await hub.join(event_id, live=actor.live, buyer=actor.buyer, after=_last_seen(visit), caller=caller)
     if reader is None:
         raise EventUnknown(event_id=event_id)
-    credential = shown(visit.headers) or ""
+    credential = shown(visit.scope, visit.headers, visit.house) or ""
 
     def staying(reader: Reader) -> AbstractContextManager[float | None]:
         identity, end = visit.house.identity, partial(reader.end, CREDENTIAL_ENDED, at_once=True)

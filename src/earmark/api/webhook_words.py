@@ -76,7 +76,7 @@ class WebhooksPage(Struct, kw_only=True):
 
 
 class DeliveryAnswer(Struct, kw_only=True):
-    """One message to a webhook, and what became of it."""
+    """One message to a webhook, and what became of it. Its body is for keys that may read bookings."""
 
     id: str
     type: str
@@ -89,7 +89,7 @@ class DeliveryAnswer(Struct, kw_only=True):
     status: int | None
     error: str | None
     took_ms: int | None
-    body: str
+    body: str | None
 
 
 class DeliveriesPage(Struct, kw_only=True):
@@ -109,9 +109,13 @@ def secret_answer(webhook: Webhook) -> SecretAnswer:
     return SecretAnswer(**_fields(webhook), secret=webhook.secret, old_secret_until=webhook.old_secret_until)
 
 
-def delivery_answer(delivery: Delivery) -> DeliveryAnswer:
-    """A delivery; when it is next due only while it waits."""
+def delivery_answer(delivery: Delivery, *, whole: bool) -> DeliveryAnswer:
+    """A delivery; when it is next due only while it waits.
+
+    What was said, and what its receiver said to it, may tell of bookings and buyers: it is withheld unless `whole`.
+    """
     d = delivery
+    whole = whole or d.type == PING
     return DeliveryAnswer(
         id=str(d.id),
         type=d.type,
@@ -122,9 +126,9 @@ def delivery_answer(delivery: Delivery) -> DeliveryAnswer:
         tried_at=d.tried_at,
         ended_at=d.ended_at,
         status=d.status,
-        error=d.error,
+        error=d.error if whole or d.error is None or d.status is None else f"HTTP {d.status}",
         took_ms=d.took_ms,
-        body=d.body.decode(),
+        body=d.body.decode() if whole else None,
     )
 
 

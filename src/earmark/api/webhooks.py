@@ -127,7 +127,7 @@ async def test(visit: Visit, _: words.NothingBody) -> Reply:
         due_at=now,
     )
     await visit.engine.store.webhooks.queue(ping)
-    return say(words.delivery_answer(ping), status=HTTPStatus.ACCEPTED)
+    return say(_answer(visit, ping), status=HTTPStatus.ACCEPTED)
 
 
 async def log(visit: Visit) -> Reply:
@@ -141,7 +141,7 @@ async def log(visit: Visit) -> Reply:
     )
     shown = found[: page.limit]
     more = len(found) > page.limit
-    answers = [words.delivery_answer(delivery) for delivery in shown]
+    answers = [_answer(visit, delivery) for delivery in shown]
     return say(
         words.DeliveriesPage(deliveries=answers, next_cursor=page.cursor(str(shown[-1].number)) if more else None)
     )
@@ -159,7 +159,12 @@ async def replay(visit: Visit) -> Reply:
     delivery = await visit.engine.store.webhooks.replay(webhook.id, delivery_id)
     if delivery is None:
         raise DeliveryUnknown(delivery_id=text)
-    return say(words.delivery_answer(delivery), status=HTTPStatus.ACCEPTED)
+    return say(_answer(visit, delivery), status=HTTPStatus.ACCEPTED)
+
+
+def _answer(visit: Visit, delivery: Delivery) -> words.DeliveryAnswer:
+    """Whole for a key that may read bookings: to manage webhooks alone does not include that."""
+    return words.delivery_answer(delivery, whole=Scope.SELL in visit.principal.scopes)
 
 
 async def _find(visit: Visit) -> Webhook:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from starlette.requests import Request, cookie_parser
+from starlette.requests import Request
 
 from earmark.api import limits, problems, query
-from earmark.api.identity import TOKEN_PREFIX, Doubt, Principal, credential_of
+from earmark.api.cookies import read_cookie
+from earmark.api.identity import TOKEN_PREFIX, Doubt, Principal, bearer_of
+from earmark.api.proxies import address_at
 from earmark.errors import InvalidRequest
 
 if TYPE_CHECKING:
@@ -19,7 +21,6 @@ if TYPE_CHECKING:
     from earmark.api.door import Call, House
     from earmark.api.patience import Patience
 
-COOKIE = "earmark_guest"
 DISCARDED_BYTES_MAX = 64 * 1024 * 1024
 _JSON = b"application/json"
 
@@ -56,9 +57,11 @@ async def _recognise(scope: Asked, headers: Mapping[bytes, bytes], house: House,
     Where it may be anybody, nobody is looked up and nobody is slowed down.
     """
     identity = house.identity
-    credential = shown(headers)
-    if credential is None:
-        return None
+    authorization = _text(headers, b"authorization")
+    if not authorization:
+        token = _cookie(scope, headers, house)
+        return identity.recognise_guest(token, now=house.clock.now()) if token else None
+    credential = bearer_of(authorization)
     found = identity.recognise(credential, now=house.clock.now())
     if isinstance(found, Principal):
         return found
@@ -66,33 +69,37 @@ async def _recognise(scope: Asked, headers: Mapping[bytes, bytes], house: House,
         return None
     # A token cannot be guessed, and one that has run out is no attempt to.
     guess = not credential.startswith(TOKEN_PREFIX)
-    address = address_at(scope, trust_proxy=house.trust_proxy)
-    if guess and not (isinstance(found, Doubt) and identity.knows(found)):
-        house.limits.check_guesses(address)
-    known = await identity.look_up(found, now=house.clock.now()) if isinstance(found, Doubt) else None
-    if known is None and guess:
+    if not guess or (isinstance(found, Doubt) and identity.knows(found)):
+        return await identity.look_up(found, now=house.clock.now()) if isinstance(found, Doubt) else None
+    return await _try(found, address_at(scope, hops=house.trust_proxy), house)
+
+
+async def _try(found: Doubt | None, address: str, house: House) -> Principal | None:
+    """Who shows a key that this server does not know. Wrong ones are counted by the address that shows them.
+
+    From an address that has shown too many, a key is looked for among all keys: so the wrong keys of one caller never
+    lock out the good key of another, and are bounded in what they cost all the same.
+    """
+    suspicious = house.limits.is_suspicious(address)
+    if suspicious:
+        if found and (good := await house.identity.look_up_among_all(found, now=house.clock.now())):
+            return good
+        house.limits.spend_guess(address)
+    known = await house.identity.look_up(found, now=house.clock.now()) if found else None
+    if known is None and not suspicious:
         house.limits.count_guess(address)
     return known
 
 
-def address_at(scope: Asked, *, trust_proxy: bool) -> str:
-    """From where a request comes."""
-    client = scope.get("client")
-    forwarded = all_lines(scope, b"x-forwarded-for")
-    return limits.address_of(client[0] if client else None, forwarded=forwarded, trust_proxy=trust_proxy)
+def shown(scope: Asked, headers: Mapping[bytes, bytes], house: House) -> str | None:
+    """The key or token that a request carries: in the header, else a guest's in the cookie."""
+    authorization = _text(headers, b"authorization")
+    return bearer_of(authorization) if authorization else _cookie(scope, headers, house)
 
 
-def all_lines(scope: Asked, name: bytes) -> str | None:
-    """A header that is a list: a proxy may add to its last line, or add a line of its own below the caller's."""
-    lines = [said.decode("latin-1") for other, said in scope["headers"] if other == name]
-    return ", ".join(lines) if lines else None
-
-
-def shown(headers: Mapping[bytes, bytes]) -> str | None:
-    """The key or token that a request carries."""
-    authorization, cookies = _text(headers, b"authorization"), _text(headers, b"cookie")
-    cookie = cookie_parser(cookies).get(COOKIE) if cookies and not authorization else None
-    return credential_of(authorization, cookie=cookie)
+def _cookie(scope: Asked, headers: Mapping[bytes, bytes], house: House) -> str | None:
+    said = _text(headers, b"cookie")
+    return read_cookie(said, scope, hops=house.trust_proxy) if said else None
 
 
 def _text(headers: Mapping[bytes, bytes], name: bytes) -> str | None:

@@ -81,7 +81,8 @@ async def _demo(settings: config.Settings, *, open_page: bool, verbose: bool) ->
     out = Console(highlight=False, soft_wrap=True)
 
     def ready(url: str) -> None:
-        page = f"{url}/#key={settings.admin_key}"
+        # Without the key: `ps` shows a browser's command line to every user, and browsers keep addresses.
+        page = f"{url}/"
         out.print(f"Earmark demo: a theatre ({event_id}), on {settings.database_url.partition(':')[0]}.")
         out.print(f"  page  {page}")
         out.print(f"  url   {url}")

@@ -27,6 +27,10 @@ if TYPE_CHECKING:
     from earmark.engine.ports import SeatMap, SeatOnMap
     from earmark.errors import Refusal
 
+_BY_HAND = "_by_hand"
+"""How the codes of payments end that an operator has settled."""
+_CLOCK, _GATEWAY = "clock", "gateway:"
+"""Actors of the journal that are no persons; of a gateway, how its name begins."""
 _encode = msgspec.json.Encoder().encode
 
 
@@ -58,8 +62,9 @@ def booking_value(booking: Booking, now: datetime) -> values.Booking:
     )
 
 
-def payment_value(payment: Payment) -> values.Payment:
-    """A payment in public words."""
+def payment_value(payment: Payment, *, notes: bool = True) -> values.Payment:
+    """A payment in public words. Without `notes`, for a buyer: not what an operator wrote who settled it by hand."""
+    by_hand = payment.code is not None and payment.code.endswith(_BY_HAND)
     return values.Payment(
         id=str(payment.id),
         booking_id=str(payment.booking_id),
@@ -71,16 +76,16 @@ def payment_value(payment: Payment) -> values.Payment:
         refunding=payment.refunding,
         refunded=payment.refunded,
         code=payment.code,
-        message=payment.message,
+        message=payment.message if notes or not by_hand else None,
         action=dict(payment.action) if payment.action else None,
         created_at=payment.created_at,
     )
 
 
-def paid_value(paid: Paid, now: datetime) -> values.Paid:
-    """A booking and its payment in public words."""
+def paid_value(paid: Paid, now: datetime, *, notes: bool = True) -> values.Paid:
+    """A booking and its payment in public words, without `notes` as a buyer sees them."""
     booking = msgspec.structs.asdict(booking_value(paid.booking, now))
-    return values.Paid(**booking, payment=payment_value(paid.payment) if paid.payment else None)
+    return values.Paid(**booking, payment=payment_value(paid.payment, notes=notes) if paid.payment else None)
 
 
 def undone_value(undone: Undone, now: datetime) -> values.Undone:
@@ -182,15 +187,22 @@ def _why(seat: values.Seat, *, owner: State | None) -> str:
             return f"It is free: its last booking is {owner}." if owner and owner is not State.HELD else "It is free."
 
 
-def entry_value(entry: Entry) -> values.Entry:
-    """A journal entry in public words."""
+def entry_value(entry: Entry, *, notes: bool = True) -> values.Entry:
+    """A journal entry in public words. Without `notes`, for a buyer: no reason that a person may have typed."""
     return values.Entry(
         version=entry.version,
         verb=entry.verb,
         before=entry.before,
         after=entry.after,
         actor=entry.actor,
-        reason=entry.reason,
+        reason=entry.reason if notes or _is_own(entry) else None,
         at=entry.at,
         facts=entry.facts,
     )
+
+
+def _is_own(entry: Entry) -> bool:
+    """Whether Earmark wrote the reason itself: for what time and gateways did, but for refunds, which have one."""
+    if entry.actor == _CLOCK:
+        return True
+    return entry.actor.startswith(_GATEWAY) and "refunded" not in entry.facts.get("payment", {})

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from earmark.api.identity import TEST_PREFIX
 from earmark.cli.checkup.findings import Finding, ill, note, well
-from earmark.config import KEY_LENGTH_MIN
 
 if TYPE_CHECKING:
     from earmark.config import Settings
@@ -28,10 +27,7 @@ def judge(settings: Settings, *, live_events: bool) -> list[Finding]:
     elif key.startswith(TEST_PREFIX) and live_events:
         said = "EARMARK_ADMIN_KEY is a test key, and the database has live events."
         found.append(ill(CHECK, said, "Use a key that does not begin with ek_test_ here."))
-    if secret is not None and len(secret) < KEY_LENGTH_MIN:
-        said = f"EARMARK_SECRET has fewer than {KEY_LENGTH_MIN} characters: tokens signed with it can be forged."
-        found.append(ill(CHECK, said, "Choose a longer one."))
-    elif secret is not None and secret == key:
+    if secret is not None and secret == key:
         said = "EARMARK_SECRET is the admin key."
         found.append(ill(CHECK, said, "Choose another one, or leave it out: one is derived then."))
     return found or [well(CHECK, "The secrets are long enough, and of the right kind.")]

@@ -1,0 +1,51 @@
+"""Checks of settings that a bound on a number cannot make. Each raises a `SetupError` that says what to do."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from earmark.errors import SetupError
+
+if TYPE_CHECKING:
+    from earmark.config import Settings
+
+KEY_LENGTH_MIN = 16
+SECRET_LENGTH_MIN = 32
+SECRET_CHARACTERS_MIN = 8
+"""How many different characters it has: of 32 hexadecimal digits by chance, less than one in ten million has fewer."""
+SECRET_PERIOD_MIN = 16
+"""A secret that repeats a shorter piece is only as good as that piece."""
+
+
+def check(settings: Settings, *, locks_from: str) -> None:
+    """Refuse settings that cannot be served with. `locks_from` says where the address of the locks was found."""
+    if settings.admin_key is not None and len(settings.admin_key) < KEY_LENGTH_MIN:
+        raise SetupError(problem=f"EARMARK_ADMIN_KEY is shorter than {KEY_LENGTH_MIN} characters: choose a longer one.")
+    if settings.secret is not None:
+        _check_secret(settings.secret)
+    if settings.locks_url is not None:
+        _check_locks(settings.locks_url, locks_from)
+
+
+def _check_secret(secret: str) -> None:
+    """Who knows what signs tokens can speak for any buyer, and a token is enough to try out guesses at home."""
+    if len(secret) < SECRET_LENGTH_MIN:
+        why = f"is shorter than {SECRET_LENGTH_MIN} characters"
+    elif len(set(secret)) < SECRET_CHARACTERS_MIN:
+        why = f"has fewer than {SECRET_CHARACTERS_MIN} different characters"
+    elif (secret + secret[:SECRET_PERIOD_MIN]).find(secret[:SECRET_PERIOD_MIN], 1) < SECRET_PERIOD_MIN:
+        why = "repeats one short piece"
+    else:
+        return
+    command = "export EARMARK_SECRET=$(openssl rand -hex 32)"
+    raise SetupError(problem=f"EARMARK_SECRET {why}, so tokens could be forged. Make one by chance: {command}")
+
+
+def _check_locks(url: str, source: str) -> None:
+    from earmark.locks.url import SERVERS_MIN, addresses_of
+
+    if 1 < (count := len(addresses_of(url))) < SERVERS_MIN:
+        raise SetupError(
+            problem=f"{source} names {count} servers for the locks: name one, or three or more for a Redlock. "
+            "Servers that share the events among them belong in EARMARK_REDIS_URL."
+        )

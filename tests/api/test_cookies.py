@@ -1,0 +1,132 @@
+"""The guest's cookie: whose token it may carry, and by which name it is sent and read."""
+
+from __future__ import annotations
+
+from http.cookies import SimpleCookie
+from typing import TYPE_CHECKING, Any
+
+import httpx2
+import msgspec
+import pytest
+from starlette.applications import Starlette
+from starlette.routing import Mount
+
+from earmark.api.app import create_app
+from earmark.api.identity import Identity, hash_of, new_key, new_key_id
+from earmark.domain.ids import Buyer
+from earmark.domain.key import Scope
+from earmark.redaction import STRUCK, redact
+
+from .conftest import KEY
+
+if TYPE_CHECKING:
+    from earmark.api.door import House
+
+PLAIN, HOST, SECURE = "earmark_guest", "__Host-earmark_guest", "__Secure-earmark_guest"
+ELSEWHERE = {"Origin": "https://elsewhere.example"}
+
+
+def caller(house: House, base_url: str = "http://shop", *, prefix: str = "", **headers: str) -> httpx2.AsyncClient:
+    app: Any = create_app(house)
+    if prefix:
+        app = Starlette(routes=[Mount(prefix, app)])
+    transport = httpx2.ASGITransport(app=app, raise_app_exceptions=False)
+    return httpx2.AsyncClient(transport=transport, base_url=base_url + prefix, headers=headers)
+
+
+async def status(client: httpx2.AsyncClient, path: str, name: str, value: str, **headers: str) -> int:
+    return (await client.get(path, headers={"Cookie": f"{name}={value}"} | headers)).status_code
+
+
+@pytest.fixture
+def stored(house: House) -> House:
+    """The same house, with keys in its store."""
+    return msgspec.structs.replace(house, identity=Identity(admin_key=KEY, keys=house.engine.store.keys))
+
+
+@pytest.mark.parametrize("headers", [{}, ELSEWHERE], ids=["from here", "from another site"])
+@pytest.mark.parametrize("base_url, name", [("http://shop", PLAIN), ("https://shop", HOST)])
+async def test_a_cookie_carries_a_guest_s_token_or_nothing(
+    stored: House, event: str, base_url: str, name: str, headers: dict[str, str]
+) -> None:
+    """A browser sends a cookie by itself: a key, or the token of a key's buyer, is shown on purpose or not at all."""
+    secret, now = new_key(live=False), stored.clock.now()
+    await stored.engine.store.keys.create(
+        new_key_id(), name="k", live=False, scopes=frozenset({Scope.SELL}), secret_hash=hash_of(secret)
+    )
+    async with caller(stored, base_url) as client:
+        tokens = [
+            (
+                await client.post("/v1/tokens", json={"buyer": "alice"}, headers={"Authorization": f"Bearer {key}"})
+            ).json()
+            for key in (KEY, secret)
+        ]
+        credentials = [KEY, secret, *(token["token"] for token in tokens)]
+        for credential in credentials:
+            shown = {"Authorization": f"Bearer {credential}"}
+            allowed = await client.get(f"/v1/events/{event}", headers=shown)
+            assert allowed.status_code == 200, "the control: as a bearer's it is good"
+            assert await status(client, f"/v1/events/{event}", name, credential, **headers) == 401
+        guest = stored.identity.issue(Buyer("guest_1"), now=now, seconds=60)
+        assert await status(client, f"/v1/events/{event}", name, guest, **headers) == 200
+        assert await status(client, f"/v1/events/{event}", name, f"{guest}x", **headers) == 401
+    await stored.identity.close()
+
+
+async def test_the_control_speaks_for_a_key_by_its_cookie(stored: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the guard off: a page of another site would have the browser speak with the shop's key."""
+    monkeypatch.setattr(stored.identity, "recognise_guest", stored.identity.recognise)
+    async with caller(stored) as client:
+        assert await status(client, "/v1/events", PLAIN, KEY, **ELSEWHERE) == 200
+
+
+async def test_a_key_in_a_cookie_is_not_looked_up(stored: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What cannot be good costs the store nothing, and is no guess that slows its address down."""
+
+    async def asked(*_: object, **__: object) -> None:
+        pytest.fail("the store was asked")
+
+    monkeypatch.setattr(stored.identity, "look_up", asked)
+    async with caller(stored) as client:
+        for _ in range(40):
+            assert await status(client, "/v1/events", PLAIN, new_key(live=False)) == 401
+
+
+@pytest.mark.parametrize(
+    "base_url, prefix, proxy, name",
+    [
+        ("http://shop", "", None, PLAIN),
+        ("https://shop", "", None, HOST),
+        ("http://shop", "/tickets", None, PLAIN),
+        ("https://shop", "/tickets", None, SECURE),
+        ("http://shop", "", "trusted", HOST),
+        ("http://shop", "/tickets", "trusted", SECURE),
+        ("http://shop", "", "not trusted", PLAIN),
+    ],
+)
+async def test_over_tls_the_cookie_has_a_name_that_browsers_protect(
+    house: House, base_url: str, prefix: str, proxy: str | None, name: str
+) -> None:
+    """`__Host-` and `__Secure-` cookies cannot be set over plain HTTP; only the name that fits is read."""
+    behind = msgspec.structs.replace(house, trust_proxy=int(proxy == "trusted"))
+    headers = {"X-Forwarded-Proto": "https"} if proxy else {}
+    async with caller(behind, base_url, prefix=prefix, **headers) as client:
+        answer = await client.post("/v1/guests")
+        [(sent, cookie)] = SimpleCookie(answer.headers["Set-Cookie"]).items()
+        secure = name != PLAIN
+        assert (sent, cookie["path"], bool(cookie["secure"])) == (name, prefix or "/", secure)
+        assert (bool(cookie["httponly"]), cookie["samesite"], cookie["domain"]) == (True, "Strict", "")
+        client.cookies.clear()
+        path, token = "/v1/events", cookie.value
+        read = [one for one in (PLAIN, HOST, SECURE) if await status(client, path, one, token) == 200]
+        assert read == [name]
+        again = await client.post("/v1/guests", headers={"Cookie": f"{name}={token}"})
+        assert again.json()["buyer"] == answer.json()["buyer"]
+
+
+@pytest.mark.parametrize("name", [PLAIN, HOST, SECURE])
+def test_each_name_of_the_cookie_is_struck_from_logs(name: str) -> None:
+    """Whatever it carries."""
+    said = redact(f"{name}=a-value-without-a-shape")
+    assert "a-value" not in said
+    assert STRUCK in said

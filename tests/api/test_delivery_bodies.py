@@ -1,0 +1,104 @@
+"""What a key that only manages sees of what was delivered: that it was, and not what it said."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+import httpx2
+import msgspec
+import pytest
+
+from earmark.api.app import create_app
+from earmark.api.identity import Identity, hash_of, new_key, new_key_id
+from earmark.domain.ids import WebhookId
+from earmark.domain.key import Scope
+from earmark.domain.webhook import Delivery
+from earmark.uuids import new_delivery_id
+
+from .conftest import KEY
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from earmark.api.door import House
+
+CANARY = "alice-the-buyer"
+
+
+class Desk:
+    """A shop with one webhook, and a delivery of it that tells of a buyer."""
+
+    def __init__(self, house: House) -> None:
+        identity = Identity(admin_key=KEY, keys=house.engine.store.keys)
+        self.house = msgspec.structs.replace(house, identity=identity)
+        self._transport = httpx2.ASGITransport(app=create_app(self.house), raise_app_exceptions=False)
+        self.path = ""
+        self.delivery = new_delivery_id()
+
+    async def open(self) -> None:
+        """Make the webhook, and what was to be delivered."""
+        made = await self.ask("POST", "/v1/webhooks", KEY, json={"url": "http://127.0.0.1:9/"})
+        self.path = f"/v1/webhooks/{made.json()['id']}"
+        now = self.house.clock.now()
+        webhook_id = WebhookId(UUID(made.json()["id"]))
+        body = b'{"type":"booking.held","buyer":"%s"}' % CANARY.encode()
+        error = f"HTTP 500: cannot book for {CANARY}"
+        told = Delivery(
+            id=self.delivery,
+            webhook_id=webhook_id,
+            type="booking.held",
+            body=body,
+            created_at=now,
+            due_at=now,
+            status=500,
+            error=error,
+        )
+        await self.house.engine.store.webhooks.queue(told)
+
+    async def key(self, *scopes: Scope) -> str:
+        """A key with these scopes."""
+        secret = new_key(live=False)
+        await self.house.engine.store.keys.create(
+            new_key_id(), name="k", live=False, scopes=frozenset(scopes), secret_hash=hash_of(secret)
+        )
+        return secret
+
+    async def ask(self, method: str, path: str, key: str, **more: Any) -> httpx2.Response:
+        """One request."""
+        headers = {"Authorization": f"Bearer {key}"}
+        async with httpx2.AsyncClient(transport=self._transport, base_url="http://shop", headers=headers) as client:
+            return await client.request(method, path, **more)
+
+
+@pytest.fixture
+async def desk(house: House) -> AsyncIterator[Desk]:
+    desk = Desk(house)
+    await desk.open()
+    yield desk
+    await desk.house.identity.close()
+
+
+async def test_a_key_that_only_manages_reads_no_booking_in_the_log(desk: Desk) -> None:
+    """The listing stays, with what became of each; what was said, and what the receiver said to it, is withheld."""
+    managing = await desk.key(Scope.MANAGE)
+    assert (await desk.ask("GET", "/v1/bookings", managing)).status_code == 403
+    listed = await desk.ask("GET", f"{desk.path}/deliveries", managing)
+    again = await desk.ask("POST", f"{desk.path}/deliveries/{desk.delivery}/replay", managing)
+    for answer, status in ((listed, 200), (again, 202)):
+        assert answer.status_code == status
+        assert CANARY not in answer.text
+    (shown,) = listed.json()["deliveries"]
+    assert (shown["id"], shown["type"], shown["state"]) == (str(desk.delivery), "booking.held", "pending")
+    assert (shown["body"], shown["status"], shown["error"]) == (None, 500, "HTTP 500")
+    ping = await desk.ask("POST", f"{desk.path}/test", managing, json={})
+    assert ping.json()["body"], "a ping tells of nothing"
+
+
+async def test_a_key_that_sells_too_reads_it(desk: Desk) -> None:
+    """The control: whom the body tells of, this key may read by other calls."""
+    for key in (await desk.key(Scope.MANAGE, Scope.SELL), KEY):
+        listed = await desk.ask("GET", f"{desk.path}/deliveries", key)
+        (shown,) = listed.json()["deliveries"]
+        assert CANARY in shown["body"]
+        assert CANARY in shown["error"]

@@ -1,0 +1,190 @@
+"""Wrong keys from an address: they are bounded in what they cost, and never lock out a key that is good."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import httpx2
+import msgspec
+import pytest
+
+from earmark.api import keyring, roster
+from earmark.api.app import create_app
+from earmark.api.identity import Identity, hash_of, new_key, new_key_id
+from earmark.api.limits import FAILURES_BURST, Limits
+from earmark.domain.key import Scope
+from earmark.engine.keys import LIST_MAX, Keys
+
+from .conftest import KEY
+from .matrix import Ticks
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable
+
+    from earmark.api.door import House
+    from earmark.domain.ids import KeyId
+    from earmark.domain.key import ApiKey
+
+
+async def _open() -> None:
+    """Nothing to wait for."""
+
+
+class Counted(Keys):
+    """The keys of a store, and how often the store was asked about them."""
+
+    def __init__(self, keys: Keys) -> None:
+        super().__init__(keys._book)
+        self.singles, self.pages = 0, 0
+        self.takes: Callable[[], None] = lambda: None
+        self.gate: Callable[[], Awaitable[object]] = _open
+        self.find = self._find
+
+    async def _find(self, secret_hash: bytes) -> ApiKey | None:
+        self.singles += 1
+        await self.gate()
+        return await self._book.find(secret_hash)
+
+    async def list_all(self, *, after: str = "", limit: int = LIST_MAX) -> list[ApiKey]:
+        """One page, in as much time as `takes` says."""
+        self.pages += 1
+        self.takes()
+        return await super().list_all(after=after, limit=limit)
+
+
+class Guessed:
+    """A server that an address has shown too many wrong keys."""
+
+    def __init__(self, house: House) -> None:
+        self.ticks = Ticks()
+        self.keys = Counted(house.engine.store.keys)
+        identity = Identity(admin_key=KEY, keys=self.keys, timer=self.ticks)
+        self.house = msgspec.structs.replace(house, identity=identity, limits=Limits(timer=self.ticks))
+        app = create_app(self.house)
+        self._transport = httpx2.ASGITransport(app=app, raise_app_exceptions=False, client=("192.0.2.1", 4000))
+
+    async def key(self) -> tuple[KeyId, str]:
+        """A good key, which this process has never seen."""
+        key_id, secret = new_key_id(), new_key(live=False)
+        await self.keys.create(
+            key_id, name="k", live=False, scopes=frozenset({Scope.SELL}), secret_hash=hash_of(secret)
+        )
+        return key_id, secret
+
+    async def ask(self, secret: str) -> int:
+        """What a request with this key is answered."""
+        headers = {"Authorization": f"Bearer {secret}"}
+        async with httpx2.AsyncClient(transport=self._transport, base_url="http://shop", headers=headers) as client:
+            return (await client.get("/v1/events")).status_code
+
+    async def guess(self, count: int) -> list[int]:
+        """As many wrong keys, one after another."""
+        return [await self.ask(new_key(live=False)) for _ in range(count)]
+
+
+@pytest.fixture
+async def guessed(house: House) -> AsyncIterator[Guessed]:
+    server = Guessed(house)
+    assert await server.guess(FAILURES_BURST) == [401] * FAILURES_BURST
+    yield server
+    await server.house.identity.close()
+
+
+async def test_a_good_key_is_answered_although_its_address_has_used_up_its_guesses(guessed: Guessed) -> None:
+    """Behind one address there may be a shop and a guesser: the shop's new server is served all the same."""
+    _, secret = await guessed.key()
+    assert await guessed.ask("ek_test_wrong") == 429
+    assert await guessed.ask(secret) == 200
+    asked = guessed.keys.singles, guessed.keys.pages
+    assert await guessed.ask(secret) == 200
+    assert (guessed.keys.singles, guessed.keys.pages) == asked, "a key that was found good is remembered"
+
+
+async def test_the_control_locks_a_good_key_out(guessed: Guessed, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the guard off: no look among all keys."""
+
+    async def nothing(*_: object, **__: object) -> None:
+        return None
+
+    monkeypatch.setattr(guessed.house.identity, "look_up_among_all", nothing)
+    _, secret = await guessed.key()
+    assert await guessed.ask(secret) == 429
+
+
+async def test_guesses_in_a_crowd_share_one_look(guessed: Guessed) -> None:
+    """However many come, the store is asked for all keys together; the good one among them is answered."""
+    _, secret = await guessed.key()
+    singles = guessed.keys.singles
+    wrong = [guessed.ask(new_key(live=False)) for _ in range(500)]
+    *refused, good = await asyncio.gather(*wrong, guessed.ask(secret))
+    assert (set(refused), good) == ({429}, 200)
+    assert guessed.keys.singles == singles
+    assert guessed.keys.pages <= 2, "one for those who came first, and one for those who came while it was read"
+
+
+async def test_guesses_that_waited_together_spend_one_guess_each(guessed: Guessed) -> None:
+    """While they wait, their address may guess once more: one of them does, and the others are told to come again."""
+    singles = guessed.keys.singles
+
+    def a_second() -> None:
+        guessed.ticks.now += 1
+
+    guessed.keys.takes = a_second
+    told = await asyncio.gather(*(guessed.ask(new_key(live=False)) for _ in range(50)))
+    seconds = guessed.keys.pages
+    assert sorted(told) == [401] * seconds + [429] * (50 - seconds)
+    assert guessed.keys.singles == singles + seconds
+
+
+async def test_the_control_is_an_address_without_wrong_keys(house: House) -> None:
+    """It is not made to wait for the others: each of its keys is looked up by itself."""
+    server = Guessed(house)
+    assert await server.guess(FAILURES_BURST) == [401] * FAILURES_BURST
+    assert (server.keys.singles, server.keys.pages) == (FAILURES_BURST, 0)
+    await server.house.identity.close()
+
+
+async def test_a_key_that_was_made_a_moment_ago_is_found_too(guessed: Guessed, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was read before a request came does not answer it with no."""
+    monkeypatch.setattr(roster, "PAUSE_SECONDS", 0.0)
+    assert await guessed.guess(1) == [429]
+    _, secret = await guessed.key()
+    assert await guessed.ask(secret) == 200
+
+
+async def test_a_revoked_key_is_a_wrong_one(guessed: Guessed) -> None:
+    """It is among all keys, and opens nothing."""
+    key_id, secret = await guessed.key()
+    await guessed.keys.revoke(key_id)
+    assert await guessed.ask(secret) == 429
+
+
+async def test_all_keys_are_read_page_by_page_up_to_a_bound(guessed: Guessed, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where there are more keys than are read at once, a key beyond them waits until its address may guess again."""
+    monkeypatch.setattr(roster, "PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(roster, "PAGE", 2)
+    monkeypatch.setattr(roster, "KEYS_MAX", 4)
+    made = sorted([await guessed.key() for _ in range(6)])
+    assert [await guessed.ask(secret) for _, secret in made[:4]] == [200] * 4
+    assert await guessed.ask(made[5][1]) == 429
+    guessed.ticks.now += 1
+    assert await guessed.ask(made[5][1]) == 200
+
+
+async def test_a_burst_of_wrong_keys_turns_no_good_one_away(house: House) -> None:
+    """More at once than may wait for a look of their own, from an address that has not been found out yet."""
+    server = Guessed(house)
+    _, secret = await server.key()
+    shut = asyncio.Event()
+    server.keys.gate = shut.wait
+    wrong = [asyncio.create_task(server.ask(new_key(live=False))) for _ in range(keyring.STRANGERS_WAITING_MAX + 50)]
+    for _ in range(10_000):
+        if server.keys.singles == keyring.STRANGERS_AT_ONCE:
+            break
+        await asyncio.sleep(0)
+    assert await server.ask(secret) == 200
+    assert server.keys.singles <= keyring.STRANGERS_AT_ONCE, "the line has not moved"
+    shut.set()
+    assert set(await asyncio.gather(*wrong)) <= {401, 429}
+    await server.house.identity.close()
