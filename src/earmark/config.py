@@ -93,6 +93,15 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             "the same for the bearer of one buyer's token; 0 is no limit but the process's own", least=0, most=1_000_000
         ),
     ] = 20
+    stream_readers_per_address_max: Annotated[
+        int,
+        About(
+            "the same for all buyers and guests at one address (of IPv6: in one network of 64 bits); 0 is no limit but "
+            "the process's own",
+            least=0,
+            most=1_000_000,
+        ),
+    ] = 100
     sweep: Annotated[
         bool,
         About(

@@ -114,6 +114,7 @@ def _house(
             guests_per_address=settings.guests_per_second_per_address,
             streams_per_key=settings.stream_readers_per_key_max,
             streams_per_buyer=settings.stream_readers_per_buyer_max,
+            streams_per_address=settings.stream_readers_per_address_max,
         ),
         deadline=Deadline(settings.request_seconds_max),
         trust_proxy=settings.trust_proxy,
