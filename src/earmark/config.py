@@ -102,6 +102,22 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             most=1_000_000,
         ),
     ] = 100
+    idle_seconds: Annotated[
+        float,
+        About(
+            "how long a connection stays open on which no request comes, or only a part of its head; a proxy in front "
+            "should close its own sooner",
+            least=1,
+            most=3600,
+        ),
+    ] = 30.0
+    http2: Annotated[
+        bool,
+        About(
+            "whether HTTP/2 without TLS is spoken too; connections on which nothing comes are not closed then, so only "
+            "behind a proxy that does"
+        ),
+    ] = False
     sweep: Annotated[
         bool,
         About(
