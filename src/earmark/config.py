@@ -97,6 +97,31 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             "the same for the bearer of one buyer's token; 0 is no limit but the process's own", least=0, most=1_000_000
         ),
     ] = 20
+    stream_readers_per_address_max: Annotated[
+        int,
+        About(
+            "the same for all buyers and guests at one address (of IPv6: in one network of 64 bits); 0 is no limit but "
+            "the process's own",
+            least=0,
+            most=1_000_000,
+        ),
+    ] = 100
+    idle_seconds: Annotated[
+        float,
+        About(
+            "how long a connection stays open on which no request comes, or only a part of its head; a proxy in front "
+            "should close its own sooner",
+            least=1,
+            most=3600,
+        ),
+    ] = 30.0
+    http2: Annotated[
+        bool,
+        About(
+            "whether HTTP/2 without TLS is spoken too; connections on which nothing comes are not closed then, so only "
+            "behind a proxy that does"
+        ),
+    ] = False
     sweep: Annotated[
         bool,
         About(

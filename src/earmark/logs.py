@@ -28,6 +28,9 @@ from earmark.errors import SetupError
 
 LEVELS = {"off": logging.CRITICAL + 1, "warning": logging.WARNING, "info": logging.INFO, "debug": logging.DEBUG}
 OURS = "earmark"
+TRACE_MAX = 65_536
+"""So many characters of a traceback are written: the last frames of each error, and what it says."""
+TRACE_FRAMES_MAX = 50
 _PLAIN = re.compile(r"[\w.:/@+\-\[\]]+", re.ASCII)
 
 request_id: ContextVar[str | None] = ContextVar("earmark_request_id", default=None)
@@ -158,7 +161,9 @@ def _foreign(record: logging.LogRecord) -> Line:
 
 def _traceback(raised: Any) -> str:
     error = raised if isinstance(raised, BaseException) else (sys.exc_info() if raised is True else raised)[1]
-    return redaction.redact("".join(traceback.format_exception(error))) if error is not None else ""
+    if error is None:
+        return ""
+    return redaction.redact("".join(traceback.format_exception(error, limit=-TRACE_FRAMES_MAX)), most=TRACE_MAX)
 
 
 def _as_json(said: dict[str, Any]) -> str:

@@ -4,6 +4,9 @@ Two nets, one behind the other. *Shapes*: API keys, buyers' tokens, signing secr
 `Authorization` or in a cookie, passwords in URLs. *Known ones*: the values of this process's own secret settings, which
 may have no shape at all, and the passwords in its URLs. Text that only looks like a secret is struck out as well: a
 log that says too little can be helped, one that says too much cannot.
+
+Clients choose the text, so its cost is bounded twice: what is longer than `TEXT_MAX` is cut before it is searched, and
+each search takes time in proportion to what is left. A secret that the cut would part is dropped as a whole.
 """
 
 from __future__ import annotations
@@ -14,9 +17,13 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
 STRUCK = "[redacted]"
+CUT = "…"
+"""Stands where the rest of a text was left out."""
+TEXT_MAX = 8_192
+"""So many characters of one text are searched and written; what stands behind them is left out."""
 DEPTH_MAX = 6
 KNOWN_LENGTH_MIN = 4
 """Shorter than this, a password is a syllable: striking it out everywhere would spoil every line."""
@@ -28,9 +35,8 @@ def _net(shape: str, *triggers: str) -> tuple[tuple[str, ...], re.Pattern[str]]:
 
 
 _URLS = (
-    # A password in a URL, up to the last @: it may have one of its own. And in what is a URL but for its scheme.
-    _net(r"""(?P<said>://[^\s:/@'"]*:)[^\s'"]+(?=@)""", "://"),
-    _net(r"""(?P<said>(?<![\w:/])[\w.\-]+:)[^\s@/:'",]+(?=@[\w.\-]+[:/])""", "@"),
+    # What is a URL but for its scheme. No part may be given back, for what follows it is none of its characters.
+    _net(r"""(?P<said>:)[^\s@/:'",]++(?=@[\w.\-]++[:/])""", "@"),
 )
 _NETS = (
     *_URLS,
@@ -63,6 +69,13 @@ _ANY = re.compile(r"[_@:=,\s]")
 """Each shape has one of these: a plain word, a number or an id is looked at once."""
 _NAMES = re.compile(r"passw|secret|token|authorization|cookie|api_?key|credential|signature|idempotency", re.IGNORECASE)
 
+_RUN = re.compile(r"""[^\s'"]++""", re.ASCII)
+_LOGIN = re.compile(r"""://[^\s:/@'"]*+:""", re.ASCII)
+_BREAKS = " \t\n\r\f\v'\""
+"""What ends a run: of the shapes, only those whose secret ends the text go on behind one of these."""
+_MARK = re.compile(r"[_@:=,]")
+"""In a run, a secret stands behind one of these."""
+
 _known: tuple[str, ...] = ()
 """The longest first: one may be a part of another."""
 
@@ -74,9 +87,9 @@ def know(secrets: Iterable[str | None]) -> None:
     _known = tuple(sorted({*_known, *found}, key=len, reverse=True))
 
 
-def redact(text: str) -> str:
-    """The text without its secrets."""
-    return _strike_all(text, _NETS)
+def redact(text: str, *, most: int = TEXT_MAX) -> str:
+    """The text without its secrets, and without what stands behind so many characters."""
+    return _strike_all(text, _NETS) if len(text) <= most else f"{_strike_all(_head(text, most), _NETS)}{CUT}"
 
 
 def redact_setup(text: str) -> str:
@@ -85,38 +98,93 @@ def redact_setup(text: str) -> str:
 
 
 def _strike_all(text: str, nets: Iterable[tuple[tuple[str, ...], re.Pattern[str]]]) -> str:
-    for secret in _known:
-        if secret in text:
-            text = text.replace(secret, STRUCK)
+    text = _strike_known(text)
     if _ANY.search(text) is None:
         return text
     small = text.lower()
+    if "://" in small and "@" in small:
+        text = _RUN.sub(_strike_login, text)
     for triggers, shape in nets:
         if any(trigger in small for trigger in triggers):
             text = shape.sub(_strike, text)
     return text
 
 
-def clean(value: object, *, depth: int = DEPTH_MAX) -> object:
+def _head(text: str, most: int) -> str:
+    """The beginning of a text, without any part of a secret that goes on behind it.
+
+    A shape shows by what stands before its secret, so a beginning is struck out like the whole. Two are not: one that
+    shows by the `@` behind a password, and one that needs so many letters. Neither goes on behind a space.
+    """
+    end = most
+    while (start := _parted(text, end)) is not None:
+        end = start
+    start = 1 + max(text.rfind(sign, 0, end) for sign in _BREAKS)
+    mark = _MARK.search(text, start, end)
+    return text[: mark.start() if mark else end]
+
+
+def _parted(text: str, end: int) -> int | None:
+    """Where a known secret begins that a cut at this place would part."""
+    for secret in _known:
+        reach = len(secret) - 1
+        if (at := text.find(secret, max(0, end - reach), end + reach)) >= 0:
+            return at
+    return None
+
+
+def _strike_known(text: str) -> str:
+    """Each is looked for in the text as it came: in one that others were struck out of, a part may be left."""
+    spans = sorted((at, at + len(secret)) for secret in _known for at in _places(secret, text))
+    parts, done = [], 0
+    for start, end in spans:
+        if start >= done:
+            parts += [text[done:start], STRUCK]
+        done = max(done, end)
+    return "".join((*parts, text[done:])) if spans else text
+
+
+def _places(secret: str, text: str) -> Iterator[int]:
+    at = text.find(secret)
+    while at >= 0:
+        yield at
+        at = text.find(secret, at + 1)
+
+
+def _strike_login(run: re.Match[str]) -> str:
+    """A password in a URL, up to the last @: it may have one of its own.
+
+    One search from the front and one from the end: a pattern for both would look for the @ from each `://` again.
+    """
+    text = run[0]
+    last = text.rfind("@")
+    said = _LOGIN.search(text, 0, last - 1) if last > 0 else None
+    return f"{text[: said.end()]}{STRUCK}{text[last:]}" if said else text
+
+
+def clean(value: object, *, depth: int = DEPTH_MAX, most: int = TEXT_MAX) -> object:
     """A value as it may be written down: text, numbers, and lists and mappings of these, without their secrets."""
     if value is None or isinstance(value, bool | int | float):
         return value
     if isinstance(value, str):
-        return redact(value)
+        return redact(value, most=most)
     if isinstance(value, bytes):
-        return redact(value.decode(errors="backslashreplace"))
+        return redact(value.decode(errors="backslashreplace"), most=most)
     if depth and isinstance(value, Mapping):
-        return {redact(str(name)): clean_field(str(name), inner, depth=depth - 1) for name, inner in value.items()}
+        return {
+            redact(str(name), most=most): clean_field(str(name), inner, depth=depth - 1, most=most)
+            for name, inner in value.items()
+        }
     if depth and isinstance(value, list | tuple | set | frozenset):
-        return [clean(inner, depth=depth - 1) for inner in value]
-    return redact(str(value))
+        return [clean(inner, depth=depth - 1, most=most) for inner in value]
+    return redact(str(value), most=most)
 
 
-def clean_field(name: str, value: object, *, depth: int = DEPTH_MAX) -> object:
+def clean_field(name: str, value: object, *, depth: int = DEPTH_MAX, most: int = TEXT_MAX) -> object:
     """The same for a named value: under some names everything is a secret."""
     if isinstance(value, str | bytes) and _NAMES.search(name):
         return STRUCK
-    return clean(value, depth=depth)
+    return clean(value, depth=depth, most=most)
 
 
 def _strike(found: re.Match[str]) -> str:

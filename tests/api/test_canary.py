@@ -50,7 +50,7 @@ trace.set_tracer_provider(provider)
 if control == "control":
     from earmark import config, redaction
     redaction._strike_all = lambda text, nets: text
-    redaction.clean_field = lambda name, value, depth=0: redaction.clean(value, depth=depth)
+    redaction.clean_field = lambda name, value, **how: redaction.clean(value, **how)
 from earmark.cli import main
 main(arguments)
 """

@@ -6,8 +6,10 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from prometheus_client import generate_latest
 from tests.docs.pages import codes, read, table
 
+from earmark.api import metrics
 from earmark.api.metrics import WATCH_SECONDS, readings
 from earmark.domain.ids import Buyer
 from earmark.errors import StoreUnavailable
@@ -217,3 +219,27 @@ async def test_whoever_follows_an_event_is_counted_by_whoever_serves_them(
     assert value(await page(shop), "earmark_stream_readers") == 2
     readers.clear()
     assert value(await page(shop), "earmark_stream_readers") == 0
+
+
+@pytest.mark.parametrize("seconds, worded", [(1.0, 2), (0.0, 20)], ids=["shared", "control"])
+async def test_pages_of_one_second_are_one(
+    clock: MovableClock, monkeypatch: pytest.MonkeyPatch, seconds: float, worded: int
+) -> None:
+    """Asking needs no key, and to word a page takes time of the loop that everything else waits for."""
+    pages: list[bytes] = []
+
+    def generate(registry: Any) -> bytes:
+        pages.append(generate_latest(registry))
+        return pages[-1]
+
+    monkeypatch.setattr(metrics, "generate_latest", generate)
+    now = 100.0
+    shared = metrics.Metrics(version="test", page_seconds=seconds, timer=lambda: now)
+    gone = asyncio.create_task(shared.page(now=clock.now()))
+    await asyncio.sleep(0)
+    gone.cancel()
+    seen = await asyncio.gather(*(shared.page(now=clock.now()) for _ in range(19)))
+    assert set(seen) <= set(pages)
+    now += 1.0
+    await shared.page(now=clock.now())
+    assert len(pages) == worded

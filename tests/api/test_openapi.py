@@ -1,16 +1,18 @@
 from __future__ import annotations
 
 import re
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
+import httpx2
 import pytest
 
-from earmark.api.app import CALLS
+from earmark.api.app import CALLS, create_app
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    import httpx2
+    from earmark.api.door import House
 
 
 def refs(value: Any) -> Iterator[str]:
@@ -81,3 +83,24 @@ async def test_only_the_page_s_own_files_are_served(stranger: httpx2.AsyncClient
     """No way out of the folder."""
     answer = await stranger.get(path)
     assert (answer.status_code, answer.json()["code"]) == (404, "not_found")
+
+
+async def test_the_document_is_worded_once(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To ask needs no key, and it is long: a client that has it hears that it is still the same."""
+    worded: list[bytes] = []
+
+    def hashed(body: bytes) -> Any:
+        worded.append(body)
+        return sha256(body)
+
+    monkeypatch.setattr("earmark.api.app.sha256", hashed)
+    transport = httpx2.ASGITransport(app=create_app(house))
+    async with httpx2.AsyncClient(transport=transport, base_url="http://shop") as client:
+        first, second = [await client.get("/openapi.json") for _ in range(2)]
+        tag = first.headers["etag"]
+        assert (first.content, tag) == (second.content, second.headers["etag"])
+        for known in (tag, f"W/{tag}", f'"other", {tag}', "*"):
+            again = await client.get("/openapi.json", headers={"If-None-Match": known})
+            assert (again.status_code, again.content, again.headers["etag"]) == (304, b"", tag)
+        assert (await client.get("/openapi.json", headers={"If-None-Match": '"other"'})).status_code == 200
+    assert worded == [first.content]

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from earmark import errors
+from earmark import errors, redaction
 from earmark.api import problems
 from earmark.errors import EarmarkError, Outage, Refusal, SetupError
 
@@ -109,3 +109,34 @@ async def test_an_outage_says_when_to_come_back(
     answer = await shop.post("/v1/bookings", json={"event_id": event, "buyer": "alice", "seats": ["A1"]})
     assert (answer.status_code, answer.json()["code"], answer.json()["transient"]) == (503, "unavailable", True)
     assert answer.headers["Retry-After"]
+
+
+@pytest.mark.parametrize(
+    "method, path", [("GET", "/v1/bookings/{}"), ("GET", "/v1/events/{}/seats"), ("GET", "/v1/webhooks/{}")]
+)
+async def test_an_answer_does_not_repeat_a_long_path(shop: httpx2.AsyncClient, method: str, path: str) -> None:
+    """A client's words come back as far as they help: a client that sends much is not sent as much again."""
+    answer = await shop.request(method, path.format("-" * 60_000))
+    assert answer.status_code == 404
+    assert len(answer.content) < 3 * problems.SAID_BACK_MAX
+
+
+async def test_an_answer_does_not_repeat_a_long_name(shop: httpx2.AsyncClient) -> None:
+    """Neither that of an unknown field, nor that of an unknown parameter; and where it is cut, it says so."""
+    for name in ("-" * 60_000, "@:" * 30_000):
+        answer = await shop.post("/v1/bookings", json={name: 1})
+        assert answer.status_code == 422
+        (wrong,) = answer.json()["errors"]
+        assert wrong["path"].endswith(redaction.CUT)
+        assert len(answer.content) < 4 * problems.SAID_BACK_MAX
+        answer = await shop.get("/v1/bookings", params={name[:20_000]: 1})
+        assert answer.status_code == 422
+        assert len(answer.content) < 4 * problems.SAID_BACK_MAX
+
+
+async def test_a_key_that_a_cut_parts_is_not_repeated_in_part(shop: httpx2.AsyncClient) -> None:
+    """A name is cleaned before it is cut, not behind that."""
+    for spaces in range(40, 70):
+        answer = await shop.get("/v1/bookings", params={"a" * spaces + "-ek_Xq7Xw9Xe2": 1})
+        assert answer.status_code == 422
+        assert "Xq7" not in answer.text

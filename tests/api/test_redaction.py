@@ -6,7 +6,26 @@ import pytest
 
 from earmark import redaction
 from earmark.api.identity import new_key
-from earmark.redaction import STRUCK, clean, know, redact
+from earmark.redaction import CUT, STRUCK, TEXT_MAX, clean, know, redact
+
+PIECE = 4
+"""So many letters of a secret in a row are a part of it."""
+PARTED = [
+    ("postgresql://shop:Xq7Xw9Xe2Xr4@db/shop", "Xq7Xw9Xe2Xr4"),
+    ("postgresql://shop:Xq7Xw@Xe2Xr4@db/shop", "Xq7Xw@Xe2Xr4"),
+    ("shop:Xq7Xw9Xe2Xr4@db:5432/shop", "Xq7Xw9Xe2Xr4"),
+    ("(redis://:Xq7Xw9Xe2Xr4@cache:6379/0)", "Xq7Xw9Xe2Xr4"),
+    ("key ek_Xq7Xw9Xe2Xr4 refused", "Xq7Xw9Xe2Xr4"),
+    ("token et_Xq7Xw9Xe2Xr4.Xt6Xy8Xu3", "Xq7Xw9Xe2Xr4.Xt6Xy8Xu3"),
+    ("whsec_Xq7Xw9Xe2Xr4", "Xq7Xw9Xe2Xr4"),
+    ("pi_3Nabc_secret_Xq7Xw9Xe2Xr4", "Xq7Xw9Xe2Xr4"),
+    ("Authorization: Bearer Xq7Xw9Xe2Xr4", "Xq7Xw9Xe2Xr4"),
+    ("Authorization: Digest a=b, Xq7Xw9Xe2Xr4", "Xq7Xw9Xe2Xr4"),
+    ("{'cookie': 'a=b; c=Xq7Xw9Xe2Xr4'}", "Xq7Xw9Xe2Xr4"),
+    ('{"client_secret": "Xq7Xw9Xe2Xr4", "id": 1}', "Xq7Xw9Xe2Xr4"),
+    ("GET /x?token=Xq7Xw9Xe2Xr4&page=2", "Xq7Xw9Xe2Xr4"),
+    ("said Xq7 of Xw9 and Xe2, Xr4 too", "Xq7 of Xw9 and Xe2, Xr4"),
+]
 
 
 @pytest.fixture(autouse=True)
@@ -82,3 +101,40 @@ def test_nested_values_are_cleaned_and_some_names_hide_everything() -> None:
         "inner": {"api_key": STRUCK, "n": 1, "t": [STRUCK]},
     }
     assert clean(ValueError("at redis://:hunter2@h")) == f"at redis://:{STRUCK}@h"
+
+
+def heard(secret: str, text: str) -> list[str]:
+    """The parts of a secret that a text tells."""
+    return [part for at in range(len(secret) - PIECE + 1) if (part := secret[at : at + PIECE]) in text]
+
+
+@pytest.mark.parametrize("text, secret", PARTED)
+def test_a_secret_that_a_cut_parts_is_not_told_in_part(text: str, secret: str) -> None:
+    """Wherever the cut falls: a password shows only by the @ behind it, which may be cut off."""
+    know(["Xq7 of Xw9 and Xe2, Xr4"])
+    whole = f"before {text} behind"
+    for most in range(len(whole) + 1):
+        assert not heard(secret, redact(whole, most=most)), most
+
+
+def test_a_text_that_is_cut_before_it_is_searched_tells_a_part() -> None:
+    """The control: this is what the other test would hear."""
+    know(["Xq7 of Xw9 and Xe2, Xr4"])
+    told = [secret for text, secret in PARTED if any(heard(secret, redact(text[:at])) for at in range(len(text)))]
+    assert "Xq7Xw9Xe2Xr4" in told
+    assert "Xq7 of Xw9 and Xe2, Xr4" in told
+
+
+def test_a_text_that_is_too_long_is_cut_and_says_so() -> None:
+    """What a line can bear is kept, and the reader sees that there was more."""
+    assert redact("a" * TEXT_MAX) == "a" * TEXT_MAX
+    assert redact("a" * (TEXT_MAX + 1)) == "a" * TEXT_MAX + CUT
+    assert redact("word " * TEXT_MAX) == ("word " * TEXT_MAX)[:TEXT_MAX] + CUT
+    assert clean({"a": ["b" * 99]}, most=9) == {"a": ["b" * 9 + CUT]}
+
+
+def test_known_secrets_that_overlap_leave_nothing() -> None:
+    """To strike out one must not leave a part of the other."""
+    know(["abcdef", "defghi", "xyxy", "redact"])
+    assert redact("1 abcdefghi 2") == f"1 {STRUCK} 2"
+    assert redact("1 xyxyxy 2") == f"1 {STRUCK} 2"

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from earmark.locks.errors import LockBusy, QueueFull
-from earmark.locks.globs import regex_of
+from earmark.locks.globs import compiled, regex_of
 from earmark.locks.local import DirectLocalLeases, LocalLeases, LocalTable, Waiter
 from earmark.locks.ports import Claim, Group
 
@@ -351,6 +351,11 @@ def test_leases_that_ran_out_are_forgotten(table: LocalTable, clock: Clock) -> N
     "match, key, found",
     [
         ("a:*", "a:1", True),
+        ("*", "", True),
+        ("*a*b*", "xaxbx", True),
+        ("*a**b", "ab", True),
+        ("*ab*ba", "aba", False),
+        ("a*?c", "ac", False),
         ("a:?", "a:12", False),
         ("a:[1-3]", "a:2", True),
         ("a:[^1-3]", "a:2", False),
@@ -366,6 +371,7 @@ def test_leases_that_ran_out_are_forgotten(table: LocalTable, clock: Clock) -> N
 def test_a_pattern_is_read_as_redis_reads_it(match: str, key: str, *, found: bool) -> None:
     """An inspector's pattern means the same on every backend."""
     assert bool(re.fullmatch(regex_of(match), key, re.DOTALL)) is found
+    assert bool(compiled(match).fullmatch(key)) is found
 
 
 async def test_a_release_wakes_the_first_in_line() -> None:

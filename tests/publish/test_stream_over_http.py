@@ -210,6 +210,36 @@ async def test_one_caller_has_so_many_streams_at_once(house: House, shop: Earmar
     assert not house.hub._callers, "nothing is left behind"
 
 
+async def test_one_address_has_so_many_streams_at_once(house: House, shop: Earmark) -> None:
+    """A guest costs nothing, and each has a limit of its own: together they have another. The shop's key has none."""
+    del shop
+    bounded = msgspec.structs.replace(house, limits=Limits(streams_per_buyer=9, streams_per_address=1))
+    one, other = (house.identity.issue(Buyer(name), now=house.clock.now(), seconds=600) for name in ("alice", "bob"))
+    first = await following(bounded, one)
+    refused = Client(bounded, **bearer(other))
+    assert (await refused.take())["status"] == 429
+    problem = json.loads((await refused.take())["body"])
+    assert (problem["code"], problem["per"], problem["limit"]) == ("too_many_requests", "address", 1)
+    await (await following(bounded, KEY)).hang_up()
+    await (await following(house, other)).hang_up()
+    await first.hang_up()
+    await (await following(bounded, other)).hang_up()
+    assert house.hub is not None
+    assert not house.hub._addresses, "nothing is left behind"
+
+
+async def test_a_server_with_few_connections_serves_fewer_streams(house: House, shop: Earmark) -> None:
+    """Streams stay: they must not take all connections, and one setting does not raise another."""
+    del shop
+    assert house.hub is not None
+    house.hub.keep_room(1_000_000)
+    house.hub.keep_room(1)
+    first = await following(house, KEY)
+    refused = Client(house, **bearer())
+    assert (await refused.take())["status"] == 503
+    await first.hang_up()
+
+
 async def test_a_stream_that_is_refused_is_not_counted(house: House, shop: Earmark) -> None:
     """Who asks for an event that is not there, again and again, may still follow one that is."""
     del shop

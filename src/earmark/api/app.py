@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, lru_cache
+from hashlib import sha256
 from http import HTTPStatus
 from importlib import resources
 from typing import TYPE_CHECKING, Any
@@ -44,6 +45,8 @@ if TYPE_CHECKING:
 
     from earmark.payments.sandbox.model import Intent
 
+ROOTS_MAX = 8
+"""Under so many paths of larger applications the description is kept in words."""
 PAGES = {"/": "index.html", "/docs": "docs.html", "/ops": "ops.html"}
 MEDIA_TYPES = {"html": "text/html", "js": "text/javascript", "css": "text/css", "svg": "image/svg+xml"}
 SECURITY_HEADERS = {
@@ -127,10 +130,19 @@ def create_app(house: House) -> ASGIApp:
     """The whole service, in front of one engine."""
     described = openapi.document(CALLS, version=__version__)
 
-    async def describe(request: Request) -> Response:
-        root = request.scope.get("root_path", "")
+    @lru_cache(maxsize=ROOTS_MAX)
+    def worded(root: str) -> tuple[bytes, str]:
         servers = {"servers": [{"url": root}]} if root else {}
-        return Response(msgspec.json.encode(described | servers), media_type="application/json")
+        body = msgspec.json.encode(described | servers)
+        return body, f'"{sha256(body).hexdigest()[:32]}"'
+
+    async def describe(request: Request) -> Response:
+        body, tag = worded(request.scope.get("root_path", ""))
+        headers = {"ETag": tag, "Cache-Control": "no-cache"}
+        known = {one.strip().removeprefix("W/") for one in request.headers.get("if-none-match", "").split(",")}
+        if known & {tag, "*"}:
+            return Response(status_code=HTTPStatus.NOT_MODIFIED, headers=headers)
+        return Response(body, media_type="application/json", headers=headers)
 
     answers = [(call, endpoint(call, house)) for call in (*CALLS, METRICS)]
     routes = [Route(call.path, answer, methods=[call.method]) for call, answer in answers]

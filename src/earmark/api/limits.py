@@ -80,10 +80,12 @@ class Limits:
         guests_per_address: float = 0,
         streams_per_key: int = 0,
         streams_per_buyer: int = 0,
+        streams_per_address: int = 0,
         timer: Callable[[], float] = time.monotonic,
     ) -> None:
         self._per_key, self._per_buyer, self._guests_per_address = per_key, per_buyer, guests_per_address
         self._streams_per_key, self._streams_per_buyer = streams_per_key, streams_per_buyer
+        self._streams_per_address = streams_per_address
         self._guests = _buckets(guests_per_address, timer)
         self._keys = _buckets(per_key, timer)
         self._buyers = _buckets(per_buyer, timer)
@@ -103,12 +105,14 @@ class Limits:
         if self._guests is not None and (wait := self._guests.take(address)):
             raise _too_many("address", self._guests_per_address, wait)
 
-    def check_streams(self, principal: Principal, *, open_: int) -> None:
-        """Refuse one more stream to who has as many as they may."""
+    def check_streams(self, principal: Principal, *, open_: int, open_at_address: int = 0) -> None:
+        """Refuse one more stream to a caller, or to an address, that has as many as it may."""
         buys = principal.actor.buyer is not None
         most = self._streams_per_buyer if buys else self._streams_per_key
         if most and open_ >= most:
             raise _too_many("buyer" if buys else "key", most, STREAM_RETRY_SECONDS)
+        if self._streams_per_address and open_at_address >= self._streams_per_address:
+            raise _too_many("address", self._streams_per_address, STREAM_RETRY_SECONDS)
 
     def is_suspicious(self, address: str) -> bool:
         """Whether an address has shown too many wrong keys lately."""

@@ -13,7 +13,7 @@ from earmark.api.door import House
 from earmark.api.events import draw
 from earmark.api.identity import Identity
 from earmark.api.limits import Limits
-from earmark.api.metrics import Metrics
+from earmark.api.metrics import PAGE_SECONDS, Metrics
 from earmark.api.pictures import Words
 from earmark.clock import SystemClock
 from earmark.engine.beats import alive_seconds
@@ -55,7 +55,7 @@ class Opened(NamedTuple):
 @contextlib.asynccontextmanager
 async def opened(settings: Settings) -> AsyncIterator[Opened]:
     """Open everything, and at the end finish what was accepted and close it."""
-    metrics = Metrics(version=__version__)
+    metrics = Metrics(version=__version__, page_seconds=PAGE_SECONDS)
     tracing = open_tracing() if settings.tracing else None
     engine = await engine_for(settings, observer=tracing.around(metrics.tally) if tracing else metrics.tally)
     gateways = open_sandbox(secret=settings.sandbox_secret, url=sandbox_url(settings))
@@ -130,6 +130,7 @@ def _house(
             guests_per_address=settings.guests_per_second_per_address,
             streams_per_key=settings.stream_readers_per_key_max,
             streams_per_buyer=settings.stream_readers_per_buyer_max,
+            streams_per_address=settings.stream_readers_per_address_max,
         ),
         deadline=Deadline(settings.request_seconds_max),
         trust_proxy=settings.trust_proxy,

@@ -140,8 +140,21 @@ HEADERS: dict[str, dict[str, str]] = {
     "unauthorized": {"WWW-Authenticate": "Bearer"},
 }
 """What a problem says beside its body, by code."""
-SAID_BACK = frozenset({"event_unknown", "seat_unknown", "pool_unknown", "booking_unknown", "invalid_request"})
+SAID_BACK = frozenset(
+    {
+        "event_unknown",
+        "seat_unknown",
+        "pool_unknown",
+        "booking_unknown",
+        "lock_unknown",
+        "webhook_unknown",
+        "delivery_unknown",
+        "invalid_request",
+    }
+)
 """What these say is the caller's own words: a key that was pasted into the wrong place does not come back."""
+SAID_BACK_MAX = 500
+"""Of each of the caller's words, so many characters come back."""
 
 
 def respond(error: EarmarkError) -> Response:
@@ -168,7 +181,7 @@ def describe(error: EarmarkError) -> dict[str, Any]:
     """The problem, as data: RFC 9457's members, ours, and the facts."""
     facts: dict[str, Any] = error.facts()
     if error.code in SAID_BACK:
-        facts = {name: clean(value) for name, value in facts.items()}
+        facts = {name: clean(value, most=SAID_BACK_MAX) for name, value in facts.items()}
     return {
         "type": f"urn:earmark:problem:{error.code}",
         "title": (type(error).__doc__ or error.code).partition("\n")[0],

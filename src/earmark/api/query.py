@@ -18,7 +18,7 @@ def check(given: Iterable[tuple[str, str]], *, known: Collection[str]) -> None:
     seen: set[str] = set()
     for name, _ in given:
         if name not in known:
-            raise InvalidRequest.at(name[:64], "is not a parameter of this call")
+            raise InvalidRequest.at(name, "is not a parameter of this call")
         if name in seen:
             raise InvalidRequest.at(name, "is given twice")
         seen.add(name)

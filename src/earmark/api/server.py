@@ -16,7 +16,7 @@ import sys
 import warnings
 from typing import TYPE_CHECKING, Any
 
-from earmark import rubbish
+from earmark import logs, rubbish
 from earmark.api.app import create_app
 from earmark.api.drain import drop_unread
 from earmark.api.opening import opened
@@ -33,7 +33,10 @@ if TYPE_CHECKING:
 GRACE_SECONDS = 1.0
 BACKLOG = 2048
 CONNECTIONS_MAX = 16_384
-"""At once; whoever comes beyond waits unseen in the backlog, where nobody can tell them to come again."""
+"""At once, beside streams; those beyond wait unseen in the backlog, where no answer can tell them to come again."""
+FILES_APART = 256
+"""Open files that are no connections of clients: the store, Redis, gateways, webhooks, logs."""
+log = logs.get()
 TAKEN = {errno.EADDRINUSE, errno.EACCES}
 
 
@@ -82,8 +85,12 @@ async def signals(stop: asyncio.Event) -> AsyncIterator[None]:
 
 @contextlib.asynccontextmanager
 async def _door(house: House, settings: Settings, stop: asyncio.Event) -> AsyncIterator[None]:
-    _allow_files(BACKLOG + settings.stream_readers_max)
-    server = _granian(house.drain.around(create_app(house)), settings)
+    streams = settings.stream_readers_max
+    connections = _allow_connections(CONNECTIONS_MAX + streams, enough=BACKLOG + streams)
+    if house.hub:
+        # Streams stay: where there are few connections, half of them are for requests that come and go.
+        house.hub.keep_room(connections - min(CONNECTIONS_MAX, connections // 2))
+    server = _granian(house.drain.around(create_app(house)), settings, connections=connections)
     serving = asyncio.create_task(server.serve())
     serving.add_done_callback(lambda _: stop.set())
     draining = asyncio.create_task(_drain(house, settings, stop))
@@ -103,16 +110,27 @@ async def _door(house: House, settings: Settings, stop: asyncio.Event) -> AsyncI
             await asyncio.wait_for(serving, timeout=GRACE_SECONDS)
 
 
-def _allow_files(count: int) -> None:
-    """As many connections as there may be, as far as the system lets us: each is an open file."""
+def _allow_connections(wanted: int, *, enough: int) -> int:
+    """How many connections there may be, as far as the system lets us: each is an open file.
+
+    Without a file for it, a connection is accepted again and again in vain, and the store gets none either. Fewer than
+    `enough` are worth a warning: all streams and a crowd beside them find no room.
+    """
     if sys.platform == "win32":
-        return
+        return wanted
     import resource
 
+    files = wanted + FILES_APART
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = count if hard == resource.RLIM_INFINITY else min(count, hard)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    if soft != resource.RLIM_INFINITY and soft < files:
+        soft = files if hard == resource.RLIM_INFINITY else min(files, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    if soft == resource.RLIM_INFINITY or soft >= files:
+        return wanted
+    most = max(soft - FILES_APART, soft // 2)
+    told = log.warning if most < enough else log.debug
+    told("connections", outcome="lowered", most=most, wanted=wanted, open_files=soft, open_files_wanted=files)
+    return most
 
 
 async def _drain(house: House, settings: Settings, stop: asyncio.Event) -> None:
@@ -125,9 +143,9 @@ async def _drain(house: House, settings: Settings, stop: asyncio.Event) -> None:
     await house.drain.finish(port=settings.port, seconds=settings.drain_seconds)
 
 
-def _granian(app: Any, settings: Settings) -> Any:
+def _granian(app: Any, settings: Settings, *, connections: int) -> Any:
     """Granian inside our own loop, so that one process holds everything and one signal ends it."""
-    from granian.constants import Interfaces
+    from granian.constants import HTTPModes, Interfaces
     from granian.http import HTTP1Settings
     from granian.server.embed import Server
 
@@ -139,10 +157,12 @@ def _granian(app: Any, settings: Settings) -> Any:
             port=settings.port,
             interface=Interfaces.ASGINL,
             websockets=False,
+            # To find out which version a client speaks, Granian waits without an end for its first word.
+            http=HTTPModes.auto if settings.http2 else HTTPModes.http1,
             backlog=BACKLOG,
-            # How many connections at once: streams stay, and others must find room beside them.
-            backpressure=CONNECTIONS_MAX + settings.stream_readers_max,
-            http1_settings=HTTP1Settings(header_read_timeout=30_000),
+            backpressure=connections,
+            # Counted from the end of the answer before, or from the beginning: it closes idle connections too.
+            http1_settings=HTTP1Settings(header_read_timeout=round(settings.idle_seconds * 1000)),
             log_enabled=False,
         )
 

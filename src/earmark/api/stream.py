@@ -12,6 +12,7 @@ from starlette.responses import Response
 from earmark.api import words
 from earmark.api.door import Call, Visit
 from earmark.api.events import event_id_of
+from earmark.api.proxies import address_at
 from earmark.api.welcome import shown
 from earmark.errors import EventUnknown, InvalidRequest, StoreUnavailable
 from earmark.publish.stream import CREDENTIAL_ENDED
@@ -41,8 +42,13 @@ async def stream(visit: Visit) -> Response:
     if hub is None:
         raise StoreUnavailable(because="nobody follows events in this process")
     caller = visit.principal.caller
-    visit.house.limits.check_streams(visit.principal, open_=hub.followed_by(caller))
-    reader = await hub.join(event_id, live=actor.live, buyer=actor.buyer, after=_last_seen(visit), caller=caller)
+    # A key's streams go to the shop's own servers, which may have one address for all their clients.
+    address = address_at(visit.scope, hops=visit.house.trust_proxy) if actor.buyer is not None else None
+    beside = hub.followed_from(address) if address is not None else 0
+    visit.house.limits.check_streams(visit.principal, open_=hub.followed_by(caller), open_at_address=beside)
+    reader = await hub.join(
+        event_id, live=actor.live, buyer=actor.buyer, after=_last_seen(visit), caller=caller, address=address
+    )
     if reader is None:
         raise EventUnknown(event_id=event_id)
     credential = shown(visit.scope, visit.headers, visit.house) or ""

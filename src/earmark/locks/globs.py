@@ -4,15 +4,39 @@ from __future__ import annotations
 
 import re
 
+ANYTHING = ".*"
 _CLASS = re.compile(r"\[([!^]?)([a-zA-Z0-9_:.-]+)\]")
 
 
 def regex_of(match: str) -> str:
-    r"""A regex for a whole key, which Python and PostgreSQL read alike.
+    r"""A regex for a whole key, which Python and PostgreSQL read alike. For Python, `compiled` is quicker.
 
     As in Redis `*` is anything, `?` any one character, `[a-z]` one of a few, `[^a]` any other, and a character after
     a backslash just itself.
     """
+    return "".join(_parts(match))
+
+
+def compiled(match: str) -> re.Pattern[str]:
+    """The same for Python alone, which must not try each star against every other one.
+
+    What stands between two stars is taken where it is found first: a later place would leave less for the rest.
+    PostgreSQL needs no such hint, and does not know its sign.
+    """
+    pieces = [""]
+    for part in _parts(match):
+        if part == ANYTHING:
+            pieces.append("")
+        else:
+            pieces[-1] += part
+    regex, *others = pieces
+    if others:
+        *middle, last = others
+        regex += "".join(f"(?>{ANYTHING}?{piece})" for piece in middle if piece) + ANYTHING + last
+    return re.compile(regex, re.DOTALL)
+
+
+def _parts(match: str) -> list[str]:
     parts: list[str] = []
     place = 0
     while place < len(match):
@@ -25,9 +49,9 @@ def regex_of(match: str) -> str:
             place += 1
             parts.append(literal(match[place]))
         else:
-            parts.append({"*": ".*", "?": "."}.get(character) or literal(character))
+            parts.append({"*": ANYTHING, "?": "."}.get(character) or literal(character))
         place += 1
-    return "".join(parts)
+    return parts
 
 
 def literal(text: str) -> str:

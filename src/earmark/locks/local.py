@@ -14,7 +14,6 @@ it: each of them has a timer for the moment when it runs out, so that no single 
 from __future__ import annotations
 
 import asyncio
-import re
 import threading
 import time
 from collections import OrderedDict, deque
@@ -23,7 +22,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from earmark.locks.errors import LockBusy, QueueFull
-from earmark.locks.globs import regex_of
+from earmark.locks.globs import compiled
 from earmark.locks.ports import Grant, Group, Holding
 
 if TYPE_CHECKING:
@@ -161,7 +160,7 @@ class LocalTable:
 
     def holdings(self, *, match: str, limit: int) -> list[Holding]:
         """Who has what, and who waits for it."""
-        wanted = re.compile(regex_of(match), re.DOTALL).fullmatch
+        wanted = compiled(match).fullmatch
         with self._mutex:
             now = self._clock()
             found = sorted(key for key, lease in self._leases.items() if now < lease.expires_at and wanted(key))

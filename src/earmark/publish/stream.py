@@ -47,10 +47,19 @@ class Reader:
     """Somebody who follows an event: `async with reader: async for data in reader: …`, and nobody waits for them."""
 
     def __init__(
-        self, hub: Hub, channel: Channel, *, buyer: Buyer | None, first: bytes, now: float, caller: str | None = None
+        self,
+        hub: Hub,
+        channel: Channel,
+        *,
+        buyer: Buyer | None,
+        first: bytes,
+        now: float,
+        caller: str | None = None,
+        address: str | None = None,
     ) -> None:
         self.channel = channel
         self.caller = caller
+        self.address = address
         self.stalled = False
         self.sending_since: float | None = None
         self._hub = hub
@@ -174,6 +183,8 @@ class Hub:
         self._joining: Counter[EventId] = Counter()
         self._callers: Counter[str | None] = Counter()
         """How many each has, or is about to have."""
+        self._addresses: Counter[str | None] = Counter()
+        """The same for each address."""
         self._opening: dict[EventId, asyncio.Task[Channel]] = {}
         self._closing: set[asyncio.Task[None]] = set()
         self._tasks: list[asyncio.Task[None]] = []
@@ -192,14 +203,30 @@ class Hub:
         """How many streams somebody has, or is about to have."""
         return self._callers[caller]
 
+    def followed_from(self, address: str) -> int:
+        """How many streams go to an address, or are about to."""
+        return self._addresses[address]
+
+    def keep_room(self, readers_max: int) -> None:
+        """Serve no more than so many at once, though more were asked for."""
+        self._readers_max = min(self._readers_max, readers_max)
+
     async def join(
-        self, event_id: EventId, *, live: bool, buyer: Buyer | None, after: int | None, caller: str | None = None
+        self,
+        event_id: EventId,
+        *,
+        live: bool,
+        buyer: Buyer | None,
+        after: int | None,
+        caller: str | None = None,
+        address: str | None = None,
     ) -> Reader | None:
         """Begin to follow, from an entry on if that is known; None when this kind of caller sees no such event."""
         if self._ended or self.readers + self._joining.total() >= self._readers_max:
             raise Overloaded
         self._joining[event_id] += 1
         self._callers[caller] += 1
+        self._addresses[address] += 1
         reader: Reader | None = None
         try:
             channel = await self._open(event_id)
@@ -210,12 +237,12 @@ class Hub:
             if self._ended:
                 raise Overloaded
             first, now = frame.for_(buyer), time.monotonic()
-            reader = Reader(self, channel, buyer=buyer, first=first, now=now, caller=caller)
+            reader = Reader(self, channel, buyer=buyer, first=first, now=now, caller=caller, address=address)
             self._readers.setdefault(event_id, set()).add(reader)
             return reader
         finally:
             if reader is None:
-                self._uncount(caller)
+                self._uncount(caller, address)
             self._joining[event_id] -= 1
             if not self._joining[event_id]:
                 del self._joining[event_id]
@@ -228,13 +255,14 @@ class Hub:
             self.dropped += 1
             log.info("stream", outcome="stalled", event_id=event_id)
         self._readers.get(event_id, set()).discard(reader)
-        self._uncount(reader.caller)
+        self._uncount(reader.caller, reader.address)
         self._close_if_idle(event_id)
 
-    def _uncount(self, caller: str | None) -> None:
-        self._callers[caller] -= 1
-        if not self._callers[caller]:
-            del self._callers[caller]
+    def _uncount(self, caller: str | None, address: str | None) -> None:
+        for counted, name in ((self._callers, caller), (self._addresses, address)):
+            counted[name] -= 1
+            if not counted[name]:
+                del counted[name]
 
     def promise(self, event_id: EventId, number: int) -> None:
         """Somebody has given a number to an entry of this event."""

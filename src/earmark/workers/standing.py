@@ -79,5 +79,5 @@ def described(error: BaseException) -> str:
 
 
 def _short(because: str) -> str:
-    lines = redaction.redact(because[: 10 * BECAUSE_MAX]).splitlines()
+    lines = redaction.redact(because, most=10 * BECAUSE_MAX).splitlines()
     return lines[0][:BECAUSE_MAX] if lines else ""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
@@ -31,18 +32,24 @@ if TYPE_CHECKING:
     from earmark.engine.engine import Engine
     from earmark.locks.prometheus import Watched
 
-__all__ = ["WATCH_SECONDS", "Metrics"]
+__all__ = ["PAGE_SECONDS", "WATCH_SECONDS", "Metrics"]
 
 COPY_SECONDS = 1.0
+PAGE_SECONDS = 1.0
+"""How long a server gives out one page: to word it takes milliseconds of its loop, and asking needs no key."""
 DIRECTORY = "PROMETHEUS_MULTIPROC_DIR"
 
 
 class Metrics:
     """This server's own, so that several can live in one process; with a shared directory, its part of a host's."""
 
-    def __init__(self, *, version: str) -> None:
+    def __init__(self, *, version: str, page_seconds: float = 0.0, timer: Callable[[], float] = time.monotonic) -> None:
         self.tally = Tally(version=version)
         """Whoever something happens to tells it here; it is also the engine's observer."""
+        self._page_seconds = page_seconds
+        self._timer = timer
+        self._worded: asyncio.Task[bytes] | None = None
+        self._worded_at = 0.0
         self._levels = Levels()
         self._locks = LocksCollector(Stats())
         self._readings = Readings()
@@ -78,7 +85,19 @@ class Metrics:
         self._levels.stream_readers = readers
 
     async def page(self, *, now: datetime) -> bytes:
-        """In the Prometheus text format."""
+        """In the Prometheus text format. Those who ask within `page_seconds` share one."""
+        if not self._page_seconds:
+            return await self._word(now=now)
+        asked_at = self._timer()
+        if self._worded is None or asked_at - self._worded_at >= self._page_seconds:
+            self._worded, self._worded_at = asyncio.create_task(self._word(now=now)), asked_at
+        worded = self._worded
+        if not worded.done():
+            # Not awaited itself: a client that goes away must not end the page of the others.
+            await asyncio.wait([worded])
+        return worded.result()
+
+    async def _word(self, *, now: datetime) -> bytes:
         await asyncio.gather(self._readings.refresh(now=now), self._redis.refresh())
         self.copy()
         return generate_latest(self._page)
@@ -104,6 +123,8 @@ class Metrics:
         try:
             yield
         finally:
+            if self._worded is not None:
+                self._worded.cancel()
             await self._readings.close()
             await self._redis.close()
             if copying is not None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import re
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +20,7 @@ from redis.crc import key_slot
 from redis.exceptions import NoScriptError, RedisError
 
 from earmark.locks.errors import KeysApart, LocksUnavailable
-from earmark.locks.globs import regex_of
+from earmark.locks.globs import compiled
 from earmark.locks.redis.inbox import Inbox, Post
 from earmark.locks.redis.script import Call, LeaseScript, Names, Script
 from earmark.locks.redis.servers import SCAN_COUNT, connection_options, outages, read_holding
@@ -216,7 +215,7 @@ class ClusterServers:
 
     async def holdings(self, *, match: str, limit: int) -> list[Holding]:
         """Walk over the leases of all nodes."""
-        wanted = re.compile(regex_of(match), re.DOTALL)
+        wanted = compiled(match)
         with outages():
             leases = self._cluster.scan_iter(match=f"{self.names.lease_start}*", count=SCAN_COUNT)
             keys = {key async for lease in leases if wanted.fullmatch(key := self.names.key_of(lease.decode()))}

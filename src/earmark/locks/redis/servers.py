@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import re
 from typing import TYPE_CHECKING, Any, Protocol
 
 from redis.asyncio import Sentinel
@@ -13,7 +12,7 @@ from redis.backoff import NoBackoff
 from redis.exceptions import RedisClusterException, RedisError
 
 from earmark.locks.errors import LocksUnavailable
-from earmark.locks.globs import regex_of
+from earmark.locks.globs import compiled
 from earmark.locks.ports import Holding
 from earmark.locks.redis.inbox import Inbox, Post
 from earmark.locks.redis.script import LeaseScript, Names
@@ -123,7 +122,7 @@ class OneServer:
 
     async def holdings(self, *, match: str, limit: int) -> list[Holding]:
         """Walk over the leases."""
-        wanted = re.compile(regex_of(match), re.DOTALL)
+        wanted = compiled(match)
         # A scan comes in no order and may show a key twice.
         keys = {key async for lease in self._scan() if wanted.fullmatch(key := self.names.key_of(lease.decode()))}
         found = [await self.find(key) for key in sorted(keys)[:limit]]

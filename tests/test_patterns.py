@@ -1,0 +1,265 @@
+"""Regular expressions on foreign text: each takes time in proportion to the text, and none is forgotten here."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.growth import is_linear
+
+from earmark import logs, redaction
+from earmark.api import identity, limits, problems, sight
+from earmark.cli import settings
+from earmark.cli.checkup import failover
+from earmark.domain import allocation
+from earmark.engine import beats
+from earmark.errors import InvalidRequest
+from earmark.locks import globs, keys
+from earmark.payments import stripe_calls
+from earmark.payments.sandbox import forms, http
+from earmark.words import asking, bodies
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    Work = Callable[[str], object]
+
+SOURCE = Path(__file__).parent.parent / "src" / "earmark"
+USES = {"compile", "match", "fullmatch", "search", "sub", "subn", "split", "findall", "finditer"}
+UNITS = (
+    *"-:@a'\"\\ 0_=,/\n.`[{1%é",
+    "://",
+    "://:",
+    "://a:b",
+    "a:b@",
+    "a.-",
+    "a_",
+    "key",
+    "key=",
+    "key \n",
+    "bearer ",
+    "cookie:\n",
+    "ek_-",
+    "et_a.",
+    "whsec_",
+    "a_a_secret_",
+    " - at `",
+    "Object contains unknown field `",
+    ",a://",
+    "?password=",
+    "a1",
+    "1a",
+    "x since ",
+    "any ",
+    "metadata['",
+    '\\"',
+    "[a-",
+)
+ENDS = ("", "@", "@a:", "!", '"', "`")
+STARS = "*a*a*a*a*a*a*a*b"
+
+
+def _pattern(pattern: re.Pattern[Any], *how: str) -> list[Work]:
+    return [lambda text, use=use: getattr(pattern, use)(_as(pattern, text)) for use in how]  # type: ignore[misc]
+
+
+def _as(pattern: re.Pattern[Any], text: str) -> str | bytes:
+    return text if isinstance(pattern.pattern, str) else text.encode()
+
+
+def _nets() -> list[Work]:
+    return [lambda text, net=net: net.sub("", text) for _, net in redaction._NETS]  # type: ignore[misc]
+
+
+def _meta(pattern: str) -> list[Work]:
+    return _pattern(re.compile(pattern), "search")
+
+
+def _forget(work: Work) -> Work:
+    """With a secret that is met at each place, and is forgotten again."""
+
+    def forgetting(text: str) -> object:
+        before = redaction._known
+        redaction._known = ("aaaa", "----", "a_a_")
+        try:
+            return work(text)
+        finally:
+            redaction._known = before
+
+    return forgetting
+
+
+def _invalid(text: str) -> object:
+    return problems.describe(InvalidRequest.at(*bodies.place(f"Object contains unknown field `{text}` - at `$.a`")))
+
+
+def _uncut(text: str) -> object:
+    return redaction.redact(text, most=len(text))
+
+
+FOREIGN: dict[str, list[Work]] = {
+    "redaction._net": _nets(),
+    "redaction._ANY": _pattern(redaction._ANY, "search"),
+    "redaction._NAMES": _pattern(redaction._NAMES, "search"),
+    "redaction._RUN": [lambda text: redaction._RUN.sub(redaction._strike_login, text)],
+    "redaction._LOGIN": _pattern(redaction._LOGIN, "search", "findall"),
+    "redaction._MARK": _pattern(redaction._MARK, "search"),
+    "redaction._parts": [redaction._parts, lambda text: redaction._parts(f"a://{text}")],
+    "logs._PLAIN": _pattern(logs._PLAIN, "fullmatch"),
+    "api.sight._ID": _pattern(sight._ID, "fullmatch"),
+    "api.limits._STRING": [*_pattern(limits._STRING, "findall"), lambda text: limits._STRING.sub(b"", text.encode())],
+    "api.identity._STORED": _pattern(identity._STORED, "fullmatch"),
+    "words.asking._KEY": _pattern(asking._KEY, "fullmatch"),
+    "words.bodies._AT": _pattern(bodies._AT, "match"),
+    "words.bodies._FIELD": _pattern(bodies._FIELD, "match"),
+    "words.bodies.Id": _meta(bodies._ID),
+    "words.bodies.EventIdText": _meta(r"^\w[\w.:-]*$(?!\n)"),
+    "words.bodies.Name": _meta(bodies._TEXT),
+    "words.bodies.Who": _meta(bodies._WHO),
+    "words.bodies.Label": _meta(bodies._TEXT),
+    "words.bodies.Reference": _meta(bodies._WHO),
+    "words.bodies.return_url": _meta("^https?://"),
+    "domain.allocation._LAST_NUMBER": _pattern(allocation._LAST_NUMBER, "match"),
+    "domain.allocation._PARTS": _pattern(allocation._PARTS, "split"),
+    "engine.beats._FAILURE": _pattern(beats._FAILURE, "match"),
+    "cli.settings._PASSWORD": [settings.without_password],
+    "cli.settings._IN_QUERY": [*_pattern(settings._IN_QUERY, "findall")],
+    "cli.checkup.failover._COUNTED": _pattern(failover._COUNTED, "match"),
+    "locks.globs._CLASS": _pattern(globs._CLASS, "match", "findall"),
+    "locks.globs._class_at": [lambda text: globs._class_at(f"[{text}", 0)],
+    "locks.globs.compiled": [globs.compiled(STARS).fullmatch, globs.compiled("*-@*").fullmatch],
+    "locks.keys.ISO_DAY": _pattern(keys.ISO_DAY, "fullmatch"),
+    "locks.keys.PLAIN": _pattern(keys.PLAIN, "fullmatch"),
+    "locks.keys.HEX_UUID": _pattern(keys.HEX_UUID, "fullmatch"),
+    "payments.sandbox.http.QUERY": _pattern(http.QUERY, "fullmatch"),
+    "payments.sandbox.forms.INTEGER": _pattern(forms.INTEGER, "fullmatch"),
+    "payments.sandbox.forms.several": [lambda text: forms.Form([(f"a[{text}", "")]).several("a")],
+    "payments.stripe_calls._KEY": _pattern(stripe_calls._KEY, "fullmatch"),
+}
+"""What a client, a gateway or another server can send through them."""
+OWN = {
+    "api.parameters._NAMES": "the paths of our own routes, when the application is made",
+    "api.collection._PARAMETER": "the paths of our own routes, when the collection is written",
+    "store.queries._NAMED": "our own .sql files",
+    "store.migrations._FILE": "the names of our own .sql files",
+    "store.migrations._FIRST_LINE": "the first lines of our own .sql files",
+    "store.postgres.outages.WRITES": "our own statements; what clients send travels beside them as values",
+    "locks.postgres._NAMED": "our own .sql files",
+    "servers.binaries._machine_postgres": "folders of this machine, when a server for tests is started",
+    "lab.http.load._LENGTH": "answers of the server that the bench itself has started",
+    "lab.http.load._ID": "answers of the server that the bench itself has started",
+    "lab.booking.strategies.ground._NAMED": "our own .sql files",
+    "lab.booking.bench.queries._NAMED": "our own .sql files",
+    "lab.booking.bench.pgbench._PROGRESS": "what pgbench says, which the bench has started",
+    "lab.booking.bench.pgbench._DONE": "what pgbench says, which the bench has started",
+    "lab.booking.bench.pgbench._TPS": "what pgbench says, which the bench has started",
+    "lab.booking.bench.pgbench._with_arguments": "our own statements",
+    "lab.incidents.clients._CODE": "answers of the server that the bench itself has started",
+}
+"""Those that never see foreign text, and what they see."""
+WHOLE: dict[str, Work] = {
+    "redact": redaction.redact,
+    "redact, uncut": _uncut,
+    "redact, known": _forget(_uncut),
+    "redact_setup": redaction.redact_setup,
+    "clean_field": lambda text: redaction.clean_field(text, {text: [text, text.encode()]}),
+    "a log line": lambda text: str(logs.Line(event=redaction.clean(text), value=redaction.clean(text))),
+    "a JSON line": lambda text: logs._as_json({"event": text}),
+    "place": bodies.place,
+    "check_depth": lambda text: _refused(lambda: limits.check_depth(text.encode())),
+    "a problem": _invalid,
+    "without_password": settings.without_password,
+}
+"""The functions around the patterns."""
+
+
+def _refused(work: Callable[[], object]) -> object:
+    try:
+        return work()
+    except InvalidRequest as refused:
+        return refused
+
+
+def _texts() -> Iterator[tuple[str, Callable[[int], str]]]:
+    for unit in UNITS:
+        for end in ENDS:
+            yield f"{unit!r}… {end!r}", lambda size, unit=unit, end=end: unit * (size // len(unit)) + end  # type: ignore[misc]
+
+
+def grown(work: Work) -> list[str]:
+    """The texts on which it costs more than in proportion."""
+    return [name for name, text_of in _texts() if not is_linear(work, text_of)]
+
+
+@pytest.mark.parametrize("name", FOREIGN)
+def test_a_pattern_costs_in_proportion_to_the_text(name: str) -> None:
+    """A client chooses the text: one that is twice as long may cost twice as much, and not four times."""
+    for work in FOREIGN[name]:
+        assert not grown(work)
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_what_is_done_around_the_patterns_costs_in_proportion_too(name: str) -> None:
+    """Each look-up and each replacement is made once for the whole text."""
+    assert not grown(WHOLE[name])
+
+
+@pytest.mark.parametrize(
+    "shape, unit, use",
+    [
+        (r"""(?P<said>://[^\s:/@'"]*:)[^\s'"]+(?=@)""", "://:", "findall"),
+        (r"""(?P<said>(?<![\w:/])[\w.\-]+:)[^\s@/:'",]+(?=@[\w.\-]+[:/])""", "-", "findall"),
+        (globs.regex_of("*a*b"), "a", "fullmatch"),
+    ],
+)
+def test_a_pattern_that_looks_again_from_each_place_is_noticed(shape: str, unit: str, use: str) -> None:
+    """The control: such patterns did stand here, and the same measurement finds them."""
+    pattern = re.compile(shape, re.ASCII | re.DOTALL)
+    sizes = (2_500, 5_000, 10_000)
+    assert not is_linear(getattr(pattern, use), lambda size: unit * (size // len(unit)), sizes=sizes)
+
+
+def _named(tree: ast.Module) -> Iterator[str]:
+    """Every use of a pattern, by the name that it is given, or by the function in which it is made."""
+
+    def walk(node: ast.AST, name: str) -> Iterator[str]:
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.Call) and _makes_pattern(child):
+                yield name
+            yield from walk(child, _name_of(child) or name)
+
+    return walk(tree, "")
+
+
+def _makes_pattern(call: ast.Call) -> bool:
+    match call.func:
+        case ast.Attribute(value=ast.Name(id="re"), attr=attribute):
+            return attribute in USES
+        case ast.Name(id="Meta") | ast.Attribute(attr="Meta"):
+            return any(keyword.arg == "pattern" for keyword in call.keywords)
+    return False
+
+
+def _name_of(node: ast.AST) -> str | None:
+    match node:
+        case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
+            return name
+        case ast.Assign(targets=[ast.Name(id=name)]) | ast.AnnAssign(target=ast.Name(id=name)):
+            # In a function the name that counts is the function's.
+            return name if node.col_offset == 0 or isinstance(node, ast.AnnAssign) else None
+    return None
+
+
+def test_every_pattern_is_measured_or_never_sees_foreign_text() -> None:
+    """A new one is put into `FOREIGN`, or into `OWN` with the reason; one that is gone is taken out."""
+    found = {
+        ".".join((*path.relative_to(SOURCE).with_suffix("").parts, name))
+        for path in sorted(SOURCE.rglob("*.py"))
+        for name in _named(ast.parse(path.read_text(encoding="utf-8")))
+    }
+    assert found - FOREIGN.keys() - OWN.keys() == set(), "patterns that no test knows"
+    assert (FOREIGN.keys() | OWN.keys()) - found == set(), "patterns that are gone"
+    assert not FOREIGN.keys() & OWN.keys()
