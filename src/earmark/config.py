@@ -259,6 +259,15 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = 10.0
 
+    capture: Annotated[
+        str,
+        About(
+            "when money is taken where a request of the shop does not say: `manual` (set aside, and taken once the "
+            "booking is certain) or `automatic` (at once, for ways to pay that cannot set money aside; such a payment "
+            "keeps its seats until its gateway decides)"
+        ),
+    ] = "manual"
+
     log: Annotated[
         str,
         About(

@@ -225,7 +225,7 @@ class Earmark:
         *,
         method: str | None = None,
         gateway: str | None = None,
-        capture: Literal["manual", "automatic"] = "manual",
+        capture: Literal["manual", "automatic"] | None = None,
         return_url: str | None = None,
         key: str | None = None,
     ) -> values.Paid:
@@ -236,7 +236,7 @@ class Earmark:
         said = fields.said(method=method, gateway=gateway, capture=capture, return_url=return_url)
         body, own = bodies.read(bodies.PayBody, said), asking.booking_id_of(str(booking_id))
         common = self._common(f"pay {own}", said, key or self.engine.ids.entry_id().hex, _paid)
-        terms = self.till.terms(body.gateway, method=body.method, live=self._actor.live)
+        terms = self.till.terms(self._actor, method=body.method, gateway=body.gateway, capture=body.capture)
         ask = asking.pay(body, booking_id=own, terms=terms, **common)
         return _answer(await self.till.pay(ask), _paid, values.Paid)
 

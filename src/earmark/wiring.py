@@ -12,6 +12,7 @@ from urllib.parse import unquote, urlsplit
 import msgspec
 
 from earmark.clock import SystemClock
+from earmark.domain.payment import Capture
 from earmark.domain.policy import Policy
 from earmark.engine.engine import Engine
 from earmark.errors import SetupError
@@ -103,6 +104,15 @@ def open_sandbox(clock: Clock | None = None) -> dict[str, Gateway]:
 def open_gateways(settings: Settings, accounts: Accounts | None = None) -> dict[str, Gateway]:
     """Who takes the money of live events, as far as it is set up. The balance gateway needs the store's accounts."""
     return _open_stripe(settings) | (_open_balance(accounts) if settings.balance and accounts is not None else {})
+
+
+def capture_for(settings: Settings) -> Capture:
+    """When money is taken, where a request of the shop does not say."""
+    try:
+        return Capture(settings.capture)
+    except ValueError:
+        problem = f"EARMARK_CAPTURE is one of {', '.join(Capture)}, not {settings.capture!r}."
+        raise SetupError(problem=problem) from None
 
 
 def _open_balance(accounts: Accounts) -> dict[str, Gateway]:

@@ -30,10 +30,9 @@ log = logs.get()
 
 async def pay(visit: Visit, body: money_words.PayBody) -> Reply:
     """Open a payment for a hold, and see it through."""
-    actor = visit.principal.actor
-    common = _common(visit, visit.memo_of(_word))
-    terms = visit.house.till.terms(body.gateway, method=body.method, live=actor.live)
-    answer = await visit.house.till.pay(asking.pay(body, booking_id=booking_id(visit), terms=terms, **common))
+    common, till = _common(visit, visit.memo_of(_word)), visit.house.till
+    terms = till.terms(visit.principal.actor, method=body.method, gateway=body.gateway, capture=body.capture)
+    answer = await till.pay(asking.pay(body, booking_id=booking_id(visit), terms=terms, **common))
     if told := again(answer):
         return told
     assert isinstance(answer, Decided), "what is replayed is remembered"

@@ -63,6 +63,15 @@ class PaymentState(StrEnum):
     SETTLED = "settled"
 
 
+class Capture(StrEnum):
+    """When the money is taken: the shop's choice, for only the gateway's own word ends an automatic payment."""
+
+    MANUAL = "manual"
+    """Set aside first, and taken once the booking is certain."""
+    AUTOMATIC = "automatic"
+    """At once, for ways to pay that cannot set money aside."""
+
+
 class SettledAs(StrEnum):
     """How a person settled a payment that needed one."""
 

@@ -96,7 +96,6 @@ def pay(body: bodies.PayBody, *, booking_id: BookingId, terms: Terms, **common: 
         payment_id=payment_id_for(*memo.key),
         **terms,
         method=body.method,
-        automatic=body.capture is bodies.Capture.AUTOMATIC,
         return_url=body.return_url,
     )
 
