@@ -51,6 +51,7 @@ async def engine_for(settings: Settings, *, observer: Observer | None = None) ->
         ttl_seconds_default=settings.hold_ttl_seconds,
         life_seconds_max=settings.hold_life_seconds_max,
         per_buyer_max=settings.per_buyer_max,
+        key_seconds=settings.idempotency_seconds,
     )
     return await open_engine(
         settings.database_url,

@@ -30,13 +30,13 @@ log = logs.get()
 
 async def pay(visit: Visit, body: money_words.PayBody) -> Reply:
     """Open a payment for a hold, and see it through."""
-    common, till = _common(visit, visit.memo_of(_word)), visit.house.till
+    common, till = _common(visit, visit.memo_of(word)), visit.house.till
     terms = till.terms(visit.principal.actor, method=body.method, gateway=body.gateway, capture=body.capture)
     answer = await till.pay(asking.pay(body, booking_id=booking_id(visit), terms=terms, **common))
     if told := again(answer):
         return told
     assert isinstance(answer, Decided), "what is replayed is remembered"
-    return _word(answer.value, answer.now)
+    return word(answer.value, answer.now)
 
 
 async def refund(visit: Visit, body: money_words.RefundBody) -> Reply:
@@ -74,7 +74,7 @@ async def callback(visit: Visit) -> Reply:
     return say(money_words.CallbackAnswer(received=True))
 
 
-def _word(paid: Paid, now: datetime) -> Reply:
+def word(paid: Paid, now: datetime) -> Reply:
     """200 sold, 202 under way, 402 declined; else what became of the booking instead."""
     if refused := wording.refused_payment(paid, now):
         problem = problems.describe(refused)

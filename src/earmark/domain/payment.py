@@ -23,6 +23,7 @@ from uuid import UUID, uuid5
 import msgspec
 
 from earmark.domain.ids import BookingId, EventId, PaymentId, RefundId
+from earmark.domain.journal import Key
 from earmark.errors import InvalidRequest, RefundRefused
 
 PAYING_SECONDS = 900
@@ -171,6 +172,19 @@ class Refund(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     state: RefundState = RefundState.PENDING
     gateway_id: str | None = None
     code: str | None = None
+
+
+class PaymentKey(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """Which payment an idempotency key opened, and by which request. Recorded with the payment."""
+
+    key: Key
+    request_hash: bytes
+    payment_id: PaymentId
+    opened_at: datetime
+
+    def is_over(self, *, now: datetime, seconds: float) -> bool:
+        """Whether the key may be used for another request by now."""
+        return now - self.opened_at >= timedelta(seconds=seconds)
 
 
 _NO = dict.fromkeys((Standing.DECLINED, Standing.VOIDED), PaymentState.FAILED)
@@ -349,9 +363,14 @@ def is_to_be_looked_up(payment: Payment) -> bool:
     return payment.state is PaymentState.UNKNOWN and payment.tries % 2 == 1
 
 
-def payment_id_for(caller: str, key: str) -> PaymentId:
-    """The payment that a request with this idempotency key opens, now and whenever it comes again."""
-    return PaymentId(uuid5(_NAMESPACE, f"{caller}\x1f{key}"))
+def payment_id_for(key: Key, booking_id: BookingId) -> PaymentId:
+    """The payment that a request with this idempotency key opens for a booking, now and whenever it comes again."""
+    return PaymentId(uuid5(_NAMESPACE, f"{key.caller}\x1f{key.key}\x1f{booking_id}"))
+
+
+def first_payment_id_for(key: Key) -> PaymentId:
+    """The same as releases made it whose schema had no `payment_keys`: of the key alone."""
+    return PaymentId(uuid5(_NAMESPACE, f"{key.caller}\x1f{key.key}"))
 
 
 def payment_id_of(text: str) -> PaymentId | None:

@@ -19,6 +19,8 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     life_seconds_max: int = 1800
     per_buyer_max: int | None = None
     """Of an event that says nothing itself; None is no limit."""
+    key_seconds: float = 86_400
+    """How long an idempotency key that opened a payment stands for that request alone."""
 
 
 def ttl_seconds(policy: Policy, *, asked: int | None, of_event: int | None) -> int:

@@ -34,7 +34,7 @@ from earmark.domain.ids import (
 )
 from earmark.domain.journal import Entry, Key, Memory
 from earmark.domain.machine import State
-from earmark.domain.payment import Payment, Refund
+from earmark.domain.payment import Payment, PaymentKey, Refund
 from earmark.domain.pool import Pool, PoolDelta
 from earmark.domain.seat import Seat, SeatSeen
 from earmark.engine.parts import Parts
@@ -125,6 +125,8 @@ class Changes(msgspec.Struct, frozen=True, kw_only=True):
     """Bookings as they now are; each was locked by this transaction."""
     payments: Sequence[Payment] = ()
     """Payments as they now are: new ones at version 1, the others locked by this transaction."""
+    payment_keys: Sequence[PaymentKey] = ()
+    """Which keys opened payments here; each key was claimed by this transaction."""
     refunds: Sequence[Refund] = ()
     """Refunds as they now are, new or of a payment that is locked; after the payment that they count against."""
     totals: Mapping[TotalRef, int] = {}
@@ -210,6 +212,10 @@ class Transaction(Protocol):
 
     async def lock_payments(self, ids: Collection[PaymentId]) -> dict[PaymentId, Payment]:
         """The payments there are, each as it is once nobody else is changing it."""
+        ...
+
+    async def read_payment_key(self, key: Key) -> PaymentKey | None:
+        """The payment that this key opened last, if it opened one. The key was claimed by `begin`."""
         ...
 
     async def read_refunds(self, payment_id: PaymentId) -> list[Refund]:

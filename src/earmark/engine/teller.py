@@ -19,7 +19,6 @@ import msgspec
 
 from earmark.domain import payment as law
 from earmark.domain.ids import PaymentId, PoolRef, RefundId, TotalRef
-from earmark.domain.machine import State
 from earmark.domain.payment import UNDECIDED, Payment, PaymentState, RefundState, Standing
 from earmark.engine import money, money_back
 from earmark.engine.asks import Decided, Paid, Replayed
@@ -34,6 +33,7 @@ from earmark.engine.gateway import (
 )
 from earmark.engine.hold import RELIEF_ROUNDS_MAX
 from earmark.engine.orders import order_of, refund_order_of
+from earmark.engine.pay import has_answer
 from earmark.engine.reconciliation import GatewayQueues
 from earmark.errors import Outage
 
@@ -124,9 +124,9 @@ class Teller:
         await self._drive_within(payment_id, within)
         about = await self._engine.store.read_dossier(payment_id)
         assert about is not None, "a payment is never deleted"
-        sold = about.booking.state is State.CONFIRMED
-        if payment_id == ask.payment_id and (sold or about.payment.state is PaymentState.FAILED):
-            again = msgspec.structs.replace(ask, entry_id=self._engine.ids.entry_id())
+        own = payment_id in {ask.payment_id, ask.first_payment_id}
+        if own and has_answer(about.booking, about.payment):
+            again = msgspec.structs.replace(ask, entry_id=self._engine.ids.entry_id(), payment_id=payment_id)
             return await self._engine.conclude(again)
         return Decided(value=Paid(booking=about.booking, payment=about.payment), now=about.now)
 

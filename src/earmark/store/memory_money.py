@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
     from earmark.domain.booking import Booking
     from earmark.domain.ids import BookingId, PaymentId, RefundId
+    from earmark.domain.journal import Key
+    from earmark.domain.payment import PaymentKey
     from earmark.engine.ports import Clock
 
 
@@ -28,6 +30,7 @@ class MoneyTables:
     def __init__(self) -> None:
         self.payments: dict[PaymentId, Payment] = {}
         self.refunds: dict[RefundId, Refund] = {}
+        self.payment_keys: dict[Key, PaymentKey] = {}
         self.callbacks: dict[tuple[str, str], PaymentId] = {}
 
 
@@ -47,6 +50,10 @@ class MoneySteps:
         """By id."""
         known = self.tables.payments
         return {payment_id: known[payment_id] for payment_id in ids if payment_id in known}
+
+    async def read_payment_key(self, key: Key) -> PaymentKey | None:
+        """By key."""
+        return self.tables.payment_keys.get(key)
 
     async def read_refunds(self, payment_id: PaymentId) -> list[Refund]:
         """In the order in which they were made."""

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from earmark.domain.event import Event
     from earmark.domain.ids import BookingId, EventId
     from earmark.domain.journal import Key
-    from earmark.domain.payment import Payment, Refund
+    from earmark.domain.payment import Payment, PaymentKey, Refund
     from earmark.domain.pool import Pool
     from earmark.domain.seat import Seat, SeatSeen
     from earmark.engine.ports import Changes, Look
@@ -260,6 +260,10 @@ class PostgresDraft:
         if ids:
             raise NeedsLocks
         return {}
+
+    async def read_payment_key(self, key: Key) -> PaymentKey | None:
+        """Never in a draft."""
+        _refuse(key)
 
     async def read_refunds(self, payment_id: PaymentId) -> list[Refund]:
         """Never in a draft."""

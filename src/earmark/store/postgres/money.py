@@ -8,7 +8,8 @@ from uuid import UUID
 
 import msgspec
 
-from earmark.domain.payment import PAYING_SECONDS_MAX, Payment, PaymentState, Refund, RefundState
+from earmark.domain.journal import Key
+from earmark.domain.payment import PAYING_SECONDS_MAX, Payment, PaymentKey, PaymentState, Refund, RefundState
 from earmark.engine.ports import Dossier
 from earmark.engine.watch import MoneyWatch
 from earmark.store.postgres import rows
@@ -35,6 +36,12 @@ def refund(row: Row) -> Refund:
     """A row of `refunds`."""
     facts = dict(row)
     return Refund(**facts | {"state": RefundState(facts["state"])})
+
+
+def payment_key(row: Row) -> PaymentKey:
+    """A row of `payment_keys`."""
+    facts = dict(row)
+    return PaymentKey(key=Key(facts.pop("caller"), facts.pop("key")), **facts)
 
 
 def inserted(p: Payment) -> list[object]:
@@ -98,6 +105,10 @@ class MoneySteps:
         """Sorted by the query."""
         found = await self._fetch("lock_payments", list(ids)) if ids else []
         return {one.id: one for one in map(payment, found)}
+
+    async def read_payment_key(self, key: Key) -> PaymentKey | None:
+        """By key."""
+        return next(map(payment_key, await self._fetch("read_payment_key", *key)), None)
 
     async def read_refunds(self, payment_id: PaymentId) -> list[Refund]:
         """Oldest first."""

@@ -9,7 +9,8 @@ from uuid import UUID
 import msgspec
 
 from earmark.domain.ids import BookingId, PaymentId, RefundId
-from earmark.domain.payment import PAYING_SECONDS_MAX, Payment, PaymentState, Refund, RefundState
+from earmark.domain.journal import Key
+from earmark.domain.payment import PAYING_SECONDS_MAX, Payment, PaymentKey, PaymentState, Refund, RefundState
 from earmark.engine.ports import Dossier
 from earmark.engine.watch import MoneyWatch
 from earmark.store.sqlite import rows
@@ -43,6 +44,21 @@ def refund(row: sqlite3.Row) -> Refund:
     facts["booking_id"] = BookingId(UUID(row["booking_id"]))
     facts |= {"state": RefundState(row["state"]), "created_at": rows.moment(row["created_at"])}
     return Refund(**facts)
+
+
+def payment_key(row: sqlite3.Row) -> PaymentKey:
+    """A row of `payment_keys`."""
+    return PaymentKey(
+        key=Key(row["caller"], row["key"]),
+        request_hash=row["request_hash"],
+        payment_id=PaymentId(UUID(row["payment_id"])),
+        opened_at=rows.moment(row["opened_at"]),
+    )
+
+
+def key_columns(k: PaymentKey) -> tuple[object, ...]:
+    """For `write_payment_key`."""
+    return (*k.key, k.request_hash, str(k.payment_id), rows.to_moment(k.opened_at))
 
 
 def inserted(p: Payment) -> tuple[object, ...]:
@@ -91,6 +107,10 @@ class MoneySteps:
         """In key order, as everywhere."""
         found = self._fetch("lock_payments", rows.to_json(sorted(map(str, ids)))) if ids else []
         return {one.id: one for one in map(payment, found)}
+
+    async def read_payment_key(self, key: Key) -> PaymentKey | None:
+        """By key."""
+        return next(map(payment_key, self._fetch("read_payment_key", *key)), None)
 
     async def read_refunds(self, payment_id: PaymentId) -> list[Refund]:
         """Oldest first."""

@@ -12,6 +12,16 @@ SELECT id, booking_id, event_id, live, gateway, method, amount, currency, automa
        captured, refunding, refunded, code, message, action, return_url, due_at, tries, version
   FROM payments WHERE id = ANY ($1::uuid[]) ORDER BY id FOR NO KEY UPDATE;
 
+-- name: read_payment_key
+-- The key was claimed at the beginning of the transaction, so no other transaction is writing this row.
+SELECT caller, key, request_hash, payment_id, opened_at FROM payment_keys WHERE caller = $1 AND key = $2;
+
+-- name: write_payment_key
+-- A key whose time was over names its new payment from here on.
+INSERT INTO payment_keys (caller, key, request_hash, payment_id, opened_at) VALUES ($1, $2, $3, $4, $5)
+ON CONFLICT (caller, key) DO UPDATE
+   SET request_hash = excluded.request_hash, payment_id = excluded.payment_id, opened_at = excluded.opened_at;
+
 -- name: read_refunds
 -- What goes back of some payments, oldest first.
 SELECT id, payment_id, booking_id, amount, created_at, reason, state, gateway_id, code

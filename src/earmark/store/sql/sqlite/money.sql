@@ -12,6 +12,16 @@ SELECT p.id, p.booking_id, p.event_id, p.live, p.gateway, p.method, p.amount, p.
        p.due_at, p.tries, p.version
   FROM json_each(?1) AS k CROSS JOIN payments p ON p.id = k.value;
 
+-- name: read_payment_key
+-- At most one row.
+SELECT caller, key, request_hash, payment_id, opened_at FROM payment_keys WHERE caller = ?1 AND key = ?2;
+
+-- name: write_payment_key
+-- A key whose time was over names its new payment from here on.
+INSERT INTO payment_keys (caller, key, request_hash, payment_id, opened_at) VALUES (?, ?, ?, ?, ?)
+ON CONFLICT (caller, key) DO UPDATE
+   SET request_hash = excluded.request_hash, payment_id = excluded.payment_id, opened_at = excluded.opened_at;
+
 -- name: read_refunds
 -- What goes back of some payments, oldest first.
 SELECT r.id, r.payment_id, r.booking_id, r.amount, r.created_at, r.reason, r.state, r.gateway_id, r.code
