@@ -313,6 +313,14 @@ class OutcomeUnknown(Outage):
 
 
 @dataclass(kw_only=True, eq=False)
+class GatewayUnavailable(Outage):
+    """The gateway refuses this shop, for a reason that only the shop can mend; no money was asked for."""
+
+    code = "gateway_unavailable"
+    gateway: str
+
+
+@dataclass(kw_only=True, eq=False)
 class StoreUnavailable(Outage):
     """The database cannot be reached."""
 

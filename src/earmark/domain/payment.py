@@ -40,6 +40,8 @@ WAIT_SECONDS_MIN = 2
 WAIT_SECONDS_MAX = 300
 DISPUTED = "disputed"
 """The code of a payment whose buyer has asked their bank for the money back."""
+GATEWAY_UNAVAILABLE = "gateway_unavailable"
+"""The code of a payment whose first call the gateway refused for the shop's own fault: nobody was declined."""
 ALL_BY_HAND = "refunded_by_hand"
 """The code of a payment that a person has given back whole."""
 
@@ -340,6 +342,11 @@ def has_work(payment: Payment) -> bool:
     return payment.state in UNDECIDED | {PaymentState.AUTHORISED, PaymentState.VOIDING} or payment.owes
 
 
+def was_denied(payment: Payment) -> bool:
+    """Whether it failed by the shop's own fault: the same request may open another one."""
+    return payment.state is PaymentState.FAILED and payment.code == GATEWAY_UNAVAILABLE
+
+
 def paying_until(*, began: datetime, now: datetime) -> datetime:
     """Until when a gateway that is deciding pins the hold, if it said so now."""
     return min(now + timedelta(seconds=PAYING_SECONDS), began + timedelta(seconds=PAYING_SECONDS_MAX))
@@ -366,6 +373,11 @@ def is_to_be_looked_up(payment: Payment) -> bool:
 def payment_id_for(key: Key, booking_id: BookingId) -> PaymentId:
     """The payment that a request with this idempotency key opens for a booking, now and whenever it comes again."""
     return PaymentId(uuid5(_NAMESPACE, f"{key.caller}\x1f{key.key}\x1f{booking_id}"))
+
+
+def next_payment_id(payment_id: PaymentId) -> PaymentId:
+    """The payment that a request opens after this one came to nothing by the shop's own fault."""
+    return PaymentId(uuid5(payment_id, "next"))
 
 
 def first_payment_id_for(key: Key) -> PaymentId:

@@ -233,6 +233,8 @@ class Paid(msgspec.Struct, frozen=True, kw_only=True):
 
     booking: Booking
     payment: Payment | None = None
+    joined: bool = False
+    """Whether another request opened the payment: then its end is not this request's answer."""
 
 
 class Undone(msgspec.Struct, frozen=True, kw_only=True):

@@ -15,13 +15,24 @@ import msgspec
 
 from earmark.domain import booking as law
 from earmark.domain.machine import State, Verb
-from earmark.domain.payment import PAYING_SECONDS, Payment, PaymentState, payment_id_of, scheduled
+from earmark.domain.payment import (
+    PAYING_SECONDS,
+    Payment,
+    PaymentState,
+    next_payment_id,
+    payment_id_of,
+    scheduled,
+    was_denied,
+)
 from earmark.engine.asks import Paid
 from earmark.engine.desk import find, lock, lock_counts, open_on_bookings
 from earmark.errors import IdempotencyMismatch, Refusal
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from earmark.domain.booking import Booking
+    from earmark.domain.ids import PaymentId
     from earmark.domain.payment import PaymentKey
     from earmark.domain.policy import Policy
     from earmark.engine.asks import Memo, Outcome, Pay
@@ -37,7 +48,8 @@ async def pay(transaction: Transaction, ask: Pay, *, ids: Ids, policy: Policy) -
     bookings = await lock(desk)
     try:
         booking = find(desk, ask, bookings, verb=Verb.PAY)
-        paid = await _known(desk, ask, booking, policy=policy) or _open(desk, ask, booking)
+        known = await _known(desk, ask, booking, policy=policy)
+        paid = known if isinstance(known, Paid) else _open(desk, ask, booking, payment_id=known)
     except Refusal as refusal:
         desk.refuse(ask, refusal)
     else:
@@ -61,34 +73,48 @@ async def conclude(transaction: Transaction, ask: Pay, *, ids: Ids) -> Outcome:
 
 def has_answer(booking: Booking, payment: Payment) -> bool:
     """Whether a payment has come to an end that its key remembers: sold, or declined."""
-    return booking.state is State.CONFIRMED or payment.state is PaymentState.FAILED
+    return booking.state is State.CONFIRMED or (payment.state is PaymentState.FAILED and not was_denied(payment))
 
 
-async def _known(desk: Desk[Pay], ask: Pay, booking: Booking, *, policy: Policy) -> Paid | None:
-    """This very payment if it was opened before; else the one that is under way."""
+async def _known(desk: Desk[Pay], ask: Pay, booking: Booking, *, policy: Policy) -> Paid | PaymentId:
+    """This very payment if it was opened before; else the one that is under way; else the id of the one to open."""
+    own = ask.payment_id
     if ask.memo and (opened := await desk.transaction.read_payment_key(ask.memo.key)):
         _refuse_another(opened, ask, ask.memo, over=opened.is_over(now=desk.now, seconds=policy.key_seconds))
+        own = opened.payment_id if opened.request_hash == ask.memo.request_hash else own
     open_one = payment_id_of(booking.payment_id) if booking.payment_id and booking.state is State.PAYING else None
-    ids = [one for one in (ask.payment_id, ask.first_payment_id, open_one) if one]
-    found = await desk.transaction.lock_payments(set(ids))
+    found = await desk.transaction.lock_payments({one for one in (own, ask.first_payment_id, open_one) if one})
+    payment = found.get(own) or _opened_first(desk, ask, booking, found, policy=policy)
+    while payment is not None and was_denied(payment):
+        own = next_payment_id(payment.id)
+        payment = (await desk.transaction.lock_payments({own})).get(own)
+    if payment is not None:
+        return Paid(booking=booking, payment=payment)
+    if open_one in found:
+        return Paid(booking=booking, payment=found[open_one], joined=True)
+    return own
+
+
+def _opened_first(
+    desk: Desk[Pay], ask: Pay, booking: Booking, found: Mapping[PaymentId, Payment], *, policy: Policy
+) -> Payment | None:
+    """The payment that an older release opened with this key, if it is for this booking."""
     first = found.get(ask.first_payment_id) if ask.first_payment_id else None
-    if first is not None and first.booking_id != booking.id:
-        # An older release opened it with this key, for something else.
-        if desk.now - first.created_at < timedelta(seconds=policy.key_seconds):
-            raise IdempotencyMismatch
-        del found[first.id]
-    payment = next((found[one] for one in ids if one in found), None)
-    return Paid(booking=booking, payment=payment) if payment else None
+    if first is None or first.booking_id == booking.id:
+        return first
+    if desk.now - first.created_at < timedelta(seconds=policy.key_seconds):
+        raise IdempotencyMismatch
+    return None
 
 
 def _refuse_another(opened: PaymentKey, ask: Pay, memo: Memo, *, over: bool) -> None:
     """One key, one request, from the first transaction on; when its time is over, it may pay for another booking."""
-    same_payment = opened.payment_id == ask.payment_id
-    if opened.request_hash != memo.request_hash and (same_payment or not over):
+    same_booking = opened.payment_id == ask.payment_id
+    if opened.request_hash != memo.request_hash and (same_booking or not over):
         raise IdempotencyMismatch
 
 
-def _open(desk: Desk[Pay], ask: Pay, booking: Booking) -> Paid:
+def _open(desk: Desk[Pay], ask: Pay, booking: Booking, *, payment_id: PaymentId) -> Paid:
     if booking.total == 0:
         paid = Paid(booking=law.pay_nothing(booking, now=desk.now))
         desk.ledger.move(Verb.PAY, booking, paid.booking, ask=ask, told=paid)
@@ -98,9 +124,9 @@ def _open(desk: Desk[Pay], ask: Pay, booking: Booking) -> Paid:
     assert ask.gateway is not None, "what can be paid has a gateway"
     assert ask.method is not None, "what can be paid is charged to something"
     until = desk.now + timedelta(seconds=PAYING_SECONDS)
-    pinned = law.begin_paying(booking, payment_id=str(ask.payment_id), method=ask.method, until=until, now=desk.now)
+    pinned = law.begin_paying(booking, payment_id=str(payment_id), method=ask.method, until=until, now=desk.now)
     payment = Payment(
-        id=ask.payment_id,
+        id=payment_id,
         booking_id=booking.id,
         event_id=booking.event_id,
         live=booking.live,

@@ -15,7 +15,7 @@ import msgspec
 
 from earmark.domain.journal import Key, Memory
 from earmark.domain.machine import State
-from earmark.domain.payment import first_payment_id_for
+from earmark.domain.payment import first_payment_id_for, was_denied
 from earmark.engine.asks import Replayed
 from earmark.engine.desk import TWIN_DELAY_SECONDS
 from earmark.engine.ports import Dossier
@@ -56,6 +56,8 @@ async def recall(store: Store, key: Key, *, within: float, key_seconds: float) -
     if about is not None and about.now - about.payment.created_at >= timedelta(seconds=key_seconds):
         # The key's time is over: only a payment that is still open is told of.
         about = about if about.booking.state is State.PAYING else None
+    if about is not None and was_denied(about.payment):
+        about = None
     return Recalled(
         busy=about is not None or key in opening.busy,
         about=about,
