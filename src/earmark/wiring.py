@@ -51,6 +51,8 @@ async def engine_for(settings: Settings, *, observer: Observer | None = None) ->
         ttl_seconds_default=settings.hold_ttl_seconds,
         life_seconds_max=settings.hold_life_seconds_max,
         per_buyer_max=settings.per_buyer_max,
+        declines_per_hold_max=settings.declines_per_hold_max or None,
+        declines_per_buyer_max=settings.declines_per_buyer_max or None,
         key_seconds=settings.idempotency_seconds,
     )
     return await open_engine(

@@ -230,6 +230,14 @@ async def payment_declined(w: World) -> httpx2.Response:
     return await w.pay(await w.held("A1"), "pm_card_insufficient_funds")
 
 
+async def too_many_declines(w: World) -> httpx2.Response:
+    booking = await w.held("A1", buyer="mallory")
+    for number in range(4):
+        key = {"Idempotency-Key": f"try-{number}"}
+        answer = await w.verb(booking, "pay", {"method": "pm_card_insufficient_funds"}, **key)
+    return answer
+
+
 async def gateway_unavailable(w: World) -> httpx2.Response:
     """A fault is injected: the shop's key at the gateway was revoked."""
 
@@ -357,6 +365,7 @@ PROVOKED: dict[str, Callable[[World], Awaitable[httpx2.Response]]] = {
         payment_in_progress,
         payment_used,
         payment_declined,
+        too_many_declines,
         gateway_unavailable,
         refund_refused,
         idempotency_in_progress,

@@ -107,6 +107,7 @@ STATUS: dict[str, HTTPStatus] = {
     "payment_in_progress": HTTPStatus.CONFLICT,
     "payment_used": HTTPStatus.CONFLICT,
     "payment_declined": HTTPStatus.PAYMENT_REQUIRED,
+    "too_many_declines": HTTPStatus.CONFLICT,
     "refund_refused": HTTPStatus.CONFLICT,
     "idempotency_in_progress": HTTPStatus.CONFLICT,
     "webhook_disabled": HTTPStatus.CONFLICT,
@@ -207,6 +208,12 @@ def _declined(facts: Mapping[str, Any]) -> str:
     return "Your payment was declined. Please try another way to pay."
 
 
+def _too_many_declines(facts: Mapping[str, Any]) -> str:
+    if facts["per"] == "hold":
+        return "Your payment was declined too often. This booking cannot be paid any more."
+    return "Your payments were declined too often. Please try again in an hour."
+
+
 def _none_available(asked: int, available: int) -> str:
     if available >= asked:
         return f"There are no {asked} seats side by side any more. Please choose fewer, or seats apart."
@@ -251,6 +258,7 @@ _DETAILS: dict[str, str | Callable[[Mapping[str, Any]], str]] = {
     "payment_in_progress": "Your payment is being processed. Please wait a moment.",
     "payment_used": "This payment belongs to another booking.",
     "payment_declined": _declined,
+    "too_many_declines": _too_many_declines,
     "refund_refused": "That is more than can be given back.",
     "idempotency_in_progress": "Your first request is still being processed. Please wait a moment.",
     "idempotency_mismatch": "This looks like a different request. Please start again.",

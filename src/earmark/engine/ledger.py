@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from earmark.domain.booking import Booking
+    from earmark.domain.declines import Payer
     from earmark.domain.event import Event
     from earmark.domain.ids import BookingId, EntryId, PaymentId, PoolRef, RefundId, SeatRef, TotalRef
     from earmark.domain.journal import Memory
@@ -59,6 +60,7 @@ class Ledger:
         self._reclaimed: dict[BookingId, Booking] = {}
         self._payments: dict[PaymentId, Payment] = {}
         self._payment_keys: list[PaymentKey] = []
+        self._payers: list[Payer] = []
         self._refunds: dict[RefundId, Refund] = {}
         self._entries: list[Entry] = []
         self.memories: dict[EntryId, Memory] = {}
@@ -149,6 +151,10 @@ class Ledger:
         )
         self._payment_keys.append(opened)
 
+    def count_try(self, payer: Payer) -> None:
+        """A buyer with one try more."""
+        self._payers.append(payer)
+
     def refund(self, refund: Refund) -> Refund:
         """A refund as it now is."""
         self._refunds[refund.id] = refund
@@ -197,6 +203,7 @@ class Ledger:
             moved=list(self._moved.values()),
             payments=list(self._payments.values()),
             payment_keys=self._payment_keys,
+            payers=self._payers,
             refunds=list(self._refunds.values()),
             totals={ref: units for ref, units in self.totals.items() if units},
             pools={ref: delta for ref, delta in self.pools.items() if delta != PoolDelta()},

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from earmark.domain import booking as law
+from earmark.domain import declines
 from earmark.domain.machine import State, Verb
 from earmark.domain.payment import (
     PAYING_SECONDS,
@@ -49,7 +50,7 @@ async def pay(transaction: Transaction, ask: Pay, *, ids: Ids, policy: Policy) -
     try:
         booking = find(desk, ask, bookings, verb=Verb.PAY)
         known = await _known(desk, ask, booking, policy=policy)
-        paid = known if isinstance(known, Paid) else _open(desk, ask, booking, payment_id=known)
+        paid = known if isinstance(known, Paid) else await _open(desk, ask, booking, payment_id=known, policy=policy)
     except Refusal as refusal:
         desk.refuse(ask, refusal)
     else:
@@ -114,7 +115,19 @@ def _refuse_another(opened: PaymentKey, ask: Pay, memo: Memo, *, over: bool) -> 
         raise IdempotencyMismatch
 
 
-def _open(desk: Desk[Pay], ask: Pay, booking: Booking, *, payment_id: PaymentId) -> Paid:
+async def _reserve_try(desk: Desk[Pay], booking: Booking, *, payment_id: PaymentId, policy: Policy) -> None:
+    """Count this payment before its gateway is asked: those that are opened at once wait for each other here."""
+    per_hold, per_buyer = policy.declines_per_hold_max, policy.declines_per_buyer_max
+    payer = await desk.transaction.lock_payer(declines.payer_of(booking)) if per_buyer is not None else None
+    if payer is None and per_hold is None:
+        return
+    payments = await desk.transaction.read_tries(booking.id, payer.tries.keys() if payer else ())
+    declines.check_hold(policy, booking, payments)
+    if payer is not None:
+        desk.ledger.count_try(declines.with_try(policy, payer, payments, payment_id=payment_id, now=desk.now))
+
+
+async def _open(desk: Desk[Pay], ask: Pay, booking: Booking, *, payment_id: PaymentId, policy: Policy) -> Paid:
     if booking.total == 0:
         paid = Paid(booking=law.pay_nothing(booking, now=desk.now))
         desk.ledger.move(Verb.PAY, booking, paid.booking, ask=ask, told=paid)
@@ -125,6 +138,7 @@ def _open(desk: Desk[Pay], ask: Pay, booking: Booking, *, payment_id: PaymentId)
     assert ask.method is not None, "what can be paid is charged to something"
     until = desk.now + timedelta(seconds=PAYING_SECONDS)
     pinned = law.begin_paying(booking, payment_id=str(payment_id), method=ask.method, until=until, now=desk.now)
+    await _reserve_try(desk, booking, payment_id=payment_id, policy=policy)
     payment = Payment(
         id=payment_id,
         booking_id=booking.id,

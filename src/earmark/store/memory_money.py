@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from earmark.domain.declines import Payer, PayerRef
 from earmark.domain.payment import EDGES, UNDECIDED, Payment, PaymentState, Refund, RefundState, is_past_cap
 from earmark.engine.ports import Dossier, Flaw
 from earmark.engine.watch import MoneyWatch
@@ -31,6 +32,7 @@ class MoneyTables:
         self.payments: dict[PaymentId, Payment] = {}
         self.refunds: dict[RefundId, Refund] = {}
         self.payment_keys: dict[Key, PaymentKey] = {}
+        self.payers: dict[PayerRef, Payer] = {}
         self.callbacks: dict[tuple[str, str], PaymentId] = {}
 
 
@@ -54,6 +56,15 @@ class MoneySteps:
     async def read_payment_key(self, key: Key) -> PaymentKey | None:
         """By key."""
         return self.tables.payment_keys.get(key)
+
+    async def lock_payer(self, ref: PayerRef) -> Payer:
+        """By buyer."""
+        return self.tables.payers.get(ref) or Payer(ref=ref)
+
+    async def read_tries(self, booking_id: BookingId, ids: Collection[PaymentId]) -> dict[PaymentId, Payment]:
+        """Over all payments."""
+        known = self.tables.payments
+        return {key: one for key, one in known.items() if key in ids or one.booking_id == booking_id}
 
     async def read_refunds(self, payment_id: PaymentId) -> list[Refund]:
         """In the order in which they were made."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 import msgspec
 
+from earmark.domain.declines import Payer, PayerRef
 from earmark.domain.ids import BookingId, PaymentId, RefundId
 from earmark.domain.journal import Key
 from earmark.domain.payment import PAYING_SECONDS_MAX, Payment, PaymentKey, PaymentState, Refund, RefundState
@@ -18,10 +19,9 @@ from earmark.store.sqlite import rows
 if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-    from datetime import datetime
-
 
 READ_SECONDS = 10.0
+_TRIES: Any = msgspec.json.Decoder(dict[UUID, datetime])
 
 
 def payment(row: sqlite3.Row) -> Payment:
@@ -59,6 +59,11 @@ def payment_key(row: sqlite3.Row) -> PaymentKey:
 def key_columns(k: PaymentKey) -> tuple[object, ...]:
     """For `write_payment_key`."""
     return (*k.key, k.request_hash, str(k.payment_id), rows.to_moment(k.opened_at))
+
+
+def payer_columns(p: Payer) -> tuple[object, ...]:
+    """For `write_payer`."""
+    return (*p.ref, rows.to_json(p.tries))
 
 
 def inserted(p: Payment) -> tuple[object, ...]:
@@ -111,6 +116,16 @@ class MoneySteps:
     async def read_payment_key(self, key: Key) -> PaymentKey | None:
         """By key."""
         return next(map(payment_key, self._fetch("read_payment_key", *key)), None)
+
+    async def lock_payer(self, ref: PayerRef) -> Payer:
+        """By buyer."""
+        found = self._fetch("read_payer", *ref)
+        return Payer(ref=ref, tries=_TRIES.decode(found[0]["tries"]) if found else {})
+
+    async def read_tries(self, booking_id: BookingId, ids: Collection[PaymentId]) -> dict[PaymentId, Payment]:
+        """By key."""
+        found = self._fetch("read_tries", str(booking_id), rows.to_json(sorted(map(str, ids))))
+        return {one.id: one for one in map(payment, found)}
 
     async def read_refunds(self, payment_id: PaymentId) -> list[Refund]:
         """Oldest first."""

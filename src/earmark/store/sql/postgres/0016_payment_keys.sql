@@ -10,3 +10,12 @@ CREATE TABLE payment_keys (
     opened_at    timestamptz NOT NULL,
     PRIMARY KEY (caller, key)
 );
+
+-- Which payments a buyer opened lately, by id with the time: how often a buyer is declined is counted among these. The row is
+-- locked by the transaction that opens a payment, so that payments which are opened at once count each other.
+CREATE TABLE payers (
+    live  boolean NOT NULL,
+    buyer text COLLATE "C" NOT NULL,
+    tries jsonb NOT NULL,
+    PRIMARY KEY (live, buyer)
+);

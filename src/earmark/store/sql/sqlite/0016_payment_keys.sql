@@ -9,3 +9,12 @@ CREATE TABLE payment_keys (
     opened_at    integer NOT NULL,
     PRIMARY KEY (caller, key)
 ) WITHOUT ROWID;
+
+-- Which payments a buyer opened lately, by id with the time: how often a buyer is declined is counted among these. The row is
+-- locked by the transaction that opens a payment, so that payments which are opened at once count each other.
+CREATE TABLE payers (
+    live  integer NOT NULL,
+    buyer text NOT NULL,
+    tries text NOT NULL,
+    PRIMARY KEY (live, buyer)
+) WITHOUT ROWID;
