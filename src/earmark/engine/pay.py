@@ -85,6 +85,8 @@ async def _known(desk: Desk[Pay], ask: Pay, booking: Booking, *, policy: Policy)
         own = opened.payment_id if opened.request_hash == ask.memo.request_hash else own
     open_one = payment_id_of(booking.payment_id) if booking.payment_id and booking.state is State.PAYING else None
     found = await desk.transaction.lock_payments({one for one in (own, ask.first_payment_id, open_one) if one})
+    if own in found and found[own].booking_id != booking.id:
+        raise IdempotencyMismatch
     payment = found.get(own) or _opened_first(desk, ask, booking, found, policy=policy)
     while payment is not None and was_denied(payment):
         own = next_payment_id(payment.id)
