@@ -175,6 +175,23 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         About("how many seats and units one buyer may have of an event that does not say", least=1, most=100_000),
     ] = None
 
+    declines_per_hold_max: Annotated[
+        int,
+        About(
+            "how often payments for one hold may be declined before no gateway is asked; 0 is no limit",
+            least=0,
+            most=100,
+        ),
+    ] = 3
+    declines_per_buyer_max: Annotated[
+        int,
+        About(
+            "the same for one buyer within an hour, over all holds; payments that are open count, too; 0 is no limit",
+            least=0,
+            most=100,
+        ),
+    ] = 5
+
     hold_ttl_seconds: Annotated[
         int, About("how long a hold lives when neither the request nor the event says", least=1, most=3600)
     ] = 600
@@ -299,6 +316,15 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             most=60,
         ),
     ] = 10.0
+
+    capture: Annotated[
+        str,
+        About(
+            "when money is taken where a request of the shop does not say: `manual` (set aside, and taken once the "
+            "booking is certain) or `automatic` (at once, for ways to pay that cannot set money aside; such a payment "
+            "keeps its seats until its gateway decides)"
+        ),
+    ] = "manual"
 
     log: Annotated[
         str,

@@ -240,6 +240,19 @@ class PaymentDeclined(Refusal):
 
 
 @dataclass(kw_only=True, eq=False)
+class TooManyDeclines(Refusal):
+    """This hold, or this buyer within an hour, was declined as often as is allowed; no gateway was asked."""
+
+    code = "too_many_declines"
+    per: str
+    """`hold` or `buyer`."""
+    limit: int
+    retry_in: float | None = None
+    """In how many seconds the buyer may try again; None where the hold may not be paid any more."""
+    transient: bool = False
+
+
+@dataclass(kw_only=True, eq=False)
 class RefundRefused(Refusal):
     """Less than that is left to refund."""
 
@@ -310,6 +323,14 @@ class OutcomeUnknown(Outage):
     """The store did not say whether the change was kept."""
 
     code = "outcome_unknown"
+
+
+@dataclass(kw_only=True, eq=False)
+class GatewayUnavailable(Outage):
+    """The gateway refuses this shop, for a reason that only the shop can mend; no money was asked for."""
+
+    code = "gateway_unavailable"
+    gateway: str
 
 
 @dataclass(kw_only=True, eq=False)

@@ -21,6 +21,7 @@ import msgspec
 from earmark import wiring
 from earmark.domain.ids import Buyer, EventId, SeatId
 from earmark.domain.journal import Key
+from earmark.domain.payment import PaymentState
 from earmark.engine.asks import Actor, Confirm, Decided, Extend, Memo, Release
 from earmark.engine.ports import BookingFilter
 from earmark.engine.till import Till
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 
     from earmark.domain import booking as law
     from earmark.domain.event import Event
+    from earmark.domain.ids import BookingId
     from earmark.engine.asks import Answer, Paid
     from earmark.engine.engine import Engine
     from earmark.engine.gateway import Gateway
@@ -225,18 +227,21 @@ class Earmark:
         *,
         method: str | None = None,
         gateway: str | None = None,
-        capture: Literal["manual", "automatic"] = "manual",
+        capture: Literal["manual", "automatic"] | None = None,
         return_url: str | None = None,
         key: str | None = None,
     ) -> values.Paid:
         """Pay for a hold at a gateway. Sold if the booking is `confirmed`; while it is `paying`, ask again later.
 
         Where there is nothing to pay, no `method` and no gateway is needed.
+
+        Without a `key`, the same call again is the same payment for a day, also after a crash; after a decline it is
+        another try.
         """
         said = fields.said(method=method, gateway=gateway, capture=capture, return_url=return_url)
         body, own = bodies.read(bodies.PayBody, said), asking.booking_id_of(str(booking_id))
-        common = self._common(f"pay {own}", said, key or self.engine.ids.entry_id().hex, _paid)
-        terms = self.till.terms(body.gateway, method=body.method, live=self._actor.live)
+        common = self._common(f"pay {own}", said, key or await self._pay_key(own, said), _paid)
+        terms = self.till.terms(self._actor, method=body.method, gateway=body.gateway, capture=body.capture)
         ask = asking.pay(body, booking_id=own, terms=terms, **common)
         return _answer(await self.till.pay(ask), _paid, values.Paid)
 
@@ -285,10 +290,15 @@ class Earmark:
     async def refund(
         self, booking_id: str | UUID, *, amount: int, reason: str | None = None, key: str | None = None
     ) -> values.Paid:
-        """Money back for a sale, all of it or a part, without a change to what was sold."""
+        """Money back for a sale, all of it or a part, without a change to what was sold.
+
+        Without a `key`, the same amount for the same reason is the same refund for a day, also after a crash: a program
+        that does not know whether its call was heard calls again, and gives nothing back twice. For another refund that
+        looks the same, give a key.
+        """
         said = fields.said(amount=amount, reason=reason)
         body, own = bodies.read(bodies.RefundBody, said), asking.booking_id_of(str(booking_id))
-        common = self._common(f"refund {own}", said, key or self.engine.ids.entry_id().hex, wording.paid_value)
+        common = self._common(f"refund {own}", said, key or f"refund:{own}:{_digest(said)}", wording.paid_value)
         ask = asking.refund(body, booking_id=own, ids=self.engine.ids, **common)
         return _answer(await self.till.refund(ask), wording.paid_value, values.Paid)
 
@@ -316,6 +326,16 @@ class Earmark:
             raise BookingUnknown(booking_id=str(booking_id))
         return now, booking
 
+    async def _pay_key(self, booking_id: BookingId, said: fields.Fields) -> str:
+        """The key of a payment whose caller gave none, which a repeat of the call makes again."""
+        _, booking = await self.engine.store.read_booking(booking_id)
+        if booking is None or not booking.is_live:
+            # There is nothing to repeat: a sale that was undone is not told of as if it stood.
+            return self.engine.ids.entry_id().hex
+        payments = await self.engine.store.list_payments(booking_id)
+        declined = sum(payment.state is PaymentState.FAILED for payment, _ in payments)
+        return f"pay:{booking_id}:{declined}:{_digest(said)}"
+
     def _common(
         self, what: str, said: fields.Fields, key: str | None, word: Callable[[Any, datetime], Any]
     ) -> asking.Common:
@@ -342,6 +362,10 @@ def _answer(answer: Answer, word: Callable[[Any, datetime], T], kind: type[T]) -
         return msgspec.json.decode(memory.body, type=kind)
     assert isinstance(answer, Decided), "what is replayed is remembered"
     return word(answer.value, answer.now)
+
+
+def _digest(said: fields.Fields) -> str:
+    return hashlib.sha256(fields.encode(said)).hexdigest()[:32]
 
 
 def _event(event: Event, _: datetime) -> values.Event:

@@ -12,6 +12,7 @@ from urllib.parse import unquote, urlsplit
 import msgspec
 
 from earmark.clock import SystemClock
+from earmark.domain.payment import Capture
 from earmark.domain.policy import Policy
 from earmark.engine.engine import Engine
 from earmark.errors import SetupError
@@ -50,6 +51,9 @@ async def engine_for(settings: Settings, *, observer: Observer | None = None) ->
         ttl_seconds_default=settings.hold_ttl_seconds,
         life_seconds_max=settings.hold_life_seconds_max,
         per_buyer_max=settings.per_buyer_max,
+        declines_per_hold_max=settings.declines_per_hold_max or None,
+        declines_per_buyer_max=settings.declines_per_buyer_max or None,
+        key_seconds=settings.idempotency_seconds,
     )
     return await open_engine(
         settings.database_url,
@@ -111,6 +115,15 @@ def open_sandbox(
 def open_gateways(settings: Settings, accounts: Accounts | None = None) -> dict[str, Gateway]:
     """Who takes the money of live events, as far as it is set up. The balance gateway needs the store's accounts."""
     return _open_stripe(settings) | (_open_balance(accounts) if settings.balance and accounts is not None else {})
+
+
+def capture_for(settings: Settings) -> Capture:
+    """When money is taken, where a request of the shop does not say."""
+    try:
+        return Capture(settings.capture)
+    except ValueError:
+        problem = f"EARMARK_CAPTURE is one of {', '.join(Capture)}, not {settings.capture!r}."
+        raise SetupError(problem=problem) from None
 
 
 def _open_balance(accounts: Accounts) -> dict[str, Gateway]:

@@ -6,6 +6,7 @@ import copy
 import re
 import time
 from typing import TYPE_CHECKING, Any
+from unittest.mock import AsyncMock
 from uuid import UUID
 
 import httpx2
@@ -22,6 +23,7 @@ from earmark.api.events import draw
 from earmark.api.metrics import Metrics
 from earmark.engine.beats import Process, Pulse
 from earmark.engine.engine import Engine
+from earmark.engine.gateway import GatewayDenied
 from earmark.engine.till import Till
 from earmark.locks import LockBusy, Locks
 from earmark.locks.prometheus import register
@@ -77,6 +79,7 @@ GROWS: dict[str, dict[str, float]] = {
     },
     "EarmarkLocksHeldTooLong": {"earmark_lock_held_seconds_count": 1},
     "EarmarkLocksLost": {"earmark_lock_lost_total": 1},
+    "EarmarkGatewayDenies": {"earmark_gateway_calls_total gateway=stripe call=authorise outcome=denied": 1},
     "EarmarkIdempotencyMismatches": {"earmark_idempotency_total outcome=mismatch": 11},
 }
 STANDS: dict[str, dict[str, float]] = {
@@ -196,9 +199,11 @@ async def test_a_worker_that_is_gone_is_missed_on_the_page_of_a_server_beside_it
 
 @pytest.fixture
 async def traffic(
-    house: House, postgres_store: PostgresStore, ids: Uuid7Ids, clock: MovableClock
+    house: House, postgres_store: PostgresStore, ids: Uuid7Ids, clock: MovableClock, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[Page]:
-    """The page of a server on real PostgreSQL and real Redis, after some calls."""
+    """The page of a server on real PostgreSQL and real Redis, after some calls; its gateway refuses the shop."""
+    gateways = open_sandbox(clock)
+    monkeypatch.setattr(gateways["sandbox"], "authorise", AsyncMock(side_effect=GatewayDenied("not_permitted")))
     try:
         valkey = start_valkey()
     except ServerUnavailable as reason:
@@ -213,7 +218,7 @@ async def traffic(
             clock=clock,
             guests=True,
             availability=Availability(engine, clock=clock, word=draw),
-            till=Till(engine, open_sandbox(clock)),
+            till=Till(engine, gateways),
             locks=locks,
         )
         house.metrics.tally.acted("sweeper", "ok")
@@ -223,7 +228,10 @@ async def traffic(
             body: dict[str, Any] = {"id": "play", "name": "A play", "currency": "EUR"}
             await client.post("/v1/events", json=body | {"layout": {"rows": 1, "seats_per_row": 2, "price": 1}})
             for seat in ("A1", "A1"):
-                await client.post("/v1/bookings", json={"event_id": "play", "buyer": "ann", "seats": [seat]})
+                held = await client.post("/v1/bookings", json={"event_id": "play", "buyer": "ann", "seats": [seat]})
+                if held.is_success:
+                    body, headers = {"method": "pm_card_visa"}, {"Idempotency-Key": "one"}
+                    await client.post(f"/v1/bookings/{held.json()['id']}/pay", json=body, headers=headers)
             yield read((await client.get("/metrics")).text)
         await admission.close()
         await locks.close()

@@ -16,7 +16,7 @@ from earmark.api import problems
 from earmark.clock import MovableClock
 from earmark.domain.payment import Standing
 from earmark.engine.batch import Batcher
-from earmark.engine.gateway import Report
+from earmark.engine.gateway import GatewayDenied, Report
 from earmark.errors import UNTOLD, EarmarkError
 from earmark.store.memory import MemoryStore
 
@@ -230,6 +230,24 @@ async def payment_declined(w: World) -> httpx2.Response:
     return await w.pay(await w.held("A1"), "pm_card_insufficient_funds")
 
 
+async def too_many_declines(w: World) -> httpx2.Response:
+    booking = await w.held("A1", buyer="mallory")
+    for number in range(4):
+        key = {"Idempotency-Key": f"try-{number}"}
+        answer = await w.verb(booking, "pay", {"method": "pm_card_insufficient_funds"}, **key)
+    return answer
+
+
+async def gateway_unavailable(w: World) -> httpx2.Response:
+    """A fault is injected: the shop's key at the gateway was revoked."""
+
+    async def denies(_: object) -> NoReturn:
+        raise GatewayDenied("not_permitted", "Expired API key")
+
+    w.patch.setattr(w.house.till.gateways["sandbox"], "authorise", denies)
+    return await w.pay(await w.held("A1"))
+
+
 async def refund_refused(w: World) -> httpx2.Response:
     booking = await w.held("A1")
     assert (await w.pay(booking)).status_code == 200
@@ -347,6 +365,8 @@ PROVOKED: dict[str, Callable[[World], Awaitable[httpx2.Response]]] = {
         payment_in_progress,
         payment_used,
         payment_declined,
+        too_many_declines,
+        gateway_unavailable,
         refund_refused,
         idempotency_in_progress,
         booking_expired,

@@ -7,11 +7,13 @@ them, that must be said in `OWN_AFFAIRS`.
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+from uuid import UUID
 
 import pytest
 
 from earmark.api.identity import Identity, Principal, new_guest
-from earmark.domain.ids import Buyer
+from earmark.domain.ids import BookingId, Buyer
+from earmark.domain.journal import Key
 from earmark.domain.key import Scope
 from earmark.domain.payment import payment_id_for
 from earmark.engine.asks import Actor
@@ -204,13 +206,14 @@ async def test_the_control_the_victim_is_told(world: World) -> None:
 
 
 def test_no_two_callers_share_a_payment() -> None:
-    """A payment's id is made of caller and key: live or test, a buyer or a key, each has its own."""
+    """A payment's id is made of caller, key and booking: live or test, a buyer or a key, each has its own."""
     names = ("ann", "ann (test)", "test:ann", "test:buyer:ann", "buyer:ann")
     actors = [
         Actor(name=f"{who}:{name}", live=live) for who in ("buyer", "key") for name in names for live in (True, False)
     ]
     callers = [Principal(actor=actor, scopes=frozenset(), issuer="k").caller for actor in actors]
-    assert len({payment_id_for(caller, "k") for caller in callers}) == len(actors)
+    booking_id = BookingId(UUID(int=1))
+    assert len({payment_id_for(Key(caller, "k"), booking_id) for caller in callers}) == len(actors)
 
 
 async def test_a_revoked_key_is_nobody_within_a_second_and_its_tokens_with_it(world: World) -> None:

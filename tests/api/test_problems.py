@@ -30,6 +30,7 @@ FACTS = {
     "expires_at": "2030-01-01T00:00:00Z",
     "state": "released",
     "payment_id": "p",
+    "gateway": "stripe",
     "key": "event:{opera}:seat:A1",
     "webhook_id": "w",
     "delivery_id": "d",

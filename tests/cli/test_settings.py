@@ -155,6 +155,7 @@ async def test_every_agent_is_set_as_the_settings_say(clock: MovableClock) -> No
     await made.close()
     assert heart_for(settings, MemoryStore(clock=clock))._interval_seconds == 6.0
     assert Till(engine, {}, seconds=settings.gateway_answer_seconds)._seconds == 10.0
+    assert wiring.capture_for(settings) == "manual"
     await engine.close()
 
 

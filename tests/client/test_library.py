@@ -9,6 +9,7 @@ import pytest
 
 from earmark import Earmark, NewSeat, OnDecline, State
 from earmark.errors import (
+    BookingResolved,
     BookingUnknown,
     EarmarkError,
     EventUnknown,
@@ -215,3 +216,45 @@ async def test_lists_go_on_past_a_page(clock: MovableClock) -> None:
             await shop.hold("e0000", buyer="alice", pools={"GA": 1})
         assert [event.id async for event in shop.events()] == [f"e{number:04}" for number in range(count)]
         assert len([one async for one in shop.bookings(buyer="alice")]) == count
+
+
+async def test_pay_without_a_key_is_found_again_after_a_crash(url: str, clock: MovableClock) -> None:
+    """The program died after the payment was opened: the same call again is the same payment, and one charge."""
+    async with Earmark.open(url, clock=clock, live=False) as shop:
+        await shop.create("late", name="A late play", currency="EUR", seats={"A1": 4500})
+        held = await shop.hold("late", buyer="alice", seats=["A1"])
+        first = await shop.pay(held.id, method=CARD)
+        again = await shop.pay(held.id, method=CARD)
+        assert (first.state, again) == (State.CONFIRMED, first)
+        assert len(await shop.payments(held.id)) == 1
+
+
+async def test_pay_without_a_key_tries_again_after_a_decline(shop: Earmark) -> None:
+    """Another card, or the same one once more: each is a try of its own."""
+    held = await shop.hold("play", buyer="alice", seats=["A1"])
+    for number in (1, 2):
+        with pytest.raises(PaymentDeclined):
+            await shop.pay(held.id, method=DECLINED)
+        assert len(await shop.payments(held.id)) == number
+    assert (await shop.pay(held.id, method=CARD)).state is State.CONFIRMED
+
+
+async def test_pay_without_a_key_of_what_is_cancelled_is_refused(shop: Earmark) -> None:
+    """It is no repeat of the payment that the sale was made with."""
+    held = await shop.hold("play", buyer="alice", seats=["A1"])
+    await shop.pay(held.id, method=CARD)
+    await shop.cancel(held.id)
+    with pytest.raises(BookingResolved):
+        await shop.pay(held.id, method=CARD)
+
+
+async def test_refund_without_a_key_is_made_once(shop: Earmark) -> None:
+    """The same amount for the same reason is the same refund; another amount, reason or key is another."""
+    held = await shop.hold("play", buyer="alice", seats=["A1"])
+    await shop.pay(held.id, method=CARD)
+    first, again = [await shop.refund(held.id, amount=300) for _ in range(2)]
+    assert again == first
+    for how in ({"amount": 200}, {"amount": 300, "reason": "rain"}, {"amount": 300, "key": "once-more"}):
+        await shop.refund(held.id, **how)
+    [payment] = await shop.payments(held.id)
+    assert payment.refunding == 300 + 200 + 300 + 300

@@ -15,7 +15,7 @@ from tests.listening import listening
 
 from earmark.clock import MovableClock
 from earmark.domain.payment import PAYING_SECONDS_MAX, Standing
-from earmark.engine.gateway import GatewayRefused, GatewaySilent, RefundStanding
+from earmark.engine.gateway import GatewayDenied, GatewayRefused, GatewaySilent, RefundStanding
 from earmark.payments import stripe as stripe_gateway
 from earmark.payments.sandbox.faults import Fault
 from earmark.payments.sandbox.model import Refused, Status
@@ -259,7 +259,7 @@ async def test_a_key_that_is_not_known_is_refused(shop: Shop) -> None:
     """Whoever took the key away did not charge anybody."""
     url, secret = shop.sandbox.base_url, shop.sandbox.secret
     stranger = StripeGateway("sk_test_somebody_else", webhook_secret=secret, url=url)
-    with pytest.raises(GatewayRefused) as refused:
+    with pytest.raises(GatewayDenied) as refused:
         await stranger.authorise(order_in(shop))
     assert refused.value.code == "not_permitted"
     await stranger.close()

@@ -16,7 +16,7 @@ from requests.structures import CaseInsensitiveDict
 
 from earmark.clock import MovableClock
 from earmark.domain.payment import Standing
-from earmark.engine.gateway import CallbackRefused, GatewayRefused, GatewaySilent, RefundStanding
+from earmark.engine.gateway import CallbackRefused, GatewayDenied, GatewayRefused, GatewaySilent, RefundStanding
 from earmark.errors import SetupError
 from earmark.payments import stripe_words as words
 from earmark.payments.sandbox import signature
@@ -143,6 +143,27 @@ async def test_what_stripe_will_not_do_is_refused(gateway: StripeGateway, order:
             await call()
         assert refused.value.code == code, name
         assert len({(one.method, one.path_url) for one in canned.asked}) == len(canned.asked)
+
+
+FAULTS_OF_THE_SHOP = {
+    "a key that was revoked": (401, problem("invalid_request_error", "api_key_expired")),
+    "a key that may not": (403, problem("invalid_request_error")),
+    "a method that is not switched on": (400, problem("invalid_request_error", "payment_method_unactivated")),
+    "an account that takes no live charges": (400, problem("invalid_request_error", "testmode_charges_only")),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS_OF_THE_SHOP)
+async def test_what_only_the_shop_can_mend_is_denied(gateway: StripeGateway, order: Order, fault: str) -> None:
+    """Another word than for what a buyer can mend: a token that Stripe does not know is refused and not denied."""
+    new = msgspec.structs.replace(order, gateway_id=None)
+    answer(gateway, *FAULTS_OF_THE_SHOP[fault])
+    with pytest.raises(GatewayDenied):
+        await gateway.authorise(new)
+    answer(gateway, 404, problem("invalid_request_error", "resource_missing"))
+    with pytest.raises(GatewayRefused) as refused:
+        await gateway.authorise(new)
+    assert not isinstance(refused.value, GatewayDenied)
 
 
 async def test_a_decline_without_a_payment_is_a_decline(gateway: StripeGateway, order: Order) -> None:

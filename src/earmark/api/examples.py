@@ -311,6 +311,8 @@ REFUSALS: dict[str, EarmarkError] = {
         errors.BookingNotConfirmed(state="held"),
         errors.PaymentInProgress(),
         errors.PaymentUsed(payment_id="till-1-0001"),
+        errors.TooManyDeclines(per="hold", limit=3),
+        errors.GatewayUnavailable(gateway="stripe"),
         errors.PaymentDeclined(state="held", expires_in=412.5, why="insufficient_funds"),
         errors.RefundRefused(available=4500, asked=5000),
         errors.IdempotencyInProgress(),

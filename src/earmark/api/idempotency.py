@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -10,12 +11,21 @@ from msgspec import Struct
 
 from earmark.api.door import Call, Reply, Visit, say
 from earmark.api.identity import Scope
+from earmark.api.payments import word
 from earmark.api.webhook_words import webhook_answer
 from earmark.domain.journal import Key
+from earmark.domain.machine import State
+from earmark.engine.asks import Memo, Paid, Pay
+from earmark.engine.pay import has_answer
 from earmark.words.asking import check_key
+from earmark.words.wording import is_under_way
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
+    from earmark.engine.replay import Recalled
     from earmark.engine.webhooks import Deed
+    from earmark.words.asking import Common
 
 
 class Progress(StrEnum):
@@ -49,18 +59,49 @@ async def recall(visit: Visit) -> Reply:
         deed = await visit.engine.store.webhooks.recall(Key(visit.principal.caller, text))
         if deed is not None:
             return say(await _done(visit, deed), headers=headers)
-    if found.memory is None:
+    booking_id = str(found.about.booking.id) if found.about else None
+    said = await _end_of_payment(visit, Key(visit.principal.caller, text), found)
+    if said is None:
         state = Progress.IN_PROGRESS if found.busy else Progress.UNKNOWN
-        booking_id = str(found.booking_id) if found.booking_id else None
         return say(ProgressAnswer(key=text, state=state, booking_id=booking_id), headers=headers)
+    status, body = said
     told = ProgressAnswer(
         key=text,
         state=Progress.DONE,
-        status=found.memory.status,
-        booking_id=_booking_id(found.memory.body),
-        answer=msgspec.Raw(found.memory.body),
+        status=status,
+        booking_id=booking_id or _booking_id(body),
+        answer=msgspec.Raw(body),
     )
     return say(told, headers=headers)
+
+
+async def _end_of_payment(visit: Visit, key: Key, found: Recalled) -> tuple[int, bytes] | None:
+    """The status and the body of the answer; None while there is none.
+
+    A payment may have ended by a callback or a worker, which word no answers. Then it is worded here, and remembered
+    where the same request would be answered with the same words for a day.
+    """
+    if found.memory is not None:
+        return found.memory.status, found.memory.body
+    if found.about is None:
+        return None
+    about, now = found.about, found.about.now
+    render = partial(_render, notes=visit.principal.actor.buyer is None)
+    if about.booking.state is State.PAYING or is_under_way(Paid(booking=about.booking, payment=about.payment)):
+        return None
+    if found.request_hash is not None and has_answer(about.booking, about.payment):
+        memo = Memo(key=key, request_hash=found.request_hash, render=render)
+        common: Common = {"actor": visit.principal.actor, "entry_id": visit.engine.ids.entry_id(), "memo": memo}
+        ask = Pay(**common, booking_id=about.booking.id, payment_id=about.payment.id)
+        answer = await visit.engine.conclude(ask)
+        assert answer.memory is not None, "what is concluded is remembered"
+        return answer.memory.status, answer.memory.body
+    return render(Paid(booking=about.booking, payment=about.payment), now)
+
+
+def _render(paid: Paid, now: datetime, *, notes: bool) -> tuple[int, bytes]:
+    said = word(paid, now, notes=notes)
+    return int(said.status), said.body
 
 
 async def _done(visit: Visit, deed: Deed) -> ProgressAnswer:

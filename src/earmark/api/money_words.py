@@ -6,7 +6,6 @@ from msgspec import Struct
 
 from earmark.words import bodies, values, wording
 
-Capture = bodies.Capture
 PayBody = bodies.PayBody
 RefundBody = bodies.RefundBody
 

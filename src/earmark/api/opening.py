@@ -25,7 +25,7 @@ from earmark.publish.stream import Hub
 from earmark.publish.targets import Targets
 from earmark.tracing import open_tracing
 from earmark.version import __version__
-from earmark.wiring import engine_for, lock_addresses, open_gateways, open_locks, open_sandbox, telling
+from earmark.wiring import capture_for, engine_for, lock_addresses, open_gateways, open_locks, open_sandbox, telling
 from earmark.workers.courier import courier_for
 from earmark.workers.crew import crew_for, heart_for
 from earmark.workers.watchman import watchmen_for
@@ -61,7 +61,8 @@ async def opened(settings: Settings) -> AsyncIterator[Opened]:
     gateways = open_sandbox(secret=settings.sandbox_secret, url=sandbox_url(settings))
     gateways |= open_gateways(settings, engine.store.accounts)
     # Whoever asks for little time is told that the gateway still decides, rather than nothing.
-    till = Till(engine, gateways, seconds=min(settings.gateway_answer_seconds, settings.request_seconds_max / 2))
+    seconds = min(settings.gateway_answer_seconds, settings.request_seconds_max / 2)
+    till = Till(engine, gateways, seconds=seconds, capture=capture_for(settings))
     feed = Feed()
     hub = _hub(settings, engine, feed)
     house = _house(settings, engine, metrics=metrics, till=till, hub=hub, tracing=tracing)

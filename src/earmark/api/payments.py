@@ -31,15 +31,15 @@ log = logs.get()
 
 async def pay(visit: Visit, body: money_words.PayBody) -> Reply:
     """Open a payment for a hold, and see it through."""
-    actor = visit.principal.actor
-    word = partial(_word, notes=actor.buyer is None)
-    common = _common(visit, visit.memo_of(word))
-    terms = visit.house.till.terms(body.gateway, method=body.method, live=actor.live)
-    answer = await visit.house.till.pay(asking.pay(body, booking_id=booking_id(visit), terms=terms, **common))
+    actor, till = visit.principal.actor, visit.house.till
+    worded = partial(word, notes=actor.buyer is None)
+    common = _common(visit, visit.memo_of(worded))
+    terms = till.terms(actor, method=body.method, gateway=body.gateway, capture=body.capture)
+    answer = await till.pay(asking.pay(body, booking_id=booking_id(visit), terms=terms, **common))
     if told := again(answer):
         return told
     assert isinstance(answer, Decided), "what is replayed is remembered"
-    return word(answer.value, answer.now)
+    return worded(answer.value, answer.now)
 
 
 async def refund(visit: Visit, body: money_words.RefundBody) -> Reply:
@@ -79,7 +79,7 @@ async def callback(visit: Visit) -> Reply:
     return say(money_words.CallbackAnswer(received=True))
 
 
-def _word(paid: Paid, now: datetime, *, notes: bool) -> Reply:
+def word(paid: Paid, now: datetime, *, notes: bool) -> Reply:
     """200 sold, 202 under way, 402 declined; else what became of the booking instead."""
     if refused := wording.refused_payment(paid, now):
         problem = problems.describe(refused)
@@ -107,7 +107,7 @@ CALLS = (
         handler=pay,
         body=money_words.PayBody,
         answer=money_words.PaidAnswer,
-        refusals=(*_ON_BOOKING, "payment_declined"),
+        refusals=(*_ON_BOOKING, "payment_declined", "too_many_declines", "gateway_unavailable"),
         idempotent=True,
         keyed=True,
         also=(HTTPStatus.ACCEPTED,),

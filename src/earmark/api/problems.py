@@ -107,6 +107,7 @@ STATUS: dict[str, HTTPStatus] = {
     "payment_in_progress": HTTPStatus.CONFLICT,
     "payment_used": HTTPStatus.CONFLICT,
     "payment_declined": HTTPStatus.PAYMENT_REQUIRED,
+    "too_many_declines": HTTPStatus.CONFLICT,
     "refund_refused": HTTPStatus.CONFLICT,
     "idempotency_in_progress": HTTPStatus.CONFLICT,
     "webhook_disabled": HTTPStatus.CONFLICT,
@@ -122,6 +123,7 @@ STATUS: dict[str, HTTPStatus] = {
     "too_many_requests": HTTPStatus.TOO_MANY_REQUESTS,
     "overloaded": HTTPStatus.SERVICE_UNAVAILABLE,
     "outcome_unknown": HTTPStatus.SERVICE_UNAVAILABLE,
+    "gateway_unavailable": HTTPStatus.SERVICE_UNAVAILABLE,
     "unavailable": HTTPStatus.SERVICE_UNAVAILABLE,
     "stopping": HTTPStatus.SERVICE_UNAVAILABLE,
     "setup": HTTPStatus.SERVICE_UNAVAILABLE,
@@ -219,6 +221,12 @@ def _declined(facts: Mapping[str, Any]) -> str:
     return "Your payment was declined. Please try another way to pay."
 
 
+def _too_many_declines(facts: Mapping[str, Any]) -> str:
+    if facts["per"] == "hold":
+        return "Your payment was declined too often. This booking cannot be paid any more."
+    return "Your payments were declined too often. Please try again in an hour."
+
+
 def _none_available(asked: int, available: int) -> str:
     if available >= asked:
         return f"There are no {asked} seats side by side any more. Please choose fewer, or seats apart."
@@ -263,6 +271,7 @@ _DETAILS: dict[str, str | Callable[[Mapping[str, Any]], str]] = {
     "payment_in_progress": "Your payment is being processed. Please wait a moment.",
     "payment_used": "This payment belongs to another booking.",
     "payment_declined": _declined,
+    "too_many_declines": _too_many_declines,
     "refund_refused": "That is more than can be given back.",
     "idempotency_in_progress": "Your first request is still being processed. Please wait a moment.",
     "idempotency_mismatch": "This looks like a different request. Please start again.",
@@ -275,6 +284,7 @@ _DETAILS: dict[str, str | Callable[[Mapping[str, Any]], str]] = {
     "too_many_requests": "That was a little too fast. Please try again in a moment.",
     "overloaded": "We could not get to this in time, and nothing was booked. Please try again in a moment.",
     "outcome_unknown": "We could not tell whether this went through. Ask again with the same key, and you will know.",
+    "gateway_unavailable": "We cannot take payments at this moment, and you were not charged. Please try again soon.",
     "unavailable": "We cannot take bookings at this moment. Please try again soon.",
     "stopping": "This server is about to stop. Please try again in a moment.",
     "setup": "This shop is not set up completely yet.",

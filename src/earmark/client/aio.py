@@ -173,7 +173,7 @@ class AsyncClient:
         *,
         method: str | None = None,
         gateway: str | None = None,
-        capture: Literal["manual", "automatic"] = "manual",
+        capture: Literal["manual", "automatic"] | None = None,
         return_url: str | None = None,
         key: str | None = None,
     ) -> values.Paid:

@@ -171,7 +171,7 @@ class Client:
         *,
         method: str | None = None,
         gateway: str | None = None,
-        capture: Literal["manual", "automatic"] = "manual",
+        capture: Literal["manual", "automatic"] | None = None,
         return_url: str | None = None,
         key: str | None = None,
     ) -> values.Paid:

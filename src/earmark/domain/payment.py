@@ -23,6 +23,7 @@ from uuid import UUID, uuid5
 import msgspec
 
 from earmark.domain.ids import BookingId, EventId, PaymentId, RefundId
+from earmark.domain.journal import Key
 from earmark.errors import InvalidRequest, RefundRefused
 
 PAYING_SECONDS = 900
@@ -39,6 +40,8 @@ WAIT_SECONDS_MIN = 2
 WAIT_SECONDS_MAX = 300
 DISPUTED = "disputed"
 """The code of a payment whose buyer has asked their bank for the money back."""
+GATEWAY_UNAVAILABLE = "gateway_unavailable"
+"""The code of a payment whose first call the gateway refused for the shop's own fault: nobody was declined."""
 ALL_BY_HAND = "refunded_by_hand"
 """The code of a payment that a person has given back whole."""
 
@@ -61,6 +64,15 @@ class PaymentState(StrEnum):
     FAILED = "failed"
     NEEDS_ATTENTION = "needs_attention"
     SETTLED = "settled"
+
+
+class Capture(StrEnum):
+    """When the money is taken: the shop's choice, for only the gateway's own word ends an automatic payment."""
+
+    MANUAL = "manual"
+    """Set aside first, and taken once the booking is certain."""
+    AUTOMATIC = "automatic"
+    """At once, for ways to pay that cannot set money aside."""
 
 
 class SettledAs(StrEnum):
@@ -162,6 +174,19 @@ class Refund(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     state: RefundState = RefundState.PENDING
     gateway_id: str | None = None
     code: str | None = None
+
+
+class PaymentKey(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """Which payment an idempotency key opened, and by which request. Recorded with the payment."""
+
+    key: Key
+    request_hash: bytes
+    payment_id: PaymentId
+    opened_at: datetime
+
+    def is_over(self, *, now: datetime, seconds: float) -> bool:
+        """Whether the key may be used for another request by now."""
+        return now - self.opened_at >= timedelta(seconds=seconds)
 
 
 _NO = dict.fromkeys((Standing.DECLINED, Standing.VOIDED), PaymentState.FAILED)
@@ -317,6 +342,11 @@ def has_work(payment: Payment) -> bool:
     return payment.state in UNDECIDED | {PaymentState.AUTHORISED, PaymentState.VOIDING} or payment.owes
 
 
+def was_denied(payment: Payment) -> bool:
+    """Whether it failed by the shop's own fault: the same request may open another one."""
+    return payment.state is PaymentState.FAILED and payment.code == GATEWAY_UNAVAILABLE
+
+
 def paying_until(*, began: datetime, now: datetime) -> datetime:
     """Until when a gateway that is deciding pins the hold, if it said so now."""
     return min(now + timedelta(seconds=PAYING_SECONDS), began + timedelta(seconds=PAYING_SECONDS_MAX))
@@ -340,9 +370,19 @@ def is_to_be_looked_up(payment: Payment) -> bool:
     return payment.state is PaymentState.UNKNOWN and payment.tries % 2 == 1
 
 
-def payment_id_for(caller: str, key: str) -> PaymentId:
-    """The payment that a request with this idempotency key opens, now and whenever it comes again."""
-    return PaymentId(uuid5(_NAMESPACE, f"{caller}\x1f{key}"))
+def payment_id_for(key: Key, booking_id: BookingId) -> PaymentId:
+    """The payment that a request with this idempotency key opens for a booking, now and whenever it comes again."""
+    return PaymentId(uuid5(_NAMESPACE, f"{key.caller}\x1f{key.key}\x1f{booking_id}"))
+
+
+def next_payment_id(payment_id: PaymentId) -> PaymentId:
+    """The payment that a request opens after this one came to nothing by the shop's own fault."""
+    return PaymentId(uuid5(payment_id, "next"))
+
+
+def first_payment_id_for(key: Key) -> PaymentId:
+    """The same as releases made it whose schema had no `payment_keys`: of the key alone."""
+    return PaymentId(uuid5(_NAMESPACE, f"{key.caller}\x1f{key.key}"))
 
 
 def payment_id_of(text: str) -> PaymentId | None:

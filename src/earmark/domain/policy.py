@@ -19,6 +19,12 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     life_seconds_max: int = 1800
     per_buyer_max: int | None = None
     """Of an event that says nothing itself; None is no limit."""
+    declines_per_hold_max: int | None = 3
+    """How often payments for one hold may be declined; None is no limit."""
+    declines_per_buyer_max: int | None = 5
+    """The same for one buyer within an hour, over all holds. Payments that are open count, too."""
+    key_seconds: float = 86_400
+    """How long an idempotency key that opened a payment stands for that request alone."""
 
 
 def ttl_seconds(policy: Policy, *, asked: int | None, of_event: int | None) -> int:

@@ -173,9 +173,11 @@ class Cancel(BookingAsk, frozen=True, kw_only=True):
 
 
 class Pay(BookingAsk, frozen=True, kw_only=True):
-    """Open a payment. Every attempt with one idempotency key has the same id, and so is the same payment."""
+    """Open a payment. Every attempt with one key for one booking has the same id, and so is the same payment."""
 
     payment_id: PaymentId
+    first_payment_id: PaymentId | None = None
+    """How an older release would have called the payment of this key: one that it opened is found by this."""
     gateway: str | None = None
     method: str | None = None
     automatic: bool = False
@@ -231,6 +233,8 @@ class Paid(msgspec.Struct, frozen=True, kw_only=True):
 
     booking: Booking
     payment: Payment | None = None
+    joined: bool = False
+    """Whether another request opened the payment: then its end is not this request's answer."""
 
 
 class Undone(msgspec.Struct, frozen=True, kw_only=True):

@@ -204,7 +204,7 @@ class Engine:
 
     async def pay(self, ask: Pay) -> Answer:
         """Open a payment for a hold. Nobody is asked for money yet: see `teller`."""
-        return await self._alone("pay", ask, lambda transaction: pay(transaction, ask, ids=self.ids))
+        return await self._alone("pay", ask, partial(pay, ask=ask, ids=self.ids, policy=self.policy))
 
     async def conclude(self, ask: Pay) -> Answer:
         """Word what became of a payment, once and for good."""
@@ -224,7 +224,8 @@ class Engine:
 
     async def recall(self, key: Key) -> Recalled:
         """What became of the request with this key."""
-        return await recall(self.store, key, within=self._transaction_seconds_max)
+        key_seconds = self.policy.key_seconds
+        return await recall(self.store, key, within=self._transaction_seconds_max, key_seconds=key_seconds)
 
     async def expire(
         self, *, limit: int, skip: int = 0, reason: str = "swept", within: PoolRef | TotalRef | None = None

@@ -138,6 +138,13 @@ class GatewayRefused(Exception):
         self.code = code
 
 
+class GatewayDenied(GatewayRefused):
+    """The gateway refuses the shop itself: a key that was revoked, a permission, an account that is not set up.
+
+    No buyer can mend that, so a first call that is denied is an outage and no decline.
+    """
+
+
 class CallbackRefused(Exception):
     """A callback that is not from the gateway, or is too old, or is not meant for us."""
 
@@ -145,7 +152,8 @@ class CallbackRefused(Exception):
 class Gateway(Protocol):
     """One gateway. Its calls may take as long as they take: the saga holds no lock and no transaction meanwhile.
 
-    Each raises `GatewaySilent` when the outcome is not known, and `GatewayRefused` when the call itself was wrong.
+    Each raises `GatewaySilent` when the outcome is not known, and `GatewayRefused` when the call itself was wrong;
+    `GatewayDenied` where that is the shop's own fault.
     A decline is no error: it is a `Report`.
     """
 

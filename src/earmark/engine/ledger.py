@@ -14,6 +14,7 @@ import msgspec
 from earmark.domain import booking as law
 from earmark.domain.journal import Entry
 from earmark.domain.machine import State, Verb
+from earmark.domain.payment import PaymentKey
 from earmark.domain.pool import PoolDelta
 from earmark.engine.ports import Changes
 
@@ -21,11 +22,12 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from earmark.domain.booking import Booking
+    from earmark.domain.declines import Payer
     from earmark.domain.event import Event
     from earmark.domain.ids import BookingId, EntryId, PaymentId, PoolRef, RefundId, SeatRef, TotalRef
     from earmark.domain.journal import Memory
     from earmark.domain.payment import Payment, Refund
-    from earmark.engine.asks import Ask
+    from earmark.engine.asks import Ask, Memo
     from earmark.engine.ports import Ids
 
 CLOCK = "clock"
@@ -57,6 +59,8 @@ class Ledger:
         self._cleared: dict[SeatRef, BookingId] = {}
         self._reclaimed: dict[BookingId, Booking] = {}
         self._payments: dict[PaymentId, Payment] = {}
+        self._payment_keys: list[PaymentKey] = []
+        self._payers: list[Payer] = []
         self._refunds: dict[RefundId, Refund] = {}
         self._entries: list[Entry] = []
         self.memories: dict[EntryId, Memory] = {}
@@ -140,6 +144,17 @@ class Ledger:
         self._payments[payment.id] = payment
         return payment
 
+    def open_by_key(self, payment: Payment, memo: Memo) -> None:
+        """The key is this payment's from here on: another request with it is refused."""
+        opened = PaymentKey(
+            key=memo.key, request_hash=memo.request_hash, payment_id=payment.id, opened_at=payment.created_at
+        )
+        self._payment_keys.append(opened)
+
+    def count_try(self, payer: Payer) -> None:
+        """A buyer with one try more."""
+        self._payers.append(payer)
+
     def refund(self, refund: Refund) -> Refund:
         """A refund as it now is."""
         self._refunds[refund.id] = refund
@@ -187,6 +202,8 @@ class Ledger:
             expired=list(self._expired.values()),
             moved=list(self._moved.values()),
             payments=list(self._payments.values()),
+            payment_keys=self._payment_keys,
+            payers=self._payers,
             refunds=list(self._refunds.values()),
             totals={ref: units for ref, units in self.totals.items() if units},
             pools={ref: delta for ref, delta in self.pools.items() if delta != PoolDelta()},

@@ -260,7 +260,9 @@ class _Hearing:
                 after = self._give_back(after, reason=LATE)
                 self._note(before, after, reason=LATE)
             case PaymentState.FAILED if wanted and booking.state is State.PAYING:
-                kept = booking_law.decline(booking, keep=self._event.on_decline is OnDecline.KEEP, now=now)
+                # What the shop did wrong at its gateway costs no buyer the hold.
+                keep = self._event.on_decline is OnDecline.KEEP or law.was_denied(after)
+                kept = booking_law.decline(booking, keep=keep, now=now)
                 self._settle(Verb.DECLINE, kept, before, after, reason=after.code)
             case PaymentState.FAILED if wanted:
                 undone = booking_law.cancel(booking, now=now)

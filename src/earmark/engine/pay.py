@@ -1,7 +1,8 @@
 """pay: a payment is opened for a hold, before anybody is asked for money.
 
-The payment's id comes from the caller's idempotency key, so that the same request again, in another process or after a
-crash, is the same payment. Nothing is remembered for the key here: what it shall be told is only known at the end
+The payment's id comes from the caller's idempotency key and the booking, so that the same request again, in another
+process or after a crash, is the same payment. With the payment it is recorded which request opened it: from then on
+another request with the same key is refused. The answer is not recorded here, for it is only known at the end
 (`conclude`).
 """
 
@@ -13,20 +14,34 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from earmark.domain import booking as law
+from earmark.domain import declines
 from earmark.domain.machine import State, Verb
-from earmark.domain.payment import PAYING_SECONDS, Payment, payment_id_of, scheduled
+from earmark.domain.payment import (
+    PAYING_SECONDS,
+    Payment,
+    PaymentState,
+    next_payment_id,
+    payment_id_of,
+    scheduled,
+    was_denied,
+)
 from earmark.engine.asks import Paid
 from earmark.engine.desk import find, lock, lock_counts, open_on_bookings
 from earmark.errors import IdempotencyMismatch, Refusal
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from earmark.domain.booking import Booking
-    from earmark.engine.asks import Outcome, Pay
+    from earmark.domain.ids import PaymentId
+    from earmark.domain.payment import PaymentKey
+    from earmark.domain.policy import Policy
+    from earmark.engine.asks import Memo, Outcome, Pay
     from earmark.engine.desk import Desk
     from earmark.engine.ports import Ids, Transaction
 
 
-async def pay(transaction: Transaction, ask: Pay, *, ids: Ids) -> Outcome:
+async def pay(transaction: Transaction, ask: Pay, *, ids: Ids, policy: Policy) -> Outcome:
     """Earlier answer? → lock → judge → record the payment, and the hold is pinned."""
     desk = await open_on_bookings(transaction, [ask], ids=ids)
     if not desk.waiting:
@@ -34,7 +49,8 @@ async def pay(transaction: Transaction, ask: Pay, *, ids: Ids) -> Outcome:
     bookings = await lock(desk)
     try:
         booking = find(desk, ask, bookings, verb=Verb.PAY)
-        paid = await _known(transaction, ask, booking) or _open(desk, ask, booking)
+        known = await _known(desk, ask, booking, policy=policy)
+        paid = known if isinstance(known, Paid) else await _open(desk, ask, booking, payment_id=known, policy=policy)
     except Refusal as refusal:
         desk.refuse(ask, refusal)
     else:
@@ -56,18 +72,64 @@ async def conclude(transaction: Transaction, ask: Pay, *, ids: Ids) -> Outcome:
     return (await desk.close())[0]
 
 
-async def _known(transaction: Transaction, ask: Pay, booking: Booking) -> Paid | None:
-    """This very payment if it was opened before; else the one that is under way."""
+def has_answer(booking: Booking, payment: Payment) -> bool:
+    """Whether a payment has come to an end that its key remembers: sold, or declined."""
+    return booking.state is State.CONFIRMED or (payment.state is PaymentState.FAILED and not was_denied(payment))
+
+
+async def _known(desk: Desk[Pay], ask: Pay, booking: Booking, *, policy: Policy) -> Paid | PaymentId:
+    """This very payment if it was opened before; else the one that is under way; else the id of the one to open."""
+    own = ask.payment_id
+    if ask.memo and (opened := await desk.transaction.read_payment_key(ask.memo.key)):
+        _refuse_another(opened, ask, ask.memo, over=opened.is_over(now=desk.now, seconds=policy.key_seconds))
+        own = opened.payment_id if opened.request_hash == ask.memo.request_hash else own
     open_one = payment_id_of(booking.payment_id) if booking.payment_id and booking.state is State.PAYING else None
-    found = await transaction.lock_payments({ask.payment_id} | ({open_one} if open_one else set()))
-    payment = found.get(ask.payment_id) or (found.get(open_one) if open_one else None)
-    if payment is not None and payment.booking_id != booking.id:
-        # The key, which the id comes from, was used to pay for something else.
+    found = await desk.transaction.lock_payments({one for one in (own, ask.first_payment_id, open_one) if one})
+    if own in found and found[own].booking_id != booking.id:
         raise IdempotencyMismatch
-    return Paid(booking=booking, payment=payment) if payment else None
+    payment = found.get(own) or _opened_first(desk, ask, booking, found, policy=policy)
+    while payment is not None and was_denied(payment):
+        own = next_payment_id(payment.id)
+        payment = (await desk.transaction.lock_payments({own})).get(own)
+    if payment is not None:
+        return Paid(booking=booking, payment=payment)
+    if open_one in found:
+        return Paid(booking=booking, payment=found[open_one], joined=True)
+    return own
 
 
-def _open(desk: Desk[Pay], ask: Pay, booking: Booking) -> Paid:
+def _opened_first(
+    desk: Desk[Pay], ask: Pay, booking: Booking, found: Mapping[PaymentId, Payment], *, policy: Policy
+) -> Payment | None:
+    """The payment that an older release opened with this key, if it is for this booking."""
+    first = found.get(ask.first_payment_id) if ask.first_payment_id else None
+    if first is None or first.booking_id == booking.id:
+        return first
+    if desk.now - first.created_at < timedelta(seconds=policy.key_seconds):
+        raise IdempotencyMismatch
+    return None
+
+
+def _refuse_another(opened: PaymentKey, ask: Pay, memo: Memo, *, over: bool) -> None:
+    """One key, one request, from the first transaction on; when its time is over, it may pay for another booking."""
+    same_booking = opened.payment_id == ask.payment_id
+    if opened.request_hash != memo.request_hash and (same_booking or not over):
+        raise IdempotencyMismatch
+
+
+async def _reserve_try(desk: Desk[Pay], booking: Booking, *, payment_id: PaymentId, policy: Policy) -> None:
+    """Count this payment before its gateway is asked: those that are opened at once wait for each other here."""
+    per_hold, per_buyer = policy.declines_per_hold_max, policy.declines_per_buyer_max
+    payer = await desk.transaction.lock_payer(declines.payer_of(booking)) if per_buyer is not None else None
+    if payer is None and per_hold is None:
+        return
+    payments = await desk.transaction.read_tries(booking.id, payer.tries.keys() if payer else ())
+    declines.check_hold(policy, booking, payments)
+    if payer is not None:
+        desk.ledger.count_try(declines.with_try(policy, payer, payments, payment_id=payment_id, now=desk.now))
+
+
+async def _open(desk: Desk[Pay], ask: Pay, booking: Booking, *, payment_id: PaymentId, policy: Policy) -> Paid:
     if booking.total == 0:
         paid = Paid(booking=law.pay_nothing(booking, now=desk.now))
         desk.ledger.move(Verb.PAY, booking, paid.booking, ask=ask, told=paid)
@@ -77,9 +139,10 @@ def _open(desk: Desk[Pay], ask: Pay, booking: Booking) -> Paid:
     assert ask.gateway is not None, "what can be paid has a gateway"
     assert ask.method is not None, "what can be paid is charged to something"
     until = desk.now + timedelta(seconds=PAYING_SECONDS)
-    pinned = law.begin_paying(booking, payment_id=str(ask.payment_id), method=ask.method, until=until, now=desk.now)
+    pinned = law.begin_paying(booking, payment_id=str(payment_id), method=ask.method, until=until, now=desk.now)
+    await _reserve_try(desk, booking, payment_id=payment_id, policy=policy)
     payment = Payment(
-        id=ask.payment_id,
+        id=payment_id,
         booking_id=booking.id,
         event_id=booking.event_id,
         live=booking.live,
@@ -92,5 +155,7 @@ def _open(desk: Desk[Pay], ask: Pay, booking: Booking) -> Paid:
         return_url=ask.return_url,
     )
     desk.ledger.pay(scheduled(payment, now=desk.now, tried=False))
+    if ask.memo is not None:
+        desk.ledger.open_by_key(payment, ask.memo)
     quiet = msgspec.structs.replace(ask, memo=None)
     return Paid(booking=desk.ledger.move(Verb.PAY, booking, pinned, ask=quiet), payment=payment)

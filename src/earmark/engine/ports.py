@@ -4,7 +4,7 @@ A verb orders the steps; a store only takes them. The steps of a `Transaction` s
 in which every verb takes them, so that no two transactions can wait for each other:
 
     begin (idempotency keys) → take_callback → lock_event → lock_bookings → take_payments, lock_payments
-        → lock_totals → lock_pools → lock_seats → write
+        → lock_payer → lock_totals → lock_pools → lock_seats → write
 
 Each lock step locks in key order. Nothing is judged in the step that waited: a verb judges the rows that the step
 returns. Stores with one writer (SQLite, memory) have nothing to lock and only read.
@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 import msgspec
 
 from earmark.domain.booking import Booking
+from earmark.domain.declines import Payer, PayerRef
 from earmark.domain.event import Event
 from earmark.domain.ids import (
     BookingId,
@@ -34,7 +35,7 @@ from earmark.domain.ids import (
 )
 from earmark.domain.journal import Entry, Key, Memory
 from earmark.domain.machine import State
-from earmark.domain.payment import Payment, Refund
+from earmark.domain.payment import Payment, PaymentKey, Refund
 from earmark.domain.pool import Pool, PoolDelta
 from earmark.domain.seat import Seat, SeatSeen
 from earmark.engine.parts import Parts
@@ -125,6 +126,10 @@ class Changes(msgspec.Struct, frozen=True, kw_only=True):
     """Bookings as they now are; each was locked by this transaction."""
     payments: Sequence[Payment] = ()
     """Payments as they now are: new ones at version 1, the others locked by this transaction."""
+    payment_keys: Sequence[PaymentKey] = ()
+    """Which keys opened payments here; each key was claimed by this transaction."""
+    payers: Sequence[Payer] = ()
+    """Buyers with what they tried; each was locked by this transaction."""
     refunds: Sequence[Refund] = ()
     """Refunds as they now are, new or of a payment that is locked; after the payment that they count against."""
     totals: Mapping[TotalRef, int] = {}
@@ -210,6 +215,18 @@ class Transaction(Protocol):
 
     async def lock_payments(self, ids: Collection[PaymentId]) -> dict[PaymentId, Payment]:
         """The payments there are, each as it is once nobody else is changing it."""
+        ...
+
+    async def read_payment_key(self, key: Key) -> PaymentKey | None:
+        """The payment that this key opened last, if it opened one. The key was claimed by `begin`."""
+        ...
+
+    async def lock_payer(self, ref: PayerRef) -> Payer:
+        """What a buyer tried lately, once no other transaction is opening a payment of this buyer."""
+        ...
+
+    async def read_tries(self, booking_id: BookingId, ids: Collection[PaymentId]) -> dict[PaymentId, Payment]:
+        """All payments of a booking, and these of other bookings, unlocked."""
         ...
 
     async def read_refunds(self, payment_id: PaymentId) -> list[Refund]:

@@ -8,23 +8,26 @@ for all requests that wait. Only a request whose key is known goes on to the tra
 from __future__ import annotations
 
 import asyncio
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from earmark.domain.ids import BookingId
 from earmark.domain.journal import Key, Memory
-from earmark.domain.payment import payment_id_for
+from earmark.domain.machine import State
+from earmark.domain.payment import first_payment_id_for, was_denied
 from earmark.engine.asks import Replayed
 from earmark.engine.desk import TWIN_DELAY_SECONDS
+from earmark.engine.ports import Dossier
 from earmark.engine.questions import Questions
 from earmark.errors import IdempotencyMismatch
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
+    from earmark.domain.payment import PaymentKey
     from earmark.engine.asks import Memo
-    from earmark.engine.ports import Store
+    from earmark.engine.ports import Opening, Store, Transaction
 
 
 class Recalled(msgspec.Struct, frozen=True, kw_only=True):
@@ -33,20 +36,33 @@ class Recalled(msgspec.Struct, frozen=True, kw_only=True):
     memory: Memory | None = None
     """The answer that it got."""
     busy: bool = False
-    """It is being decided at this moment, or its payment is."""
-    booking_id: BookingId | None = None
-    """The booking that its payment is for."""
+    """It is being decided at this moment, or it opened a payment."""
+    about: Dossier | None = None
+    """The payment that it opened, with its booking."""
+    request_hash: bytes | None = None
+    """Which request opened it; None where an older release did."""
 
 
-async def recall(store: Store, key: Key, *, within: float) -> Recalled:
-    """Look a key up without deciding anything. A payment under way is found by its id, which is made from the key."""
-    opening = await store.transact(lambda transaction: transaction.begin([key]), within=within)
+async def recall(store: Store, key: Key, *, within: float, key_seconds: float) -> Recalled:
+    """Look a key up without deciding anything. A payment that it opened is found by the record of that."""
+
+    async def look(transaction: Transaction) -> tuple[Opening, PaymentKey | None]:
+        return await transaction.begin([key]), await transaction.read_payment_key(key)
+
+    opening, opened = await store.transact(look, within=within)
     if memory := opening.remembered.get(key):
         return Recalled(memory=memory)
-    paying = await store.read_dossier(payment_id_for(*key))
-    if paying is not None:
-        return Recalled(busy=True, booking_id=paying.booking.id)
-    return Recalled(busy=key in opening.busy)
+    about = await store.read_dossier(opened.payment_id if opened else first_payment_id_for(key))
+    if about is not None and about.now - about.payment.created_at >= timedelta(seconds=key_seconds):
+        # The key's time is over: only a payment that is still open is told of.
+        about = about if about.booking.state is State.PAYING else None
+    if about is not None and was_denied(about.payment):
+        about = None
+    return Recalled(
+        busy=about is not None or key in opening.busy,
+        about=about,
+        request_hash=opened.request_hash if opened else None,
+    )
 
 
 class KnownKeys:
@@ -76,9 +92,9 @@ class KnownKeys:
     async def _read(self, key: Key, *, within: float) -> Memory | None:
         """What a known key remembers. While another request has it claimed, wait: the caller's deadline bounds that."""
         while True:
-            found = await recall(self._store, key, within=within)
-            if found.memory is not None or not found.busy:
-                return found.memory
+            opening = await self._store.transact(lambda transaction: transaction.begin([key]), within=within)
+            if key not in opening.busy:
+                return opening.remembered.get(key)
             await asyncio.sleep(TWIN_DELAY_SECONDS)
 
     async def _are_known(self, keys: Sequence[Key]) -> list[bool]:

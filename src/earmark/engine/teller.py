@@ -19,13 +19,13 @@ import msgspec
 
 from earmark.domain import payment as law
 from earmark.domain.ids import PaymentId, PoolRef, RefundId, TotalRef
-from earmark.domain.machine import State
 from earmark.domain.payment import UNDECIDED, Payment, PaymentState, RefundState, Standing
 from earmark.engine import money, money_back
 from earmark.engine.asks import Decided, Paid, Replayed
 from earmark.engine.expire import CONTENDED_SECONDS
 from earmark.engine.gateway import (
     Gateway,
+    GatewayDenied,
     GatewayRefused,
     GatewaySilent,
     Order,
@@ -34,8 +34,9 @@ from earmark.engine.gateway import (
 )
 from earmark.engine.hold import RELIEF_ROUNDS_MAX
 from earmark.engine.orders import order_of, refund_order_of
+from earmark.engine.pay import has_answer
 from earmark.engine.reconciliation import GatewayQueues
-from earmark.errors import Outage
+from earmark.errors import GatewayUnavailable, Outage
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Mapping
@@ -124,9 +125,10 @@ class Teller:
         await self._drive_within(payment_id, within)
         about = await self._engine.store.read_dossier(payment_id)
         assert about is not None, "a payment is never deleted"
-        sold = about.booking.state is State.CONFIRMED
-        if payment_id == ask.payment_id and (sold or about.payment.state is PaymentState.FAILED):
-            again = msgspec.structs.replace(ask, entry_id=self._engine.ids.entry_id())
+        if law.was_denied(about.payment):
+            raise GatewayUnavailable(gateway=about.payment.gateway)
+        if not answer.value.joined and has_answer(about.booking, about.payment):
+            again = msgspec.structs.replace(ask, entry_id=self._engine.ids.entry_id(), payment_id=payment_id)
             return await self._engine.conclude(again)
         return Decided(value=Paid(booking=about.booking, payment=about.payment), now=about.now)
 
@@ -296,9 +298,15 @@ class Teller:
                 async with asyncio.timeout(self._call_seconds_max):
                     report = await calls[step](order_of(payment))
         except GatewayRefused as refused:
+            denied = isinstance(refused, GatewayDenied)
+            if denied:
+                _log.error("gateway %s refuses this shop: %s; check its key and its account", gateway.name, refused)
             if step is not Step.AUTHORISE or not first:
                 # It says nothing of the money, which an earlier call may have moved: a key that was revoked, say.
                 raise GatewaySilent(str(refused)) from refused
+            if denied:
+                # The gateway's words are for the log: they may tell of the shop's key, and buyers can read the payment.
+                return Report(standing=Standing.DECLINED, code=law.GATEWAY_UNAVAILABLE)
             return Report(standing=Standing.DECLINED, code=refused.code, message=str(refused))
         if step is Step.VOID and report.standing is Standing.ABSENT:
             return msgspec.structs.replace(report, standing=Standing.VOIDED)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypedDict
 
+from earmark.domain.payment import Capture
 from earmark.engine.asks import Decided
 from earmark.engine.teller import Teller
 from earmark.errors import InvalidRequest
@@ -11,7 +12,7 @@ from earmark.errors import InvalidRequest
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from earmark.engine.asks import Answer, Cancel, GiveBack, Pay
+    from earmark.engine.asks import Actor, Answer, Cancel, GiveBack, Pay
     from earmark.engine.engine import Engine
     from earmark.engine.gateway import Gateway
 
@@ -24,15 +25,25 @@ class Terms(TypedDict):
     """What a request for a payment says of the gateway."""
 
     gateway: str | None
+    automatic: bool
     unpayable: InvalidRequest | None
 
 
 class Till:
     """Where money changes hands. Live events pay at gateways that move real money, test events at the others."""
 
-    def __init__(self, engine: Engine, gateways: Mapping[str, Gateway], *, seconds: float = ANSWER_SECONDS) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        gateways: Mapping[str, Gateway],
+        *,
+        seconds: float = ANSWER_SECONDS,
+        capture: Capture = Capture.MANUAL,
+    ) -> None:
         self._engine = engine
         self.gateways = gateways
+        self.capture = capture
+        """When the money is taken where a request of the shop does not say."""
         self.teller = Teller(engine, gateways)
         self._seconds = seconds
 
@@ -40,7 +51,7 @@ class Till:
         """The gateway for a payment; where none is named, the sandbox for tests, and for a live event the only one."""
         fit = sorted(name for name, gateway in self.gateways.items() if gateway.live == live)
         if named is None and fit:
-            # An account is the buyer's to name: it is never charged because somebody left the gateway out.
+            # An account is only charged where a request names the gateway of accounts.
             return SANDBOX if SANDBOX in fit else min(fit, key=lambda name: (name == BALANCE, name))
         if named in fit:
             return named
@@ -49,15 +60,25 @@ class Till:
         )
         raise InvalidRequest.at("gateway", which)
 
-    def terms(self, named: str | None, *, method: str | None, live: bool) -> Terms:
-        """How money would be taken, or why it cannot be. A gateway that is named has to be there in any case."""
+    def terms(self, actor: Actor, *, method: str | None, gateway: str | None, capture: Capture | None) -> Terms:
+        """How money would be taken, or why it cannot be. A gateway that is named has to be there in any case.
+
+        Only the shop names a gateway or a capture: a payment that its gateway takes by itself stays open until that
+        gateway decides, so a buyer who could ask for one could keep seats for ever.
+        """
+        if actor.buyer is not None:
+            for field, value in {"gateway": gateway, "capture": capture}.items():
+                if value is not None:
+                    raise InvalidRequest.at(field, "is chosen by the shop, so a buyer's request leaves it out")
+        automatic = (capture or self.capture) is Capture.AUTOMATIC
         try:
-            gateway = self.choose(named, live=live)
+            chosen = self.choose(gateway, live=actor.live)
         except InvalidRequest as refused:
-            if named is not None:
+            if gateway is not None:
                 raise
-            return {"gateway": None, "unpayable": refused}
-        return {"gateway": gateway, "unpayable": None if method else InvalidRequest.at("method", "is required")}
+            return {"gateway": None, "automatic": automatic, "unpayable": refused}
+        unpayable = None if method else InvalidRequest.at("method", "is required")
+        return {"gateway": chosen, "automatic": automatic, "unpayable": unpayable}
 
     async def pay(self, ask: Pay) -> Answer:
         """Open a payment and see it through, as far as it goes in the time of a request."""

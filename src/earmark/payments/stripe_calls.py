@@ -19,7 +19,7 @@ import requests
 import stripe
 from requests.adapters import HTTPAdapter
 
-from earmark.engine.gateway import GatewayRefused, GatewaySilent
+from earmark.engine.gateway import GatewayDenied, GatewayRefused, GatewaySilent
 from earmark.errors import SetupError
 from earmark.payments.stripe_words import Intent, Refund, Trouble
 
@@ -38,6 +38,19 @@ T = TypeVar("T", Intent, Refund)
 PAGE = 100
 IDEMPOTENCY = "idempotency_error"
 """The code of a call whose key was used for another one."""
+SHOPS_OWN_FAULT = frozenset(
+    {
+        "account_invalid",
+        "api_key_expired",
+        "livemode_mismatch",
+        "payment_method_unactivated",
+        "platform_api_key_expired",
+        "secret_key_required",
+        "testmode_charges_only",
+        "tls_version_unsupported",
+    }
+)
+"""Codes of Stripe's that say that the account or the key is not set up for this call: no buyer can mend them."""
 EXPANDED = ["latest_charge"]
 EXPANDED_IN_LISTS = ["data.latest_charge"]
 _KEY = re.compile(r"[sr]k_(test|live)_[A-Za-z0-9_]{1,255}")
@@ -146,12 +159,14 @@ class Line:
             case stripe.CardError():
                 code, intent = _declined(error)
                 return No(code, message, declined=True, intent=intent)
+            case stripe.InvalidRequestError(code=code) if code in SHOPS_OWN_FAULT:
+                return GatewayDenied(str(code), message)
             case stripe.InvalidRequestError():
                 return No(error.code or "invalid_request", message)
             case stripe.IdempotencyError():
                 return GatewayRefused(IDEMPOTENCY, message)
             case stripe.AuthenticationError() | stripe.PermissionError():
-                return GatewayRefused("not_permitted", message)
+                return GatewayDenied("not_permitted", message)
             case _:
                 return GatewaySilent(message)
 

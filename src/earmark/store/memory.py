@@ -289,6 +289,8 @@ class MemoryTransaction(MoneySteps):
         for booking in (*changes.expired, *changes.moved):
             self._move(booking)
         self.write_money(changes.payments, changes.refunds)
+        tables.payment_keys |= {one.key: one for one in changes.payment_keys}
+        tables.payers |= {one.ref: one for one in changes.payers}
         for total, units in changes.totals.items():
             if not units:
                 continue

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from earmark.domain.declines import Payer, PayerRef
 from earmark.domain.payment import EDGES, UNDECIDED, Payment, PaymentState, Refund, RefundState, is_past_cap
 from earmark.engine.ports import Dossier, Flaw
 from earmark.engine.watch import MoneyWatch
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 
     from earmark.domain.booking import Booking
     from earmark.domain.ids import BookingId, PaymentId, RefundId
+    from earmark.domain.journal import Key
+    from earmark.domain.payment import PaymentKey
     from earmark.engine.ports import Clock
 
 
@@ -28,6 +31,8 @@ class MoneyTables:
     def __init__(self) -> None:
         self.payments: dict[PaymentId, Payment] = {}
         self.refunds: dict[RefundId, Refund] = {}
+        self.payment_keys: dict[Key, PaymentKey] = {}
+        self.payers: dict[PayerRef, Payer] = {}
         self.callbacks: dict[tuple[str, str], PaymentId] = {}
 
 
@@ -47,6 +52,19 @@ class MoneySteps:
         """By id."""
         known = self.tables.payments
         return {payment_id: known[payment_id] for payment_id in ids if payment_id in known}
+
+    async def read_payment_key(self, key: Key) -> PaymentKey | None:
+        """By key."""
+        return self.tables.payment_keys.get(key)
+
+    async def lock_payer(self, ref: PayerRef) -> Payer:
+        """By buyer."""
+        return self.tables.payers.get(ref) or Payer(ref=ref)
+
+    async def read_tries(self, booking_id: BookingId, ids: Collection[PaymentId]) -> dict[PaymentId, Payment]:
+        """Over all payments."""
+        known = self.tables.payments
+        return {key: one for key, one in known.items() if key in ids or one.booking_id == booking_id}
 
     async def read_refunds(self, payment_id: PaymentId) -> list[Refund]:
         """In the order in which they were made."""

@@ -14,7 +14,7 @@ from earmark.domain.event import Event
 from earmark.domain.ids import BookingId, EventId, PoolId, SeatId
 from earmark.domain.machine import State
 from earmark.domain.money import AMOUNT_MAX, is_currency
-from earmark.domain.payment import payment_id_for
+from earmark.domain.payment import first_payment_id_for, payment_id_for
 from earmark.domain.pool import Pool
 from earmark.domain.seat import Seat
 from earmark.engine.asks import Cancel, Change, Create, Full, GiveBack, Hold, Pay, PoolPatch, SeatPatch
@@ -87,16 +87,16 @@ def cancel(body: bodies.CancelBody, *, booking_id: BookingId, **common: Unpack[C
 
 
 def pay(body: bodies.PayBody, *, booking_id: BookingId, terms: Terms, **common: Unpack[Common]) -> Pay:
-    """A payment whose id follows from the key, which it therefore must have."""
+    """A payment whose id follows from its key and its booking: the key it therefore must have."""
     memo = common["memo"]
     assert memo is not None, "a payment has a key"
     return Pay(
         **common,
         booking_id=booking_id,
-        payment_id=payment_id_for(*memo.key),
+        payment_id=payment_id_for(memo.key, booking_id),
+        first_payment_id=first_payment_id_for(memo.key),
         **terms,
         method=body.method,
-        automatic=body.capture is bodies.Capture.AUTOMATIC,
         return_url=body.return_url,
     )
 

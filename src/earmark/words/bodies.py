@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from datetime import datetime
-from enum import StrEnum
 from typing import Annotated, Any, TypeVar
 
 import msgspec
@@ -16,6 +15,7 @@ from msgspec import Meta, Struct
 
 from earmark.domain.event import OnDecline
 from earmark.domain.money import AMOUNT_MAX
+from earmark.domain.payment import Capture
 from earmark.domain.policy import TTL_SECONDS_MAX, TTL_SECONDS_MIN
 from earmark.domain.refunds import PERCENT_MAX, UNTIL_SECONDS_MAX
 from earmark.errors import InvalidRequest
@@ -179,21 +179,15 @@ class CancelBody(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     reason: Name | None = None
 
 
-class Capture(StrEnum):
-    """When the money is taken."""
-
-    MANUAL = "manual"
-    """Set aside first, and taken once the booking is certain."""
-    AUTOMATIC = "automatic"
-    """At once, for ways to pay that cannot set money aside."""
-
-
 class PayBody(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """How to pay: a token of the gateway's own, never a card number. Not needed where there is nothing to pay."""
+    """How to pay: a token of the gateway's own, never a card number. Not needed where there is nothing to pay.
+
+    `gateway` and `capture` are for keys of the shop. A buyer's request leaves them out.
+    """
 
     method: Reference | None = None
     gateway: Reference | None = None
-    capture: Capture = Capture.MANUAL
+    capture: Capture | None = None
     return_url: Annotated[str, Meta(max_length=2000, pattern="^https?://")] | None = None
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from prometheus_client.registry import Collector
 
 from earmark.api.metrics.numbers import Count, Spread, gauge
-from earmark.engine.gateway import GatewayRefused, GatewaySilent
+from earmark.engine.gateway import GatewayDenied, GatewayRefused, GatewaySilent
 from earmark.errors import EarmarkError
 from earmark.workers.standing import RoundFailed
 
@@ -220,4 +220,6 @@ def _ending(error: BaseException | None) -> str:
         return OK
     if isinstance(error, GatewaySilent | TimeoutError):
         return "silent"
+    if isinstance(error, GatewayDenied):
+        return "denied"
     return "refused" if isinstance(error, GatewayRefused) else "failed"

@@ -25,10 +25,11 @@ if TYPE_CHECKING:
     from datetime import datetime, timedelta
 
     from earmark.domain.booking import Booking
+    from earmark.domain.declines import Payer, PayerRef
     from earmark.domain.event import Event
     from earmark.domain.ids import BookingId, EventId
     from earmark.domain.journal import Key
-    from earmark.domain.payment import Payment, Refund
+    from earmark.domain.payment import Payment, PaymentKey, Refund
     from earmark.domain.pool import Pool
     from earmark.domain.seat import Seat, SeatSeen
     from earmark.engine.ports import Changes, Look
@@ -260,6 +261,18 @@ class PostgresDraft:
         if ids:
             raise NeedsLocks
         return {}
+
+    async def lock_payer(self, ref: PayerRef) -> Payer:
+        """Never in a draft."""
+        _refuse(ref)
+
+    async def read_tries(self, booking_id: BookingId, ids: Collection[PaymentId]) -> dict[PaymentId, Payment]:
+        """Never in a draft."""
+        _refuse(booking_id, ids)
+
+    async def read_payment_key(self, key: Key) -> PaymentKey | None:
+        """Never in a draft."""
+        _refuse(key)
 
     async def read_refunds(self, payment_id: PaymentId) -> list[Refund]:
         """Never in a draft."""

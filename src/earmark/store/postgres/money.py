@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 import msgspec
 
-from earmark.domain.payment import PAYING_SECONDS_MAX, Payment, PaymentState, Refund, RefundState
+from earmark.domain.declines import Payer, PayerRef
+from earmark.domain.journal import Key
+from earmark.domain.payment import PAYING_SECONDS_MAX, Payment, PaymentKey, PaymentState, Refund, RefundState
 from earmark.engine.ports import Dossier
 from earmark.engine.watch import MoneyWatch
 from earmark.store.postgres import rows
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-    from datetime import datetime
 
     from earmark.domain.ids import BookingId, PaymentId
     from earmark.engine.ports import Clock
 
 Row = Any
+_TRIES: Any = msgspec.json.Decoder(dict[UUID, datetime])
 
 
 def payment(row: Row) -> Payment:
@@ -35,6 +37,12 @@ def refund(row: Row) -> Refund:
     """A row of `refunds`."""
     facts = dict(row)
     return Refund(**facts | {"state": RefundState(facts["state"])})
+
+
+def payment_key(row: Row) -> PaymentKey:
+    """A row of `payment_keys`."""
+    facts = dict(row)
+    return PaymentKey(key=Key(facts.pop("caller"), facts.pop("key")), **facts)
 
 
 def inserted(p: Payment) -> list[object]:
@@ -98,6 +106,19 @@ class MoneySteps:
         """Sorted by the query."""
         found = await self._fetch("lock_payments", list(ids)) if ids else []
         return {one.id: one for one in map(payment, found)}
+
+    async def read_payment_key(self, key: Key) -> PaymentKey | None:
+        """By key."""
+        return next(map(payment_key, await self._fetch("read_payment_key", *key)), None)
+
+    async def lock_payer(self, ref: PayerRef) -> Payer:
+        """By buyer."""
+        [row] = await self._fetch("lock_payer", *ref)
+        return Payer(ref=ref, tries=_TRIES.decode(row["tries"]))
+
+    async def read_tries(self, booking_id: BookingId, ids: Collection[PaymentId]) -> dict[PaymentId, Payment]:
+        """In a statement that begins after the buyer was locked, so it sees what was committed until then."""
+        return {one.id: one for one in map(payment, await self._fetch("read_tries", booking_id, list(ids)))}
 
     async def read_refunds(self, payment_id: PaymentId) -> list[Refund]:
         """Oldest first."""

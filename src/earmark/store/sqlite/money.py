@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 import msgspec
 
+from earmark.domain.declines import Payer, PayerRef
 from earmark.domain.ids import BookingId, PaymentId, RefundId
-from earmark.domain.payment import PAYING_SECONDS_MAX, Payment, PaymentState, Refund, RefundState
+from earmark.domain.journal import Key
+from earmark.domain.payment import PAYING_SECONDS_MAX, Payment, PaymentKey, PaymentState, Refund, RefundState
 from earmark.engine.ports import Dossier
 from earmark.engine.watch import MoneyWatch
 from earmark.store.sqlite import rows
@@ -17,10 +19,9 @@ from earmark.store.sqlite import rows
 if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-    from datetime import datetime
-
 
 READ_SECONDS = 10.0
+_TRIES: Any = msgspec.json.Decoder(dict[UUID, datetime])
 
 
 def payment(row: sqlite3.Row) -> Payment:
@@ -43,6 +44,26 @@ def refund(row: sqlite3.Row) -> Refund:
     facts["booking_id"] = BookingId(UUID(row["booking_id"]))
     facts |= {"state": RefundState(row["state"]), "created_at": rows.moment(row["created_at"])}
     return Refund(**facts)
+
+
+def payment_key(row: sqlite3.Row) -> PaymentKey:
+    """A row of `payment_keys`."""
+    return PaymentKey(
+        key=Key(row["caller"], row["key"]),
+        request_hash=row["request_hash"],
+        payment_id=PaymentId(UUID(row["payment_id"])),
+        opened_at=rows.moment(row["opened_at"]),
+    )
+
+
+def key_columns(k: PaymentKey) -> tuple[object, ...]:
+    """For `write_payment_key`."""
+    return (*k.key, k.request_hash, str(k.payment_id), rows.to_moment(k.opened_at))
+
+
+def payer_columns(p: Payer) -> tuple[object, ...]:
+    """For `write_payer`."""
+    return (*p.ref, rows.to_json(p.tries))
 
 
 def inserted(p: Payment) -> tuple[object, ...]:
@@ -90,6 +111,20 @@ class MoneySteps:
     async def lock_payments(self, ids: Collection[PaymentId]) -> dict[PaymentId, Payment]:
         """In key order, as everywhere."""
         found = self._fetch("lock_payments", rows.to_json(sorted(map(str, ids)))) if ids else []
+        return {one.id: one for one in map(payment, found)}
+
+    async def read_payment_key(self, key: Key) -> PaymentKey | None:
+        """By key."""
+        return next(map(payment_key, self._fetch("read_payment_key", *key)), None)
+
+    async def lock_payer(self, ref: PayerRef) -> Payer:
+        """By buyer."""
+        found = self._fetch("read_payer", *ref)
+        return Payer(ref=ref, tries=_TRIES.decode(found[0]["tries"]) if found else {})
+
+    async def read_tries(self, booking_id: BookingId, ids: Collection[PaymentId]) -> dict[PaymentId, Payment]:
+        """By key."""
+        found = self._fetch("read_tries", str(booking_id), rows.to_json(sorted(map(str, ids))))
         return {one.id: one for one in map(payment, found)}
 
     async def read_refunds(self, payment_id: PaymentId) -> list[Refund]:

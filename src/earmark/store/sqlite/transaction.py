@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from earmark.domain.ids import BookingId, Buyer, EventId, PoolRef, SeatRef, TotalRef
 from earmark.engine.ports import Changes, Opening
 from earmark.store.sqlite import rows
-from earmark.store.sqlite.money import MoneySteps
+from earmark.store.sqlite.money import MoneySteps, key_columns, payer_columns
 
 if TYPE_CHECKING:
     import sqlite3
@@ -135,6 +135,8 @@ class SqliteTransaction(MoneySteps):
         self._run("update_bookings", map(rows.moved_columns, c.expired))
         self._run("update_bookings", map(rows.moved_columns, c.moved))
         self.write_money(c.payments, c.refunds)
+        self._run("write_payment_key", map(key_columns, c.payment_keys))
+        self._run("write_payer", map(payer_columns, c.payers))
         self._write_totals(c.totals)
         self._run("add_pools", ((*ref, delta.held, delta.sold) for ref, delta in sorted(c.pools.items())))
         self._run("insert_bookings", map(rows.opened_columns, c.opened))

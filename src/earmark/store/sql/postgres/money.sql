@@ -12,6 +12,32 @@ SELECT id, booking_id, event_id, live, gateway, method, amount, currency, automa
        captured, refunding, refunded, code, message, action, return_url, due_at, tries, version
   FROM payments WHERE id = ANY ($1::uuid[]) ORDER BY id FOR NO KEY UPDATE;
 
+-- name: read_payment_key
+-- The key was claimed at the beginning of the transaction, so no other transaction is writing this row.
+SELECT caller, key, request_hash, payment_id, opened_at FROM payment_keys WHERE caller = $1 AND key = $2;
+
+-- name: write_payment_key
+-- A key whose time was over names its new payment from here on.
+INSERT INTO payment_keys (caller, key, request_hash, payment_id, opened_at) VALUES ($1, $2, $3, $4, $5)
+ON CONFLICT (caller, key) DO UPDATE
+   SET request_hash = excluded.request_hash, payment_id = excluded.payment_id, opened_at = excluded.opened_at;
+
+-- name: lock_payer
+-- A row that is there is locked; one that is not is made, so that there is something to lock.
+INSERT INTO payers (live, buyer, tries) VALUES ($1, $2, '{}')
+ON CONFLICT (live, buyer) DO UPDATE SET buyer = excluded.buyer
+RETURNING tries;
+
+-- name: write_payer
+-- The payer was locked before.
+UPDATE payers SET tries = $3::jsonb WHERE live = $1 AND buyer = $2;
+
+-- name: read_tries
+-- All payments of a booking, and some others, as they are: only whether they were declined is asked.
+SELECT id, booking_id, event_id, live, gateway, method, amount, currency, automatic, created_at, state, gateway_id,
+       captured, refunding, refunded, code, message, action, return_url, due_at, tries, version
+  FROM payments WHERE booking_id = $1 OR id = ANY ($2::uuid[]) LIMIT 1000;
+
 -- name: read_refunds
 -- What goes back of some payments, oldest first.
 SELECT id, payment_id, booking_id, amount, created_at, reason, state, gateway_id, code

@@ -12,6 +12,31 @@ SELECT p.id, p.booking_id, p.event_id, p.live, p.gateway, p.method, p.amount, p.
        p.due_at, p.tries, p.version
   FROM json_each(?1) AS k CROSS JOIN payments p ON p.id = k.value;
 
+-- name: read_payment_key
+-- At most one row.
+SELECT caller, key, request_hash, payment_id, opened_at FROM payment_keys WHERE caller = ?1 AND key = ?2;
+
+-- name: write_payment_key
+-- A key whose time was over names its new payment from here on.
+INSERT INTO payment_keys (caller, key, request_hash, payment_id, opened_at) VALUES (?, ?, ?, ?, ?)
+ON CONFLICT (caller, key) DO UPDATE
+   SET request_hash = excluded.request_hash, payment_id = excluded.payment_id, opened_at = excluded.opened_at;
+
+-- name: read_payer
+-- At most one row.
+SELECT tries FROM payers WHERE live = ?1 AND buyer = ?2;
+
+-- name: write_payer
+-- New, or with another try.
+INSERT INTO payers (live, buyer, tries) VALUES (?, ?, ?)
+ON CONFLICT (live, buyer) DO UPDATE SET tries = excluded.tries;
+
+-- name: read_tries
+-- All payments of a booking, and some others, as they are: only whether they were declined is asked.
+SELECT id, booking_id, event_id, live, gateway, method, amount, currency, automatic, created_at, state, gateway_id,
+       captured, refunding, refunded, code, message, action, return_url, due_at, tries, version
+  FROM payments WHERE booking_id = ?1 OR id IN (SELECT value FROM json_each(?2)) LIMIT 1000;
+
 -- name: read_refunds
 -- What goes back of some payments, oldest first.
 SELECT r.id, r.payment_id, r.booking_id, r.amount, r.created_at, r.reason, r.state, r.gateway_id, r.code

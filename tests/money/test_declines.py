@@ -1,0 +1,128 @@
+"""How often a card is tried: a few times for a hold, a few times an hour for a buyer, on each of the stores."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+import pytest
+from tests.money.scripted import AUTHORISED, DECLINED, PROCESSING
+
+from earmark.domain.ids import BookingId
+from earmark.domain.machine import State
+from earmark.domain.policy import Policy
+from earmark.engine.asks import Actor
+from earmark.engine.gateway import GatewayDenied
+from earmark.errors import GatewayUnavailable, TooManyDeclines
+from earmark.library import Earmark
+
+if TYPE_CHECKING:
+    from tests.money.conftest import Shop
+
+    from earmark.domain.booking import Booking
+
+SEATS = tuple(f"S{number}" for number in range(10))
+
+
+async def holds(shop: Shop, number: int = 10, *, buyer: str = "alice") -> list[Booking]:
+    """So many holds of one buyer, in an event of their own."""
+    await shop.open_another("hall", seats=dict.fromkeys(SEATS, 4500))
+    return [await shop.hold(seat, event="hall", buyer=buyer) for seat in SEATS[:number]]
+
+
+async def tried(shop: Shop, booking: Booking, **how: Any) -> str:
+    """What became of one try: declined, sold, or refused before any gateway was asked."""
+    try:
+        paid = await shop.pay(booking, **how)
+    except TooManyDeclines as refused:
+        return refused.per
+    return paid.booking.state.value
+
+
+async def test_a_hold_is_declined_three_times_at_most(shop: Shop) -> None:
+    """Then no gateway is asked any more; the hold stays until its time is over, and can be released."""
+    [held] = await holds(shop, 1)
+    shop.gateway.says["authorise"] = DECLINED
+    assert [await tried(shop, held) for _ in range(5)] == ["held"] * 3 + ["hold"] * 2
+    assert shop.gateway.calls.count("authorise") == 3
+    shop.gateway.says["authorise"] = AUTHORISED
+    with pytest.raises(TooManyDeclines) as refused:
+        await shop.pay(held)
+    assert (refused.value.limit, refused.value.retry_in, refused.value.transient) == (3, None, False)
+    assert (await shop.booking(held)).state is State.HELD
+
+
+async def test_a_buyer_is_declined_five_times_an_hour_at_most(shop: Shop) -> None:
+    """Over all holds; when the hour is over, the buyer may try again. Another buyer is not concerned."""
+    mine = await holds(shop, 8)
+    other = await shop.hold("S9", event="hall", buyer="bob")
+    shop.gateway.says["authorise"] = DECLINED
+    assert [await tried(shop, one) for one in mine] == ["held"] * 5 + ["buyer"] * 3
+    with pytest.raises(TooManyDeclines) as refused:
+        await shop.pay(mine[7])
+    assert (refused.value.limit, refused.value.transient) == (5, True)
+    assert refused.value.retry_in is not None
+    assert 0 < refused.value.retry_in <= 3600
+    shop.gateway.says["authorise"] = AUTHORISED
+    assert await tried(shop, other) == "confirmed"
+    shop.clock.advance(refused.value.retry_in)
+    assert await tried(shop, await shop.hold("S7", event="hall", buyer="alice")) == "confirmed"
+
+
+async def test_ten_holds_that_pay_at_once_have_five_tries(shop: Shop) -> None:
+    """A payment that is open counts as if it were declined, until it is decided."""
+    shop.gateway.says |= {"authorise": PROCESSING, "status": PROCESSING}
+    mine = await holds(shop)
+    said = await asyncio.gather(*(tried(shop, one) for one in mine))
+    assert sorted(said) == ["buyer"] * 5 + ["paying"] * 5
+    assert shop.gateway.calls.count("authorise") == 5
+
+
+async def test_tries_that_are_not_reserved_are_as_many_as_there_are_holds(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The control: where only declines count, and not the payments that are open, ten holds have ten tries."""
+    monkeypatch.setattr("earmark.domain.declines.UNDECIDED", frozenset())
+    shop.gateway.says |= {"authorise": PROCESSING, "status": PROCESSING}
+    said = await asyncio.gather(*(tried(shop, one) for one in await holds(shop)))
+    assert said == ["paying"] * 10
+
+
+async def test_payments_that_succeed_do_not_count(shop: Shop) -> None:
+    """However many: a buyer who buys is welcome."""
+    assert [await tried(shop, one) for one in await holds(shop)] == ["confirmed"] * 10
+
+
+async def test_what_was_the_shops_fault_does_not_count(shop: Shop) -> None:
+    """No card was tried."""
+    [held] = await holds(shop, 1)
+    shop.gateway.says["authorise"] = GatewayDenied("not_permitted")
+    for _ in range(7):
+        with pytest.raises(GatewayUnavailable):
+            await shop.pay(held)
+    shop.gateway.says["authorise"] = AUTHORISED
+    assert await tried(shop, held) == "confirmed"
+
+
+async def test_live_and_test_are_counted_apart(shop: Shop) -> None:
+    """A buyer's name means another person there."""
+    shop.gateway.says["authorise"] = DECLINED
+    assert [await tried(shop, one) for one in await holds(shop, 6)][-1] == "buyer"
+    library = Earmark(shop.engine, live=False)
+    await library.create("rehearsal", name="A rehearsal", currency="EUR", seats={"A1": 4500})
+    held = await library.hold("rehearsal", buyer="alice", seats=["A1"])
+    _, booking = await shop.store.read_booking(BookingId(UUID(held.id)))
+    assert booking is not None
+    shop.actor = Actor(name="test", live=False)
+    shop.gateway.says["authorise"] = AUTHORISED
+    assert await tried(shop, booking) == "confirmed"
+
+
+@pytest.mark.parametrize("policy", [Policy(declines_per_hold_max=None, declines_per_buyer_max=None)])
+async def test_without_limits_nothing_is_counted(shop: Shop, policy: Policy) -> None:
+    """For shops whose gateway does that."""
+    shop.engine.policy = policy
+    [held] = await holds(shop, 1)
+    shop.gateway.says["authorise"] = DECLINED
+    assert [await tried(shop, held) for _ in range(7)] == ["held"] * 7

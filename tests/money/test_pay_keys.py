@@ -1,0 +1,123 @@
+"""Which request a key opened a payment with, on each of the stores: also for another process, and after a crash."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.money.scripted import AUTHORISED, DECLINED, PROCESSING
+
+from earmark.domain.journal import Key
+from earmark.domain.machine import State
+from earmark.domain.payment import first_payment_id_for, payment_id_for
+from earmark.engine.asks import Decided, Memo, Pay
+from earmark.engine.engine import Engine
+from earmark.engine.teller import Teller
+from earmark.errors import IdempotencyMismatch
+
+if TYPE_CHECKING:
+    from tests.money.conftest import Shop
+
+    from earmark.domain.booking import Booking
+
+KEY = Key("key:shop", "basket-7")
+DAY = 86_400
+
+
+def ask_of(shop: Shop, booking: Booking, *, body: str = "visa", key: Key = KEY, **how: Any) -> Pay:
+    """A request to pay, as the server words it."""
+    request_hash = f"pay {booking.id} {body}".encode()
+    memo = Memo(key=key, request_hash=request_hash, render=lambda paid, _: (200, paid.booking.state.value.encode()))
+    told: dict[str, Any] = {
+        "payment_id": payment_id_for(key, booking.id),
+        "first_payment_id": first_payment_id_for(key),
+        "gateway": "scripted",
+        "method": "card",
+        "memo": memo,
+    }
+    return Pay(**shop.about(booking), **(told | how))
+
+
+async def pay(shop: Shop, ask: Pay, *, teller: Teller | None = None) -> Any:
+    """By this process or another."""
+    return await (teller or shop.teller).pay(ask, within=30)
+
+
+def another_process(shop: Shop) -> Teller:
+    """A process that knows nothing but what is stored."""
+    return Teller(Engine(shop.store, ids=shop.engine.ids), {"scripted": shop.gateway})
+
+
+async def test_another_request_with_the_key_is_refused_by_every_process(shop: Shop) -> None:
+    """While the payment is open, and when it has ended."""
+    held = await shop.hold("A1")
+    shop.gateway.says |= {"authorise": PROCESSING, "status": PROCESSING}
+    await pay(shop, ask_of(shop, held))
+    for teller in (shop.teller, another_process(shop)):
+        with pytest.raises(IdempotencyMismatch):
+            await pay(shop, ask_of(shop, held, body="mastercard"), teller=teller)
+    shop.gateway.says["status"] = AUTHORISED
+    await shop.reconcile(seconds=60)
+    with pytest.raises(IdempotencyMismatch):
+        await pay(shop, ask_of(shop, held, body="mastercard"))
+    assert (await pay(shop, ask_of(shop, held))).memory.body == b"confirmed"
+
+
+async def test_another_request_with_the_key_is_refused_after_a_crash(shop: Shop) -> None:
+    """The process died when the payment was recorded and its gateway not asked yet."""
+    held = await shop.hold("A1")
+    await shop.engine.pay(ask_of(shop, held))
+    teller = another_process(shop)
+    with pytest.raises(IdempotencyMismatch):
+        await pay(shop, ask_of(shop, held, body="mastercard"), teller=teller)
+    assert shop.gateway.calls == []
+    assert (await pay(shop, ask_of(shop, held), teller=teller)).memory.body == b"confirmed"
+
+
+async def test_without_the_record_another_request_takes_the_key_over(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The control: the second request is bound to the key, and the first one is refused."""
+    held = await shop.hold("A1")
+    shop.gateway.says |= {"authorise": PROCESSING, "status": PROCESSING}
+    await pay(shop, ask_of(shop, held))
+    monkeypatch.setattr("earmark.engine.pay._refuse_another", lambda *_, **__: None)
+    shop.gateway.says["status"] = AUTHORISED
+    assert (await pay(shop, ask_of(shop, held, body="mastercard"))).memory.body == b"confirmed"
+    with pytest.raises(IdempotencyMismatch):
+        await pay(shop, ask_of(shop, held))
+
+
+async def test_a_key_pays_for_another_booking_when_its_time_is_over(shop: Shop) -> None:
+    """And not before."""
+    first, second = await shop.hold("A1"), await shop.hold("A2")
+    shop.gateway.says |= {"authorise": DECLINED}
+    await shop.engine.pay(ask_of(shop, first))
+    with pytest.raises(IdempotencyMismatch):
+        await pay(shop, ask_of(shop, second))
+    await shop.reconcile(seconds=DAY)
+    third = await shop.hold("A2")
+    shop.gateway.says |= {"authorise": AUTHORISED}
+    assert (await pay(shop, ask_of(shop, third))).memory.body == b"confirmed"
+
+
+async def test_a_payment_that_an_older_release_opened_is_found(shop: Shop) -> None:
+    """It has the id that was made of the key alone, and no record of its request: it is paid once."""
+    held = await shop.hold("A1")
+    old = ask_of(shop, held, memo=None, payment_id=first_payment_id_for(KEY))
+    await shop.engine.pay(old)
+    assert (await pay(shop, ask_of(shop, held))).memory.body == b"confirmed"
+    assert (await shop.payment(held)).id == first_payment_id_for(KEY)
+    assert shop.gateway.calls.count("authorise") == 1
+
+
+async def test_the_key_of_an_older_release_pays_for_another_booking_when_its_time_is_over(shop: Shop) -> None:
+    """The same as for keys with a record."""
+    old = ask_of(shop, await shop.hold("A1"), memo=None, payment_id=first_payment_id_for(KEY))
+    await shop.engine.pay(old)
+    with pytest.raises(IdempotencyMismatch):
+        await pay(shop, ask_of(shop, await shop.hold("A2")))
+    await shop.reconcile(seconds=DAY)
+    answer = await pay(shop, ask_of(shop, await shop.hold("A3")))
+    assert isinstance(answer, Decided)
+    assert answer.value.booking.state is State.CONFIRMED
