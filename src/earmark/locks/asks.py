@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import functools
-import inspect
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from earmark.locks import keys as names
 from earmark.locks.errors import LockBusy, LockError, LockLost, LocksUnavailable, QueueFull
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from earmark.locks.ports import Claim
     from earmark.locks.stats import Stats
@@ -66,14 +64,3 @@ def note_refusal(stats: Stats, claim: Claim, error: BaseException) -> None:
             pass
         case _:
             stats.refused("cancelled")
-
-
-def calling(work: Callable[..., Any], held: Any) -> Callable[[], Any]:
-    """The call of `work`, with the held lock if it takes an argument."""
-    try:
-        inspect.signature(work).bind()
-    except TypeError:
-        return functools.partial(work, held)
-    except ValueError:  # Some built-in functions do not say what they take.
-        return work
-    return work

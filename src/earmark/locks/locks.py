@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import logging
 import os
 import secrets
@@ -13,7 +12,8 @@ import weakref
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from earmark.locks import keys as names
-from earmark.locks.asks import calling, lost_on_its_way, note_grant, note_refusal, several, sorted_keys
+from earmark.locks import work as working
+from earmark.locks.asks import lost_on_its_way, note_grant, note_refusal, several, sorted_keys
 from earmark.locks.errors import LockBusy, LocksUnavailable, QueueFull
 from earmark.locks.lock import Attempt, Held, Lock
 from earmark.locks.markers import MARKER_START, Marker
@@ -124,24 +124,19 @@ class Locks:
         `work` may take the held lock as its one argument. A plain function runs in a thread, so that the lock can be
         renewed meanwhile.
         """
+        working.check(work)
         async with self.lock(*several(keys), **how) as held:
-            call = calling(work, held)
-            if inspect.iscoroutinefunction(work):
-                return await call()
-            answer = await asyncio.to_thread(call)
-            return await answer if inspect.isawaitable(answer) else answer
+            return await working.perform(work, held)
 
     async def attempt(self, keys: str | Sequence[str], work: Callable[..., Any], **how: Any) -> Attempt:
         """As `run`, but answers `busy` instead of raising when somebody else is at it."""
+        working.check(work)
         entered = False
 
         async def entering(held: Held) -> Any:
             nonlocal entered
             entered = True
-            answer = calling(work, held)
-            if inspect.iscoroutinefunction(work):
-                return await answer()
-            return await asyncio.to_thread(answer)
+            return await working.perform(work, held)
 
         try:
             return Attempt(value=await self.run(keys, entering, **how))

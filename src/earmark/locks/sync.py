@@ -15,7 +15,8 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from earmark.locks import keys as names
-from earmark.locks.asks import calling, lost_on_its_way, note_grant, note_refusal, several, sorted_keys
+from earmark.locks import work as working
+from earmark.locks.asks import lost_on_its_way, note_grant, note_refusal, several, sorted_keys
 from earmark.locks.errors import LockBusy, LocksUnavailable, QueueFull
 from earmark.locks.held import Holding
 from earmark.locks.markers import Marker
@@ -94,23 +95,32 @@ class SyncLocks:
         return self.take(sorted_keys(keys), seconds, wait_seconds(wait))
 
     def run(self, keys: str | Sequence[str], work: Callable[..., Any], **how: Any) -> Any:
-        """Run `work` under a lock and return what it returns. `work` may take the held lock as its one argument."""
+        """Run `work` under a lock and return what it returns. `work` may take the held lock as its one argument.
+
+        A thread cannot await: `work` that is async is a `TypeError`.
+        """
+        working.check_plain(work)
         with self.lock(*several(keys), **how) as held:
-            return calling(work, held)()
+            return working.perform_plain(work, held)
 
     def attempt(self, keys: str | Sequence[str], work: Callable[..., Any], **how: Any) -> Attempt:
         """As `run`, but answers `busy` instead of raising when somebody else is at it."""
         from earmark.locks.lock import Attempt
 
-        lock = self.lock(*several(keys), **how)
+        working.check_plain(work)
+        entered = False
+
+        def entering(held: SyncHeld) -> Any:
+            nonlocal entered
+            entered = True
+            return working.perform_plain(work, held)
+
         try:
-            held = lock.__enter__()
+            return Attempt(value=self.run(keys, entering, **how))
         except (LockBusy, QueueFull):
-            return Attempt.refused(lock.keys)
-        try:
-            return Attempt(value=calling(work, held)())
-        finally:
-            lock.__exit__(None, None, None)
+            if entered:
+                raise
+            return Attempt.refused(sorted_keys(several(keys)))
 
     def marker(self, key: str, *, ttl: float = 300.0) -> SyncMarker:
         """A sign that something is being worked on. Advisory: it protects nothing."""
