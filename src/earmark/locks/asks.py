@@ -11,7 +11,7 @@ from earmark.locks.errors import LockBusy, LockError, LockLost, LocksUnavailable
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from earmark.locks.ports import Claim
+    from earmark.locks.ports import Claim, Grant
     from earmark.locks.stats import Stats
 
 logger = logging.getLogger("earmark.locks")
@@ -42,9 +42,9 @@ def note_grant(stats: Stats, claim: Claim, seconds: float) -> None:
         logger.debug("acquired the lock on %s", ", ".join(claim.keys))
 
 
-def lost_on_its_way(keys: tuple[str, ...]) -> LockLost:
-    """The answer took longer than the lease lives: nobody must go to work under it."""
-    return LockLost(keys=keys, because="it ran out before the answer came")
+def lost_on_its_way(grant: Grant) -> LockLost:
+    """The answer took longer than the lease lives: no work may begin under it."""
+    return LockLost(keys=grant.claim.keys, because="it ran out before the answer came", fence=grant.fence)
 
 
 def note_refusal(stats: Stats, claim: Claim, error: BaseException) -> None:

@@ -43,11 +43,13 @@ class QueueFull(LockError):
 
 @dataclass(kw_only=True, eq=False)
 class LockLost(LockError):
-    """The lock was lost before the work was done; somebody else may hold it now."""
+    """The lock was lost before the work was done; another process may hold it now."""
 
     code = "lock_lost"
     keys: Sequence[str]
     because: str
+    fence: int | None = None
+    """The number of the lock that was lost, where the backend counts one."""
 
 
 @dataclass(kw_only=True, eq=False)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+import time
 from typing import TYPE_CHECKING, Any, Self
 
-from earmark.locks.errors import LockLost, LocksUnavailable
+from earmark.locks.errors import LocksUnavailable
 from earmark.locks.held import Holding
 from earmark.locks.times import ttl_seconds
 from earmark.locks.watchdog import TaskWatchdog
@@ -31,8 +32,7 @@ class Held(Holding):
         self.check()
         seconds = self._grant.claim.ttl if ttl is None else ttl_seconds(ttl)
         if not await self._grant.backend.extend(self._grant, ttl=seconds):
-            self._stats.expired()
-            self._lose("it was gone when it was to be extended")
+            raise self._gone()
         self.check()
         self._stats.extended()
 
@@ -40,6 +40,7 @@ class Held(Holding):
         """Give it back. False, with a warning, if it was lost: nobody else's is touched. A second call does nothing."""
         if self._over:
             return not self._lost
+        self._ending = True
         try:
             whole = await self._grant.backend.release(self._grant)
         except LocksUnavailable as outage:
@@ -52,13 +53,22 @@ class Held(Holding):
 class Lock:
     """Keys to lock, and how. Enter it with `async with` in a task, with plain `with` in a thread.
 
-    One of these can be entered by many tasks and threads: each entry is an acquisition of its own.
+    One of these can be entered by many tasks and threads: each entry is an acquisition of its own. Leaving a block
+    whose lock was lost raises `LockLost`; an exception of the block comes out as it is, with a note about the loss.
     """
 
-    __slots__ = ("_entered", "_keys", "_life", "_locks", "_renew", "_ttl", "_wait")
+    __slots__ = ("_entered", "_keys", "_life", "_locks", "_raise_if_lost", "_renew", "_ttl", "_wait")
 
     def __init__(
-        self, locks: Locks, keys: tuple[str, ...], *, ttl: float, wait: float, renew: bool, life: float
+        self,
+        locks: Locks,
+        keys: tuple[str, ...],
+        *,
+        ttl: float,
+        wait: float,
+        renew: bool,
+        life: float,
+        raise_if_lost: bool,
     ) -> None:
         self._locks = locks
         self._keys = keys
@@ -66,6 +76,7 @@ class Lock:
         self._wait = wait
         self._renew = renew
         self._life = life
+        self._raise_if_lost = raise_if_lost
         self._entered: dict[Any, list[Any]] = {}
 
     @property
@@ -83,15 +94,16 @@ class Lock:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         held, watchdog = self._leave(asyncio.current_task())
-        if watchdog is None:
-            await held.release()
-            return
+        at = time.monotonic()
+        stopped = ""
         try:
-            stopped = await watchdog.stop()
+            if watchdog is not None:
+                stopped = await watchdog.stop()
         finally:
             await held.release()
         if stopped and kind is asyncio.CancelledError:
-            raise LockLost(keys=held.keys, because=stopped) from error
+            raise held._loss(stopped) from error  # noqa: SLF001
+        held._left_block(error, at=at, raise_if_lost=self._raise_if_lost)  # noqa: SLF001
 
     def __enter__(self) -> SyncHeld:
         held = self._locks.sync.take(self._keys, self._ttl, self._wait, renew=self._renew, life=self._life)
@@ -101,7 +113,10 @@ class Lock:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._leave(threading.get_ident()).release()
+        held = self._leave(threading.get_ident())
+        at = time.monotonic()
+        held.release()
+        held._left_block(error, at=at, raise_if_lost=self._raise_if_lost)  # noqa: SLF001
 
     def _leave(self, who: Any) -> Any:
         """What this task or thread entered last. Exit stacks are closed by others too: then what anybody did."""

@@ -99,11 +99,13 @@ class Locks:
         wait: float = 0.0,
         renew: bool = False,
         life: float = LIFE_SECONDS_DEFAULT,
+        raise_if_lost: bool = True,
     ) -> Lock:
         """A lock to enter with `async with` or `with`.
 
-        It lives `ttl` seconds; who finds it taken waits in line for `wait` seconds (by default not at all).
-        With `renew` it is extended while the block runs, for `life` seconds at most.
+        It lives `ttl` seconds; a caller that finds it taken waits in line for `wait` seconds (by default not at all).
+        With `renew` it is extended while the block runs, for `life` seconds at most. Leaving the block raises
+        `LockLost` if the lock was lost, unless `raise_if_lost` is false.
         """
         return Lock(
             self,
@@ -112,6 +114,7 @@ class Locks:
             wait=wait_seconds(wait) if wait else 0.0,
             renew=renew,
             life=ttl_seconds(life, name="life") if renew else 0.0,
+            raise_if_lost=raise_if_lost,
         )
 
     async def acquire(self, *keys: str, ttl: float | None = None, wait: float = 0.0) -> Held:
@@ -193,7 +196,7 @@ class Locks:
             now = time.monotonic()
             if now >= grant.until:
                 await grant.backend.release(grant)
-                raise lost_on_its_way(keys)  # noqa: TRY301
+                raise lost_on_its_way(grant)  # noqa: TRY301
         except BaseException as error:
             note_refusal(self.stats, claim, error)
             raise

@@ -52,8 +52,7 @@ class SyncHeld(Holding):
         self.check()
         seconds = self._grant.claim.ttl if ttl is None else ttl_seconds(ttl)
         if not self._door.extend(self._grant, ttl=seconds):
-            self._stats.expired()
-            self._lose("it was gone when it was to be extended")
+            raise self._gone()
         self.check()
         self._stats.extended()
 
@@ -61,6 +60,7 @@ class SyncHeld(Holding):
         """Give it back. False, with a warning, if it was lost: nobody else's is touched. A second call does nothing."""
         if self._over:
             return not self._lost
+        self._ending = True
         if self._watchdog is not None:
             self._watchdog.stop()
         try:
@@ -169,7 +169,7 @@ class SyncLocks:
             now = time.monotonic()
             if now >= grant.until:
                 door.release(grant)
-                raise lost_on_its_way(keys)  # noqa: TRY301
+                raise lost_on_its_way(grant)  # noqa: TRY301
         except BaseException as error:
             note_refusal(stats, claim, error)
             raise

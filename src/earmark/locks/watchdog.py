@@ -58,23 +58,26 @@ class TaskWatchdog:
 
     async def _watch(self) -> None:
         try:
-            while True:
+            while not self._held._ending:  # noqa: SLF001
                 await asyncio.sleep(self._plan.pause)
                 await self._renew()
         except LockLost as loss:
+            if self._held._ending:  # noqa: SLF001
+                return
             self._because = loss.because
             self._work.cancel(f"the lock on {', '.join(loss.keys)} is lost")
 
     async def _renew(self) -> None:
         """Once, or as often as it takes until the lock has run out."""
-        while ttl := self._plan.next_ttl():
+        while not self._held._ending and (ttl := self._plan.next_ttl()):  # noqa: SLF001
             try:
                 return await self._extend_in_time(ttl)
             except LocksUnavailable:
                 await asyncio.sleep(min(RETRY_SECONDS, self._held.remaining))
                 self._held.check()
         await asyncio.sleep(self._held.remaining)
-        self._held.check()
+        if not self._held._ending:  # noqa: SLF001
+            self._held.check()
         return None
 
     async def _extend_in_time(self, ttl: float) -> None:
