@@ -18,7 +18,7 @@ logger = logging.getLogger("earmark.locks")
 class Holding:
     """What is known of a lock while it is held. `Held` and `SyncHeld` add the verbs."""
 
-    __slots__ = ("_began", "_ending", "_grant", "_lost", "_over", "_stats")
+    __slots__ = ("__weakref__", "_began", "_ending", "_grant", "_lost", "_over", "_stats")
 
     def __init__(self, grant: Grant, stats: Stats, began: float) -> None:
         self._grant = grant

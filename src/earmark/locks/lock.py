@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from earmark.locks.locks import Locks
     from earmark.locks.sync import SyncHeld
+    from earmark.locks.watchdog import Renewal
 
 logger = logging.getLogger("earmark.locks")
 
@@ -57,7 +58,7 @@ class Lock:
     whose lock was lost raises `LockLost`; an exception of the block comes out as it is, with a note about the loss.
     """
 
-    __slots__ = ("_entered", "_keys", "_life", "_locks", "_raise_if_lost", "_renew", "_ttl", "_wait")
+    __slots__ = ("_entered", "_keys", "_locks", "_raise_if_lost", "_renewal", "_ttl", "_wait")
 
     def __init__(
         self,
@@ -66,16 +67,14 @@ class Lock:
         *,
         ttl: float,
         wait: float,
-        renew: bool,
-        life: float,
+        renewal: Renewal | None,
         raise_if_lost: bool,
     ) -> None:
         self._locks = locks
         self._keys = keys
         self._ttl = ttl
         self._wait = wait
-        self._renew = renew
-        self._life = life
+        self._renewal = renewal
         self._raise_if_lost = raise_if_lost
         self._entered: dict[Any, list[Any]] = {}
 
@@ -86,7 +85,7 @@ class Lock:
 
     async def __aenter__(self) -> Held:
         held = await self._locks.take(self._keys, self._ttl, self._wait)
-        watchdog = TaskWatchdog(held, life=self._life) if self._renew else None
+        watchdog = TaskWatchdog(held, self._renewal) if self._renewal else None
         self._entered.setdefault(asyncio.current_task(), []).append((held, watchdog))
         return held
 
@@ -106,7 +105,7 @@ class Lock:
         held._left_block(error, at=at, raise_if_lost=self._raise_if_lost)  # noqa: SLF001
 
     def __enter__(self) -> SyncHeld:
-        held = self._locks.sync.take(self._keys, self._ttl, self._wait, renew=self._renew, life=self._life)
+        held = self._locks.sync.take(self._keys, self._ttl, self._wait, renewal=self._renewal)
         self._entered.setdefault(threading.get_ident(), []).append(held)
         return held
 

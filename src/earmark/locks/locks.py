@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 from earmark.locks import keys as names
 from earmark.locks import work as working
 from earmark.locks.asks import lost_on_its_way, note_grant, note_refusal, several, sorted_keys
-from earmark.locks.errors import LockBusy, LocksUnavailable, QueueFull
+from earmark.locks.errors import LockBusy, LocksUnavailable, QueueFull, TimeRefused
 from earmark.locks.lock import Attempt, Held, Lock
 from earmark.locks.markers import MARKER_START, Marker
 from earmark.locks.ports import Claim
@@ -22,7 +22,7 @@ from earmark.locks.stats import Stats
 from earmark.locks.sync import SyncLocks
 from earmark.locks.times import ttl_seconds, wait_seconds
 from earmark.locks.url import Settings, parts_of
-from earmark.locks.watchdog import LIFE_SECONDS_DEFAULT
+from earmark.locks.watchdog import LIFE_SECONDS_DEFAULT, renewal_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -99,21 +99,30 @@ class Locks:
         wait: float = 0.0,
         renew: bool = False,
         life: float = LIFE_SECONDS_DEFAULT,
+        renew_every_seconds: float | None = None,
         raise_if_lost: bool = True,
     ) -> Lock:
         """A lock to enter with `async with` or `with`.
 
         It lives `ttl` seconds; a caller that finds it taken waits in line for `wait` seconds (by default not at all).
-        With `renew` it is extended while the block runs, for `life` seconds at most. Leaving the block raises
-        `LockLost` if the lock was lost, unless `raise_if_lost` is false.
+        With `renew` it is extended while the block runs, `renew_every_seconds` apart (by default a third of the
+        `ttl`), for `life` seconds at most. Leaving the block raises `LockLost` if the lock was lost, unless
+        `raise_if_lost` is false.
         """
+        lives = self.ttl if ttl is None else ttl_seconds(ttl)
+        if renew:
+            renewal = renewal_of(lives, every=renew_every_seconds, life=life)
+        elif renew_every_seconds is None:
+            renewal = None
+        else:
+            problem = "it has a meaning with renew=True only"
+            raise TimeRefused(name="renew_every_seconds", seconds=renew_every_seconds, problem=problem)
         return Lock(
             self,
             sorted_keys(keys),
-            ttl=self.ttl if ttl is None else ttl_seconds(ttl),
+            ttl=lives,
             wait=wait_seconds(wait) if wait else 0.0,
-            renew=renew,
-            life=ttl_seconds(life, name="life") if renew else 0.0,
+            renewal=renewal,
             raise_if_lost=raise_if_lost,
         )
 

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from earmark.locks.ports import Holding as Seen
     from earmark.locks.stats import Stats
     from earmark.locks.url import Parts
+    from earmark.locks.watchdog import Renewal
 
 logger = logging.getLogger("earmark.locks")
 
@@ -70,8 +71,8 @@ class SyncHeld(Holding):
             return False
         return self._gave_back(whole=whole)
 
-    def _renew(self, *, life: float) -> None:
-        self._watchdog = ThreadWatchdog(self, life=life)
+    def _renew(self, renewal: Renewal) -> None:
+        self._watchdog = ThreadWatchdog(self, renewal)
 
 
 class SyncLocks:
@@ -156,9 +157,7 @@ class SyncLocks:
         except LocksUnavailable as outage:
             logger.warning("the lock server cannot be reached: %s; locks are %s", outage.because, self._parts.meanwhile)
 
-    def take(
-        self, keys: tuple[str, ...], ttl: float, wait: float, *, renew: bool = False, life: float = 0.0
-    ) -> SyncHeld:
+    def take(self, keys: tuple[str, ...], ttl: float, wait: float, *, renewal: Renewal | None = None) -> SyncHeld:
         """What `lock` and `acquire` do: the arguments are known to be good."""
         claim = Claim(keys, secrets.token_hex(16), ttl, wait, self._locks.holder)
         door = self._door()
@@ -175,8 +174,8 @@ class SyncLocks:
             raise
         note_grant(stats, claim, now - began)
         held = SyncHeld(grant, stats, now, door)
-        if renew:
-            held._renew(life=life)  # noqa: SLF001
+        if renewal:
+            held._renew(renewal)  # noqa: SLF001
         return held
 
     def _take_or_wait(self, door: DirectBackend, claim: Claim) -> tuple[Grant, DirectBackend]:
