@@ -32,6 +32,15 @@ class LockBusy(LockError):
 
 
 @dataclass(kw_only=True, eq=False)
+class AlreadyMarked(LockError):
+    """Another caller has set this marker."""
+
+    code = "already_marked"
+    transient = True
+    key: str
+
+
+@dataclass(kw_only=True, eq=False)
 class QueueFull(LockError):
     """As many wait for this lock as may."""
 

@@ -8,6 +8,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any, Self
 
+from earmark.locks.entries import Entries
 from earmark.locks.errors import LocksUnavailable
 from earmark.locks.held import Holding
 from earmark.locks.times import ttl_seconds
@@ -76,7 +77,7 @@ class Lock:
         self._wait = wait
         self._renewal = renewal
         self._raise_if_lost = raise_if_lost
-        self._entered: dict[Any, list[Any]] = {}
+        self._entered = Entries()
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -86,13 +87,13 @@ class Lock:
     async def __aenter__(self) -> Held:
         held = await self._locks.take(self._keys, self._ttl, self._wait)
         watchdog = TaskWatchdog(held, self._renewal) if self._renewal else None
-        self._entered.setdefault(asyncio.current_task(), []).append((held, watchdog))
+        self._entered.add(asyncio.current_task(), (held, watchdog))
         return held
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        held, watchdog = self._leave(asyncio.current_task())
+        held, watchdog = self._entered.pop(asyncio.current_task())
         at = time.monotonic()
         stopped = ""
         try:
@@ -106,26 +107,16 @@ class Lock:
 
     def __enter__(self) -> SyncHeld:
         held = self._locks.sync.take(self._keys, self._ttl, self._wait, renewal=self._renewal)
-        self._entered.setdefault(threading.get_ident(), []).append(held)
+        self._entered.add(threading.get_ident(), held)
         return held
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        held = self._leave(threading.get_ident())
+        held = self._entered.pop(threading.get_ident())
         at = time.monotonic()
         held.release()
         held._left_block(error, at=at, raise_if_lost=self._raise_if_lost)  # noqa: SLF001
-
-    def _leave(self, who: Any) -> Any:
-        """What this task or thread entered last. Exit stacks are closed by others too: then what anybody did."""
-        if who not in self._entered:
-            who = next(reversed(self._entered))
-        entries = self._entered[who]
-        entry = entries.pop()
-        if not entries:
-            del self._entered[who]
-        return entry
 
 
 class Attempt:

@@ -12,12 +12,13 @@ import logging
 import secrets
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from earmark.locks import keys as names
 from earmark.locks import work as working
 from earmark.locks.asks import lost_on_its_way, note_grant, note_refusal, several, sorted_keys
-from earmark.locks.errors import LockBusy, LocksUnavailable, QueueFull
+from earmark.locks.entries import Entries
+from earmark.locks.errors import AlreadyMarked, LockBusy, LocksUnavailable, QueueFull
 from earmark.locks.held import Holding
 from earmark.locks.markers import Marker
 from earmark.locks.ports import Claim
@@ -26,6 +27,7 @@ from earmark.locks.watchdog import ThreadWatchdog
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
+    from types import TracebackType
 
     from earmark.locks.lock import Attempt, Lock
     from earmark.locks.locks import Locks
@@ -239,23 +241,41 @@ class SyncLocks:
 
 
 class SyncMarker:
-    """A `Marker` for threads."""
+    """A `Marker` for threads, to enter with `with`."""
 
     def __init__(self, sync: SyncLocks, marker: Marker) -> None:
         self._sync = sync
         self._marker = marker
+        self._entered = Entries()
+
+    @property
+    def key(self) -> str:
+        """What is marked."""
+        return self._marker.key
 
     def set(self) -> bool:
-        """Put it up. False if there is one already: somebody is at it."""
+        """Put it up. False if there is one already: another caller is at it."""
         return bool(self._sync.call(self._marker.set()))
 
     def is_set(self) -> bool:
-        """Whether anybody has put one up. By the time you act on it, that may have changed."""
+        """Whether any caller has put one up. By the time you act on it, that may have changed."""
         return bool(self._sync.call(self._marker.is_set()))
 
     def clear(self) -> bool:
         """Take one's own down. False if it was not there any more, or never one's own."""
         return bool(self._sync.call(self._marker.clear()))
+
+    def __enter__(self) -> Self:
+        grant: Grant | None = self._sync.call(self._marker.claim(), _give_back)
+        if grant is None:
+            raise AlreadyMarked(key=self.key)
+        self._entered.add(threading.get_ident(), grant)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._sync.call(self._marker.unclaim(self._entered.pop(threading.get_ident())))
 
 
 class PortalDoor:
@@ -317,8 +337,9 @@ async def _leave(_: Any) -> None:
     """Most answers need no undoing."""
 
 
-async def _give_back(grant: Grant) -> None:
-    await grant.backend.release(grant)
+async def _give_back(grant: Grant | None) -> None:
+    if grant is not None:
+        await grant.backend.release(grant)
 
 
 class Portal:
