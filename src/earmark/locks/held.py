@@ -18,12 +18,13 @@ logger = logging.getLogger("earmark.locks")
 class Holding:
     """What is known of a lock while it is held. `Held` and `SyncHeld` add the verbs."""
 
-    __slots__ = ("__weakref__", "_began", "_ending", "_grant", "_lost", "_over", "_stats")
+    __slots__ = ("__weakref__", "_began", "_ending", "_expected", "_grant", "_lost", "_over", "_stats")
 
-    def __init__(self, grant: Grant, stats: Stats, began: float) -> None:
+    def __init__(self, grant: Grant, stats: Stats, began: float, expected: float | None = None) -> None:
         self._grant = grant
         self._stats = stats
         self._began = began
+        self._expected = expected
         self._lost = ""
         self._ending = False
         self._over = False
@@ -102,6 +103,21 @@ class Holding:
             self._lost = because
             self._stats.lost()
             logger.warning("lost the lock on %s: %s", ", ".join(self.keys), because)
+
+    def _begin_release(self) -> None:
+        """Before a release is asked for: from here on the lock is not renewed, and a hold that was too long is told."""
+        self._ending = True
+        if self._expected is None:
+            return
+        held_seconds = time.monotonic() - self._began
+        if held_seconds > self._expected:
+            logger.warning(
+                "the lock on %s was held for %.1f s; %g s were expected",
+                ", ".join(self.keys),
+                held_seconds,
+                self._expected,
+            )
+        self._expected = None
 
     def _gave_back(self, *, whole: bool) -> bool:
         """After a release: what it found is counted, and a loss is said aloud."""

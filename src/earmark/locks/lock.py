@@ -42,7 +42,7 @@ class Held(Holding):
         """Give it back. False, with a warning, if it was lost: nobody else's is touched. A second call does nothing."""
         if self._over:
             return not self._lost
-        self._ending = True
+        self._begin_release()
         try:
             whole = await self._grant.backend.release(self._grant)
         except LocksUnavailable as outage:
@@ -59,7 +59,7 @@ class Lock:
     whose lock was lost raises `LockLost`; an exception of the block comes out as it is, with a note about the loss.
     """
 
-    __slots__ = ("_entered", "_keys", "_locks", "_raise_if_lost", "_renewal", "_ttl", "_wait")
+    __slots__ = ("_entered", "_expected", "_keys", "_locks", "_raise_if_lost", "_renewal", "_ttl", "_wait")
 
     def __init__(
         self,
@@ -69,6 +69,7 @@ class Lock:
         ttl: float,
         wait: float,
         renewal: Renewal | None,
+        expected: float | None,
         raise_if_lost: bool,
     ) -> None:
         self._locks = locks
@@ -76,6 +77,7 @@ class Lock:
         self._ttl = ttl
         self._wait = wait
         self._renewal = renewal
+        self._expected = expected
         self._raise_if_lost = raise_if_lost
         self._entered = Entries()
 
@@ -85,7 +87,7 @@ class Lock:
         return self._keys
 
     async def __aenter__(self) -> Held:
-        held = await self._locks.take(self._keys, self._ttl, self._wait)
+        held = await self._locks.take(self._keys, self._ttl, self._wait, expected=self._expected)
         watchdog = TaskWatchdog(held, self._renewal) if self._renewal else None
         self._entered.add(asyncio.current_task(), (held, watchdog))
         return held
@@ -106,7 +108,7 @@ class Lock:
         held._left_block(error, at=at, raise_if_lost=self._raise_if_lost)  # noqa: SLF001
 
     def __enter__(self) -> SyncHeld:
-        held = self._locks.sync.take(self._keys, self._ttl, self._wait, renewal=self._renewal)
+        held = self._locks.sync.take(self._keys, self._ttl, self._wait, renewal=self._renewal, expected=self._expected)
         self._entered.add(threading.get_ident(), held)
         return held
 

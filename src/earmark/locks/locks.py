@@ -100,14 +100,15 @@ class Locks:
         renew: bool = False,
         life: float = LIFE_SECONDS_DEFAULT,
         renew_every_seconds: float | None = None,
+        expected_seconds: float | None = None,
         raise_if_lost: bool = True,
     ) -> Lock:
         """A lock to enter with `async with` or `with`.
 
         It lives `ttl` seconds; a caller that finds it taken waits in line for `wait` seconds (by default not at all).
         With `renew` it is extended while the block runs, `renew_every_seconds` apart (by default a third of the
-        `ttl`), for `life` seconds at most. Leaving the block raises `LockLost` if the lock was lost, unless
-        `raise_if_lost` is false.
+        `ttl`), for `life` seconds at most. Held for longer than `expected_seconds`, it is a warning. Leaving the block
+        raises `LockLost` if the lock was lost, unless `raise_if_lost` is false.
         """
         lives = self.ttl if ttl is None else ttl_seconds(ttl)
         if renew:
@@ -123,12 +124,17 @@ class Locks:
             ttl=lives,
             wait=wait_seconds(wait) if wait else 0.0,
             renewal=renewal,
+            expected=None if expected_seconds is None else ttl_seconds(expected_seconds, name="expected_seconds"),
             raise_if_lost=raise_if_lost,
         )
 
-    async def acquire(self, *keys: str, ttl: float | None = None, wait: float = 0.0) -> Held:
+    async def acquire(
+        self, *keys: str, ttl: float | None = None, wait: float = 0.0, expected_seconds: float | None = None
+    ) -> Held:
         """Take a lock and keep it until `release`, or until it runs out."""
-        return await self.take(sorted_keys(keys), self.ttl if ttl is None else ttl_seconds(ttl), wait_seconds(wait))
+        seconds = self.ttl if ttl is None else ttl_seconds(ttl)
+        expected = None if expected_seconds is None else ttl_seconds(expected_seconds, name="expected_seconds")
+        return await self.take(sorted_keys(keys), seconds, wait_seconds(wait), expected=expected)
 
     async def run(self, keys: str | Sequence[str], work: Callable[..., Any], **how: Any) -> Any:
         """Run `work` under a lock and return what it returns. `how` is as for `lock`.
@@ -193,7 +199,7 @@ class Locks:
         """Return if the servers answer, raise `LocksUnavailable` if not."""
         await self.backend().ping()
 
-    async def take(self, keys: tuple[str, ...], ttl: float, wait: float) -> Held:
+    async def take(self, keys: tuple[str, ...], ttl: float, wait: float, *, expected: float | None = None) -> Held:
         """What `lock` and `acquire` do: the arguments are known to be good."""
         claim = Claim(keys, secrets.token_hex(16), ttl, wait, self.holder)
         began = time.monotonic()
@@ -210,7 +216,7 @@ class Locks:
             note_refusal(self.stats, claim, error)
             raise
         note_grant(self.stats, claim, now - began)
-        return Held(grant, self.stats, now)
+        return Held(grant, self.stats, now, expected)
 
     async def _in_line(self, claim: Claim) -> Any:
         self.stats.waiting(1)

@@ -45,8 +45,10 @@ class SyncHeld(Holding):
 
     __slots__ = ("_door", "_watchdog")
 
-    def __init__(self, grant: Grant, stats: Stats, began: float, door: DirectBackend) -> None:
-        super().__init__(grant, stats, began)
+    def __init__(
+        self, grant: Grant, stats: Stats, began: float, door: DirectBackend, expected: float | None = None
+    ) -> None:
+        super().__init__(grant, stats, began, expected)
         self._door = door
         self._watchdog: ThreadWatchdog | None = None
 
@@ -63,7 +65,7 @@ class SyncHeld(Holding):
         """Give it back. False, with a warning, if it was lost: nobody else's is touched. A second call does nothing."""
         if self._over:
             return not self._lost
-        self._ending = True
+        self._begin_release()
         if self._watchdog is not None:
             self._watchdog.stop()
         try:
@@ -92,10 +94,13 @@ class SyncLocks:
         """A lock to enter with `with`: the same as `Locks.lock`."""
         return self._locks.lock(*keys, **how)
 
-    def acquire(self, *keys: str, ttl: float | None = None, wait: float = 0.0) -> SyncHeld:
+    def acquire(
+        self, *keys: str, ttl: float | None = None, wait: float = 0.0, expected_seconds: float | None = None
+    ) -> SyncHeld:
         """Take a lock and keep it until `release`, or until it runs out."""
         seconds = self._locks.ttl if ttl is None else ttl_seconds(ttl)
-        return self.take(sorted_keys(keys), seconds, wait_seconds(wait))
+        expected = None if expected_seconds is None else ttl_seconds(expected_seconds, name="expected_seconds")
+        return self.take(sorted_keys(keys), seconds, wait_seconds(wait), expected=expected)
 
     def run(self, keys: str | Sequence[str], work: Callable[..., Any], **how: Any) -> Any:
         """Run `work` under a lock and return what it returns. `work` may take the held lock as its one argument.
@@ -159,7 +164,15 @@ class SyncLocks:
         except LocksUnavailable as outage:
             logger.warning("the lock server cannot be reached: %s; locks are %s", outage.because, self._parts.meanwhile)
 
-    def take(self, keys: tuple[str, ...], ttl: float, wait: float, *, renewal: Renewal | None = None) -> SyncHeld:
+    def take(
+        self,
+        keys: tuple[str, ...],
+        ttl: float,
+        wait: float,
+        *,
+        renewal: Renewal | None = None,
+        expected: float | None = None,
+    ) -> SyncHeld:
         """What `lock` and `acquire` do: the arguments are known to be good."""
         claim = Claim(keys, secrets.token_hex(16), ttl, wait, self._locks.holder)
         door = self._door()
@@ -175,7 +188,7 @@ class SyncLocks:
             note_refusal(stats, claim, error)
             raise
         note_grant(stats, claim, now - began)
-        held = SyncHeld(grant, stats, now, door)
+        held = SyncHeld(grant, stats, now, door, expected)
         if renewal:
             held._renew(renewal)  # noqa: SLF001
         return held
