@@ -72,6 +72,7 @@ class Locks:
         queue_max: int = 1000,
         drift_factor: float = 0.01,
         retry_seconds: float = 0.2,
+        retry_count: int | None = None,
     ) -> Self:
         """Locks where the URL says.
 
@@ -79,10 +80,16 @@ class Locks:
         `cluster://host:port,…` are what they say; several Redis URLs are Redlock; `postgresql://` keeps lease rows;
         `memory://` is this process alone. `database` is a PostgreSQL URL, for `fence="database"` and for
         `when_gone="database"`. `timeout` bounds each call to a server, in seconds. A Redlock is relied on for
-        `drift_factor` of its time less, and asked for again after `retry_seconds` at most.
+        `drift_factor` of its time less. A caller that waits for one asks again after a random pause, of `retry_seconds`
+        at most the first time and of twice as much each time after, `retry_count` times if that is set.
         """
         settings = Settings(
-            prefix=prefix, timeout=timeout, queue_max=queue_max, drift_factor=drift_factor, retry_seconds=retry_seconds
+            prefix=prefix,
+            timeout=timeout,
+            queue_max=queue_max,
+            drift_factor=drift_factor,
+            retry_seconds=retry_seconds,
+            retry_count=retry_count,
         )
         parts = parts_of(url, database=database, when_gone=when_gone, fence=fence, settings=settings)
         return cls(parts, ttl=ttl, holder=holder)
