@@ -302,7 +302,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     redlock_retry_seconds: Annotated[
         float,
         About(
-            "how long a Redlock that was not granted is slept over at most before it is asked for again",
+            "how long a caller that waits for a Redlock pauses at most before it asks again; each pause after is twice "
+            "as long, up to 2 s",
             least=0.001,
             most=60,
         ),

@@ -42,7 +42,7 @@ async def test_an_operator_sees_who_holds_what_and_may_take_it_away(
     operator: httpx2.AsyncClient, locks: Locks, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The lock is listed with its holder, is gone once it was broken, and the log says who did it."""
-    async with locks.lock(SEAT, ttl=60, renew=False) as held:
+    async with locks.lock(SEAT, ttl=60, raise_if_lost=False) as held:
         [listed] = (await operator.get("/v1/locks", params={"match": "event:*"})).json()["locks"]
         assert (listed["key"], listed["holder"], listed["fence"]) == (SEAT, "worker-7", held.fence)
         assert 0 < listed["ttl_seconds"] <= 60

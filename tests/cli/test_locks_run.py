@@ -81,6 +81,20 @@ async def test_a_command_whose_lock_is_taken_away_is_told_to_stop(
     assert "was lost" in capfd.readouterr().err
 
 
+def test_a_command_that_ends_without_its_lock_says_so(valkey: Valkey, capfd: pytest.CaptureFixture[str]) -> None:
+    """The command ended before the next renewal could tell it to stop: its exit code alone would hide the loss."""
+    take_away = (
+        "import sys; from earmark.locks import Locks\n"
+        "with Locks.from_url(sys.argv[1]) as locks: assert locks.sync.evict('job:nightly')\n"
+        "print('made')"
+    )
+    told = ("job:nightly", "--redis", valkey.url, "--ttl", "600", "--", *SAY, take_away, valkey.url)
+    assert run(*told) == 75
+    out, err = capfd.readouterr()
+    assert out == "made\n"
+    assert "The lock on job:nightly was lost: the command went on without it and ended with exit code 0." in err
+
+
 def test_what_cannot_be_run_is_one_line(valkey: Valkey, capfd: pytest.CaptureFixture[str]) -> None:
     """No command, no such command, no Redis."""
     assert run("job:nightly", "--redis", valkey.url) == 1

@@ -26,12 +26,20 @@ WRITTEN = [
     (keys.event_seat, ("opera", "A1"), "event:{opera}:seat:A1"),
     (keys.show_seat, ("matinee", "A1"), "cinema:show:{matinee}:seat:A1"),
     (keys.flight_seat, ("LH400", DAY, "12A"), "flight:{LH400:date:2026-05-01}:seat:12A"),
+    (keys.seat, ("A1",), "seat:{A1}"),
     (keys.inventory, ("SKU-9",), "inventory:{SKU-9}"),
     (keys.product_in_warehouse, ("SKU-9", "north"), "inventory:product:{SKU-9}:warehouse:north"),
+    (keys.stock_reservation, ("SKU-9",), "inventory:reserve:{SKU-9}"),
     (keys.order, (42,), "order:{42}"),
+    (keys.order_processing, (42,), "order:process:{42}"),
     (keys.payment, (42,), "payment:order:{42}"),
     (keys.refund, (42,), "payment:refund:{42}"),
     (keys.callback, ("pi_3Nx",), "payment:callback:{pi_3Nx}"),
+    (keys.transaction, ("pi_3Nx",), "payment:transaction:{pi_3Nx}"),
+    (keys.payer, ("alice",), "payment:account:{alice}"),
+    (keys.confirmation, ("key-1",), "confirm:{key-1}"),
+    (keys.invoice_processing, (42,), "process:invoice:{42}"),
+    (keys.invoice_check, ("acme", 42, "paper-ltd"), "invoice_check:{acme}:42:paper-ltd"),
     (keys.account, (UUID(AN_ID),), f"account:{{{AN_ID}}}"),
     (keys.counter, ("visitors",), "counter:{visitors}"),
     (keys.job, ("nightly-report",), "job:{nightly-report}"),
@@ -47,6 +55,11 @@ TOGETHER = [
     (keys.order(42), keys.payment(42)),
     (keys.payment(42), keys.refund(42)),
     (keys.processing("acme", "one"), keys.account("acme")),
+    (keys.stock_reservation("SKU-9"), keys.inventory("SKU-9")),
+    (keys.order_processing(42), keys.order(42)),
+    (keys.transaction("pi_3Nx"), keys.callback("pi_3Nx")),
+    (keys.payer("alice"), keys.account("alice")),
+    (keys.invoice_check("acme", 42, "paper-ltd"), keys.invoice_check("acme", 43, "ink-ltd")),
 ]
 
 ONE_PART: list[Callable[[Any], str]] = [
@@ -58,6 +71,13 @@ ONE_PART: list[Callable[[Any], str]] = [
     keys.account,
     keys.counter,
     keys.job,
+    keys.seat,
+    keys.stock_reservation,
+    keys.order_processing,
+    keys.transaction,
+    keys.payer,
+    keys.confirmation,
+    keys.invoice_processing,
 ]
 TWO_PARTS: list[Callable[[Any, Any], str]] = [
     keys.event_seat,
@@ -65,6 +85,7 @@ TWO_PARTS: list[Callable[[Any, Any], str]] = [
     keys.product_in_warehouse,
     keys.processing,
 ]
+THREE_PARTS: list[Callable[..., str]] = [keys.flight_seat, keys.invoice_check]
 
 # Few characters, and those that join, escape and resemble what the constructors write, so that a clash is soon found.
 tricky = st.text(alphabet=":%3A25seat-", min_size=1, max_size=5)
@@ -81,6 +102,7 @@ def named_with(part: st.SearchStrategy[str]) -> st.SearchStrategy[tuple[Any, ...
     return (
         named(ONE_PART, part)
         | named(TWO_PARTS, part, part)
+        | named([keys.invoice_check], part, part, part)
         | named([keys.flight_seat], part, st.dates(min_value=date(2026, 1, 1), max_value=date(2026, 1, 3)), part)
     )
 
@@ -92,6 +114,31 @@ def test_a_convention_has_one_spelling(constructor: Callable[..., str], parts: t
     assert keys.check(key) == key
 
 
+def test_every_convention_that_names_a_lock_has_a_constructor() -> None:
+    """The names that shops commonly lock by, without braces. A reference, a cache entry or a job id is no lock."""
+    conventions = {
+        "event:opera:seat:A1",
+        "inventory:product:SKU-9:warehouse:north",
+        "confirm:key-1",
+        "process:invoice:42",
+        "invoice_check:acme:42:paper-ltd",
+        "processing:acme:9f86d081",
+        "inventory:reserve:SKU-9",
+        "inventory:SKU-9",
+        "order:process:42",
+        "order:42",
+        "cinema:show:matinee:seat:A1",
+        "flight:LH400:date:2026-05-01:seat:12A",
+        "payment:order:42",
+        "payment:refund:42",
+        "payment:callback:pi_3Nx",
+        "payment:transaction:pi_3Nx",
+        "payment:account:alice",
+        "seat:A1",
+    }
+    assert conventions <= {key.translate({123: None, 125: None}) for _, _, key in WRITTEN}
+
+
 def test_every_constructor_is_shown_above() -> None:
     """A convention without an expected spelling could change unseen."""
     public = {
@@ -99,7 +146,7 @@ def test_every_constructor_is_shown_above() -> None:
     }
     helpers = {"check", "problems", "tag_of"}
     assert {name for name in public if not name.startswith("_")} - helpers == {it.__name__ for it, _, _ in WRITTEN}
-    assert {it.__name__ for it in (*ONE_PART, *TWO_PARTS, keys.flight_seat)} == {it.__name__ for it, _, _ in WRITTEN}
+    assert {it.__name__ for it in (*ONE_PART, *TWO_PARTS, *THREE_PARTS)} == {it.__name__ for it, _, _ in WRITTEN}
 
 
 @pytest.mark.parametrize("one, other", TOGETHER)

@@ -646,6 +646,22 @@ async def test_connections_that_break_in_the_middle_of_traffic_cost_no_update(
     await inside.until_empty()
 
 
+async def test_a_block_whose_release_was_carried_out_but_not_answered_lost_nothing(
+    proxy: Proxy, inside: Inside, prefix: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The release is repeated and finds nothing, as after a loss: it cannot tell, and the result is not thrown away."""
+    async with opened(proxy.url, prefix=prefix, timeout=BOUND) as locks:
+        async with locks.lock(KEY, ttl=600) as held:
+            proxy.break_after(b"EVALSHA")
+        assert proxy.lost > 0
+        assert not held.lost
+        assert "could not release the lock" in caplog.text
+        with locks.lock("order:1", ttl=600) as in_thread:
+            proxy.break_after(b"EVALSHA")
+        assert not in_thread.lost
+    await inside.until_empty()
+
+
 async def test_work_under_renewal_is_told_when_its_time_is_over(server: Valkey, prefix: str) -> None:
     """Not when the last question to a silent server has been given up: by then somebody else may hold the lock."""
     begun, over = asyncio.Event(), asyncio.Event()

@@ -40,7 +40,7 @@ class AdmissionScript:
             words += call.words
         return [self._sha, len(names), *names, *words]
 
-    def read(self, calls: Sequence[Call], answers: Any) -> list[Any]:
+    def read(self, calls: Sequence[Call], answers: Any, *, repeated: bool = False) -> list[Any]:  # noqa: ARG002
         """One for each call, and each of its shape: whatever else a server says is no answer."""
         if type(answers) is not list or len(answers) != len(calls):
             raise _nonsense(answers)

@@ -39,7 +39,8 @@ def run(
 ) -> int:
     """Run a command while holding a lock, which is renewed until the command ends.
 
-    Exits as the command does; with 75 when somebody else has the lock. A command whose lock is lost is told to stop.
+    Exits as the command does; with 75 when another process has the lock, and when the lock was lost while the command
+    ran. A command whose lock is lost is told to stop.
     """
     if not command:
         raise SetupError(problem="Say what to run: earmark locks run job:nightly -- backup --all")
@@ -50,19 +51,22 @@ def run(
 async def _run(settings: config.Settings, key: str, command: tuple[str, ...], *, prefix: str) -> int:
     opened = wiring.open_locks(settings, prefix=prefix)
     err = Console(stderr=True, highlight=False, soft_wrap=True)
+    ended: int | None = None
     try:
         async with opened.lock(key, wait=settings.lock_wait_seconds, renew=True, life=LIFE_SECONDS_MAX):
-            return await _command(command)
+            ended = await _command(command)
     except LockBusy:
         err.print(f"Somebody else has the lock on {key}.", markup=False)
         return BUSY
     except LockLost:
-        err.print(f"The lock on {key} was lost: the command was told to stop.", markup=False)
+        then = "was told to stop" if ended is None else f"went on without it and ended with exit code {ended}"
+        err.print(f"The lock on {key} was lost: the command {then}.", markup=False)
         return BUSY
     except LocksUnavailable as outage:
         raise SetupError(problem=f"The lock server cannot be reached: {outage.because}") from outage
     finally:
         await opened.close()
+    return ended
 
 
 async def _command(command: tuple[str, ...]) -> int:

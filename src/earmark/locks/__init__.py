@@ -4,6 +4,7 @@ Worth using without the booking engine, and independent of it.
 """
 
 from earmark.locks.errors import (
+    AlreadyMarked,
     FenceUnavailable,
     KeyRefused,
     KeysApart,
@@ -21,6 +22,7 @@ from earmark.locks.ports import Backend, Claim, DirectBackend, Grant, Group, Hol
 from earmark.locks.sync import SyncHeld, SyncLocks
 
 __all__ = [
+    "AlreadyMarked",
     "Attempt",
     "Backend",
     "Claim",

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import functools
-import inspect
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from earmark.locks import keys as names
 from earmark.locks.errors import LockBusy, LockError, LockLost, LocksUnavailable, QueueFull
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
-    from earmark.locks.ports import Claim
+    from earmark.locks.ports import Claim, Grant
     from earmark.locks.stats import Stats
 
 logger = logging.getLogger("earmark.locks")
@@ -44,9 +42,9 @@ def note_grant(stats: Stats, claim: Claim, seconds: float) -> None:
         logger.debug("acquired the lock on %s", ", ".join(claim.keys))
 
 
-def lost_on_its_way(keys: tuple[str, ...]) -> LockLost:
-    """The answer took longer than the lease lives: nobody must go to work under it."""
-    return LockLost(keys=keys, because="it ran out before the answer came")
+def lost_on_its_way(grant: Grant) -> LockLost:
+    """The answer took longer than the lease lives: no work may begin under it."""
+    return LockLost(keys=grant.claim.keys, because="it ran out before the answer came", fence=grant.fence)
 
 
 def note_refusal(stats: Stats, claim: Claim, error: BaseException) -> None:
@@ -66,14 +64,3 @@ def note_refusal(stats: Stats, claim: Claim, error: BaseException) -> None:
             pass
         case _:
             stats.refused("cancelled")
-
-
-def calling(work: Callable[..., Any], held: Any) -> Callable[[], Any]:
-    """The call of `work`, with the held lock if it takes an argument."""
-    try:
-        inspect.signature(work).bind()
-    except TypeError:
-        return functools.partial(work, held)
-    except ValueError:  # Some built-in functions do not say what they take.
-        return work
-    return work

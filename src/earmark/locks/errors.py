@@ -32,6 +32,15 @@ class LockBusy(LockError):
 
 
 @dataclass(kw_only=True, eq=False)
+class AlreadyMarked(LockError):
+    """Another caller has set this marker."""
+
+    code = "already_marked"
+    transient = True
+    key: str
+
+
+@dataclass(kw_only=True, eq=False)
 class QueueFull(LockError):
     """As many wait for this lock as may."""
 
@@ -43,11 +52,13 @@ class QueueFull(LockError):
 
 @dataclass(kw_only=True, eq=False)
 class LockLost(LockError):
-    """The lock was lost before the work was done; somebody else may hold it now."""
+    """The lock was lost before the work was done; another process may hold it now."""
 
     code = "lock_lost"
     keys: Sequence[str]
     because: str
+    fence: int | None = None
+    """The number of the lock that was lost, where the backend counts one."""
 
 
 @dataclass(kw_only=True, eq=False)

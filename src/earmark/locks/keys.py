@@ -64,6 +64,11 @@ def flight_seat(flight: Part, date: date | str, seat: Part) -> str:
     return check(f"flight:{{{_part('flight', flight)}:date:{_day(date)}}}:seat:{_part('seat', seat)}")
 
 
+def seat(seat: Part) -> str:
+    """A seat whose id is its own across all events. Seats of one event cannot be locked together by this name."""
+    return check(f"seat:{{{_part('seat', seat)}}}")
+
+
 def inventory(sku: Part) -> str:
     """The stock of one article, wherever it lies."""
     return check(f"inventory:{{{_part('sku', sku)}}}")
@@ -76,9 +81,19 @@ def product_in_warehouse(product: Part, warehouse: Part) -> str:
     )
 
 
+def stock_reservation(sku: Part) -> str:
+    """Reserving from the stock of one article. A caller that changes the stock itself locks `inventory` as well."""
+    return check(f"inventory:reserve:{{{_part('sku', sku)}}}")
+
+
 def order(order: Part) -> str:
     """One order. With its payment and its refund it can be locked together."""
     return check(f"order:{{{_part('order', order)}}}")
+
+
+def order_processing(order: Part) -> str:
+    """Processing one order. A caller that changes the order itself locks `order` as well."""
+    return check(f"order:process:{{{_part('order', order)}}}")
 
 
 def payment(order: Part) -> str:
@@ -98,6 +113,33 @@ def refund(order: Part) -> str:
 def callback(transaction: Part) -> str:
     """What a payment provider reports about one transaction, perhaps more than once."""
     return check(f"payment:callback:{{{_part('transaction', transaction)}}}")
+
+
+def transaction(transaction: Part) -> str:
+    """One transaction at a payment provider. With its callback it can be locked together."""
+    return check(f"payment:transaction:{{{_part('transaction', transaction)}}}")
+
+
+def payer(account: Part) -> str:
+    """The payments of one account. With the `account` it can be locked together."""
+    return check(f"payment:account:{{{_part('account', account)}}}")
+
+
+def confirmation(idempotency_key: Part) -> str:
+    """Confirming under one idempotency key. Two requests with different keys do not meet here."""
+    return check(f"confirm:{{{_part('idempotency_key', idempotency_key)}}}")
+
+
+def invoice_processing(invoice: Part) -> str:
+    """Processing one invoice."""
+    return check(f"process:invoice:{{{_part('invoice', invoice)}}}")
+
+
+def invoice_check(account: Part, invoice: Part, vendor: Part) -> str:
+    """Whether an account has had this invoice of a vendor before. Those of one account can be locked together."""
+    return check(
+        f"invoice_check:{{{_part('account', account)}}}:{_part('invoice', invoice)}:{_part('vendor', vendor)}",
+    )
 
 
 def account(account: Part) -> str:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+import time
 from typing import TYPE_CHECKING, Any, Self
 
-from earmark.locks.errors import LockLost, LocksUnavailable
+from earmark.locks.entries import Entries
+from earmark.locks.errors import LocksUnavailable
 from earmark.locks.held import Holding
 from earmark.locks.times import ttl_seconds
 from earmark.locks.watchdog import TaskWatchdog
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
 
     from earmark.locks.locks import Locks
     from earmark.locks.sync import SyncHeld
+    from earmark.locks.watchdog import Renewal
 
 logger = logging.getLogger("earmark.locks")
 
@@ -31,8 +34,7 @@ class Held(Holding):
         self.check()
         seconds = self._grant.claim.ttl if ttl is None else ttl_seconds(ttl)
         if not await self._grant.backend.extend(self._grant, ttl=seconds):
-            self._stats.expired()
-            self._lose("it was gone when it was to be extended")
+            raise self._gone()
         self.check()
         self._stats.extended()
 
@@ -40,6 +42,7 @@ class Held(Holding):
         """Give it back. False, with a warning, if it was lost: nobody else's is touched. A second call does nothing."""
         if self._over:
             return not self._lost
+        self._begin_release()
         try:
             whole = await self._grant.backend.release(self._grant)
         except LocksUnavailable as outage:
@@ -52,21 +55,31 @@ class Held(Holding):
 class Lock:
     """Keys to lock, and how. Enter it with `async with` in a task, with plain `with` in a thread.
 
-    One of these can be entered by many tasks and threads: each entry is an acquisition of its own.
+    One of these can be entered by many tasks and threads: each entry is an acquisition of its own. Leaving a block
+    whose lock was lost raises `LockLost`; an exception of the block comes out as it is, with a note about the loss.
     """
 
-    __slots__ = ("_entered", "_keys", "_life", "_locks", "_renew", "_ttl", "_wait")
+    __slots__ = ("_entered", "_expected", "_keys", "_locks", "_raise_if_lost", "_renewal", "_ttl", "_wait")
 
     def __init__(
-        self, locks: Locks, keys: tuple[str, ...], *, ttl: float, wait: float, renew: bool, life: float
+        self,
+        locks: Locks,
+        keys: tuple[str, ...],
+        *,
+        ttl: float,
+        wait: float,
+        renewal: Renewal | None,
+        expected: float | None,
+        raise_if_lost: bool,
     ) -> None:
         self._locks = locks
         self._keys = keys
         self._ttl = ttl
         self._wait = wait
-        self._renew = renew
-        self._life = life
-        self._entered: dict[Any, list[Any]] = {}
+        self._renewal = renewal
+        self._expected = expected
+        self._raise_if_lost = raise_if_lost
+        self._entered = Entries()
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -74,44 +87,38 @@ class Lock:
         return self._keys
 
     async def __aenter__(self) -> Held:
-        held = await self._locks.take(self._keys, self._ttl, self._wait)
-        watchdog = TaskWatchdog(held, life=self._life) if self._renew else None
-        self._entered.setdefault(asyncio.current_task(), []).append((held, watchdog))
+        held = await self._locks.take(self._keys, self._ttl, self._wait, expected=self._expected)
+        watchdog = TaskWatchdog(held, self._renewal) if self._renewal else None
+        self._entered.add(asyncio.current_task(), (held, watchdog))
         return held
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        held, watchdog = self._leave(asyncio.current_task())
-        if watchdog is None:
-            await held.release()
-            return
+        held, watchdog = self._entered.pop(asyncio.current_task())
+        at = time.monotonic()
+        stopped = ""
         try:
-            stopped = await watchdog.stop()
+            if watchdog is not None:
+                stopped = await watchdog.stop()
         finally:
             await held.release()
         if stopped and kind is asyncio.CancelledError:
-            raise LockLost(keys=held.keys, because=stopped) from error
+            raise held._loss(stopped) from error  # noqa: SLF001
+        held._left_block(error, at=at, raise_if_lost=self._raise_if_lost)  # noqa: SLF001
 
     def __enter__(self) -> SyncHeld:
-        held = self._locks.sync.take(self._keys, self._ttl, self._wait, renew=self._renew, life=self._life)
-        self._entered.setdefault(threading.get_ident(), []).append(held)
+        held = self._locks.sync.take(self._keys, self._ttl, self._wait, renewal=self._renewal, expected=self._expected)
+        self._entered.add(threading.get_ident(), held)
         return held
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._leave(threading.get_ident()).release()
-
-    def _leave(self, who: Any) -> Any:
-        """What this task or thread entered last. Exit stacks are closed by others too: then what anybody did."""
-        if who not in self._entered:
-            who = next(reversed(self._entered))
-        entries = self._entered[who]
-        entry = entries.pop()
-        if not entries:
-            del self._entered[who]
-        return entry
+        held = self._entered.pop(threading.get_ident())
+        at = time.monotonic()
+        held.release()
+        held._left_block(error, at=at, raise_if_lost=self._raise_if_lost)  # noqa: SLF001
 
 
 class Attempt:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import logging
 import os
 import secrets
@@ -13,8 +12,9 @@ import weakref
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from earmark.locks import keys as names
-from earmark.locks.asks import calling, lost_on_its_way, note_grant, note_refusal, several, sorted_keys
-from earmark.locks.errors import LockBusy, LocksUnavailable, QueueFull
+from earmark.locks import work as working
+from earmark.locks.asks import lost_on_its_way, note_grant, note_refusal, several, sorted_keys
+from earmark.locks.errors import LockBusy, LocksUnavailable, QueueFull, TimeRefused
 from earmark.locks.lock import Attempt, Held, Lock
 from earmark.locks.markers import MARKER_START, Marker
 from earmark.locks.ports import Claim
@@ -22,7 +22,7 @@ from earmark.locks.stats import Stats
 from earmark.locks.sync import SyncLocks
 from earmark.locks.times import ttl_seconds, wait_seconds
 from earmark.locks.url import Settings, parts_of
-from earmark.locks.watchdog import LIFE_SECONDS_DEFAULT
+from earmark.locks.watchdog import LIFE_SECONDS_DEFAULT, renewal_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -72,6 +72,7 @@ class Locks:
         queue_max: int = 1000,
         drift_factor: float = 0.01,
         retry_seconds: float = 0.2,
+        retry_count: int | None = None,
     ) -> Self:
         """Locks where the URL says.
 
@@ -79,10 +80,16 @@ class Locks:
         `cluster://host:port,…` are what they say; several Redis URLs are Redlock; `postgresql://` keeps lease rows;
         `memory://` is this process alone. `database` is a PostgreSQL URL, for `fence="database"` and for
         `when_gone="database"`. `timeout` bounds each call to a server, in seconds. A Redlock is relied on for
-        `drift_factor` of its time less, and asked for again after `retry_seconds` at most.
+        `drift_factor` of its time less. A caller that waits for one asks again after a random pause, of `retry_seconds`
+        at most the first time and of twice as much each time after, `retry_count` times if that is set.
         """
         settings = Settings(
-            prefix=prefix, timeout=timeout, queue_max=queue_max, drift_factor=drift_factor, retry_seconds=retry_seconds
+            prefix=prefix,
+            timeout=timeout,
+            queue_max=queue_max,
+            drift_factor=drift_factor,
+            retry_seconds=retry_seconds,
+            retry_count=retry_count,
         )
         parts = parts_of(url, database=database, when_gone=when_gone, fence=fence, settings=settings)
         return cls(parts, ttl=ttl, holder=holder)
@@ -99,24 +106,42 @@ class Locks:
         wait: float = 0.0,
         renew: bool = False,
         life: float = LIFE_SECONDS_DEFAULT,
+        renew_every_seconds: float | None = None,
+        expected_seconds: float | None = None,
+        raise_if_lost: bool = True,
     ) -> Lock:
         """A lock to enter with `async with` or `with`.
 
-        It lives `ttl` seconds; who finds it taken waits in line for `wait` seconds (by default not at all).
-        With `renew` it is extended while the block runs, for `life` seconds at most.
+        It lives `ttl` seconds; a caller that finds it taken waits in line for `wait` seconds (by default not at all).
+        With `renew` it is extended while the block runs, `renew_every_seconds` apart (by default a third of the
+        `ttl`), for `life` seconds at most. Held for longer than `expected_seconds`, it is a warning. Leaving the block
+        raises `LockLost` if the lock was lost, unless `raise_if_lost` is false.
         """
+        lives = self.ttl if ttl is None else ttl_seconds(ttl)
+        if renew:
+            renewal = renewal_of(lives, every=renew_every_seconds, life=life)
+        elif renew_every_seconds is None:
+            renewal = None
+        else:
+            problem = "it has a meaning with renew=True only"
+            raise TimeRefused(name="renew_every_seconds", seconds=renew_every_seconds, problem=problem)
         return Lock(
             self,
             sorted_keys(keys),
-            ttl=self.ttl if ttl is None else ttl_seconds(ttl),
+            ttl=lives,
             wait=wait_seconds(wait) if wait else 0.0,
-            renew=renew,
-            life=ttl_seconds(life, name="life") if renew else 0.0,
+            renewal=renewal,
+            expected=None if expected_seconds is None else ttl_seconds(expected_seconds, name="expected_seconds"),
+            raise_if_lost=raise_if_lost,
         )
 
-    async def acquire(self, *keys: str, ttl: float | None = None, wait: float = 0.0) -> Held:
+    async def acquire(
+        self, *keys: str, ttl: float | None = None, wait: float = 0.0, expected_seconds: float | None = None
+    ) -> Held:
         """Take a lock and keep it until `release`, or until it runs out."""
-        return await self.take(sorted_keys(keys), self.ttl if ttl is None else ttl_seconds(ttl), wait_seconds(wait))
+        seconds = self.ttl if ttl is None else ttl_seconds(ttl)
+        expected = None if expected_seconds is None else ttl_seconds(expected_seconds, name="expected_seconds")
+        return await self.take(sorted_keys(keys), seconds, wait_seconds(wait), expected=expected)
 
     async def run(self, keys: str | Sequence[str], work: Callable[..., Any], **how: Any) -> Any:
         """Run `work` under a lock and return what it returns. `how` is as for `lock`.
@@ -124,24 +149,19 @@ class Locks:
         `work` may take the held lock as its one argument. A plain function runs in a thread, so that the lock can be
         renewed meanwhile.
         """
+        working.check(work)
         async with self.lock(*several(keys), **how) as held:
-            call = calling(work, held)
-            if inspect.iscoroutinefunction(work):
-                return await call()
-            answer = await asyncio.to_thread(call)
-            return await answer if inspect.isawaitable(answer) else answer
+            return await working.perform(work, held)
 
     async def attempt(self, keys: str | Sequence[str], work: Callable[..., Any], **how: Any) -> Attempt:
         """As `run`, but answers `busy` instead of raising when somebody else is at it."""
+        working.check(work)
         entered = False
 
         async def entering(held: Held) -> Any:
             nonlocal entered
             entered = True
-            answer = calling(work, held)
-            if inspect.iscoroutinefunction(work):
-                return await answer()
-            return await asyncio.to_thread(answer)
+            return await working.perform(work, held)
 
         try:
             return Attempt(value=await self.run(keys, entering, **how))
@@ -186,7 +206,7 @@ class Locks:
         """Return if the servers answer, raise `LocksUnavailable` if not."""
         await self.backend().ping()
 
-    async def take(self, keys: tuple[str, ...], ttl: float, wait: float) -> Held:
+    async def take(self, keys: tuple[str, ...], ttl: float, wait: float, *, expected: float | None = None) -> Held:
         """What `lock` and `acquire` do: the arguments are known to be good."""
         claim = Claim(keys, secrets.token_hex(16), ttl, wait, self.holder)
         began = time.monotonic()
@@ -198,12 +218,12 @@ class Locks:
             now = time.monotonic()
             if now >= grant.until:
                 await grant.backend.release(grant)
-                raise lost_on_its_way(keys)  # noqa: TRY301
+                raise lost_on_its_way(grant)  # noqa: TRY301
         except BaseException as error:
             note_refusal(self.stats, claim, error)
             raise
         note_grant(self.stats, claim, now - began)
-        return Held(grant, self.stats, now)
+        return Held(grant, self.stats, now, expected)
 
     async def _in_line(self, claim: Claim) -> Any:
         self.stats.waiting(1)

@@ -12,11 +12,13 @@ import logging
 import secrets
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from earmark.locks import keys as names
-from earmark.locks.asks import calling, lost_on_its_way, note_grant, note_refusal, several, sorted_keys
-from earmark.locks.errors import LockBusy, LocksUnavailable, QueueFull
+from earmark.locks import work as working
+from earmark.locks.asks import lost_on_its_way, note_grant, note_refusal, several, sorted_keys
+from earmark.locks.entries import Entries
+from earmark.locks.errors import AlreadyMarked, LockBusy, LocksUnavailable, QueueFull
 from earmark.locks.held import Holding
 from earmark.locks.markers import Marker
 from earmark.locks.ports import Claim
@@ -25,6 +27,7 @@ from earmark.locks.watchdog import ThreadWatchdog
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
+    from types import TracebackType
 
     from earmark.locks.lock import Attempt, Lock
     from earmark.locks.locks import Locks
@@ -32,6 +35,7 @@ if TYPE_CHECKING:
     from earmark.locks.ports import Holding as Seen
     from earmark.locks.stats import Stats
     from earmark.locks.url import Parts
+    from earmark.locks.watchdog import Renewal
 
 logger = logging.getLogger("earmark.locks")
 
@@ -41,8 +45,10 @@ class SyncHeld(Holding):
 
     __slots__ = ("_door", "_watchdog")
 
-    def __init__(self, grant: Grant, stats: Stats, began: float, door: DirectBackend) -> None:
-        super().__init__(grant, stats, began)
+    def __init__(
+        self, grant: Grant, stats: Stats, began: float, door: DirectBackend, expected: float | None = None
+    ) -> None:
+        super().__init__(grant, stats, began, expected)
         self._door = door
         self._watchdog: ThreadWatchdog | None = None
 
@@ -51,8 +57,7 @@ class SyncHeld(Holding):
         self.check()
         seconds = self._grant.claim.ttl if ttl is None else ttl_seconds(ttl)
         if not self._door.extend(self._grant, ttl=seconds):
-            self._stats.expired()
-            self._lose("it was gone when it was to be extended")
+            raise self._gone()
         self.check()
         self._stats.extended()
 
@@ -60,6 +65,7 @@ class SyncHeld(Holding):
         """Give it back. False, with a warning, if it was lost: nobody else's is touched. A second call does nothing."""
         if self._over:
             return not self._lost
+        self._begin_release()
         if self._watchdog is not None:
             self._watchdog.stop()
         try:
@@ -69,8 +75,8 @@ class SyncHeld(Holding):
             return False
         return self._gave_back(whole=whole)
 
-    def _renew(self, *, life: float) -> None:
-        self._watchdog = ThreadWatchdog(self, life=life)
+    def _renew(self, renewal: Renewal) -> None:
+        self._watchdog = ThreadWatchdog(self, renewal)
 
 
 class SyncLocks:
@@ -88,29 +94,41 @@ class SyncLocks:
         """A lock to enter with `with`: the same as `Locks.lock`."""
         return self._locks.lock(*keys, **how)
 
-    def acquire(self, *keys: str, ttl: float | None = None, wait: float = 0.0) -> SyncHeld:
+    def acquire(
+        self, *keys: str, ttl: float | None = None, wait: float = 0.0, expected_seconds: float | None = None
+    ) -> SyncHeld:
         """Take a lock and keep it until `release`, or until it runs out."""
         seconds = self._locks.ttl if ttl is None else ttl_seconds(ttl)
-        return self.take(sorted_keys(keys), seconds, wait_seconds(wait))
+        expected = None if expected_seconds is None else ttl_seconds(expected_seconds, name="expected_seconds")
+        return self.take(sorted_keys(keys), seconds, wait_seconds(wait), expected=expected)
 
     def run(self, keys: str | Sequence[str], work: Callable[..., Any], **how: Any) -> Any:
-        """Run `work` under a lock and return what it returns. `work` may take the held lock as its one argument."""
+        """Run `work` under a lock and return what it returns. `work` may take the held lock as its one argument.
+
+        A thread cannot await: `work` that is async is a `TypeError`.
+        """
+        working.check_plain(work)
         with self.lock(*several(keys), **how) as held:
-            return calling(work, held)()
+            return working.perform_plain(work, held)
 
     def attempt(self, keys: str | Sequence[str], work: Callable[..., Any], **how: Any) -> Attempt:
         """As `run`, but answers `busy` instead of raising when somebody else is at it."""
         from earmark.locks.lock import Attempt
 
-        lock = self.lock(*several(keys), **how)
+        working.check_plain(work)
+        entered = False
+
+        def entering(held: SyncHeld) -> Any:
+            nonlocal entered
+            entered = True
+            return working.perform_plain(work, held)
+
         try:
-            held = lock.__enter__()
+            return Attempt(value=self.run(keys, entering, **how))
         except (LockBusy, QueueFull):
-            return Attempt.refused(lock.keys)
-        try:
-            return Attempt(value=calling(work, held)())
-        finally:
-            lock.__exit__(None, None, None)
+            if entered:
+                raise
+            return Attempt.refused(sorted_keys(several(keys)))
 
     def marker(self, key: str, *, ttl: float = 300.0) -> SyncMarker:
         """A sign that something is being worked on. Advisory: it protects nothing."""
@@ -147,7 +165,13 @@ class SyncLocks:
             logger.warning("the lock server cannot be reached: %s; locks are %s", outage.because, self._parts.meanwhile)
 
     def take(
-        self, keys: tuple[str, ...], ttl: float, wait: float, *, renew: bool = False, life: float = 0.0
+        self,
+        keys: tuple[str, ...],
+        ttl: float,
+        wait: float,
+        *,
+        renewal: Renewal | None = None,
+        expected: float | None = None,
     ) -> SyncHeld:
         """What `lock` and `acquire` do: the arguments are known to be good."""
         claim = Claim(keys, secrets.token_hex(16), ttl, wait, self._locks.holder)
@@ -159,14 +183,14 @@ class SyncLocks:
             now = time.monotonic()
             if now >= grant.until:
                 door.release(grant)
-                raise lost_on_its_way(keys)  # noqa: TRY301
+                raise lost_on_its_way(grant)  # noqa: TRY301
         except BaseException as error:
             note_refusal(stats, claim, error)
             raise
         note_grant(stats, claim, now - began)
-        held = SyncHeld(grant, stats, now, door)
-        if renew:
-            held._renew(life=life)  # noqa: SLF001
+        held = SyncHeld(grant, stats, now, door, expected)
+        if renewal:
+            held._renew(renewal)  # noqa: SLF001
         return held
 
     def _take_or_wait(self, door: DirectBackend, claim: Claim) -> tuple[Grant, DirectBackend]:
@@ -230,23 +254,41 @@ class SyncLocks:
 
 
 class SyncMarker:
-    """A `Marker` for threads."""
+    """A `Marker` for threads, to enter with `with`."""
 
     def __init__(self, sync: SyncLocks, marker: Marker) -> None:
         self._sync = sync
         self._marker = marker
+        self._entered = Entries()
+
+    @property
+    def key(self) -> str:
+        """What is marked."""
+        return self._marker.key
 
     def set(self) -> bool:
-        """Put it up. False if there is one already: somebody is at it."""
+        """Put it up. False if there is one already: another caller is at it."""
         return bool(self._sync.call(self._marker.set()))
 
     def is_set(self) -> bool:
-        """Whether anybody has put one up. By the time you act on it, that may have changed."""
+        """Whether any caller has put one up. By the time you act on it, that may have changed."""
         return bool(self._sync.call(self._marker.is_set()))
 
     def clear(self) -> bool:
         """Take one's own down. False if it was not there any more, or never one's own."""
         return bool(self._sync.call(self._marker.clear()))
+
+    def __enter__(self) -> Self:
+        grant: Grant | None = self._sync.call(self._marker.claim(), _give_back)
+        if grant is None:
+            raise AlreadyMarked(key=self.key)
+        self._entered.add(threading.get_ident(), grant)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._sync.call(self._marker.unclaim(self._entered.pop(threading.get_ident())))
 
 
 class PortalDoor:
@@ -308,8 +350,9 @@ async def _leave(_: Any) -> None:
     """Most answers need no undoing."""
 
 
-async def _give_back(grant: Grant) -> None:
-    await grant.backend.release(grant)
+async def _give_back(grant: Grant | None) -> None:
+    if grant is not None:
+        await grant.backend.release(grant)
 
 
 class Portal:

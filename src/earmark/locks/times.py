@@ -22,6 +22,17 @@ def wait_seconds(value: float | timedelta) -> float:
     return _within(value, name="wait", least=0.0, most=WAIT_SECONDS_MAX)
 
 
+def renewal_seconds(value: float | timedelta, *, ttl: float) -> float:
+    """An interval between renewals. One as long as the lock lives would come when it is gone."""
+    seconds = value.total_seconds() if isinstance(value, timedelta) else value
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float):
+        raise TimeRefused(name="renew_every_seconds", seconds=value, problem="give a number of seconds or a timedelta")
+    if not 0 < seconds < ttl:
+        problem = f"it must be more than 0 and less than the ttl, which is {ttl:g} seconds"
+        raise TimeRefused(name="renew_every_seconds", seconds=value, problem=problem)
+    return float(seconds)
+
+
 def _within(value: float | timedelta, *, name: str, least: float, most: float) -> float:
     # Checked for every lock, so the usual case comes first.
     if (type(value) is float or type(value) is int) and least <= value <= most:

@@ -46,6 +46,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     queue_max: int
     drift_factor: float = 0.01
     retry_seconds: float = 0.2
+    retry_count: int | None = None
 
 
 def parts_of(
@@ -81,6 +82,8 @@ def check(settings: Settings) -> None:
         raise SetupError(problem=f"drift_factor is between 0 and 0.5, not {settings.drift_factor!r}.")
     if not 0.001 <= settings.retry_seconds <= 60:  # noqa: PLR2004
         raise SetupError(problem=f"retry_seconds is between 0.001 and 60 seconds, not {settings.retry_seconds!r}.")
+    if settings.retry_count is not None and settings.retry_count < 0:
+        raise SetupError(problem=f"retry_count is 0 or more, or None for no limit, not {settings.retry_count!r}.")
     if not settings.prefix or set(settings.prefix) & set(" {}|*?[]"):
         raise SetupError(problem=f"A prefix is a plain word, not {settings.prefix!r}.")
 
@@ -186,6 +189,7 @@ def _redlock(urls: list[str], settings: Settings) -> Parts:
             new_breaker=new_breaker,
             drift_factor=settings.drift_factor,
             retry_seconds=settings.retry_seconds,
+            retry_count=settings.retry_count,
         )
 
     return Parts(groups=redlock.Redlock.groups, connect=connect)

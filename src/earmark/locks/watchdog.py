@@ -1,103 +1,139 @@
 """Renews a lock while the work under it goes on, and tells the work when the lock is lost.
 
 It stops with the work and never outlives it, and it renews for a bounded life only: work that hangs for ever must
-not hold a lock for ever.
+not hold a lock for ever. It knows the held lock by a weak reference: a lock that the program has dropped without a
+release, and so cannot release any more, is not renewed but runs out.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 import time
+import weakref
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from earmark.locks.errors import LockLost, LocksUnavailable
+from earmark.locks.times import TTL_SECONDS_MIN, renewal_seconds, ttl_seconds
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from earmark.locks.lock import Held
     from earmark.locks.sync import SyncHeld
+
+logger = logging.getLogger("earmark.locks")
 
 RENEWALS_PER_TTL = 3
 LIFE_SECONDS_DEFAULT = 3600.0
 RETRY_SECONDS = 0.05
 
 
-class _Plan:
+class Renewal(msgspec.Struct, frozen=True):
+    """How a lock is renewed."""
+
+    every: float
+    """Seconds from one renewal to the next."""
+    life: float
+    """Seconds after which it is renewed no more."""
+
+
+def renewal_of(ttl: float, *, every: float | None, life: float) -> Renewal:
+    """How a lock with this `ttl` is renewed; `TimeRefused` for an interval that cannot keep it."""
+    interval = ttl / RENEWALS_PER_TTL if every is None else renewal_seconds(every, ttl=ttl)
+    return Renewal(every=interval, life=ttl_seconds(life, name="life"))
+
+
+class Plan:
     """When to renew next and for how long: the same for tasks and threads."""
 
-    def __init__(self, *, ttl: float, life: float) -> None:
-        self.ttl = ttl
-        self.pause = ttl / RENEWALS_PER_TTL
-        self._ends = time.monotonic() + life
+    def __init__(self, renewal: Renewal, *, ttl: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._ttl = ttl
+        self._every = renewal.every
+        self._clock = clock
+        self._ends = clock() + renewal.life
 
-    def next_ttl(self) -> float:
-        """As long as the lock may still be renewed for; 0 when its life is over."""
-        left = self._ends - time.monotonic()
-        return min(self.ttl, left) if left > self.pause else 0.0
+    def next_ttl(self, remaining: float) -> float:
+        """For how long a lock that has so much left is extended; 0 when its life ends before that would matter."""
+        left = self._ends - self._clock()
+        return min(self._ttl, left) if left - remaining > TTL_SECONDS_MIN else 0.0
+
+    def pause(self, remaining: float) -> float:
+        """Until the next renewal, or until the lock has run out if that is earlier."""
+        return min(self._every, remaining)
 
 
 class TaskWatchdog:
     """Renews from a task of its own, and cancels the work when the lock is lost."""
 
-    def __init__(self, held: Held, *, life: float) -> None:
+    def __init__(self, held: Held, renewal: Renewal) -> None:
         work = asyncio.current_task()
         assert work is not None
-        self._held = held
-        self._work = work
+        self._held = weakref.ref(held)
+        # The work holds the lock, so that it is not kept alive from here either.
+        self._work = weakref.ref(work)
+        self._keys = held.keys
         self._because = ""
-        self._plan = _Plan(ttl=held.ttl, life=life)
-        self._task = asyncio.get_running_loop().create_task(self._watch())
+        self._plan = Plan(renewal, ttl=held.ttl)
+        self._task = asyncio.get_running_loop().create_task(self._watch(renewal.every))
 
     async def stop(self) -> str:
         """Renew no more. Why the work was cancelled, if this is what cancelled it."""
         self._task.cancel()
         await asyncio.wait([self._task])
-        if self._because and self._work.uncancel() == 0:
+        work = self._work()
+        if self._because and work is not None and work.uncancel() == 0:
             return self._because
         return ""
 
-    async def _watch(self) -> None:
+    async def _watch(self, pause: float | None) -> None:
+        while pause is not None:
+            await asyncio.sleep(pause)
+            pause = await self._renew()
+
+    async def _renew(self) -> float | None:
+        """Once. The seconds until the next time, or None if there is none; the held lock is known in here only."""
+        held = self._held()
+        if held is None:
+            _warn_of_drop(self._keys)
+            return None
+        if held._ending:  # noqa: SLF001
+            return None
         try:
-            while True:
-                await asyncio.sleep(self._plan.pause)
-                await self._renew()
+            if ttl := self._plan.next_ttl(held.remaining):
+                await _extend_in_time(held, ttl)
+            else:
+                held.check()
+                return held.remaining
+        except LocksUnavailable:
+            return min(RETRY_SECONDS, held.remaining)
         except LockLost as loss:
+            if held.lost:  # Not so for one that was released meanwhile.
+                self._cancel_work(loss)
+            return None
+        return self._plan.pause(held.remaining)
+
+    def _cancel_work(self, loss: LockLost) -> None:
+        work = self._work()
+        if work is not None:
             self._because = loss.because
-            self._work.cancel(f"the lock on {', '.join(loss.keys)} is lost")
-
-    async def _renew(self) -> None:
-        """Once, or as often as it takes until the lock has run out."""
-        while ttl := self._plan.next_ttl():
-            try:
-                return await self._extend_in_time(ttl)
-            except LocksUnavailable:
-                await asyncio.sleep(min(RETRY_SECONDS, self._held.remaining))
-                self._held.check()
-        await asyncio.sleep(self._held.remaining)
-        self._held.check()
-        return None
-
-    async def _extend_in_time(self, ttl: float) -> None:
-        """The work hears of the loss when the time is over, not when a silent server has been given up."""
-        asking = asyncio.get_running_loop().create_task(self._held.extend(ttl))
-        try:
-            done, _ = await asyncio.wait([asking], timeout=self._held.remaining)
-            if done:
-                return asking.result()
-            self._held.check()
-            return await asking
-        finally:
-            asking.cancel()
+            work.cancel(f"the lock on {', '.join(loss.keys)} is lost")
 
 
 class ThreadWatchdog:
     """Renews from a daemon thread. A thread cannot be cancelled: its work asks `held.lost` or `held.check()`."""
 
-    def __init__(self, held: SyncHeld, *, life: float) -> None:
-        self._held = held
-        self._plan = _Plan(ttl=held.ttl, life=life)
+    def __init__(self, held: SyncHeld, renewal: Renewal) -> None:
+        self._held = weakref.ref(held)
+        self._keys = held.keys
+        self._plan = Plan(renewal, ttl=held.ttl)
         self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._watch, name="earmark-lock-watchdog", daemon=True)
+        self._thread = threading.Thread(
+            target=self._watch, args=(renewal.every,), name="earmark-lock-watchdog", daemon=True
+        )
         self._thread.start()
 
     def stop(self) -> None:
@@ -105,18 +141,40 @@ class ThreadWatchdog:
         self._stopped.set()
         self._thread.join()
 
-    def _watch(self) -> None:
-        pause = self._plan.pause
-        while not self._stopped.wait(pause):
-            pause = self._plan.pause
-            ttl = self._plan.next_ttl()
-            try:
-                if ttl:
-                    self._held.extend(ttl)
-                else:
-                    pause = self._held.remaining
-                    self._held.check()
-            except LocksUnavailable:
-                pause = min(RETRY_SECONDS, self._held.remaining)
-            except LockLost:
-                return
+    def _watch(self, pause: float | None) -> None:
+        while pause is not None and not self._stopped.wait(pause):
+            pause = self._renew()
+
+    def _renew(self) -> float | None:
+        held = self._held()
+        if held is None:
+            _warn_of_drop(self._keys)
+            return None
+        try:
+            if ttl := self._plan.next_ttl(held.remaining):
+                held.extend(ttl)
+            else:
+                held.check()
+                return held.remaining
+        except LocksUnavailable:
+            return min(RETRY_SECONDS, held.remaining)
+        except LockLost:
+            return None
+        return self._plan.pause(held.remaining)
+
+
+async def _extend_in_time(held: Held, ttl: float) -> None:
+    """The work hears of the loss when the time is over, not when a silent server has been given up."""
+    asking = asyncio.get_running_loop().create_task(held.extend(ttl))
+    try:
+        done, _ = await asyncio.wait([asking], timeout=held.remaining)
+        if done:
+            return asking.result()
+        held.check()
+        return await asking
+    finally:
+        asking.cancel()
+
+
+def _warn_of_drop(keys: tuple[str, ...]) -> None:
+    logger.warning("the lock on %s is no longer renewed: the program dropped it without a release", ", ".join(keys))

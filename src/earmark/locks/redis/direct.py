@@ -20,7 +20,17 @@ from redis.retry import Retry
 
 from earmark.locks.errors import LockBusy, LocksUnavailable
 from earmark.locks.ports import Grant
-from earmark.locks.redis.script import SHA, SOURCE, Call, Names, frame, milliseconds, owner_of
+from earmark.locks.redis.script import (
+    SHA,
+    SOURCE,
+    Call,
+    Names,
+    frame,
+    is_doubtful,
+    milliseconds,
+    owner_of,
+    unheard_release,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -84,23 +94,27 @@ class DirectRedisLeases:
                 because=f"Redis did not answer lately; asked again in {self._breaker.retry_after_seconds:.1f} s"
             )
         try:
-            answer = self._send(call)
+            answer, repeated = self._send(call)
         except LocksUnavailable:
             self._breaker.failed()
             raise
         self._breaker.succeeded()
+        if repeated and is_doubtful(call, answer):
+            raise unheard_release()
         return answer
 
-    def _send(self, call: Call) -> Any:
+    def _send(self, call: Call) -> tuple[Any, bool]:
+        """The answer, and whether the call was sent again because a connection broke."""
         arguments = frame(SHA, fence=self._names.fence, channel="", calls=(call,))
         try:
-            return self._command("EVALSHA", *arguments)[0]
+            answers, repeated = self._command("EVALSHA", *arguments)
         except NoScriptError:
             arguments[0] = SOURCE
-            return self._command("EVAL", *arguments)[0]
+            answers, repeated = self._command("EVAL", *arguments)
+        return answers[0], repeated
 
-    def _command(self, *arguments: Any) -> Any:
-        breaks = 0
+    def _command(self, *arguments: Any) -> tuple[Any, bool]:
+        breaks, repeated = 0, False
         while True:
             try:
                 connection = self._idle.pop()
@@ -110,7 +124,7 @@ class DirectRedisLeases:
                 fresh = True
                 breaks += 1
             try:
-                return self._exchange(connection, arguments, fresh=fresh)
+                return self._exchange(connection, arguments, fresh=fresh), repeated
             except RedisTimeoutError as error:
                 raise LocksUnavailable(because=f"no answer in {self._timeout:g} s") from error
             except (RedisConnectionError, OSError) as error:
@@ -118,6 +132,7 @@ class DirectRedisLeases:
                 # can be repeated.
                 if breaks > 1:
                     raise LocksUnavailable(because=str(error) or type(error).__name__) from error
+                repeated = True
             except NoScriptError:
                 raise
             except RedisError as error:

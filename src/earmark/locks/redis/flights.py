@@ -147,7 +147,11 @@ class Flights:
             self._lone_landed.set()
             if self._gathered:
                 self._depart()
-        return answers[0]
+        answer = answers[0]
+        if isinstance(answer, LocksUnavailable):
+            self._amend(amends)
+            raise answer
+        return answer
 
     def _depart(self) -> None:
         self._flying += 1

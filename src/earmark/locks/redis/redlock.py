@@ -29,10 +29,15 @@ DRIFT_FACTOR = 0.01
 # Redis counts expiry in milliseconds; this covers the rounding at both ends.
 DRIFT_SECONDS = 0.002
 RETRY_SECONDS = 0.2
+RETRY_SECONDS_MAX = 2.0
 
 
 class Redlock:
-    """Leases on the majority of several servers. Who waits asks again at random moments: there is no line."""
+    """Leases on the majority of several servers.
+
+    There is no line. A caller that waits asks again at random moments that grow further apart, until its wait is over
+    or it has asked `retry_count` times more.
+    """
 
     name = "redlock"
     groups: ClassVar[frozenset[Group]] = frozenset({Group.MANY})
@@ -45,10 +50,12 @@ class Redlock:
         rng: random.Random,
         drift_factor: float = DRIFT_FACTOR,
         retry_seconds: float = RETRY_SECONDS,
+        retry_count: int | None = None,
     ) -> None:
         self._servers = servers
         self._drift_factor = drift_factor
         self._retry_seconds = retry_seconds
+        self._retry_count = retry_count
         self._names = names
         self._majority = len(servers) // 2 + 1
         self._random = rng
@@ -56,31 +63,35 @@ class Redlock:
 
     @classmethod
     def connect(
-        cls, urls: Sequence[str], *, prefix: str, timeout: float, new_breaker: Callable[[], Breaker], **times: float
+        cls, urls: Sequence[str], *, prefix: str, timeout: float, new_breaker: Callable[[], Breaker], **knobs: Any
     ) -> Redlock:
         """A breaker for each server: one that is gone is not waited for at every call."""
         servers = [one_server(url, prefix=prefix, timeout=timeout) for url in urls]
         flying = [(server, Flights(server.wire, breaker=new_breaker())) for server in servers]
-        return cls(flying, names=Names(prefix), rng=random.SystemRandom(), **times)
+        return cls(flying, names=Names(prefix), rng=random.SystemRandom(), **knobs)
 
     async def acquire(self, claim: Claim) -> Grant:
         """A majority, or nothing."""
-        deadline = time.monotonic() + claim.wait
+        began = time.monotonic()
+        deadline = began + claim.wait
+        bound, retries = self._retry_seconds, 0
         try:
             while True:
                 grant, taken = await self._try(claim)
                 if grant:
                     return grant
-                # Nobody's place is kept, so everybody comes back at a moment of its own.
-                pause = self._random.uniform(0, self._retry_seconds)
                 left = deadline - time.monotonic()
-                if left <= 0:
+                if left <= 0 or retries == self._retry_count:
                     break
-                await asyncio.sleep(min(pause, left))
+                # No place is kept, so full jitter lets every caller come back at a moment of its own, and doubling
+                # keeps many of them from asking all servers all the time. The last try is at the deadline itself.
+                await asyncio.sleep(min(self._random.uniform(0, bound), left))
+                bound = max(bound, min(2 * bound, RETRY_SECONDS_MAX))
+                retries += 1
         except BaseException:
             self._kept(self._give_back(claim))
             raise
-        raise LockBusy(keys=taken, waited_seconds=claim.wait or None)
+        raise LockBusy(keys=taken, waited_seconds=time.monotonic() - began if claim.wait else None)
 
     async def release(self, grant: Grant) -> bool:
         """On every server, also where it was not granted: an answer may have been lost."""

@@ -7,6 +7,8 @@ from functools import lru_cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
+from earmark.locks.errors import LocksUnavailable
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -34,8 +36,12 @@ class Script(Protocol):
         """What follows EVALSHA, the script's hash first. `slot` is that of the keys, on a cluster."""
         ...
 
-    def read(self, calls: Sequence[Call], answers: Any) -> list[Any]:
-        """One answer per call; `LocksUnavailable` for what this script would never say."""
+    def read(self, calls: Sequence[Call], answers: Any, *, repeated: bool = False) -> list[Any]:
+        """One answer per call; raises `LocksUnavailable` for what this script would never say.
+
+        Where the calls were `repeated`, for the first answer was lost, an answer that says too little is replaced by a
+        `LocksUnavailable`.
+        """
         ...
 
     def lost(self) -> None:
@@ -95,6 +101,16 @@ def frame(sha_or_source: str | bytes, *, fence: str, channel: str, calls: Sequen
     return [sha_or_source, len(names), *names, *words]
 
 
+def is_doubtful(call: Call, answer: Any) -> bool:
+    """Whether this answer to a repeated call leaves open what happened: a release may find what it did itself."""
+    return call.words[0] == "r" and not answer
+
+
+def unheard_release() -> LocksUnavailable:
+    """It was released by the first call, or lost before; the second call finds nothing either way."""
+    return LocksUnavailable(because="the connection broke while it was released, and it is gone now")
+
+
 class LeaseScript:
     """`leases.lua`, on one server."""
 
@@ -108,11 +124,16 @@ class LeaseScript:
         """With the fence of the server, or of the slot."""
         return frame(SHA, fence=self.fence(slot), channel=self._post.channel, calls=calls)
 
-    def read(self, calls: Sequence[Call], answers: Any) -> list[Any]:  # noqa: ARG002
+    def read(self, calls: Sequence[Call], answers: Any, *, repeated: bool = False) -> list[Any]:
         """The last of the answers says to whom of ours a lease was handed."""
         if handed := answers.pop():
             self._post.deliver_all(handed)
         answered: list[Any] = answers
+        if repeated:
+            return [
+                unheard_release() if is_doubtful(call, answer) else answer
+                for call, answer in zip(calls, answered, strict=True)
+            ]
         return answered
 
     def lost(self) -> None:

@@ -64,12 +64,12 @@ class ServerWire:
         """All calls in one script, one round trip."""
         arguments = self._script.frame(calls)
         try:
-            answers = await self.command("EVALSHA", *arguments, deadline=deadline)
+            answers, repeated = await self._ask(("EVALSHA", *arguments), deadline)
         except NoScriptError:
             arguments[0] = self._script.source
-            answers = await self.command("EVAL", *arguments, deadline=deadline)
+            answers, repeated = await self._ask(("EVAL", *arguments), deadline)
         try:
-            return self._script.read(calls, answers)
+            return self._script.read(calls, answers, repeated=repeated)
         except LocksUnavailable:
             # Whoever says such a thing is not to be believed in what it says next either.
             await self._hang_up()
@@ -81,6 +81,24 @@ class ServerWire:
         A server that answers with an error (out of memory, read-only, a full disk) is no more use than a silent one;
         only a script it does not know is the caller's to mend.
         """
+        answer, _ = await self._ask(arguments, deadline)
+        return answer
+
+    async def settle(self) -> None:
+        """Wait for the answers that are read for nobody."""
+        if self._reading_out:
+            await asyncio.wait(self._reading_out)
+
+    async def close(self) -> None:
+        """Disconnect. A connection on which somebody still waits for an answer is closed when it has come."""
+        self._closed = True
+        await self.settle()
+        await self._hang_up()
+        if self._closing:
+            await asyncio.wait(self._closing)
+
+    async def _ask(self, arguments: tuple[Any, ...], deadline: float | None) -> tuple[Any, bool]:
+        """The answer, and whether the command was sent again because a connection broke."""
         if deadline is None:
             deadline = asyncio.get_running_loop().time() + self._timeout
         repeated, breaks = False, 0
@@ -104,20 +122,7 @@ class ServerWire:
                 raise LocksUnavailable(because=str(error)) from error
             if repeated:
                 self._script.lost()
-            return answer
-
-    async def settle(self) -> None:
-        """Wait for the answers that are read for nobody."""
-        if self._reading_out:
-            await asyncio.wait(self._reading_out)
-
-    async def close(self) -> None:
-        """Disconnect. A connection on which somebody still waits for an answer is closed when it has come."""
-        self._closed = True
-        await self.settle()
-        await self._hang_up()
-        if self._closing:
-            await asyncio.wait(self._closing)
+            return answer, repeated
 
     async def _hang_up(self) -> None:
         idle, self._idle = self._idle, []
