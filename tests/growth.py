@@ -12,6 +12,8 @@ SIZES = (10_000, 20_000, 40_000)
 DOUBLED_MAX = 3.0
 """Twice as much costs twice as much where the cost is linear, and four times as much where it is quadratic."""
 ATTEMPTS = 6
+NOISE_NANOSECONDS = 50_000
+"""What costs less is not told from the noise of a machine; what is quadratic costs a thousand times as much."""
 
 
 def is_linear(
@@ -34,4 +36,4 @@ def is_linear(
 def _cost(work: Callable[[str], object], text: str) -> float:
     began = time.thread_time_ns()
     work(text)
-    return max(1.0, time.thread_time_ns() - began)
+    return max(NOISE_NANOSECONDS, time.thread_time_ns() - began)
