@@ -113,7 +113,7 @@ async def test_without_the_secret_nobody_acts_for_the_buyer(buyer: Buyer) -> Non
 
 
 async def test_the_page_may_load_nothing_and_be_framed_by_nobody(buyer: Buyer) -> None:
-    """Its one style is named by its hash; the address, which has the secret, is told to nobody."""
+    """Its one style is named by its hash; the address, which has the secret, is told to no other site."""
     await buyer.pay("one")
     shown = await buyer.browser.get(buyer.page)
     policy = shown.headers["Content-Security-Policy"]

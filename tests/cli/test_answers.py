@@ -44,7 +44,7 @@ def held(earmark: Callable[..., tuple[int, str, str]]) -> str:
 
 
 def test_a_payment_that_the_buyer_must_act_on_is_no_success(earmark: Callable[..., tuple[int, str, str]]) -> None:
-    """A script that goes on after `earmark pay` would hand out a ticket that nobody paid for."""
+    """A script that goes on after `earmark pay` would hand out a ticket that is not paid for."""
     code, out, _ = earmark("pay", held(earmark), "--method", "pm_card_authenticationRequired", "--test")
     assert code == 3
     assert "The buyer must act" in out

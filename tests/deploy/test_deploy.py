@@ -135,7 +135,7 @@ def test_ports_and_names_agree() -> None:
 
 
 def test_only_the_servers_are_published_and_nothing_is_without_a_password() -> None:
-    """A database or a Redis that anybody on the network can use is everybody's."""
+    """A database or a Redis that the network can reach without a password is not the shop's alone."""
     assert [name for name, service in SERVICES.items() if "ports" in service] == ["server"]
     assert "\nrequirepass $$VALKEY_PASSWORD\n" in SERVICES["valkey"]["command"][-1]
     assert SERVICES["migrate"]["command"] == ["migrate", "--application-role", "earmark_app"]

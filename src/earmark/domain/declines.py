@@ -38,7 +38,7 @@ class Payer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 def payer_of(booking: Booking) -> PayerRef:
-    """Whose tries a payment for this booking counts among, whoever sends the request."""
+    """Whose tries a payment for this booking counts among: the buyer's, also when the shop sends the request."""
     return PayerRef(booking.live, booking.buyer)
 
 

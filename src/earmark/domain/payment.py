@@ -41,7 +41,7 @@ WAIT_SECONDS_MAX = 300
 DISPUTED = "disputed"
 """The code of a payment whose buyer has asked their bank for the money back."""
 GATEWAY_UNAVAILABLE = "gateway_unavailable"
-"""The code of a payment whose first call the gateway refused for the shop's own fault: nobody was declined."""
+"""The code of a payment whose first call the gateway refused for the shop's own fault: no buyer was declined."""
 ALL_BY_HAND = "refunded_by_hand"
 """The code of a payment that a person has given back whole."""
 

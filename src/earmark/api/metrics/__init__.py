@@ -85,7 +85,7 @@ class Metrics:
         self._levels.stream_readers = readers
 
     async def page(self, *, now: datetime) -> bytes:
-        """In the Prometheus text format. Those who ask within `page_seconds` share one."""
+        """In the Prometheus text format. Requests within `page_seconds` share one."""
         if not self._page_seconds:
             return await self._word(now=now)
         asked_at = self._timer()

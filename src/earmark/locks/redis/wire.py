@@ -85,12 +85,12 @@ class ServerWire:
         return answer
 
     async def settle(self) -> None:
-        """Wait for the answers that are read for nobody."""
+        """Wait for the answers to calls that were given up."""
         if self._reading_out:
             await asyncio.wait(self._reading_out)
 
     async def close(self) -> None:
-        """Disconnect. A connection on which somebody still waits for an answer is closed when it has come."""
+        """Disconnect. A connection on which a call still waits for its answer is closed when that has come."""
         self._closed = True
         await self.settle()
         await self._hang_up()

@@ -280,7 +280,7 @@ class Bank:
         return [self._land(one) for one in landing]
 
     def tick(self) -> None:
-        """Let time bring what it brings, though nobody asks for anything."""
+        """Do what is due by the clock, without a request."""
         self._settle()
 
     # How it is done.
@@ -301,7 +301,7 @@ class Bank:
         return self._books
 
     def _move_refunds(self, now: datetime) -> None:
-        """Those whose time has come, unless somebody has decided before."""
+        """Those whose time has come, unless a request has decided before."""
         while self._refunds_later and self._refunds_later[0].at <= now:
             refund = self._books.refunds[self._refunds_later.pop(0).refund_id]
             way = _card(self._books.intents[refund.intent_id]).refunds

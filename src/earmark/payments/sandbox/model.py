@@ -145,7 +145,7 @@ class Dispute(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FraudWarning(msgspec.Struct, frozen=True, kw_only=True):
-    """The buyer's bank suspects fraud, before anybody has asked for the money back."""
+    """The buyer's bank suspects fraud, before the buyer has asked for the money back."""
 
     id: str
     intent_id: str
