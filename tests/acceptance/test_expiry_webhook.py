@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from standardwebhooks import WebhookVerificationError
+from tests.webhooks.conftest import eventually as is_so
 from tests.webhooks.conftest import receiver
 
 from earmark.publish.postman import new_secret
@@ -18,8 +19,6 @@ from .support import EARMARK, answered, calling, environment, eventually, serve
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
-
-    from tests.webhooks.conftest import Heard
 
 
 @contextmanager
@@ -58,12 +57,8 @@ async def test_a_hold_that_runs_out_is_told_to_the_shop(
             await eventually(lambda: shop.state(booking["id"]), lambda state: state == "expired")
             assert till.heard == [], "the control: it reads as expired, and no worker has ended it"
             assert [entry["verb"] for entry in await shop.history(booking["id"])] == ["hold"]
-
-            async def heard() -> list[Heard]:
-                return till.heard
-
             with worker(database, tmp_path / "work.log"):
-                await eventually(heard, bool)
+                await is_so(lambda: bool(till.heard))
                 delivered = f"/v1/webhooks/{webhook['id']}/deliveries?state=delivered"
 
                 async def logged() -> list[dict[str, object]]:

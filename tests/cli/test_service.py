@@ -6,6 +6,7 @@ import asyncio
 import json
 import re
 from typing import TYPE_CHECKING
+from uuid import UUID
 
 import httpx2
 import pytest
@@ -16,7 +17,7 @@ from tests.sqlite_files import make_migrated
 from earmark.cli import main, service_story
 from earmark.client import AsyncClient, Client
 from earmark.clock import MovableClock
-from earmark.domain.ids import EventId, SeatId
+from earmark.domain.ids import BookingId, EventId, SeatId
 from earmark.store.sqlite import SqliteStore
 
 if TYPE_CHECKING:
@@ -93,6 +94,24 @@ def test_a_hold_is_told_by_the_service_as_by_the_database(shop: Client, both: Ca
     database, told = both(held.id)
     assert database.startswith(f"{held.id} is held: A1 of play, for ann.")
     assert told == f"{database}{ON_ITS_BEHALF}{shop.url}.\n"
+
+
+async def test_a_password_in_the_address_is_not_told(
+    shop: Client, earmark: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Output is copied into tickets and chats: neither a story nor a refusal has it."""
+    held, address = shop.hold("play", buyer="ann", seats=["A1"]), shop.url.replace("//", "//ops:hunter2secret@")
+    async with AsyncClient(shop.url, key=KEY) as inner, AsyncClient(address, key=KEY) as client:
+        # What sends takes a password in an address for credentials, in the place of the key.
+        monkeypatch.setattr(client, "_send", inner._send)
+        told = await service_story.read(client, BookingId(UUID(held.id)), key=KEY)
+    assert list(service_story.lines(told))[-1].startswith("So says the service at http://ops:")
+    assert "hunter2secret" not in "\n".join(service_story.lines(told)) + told.service
+    monkeypatch.setenv("EARMARK_KEY", KEY)
+    for command in (("explain", held.id), ("verify",)):
+        code, out, err = await asyncio.to_thread(earmark, *command, "--url", address)
+        assert code != 0
+        assert "hunter2secret" not in out + err
 
 
 def test_a_hold_whose_time_is_over_is_not_called_expired_before_it_is(

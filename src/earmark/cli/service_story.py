@@ -20,6 +20,7 @@ from earmark.domain.machine import State
 from earmark.domain.payment import Payment
 from earmark.domain.seat import Seat, SeatState
 from earmark.engine.ports import SeatOnMap
+from earmark.redaction import redact
 from earmark.words import values
 
 if TYPE_CHECKING:
@@ -71,7 +72,9 @@ async def read(client: AsyncClient, booking_id: BookingId, *, key: str | None) -
     if any(payment.refunding for payment in payments):
         not_told.append(EACH_REFUND)
     history = await client.history(booking_id)
-    return ServiceStory(service=client.url, booking=booking, history=history, payments=payments, not_told=not_told)
+    return ServiceStory(
+        service=redact(client.url), booking=booking, history=history, payments=payments, not_told=not_told
+    )
 
 
 async def read_seat(
@@ -95,7 +98,7 @@ async def read_seat(
     }
     not_told = [*(owner.not_told if owner else ()), *(part for part, applies in parts.items() if applies)]
     return ServiceSeatStory(
-        service=client.url, event_id=event_id, seat=seat, why=said.why, owner=owner, had=had, not_told=not_told
+        service=redact(client.url), event_id=event_id, seat=seat, why=said.why, owner=owner, had=had, not_told=not_told
     )
 
 
