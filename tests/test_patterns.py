@@ -14,7 +14,7 @@ from earmark import logs, redaction
 from earmark.api import identity, limits, problems, sight
 from earmark.cli import settings
 from earmark.cli.checkup import failover
-from earmark.domain import allocation
+from earmark.domain import allocation, card_numbers
 from earmark.engine import beats
 from earmark.errors import InvalidRequest
 from earmark.locks import globs, keys
@@ -58,6 +58,12 @@ UNITS = (
     "metadata['",
     '\\"',
     "[a-",
+    "4242",
+    "4242 ",
+    "4242-",
+    "424242424242 ",
+    "00000000-",
+    "4242\u00a0",
 )
 ENDS = ("", "@", "@a:", "!", '"', "`")
 STARS = "*a*a*a*a*a*a*a*b"
@@ -127,6 +133,9 @@ FOREIGN: dict[str, list[Work]] = {
     "store.erasure._STANDS_ALONE": _pattern(erasure._STANDS_ALONE, "search"),
     "domain.allocation._LAST_NUMBER": _pattern(allocation._LAST_NUMBER, "match"),
     "domain.allocation._PARTS": _pattern(allocation._PARTS, "split"),
+    "domain.card_numbers._GROUPS": _pattern(card_numbers._GROUPS, "search", "findall"),
+    "domain.card_numbers._UUID": _pattern(card_numbers._UUID, "search", "findall"),
+    "domain.card_numbers._GROUP": _pattern(card_numbers._GROUP, "findall"),
     "engine.beats._FAILURE": _pattern(beats._FAILURE, "match"),
     "cli.settings._PASSWORD": [settings.without_password],
     "cli.settings._IN_QUERY": [*_pattern(settings._IN_QUERY, "findall")],
@@ -167,6 +176,7 @@ WHOLE: dict[str, Work] = {
     "redact": redaction.redact,
     "redact, uncut": _uncut,
     "redact, known": _forget(_uncut),
+    "card numbers": lambda text: (card_numbers.has_card_number(text), list(card_numbers.find(text))),
     "redact_setup": redaction.redact_setup,
     "clean_field": lambda text: redaction.clean_field(text, {text: [text, text.encode()]}),
     "a log line": lambda text: str(logs.Line(event=redaction.clean(text), value=redaction.clean(text))),

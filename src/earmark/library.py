@@ -22,7 +22,7 @@ from earmark import wiring
 from earmark.domain.ids import Buyer, EventId, SeatId
 from earmark.domain.journal import Key
 from earmark.domain.payment import PaymentState
-from earmark.engine.asks import Actor, Confirm, Decided, Extend, Memo, Release
+from earmark.engine.asks import Actor, Decided, Extend, Memo, Release
 from earmark.engine.ports import BookingFilter
 from earmark.engine.till import Till
 from earmark.errors import BookingUnknown, EventUnknown, Refusal, SeatUnknown
@@ -238,7 +238,7 @@ class Earmark:
         Without a `key`, the same call again is the same payment for a day, also after a crash; after a decline it is
         another try.
         """
-        said = fields.said(method=method, gateway=gateway, capture=capture, return_url=return_url)
+        said = fields.pay(method=method, gateway=gateway, capture=capture, return_url=return_url)
         body, own = bodies.read(bodies.PayBody, said), asking.booking_id_of(str(booking_id))
         common = self._common(f"pay {own}", said, key or await self._pay_key(own, said), _paid)
         terms = self.till.terms(self._actor, method=body.method, gateway=body.gateway, capture=body.capture)
@@ -259,10 +259,10 @@ class Earmark:
         key: str | None = None,
     ) -> values.Booking:
         """The money was taken elsewhere: the hold becomes a sale."""
-        said = fields.said(payment_id=payment_id, payment_method=payment_method)
+        said = fields.confirm(payment_id=payment_id, payment_method=payment_method)
         body, own = bodies.read(bodies.ConfirmBody, said), asking.booking_id_of(str(booking_id))
         common = self._common(f"confirm {own}", said, key, _booking)
-        ask = Confirm(**common, booking_id=own, payment_id=body.payment_id, payment_method=body.payment_method)
+        ask = asking.confirm(body, booking_id=own, **common)
         return _answer(await self.engine.confirm(ask), _booking, values.Booking)
 
     async def release(self, booking_id: str | UUID, *, key: str | None = None) -> values.Booking:

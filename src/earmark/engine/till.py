@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypedDict
 
+from earmark.domain.card_numbers import check_method
 from earmark.domain.payment import Capture
 from earmark.engine.asks import Decided
 from earmark.engine.teller import Teller
@@ -76,7 +77,9 @@ class Till:
         except InvalidRequest as refused:
             if gateway is not None:
                 raise
+            check_method(method, gateway=None)
             return {"gateway": None, "automatic": automatic, "unpayable": refused}
+        check_method(method, gateway=chosen)
         unpayable = None if method else InvalidRequest.at("method", "is required")
         return {"gateway": chosen, "automatic": automatic, "unpayable": unpayable}
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from earmark.domain.ids import BookingId, Buyer, EventId, PoolRef, SeatRef, TotalRef
+from earmark.domain.ids import BookingId, Buyer, EventId, OutsidePaymentRef, PoolRef, SeatRef, TotalRef
 from earmark.engine.ports import Changes, Opening
 from earmark.store.sqlite import rows
 from earmark.store.sqlite.money import MoneySteps, key_columns, payer_columns
@@ -98,13 +98,13 @@ class SqliteTransaction(MoneySteps):
             return bool(await self.lock_due(limit=1, pool=within))
         return bool(await self.lock_due(limit=1, event_id=within.event_id, buyer=within.buyer))
 
-    async def take_payments(self, uses: Mapping[str, BookingId]) -> frozenset[str]:
+    async def take_payments(self, uses: Mapping[OutsidePaymentRef, BookingId]) -> frozenset[OutsidePaymentRef]:
         """One by one, for each says for itself whether it was free."""
         statement = self._sql["take_payments"]
         return frozenset(
-            payment_id
-            for payment_id, booking_id in sorted(uses.items())
-            if self._connection.execute(statement, (payment_id, str(booking_id))).rowcount == 1
+            ref
+            for ref, booking_id in sorted(uses.items())
+            if self._connection.execute(statement, (*ref, str(booking_id))).rowcount == 1
         )
 
     async def lock_totals(self, refs: Collection[TotalRef]) -> dict[TotalRef, int]:
