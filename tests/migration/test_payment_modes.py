@@ -122,7 +122,8 @@ async def rows(older: Older) -> list[tuple[Any, ...]]:
 
 async def test_the_references_that_were_there_get_the_mode_of_their_booking(older: Older) -> None:
     """Under the guards, which allow no change, and without them; and no promise is broken."""
-    assert await older.migrate() == STEPS[: 1 if older.kind.without else 2]
+    steps = STEPS[: 1 if older.kind.without else 2]
+    assert (await older.migrate())[: len(steps)] == steps
     assert await rows(older) == [("till-1", str(older.tried.id), False), ("till-2", str(older.sold.id), True)]
     async with older.shop() as shop:
         assert await shop.store.find_flaws(limit=10) == []
