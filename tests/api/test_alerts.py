@@ -91,8 +91,8 @@ STANDS: dict[str, dict[str, float]] = {
     "EarmarkOutboxLag": {"earmark_outbox_oldest_seconds": 31},
     "EarmarkWorkerSilent": {"earmark_beat_age_seconds role=sweeper": 121},
     "EarmarkWorkerFailing": {"earmark_beat_failing_seconds role=sweeper": 61},
-    "EarmarkPaymentsNeedAttention": {"earmark_payments_needing_attention gateway=stripe": 1},
-    "EarmarkPaymentsOpenTooLong": {"earmark_payments_open_oldest_seconds": 3601},
+    "EarmarkPaymentsNeedAttention": {"earmark_payments_needing_attention gateway=stripe mode=live": 1},
+    "EarmarkPaymentsOpenTooLong": {"earmark_payments_open_oldest_seconds mode=live": 3601},
 }
 
 
@@ -166,6 +166,24 @@ def test_an_alert_fires_for_each_of_its_reasons(alert: str, series: str, value: 
     after = copy.deepcopy(calm)
     change(after, series, value, add=False)
     assert Query(rule["expr"], before=calm, after=after, now=NOW).run() != {}
+
+
+@pytest.mark.parametrize("mode, fires", [("live", True), ("test", False)])
+@pytest.mark.parametrize(
+    "alert, series, value",
+    [
+        ("EarmarkPaymentsNeedAttention", "earmark_payments_needing_attention gateway=sandbox", 1),
+        ("EarmarkPaymentsOpenTooLong", "earmark_payments_open_oldest_seconds", 40 * 86_400),
+    ],
+)
+def test_no_test_payment_wakes_an_operator(
+    alert: str, series: str, value: float, mode: str, *, fires: bool, calm: Page
+) -> None:
+    """Nor does one hide a live payment behind an alert that is on already."""
+    [rule] = [rule for rule in RULES if rule["alert"] == alert]
+    after = copy.deepcopy(calm)
+    change(after, f"{series} mode={mode}", value, add=False)
+    assert bool(Query(rule["expr"], before=calm, after=after, now=NOW).run()) is fires
 
 
 async def silent_roles(house: House, store: MemoryStore) -> set[str]:
