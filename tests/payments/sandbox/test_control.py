@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 import httpx2
 import pytest
 import stripe
+from tests.payments.methods import Method
 
 from earmark.clock import MovableClock, SystemClock
 from earmark.errors import SetupError
 from earmark.payments.sandbox.house import Sandbox
-from earmark.payments.sandbox.model import Method
 from earmark.payments.sandbox.server import RunningSandbox, check_callback_url, run_in_thread
 from earmark.payments.sandbox.signature import HEADER, verify
 

@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
+from tests.payments.methods import Method
 
 from earmark.domain.payment import Standing
 from earmark.engine.gateway import GatewayRefused, GatewaySilent, Order, RefundStanding, Report
 from earmark.payments.sandbox.desk import ReplyLost
 from earmark.payments.sandbox.faults import Fault
 from earmark.payments.sandbox.gateway import SandboxGateway
-from earmark.payments.sandbox.model import Fate, Intent, Kind, Method, Move, Refused
+from earmark.payments.sandbox.model import Fate, Intent, Kind, Move, Refused
 
 from .support import DAY, PRICE, authorised, order, refund_of
 

@@ -9,10 +9,11 @@ import hypothesis.strategies as st
 import msgspec
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from tests.payments.methods import Method
 
 from earmark.clock import MovableClock
 from earmark.payments.sandbox.house import Sandbox
-from earmark.payments.sandbox.model import Fate, Intent, Line, Method, Move, Refund, RefundStatus, Refused, Status
+from earmark.payments.sandbox.model import Fate, Intent, Line, Move, Refund, RefundStatus, Refused, Status
 
 from .support import captured
 
