@@ -313,7 +313,7 @@ async def test_every_call_can_be_looked_at(gateway: SandboxGateway, clock: Movab
     await silent(gateway.authorise(asked))
     await gateway.authorise(asked)
     await gateway.status(asked)
-    calls = gateway.sandbox.desk.calls
+    calls = list(gateway.sandbox.desk.calls)
     assert [(call.number, call.name, call.fault, call.outcome, call.replayed) for call in calls] == [
         (1, "authorise", Fault.REPLY_LOST, "lost", False),
         (2, "authorise", None, "answered", True),

@@ -94,7 +94,7 @@ class Controls:
 
     async def calls(self, _: Request) -> object:
         """Who asked for what."""
-        return {"calls": self.sandbox.desk.calls}
+        return {"calls": list(self.sandbox.desk.calls)}
 
     async def faults(self, _: Request) -> object:
         """What is still to go wrong."""

@@ -28,7 +28,17 @@ from earmark.engine.gateway import (
 )
 from earmark.payments.sandbox import signature, words
 from earmark.payments.sandbox.desk import ReplyLost
-from earmark.payments.sandbox.model import PAYMENT_ID, Fate, Intent, Kind, Refund, RefundStatus, Refused, Status
+from earmark.payments.sandbox.model import (
+    PAYMENT_ID,
+    Fate,
+    Intent,
+    Kind,
+    Problem,
+    Refund,
+    RefundStatus,
+    Refused,
+    Status,
+)
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
@@ -46,7 +56,12 @@ FOREIGN = "foreign_sandbox"
 FOREIGN_MESSAGE = (
     "This test payment is in the memory of another process, which may have ended: that one alone knows it."
 )
-GONE_MESSAGE = "The process that had this test payment in its memory has ended, and nothing is left of it."
+GONE = Problem(
+    code=FOREIGN, message="The process that had this test payment in its memory has ended, and nothing is left of it."
+)
+FORGOTTEN = Problem(
+    code="forgotten_by_sandbox", message="This test payment is too old: a server's sandbox remembers the newest ones."
+)
 GONE_AFTER = timedelta(days=1)
 """From when on the bank of another process is taken to be gone: the reconciler of one that runs has long been there."""
 UNKNOWN = frozenset({Kind.BROKEN, Kind.BUSY, Kind.IN_PROGRESS})
@@ -110,8 +125,8 @@ class SandboxGateway:
 
     async def refund(self, refund: RefundOrder) -> RefundReport:
         """Give money back."""
-        if not self._is_here(refund.payment, since=refund.created_at):
-            return RefundReport(standing=RefundStanding.REFUSED, code=FOREIGN, message=GONE_MESSAGE)
+        if lost := self._lost(refund.payment, since=refund.created_at):
+            return RefundReport(standing=RefundStanding.REFUSED, code=lost.code, message=lost.message)
         found = self._find(refund.payment)
         if found is None:
             raise GatewayRefused("resource_missing", "There is no such payment.")
@@ -134,14 +149,14 @@ class SandboxGateway:
 
     async def status(self, order: Order) -> Report:
         """How the payment stands now."""
-        if not self._is_here(order):
+        if self._lost(order):
             return Report(standing=Standing.ABSENT)
         found = await self._read("status", lambda: self._find(order))
         return self._report(found) if found else Report(standing=Standing.ABSENT)
 
     async def refund_status(self, refund: RefundOrder) -> RefundReport | None:
         """How a refund stands now."""
-        if not self._is_here(refund.payment):
+        if self._lost(refund.payment):
             return None
 
         def look() -> Refund | None:
@@ -205,8 +220,8 @@ class SandboxGateway:
 
     async def _move(self, name: str, order: Order, work: Callable[[str, Fate], Intent]) -> Report:
         """Change an intent that exists. One that cannot be changed so, any more or yet, is reported as it stands."""
-        if not self._is_here(order):
-            return Report(standing=Standing.VOIDED, code=FOREIGN, message=GONE_MESSAGE)
+        if lost := self._lost(order):
+            return Report(standing=Standing.VOIDED, code=lost.code, message=lost.message)
         found = self._find(order)
         if found is None:
             return Report(standing=Standing.ABSENT)
@@ -218,16 +233,18 @@ class SandboxGateway:
             return self._report(refused.intent or found)
         return self._report(moved)
 
-    def _is_here(self, order: Order, *, since: datetime | None = None) -> bool:
-        """Whether this bank can speak of a payment; False for one whose bank is gone.
+    def _lost(self, order: Order, *, since: datetime | None = None) -> Problem | None:
+        """Why no bank knows this payment any longer; None for one that this bank can speak of.
 
         What is in the bank of another process is not absent: this one must not end it, and refuses to say anything.
         """
-        if order.gateway_id is None or self.bank.gave(order.gateway_id):
-            return True
+        if order.gateway_id is None:
+            return None
+        if self.bank.gave(order.gateway_id):
+            return None if self.bank.has(order.gateway_id) else FORGOTTEN
         if not self._is_gone(since or order.created_at):
             raise GatewayRefused(FOREIGN, FOREIGN_MESSAGE)
-        return False
+        return GONE
 
     def _is_gone(self, since: datetime) -> bool:
         """Whether another bank has had its time for what was asked then."""
