@@ -21,8 +21,8 @@ import msgspec
 from earmark import wiring
 from earmark.domain.ids import Buyer, EventId, SeatId
 from earmark.domain.journal import Key
-from earmark.domain.payment import PaymentState
 from earmark.engine.asks import Actor, Decided, Extend, Memo, Release
+from earmark.engine.money import wants
 from earmark.engine.ports import BookingFilter
 from earmark.engine.till import Till
 from earmark.errors import BookingUnknown, EventUnknown, Refusal, SeatUnknown
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from earmark.domain import booking as law
     from earmark.domain.event import Event
     from earmark.domain.ids import BookingId
+    from earmark.domain.payment import Payment
     from earmark.engine.asks import Answer, Paid
     from earmark.engine.engine import Engine
     from earmark.engine.gateway import Gateway
@@ -328,13 +329,13 @@ class Earmark:
 
     async def _pay_key(self, booking_id: BookingId, said: fields.Fields) -> str:
         """The key of a payment whose caller gave none, which a repeat of the call makes again."""
+        # Payments first: one that is opened between the two reads is then the booking's own, or not counted.
+        payments = [payment for payment, _ in await self.engine.store.list_payments(booking_id)]
         _, booking = await self.engine.store.read_booking(booking_id)
         if booking is None or not booking.is_live:
             # There is nothing to repeat: a sale that was undone is not told of as if it stood.
             return self.engine.ids.entry_id().hex
-        payments = await self.engine.store.list_payments(booking_id)
-        declined = sum(payment.state is PaymentState.FAILED for payment, _ in payments)
-        return f"pay:{booking_id}:{declined}:{_digest(said)}"
+        return f"pay:{booking_id}:{_tries_that_are_over(booking, payments)}:{_digest(said)}"
 
     def _common(
         self, what: str, said: fields.Fields, key: str | None, word: Callable[[Any, datetime], Any]
@@ -362,6 +363,14 @@ def _answer(answer: Answer, word: Callable[[Any, datetime], T], kind: type[T]) -
         return msgspec.json.decode(memory.body, type=kind)
     assert isinstance(answer, Decided), "what is replayed is remembered"
     return word(answer.value, answer.now)
+
+
+def _tries_that_are_over(booking: law.Booking, payments: Sequence[Payment]) -> int:
+    """All payments but the one that the booking waits for or is sold by. The number never goes down.
+
+    That of the failed ones does: a payment that failed may turn out to have been made, and is then voided.
+    """
+    return sum(not wants(booking, payment) for payment in payments)
 
 
 def _digest(said: fields.Fields) -> str:

@@ -37,6 +37,10 @@ if TYPE_CHECKING:
 NEWS_SECONDS_MAX = 2.0
 POSTGRES = {"postgres", "postgresql"}
 CONNECTIONS_MAX = 12
+SANDBOX_PAYMENTS_MAX = 5000
+"""How many test payments the sandbox in a process remembers: a few megabytes."""
+SANDBOX_LOG_MAX = 1000
+"""How many of its calls, callbacks, events and lines of its ledger."""
 
 
 class News(msgspec.Struct, frozen=True, kw_only=True):
@@ -104,11 +108,14 @@ def open_sandbox(
 
     Its ids, and its secret where none is given, are made anew: a payment of another process, or of this one before a
     restart, is left as it is, and never taken for one of its own. `url` is where the server is that shows its page.
+
+    It runs for as long as its process, so it remembers the newest payments and a short log. A test that looks at all of
+    it builds a `Sandbox` of its own.
     """
     from earmark.payments.sandbox.gateway import SandboxGateway
     from earmark.payments.sandbox.house import Sandbox
 
-    sandbox = Sandbox(clock or SystemClock(), secret=secret)
+    sandbox = Sandbox(clock or SystemClock(), secret=secret, payments_max=SANDBOX_PAYMENTS_MAX, log_max=SANDBOX_LOG_MAX)
     sandbox.base_url = url or sandbox.base_url
     return {"sandbox": SandboxGateway(sandbox)}
 

@@ -95,8 +95,8 @@ STANDS: dict[str, dict[str, float]] = {
     "EarmarkOutboxLag": {"earmark_outbox_oldest_seconds": 31},
     "EarmarkWorkerSilent": {"earmark_beat_age_seconds role=sweeper": 121},
     "EarmarkWorkerFailing": {"earmark_beat_failing_seconds role=sweeper": 61},
-    "EarmarkPaymentsNeedAttention": {"earmark_payments_needing_attention gateway=stripe": 1},
-    "EarmarkPaymentsOpenTooLong": {"earmark_payments_open_oldest_seconds": 3601},
+    "EarmarkPaymentsNeedAttention": {"earmark_payments_needing_attention gateway=stripe mode=live": 1},
+    "EarmarkPaymentsOpenTooLong": {"earmark_payments_open_oldest_seconds mode=live": 3601},
 }
 
 
@@ -265,6 +265,24 @@ async def test_what_an_alert_counts_is_there_before_the_first_of_it() -> None:
                 for one in said.split("|") if how == "=~" and "." not in said else [said]:
                     fits = [labels for labels in counted if re.fullmatch(one, labels.get(label, ""))]
                     assert fits, f"{rule['alert']}: no {name} with {label}={one} on a new page"
+
+
+@pytest.mark.parametrize("mode, fires", [("live", True), ("test", False)])
+@pytest.mark.parametrize(
+    "alert, series, value",
+    [
+        ("EarmarkPaymentsNeedAttention", "earmark_payments_needing_attention gateway=sandbox", 1),
+        ("EarmarkPaymentsOpenTooLong", "earmark_payments_open_oldest_seconds", 40 * 86_400),
+    ],
+)
+def test_no_test_payment_wakes_an_operator(
+    alert: str, series: str, value: float, mode: str, *, fires: bool, calm: Page
+) -> None:
+    """Nor does one hide a live payment behind an alert that is on already."""
+    [rule] = [rule for rule in RULES if rule["alert"] == alert]
+    after = copy.deepcopy(calm)
+    change(after, f"{series} mode={mode}", value, add=False)
+    assert bool(Query(rule["expr"], before=calm, after=after, now=NOW).run()) is fires
 
 
 async def silent_roles(house: House, store: MemoryStore) -> set[str]:

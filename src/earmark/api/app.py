@@ -176,7 +176,7 @@ def _sandbox_page(house: House) -> list[Route]:
                 # A drive was under way that had looked before the buyer acted.
                 await house.till.teller.advance(payment_id, look=True)
 
-    return action.routes(gateway.sandbox, acted=acted)
+    return action.routes(gateway.sandbox, acted=acted, body_seconds_max=house.body_patience.seconds)
 
 
 def _page(file: str) -> Any:

@@ -81,6 +81,8 @@ class RefundOrder(msgspec.Struct, frozen=True, kw_only=True):
     """Ours; the idempotency key."""
     payment: Order
     amount: int
+    created_at: datetime | None = None
+    """By the store's clock: since when it is owed."""
     gateway_id: str | None = None
 
 

@@ -29,5 +29,9 @@ def order_of(payment: Payment) -> Order:
 def refund_order_of(refund: Refund, payment: Payment) -> RefundOrder:
     """A refund as its gateway is told of it."""
     return RefundOrder(
-        refund_id=refund.id, payment=order_of(payment), amount=refund.amount, gateway_id=refund.gateway_id
+        refund_id=refund.id,
+        payment=order_of(payment),
+        amount=refund.amount,
+        created_at=refund.created_at,
+        gateway_id=refund.gateway_id,
     )

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import msgspec
+from tests.payments.methods import Method
 from tests.sqlite_files import make_migrated
 
 from earmark.clock import MovableClock
@@ -16,7 +17,7 @@ from earmark.payments.balance.gateway import BalanceGateway
 from earmark.payments.sandbox import signature, words
 from earmark.payments.sandbox.gateway import SandboxGateway
 from earmark.payments.sandbox.house import Sandbox
-from earmark.payments.sandbox.model import Method, Move
+from earmark.payments.sandbox.model import Move
 from earmark.payments.sandbox.server import run_in_thread
 from earmark.payments.stripe import StripeGateway
 from earmark.store.memory import MemoryStore
