@@ -14,7 +14,7 @@ from earmark import logs, redaction
 from earmark.api import identity, limits, problems, sight
 from earmark.cli import settings
 from earmark.cli.checkup import failover
-from earmark.domain import allocation
+from earmark.domain import allocation, method
 from earmark.engine import beats
 from earmark.errors import InvalidRequest
 from earmark.locks import globs, keys
@@ -124,6 +124,8 @@ FOREIGN: dict[str, list[Work]] = {
     "words.bodies.return_url": _meta("^https?://"),
     "domain.allocation._LAST_NUMBER": _pattern(allocation._LAST_NUMBER, "match"),
     "domain.allocation._PARTS": _pattern(allocation._PARTS, "split"),
+    "domain.method._REFERENCE": _pattern(method._REFERENCE, "fullmatch"),
+    "domain.method._PREFIX": _pattern(method._PREFIX, "match"),
     "engine.beats._FAILURE": _pattern(beats._FAILURE, "match"),
     "cli.settings._PASSWORD": [settings.without_password],
     "cli.settings._IN_QUERY": [*_pattern(settings._IN_QUERY, "findall")],

@@ -240,8 +240,9 @@ class Earmark:
         """
         said = fields.said(method=method, gateway=gateway, capture=capture, return_url=return_url)
         body, own = bodies.read(bodies.PayBody, said), asking.booking_id_of(str(booking_id))
-        common = self._common(f"pay {own}", said, key or await self._pay_key(own, said), _paid)
         terms = self.till.terms(self._actor, method=body.method, gateway=body.gateway, capture=body.capture)
+        digest = self.till.digest(fields.encode(said), gateway=terms["gateway"])
+        common = self._common(f"pay {own}", said, key or await self._pay_key(own, digest), _paid)
         ask = asking.pay(body, booking_id=own, terms=terms, **common)
         return _answer(await self.till.pay(ask), _paid, values.Paid)
 
@@ -326,7 +327,7 @@ class Earmark:
             raise BookingUnknown(booking_id=str(booking_id))
         return now, booking
 
-    async def _pay_key(self, booking_id: BookingId, said: fields.Fields) -> str:
+    async def _pay_key(self, booking_id: BookingId, digest: bytes) -> str:
         """The key of a payment whose caller gave none, which a repeat of the call makes again."""
         _, booking = await self.engine.store.read_booking(booking_id)
         if booking is None or not booking.is_live:
@@ -334,7 +335,7 @@ class Earmark:
             return self.engine.ids.entry_id().hex
         payments = await self.engine.store.list_payments(booking_id)
         declined = sum(payment.state is PaymentState.FAILED for payment, _ in payments)
-        return f"pay:{booking_id}:{declined}:{_digest(said)}"
+        return f"pay:{booking_id}:{declined}:{digest.hex()[:32]}"
 
     def _common(
         self, what: str, said: fields.Fields, key: str | None, word: Callable[[Any, datetime], Any]
