@@ -14,7 +14,7 @@ from earmark import logs, redaction
 from earmark.api import identity, limits, problems, sight
 from earmark.cli import settings
 from earmark.cli.checkup import failover
-from earmark.domain import allocation, card_numbers
+from earmark.domain import allocation, card_numbers, method
 from earmark.engine import beats
 from earmark.errors import InvalidRequest
 from earmark.locks import globs, keys
@@ -136,6 +136,8 @@ FOREIGN: dict[str, list[Work]] = {
     "domain.card_numbers._GROUPS": _pattern(card_numbers._GROUPS, "search", "findall"),
     "domain.card_numbers._UUID": _pattern(card_numbers._UUID, "search", "findall"),
     "domain.card_numbers._GROUP": _pattern(card_numbers._GROUP, "findall"),
+    "domain.method._REFERENCE": _pattern(method._REFERENCE, "fullmatch"),
+    "domain.method._PREFIX": _pattern(method._PREFIX, "match"),
     "engine.beats._FAILURE": _pattern(beats._FAILURE, "match"),
     "cli.settings._PASSWORD": [settings.without_password],
     "cli.settings._IN_QUERY": [*_pattern(settings._IN_QUERY, "findall")],

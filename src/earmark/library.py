@@ -241,8 +241,9 @@ class Earmark:
         """
         said = fields.pay(method=method, gateway=gateway, capture=capture, return_url=return_url)
         body, own = bodies.read(bodies.PayBody, said), asking.booking_id_of(str(booking_id))
-        common = self._common(f"pay {own}", said, key or await self._pay_key(own, said), _paid)
         terms = self.till.terms(self._actor, method=body.method, gateway=body.gateway, capture=body.capture)
+        digest = self.till.digest(fields.encode(said), gateway=terms["gateway"])
+        common = self._common(f"pay {own}", said, key or await self._pay_key(own, digest), _paid)
         ask = asking.pay(body, booking_id=own, terms=terms, **common)
         return _answer(await self.till.pay(ask), _paid, values.Paid)
 
@@ -327,7 +328,7 @@ class Earmark:
             raise BookingUnknown(booking_id=str(booking_id))
         return now, booking
 
-    async def _pay_key(self, booking_id: BookingId, said: fields.Fields) -> str:
+    async def _pay_key(self, booking_id: BookingId, digest: bytes) -> str:
         """The key of a payment whose caller gave none, which a repeat of the call makes again."""
         # Payments first: one that is opened between the two reads is then the booking's own, or not counted.
         payments = [payment for payment, _ in await self.engine.store.list_payments(booking_id)]
@@ -335,7 +336,7 @@ class Earmark:
         if booking is None or not booking.is_live:
             # There is nothing to repeat: a sale that was undone is not told of as if it stood.
             return self.engine.ids.entry_id().hex
-        return f"pay:{booking_id}:{_tries_that_are_over(booking, payments)}:{_digest(said)}"
+        return f"pay:{booking_id}:{_tries_that_are_over(booking, payments)}:{digest.hex()[:32]}"
 
     def _common(
         self, what: str, said: fields.Fields, key: str | None, word: Callable[[Any, datetime], Any]

@@ -12,6 +12,7 @@ from urllib.parse import unquote, urlsplit
 import msgspec
 
 from earmark.clock import SystemClock
+from earmark.config_checks import secrets_of
 from earmark.domain.payment import Capture
 from earmark.domain.policy import Policy
 from earmark.engine.engine import Engine
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from earmark.engine.observer import Observer
     from earmark.engine.ports import Clock, Store
     from earmark.locks import Locks
+    from earmark.payments.balance.codes import AccountCodes
     from earmark.publish.news import Feed
     from earmark.publish.redis import Listener
     from earmark.store.erasure import Erasure
@@ -122,7 +124,8 @@ def open_sandbox(
 
 def open_gateways(settings: Settings, accounts: Accounts | None = None) -> dict[str, Gateway]:
     """Who takes the money of live events, as far as it is set up. The balance gateway needs the store's accounts."""
-    return _open_stripe(settings) | (_open_balance(accounts) if settings.balance and accounts is not None else {})
+    balance = _open_balance(settings, accounts) if settings.balance and accounts is not None else {}
+    return _open_stripe(settings) | balance
 
 
 def capture_for(settings: Settings) -> Capture:
@@ -134,10 +137,23 @@ def capture_for(settings: Settings) -> Capture:
         raise SetupError(problem=problem) from None
 
 
-def _open_balance(accounts: Accounts) -> dict[str, Gateway]:
+def codes_for(settings: Settings) -> AccountCodes:
+    """What keeps the codes of accounts. There is no default: accounts outlive every other secret of a shop."""
+    if settings.account_secret is None:
+        command = "export EARMARK_ACCOUNT_SECRET=$(openssl rand -hex 32)"
+        problem = (
+            f"Accounts need EARMARK_ACCOUNT_SECRET, which their codes are kept under. Make one, and keep it: {command}"
+        )
+        raise SetupError(problem=problem)
+    from earmark.payments.balance.codes import AccountCodes
+
+    return AccountCodes(secrets_of(settings.account_secret))
+
+
+def _open_balance(settings: Settings, accounts: Accounts) -> dict[str, Gateway]:
     from earmark.payments.balance.gateway import BalanceGateway
 
-    return {"balance": BalanceGateway(accounts)}
+    return {"balance": BalanceGateway(accounts, codes=codes_for(settings))}
 
 
 def _open_stripe(settings: Settings) -> dict[str, Gateway]:
@@ -257,8 +273,8 @@ async def migrate(
 ) -> Sequence[Migration]:
     """Bring a database up to date; what was applied, or with `dry_run` what would be.
 
-    `waiting` is a `patience` with the locks that are in the way, and a `tell` that hears of them; on PostgreSQL, also
-    the `application_role` to grant what servers and workers need.
+    `waiting` is a `patience` with the locks that are in the way, a `tell` that hears of them, and `codes` that seal
+    what older releases kept in clear; on PostgreSQL, also the `application_role` to grant what servers need.
     """
     scheme = urlsplit(database_url).scheme
     if scheme in POSTGRES:

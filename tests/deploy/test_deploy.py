@@ -44,6 +44,8 @@ ASKED = {
     "EARMARK_TRUST_PROXY": "1",
     "EARMARK_STRIPE_KEY": "",
     "EARMARK_STRIPE_WEBHOOK_SECRET": "",
+    "EARMARK_BALANCE": "off",
+    "EARMARK_ACCOUNT_SECRET": "",
 }
 
 
@@ -102,7 +104,7 @@ def test_every_variable_is_a_setting_that_is_understood(service: str) -> None:
     assert given.keys() <= {setting.variable for setting in config.SETTINGS}
     settings = config.read(given)
     if service == "migrate":
-        assert given.keys() == {"EARMARK_DATABASE_URL"}
+        assert given.keys() == {"EARMARK_DATABASE_URL", "EARMARK_ACCOUNT_SECRET"}
         return
     assert (settings.host, settings.sweep) == ("0.0.0.0", False)  # noqa: S104 (in a container)
     assert settings.admin_key == ASKED["EARMARK_ADMIN_KEY"]
@@ -165,6 +167,15 @@ def test_stripes_settings_reach_the_servers() -> None:
         assert named["EARMARK_STRIPE_KEY"] == "${EARMARK_STRIPE_KEY:-}"
         assert named["EARMARK_STRIPE_WEBHOOK_SECRET"] == "${EARMARK_STRIPE_WEBHOOK_SECRET:-}"
         assert config.read(settings_of(SERVICES[service])).stripe_key is None
+
+
+def test_the_settings_of_accounts_reach_the_servers_and_migrate() -> None:
+    """What seals older codes needs the secret as much as what takes new ones."""
+    for service in ("server", "worker", "migrate"):
+        named = SERVICES[service]["environment"]
+        assert named["EARMARK_ACCOUNT_SECRET"] == "${EARMARK_ACCOUNT_SECRET:-}"
+        assert config.read(settings_of(SERVICES[service])).account_secret is None
+    assert SERVICES["server"]["environment"]["EARMARK_BALANCE"] == "${EARMARK_BALANCE:-off}"
 
 
 def test_no_image_names_the_host_of_a_registry() -> None:

@@ -46,6 +46,7 @@ STORIES = {
     "docs/howto/live-map.md",
     "docs/howto/locks.md",
     "docs/howto/stripe.md",
+    "docs/howto/accounts.md",
     "docs/howto/keys.md",
     "docs/howto/webhooks.md",
 }
@@ -129,6 +130,12 @@ def test_taking_payments_with_stripe(tmp_path: Path) -> None:
         "whsec_…": "whsec_of_the_page",
     }
     assert tell(read("docs/howto/stripe.md"), folder=tmp_path, instead=given) == 5
+
+
+def test_taking_payments_from_accounts(tmp_path: Path) -> None:
+    """From an account that is opened to a sale, a decline and the account found again by its code."""
+    given = {"8080": free_port(), "$(openssl rand -hex 32)": "b1946ac92492d2347c6235b4d2611184"}
+    assert tell(read("docs/howto/accounts.md"), folder=tmp_path, instead=given) == 6
 
 
 def test_giving_each_program_its_key(tmp_path: Path) -> None:

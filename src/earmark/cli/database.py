@@ -51,17 +51,21 @@ def migrate(
         ),
     ] = None,
 ) -> None:
-    """Bring a database up to date, or make a new one ready."""
-    url = config.read(os.environ, database_url=database).database_url
+    """Bring a database up to date, or make a new one ready.
+
+    Codes of accounts that an older release kept in clear are sealed under EARMARK_ACCOUNT_SECRET.
+    """
+    settings = config.read(os.environ, database_url=database)
     err = Console(stderr=True, highlight=False, soft_wrap=True, markup=False)
     patience = Patience(lock_seconds=lock_seconds, seconds_max=wait_seconds)
     steps = asyncio.run(
         wiring.migrate(
-            url,
+            settings.database_url,
             dry_run=dry_run,
             patience=patience,
             tell=lambda said: err.print(redact(said)),
             application_role=application_role,
+            codes=wiring.codes_for(settings) if settings.account_secret else None,
         )
     )
     out = Console(highlight=False, soft_wrap=True)

@@ -33,7 +33,7 @@ from earmark.engine.gateway import (
     Report,
 )
 from earmark.engine.hold import RELIEF_ROUNDS_MAX
-from earmark.engine.orders import order_of, refund_order_of
+from earmark.engine.orders import order_of, refund_order_of, without_code
 from earmark.engine.pay import has_answer
 from earmark.engine.reconciliation import GatewayQueues
 from earmark.errors import GatewayUnavailable, Outage
@@ -118,6 +118,7 @@ class Teller:
 
     async def pay(self, ask: Pay, *, within: float) -> Answer:
         """Open a payment and drive it, for so long; what is not decided by then goes on by itself."""
+        ask = await without_code(ask, self._gateways)
         answer = await self._engine.pay(ask)
         if isinstance(answer, Replayed) or answer.value.payment is None:
             return answer
