@@ -159,6 +159,7 @@ OWN = {
     "api.collection._PARAMETER": "the paths of our own routes, when the collection is written",
     "store.queries._NAMED": "our own .sql files",
     "store.migrations._FILE": "the names of our own .sql files",
+    "store.migrations._TABLE": "our own .sql files",
     "store.migrations._FIRST_LINE": "the first lines of our own .sql files",
     "store.postgres.outages.WRITES": "our own statements; what clients send travels beside them as values",
     "locks.postgres._NAMED": "our own .sql files",

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import sqlite3
 from contextlib import asynccontextmanager, closing
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
+from unittest.mock import AsyncMock, Mock
 
 import asyncpg
 import pytest
@@ -14,6 +16,7 @@ from earmark import wiring
 from earmark.engine.asks import Actor
 from earmark.errors import PaymentUsed
 from earmark.store import migrations
+from earmark.store.postgres.migrate import _Runner
 from earmark.uuids import Uuid7Ids
 
 from .test_newer_schema import execute
@@ -105,6 +108,9 @@ async def older(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pyt
         url = request.getfixturevalue("unguarded_postgres_url")
     with monkeypatch.context() as old_code:
         old_code.setattr(migrations, "migrations", lambda dialect: KNOWN[dialect][:BEFORE])
+        # Nor did the old code seal the codes of accounts.
+        old_code.setattr(_Runner, "seal", AsyncMock())
+        old_code.setattr(import_module("earmark.store.sqlite.migrate"), "_seal", Mock(return_value=0))
         await wiring.migrate(url, without=kind.without)
     async with opened(url) as shop:
         await shop.create()
