@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 from tests.api.conftest import KEY
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 BOUND_SECONDS = 60.0
 """How long a fact is waited for: far more than it takes."""
+OVERDUE_SECONDS = 1.0
 SETTINGS = {"EARMARK_DATABASE_URL": "memory:", "EARMARK_ADMIN_KEY": KEY, "EARMARK_SWEEP": "off"}
 
 
@@ -46,6 +48,17 @@ async def test_a_server_without_workers_sees_its_own_test_payments_through(monke
         assert server.agents == []
         seen = [state async for state in _until(paying(server), "captured")]
     assert seen[0] == "authorised", "it had no answer at first"
+
+
+async def test_without_its_own_reconciler_such_a_payment_is_due_and_stays_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The control."""
+    monkeypatch.setattr(opening, "_test_payments_seen_through", lambda *_: nullcontext())
+    async with opening.opened(config.read(SETTINGS)) as server, asyncio.timeout(BOUND_SECONDS):
+        store = server.house.engine.store
+        async for state in paying(server):
+            assert state == "authorised"
+            if (await store.seconds_to_next_payment(gateways=["sandbox"]) or 0) < -OVERDUE_SECONDS:
+                break
 
 
 async def _until(states: AsyncIterator[str], last: str) -> AsyncIterator[str]:
