@@ -42,6 +42,8 @@ DISPUTED = "disputed"
 """The code of a payment whose buyer has asked their bank for the money back."""
 GATEWAY_UNAVAILABLE = "gateway_unavailable"
 """The code of a payment whose first call the gateway refused for the shop's own fault: no buyer was declined."""
+REFUNDED_ELSEWHERE = "refunded_elsewhere"
+"""The code of a payment of which a refund was made at its gateway, and not by Earmark."""
 ALL_BY_HAND = "refunded_by_hand"
 """The code of a payment that a person has given back whole."""
 
@@ -132,6 +134,8 @@ class Payment(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """All refunds that were ever owed; never more than was captured."""
     refunded: int = 0
     """Those that the gateway has made."""
+    refunded_elsewhere: int = 0
+    """What people gave back at the gateway's own page, as the gateway lists it: no refund of ours."""
     code: str | None = None
     message: str | None = None
     action: Mapping[str, str] | None = None
@@ -146,7 +150,7 @@ class Payment(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         """What can still be refunded; nothing once a person has given it all back."""
         if self.state is PaymentState.SETTLED and self.code == ALL_BY_HAND:
             return 0
-        return self.captured - self.refunding
+        return max(0, self.captured - self.refunding - self.refunded_elsewhere)
 
     @property
     def owes(self) -> bool:
@@ -263,7 +267,8 @@ def flagged(payment: Payment, *, code: str) -> Payment:
 def settled(payment: Payment, refunds: Sequence[Refund], *, how: SettledAs, note: str) -> Payment:
     """A person has dealt with it elsewhere. What its gateway took and gave back stays as it is: that is a fact.
 
-    Where a refund was refused it is that refund which was made by hand, and the rest can still go back; else all was.
+    Where a refund was refused it is that refund which was made by hand, and where a part went back at the gateway's own
+    page it is that part: the rest can still go back. Else all was.
     """
     if payment.state is not PaymentState.NEEDS_ATTENTION:
         raise InvalidRequest.at("payment_id", f"is {payment.state}: only a payment that needs attention is settled")
@@ -275,7 +280,8 @@ def settled(payment: Payment, refunds: Sequence[Refund], *, how: SettledAs, note
     if any(refund.state is RefundState.PENDING for refund in refunds):
         raise InvalidRequest.at("payment_id", "has a refund on its way: wait for what becomes of it")
     code = ALL_BY_HAND if how is SettledAs.REFUNDED else "kept_by_hand"
-    if how is SettledAs.REFUNDED and any(refund.state is RefundState.REFUSED for refund in refunds):
+    in_part = 0 < payment.refunded_elsewhere < payment.captured - payment.refunded
+    if how is SettledAs.REFUNDED and (in_part or any(refund.state is RefundState.REFUSED for refund in refunds)):
         code = "refund_by_hand"
     return msgspec.structs.replace(payment, state=PaymentState.SETTLED, code=code, message=note)
 
@@ -301,7 +307,20 @@ def repaid(payment: Payment, refund: Refund) -> Payment:
     state = PaymentState.REFUNDED if refunded == payment.captured else PaymentState.PARTIALLY_REFUNDED
     if payment.state in {PaymentState.NEEDS_ATTENTION, PaymentState.SETTLED}:
         state = payment.state
-    return msgspec.structs.replace(payment, refunded=refunded, state=state)
+    # A gateway gives no more back than it took: what was seen there and does not fit any more has failed since.
+    elsewhere = min(payment.refunded_elsewhere, payment.captured - refunded)
+    return msgspec.structs.replace(payment, refunded=refunded, refunded_elsewhere=elsewhere, state=state)
+
+
+def refunded_elsewhere(payment: Payment, amount: int) -> Payment:
+    """So much went back at the gateway without Earmark, by the gateway's own list: a person is called if that is news.
+
+    The booking stays as it is: only a person knows whether the sale was to be undone.
+    """
+    known = max(0, min(amount, payment.captured - payment.refunded))
+    if known == payment.refunded_elsewhere:
+        return payment
+    return flagged(msgspec.structs.replace(payment, refunded_elsewhere=known), code=REFUNDED_ELSEWHERE)
 
 
 def came_back(payment: Payment, refund: Refund, *, code: str) -> Payment:

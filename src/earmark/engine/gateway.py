@@ -13,7 +13,7 @@ With automatic capture the first call takes the money at once. Callbacks only sa
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Protocol
@@ -93,6 +93,16 @@ class RefundReport(msgspec.Struct, frozen=True, kw_only=True):
     message: str | None = None
 
 
+class RefundRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """A refund in the gateway's own books, whether or not it was Earmark that asked for it."""
+
+    refund_id: UUID | None
+    """Ours, as the gateway kept it for us; None when it was not made by us."""
+    gateway_id: str
+    amount: int
+    standing: RefundStanding
+
+
 class Callback(msgspec.Struct, frozen=True, kw_only=True):
     """What a gateway called about, once its signature was found to be right.
 
@@ -113,6 +123,8 @@ class Callback(msgspec.Struct, frozen=True, kw_only=True):
     currency: str | None = None
     disputed: bool = False
     """The buyer has asked their bank for the money back: only people can answer that."""
+    refund: bool = False
+    """It is about a refund. One that people made at the gateway's own page carries no id of ours."""
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
@@ -186,6 +198,10 @@ class Gateway(Protocol):
 
     async def refund_status(self, refund: RefundOrder) -> RefundReport | None:
         """How a refund stands now; None when the gateway knows none of this id."""
+        ...
+
+    async def list_refunds(self, order: Order) -> Sequence[RefundRecord]:
+        """All refunds of a payment, also those that were made without us."""
         ...
 
     async def whose(self, gateway_id: str) -> UUID | None:

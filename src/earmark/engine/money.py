@@ -18,7 +18,7 @@ from earmark.domain import payment as law
 from earmark.domain.event import OnDecline
 from earmark.domain.ids import PoolRef, TotalRef
 from earmark.domain.machine import State, Verb
-from earmark.domain.payment import UNDECIDED, Payment, PaymentState, Refund, SettledAs, Standing
+from earmark.domain.payment import UNDECIDED, Payment, PaymentState, Refund, RefundState, SettledAs, Standing
 from earmark.domain.policy import per_buyer_max
 from earmark.domain.seat import Verdict, verdict
 from earmark.engine import money_notes as notes
@@ -242,7 +242,9 @@ class _Hearing:
             after = self._follow(before, after, wanted=wanted)
         elif self._is_deciding(report) and wanted:
             self._pin(before, after, processing=report.standing is Standing.PROCESSING)
-        after = self._ledger.pay(notes.scheduled(before, after, about=self._about, now=now))
+        # A refund on its way is asked about again, also of a payment that a person has to look at.
+        asked = any(refund.state is RefundState.PENDING for refund in self._about.refunds)
+        after = self._ledger.pay(notes.scheduled(before, after, about=self._about, now=now, open_question=asked))
         if booking.state is not State.EXPIRED:
             await self._transaction.lock_totals({ref for ref, units in self._ledger.totals.items() if units})
             await self._transaction.lock_pools(self._ledger.pools.keys())

@@ -55,6 +55,7 @@ HURRIED_SECONDS = 1.0
 """How long whoever comes after the word to hurry waits for a gateway: most answer by then."""
 MOVED_ROUNDS_MAX = 3
 REFUND_STATUS = "refund_status"
+LIST_REFUNDS = "list_refunds"
 REFUNDS_LOOKED_AT_MAX = 100
 """Of a payment with more refunds than that, the newest are asked about."""
 
@@ -80,9 +81,12 @@ def next_step(about: Dossier, *, look: bool, asked: Collection[RefundId] = ()) -
     payment = about.payment
     if payment.state in UNDECIDED:
         return _while_undecided(about)
-    if pending := [refund for refund in about.refunds if refund.state is RefundState.PENDING]:
-        return Step.REFUND if any(refund.id not in asked for refund in pending) else None
+    pending = [refund for refund in about.refunds if refund.state is RefundState.PENDING]
+    if any(refund.id not in asked for refund in pending):
+        return Step.REFUND
     match payment.state:
+        case _ if pending:
+            pass
         case PaymentState.AUTHORISED:
             return Step.CAPTURE if money.wants(about.booking, payment) else Step.GIVE_UP
         case PaymentState.VOIDING:
@@ -166,10 +170,14 @@ class Teller:
         return True
 
     async def _subject(self, gateway: str, callback: Callback) -> Dossier | None:
-        """The payment that a callback is about. A dispute does not carry our id: its gateway is asked whose it is."""
+        """The payment that a callback is about.
+
+        A dispute does not carry our id, nor does a refund that was made without us: the gateway is asked whose it is.
+        """
         payment_id = callback.payment_id
         known = self._gateways.get(gateway)
-        if payment_id is None and callback.disputed and callback.gateway_id and known is not None:
+        nameless = payment_id is None and (callback.disputed or callback.refund)
+        if nameless and callback.gateway_id and known is not None:
             payment_id = await self._call(known, "whose", known.whose(callback.gateway_id))
         return await self._engine.store.read_dossier(PaymentId(payment_id)) if payment_id else None
 
@@ -252,12 +260,13 @@ class Teller:
         asked: set[RefundId] = set()
         try:
             heard_all = not look or await self._look_at_refunds(payment_id)
-            for taken in range(STEPS_MAX):
+            looks = look
+            for _ in range(STEPS_MAX):
                 about = await self._engine.store.read_dossier(payment_id)
-                step = next_step(about, look=look and not taken, asked=asked) if about else None
+                step = next_step(about, look=looks, asked=asked) if about else None
                 if about is None or step is None:
                     break
-                heard = len(asked)
+                heard, looks = len(asked), looks and step is Step.REFUND
                 payment = await self._take(step, about, first=not look and about.payment.version == 1, asked=asked)
                 if not _went_on(about.payment, payment) and len(asked) == heard:
                     break
@@ -284,7 +293,8 @@ class Teller:
         except (GatewaySilent, TimeoutError) as silence:
             _log.warning("gateway %s did not say what became of %s: %s", gateway.name, about.payment.id, silence)
             return await self._transact(partial(money.hear_nothing, about=about, ids=ids))
-        return await self._hear(report, about)
+        payment = await self._hear(report, about)
+        return await self._look_elsewhere(gateway, payment) if _is_news(payment, report) else payment
 
     async def _ask(self, gateway: Gateway, step: Step, payment: Payment, *, first: bool) -> Report:
         calls: dict[Step, Callable[[Order], Awaitable[Report]]] = {
@@ -368,6 +378,23 @@ class Teller:
                 about = await self._engine.store.read_dossier(payment_id) or about
         return True
 
+    async def _look_elsewhere(self, gateway: Gateway, payment: Payment) -> Payment:
+        """More or less of a payment went back than is known here: which refunds did Earmark not ask for?"""
+        # Read before the gateway is asked: what moves meanwhile shows that its list is too old.
+        about = await self._engine.store.read_dossier(payment.id)
+        assert about is not None, "a payment is never deleted"
+        try:
+            found = await self._call(gateway, LIST_REFUNDS, gateway.list_refunds(order_of(about.payment)))
+        except (GatewaySilent, TimeoutError) as silence:
+            _log.warning("gateway %s did not list the refunds of %s: %s", gateway.name, payment.id, silence)
+            return await self._transact(partial(money.hear_nothing, about=about, ids=self._engine.ids))
+        hear = partial(money_back.hear_elsewhere, found=found, about=about, ids=self._engine.ids)
+        after = await self._transact(hear)
+        if after.refunded_elsewhere != about.payment.refunded_elsewhere:
+            told = (after.id, after.refunded_elsewhere, after.currency, gateway.name)
+            _log.error("payment %s: %s %s went back at gateway %s, and not by Earmark; a person has to look", *told)
+        return after
+
     async def _hear_refund(self, report: RefundReport, refund: Refund, about: Dossier) -> Payment:
         hear = partial(money_back.hear_refund, report=report, refund_id=refund.id)
         return await self._transact(partial(hear, about=about, ids=self._engine.ids))
@@ -388,6 +415,13 @@ class Teller:
 def _went_on(before: Payment, after: Payment) -> bool:
     """Whether a step led somewhere, so that the next may follow at once."""
     return after.state not in UNDECIDED and (before.state, before.refunded) != (after.state, after.refunded)
+
+
+def _is_news(payment: Payment, report: Report) -> bool:
+    """Whether a gateway has given back something that is not counted here, or has no longer what was counted."""
+    elsewhere = report.refunded - payment.refunded
+    has_failed = elsewhere < payment.refunded_elsewhere and payment.refunded_elsewhere > 0
+    return payment.captured > 0 and (elsewhere > payment.refunded_elsewhere or has_failed)
 
 
 def _check(payment: Payment, gateway: str, callback: Callback) -> None:

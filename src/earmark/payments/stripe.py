@@ -33,9 +33,9 @@ if TYPE_CHECKING:
         RefundListParams,
     )
 
-    from earmark.engine.gateway import Callback, Order, Record, RefundOrder
+    from earmark.engine.gateway import Callback, Order, Record, RefundOrder, RefundRecord
     from earmark.engine.ports import Clock
-    from earmark.payments.stripe_words import Intent
+    from earmark.payments.stripe_words import Intent, Refund
 
 HEADER = "Stripe-Signature"
 WINDOW_SECONDS = 300
@@ -151,19 +151,14 @@ class StripeGateway:
         """How a refund stands now: by Stripe's id, or else among the refunds of its payment by ours."""
         if refund.gateway_id is not None:
             return words.refund_report_of(await self._line.retrieve_refund(refund.gateway_id))
-        intent_id = await self._id_of(refund.payment)
-        if intent_id is None:
-            return None
-        params: RefundListParams = {"payment_intent": intent_id}
-        for _ in range(self._pages_max):
-            page, has_more = await self._line.refunds(params)
-            for one in page:
-                if (one.metadata or {}).get(words.REFUND_ID) == str(refund.refund_id):
-                    return words.refund_report_of(one)
-            if not has_more:
-                return None
-            params = {**params, "starting_after": page[-1].id}
-        raise GatewaySilent("There are too many refunds to look through.")
+        async for one in self._refunds_of(refund.payment):
+            if words.refund_id_of(one) == refund.refund_id:
+                return words.refund_report_of(one)
+        return None
+
+    async def list_refunds(self, order: Order) -> list[RefundRecord]:
+        """As Stripe lists them, the newest first: those that were made on its dashboard have no metadata of ours."""
+        return [words.refund_record_of(one) async for one in self._refunds_of(order)]
 
     async def whose(self, gateway_id: str) -> UUID | None:
         """As its metadata says."""
@@ -202,6 +197,20 @@ class StripeGateway:
             if intent.metadata.get(words.PAYMENT_ID) == str(order.payment_id):
                 return intent
         return None
+
+    async def _refunds_of(self, order: Order) -> AsyncIterator[Refund]:
+        intent_id = await self._id_of(order)
+        if intent_id is None:
+            return
+        params: RefundListParams = {"payment_intent": intent_id}
+        for _ in range(self._pages_max):
+            page, has_more = await self._line.refunds(params)
+            for one in page:
+                yield one
+            if not has_more:
+                return
+            params = {**params, "starting_after": page[-1].id}
+        raise GatewaySilent("There are too many refunds to look through.")
 
     async def _pages(self, params: PaymentIntentListParams, *, pages_max: int | None = None) -> AsyncIterator[Intent]:
         turned, has_more = 0, True

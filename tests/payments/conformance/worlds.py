@@ -81,6 +81,10 @@ class SandboxWorld:
         """The bank has decided."""
         self._do(lambda sandbox: sandbox.bank.decide(gateway_id, succeed=succeed))
 
+    async def give_back(self, gateway_id: str, amount: int) -> None:
+        """As on a dashboard: without any id of ours."""
+        self._do(lambda sandbox: sandbox.bank.refund(gateway_id, amount=amount))
+
     async def moved(self, payment_id: UUID) -> Totals:
         """By the bank's ledger."""
         return self._do(lambda sandbox: totals(sandbox, payment_id))
@@ -178,6 +182,10 @@ class BalanceWorld:
     async def decide(self, gateway_id: str, *, succeed: bool) -> None:
         """It decides at once."""
         raise AssertionError(f"{gateway_id} is decided ({succeed})")
+
+    async def give_back(self, gateway_id: str, amount: int) -> None:
+        """It has no page."""
+        raise AssertionError(f"nobody gives {amount} of {gateway_id} back")
 
     async def moved(self, payment_id: UUID) -> Totals:
         """By the entries of the accounts."""

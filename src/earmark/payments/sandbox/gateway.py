@@ -17,6 +17,7 @@ from earmark.engine.gateway import (
     Order,
     Record,
     RefundOrder,
+    RefundRecord,
     RefundReport,
     RefundStanding,
     Report,
@@ -141,6 +142,24 @@ class SandboxGateway:
         found = await self._read("refund_status", look)
         return _refund_report(found) if found else None
 
+    async def list_refunds(self, order: Order) -> list[RefundRecord]:
+        """From the bank's books, the newest first."""
+        self._check_ours(order)
+
+        def look() -> list[Refund]:
+            intent = self._find(order)
+            return self.bank.refunds(intent.id) if intent else []
+
+        return [
+            RefundRecord(
+                refund_id=_uuid(one.metadata.get(REFUND_ID)),
+                gateway_id=one.id,
+                amount=one.amount,
+                standing=REFUND_STANDINGS[one.status],
+            )
+            for one in await self._read("refund_status", look)
+        ]
+
     async def whose(self, gateway_id: str) -> UUID | None:
         """As its metadata says."""
         return _uuid(await self._read("status", lambda: self._payment_id(gateway_id)))
@@ -166,6 +185,7 @@ class SandboxGateway:
                 amount=about["amount"] if whole else None,
                 currency=about["currency"].upper() if about["object"] != WARNING else None,
                 disputed=about["object"] == "dispute",
+                refund=about["object"] == "refund",
             )
         except (msgspec.DecodeError, KeyError, TypeError, AttributeError) as unread:
             raise CallbackRefused("It is no event.") from unread
