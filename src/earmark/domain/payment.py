@@ -42,6 +42,8 @@ DISPUTED = "disputed"
 """The code of a payment whose buyer has asked their bank for the money back."""
 GATEWAY_UNAVAILABLE = "gateway_unavailable"
 """The code of a payment whose first call the gateway refused for the shop's own fault: no buyer was declined."""
+REPLACED = "replaced"
+"""The code of a payment whose buyer left its action undone and then named another method: ended at its gateway."""
 REFUNDED_ELSEWHERE = "refunded_elsewhere"
 """The code of a payment of which a refund was made at its gateway, and not by Earmark."""
 ALL_BY_HAND = "refunded_by_hand"
@@ -364,6 +366,33 @@ def has_work(payment: Payment) -> bool:
 def was_denied(payment: Payment) -> bool:
     """Whether it failed by the shop's own fault: the same request may open another one."""
     return payment.state is PaymentState.FAILED and payment.code == GATEWAY_UNAVAILABLE
+
+
+def gives_way(payment: Payment, *, method: str | None, gateway: str | None) -> bool:
+    """Whether an open payment is ended for one by another method: its buyer was sent away to act, and is back."""
+    another = (method, gateway) != (payment.method, payment.gateway)
+    return payment.state is PaymentState.REQUIRES_ACTION and bool(method and gateway) and another
+
+
+def ended_for_another(payment: Payment) -> Payment:
+    """The payment as it will be once its gateway has ended it for another one."""
+    return msgspec.structs.replace(payment, state=PaymentState.FAILED, code=REPLACED)
+
+
+def is_replaced(payment: Payment) -> bool:
+    """Whether an open payment is being ended for another: what is set aside for it from now on is let go."""
+    return payment.state in UNDECIDED and payment.code == REPLACED
+
+
+def code_after(payment: Payment) -> str | None:
+    """Its code, if its gateway tells no other. A payment that succeeds was not ended for another after all."""
+    ended = payment.state in {PaymentState.FAILED, PaymentState.VOIDED, PaymentState.VOIDING} | UNDECIDED
+    return payment.code if payment.code != REPLACED or ended else None
+
+
+def keeps_hold(payment: Payment) -> bool:
+    """Whether a payment that failed ends no hold, whatever the event says of declines: no bank has said no."""
+    return was_denied(payment) or payment.code == REPLACED
 
 
 def paying_until(*, began: datetime, now: datetime) -> datetime:

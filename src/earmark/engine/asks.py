@@ -235,6 +235,8 @@ class Paid(msgspec.Struct, frozen=True, kw_only=True):
     payment: Payment | None = None
     joined: bool = False
     """Whether another request opened the payment: then its end is not this request's answer."""
+    gives_way: bool = False
+    """Whether that payment is to be ended, so that this request can open its own."""
 
 
 class Undone(msgspec.Struct, frozen=True, kw_only=True):

@@ -39,7 +39,7 @@ from earmark.engine.reconciliation import GatewayQueues
 from earmark.errors import GatewayUnavailable, Outage
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Collection, Mapping
+    from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
 
     from earmark.domain.booking import Booking
     from earmark.domain.payment import Refund
@@ -54,6 +54,8 @@ STEPS_MAX = 20
 HURRIED_SECONDS = 1.0
 """How long whoever comes after the word to hurry waits for a gateway: most answer by then."""
 MOVED_ROUNDS_MAX = 3
+REPLACE_TRIES_MAX = 2
+"""How often a gateway is asked at once to end a payment for another: the first answer may be lost."""
 REFUND_STATUS = "refund_status"
 LIST_REFUNDS = "list_refunds"
 REFUNDS_LOOKED_AT_MAX = 100
@@ -71,6 +73,8 @@ class Step(StrEnum):
     REFUND = "refund"
     STATUS = "status"
     GIVE_UP = "give_up"
+    REPLACE = "replace"
+    """Void it, because its buyer left its action undone and has named another method."""
 
 
 def next_step(about: Dossier, *, look: bool, asked: Collection[RefundId] = ()) -> Step | None:
@@ -101,6 +105,8 @@ def _while_undecided(about: Dossier) -> Step:
     payment, now, until = about.payment, about.now, about.booking.paying_until
     if until is not None and now >= until:
         return Step.VOID if payment.automatic and not law.is_past_cap(payment, now=now) else Step.GIVE_UP
+    if law.is_replaced(payment):
+        return Step.REPLACE
     known = payment.gateway_id is not None or not law.may_resend(payment, now=now)
     return Step.STATUS if known or law.is_to_be_looked_up(payment) else Step.AUTHORISE
 
@@ -122,11 +128,14 @@ class Teller:
 
     async def pay(self, ask: Pay, *, within: float) -> Answer:
         """Open a payment and drive it, for so long; what is not decided by then goes on by itself."""
+        until = asyncio.get_running_loop().time() + within
         answer = await self._engine.pay(ask)
+        if isinstance(answer, Decided) and answer.value.gives_way:
+            answer = await self._pay_instead(ask, answer, within=within)
         if isinstance(answer, Replayed) or answer.value.payment is None:
             return answer
         payment_id: PaymentId = answer.value.payment.id
-        await self._drive_within(payment_id, within)
+        await self._drive_within(payment_id, max(0.0, until - asyncio.get_running_loop().time()))
         about = await self._engine.store.read_dossier(payment_id)
         assert about is not None, "a payment is never deleted"
         if law.was_denied(about.payment):
@@ -135,6 +144,35 @@ class Teller:
             again = msgspec.structs.replace(ask, entry_id=self._engine.ids.entry_id(), payment_id=payment_id)
             return await self._engine.conclude(again)
         return Decided(value=Paid(booking=about.booking, payment=about.payment), now=about.now)
+
+    async def _pay_instead(self, ask: Pay, joined: Decided, *, within: float) -> Answer:
+        """End the payment whose action was left undone, and open this request's own once it is known to be over.
+
+        While its gateway has not said that it is over, the open payment stays the answer; so it does if it succeeded.
+        """
+        open_one: Payment = joined.value.payment
+        if driving := self._driving.get(open_one.id):
+            await self._wait(driving, seconds=within)
+        if open_one.id not in self._driving:
+            await self._wait(self._track(open_one.id, self._replace(open_one.id)), seconds=within)
+        about = await self._engine.store.read_dossier(open_one.id)
+        if about is None or about.payment.state is not PaymentState.FAILED:
+            return joined
+        return await self._engine.pay(msgspec.structs.replace(ask, entry_id=self._engine.ids.entry_id()))
+
+    async def _replace(self, payment_id: PaymentId) -> Payment | None:
+        """End a payment that waits for its buyer. One that was paid meanwhile is left, and seen through."""
+        payment = await self._drive(payment_id, look=False)
+        about = await self._engine.store.read_dossier(payment_id)
+        if about is None or about.payment.state is not PaymentState.REQUIRES_ACTION:
+            return payment
+        # Recorded before its gateway is asked: from here on it is ended, by whichever process is there.
+        await self._transact(partial(money.mark_replaced, about=about, ids=self._engine.ids))
+        for _ in range(REPLACE_TRIES_MAX):
+            payment = await self._drive(payment_id, look=False)
+            if payment is not None and payment.state not in UNDECIDED:
+                break
+        return payment
 
     async def refund(self, ask: GiveBack, *, within: float) -> Answer:
         """Record what goes back and ask the gateway for it; what is not done by then goes on by itself."""
@@ -232,11 +270,12 @@ class Teller:
             await gateway.close()
 
     def _drive_on(self, payment_id: PaymentId, *, look: bool = False) -> asyncio.Task[Payment | None]:
-        task = self._driving.get(payment_id)
-        if task is None:
-            task = asyncio.create_task(self._drive(payment_id, look=look))
-            self._driving[payment_id] = task
-            task.add_done_callback(lambda _: self._driving.pop(payment_id, None))
+        return self._driving.get(payment_id) or self._track(payment_id, self._drive(payment_id, look=look))
+
+    def _track(self, payment_id: PaymentId, drive: Coroutine[Any, Any, Payment | None]) -> asyncio.Task[Payment | None]:
+        task = asyncio.create_task(drive)
+        self._driving[payment_id] = task
+        task.add_done_callback(lambda _: self._driving.pop(payment_id, None))
         return task
 
     async def _drive_within(self, payment_id: PaymentId, seconds: float) -> None:
@@ -301,6 +340,7 @@ class Teller:
             Step.AUTHORISE: gateway.authorise,
             Step.CAPTURE: gateway.capture,
             Step.VOID: gateway.void,
+            Step.REPLACE: gateway.void,
             Step.STATUS: gateway.status,
         }
         try:
@@ -318,8 +358,10 @@ class Teller:
                 # The gateway's words are for the log: they may tell of the shop's key, and buyers can read the payment.
                 return Report(standing=Standing.DECLINED, code=law.GATEWAY_UNAVAILABLE)
             return Report(standing=Standing.DECLINED, code=refused.code, message=str(refused))
-        if step is Step.VOID and report.standing is Standing.ABSENT:
-            return msgspec.structs.replace(report, standing=Standing.VOIDED)
+        if step in {Step.VOID, Step.REPLACE} and report.standing is Standing.ABSENT:
+            report = msgspec.structs.replace(report, standing=Standing.VOIDED)
+        if step is Step.REPLACE and report.standing is Standing.VOIDED:
+            return msgspec.structs.replace(report, code=law.REPLACED, message=None)
         return report
 
     async def _hear(self, report: Report, about: Dossier) -> Payment:
