@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from earmark.domain.ids import Buyer, PaymentId
-from earmark.domain.payment import UNDECIDED, Payment, PaymentState, was_denied
+from earmark.domain.payment import UNDECIDED, Payment, PaymentState, is_unserved
 from earmark.errors import TooManyDeclines
 
 if TYPE_CHECKING:
@@ -73,4 +73,4 @@ def _counts(payment: Payment) -> bool:
 
 
 def _is_declined(payment: Payment) -> bool:
-    return payment.state is PaymentState.FAILED and not was_denied(payment)
+    return payment.state is PaymentState.FAILED and not is_unserved(payment)

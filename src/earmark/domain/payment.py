@@ -42,6 +42,8 @@ DISPUTED = "disputed"
 """The code of a payment whose buyer has asked their bank for the money back."""
 GATEWAY_UNAVAILABLE = "gateway_unavailable"
 """The code of a payment whose first call the gateway refused for the shop's own fault: no buyer was declined."""
+INVALID_FIELDS = {"method_invalid": "method", "return_url_invalid": "return_url"}
+"""The codes of payments whose request the gateway could not read, and what of it was wrong: no buyer was declined."""
 REPLACED = "replaced"
 """The code of a payment whose buyer left its action undone and then named another method: ended at its gateway."""
 REFUNDED_ELSEWHERE = "refunded_elsewhere"
@@ -368,6 +370,16 @@ def was_denied(payment: Payment) -> bool:
     return payment.state is PaymentState.FAILED and payment.code == GATEWAY_UNAVAILABLE
 
 
+def invalid_field(payment: Payment) -> str | None:
+    """What was wrong with the request that opened it, if its gateway could not read that."""
+    return INVALID_FIELDS.get(payment.code or "") if payment.state is PaymentState.FAILED else None
+
+
+def is_unserved(payment: Payment) -> bool:
+    """Whether it failed before any bank was asked: by the shop's own fault, or by a wrong request."""
+    return was_denied(payment) or invalid_field(payment) is not None
+
+
 def gives_way(payment: Payment, *, method: str | None, gateway: str | None) -> bool:
     """Whether an open payment is ended for one by another method: its buyer was sent away to act, and is back."""
     another = (method, gateway) != (payment.method, payment.gateway)
@@ -392,7 +404,7 @@ def code_after(payment: Payment) -> str | None:
 
 def keeps_hold(payment: Payment) -> bool:
     """Whether a payment that failed ends no hold, whatever the event says of declines: no bank has said no."""
-    return was_denied(payment) or payment.code == REPLACED
+    return is_unserved(payment) or payment.code == REPLACED
 
 
 def paying_until(*, began: datetime, now: datetime) -> datetime:

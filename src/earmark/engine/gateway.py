@@ -157,6 +157,17 @@ class GatewayDenied(GatewayRefused):
     """
 
 
+class GatewayInvalid(GatewayRefused):
+    """The gateway cannot read what was asked: `field` names the part of the request to pay that is wrong.
+
+    No bank was asked, so a first call that is invalid is a wrong request and no decline.
+    """
+
+    def __init__(self, code: str, message: str = "", *, field: str) -> None:
+        super().__init__(code, message)
+        self.field = field
+
+
 class CallbackRefused(Exception):
     """A callback that is not from the gateway, or is too old, or is not meant for us."""
 
@@ -165,7 +176,7 @@ class Gateway(Protocol):
     """One gateway. Its calls may take as long as they take: the saga holds no lock and no transaction meanwhile.
 
     Each raises `GatewaySilent` when the outcome is not known, and `GatewayRefused` when the call itself was wrong;
-    `GatewayDenied` where that is the shop's own fault.
+    `GatewayDenied` where that is the shop's own fault, `GatewayInvalid` where a field of the request is wrong.
     A decline is no error: it is a `Report`.
     """
 

@@ -22,6 +22,7 @@ from earmark.domain.payment import (
     PaymentState,
     ended_for_another,
     gives_way,
+    is_unserved,
     next_payment_id,
     payment_id_of,
     scheduled,
@@ -77,7 +78,7 @@ async def conclude(transaction: Transaction, ask: Pay, *, ids: Ids) -> Outcome:
 
 def has_answer(booking: Booking, payment: Payment) -> bool:
     """Whether a payment has come to an end that its key remembers: sold, or declined."""
-    return booking.state is State.CONFIRMED or (payment.state is PaymentState.FAILED and not was_denied(payment))
+    return booking.state is State.CONFIRMED or (payment.state is PaymentState.FAILED and not is_unserved(payment))
 
 
 async def _known(desk: Desk[Pay], ask: Pay, booking: Booking, *, policy: Policy) -> Paid | PaymentId:

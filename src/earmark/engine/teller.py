@@ -26,6 +26,7 @@ from earmark.engine.expire import CONTENDED_SECONDS
 from earmark.engine.gateway import (
     Gateway,
     GatewayDenied,
+    GatewayInvalid,
     GatewayRefused,
     GatewaySilent,
     Order,
@@ -36,7 +37,7 @@ from earmark.engine.hold import RELIEF_ROUNDS_MAX
 from earmark.engine.orders import order_of, refund_order_of
 from earmark.engine.pay import has_answer
 from earmark.engine.reconciliation import GatewayQueues
-from earmark.errors import GatewayUnavailable, Outage
+from earmark.errors import GatewayUnavailable, InvalidRequest, Outage, PaymentInProgress
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
@@ -140,6 +141,11 @@ class Teller:
         assert about is not None, "a payment is never deleted"
         if law.was_denied(about.payment):
             raise GatewayUnavailable(gateway=about.payment.gateway)
+        if field := law.invalid_field(about.payment):
+            if answer.value.joined:
+                # Another request named it, and is over: this one may be sent again.
+                raise PaymentInProgress
+            raise InvalidRequest.at(field, f"is nothing that {about.payment.gateway} takes: {about.payment.message}")
         if not answer.value.joined and has_answer(about.booking, about.payment):
             again = msgspec.structs.replace(ask, entry_id=self._engine.ids.entry_id(), payment_id=payment_id)
             return await self._engine.conclude(again)
@@ -354,6 +360,8 @@ class Teller:
             if step is not Step.AUTHORISE or not first:
                 # It says nothing of the money, which an earlier call may have moved: a key that was revoked, say.
                 raise GatewaySilent(str(refused)) from refused
+            if isinstance(refused, GatewayInvalid):
+                return Report(standing=Standing.DECLINED, code=f"{refused.field}_invalid", message=str(refused))
             if denied:
                 # The gateway's words are for the log: they may tell of the shop's key, and buyers can read the payment.
                 return Report(standing=Standing.DECLINED, code=law.GATEWAY_UNAVAILABLE)

@@ -16,7 +16,16 @@ import stripe
 
 from earmark.clock import SystemClock
 from earmark.domain.payment import PAYING_SECONDS_MAX, Standing
-from earmark.engine.gateway import CallbackRefused, GatewayRefused, GatewaySilent, RefundReport, RefundStanding, Report
+from earmark.engine.gateway import (
+    CallbackRefused,
+    GatewayDenied,
+    GatewayInvalid,
+    GatewayRefused,
+    GatewaySilent,
+    RefundReport,
+    RefundStanding,
+    Report,
+)
 from earmark.errors import SetupError
 from earmark.payments import stripe_words as words
 from earmark.payments.stripe_calls import IDEMPOTENCY, Line, No
@@ -43,6 +52,22 @@ WINDOW_SECONDS = 300
 CLOCKS_APART = timedelta(minutes=10)
 SENT_WITHIN = timedelta(seconds=PAYING_SECONDS_MAX)
 """How long after a payment was recorded its create may be sent: afterwards it is given up, and never sent again."""
+
+FIELDS = {"payment_method": "method", "return_url": "return_url"}
+"""What of a create is what a request to pay says, and under which name."""
+FIELDS_BY_CODE = {
+    "payment_intent_incompatible_payment_method": "method",
+    "payment_method_invalid_parameter": "method",
+    "payment_method_unexpected_state": "method",
+    "resource_missing": "method",
+    "token_already_used": "method",
+    "token_in_use": "method",
+    "url_invalid": "return_url",
+}
+"""The same, where Stripe names no parameter: the method is the only id that a create of ours names."""
+OF_THE_SHOP = frozenset({"amount", "currency"})
+"""What of a create follows from what the shop sells: no buyer can mend it."""
+AMOUNTS_OF_THE_SHOP = frozenset({"amount_too_large", "amount_too_small", "invalid_charge_amount"})
 
 
 class StripeGateway:
@@ -86,7 +111,7 @@ class StripeGateway:
             made, replayed = await self._line.create(_tried(order), key=str(order.payment_id))
         except No as no:
             if not no.declined:
-                raise
+                raise _refusal(no) from None
             if no.intent is None:
                 return Report(standing=Standing.DECLINED, code=no.code, message=str(no))
             return await self._closed(no.intent)
@@ -250,6 +275,16 @@ class StripeGateway:
             if report.standing is not Standing.DECLINED:
                 raise
         return report
+
+
+def _refusal(no: No) -> GatewayRefused:
+    """A create that Stripe could not read: by the buyer's request, by what the shop sells, or by another fault."""
+    field = FIELDS.get(no.param or "") or FIELDS_BY_CODE.get(no.code)
+    if field is not None:
+        return GatewayInvalid(no.code, str(no), field=field)
+    if no.param in OF_THE_SHOP or no.code in AMOUNTS_OF_THE_SHOP:
+        return GatewayDenied(no.code, str(no))
+    return no
 
 
 def _untried(order: Order) -> PaymentIntentCreateParams:

@@ -22,7 +22,7 @@ import msgspec
 
 from earmark.domain.money import EXPONENTS
 from earmark.domain.payment import Standing
-from earmark.engine.gateway import Callback, CallbackRefused, GatewayRefused, Record, RefundRecord, RefundReport, Report
+from earmark.engine.gateway import Callback, CallbackRefused, GatewayDenied, Record, RefundRecord, RefundReport, Report
 from earmark.engine.gateway import RefundStanding as Refunding
 
 PAYMENT_ID = "payment_id"
@@ -135,7 +135,7 @@ def to_stripe(amount: int, currency: str) -> int:
     more, less = _scales(currency)
     units, rest = divmod(amount * more, less)
     if rest:
-        raise GatewayRefused("amount_not_payable", f"Stripe charges {currency} in whole units only.")
+        raise GatewayDenied("amount_not_payable", f"Stripe charges {currency} in whole units only.")
     return units
 
 

@@ -57,6 +57,8 @@ class Situation(StrEnum):
     CAPTURE_REFUSED = "capture refused"
     REFUND_REFUSED = "refund refused"
     REFUND_PENDING = "refund pending"
+    UNKNOWN = "unknown"
+    """No method that the gateway knows."""
 
 
 class Totals(msgspec.Struct, frozen=True, kw_only=True):

@@ -50,6 +50,7 @@ METHODS = {
     Situation.CAPTURE_REFUSED: Method.CAPTURE_FAIL,
     Situation.REFUND_REFUSED: Method.REFUND_FAIL,
     Situation.REFUND_PENDING: Method.REFUND_PENDING,
+    Situation.UNKNOWN: "pm_card_nonsense",
 }
 
 

@@ -12,6 +12,8 @@ from earmark.domain.payment import Standing
 from earmark.engine.gateway import (
     Callback,
     CallbackRefused,
+    GatewayDenied,
+    GatewayInvalid,
     GatewayRefused,
     GatewaySilent,
     Order,
@@ -44,6 +46,10 @@ FOREIGN_MESSAGE = (
     "This test payment is in the memory of another process, which may have ended: that one alone knows it."
 )
 UNKNOWN = frozenset({Kind.BROKEN, Kind.BUSY, Kind.IN_PROGRESS})
+FIELDS = {"payment_method": "method", "return_url": "return_url"}
+"""What of a call is what a request to pay says, and under which name."""
+OF_THE_SHOP = frozenset({"amount", "currency"})
+"""What of a call follows from what the shop sells."""
 STANDINGS = {
     Status.REQUIRES_CONFIRMATION: Standing.PROCESSING,
     Status.REQUIRES_ACTION: Standing.REQUIRES_ACTION,
@@ -89,7 +95,7 @@ class SandboxGateway:
             intent = await self._change("authorise", lambda fate: self.bank.authorise(**asked, fate=fate), key, asked)
         except Refused as refused:
             if refused.kind is not Kind.CARD or refused.intent is None:
-                raise GatewayRefused(refused.problem.code, refused.problem.message) from refused
+                raise _refusal(refused) from refused
             intent = refused.intent
         # A key repeats the first answer; what is true now is in the books.
         return self._report(self.bank.intent(intent.id))
@@ -316,6 +322,14 @@ def _code(intent: Intent) -> str | None:
 def _refund_report(refund: Refund) -> RefundReport:
     standing = REFUND_STANDINGS[refund.status]
     return RefundReport(standing=standing, gateway_id=refund.id, code=refund.failure)
+
+
+def _refusal(refused: Refused) -> GatewayRefused:
+    """A call that the bank could not read: by the buyer's request, by what the shop sells, or by another fault."""
+    told = (refused.problem.code, refused.problem.message)
+    if field := FIELDS.get(refused.param or ""):
+        return GatewayInvalid(*told, field=field)
+    return GatewayDenied(*told) if refused.param in OF_THE_SHOP else GatewayRefused(*told)
 
 
 def _metadata(order: Order) -> dict[str, str]:
