@@ -182,6 +182,8 @@ class Pay(BookingAsk, frozen=True, kw_only=True):
     method: str | None = None
     automatic: bool = False
     return_url: str | None = None
+    address: str | None = None
+    """From where a buyer asks, as a name that tells no address; None where that is not known, or not a buyer's."""
     unpayable: InvalidRequest | None = None
     """Why no money can be taken this way, which hinders nobody who has nothing to pay."""
 

@@ -113,7 +113,7 @@ async def _joined(
     way = ask.unpayable is None and gives_way(open_one, method=ask.method, gateway=ask.gateway)
     if way := way and desk.now < booking.expires_at:
         ended = {open_one.id: ended_for_another(open_one)}
-        await _tries(desk, booking, payment_id=payment_id, policy=policy, as_if=ended)
+        await _tries(desk, ask, booking, payment_id=payment_id, policy=policy, as_if=ended)
     return Paid(booking=booking, payment=open_one, joined=True, gives_way=way)
 
 
@@ -138,21 +138,23 @@ def _refuse_another(opened: PaymentKey, ask: Pay, memo: Memo, *, over: bool) -> 
 
 async def _tries(
     desk: Desk[Pay],
+    ask: Pay,
     booking: Booking,
     *,
     payment_id: PaymentId,
     policy: Policy,
     as_if: Mapping[PaymentId, Payment] | None = None,
-) -> Payer | None:
-    """The buyer with this payment as one try more; None where those are not counted. Refuses what is too many."""
-    per_hold, per_buyer = policy.declines_per_hold_max, policy.declines_per_buyer_max
-    payer = await desk.transaction.lock_payer(declines.payer_of(booking)) if per_buyer is not None else None
-    if payer is None and per_hold is None:
-        return None
-    payments = await desk.transaction.read_tries(booking.id, payer.tries.keys() if payer else ())
+) -> list[Payer]:
+    """Whose tries are counted, each with this payment as one more. Refuses what is too many."""
+    refs = declines.payers_of(policy, booking, address=ask.address)
+    payers = [await desk.transaction.lock_payer(ref) for ref in refs]
+    if not payers and policy.declines_per_hold_max is None:
+        return []
+    tried = {known for payer in payers for known in payer.tries}
+    payments = await desk.transaction.read_tries(booking.id, tried)
     payments |= as_if or {}
     declines.check_hold(policy, booking, payments)
-    return payer and declines.with_try(policy, payer, payments, payment_id=payment_id, now=desk.now)
+    return [declines.with_try(policy, payer, payments, payment_id=payment_id, now=desk.now) for payer in payers]
 
 
 async def _open(desk: Desk[Pay], ask: Pay, booking: Booking, *, payment_id: PaymentId, policy: Policy) -> Paid:
@@ -167,7 +169,7 @@ async def _open(desk: Desk[Pay], ask: Pay, booking: Booking, *, payment_id: Paym
     until = desk.now + timedelta(seconds=PAYING_SECONDS)
     pinned = law.begin_paying(booking, payment_id=str(payment_id), method=ask.method, until=until, now=desk.now)
     # Counted before its gateway is asked: those that are opened at once wait for each other here.
-    if payer := await _tries(desk, booking, payment_id=payment_id, policy=policy):
+    for payer in await _tries(desk, ask, booking, payment_id=payment_id, policy=policy):
         desk.ledger.count_try(payer)
     payment = Payment(
         id=payment_id,

@@ -86,7 +86,14 @@ def cancel(body: bodies.CancelBody, *, booking_id: BookingId, **common: Unpack[C
     )
 
 
-def pay(body: bodies.PayBody, *, booking_id: BookingId, terms: Terms, **common: Unpack[Common]) -> Pay:
+def pay(
+    body: bodies.PayBody,
+    *,
+    booking_id: BookingId,
+    terms: Terms,
+    address: str | None = None,
+    **common: Unpack[Common],
+) -> Pay:
     """A payment whose id follows from its key and its booking: the key it therefore must have."""
     memo = common["memo"]
     assert memo is not None, "a payment has a key"
@@ -98,6 +105,7 @@ def pay(body: bodies.PayBody, *, booking_id: BookingId, terms: Terms, **common: 
         **terms,
         method=body.method,
         return_url=body.return_url,
+        address=address,
     )
 
 
