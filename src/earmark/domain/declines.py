@@ -42,6 +42,11 @@ class Payer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     ref: PayerRef
     tries: Mapping[PaymentId, datetime] = {}
 
+    @property
+    def tried_at(self) -> datetime:
+        """When the last of them was opened."""
+        return max(self.tries.values())
+
 
 def payer_of(booking: Booking) -> PayerRef:
     """Whose tries a payment for this booking counts among: the buyer's, also when the shop sends the request."""

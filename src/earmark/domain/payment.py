@@ -32,6 +32,8 @@ PAYING_SECONDS_MAX = 3600
 """The same, while the gateway says that it is being decided."""
 RESEND_SECONDS_MAX = 20 * 3600
 """Until when a create may be sent again: gateways forget idempotency keys after a day."""
+KEY_SECONDS_MIN = 2 * 86_400
+"""How long it is kept which request a key opened a payment with: until no hold of that time can be paid any more."""
 LEASE_SECONDS = 30
 """How long whoever is at work on a payment is left alone with it."""
 LOOK_BACK_SECONDS = (3_600, 8 * 3_600, 26 * 3_600)

@@ -63,7 +63,7 @@ def key_columns(k: PaymentKey) -> tuple[object, ...]:
 
 def payer_columns(p: Payer) -> tuple[object, ...]:
     """For `write_payer`."""
-    return (*p.ref, rows.to_json(p.tries))
+    return (*p.ref, rows.to_json(p.tries), rows.to_moment(p.tried_at))
 
 
 def inserted(p: Payment) -> tuple[object, ...]:

@@ -11,7 +11,8 @@ SELECT format(
     'REVOKE ALL ON ALL TABLES IN SCHEMA %1$I FROM %2$I;
      GRANT USAGE ON SCHEMA %1$I TO %2$I;
      GRANT SELECT, INSERT, UPDATE ON ALL TABLES IN SCHEMA %1$I TO %2$I;
-     GRANT DELETE ON %1$I.buyer_totals, %1$I.beats, %1$I.webhooks, %1$I.webhook_keys, %1$I.deliveries TO %2$I;
+     GRANT DELETE ON %1$I.buyer_totals, %1$I.beats, %1$I.webhooks, %1$I.webhook_keys, %1$I.deliveries,
+         %1$I.payment_keys, %1$I.payers TO %2$I;
      REVOKE INSERT, UPDATE ON %1$I.earmark_migrations FROM %2$I;
      GRANT USAGE, SELECT ON ALL SEQUENCES IN SCHEMA %1$I TO %2$I;',
     current_schema(), $1::text);

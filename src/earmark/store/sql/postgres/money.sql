@@ -30,7 +30,7 @@ RETURNING tries;
 
 -- name: write_payer
 -- The payer was locked before.
-UPDATE payers SET tries = $3::jsonb WHERE live = $1 AND buyer = $2;
+UPDATE payers SET tries = $3::jsonb, tried_at = $4 WHERE live = $1 AND buyer = $2;
 
 -- name: read_tries
 -- All payments of a booking, and some others, as they are: only whether they were declined is asked.

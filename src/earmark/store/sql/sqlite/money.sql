@@ -28,8 +28,8 @@ SELECT tries FROM payers WHERE live = ?1 AND buyer = ?2;
 
 -- name: write_payer
 -- New, or with another try.
-INSERT INTO payers (live, buyer, tries) VALUES (?, ?, ?)
-ON CONFLICT (live, buyer) DO UPDATE SET tries = excluded.tries;
+INSERT INTO payers (live, buyer, tries, tried_at) VALUES (?, ?, ?, ?)
+ON CONFLICT (live, buyer) DO UPDATE SET tries = excluded.tries, tried_at = excluded.tried_at;
 
 -- name: read_tries
 -- All payments of a booking, and some others, as they are: only whether they were declined is asked.
