@@ -146,15 +146,16 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     ] = None
 
     trust_proxy: Annotated[
-        int,
+        int | None,
         About(
             "how many [proxies stand in front](../howto/deploy.md#behind-proxies) that set `X-Forwarded-Proto` and add "
-            "to `X-Forwarded-For`; 0 (or `off`) believes neither header, `on` is 1",
+            "to `X-Forwarded-For`; 0 (or `off`) says that there is none, `on` is 1; unset, neither header is believed, "
+            "and declines are not counted by address",
             least=0,
             most=PROXIES_MAX,
             switch=True,
         ),
-    ] = 0
+    ] = None
     requests_per_second_per_key: Annotated[
         float, About("how often one key may ask, on average over three seconds; 0 is no limit", least=0, most=1_000_000)
     ] = 0.0
@@ -191,6 +192,15 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             most=100,
         ),
     ] = 5
+    declines_per_address_max: Annotated[
+        int,
+        About(
+            "the same for the bearers of buyers' and guests' tokens at one address (of IPv6, one network of 64 bits) "
+            "within an hour, where `EARMARK_TRUST_PROXY` is set; many buyers may share one; 0 is no limit",
+            least=0,
+            most=10_000,
+        ),
+    ] = 20
 
     hold_ttl_seconds: Annotated[
         int, About("how long a hold lives when neither the request nor the event says", least=1, most=3600)

@@ -241,11 +241,11 @@ class PaymentDeclined(Refusal):
 
 @dataclass(kw_only=True, eq=False)
 class TooManyDeclines(Refusal):
-    """This hold, or this buyer within an hour, was declined as often as is allowed; no gateway was asked."""
+    """This hold, or this buyer or address within an hour, was declined as often as is allowed; no gateway was asked."""
 
     code = "too_many_declines"
     per: str
-    """`hold` or `buyer`."""
+    """`hold`, `buyer` or `address`."""
     limit: int
     retry_in: float | None = None
     """In how many seconds the buyer may try again; None where the hold may not be paid any more."""

@@ -60,6 +60,7 @@ async def engine_for(settings: Settings, *, observer: Observer | None = None) ->
         per_buyer_max=settings.per_buyer_max,
         declines_per_hold_max=settings.declines_per_hold_max or None,
         declines_per_buyer_max=settings.declines_per_buyer_max or None,
+        declines_per_address_max=settings.declines_per_address_max or None,
         key_seconds=settings.idempotency_seconds,
     )
     return await open_engine(

@@ -65,6 +65,17 @@ async def test_a_declined_card_says_what_is_left(shop: httpx2.AsyncClient, event
     assert (await pay(shop, booking_id, key="two")).json()["state"] == "confirmed"
 
 
+async def test_a_method_that_the_gateway_does_not_know_is_a_wrong_request(shop: httpx2.AsyncClient, event: str) -> None:
+    """422 with the field, any number of times: it is no decline, and counts as none."""
+    booking_id = await held(shop, event, "A1")
+    for number in range(5):
+        answer = await pay(shop, booking_id, key=f"key-{number // 2}", method="pm_card_nonsense")
+        told = answer.json()
+        assert (answer.status_code, told["code"]) == (422, "invalid_request")
+        assert [error["path"] for error in told["errors"]] == ["method"]
+    assert (await pay(shop, booking_id, key="good", method="pm_card_visa")).json()["state"] == "confirmed"
+
+
 async def test_a_payment_that_is_being_decided_is_202(shop: httpx2.AsyncClient, event: str, house: House) -> None:
     """With what the buyer has to do; once it was done, the same request is answered with the sale."""
     booking_id = await held(shop, event, "A1")

@@ -16,8 +16,8 @@ from tests.sqlite_files import make_migrated
 
 from earmark import config, wiring
 from earmark.cli import main
+from earmark.cli.checkup import proxies, secrets, work
 from earmark.cli.checkup import redis as of_redis
-from earmark.cli.checkup import secrets, work
 from earmark.cli.checkup.findings import Finding, Level
 from earmark.cli.checkup.work import COUNTS
 from earmark.cli.doctor import examine
@@ -47,7 +47,8 @@ TEST_KEY = "ek_test_0123456789abcdef0123456789"
 async def findings(url: str, *, fix: bool = False, clock: Any = None, **given: Any) -> dict[str, list[Finding]]:
     """What the doctor finds, by check."""
     found: dict[str, list[Finding]] = {}
-    settings = config.Settings(database_url=url, admin_key=KEY, **given)
+    told: dict[str, Any] = {"database_url": url, "admin_key": KEY, "trust_proxy": 0}
+    settings = config.Settings(**told | given)
     async for finding in examine(settings, fix=fix, clock=clock):
         found.setdefault(finding.check, []).append(finding)
     return found
@@ -140,6 +141,7 @@ async def test_everything_is_well_where_everything_runs(durable_postgres: Postgr
         "pooler",
         "durability",
         "secrets",
+        "proxies",
         "workers",
         "sweeping",
         "relaying",
@@ -400,6 +402,14 @@ def test_secrets_that_are_none_are_ill(given: dict[str, str], live_events: bool,
 def test_a_key_that_is_not_set_is_noted() -> None:
     """A worker needs none."""
     assert levels(secrets.judge(config.Settings(), live_events=True)) == ["note"]
+
+
+def test_proxies_that_nobody_counted_are_noted() -> None:
+    """Declines by address are not bounded then; where they are not to be, there is nothing to say."""
+    assert levels(proxies.judge(config.Settings())) == ["note"]
+    for said in (config.Settings(trust_proxy=0), config.Settings(trust_proxy=2)):
+        assert levels(proxies.judge(said)) == ["ok"]
+    assert levels(proxies.judge(config.Settings(declines_per_address_max=0))) == ["ok"]
 
 
 async def redis_levels(url: str, *, patience_seconds: float = 60.0) -> list[tuple[str, str]]:

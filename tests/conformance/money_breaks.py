@@ -145,6 +145,17 @@ MONEY_BREAKS = [
         }.items()
     ),
     Break("a refund that is pending again", "refund_moves_along_an_edge", on_back("state = 'pending'")),
+    Break("a refund elsewhere, in silence", "refund_elsewhere_calls_somebody", on(SALE, "refunded_elsewhere = 1")),
+    Break(
+        "more gone back elsewhere than was left",
+        "payment_refunded_elsewhere_in_order",
+        on(SALE, "state = 'needs_attention', refunded_elsewhere = 601"),
+    ),
+    Break(
+        "less than nothing gone back elsewhere",
+        "payment_refunded_elsewhere_in_order",
+        on(SALE, "refunded_elsewhere = -1"),
+    ),
     Break("a refund that fails in silence", "failed_refund_calls_somebody", on_back("state = 'refused'")),
     Break(
         "a refund that was refused and is made after all",

@@ -60,6 +60,7 @@ async def test_a_payment_and_its_refunds_come_back_as_they_were_written(till: Ti
     owing = await till.step_on(taken, second, first, refunding=7 + 2**52)
     made = msgspec.structs.replace(first, state=RefundState.DONE, gateway_id="re_é", code="late")
     paid = await till.step_on(owing, made, state=PaymentState.PARTIALLY_REFUNDED, refunded=7)
+    paid = await till.step_on(paid, state=PaymentState.NEEDS_ATTENTION, refunded_elsewhere=2**52)
     about = await till.store.read_dossier(new.id)
     assert about is not None
     assert (unset(paid), unset(made)) == (set(), set())

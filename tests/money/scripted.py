@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from datetime import datetime
     from uuid import UUID
 
-    from earmark.engine.gateway import Order, Record, RefundOrder
+    from earmark.engine.gateway import Order, Record, RefundOrder, RefundRecord
 
 
 class ScriptedGateway:
@@ -58,6 +58,11 @@ class ScriptedGateway:
         if isinstance(self.made, Exception):
             raise self.made
         return self.made
+
+    async def list_refunds(self, order: Order) -> list[RefundRecord]:
+        """Gave nothing back without us."""
+        self.calls.append(f"refunds {order.amount}")
+        return []
 
     async def whose(self, gateway_id: str) -> UUID | None:
         """Nobody's."""

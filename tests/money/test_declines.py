@@ -126,3 +126,54 @@ async def test_without_limits_nothing_is_counted(shop: Shop, policy: Policy) -> 
     [held] = await holds(shop, 1)
     shop.gateway.says["authorise"] = DECLINED
     assert [await tried(shop, held) for _ in range(7)] == ["held"] * 7
+
+
+async def crowd(shop: Shop, number: int, *, first: int = 0) -> list[Booking]:
+    """So many holds, each of another buyer."""
+    held = range(first, first + number)
+    await shop.open_another(f"hall-{first}", seats={f"S{seat}": 4500 for seat in held})
+    return [await shop.hold(f"S{seat}", event=f"hall-{first}", buyer=f"guest-{seat}") for seat in held]
+
+
+async def test_the_buyers_at_an_address_are_declined_twenty_times_an_hour_at_most(shop: Shop) -> None:
+    """A guest is made in a moment, an address is not. Others, and those who come without one, are not concerned."""
+    mine = await crowd(shop, 25)
+    shop.gateway.says["authorise"] = DECLINED
+    assert [await tried(shop, one, address="here") for one in mine] == ["held"] * 20 + ["address"] * 5
+    assert shop.gateway.calls.count("authorise") == 20
+    with pytest.raises(TooManyDeclines) as refused:
+        await shop.pay(mine[24], address="here")
+    assert (refused.value.limit, refused.value.transient) == (20, True)
+    assert refused.value.retry_in is not None
+    assert 0 < refused.value.retry_in <= 3600
+    shop.gateway.says["authorise"] = AUTHORISED
+    assert await tried(shop, mine[22], address="there") == "confirmed"
+    assert await tried(shop, mine[23]) == "confirmed"
+    shop.clock.advance(refused.value.retry_in)
+    assert await tried(shop, (await crowd(shop, 1, first=30))[0], address="here") == "confirmed"
+
+
+async def test_an_address_of_many_who_pay_is_not_bounded(shop: Shop) -> None:
+    """What succeeds does not count, and what is open counts for a third."""
+    shop.gateway.says |= {"authorise": PROCESSING, "status": PROCESSING}
+    shop.engine.policy = Policy(declines_per_address_max=3)
+    said = [await tried(shop, one, address="office") for one in await crowd(shop, 10)]
+    assert said == ["paying"] * 9 + ["address"]
+    shop.gateway.says |= {"authorise": AUTHORISED, "status": AUTHORISED}
+    await shop.reconcile(seconds=60)
+    said = [await tried(shop, one, address="office") for one in await crowd(shop, 10, first=50)]
+    assert said == ["confirmed"] * 10
+
+
+async def test_a_buyers_name_is_never_an_address(shop: Shop) -> None:
+    """Each has a row of its own, and no buyer the limit of an address."""
+    shop.gateway.says["authorise"] = DECLINED
+    mine = await holds(shop, 8, buyer="address:here")
+    assert [await tried(shop, one, address="here") for one in mine] == ["held"] * 5 + ["buyer"] * 3
+
+
+async def test_without_the_limit_no_address_is_counted(shop: Shop) -> None:
+    """The control: as many guests, as many tries."""
+    shop.engine.policy = Policy(declines_per_address_max=None)
+    shop.gateway.says["authorise"] = DECLINED
+    assert [await tried(shop, one, address="here") for one in await crowd(shop, 25)] == ["held"] * 25

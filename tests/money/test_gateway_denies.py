@@ -10,14 +10,16 @@ from tests.money.scripted import AUTHORISED, CAPTURED, DECLINED
 from tests.money.test_pay_keys import ask_of, pay
 
 from earmark.domain.event import OnDecline
+from earmark.domain.journal import Key
 from earmark.domain.machine import State
 from earmark.domain.payment import GATEWAY_UNAVAILABLE, PaymentState
-from earmark.engine.gateway import GatewayDenied, GatewayRefused
-from earmark.errors import GatewayUnavailable
+from earmark.engine.gateway import GatewayDenied, GatewayInvalid, GatewayRefused, GatewaySilent
+from earmark.errors import GatewayUnavailable, InvalidRequest
 
 if TYPE_CHECKING:
     from tests.money.conftest import Shop
 
+UNKNOWN = GatewayInvalid("resource_missing", "No such PaymentMethod: 'pm_nonsense'", field="method")
 DENIED = GatewayDenied("not_permitted", "Expired API key: sk_live_…")
 
 
@@ -55,8 +57,39 @@ async def test_it_does_not_end_a_hold_that_a_decline_would_end(shop: Shop) -> No
     assert (await shop.booking(held)).state is State.FAILED
 
 
-async def test_what_the_gateway_cannot_read_is_still_a_decline(shop: Shop) -> None:
-    """The control: a token that is no token is the buyer's to change, and the key remembers the no."""
+@pytest.mark.parametrize("on_decline", OnDecline)
+async def test_a_method_that_the_gateway_does_not_know_is_a_wrong_request(shop: Shop, on_decline: OnDecline) -> None:
+    """It names the field, ends no hold and counts as no try; the same request again is told the same, and not sent."""
+    await shop.open_another("strict", on_decline=on_decline)
+    held = await shop.hold("A1", event="strict")
+    shop.gateway.says["authorise"] = UNKNOWN
+    for number in range(7):
+        key = Key("key:shop", f"basket-{number // 2}")
+        with pytest.raises(InvalidRequest) as refused:
+            await pay(shop, ask_of(shop, held, key=key))
+        [error] = refused.value.errors
+        assert (error["path"], "No such PaymentMethod" in error["message"]) == ("method", True)
+        assert (await shop.booking(held)).state is State.HELD
+    assert shop.gateway.calls == ["authorise"] * 4
+    shop.gateway.says["authorise"] = AUTHORISED
+    assert (await pay(shop, ask_of(shop, held))).memory.body == b"confirmed"
+
+
+async def test_a_later_call_that_is_invalid_says_nothing_of_the_money(shop: Shop) -> None:
+    """The first may have been taken, though its answer was lost."""
+    held = await shop.hold("A1")
+    shop.gateway.says["authorise"] = GatewaySilent("no answer")
+    await shop.pay(held)
+    shop.gateway.says |= {"authorise": UNKNOWN, "status": UNKNOWN}
+    await shop.reconcile(seconds=60)
+    assert (await shop.booking(held)).state is State.PAYING
+    shop.gateway.says["status"] = CAPTURED
+    await shop.reconcile(seconds=600)
+    assert (await shop.booking(held)).state is State.CONFIRMED
+
+
+async def test_what_the_gateway_refuses_for_another_reason_is_still_a_decline(shop: Shop) -> None:
+    """The control: without a field that is wrong, the key remembers the no."""
     held = await shop.hold("A1")
     shop.gateway.says["authorise"] = GatewayRefused("resource_missing", "No such token")
     assert (await pay(shop, ask_of(shop, held))).value.payment.code == "resource_missing"

@@ -5,22 +5,32 @@ from __future__ import annotations
 import traceback
 from io import BytesIO
 from logging import DEBUG
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import msgspec
 import pytest
 import requests
+import stripe
 from requests.adapters import BaseAdapter
 from requests.structures import CaseInsensitiveDict
 
 from earmark.clock import MovableClock
 from earmark.domain.payment import Standing
-from earmark.engine.gateway import CallbackRefused, GatewayDenied, GatewayRefused, GatewaySilent, RefundStanding
+from earmark.engine.gateway import (
+    CallbackRefused,
+    GatewayDenied,
+    GatewayInvalid,
+    GatewayRefused,
+    GatewaySilent,
+    RefundStanding,
+)
 from earmark.errors import SetupError
 from earmark.payments import stripe_words as words
 from earmark.payments.sandbox import signature
-from earmark.payments.stripe import StripeGateway
+from earmark.payments.stripe import AMOUNTS_OF_THE_SHOP, FIELDS_BY_CODE, StripeGateway
+from earmark.payments.stripe_calls import SHOPS_OWN_FAULT
 
 from .conformance.support import order_in, refund_of
 from .conformance.worlds import in_process
@@ -149,6 +159,9 @@ FAULTS_OF_THE_SHOP = {
     "a key that was revoked": (401, problem("invalid_request_error", "api_key_expired")),
     "a key that may not": (403, problem("invalid_request_error")),
     "a method that is not switched on": (400, problem("invalid_request_error", "payment_method_unactivated")),
+    "an account without SEPA": (400, problem("invalid_request_error", "sepa_unsupported_account")),
+    "an integration that is too old": (400, problem("invalid_request_error", "parameter_unknown")),
+    "an amount below the least": (400, problem("invalid_request_error", "amount_too_small")),
     "an account that takes no live charges": (400, problem("invalid_request_error", "testmode_charges_only")),
 }
 
@@ -164,6 +177,38 @@ async def test_what_only_the_shop_can_mend_is_denied(gateway: StripeGateway, ord
     with pytest.raises(GatewayRefused) as refused:
         await gateway.authorise(new)
     assert not isinstance(refused.value, GatewayDenied)
+
+
+WRONG_REQUESTS = {
+    "resource_missing": "method",
+    "token_already_used": "method",
+    "payment_method_unexpected_state": "method",
+    "url_invalid": "return_url",
+}
+
+
+@pytest.mark.parametrize("code", WRONG_REQUESTS)
+async def test_what_the_request_to_pay_got_wrong_names_its_field(
+    gateway: StripeGateway, order: Order, code: str
+) -> None:
+    """By Stripe's code, or by the parameter that it names."""
+    new = msgspec.structs.replace(order, gateway_id=None)
+    answer(gateway, 400, problem("invalid_request_error", code))
+    with pytest.raises(GatewayInvalid) as refused:
+        await gateway.authorise(new)
+    assert (refused.value.field, refused.value.code) == (WRONG_REQUESTS[code], code)
+    said = {"error": {"type": "invalid_request_error", "message": "No.", "param": "payment_method"}}
+    answer(gateway, 400, said)
+    with pytest.raises(GatewayInvalid) as refused:
+        await gateway.authorise(new)
+    assert refused.value.field == "method"
+
+
+def test_the_codes_of_the_shops_own_faults_are_codes_of_stripes() -> None:
+    """As the official SDK lists them: a code that Stripe does not have would never be met."""
+    listed = Path(stripe.__file__).parent.joinpath("_payment_intent.py").read_text(encoding="utf-8")
+    ours = SHOPS_OWN_FAULT | FIELDS_BY_CODE.keys() | AMOUNTS_OF_THE_SHOP
+    assert [code for code in sorted(ours) if f'"{code}"' not in listed] == []
 
 
 async def test_a_decline_without_a_payment_is_a_decline(gateway: StripeGateway, order: Order) -> None:

@@ -19,7 +19,7 @@ from earmark.domain.machine import State
 from earmark.domain.payment import Payment, PaymentState, Refund, Standing
 from earmark.engine import money
 from earmark.engine.asks import Decided, GiveBack, Pay
-from earmark.engine.gateway import Callback, CallbackRefused, Record, RefundReport, RefundStanding, Report
+from earmark.engine.gateway import Callback, CallbackRefused, Record, RefundRecord, RefundReport, RefundStanding, Report
 from earmark.engine.teller import Teller
 
 from .asks import IDS, SHOP
@@ -157,6 +157,13 @@ class Bank:
         """By our id."""
         made = refund.refund_id in self.accounts[refund.payment.payment_id].refunds
         return RefundReport(standing=RefundStanding.DONE) if made else None
+
+    async def list_refunds(self, order: Order) -> list[RefundRecord]:
+        """Nobody else gives back."""
+        return [
+            RefundRecord(refund_id=refund_id, gateway_id=f"re-{refund_id}", amount=amount, standing=RefundStanding.DONE)
+            for refund_id, amount in self.accounts[order.payment_id].refunds.items()
+        ]
 
     async def whose(self, gateway_id: str) -> UUID | None:
         """By the ids that it gives."""

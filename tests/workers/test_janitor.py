@@ -61,7 +61,10 @@ async def test_it_clears_keys_and_heartbeats_whose_time_is_over(clock: MovableCl
         await keyed(shop, "A5")
         assert await janitor.act() < 800
         assert (await store.beats.read(limit=1)).beats == []
-        assert (await janitor.tidy()) == ({"keys": 2, "beats": 0, "deliveries": 0}, False)
+        assert (await janitor.tidy()) == (
+            {"keys": 2, "beats": 0, "deliveries": 0, "payment_keys": 0, "payers": 0},
+            False,
+        )
         assert await janitor.act() >= 800
 
 
@@ -117,5 +120,6 @@ async def test_it_tidies_by_hand(tmp_path: Path, clock: MovableClock, capsys: py
         assert not ended.value.code
         return capsys.readouterr().out
 
-    assert await asyncio.to_thread(run) == "Cleared: 2 keys, 0 beats, 0 deliveries.\n"
-    assert await asyncio.to_thread(run, "--from-start") == "Cleared: 0 keys, 0 beats, 0 deliveries.\n"
+    rest = "0 beats, 0 deliveries, 0 payment keys, 0 payers.\n"
+    assert await asyncio.to_thread(run) == f"Cleared: 2 keys, {rest}"
+    assert await asyncio.to_thread(run, "--from-start") == f"Cleared: 0 keys, {rest}"

@@ -69,6 +69,7 @@ PAYMENT: dict[str, Any] = {
     "captured": 11500,
     "refunding": 0,
     "refunded": 0,
+    "refunded_elsewhere": 0,
     "code": None,
     "message": None,
     "action": None,

@@ -17,9 +17,10 @@ from earmark.api.limits import Limits
 from earmark.api.metrics import PAGE_SECONDS, Metrics
 from earmark.api.pictures import Words
 from earmark.clock import SystemClock
+from earmark.domain.method import SANDBOX
 from earmark.engine.beats import alive_seconds
 from earmark.engine.teller import Teller
-from earmark.engine.till import SANDBOX, Till
+from earmark.engine.till import Till
 from earmark.errors import SetupError
 from earmark.publish.availability import Availability
 from earmark.publish.news import Feed
@@ -165,7 +166,8 @@ def _house(
             streams_per_address=settings.stream_readers_per_address_max,
         ),
         deadline=Deadline(settings.request_seconds_max),
-        trust_proxy=settings.trust_proxy,
+        trust_proxy=settings.trust_proxy or 0,
+        counts_addresses=settings.trust_proxy is not None,
         hub=hub,
         tracing=tracing,
         targets=Targets(private=settings.webhook_private),

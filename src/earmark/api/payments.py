@@ -14,6 +14,7 @@ from earmark.api.bookings import booking_id, find
 from earmark.api.door import KEY_HEADER, Call, Reply, Visit, again, reply, say
 from earmark.api.identity import Scope
 from earmark.api.problems import CallbackForged, NotFound
+from earmark.api.proxies import address_at
 from earmark.engine.asks import Decided
 from earmark.engine.gateway import CallbackRefused, GatewaySilent
 from earmark.engine.teller import CallbackMismatch
@@ -35,7 +36,8 @@ async def pay(visit: Visit, body: money_words.PayBody) -> Reply:
     worded = partial(word, notes=actor.buyer is None)
     common = _common(visit, visit.memo_of(worded))
     terms = till.terms(actor, method=body.method, gateway=body.gateway, capture=body.capture)
-    answer = await till.pay(asking.pay(body, booking_id=booking_id(visit), terms=terms, **common))
+    ask = asking.pay(body, booking_id=booking_id(visit), terms=terms, address=_address(visit), **common)
+    answer = await till.pay(ask)
     if told := again(answer):
         return told
     assert isinstance(answer, Decided), "what is replayed is remembered"
@@ -88,6 +90,14 @@ def word(paid: Paid, now: datetime, *, notes: bool) -> Reply:
         )
     status = HTTPStatus.ACCEPTED if wording.is_under_way(paid) else HTTPStatus.OK
     return say(money_words.paid_answer(paid, now, notes=notes), status=status)
+
+
+def _address(visit: Visit) -> str | None:
+    """From where a buyer pays, as it is counted; None for a key, behind which all buyers of a shop stand."""
+    house = visit.house
+    if visit.principal.actor.buyer is None or not house.counts_addresses:
+        return None
+    return house.identity.pseudonym(address_at(visit.scope, hops=house.trust_proxy))
 
 
 def _common(visit: Visit, memo: Memo | None) -> Common:

@@ -174,6 +174,8 @@ def headers(error: EarmarkError) -> dict[str, str]:
     headers = {**HEADERS.get(error.code, {})}
     if isinstance(error, TooManyRequests):
         headers["Retry-After"] = str(math.ceil(error.retry_in))
+    if isinstance(error, errors.TooManyDeclines) and error.retry_in is not None:
+        headers["Retry-After"] = str(math.ceil(error.retry_in))
     if isinstance(error, MethodNotAllowed):
         headers["Allow"] = ", ".join(error.allowed)
     return headers

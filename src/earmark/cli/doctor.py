@@ -15,6 +15,7 @@ from earmark import config, wiring
 from earmark.cli import settings as show
 from earmark.cli.checkup import database as of_database
 from earmark.cli.checkup import failover as of_failover
+from earmark.cli.checkup import proxies as of_proxies
 from earmark.cli.checkup import redis as of_redis
 from earmark.cli.checkup import secrets as of_secrets
 from earmark.cli.checkup import work as of_work
@@ -139,6 +140,8 @@ async def _within(settings: config.Settings, vitals: Vitals, *, fix: bool) -> As
         return
     try:
         for finding in of_secrets.judge(settings, live_events=await _has_live_events(store)):
+            yield finding
+        for finding in of_proxies.judge(settings):
             yield finding
         async for finding in of_work.judge(store, settings, fix=fix):
             yield finding

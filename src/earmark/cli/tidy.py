@@ -26,11 +26,12 @@ def tidy(
     """Clear what nobody needs any more, now: what the janitor does by itself.
 
     What idempotency keys remember past EARMARK_IDEMPOTENCY_SECONDS, what webhooks were sent past
-    EARMARK_WEBHOOK_LOG_SECONDS, and heartbeats of those who are long gone. The story of the bookings is never deleted.
+    EARMARK_WEBHOOK_LOG_SECONDS, heartbeats of those who are long gone, which requests opened payments days ago, and who
+    tried to pay more than an hour ago. The story of the bookings is never deleted.
     """
     settings = config.read(os.environ, database_url=database)
     cleared = asyncio.run(_tidy(settings, from_start=from_start))
-    told = ", ".join(f"{count} {what}" for what, count in cleared.items())
+    told = ", ".join(f"{count} {what.replace('_', ' ')}" for what, count in cleared.items())
     Console(highlight=False, soft_wrap=True).print(f"Cleared: {told}.")
 
 

@@ -1,7 +1,9 @@
-"""How often a buyer may be declined: so many times for one hold, and so many times an hour over all holds.
+"""How often payments may be declined: so many times for one hold, and within an hour for a buyer and for an address.
 
 A payment that is open counts as if it were declined: ten holds that pay at once have no more tries than one after the
 other. What a buyer tried lately is recorded with the payment that it opens, and never more of it than the limit.
+
+Many honest buyers may share an address, and have payments open at once: there, open ones count for a third.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from earmark.domain.ids import Buyer, PaymentId
-from earmark.domain.payment import UNDECIDED, Payment, PaymentState, was_denied
+from earmark.domain.payment import UNDECIDED, Payment, PaymentState, is_unserved
 from earmark.errors import TooManyDeclines
 
 if TYPE_CHECKING:
@@ -21,25 +23,44 @@ if TYPE_CHECKING:
     from earmark.domain.policy import Policy
 
 WINDOW_SECONDS = 3600
+_AT = "\x1faddress:"
+"""No buyer's name has such a character."""
+OPEN_AT_ADDRESS = 3
+"""So many times its limit of declines an address may have declined and open payments together."""
 
 
 class PayerRef(NamedTuple):
-    """A buyer of live events, or of test events."""
+    """A buyer of live events, or of test events; or all buyers at an address, under a name that no buyer can guess."""
 
     live: bool
     buyer: Buyer
 
 
 class Payer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """The payments that a buyer opened lately and that may count, by when they were opened."""
+    """The payments that a buyer, or all at an address, opened lately and that may count, by when they were opened."""
 
     ref: PayerRef
     tries: Mapping[PaymentId, datetime] = {}
+
+    @property
+    def tried_at(self) -> datetime:
+        """When the last of them was opened."""
+        return max(self.tries.values())
 
 
 def payer_of(booking: Booking) -> PayerRef:
     """Whose tries a payment for this booking counts among: the buyer's, also when the shop sends the request."""
     return PayerRef(booking.live, booking.buyer)
+
+
+def payers_of(policy: Policy, booking: Booking, *, address: str | None) -> list[PayerRef]:
+    """Whose tries are counted, in the order in which they are locked."""
+    counted = []
+    if policy.declines_per_buyer_max is not None:
+        counted.append(payer_of(booking))
+    if address is not None and policy.declines_per_address_max is not None:
+        counted.append(PayerRef(booking.live, Buyer(f"{_AT}{address}")))
+    return sorted(counted)
 
 
 def check_hold(policy: Policy, booking: Booking, payments: Mapping[PaymentId, Payment]) -> None:
@@ -53,8 +74,9 @@ def check_hold(policy: Policy, booking: Booking, payments: Mapping[PaymentId, Pa
 def with_try(
     policy: Policy, payer: Payer, payments: Mapping[PaymentId, Payment], *, payment_id: PaymentId, now: datetime
 ) -> Payer:
-    """The buyer with one try more, or a refusal. `payments` has those that the buyer is known to have tried."""
-    limit = policy.declines_per_buyer_max
+    """The payer with one try more, or a refusal. `payments` has those that are known to have been tried."""
+    at_address = payer.ref.buyer.startswith(_AT)
+    limit = policy.declines_per_address_max if at_address else policy.declines_per_buyer_max
     assert limit is not None, "without a limit nothing is counted"
     window = timedelta(seconds=WINDOW_SECONDS)
     counted = {
@@ -62,9 +84,13 @@ def with_try(
         for tried, at in payer.tries.items()
         if now - at < window and tried in payments and _counts(payments[tried])
     }
-    if len(counted) >= limit:
-        retry_in = (sorted(counted.values())[len(counted) - limit] + window - now).total_seconds()
-        raise TooManyDeclines(per="buyer", limit=limit, retry_in=round(retry_in, 3), transient=True)
+    declined = [at for tried, at in counted.items() if _is_declined(payments[tried])]
+    of_both = OPEN_AT_ADDRESS * limit if at_address else limit
+    for tries, most in ((declined, limit), (list(counted.values()), of_both)):
+        if len(tries) >= most:
+            retry_in = (sorted(tries)[len(tries) - most] + window - now).total_seconds()
+            per = "address" if at_address else "buyer"
+            raise TooManyDeclines(per=per, limit=limit, retry_in=round(retry_in, 3), transient=True)
     return Payer(ref=payer.ref, tries=counted | {payment_id: now})
 
 
@@ -73,4 +99,4 @@ def _counts(payment: Payment) -> bool:
 
 
 def _is_declined(payment: Payment) -> bool:
-    return payment.state is PaymentState.FAILED and not was_denied(payment)
+    return payment.state is PaymentState.FAILED and not is_unserved(payment)

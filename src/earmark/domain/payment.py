@@ -33,6 +33,8 @@ PAYING_SECONDS_MAX = 3600
 """The same, while the gateway says that it is being decided."""
 RESEND_SECONDS_MAX = 20 * 3600
 """Until when a create may be sent again: gateways forget idempotency keys after a day."""
+KEY_SECONDS_MIN = 2 * 86_400
+"""How long it is kept which request a key opened a payment with: until no hold of that time can be paid any more."""
 LEASE_SECONDS = 30
 """How long whoever is at work on a payment is left alone with it."""
 LOOK_BACK_SECONDS = (3_600, 8 * 3_600, 26 * 3_600)
@@ -43,6 +45,12 @@ DISPUTED = "disputed"
 """The code of a payment whose buyer has asked their bank for the money back."""
 GATEWAY_UNAVAILABLE = "gateway_unavailable"
 """The code of a payment whose first call the gateway refused for the shop's own fault: no buyer was declined."""
+INVALID_FIELDS = {"method_invalid": "method", "return_url_invalid": "return_url"}
+"""The codes of payments whose request the gateway could not read, and what of it was wrong: no buyer was declined."""
+REPLACED = "replaced"
+"""The code of a payment whose buyer left its action undone and then named another method: ended at its gateway."""
+REFUNDED_ELSEWHERE = "refunded_elsewhere"
+"""The code of a payment of which a refund was made at its gateway, and not by Earmark."""
 ALL_BY_HAND = "refunded_by_hand"
 """The code of a payment that a person has given back whole."""
 
@@ -133,6 +141,8 @@ class Payment(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """All refunds that were ever owed; never more than was captured."""
     refunded: int = 0
     """Those that the gateway has made."""
+    refunded_elsewhere: int = 0
+    """What people gave back at the gateway's own page, as the gateway lists it: no refund of ours."""
     code: str | None = None
     message: str | None = None
     action: Mapping[str, str] | None = None
@@ -147,7 +157,7 @@ class Payment(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         """What can still be refunded; nothing once a person has given it all back."""
         if self.state is PaymentState.SETTLED and self.code == ALL_BY_HAND:
             return 0
-        return self.captured - self.refunding
+        return max(0, self.captured - self.refunding - self.refunded_elsewhere)
 
     @property
     def shown_method(self) -> str:
@@ -269,7 +279,8 @@ def flagged(payment: Payment, *, code: str) -> Payment:
 def settled(payment: Payment, refunds: Sequence[Refund], *, how: SettledAs, note: str) -> Payment:
     """A person has dealt with it elsewhere. What its gateway took and gave back stays as it is: that is a fact.
 
-    Where a refund was refused it is that refund which was made by hand, and the rest can still go back; else all was.
+    Where a refund was refused it is that refund which was made by hand, and where a part went back at the gateway's own
+    page it is that part: the rest can still go back. Else all was.
     """
     if payment.state is not PaymentState.NEEDS_ATTENTION:
         raise InvalidRequest.at("payment_id", f"is {payment.state}: only a payment that needs attention is settled")
@@ -281,7 +292,8 @@ def settled(payment: Payment, refunds: Sequence[Refund], *, how: SettledAs, note
     if any(refund.state is RefundState.PENDING for refund in refunds):
         raise InvalidRequest.at("payment_id", "has a refund on its way: wait for what becomes of it")
     code = ALL_BY_HAND if how is SettledAs.REFUNDED else "kept_by_hand"
-    if how is SettledAs.REFUNDED and any(refund.state is RefundState.REFUSED for refund in refunds):
+    in_part = 0 < payment.refunded_elsewhere < payment.captured - payment.refunded
+    if how is SettledAs.REFUNDED and (in_part or any(refund.state is RefundState.REFUSED for refund in refunds)):
         code = "refund_by_hand"
     return msgspec.structs.replace(payment, state=PaymentState.SETTLED, code=code, message=note)
 
@@ -307,7 +319,20 @@ def repaid(payment: Payment, refund: Refund) -> Payment:
     state = PaymentState.REFUNDED if refunded == payment.captured else PaymentState.PARTIALLY_REFUNDED
     if payment.state in {PaymentState.NEEDS_ATTENTION, PaymentState.SETTLED}:
         state = payment.state
-    return msgspec.structs.replace(payment, refunded=refunded, state=state)
+    # A gateway gives no more back than it took: what was seen there and does not fit any more has failed since.
+    elsewhere = min(payment.refunded_elsewhere, payment.captured - refunded)
+    return msgspec.structs.replace(payment, refunded=refunded, refunded_elsewhere=elsewhere, state=state)
+
+
+def refunded_elsewhere(payment: Payment, amount: int) -> Payment:
+    """So much went back at the gateway without Earmark, by the gateway's own list: a person is called if that is news.
+
+    The booking stays as it is: only a person knows whether the sale was to be undone.
+    """
+    known = max(0, min(amount, payment.captured - payment.refunded))
+    if known == payment.refunded_elsewhere:
+        return payment
+    return flagged(msgspec.structs.replace(payment, refunded_elsewhere=known), code=REFUNDED_ELSEWHERE)
 
 
 def came_back(payment: Payment, refund: Refund, *, code: str) -> Payment:
@@ -351,6 +376,43 @@ def has_work(payment: Payment) -> bool:
 def was_denied(payment: Payment) -> bool:
     """Whether it failed by the shop's own fault: the same request may open another one."""
     return payment.state is PaymentState.FAILED and payment.code == GATEWAY_UNAVAILABLE
+
+
+def invalid_field(payment: Payment) -> str | None:
+    """What was wrong with the request that opened it, if its gateway could not read that."""
+    return INVALID_FIELDS.get(payment.code or "") if payment.state is PaymentState.FAILED else None
+
+
+def is_unserved(payment: Payment) -> bool:
+    """Whether it failed before any bank was asked: by the shop's own fault, or by a wrong request."""
+    return was_denied(payment) or invalid_field(payment) is not None
+
+
+def gives_way(payment: Payment, *, method: str | None, gateway: str | None) -> bool:
+    """Whether an open payment is ended for one by another method: its buyer was sent away to act, and is back."""
+    another = (method, gateway) != (payment.method, payment.gateway)
+    return payment.state is PaymentState.REQUIRES_ACTION and bool(method and gateway) and another
+
+
+def ended_for_another(payment: Payment) -> Payment:
+    """The payment as it will be once its gateway has ended it for another one."""
+    return msgspec.structs.replace(payment, state=PaymentState.FAILED, code=REPLACED)
+
+
+def is_replaced(payment: Payment) -> bool:
+    """Whether an open payment is being ended for another: what is set aside for it from now on is let go."""
+    return payment.state in UNDECIDED and payment.code == REPLACED
+
+
+def code_after(payment: Payment) -> str | None:
+    """Its code, if its gateway tells no other. A payment that succeeds was not ended for another after all."""
+    ended = payment.state in {PaymentState.FAILED, PaymentState.VOIDED, PaymentState.VOIDING} | UNDECIDED
+    return payment.code if payment.code != REPLACED or ended else None
+
+
+def keeps_hold(payment: Payment) -> bool:
+    """Whether a payment that failed ends no hold, whatever the event says of declines: no bank has said no."""
+    return is_unserved(payment) or payment.code == REPLACED
 
 
 def paying_until(*, began: datetime, now: datetime) -> datetime:

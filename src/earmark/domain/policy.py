@@ -23,6 +23,8 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     """How often payments for one hold may be declined; None is no limit."""
     declines_per_buyer_max: int | None = 5
     """The same for one buyer within an hour, over all holds. Payments that are open count, too."""
+    declines_per_address_max: int | None = 20
+    """The same for the buyers at one address together, where a request says from which it came."""
     key_seconds: float = 86_400
     """How long an idempotency key that opened a payment stands for that request alone."""
 

@@ -188,6 +188,8 @@ class Pay(BookingAsk, frozen=True, kw_only=True):
     method: str | None = None
     automatic: bool = False
     return_url: str | None = None
+    address: str | None = None
+    """From where a buyer asks, as a name that tells no address; None where that is not known, or not a buyer's."""
     unpayable: InvalidRequest | None = None
     """Why no money can be taken this way, which hinders nobody who has nothing to pay."""
 
@@ -241,6 +243,8 @@ class Paid(msgspec.Struct, frozen=True, kw_only=True):
     payment: Payment | None = None
     joined: bool = False
     """Whether another request opened the payment: then its end is not this request's answer."""
+    gives_way: bool = False
+    """Whether that payment is to be ended, so that this request can open its own."""
 
 
 class Undone(msgspec.Struct, frozen=True, kw_only=True):

@@ -61,8 +61,9 @@ def differences(payment: Payment, record: Record | None) -> list[Flaw]:
         found.append(_flaw(CURRENCY, f"{_named(payment)}: {payment.currency} here and {record.currency} there"))
     if record.captured != payment.captured and not _was_told(payment, record):
         found.append(_flaw(TOOK, f"{_named(payment)}: captured {payment.captured} here and {record.captured} there"))
-    if not payment.refunded <= record.refunded <= _refunded_max(payment):
-        told = f"{_named(payment)}: refunded {payment.refunded} here and {record.refunded} there"
+    refunded = payment.refunded + payment.refunded_elsewhere
+    if not refunded <= record.refunded <= _refunded_max(payment):
+        told = f"{_named(payment)}: refunded {refunded} here and {record.refunded} there"
         found.append(_flaw(GAVE_BACK, told))
     if record.standing is Standing.AUTHORISED and payment.state in {PaymentState.FAILED, PaymentState.VOIDED}:
         found.append(_flaw(SET_ASIDE, f"{_named(payment)}: {payment.state} here and set aside there"))
@@ -90,7 +91,8 @@ def orphans(records: Sequence[Record]) -> list[Flaw]:
 
 def _refunded_max(payment: Payment) -> int:
     """What a person settled may have gone back by the gateway's own page, or by another way: both are right."""
-    return payment.captured if payment.state is PaymentState.SETTLED else payment.refunded
+    known = payment.refunded + payment.refunded_elsewhere
+    return payment.captured if payment.state is PaymentState.SETTLED else known
 
 
 def _was_told(payment: Payment, record: Record) -> bool:

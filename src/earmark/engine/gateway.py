@@ -13,7 +13,7 @@ With automatic capture the first call takes the money at once. Callbacks only sa
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
@@ -95,6 +95,16 @@ class RefundReport(msgspec.Struct, frozen=True, kw_only=True):
     message: str | None = None
 
 
+class RefundRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """A refund in the gateway's own books, whether or not it was Earmark that asked for it."""
+
+    refund_id: UUID | None
+    """Ours, as the gateway kept it for us; None when it was not made by us."""
+    gateway_id: str
+    amount: int
+    standing: RefundStanding
+
+
 class Callback(msgspec.Struct, frozen=True, kw_only=True):
     """What a gateway called about, once its signature was found to be right.
 
@@ -115,6 +125,8 @@ class Callback(msgspec.Struct, frozen=True, kw_only=True):
     currency: str | None = None
     disputed: bool = False
     """The buyer has asked their bank for the money back: only people can answer that."""
+    refund: bool = False
+    """It is about a refund. One that people made at the gateway's own page carries no id of ours."""
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
@@ -165,6 +177,17 @@ def as_code_taker(gateway: object) -> TakesCodes | None:
     return gateway if isinstance(gateway, TakesCodes) else None
 
 
+class GatewayInvalid(GatewayRefused):
+    """The gateway cannot read what was asked: `field` names the part of the request to pay that is wrong.
+
+    No bank was asked, so a first call that is invalid is a wrong request and no decline.
+    """
+
+    def __init__(self, code: str, message: str = "", *, field: str) -> None:
+        super().__init__(code, message)
+        self.field = field
+
+
 class CallbackRefused(Exception):
     """A callback that is not from the gateway, or is too old, or is not meant for us."""
 
@@ -173,7 +196,7 @@ class Gateway(Protocol):
     """One gateway. Its calls may take as long as they take: the saga holds no lock and no transaction meanwhile.
 
     Each raises `GatewaySilent` when the outcome is not known, and `GatewayRefused` when the call itself was wrong;
-    `GatewayDenied` where that is the shop's own fault.
+    `GatewayDenied` where that is the shop's own fault, `GatewayInvalid` where a field of the request is wrong.
     A decline is no error: it is a `Report`.
     """
 
@@ -206,6 +229,10 @@ class Gateway(Protocol):
 
     async def refund_status(self, refund: RefundOrder) -> RefundReport | None:
         """How a refund stands now; None when the gateway knows none of this id."""
+        ...
+
+    async def list_refunds(self, order: Order) -> Sequence[RefundRecord]:
+        """All refunds of a payment, also those that were made without us."""
         ...
 
     async def whose(self, gateway_id: str) -> UUID | None:

@@ -18,7 +18,7 @@ from earmark.domain import payment as law
 from earmark.domain.event import OnDecline
 from earmark.domain.ids import PoolRef, TotalRef
 from earmark.domain.machine import State, Verb
-from earmark.domain.payment import UNDECIDED, Payment, PaymentState, Refund, SettledAs, Standing
+from earmark.domain.payment import UNDECIDED, Payment, PaymentState, Refund, RefundState, SettledAs, Standing
 from earmark.domain.policy import per_buyer_max
 from earmark.domain.seat import Verdict, verdict
 from earmark.engine import money_notes as notes
@@ -115,6 +115,20 @@ async def give_up(transaction: Transaction, *, about: Dossier, ids: Ids, hand_ov
     after = ledger.pay(msgspec.structs.replace(after, due_at=ledger.now) if hand_over else after)
     await transaction.lock_totals({ref for ref, units in ledger.totals.items() if units})
     await transaction.lock_pools(ledger.pools.keys())
+    await transaction.write(ledger.changes())
+    return after
+
+
+async def mark_replaced(transaction: Transaction, *, about: Dossier, ids: Ids) -> Payment:
+    """Its buyer has left its action undone and named another method: it is about to be ended at its gateway."""
+    opening = await transaction.begin([])
+    ledger = Ledger(now=opening.now, ids=ids)
+    await transaction.lock_bookings({about.booking.id})
+    before = (await transaction.lock_payments({about.payment.id}))[about.payment.id]
+    if before.state is not PaymentState.REQUIRES_ACTION:
+        return before
+    marked = msgspec.structs.replace(before, code=law.REPLACED)
+    after = ledger.pay(notes.scheduled(before, marked, about=about, now=ledger.now, open_question=True))
     await transaction.write(ledger.changes())
     return after
 
@@ -226,7 +240,8 @@ class _Hearing:
         """Judge, and write what follows."""
         before, booking, now = self._payment, self._booking, self._ledger.now
         wanted = wants(booking, before)
-        after = law.heard(before, report.standing, wanted=wanted, captured=report.captured)
+        wanted_still = wanted and not law.is_replaced(before)
+        after = law.heard(before, report.standing, wanted=wanted_still, captured=report.captured)
         news = after is not before
         after = _known(after, report)
         if news and booking.state is State.EXPIRED and after.state is PaymentState.CAPTURED:
@@ -242,7 +257,9 @@ class _Hearing:
             after = self._follow(before, after, wanted=wanted)
         elif self._is_deciding(report) and wanted:
             self._pin(before, after, processing=report.standing is Standing.PROCESSING)
-        after = self._ledger.pay(notes.scheduled(before, after, about=self._about, now=now))
+        # A refund on its way is asked about again, also of a payment that a person has to look at.
+        asked = any(refund.state is RefundState.PENDING for refund in self._about.refunds)
+        after = self._ledger.pay(notes.scheduled(before, after, about=self._about, now=now, open_question=asked))
         if booking.state is not State.EXPIRED:
             await self._transaction.lock_totals({ref for ref, units in self._ledger.totals.items() if units})
             await self._transaction.lock_pools(self._ledger.pools.keys())
@@ -260,10 +277,14 @@ class _Hearing:
                 after = self._give_back(after, reason=LATE)
                 self._note(before, after, reason=LATE)
             case PaymentState.FAILED if wanted and booking.state is State.PAYING:
-                # What the shop did wrong at its gateway costs no buyer the hold.
-                keep = self._event.on_decline is OnDecline.KEEP or law.was_denied(after)
+                # What the shop did wrong at its gateway costs no buyer the hold, nor does a change of card.
+                keep = self._event.on_decline is OnDecline.KEEP or law.keeps_hold(after)
                 kept = booking_law.decline(booking, keep=keep, now=now)
                 self._settle(Verb.DECLINE, kept, before, after, reason=after.code)
+            case PaymentState.VOIDING if wanted and booking.state is State.PAYING:
+                # It is being ended for another, and was authorised meanwhile: the hold is free for the other.
+                kept = booking_law.decline(booking, keep=True, now=now)
+                self._settle(Verb.DECLINE, kept, before, after, reason=law.REPLACED)
             case PaymentState.FAILED if wanted:
                 undone = booking_law.cancel(booking, now=now)
                 self._settle(Verb.CANCEL, undone, before, after, reason=f"the capture was refused: {after.code}")
@@ -354,7 +375,7 @@ def _known(payment: Payment, report: Report) -> Payment:
     return msgspec.structs.replace(
         payment,
         gateway_id=report.gateway_id or payment.gateway_id,
-        code=report.code or payment.code,
+        code=report.code or law.code_after(payment),
         message=report.message or payment.message,
         action=report.action,
     )

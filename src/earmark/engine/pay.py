@@ -21,6 +21,9 @@ from earmark.domain.payment import (
     PAYING_SECONDS,
     Payment,
     PaymentState,
+    ended_for_another,
+    gives_way,
+    is_unserved,
     next_payment_id,
     payment_id_of,
     scheduled,
@@ -34,6 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from earmark.domain.booking import Booking
+    from earmark.domain.declines import Payer
     from earmark.domain.ids import PaymentId
     from earmark.domain.payment import PaymentKey
     from earmark.domain.policy import Policy
@@ -75,7 +79,7 @@ async def conclude(transaction: Transaction, ask: Pay, *, ids: Ids) -> Outcome:
 
 def has_answer(booking: Booking, payment: Payment) -> bool:
     """Whether a payment has come to an end that its key remembers: sold, or declined."""
-    return booking.state is State.CONFIRMED or (payment.state is PaymentState.FAILED and not was_denied(payment))
+    return booking.state is State.CONFIRMED or (payment.state is PaymentState.FAILED and not is_unserved(payment))
 
 
 async def _known(desk: Desk[Pay], ask: Pay, booking: Booking, *, policy: Policy) -> Paid | PaymentId:
@@ -95,8 +99,23 @@ async def _known(desk: Desk[Pay], ask: Pay, booking: Booking, *, policy: Policy)
     if payment is not None:
         return Paid(booking=booking, payment=payment)
     if open_one in found:
-        return Paid(booking=booking, payment=found[open_one], joined=True)
+        return await _joined(desk, ask, booking, found[open_one], payment_id=own, policy=policy)
     return own
+
+
+async def _joined(
+    desk: Desk[Pay], ask: Pay, booking: Booking, open_one: Payment, *, payment_id: PaymentId, policy: Policy
+) -> Paid:
+    """The payment that is under way; it gives way to one by another method if its buyer left its action undone.
+
+    Not when the hold's own time is over: without an open payment the seats would be lost. And not for a payment that
+    would be refused: then the buyer can still act.
+    """
+    way = ask.unpayable is None and gives_way(open_one, method=ask.method, gateway=ask.gateway)
+    if way := way and desk.now < booking.expires_at:
+        ended = {open_one.id: ended_for_another(open_one)}
+        await _tries(desk, ask, booking, payment_id=payment_id, policy=policy, as_if=ended)
+    return Paid(booking=booking, payment=open_one, joined=True, gives_way=way)
 
 
 def _opened_first(
@@ -118,16 +137,25 @@ def _refuse_another(opened: PaymentKey, ask: Pay, memo: Memo, *, over: bool) -> 
         raise IdempotencyMismatch
 
 
-async def _reserve_try(desk: Desk[Pay], booking: Booking, *, payment_id: PaymentId, policy: Policy) -> None:
-    """Count this payment before its gateway is asked: those that are opened at once wait for each other here."""
-    per_hold, per_buyer = policy.declines_per_hold_max, policy.declines_per_buyer_max
-    payer = await desk.transaction.lock_payer(declines.payer_of(booking)) if per_buyer is not None else None
-    if payer is None and per_hold is None:
-        return
-    payments = await desk.transaction.read_tries(booking.id, payer.tries.keys() if payer else ())
+async def _tries(
+    desk: Desk[Pay],
+    ask: Pay,
+    booking: Booking,
+    *,
+    payment_id: PaymentId,
+    policy: Policy,
+    as_if: Mapping[PaymentId, Payment] | None = None,
+) -> list[Payer]:
+    """Whose tries are counted, each with this payment as one more. Refuses what is too many."""
+    refs = declines.payers_of(policy, booking, address=ask.address)
+    payers = [await desk.transaction.lock_payer(ref) for ref in refs]
+    if not payers and policy.declines_per_hold_max is None:
+        return []
+    tried = {known for payer in payers for known in payer.tries}
+    payments = await desk.transaction.read_tries(booking.id, tried)
+    payments |= as_if or {}
     declines.check_hold(policy, booking, payments)
-    if payer is not None:
-        desk.ledger.count_try(declines.with_try(policy, payer, payments, payment_id=payment_id, now=desk.now))
+    return [declines.with_try(policy, payer, payments, payment_id=payment_id, now=desk.now) for payer in payers]
 
 
 async def _open(desk: Desk[Pay], ask: Pay, booking: Booking, *, payment_id: PaymentId, policy: Policy) -> Paid:
@@ -142,7 +170,9 @@ async def _open(desk: Desk[Pay], ask: Pay, booking: Booking, *, payment_id: Paym
     until = desk.now + timedelta(seconds=PAYING_SECONDS)
     shown = show(ask.gateway, ask.method)
     pinned = law.begin_paying(booking, payment_id=str(payment_id), method=shown, until=until, now=desk.now)
-    await _reserve_try(desk, booking, payment_id=payment_id, policy=policy)
+    # Counted before its gateway is asked: those that are opened at once wait for each other here.
+    for payer in await _tries(desk, ask, booking, payment_id=payment_id, policy=policy):
+        desk.ledger.count_try(payer)
     payment = Payment(
         id=payment_id,
         booking_id=booking.id,

@@ -26,6 +26,7 @@ from earmark.engine.expire import CONTENDED_SECONDS
 from earmark.engine.gateway import (
     Gateway,
     GatewayDenied,
+    GatewayInvalid,
     GatewayRefused,
     GatewaySilent,
     Order,
@@ -36,10 +37,10 @@ from earmark.engine.hold import RELIEF_ROUNDS_MAX
 from earmark.engine.orders import order_of, refund_order_of, without_code
 from earmark.engine.pay import has_answer
 from earmark.engine.reconciliation import GatewayQueues
-from earmark.errors import GatewayUnavailable, Outage
+from earmark.errors import GatewayUnavailable, InvalidRequest, Outage, PaymentInProgress
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Collection, Mapping
+    from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
 
     from earmark.domain.booking import Booking
     from earmark.domain.payment import Refund
@@ -54,7 +55,10 @@ STEPS_MAX = 20
 HURRIED_SECONDS = 1.0
 """How long whoever comes after the word to hurry waits for a gateway: most answer by then."""
 MOVED_ROUNDS_MAX = 3
+REPLACE_TRIES_MAX = 2
+"""How often a gateway is asked at once to end a payment for another: the first answer may be lost."""
 REFUND_STATUS = "refund_status"
+LIST_REFUNDS = "list_refunds"
 REFUNDS_LOOKED_AT_MAX = 100
 """Of a payment with more refunds than that, the newest are asked about."""
 
@@ -70,6 +74,8 @@ class Step(StrEnum):
     REFUND = "refund"
     STATUS = "status"
     GIVE_UP = "give_up"
+    REPLACE = "replace"
+    """Void it, because its buyer left its action undone and has named another method."""
 
 
 def next_step(about: Dossier, *, look: bool, asked: Collection[RefundId] = ()) -> Step | None:
@@ -80,9 +86,12 @@ def next_step(about: Dossier, *, look: bool, asked: Collection[RefundId] = ()) -
     payment = about.payment
     if payment.state in UNDECIDED:
         return _while_undecided(about)
-    if pending := [refund for refund in about.refunds if refund.state is RefundState.PENDING]:
-        return Step.REFUND if any(refund.id not in asked for refund in pending) else None
+    pending = [refund for refund in about.refunds if refund.state is RefundState.PENDING]
+    if any(refund.id not in asked for refund in pending):
+        return Step.REFUND
     match payment.state:
+        case _ if pending:
+            pass
         case PaymentState.AUTHORISED:
             return Step.CAPTURE if money.wants(about.booking, payment) else Step.GIVE_UP
         case PaymentState.VOIDING:
@@ -97,6 +106,8 @@ def _while_undecided(about: Dossier) -> Step:
     payment, now, until = about.payment, about.now, about.booking.paying_until
     if until is not None and now >= until:
         return Step.VOID if payment.automatic and not law.is_past_cap(payment, now=now) else Step.GIVE_UP
+    if law.is_replaced(payment):
+        return Step.REPLACE
     known = payment.gateway_id is not None or not law.may_resend(payment, now=now)
     return Step.STATUS if known or law.is_to_be_looked_up(payment) else Step.AUTHORISE
 
@@ -118,20 +129,57 @@ class Teller:
 
     async def pay(self, ask: Pay, *, within: float) -> Answer:
         """Open a payment and drive it, for so long; what is not decided by then goes on by itself."""
+        until = asyncio.get_running_loop().time() + within
         ask = await without_code(ask, self._gateways)
         answer = await self._engine.pay(ask)
+        if isinstance(answer, Decided) and answer.value.gives_way:
+            answer = await self._pay_instead(ask, answer, within=within)
         if isinstance(answer, Replayed) or answer.value.payment is None:
             return answer
         payment_id: PaymentId = answer.value.payment.id
-        await self._drive_within(payment_id, within)
+        await self._drive_within(payment_id, max(0.0, until - asyncio.get_running_loop().time()))
         about = await self._engine.store.read_dossier(payment_id)
         assert about is not None, "a payment is never deleted"
         if law.was_denied(about.payment):
             raise GatewayUnavailable(gateway=about.payment.gateway)
+        if field := law.invalid_field(about.payment):
+            if answer.value.joined:
+                # Another request named it, and is over: this one may be sent again.
+                raise PaymentInProgress
+            raise InvalidRequest.at(field, f"is nothing that {about.payment.gateway} takes: {about.payment.message}")
         if not answer.value.joined and has_answer(about.booking, about.payment):
             again = msgspec.structs.replace(ask, entry_id=self._engine.ids.entry_id(), payment_id=payment_id)
             return await self._engine.conclude(again)
         return Decided(value=Paid(booking=about.booking, payment=about.payment), now=about.now)
+
+    async def _pay_instead(self, ask: Pay, joined: Decided, *, within: float) -> Answer:
+        """End the payment whose action was left undone, and open this request's own once it is known to be over.
+
+        While its gateway has not said that it is over, the open payment stays the answer; so it does if it succeeded.
+        """
+        open_one: Payment = joined.value.payment
+        if driving := self._driving.get(open_one.id):
+            await self._wait(driving, seconds=within)
+        if open_one.id not in self._driving:
+            await self._wait(self._track(open_one.id, self._replace(open_one.id)), seconds=within)
+        about = await self._engine.store.read_dossier(open_one.id)
+        if about is None or about.payment.state is not PaymentState.FAILED:
+            return joined
+        return await self._engine.pay(msgspec.structs.replace(ask, entry_id=self._engine.ids.entry_id()))
+
+    async def _replace(self, payment_id: PaymentId) -> Payment | None:
+        """End a payment that waits for its buyer. One that was paid meanwhile is left, and seen through."""
+        payment = await self._drive(payment_id, look=False)
+        about = await self._engine.store.read_dossier(payment_id)
+        if about is None or about.payment.state is not PaymentState.REQUIRES_ACTION:
+            return payment
+        # Recorded before its gateway is asked: from here on it is ended, by whichever process is there.
+        await self._transact(partial(money.mark_replaced, about=about, ids=self._engine.ids))
+        for _ in range(REPLACE_TRIES_MAX):
+            payment = await self._drive(payment_id, look=False)
+            if payment is not None and payment.state not in UNDECIDED:
+                break
+        return payment
 
     async def refund(self, ask: GiveBack, *, within: float) -> Answer:
         """Record what goes back and ask the gateway for it; what is not done by then goes on by itself."""
@@ -167,10 +215,14 @@ class Teller:
         return True
 
     async def _subject(self, gateway: str, callback: Callback) -> Dossier | None:
-        """The payment that a callback is about. A dispute does not carry our id: its gateway is asked whose it is."""
+        """The payment that a callback is about.
+
+        A dispute does not carry our id, nor does a refund that was made without us: the gateway is asked whose it is.
+        """
         payment_id = callback.payment_id
         known = self._gateways.get(gateway)
-        if payment_id is None and callback.disputed and callback.gateway_id and known is not None:
+        nameless = payment_id is None and (callback.disputed or callback.refund)
+        if nameless and callback.gateway_id and known is not None:
             payment_id = await self._call(known, "whose", known.whose(callback.gateway_id))
         return await self._engine.store.read_dossier(PaymentId(payment_id)) if payment_id else None
 
@@ -225,11 +277,12 @@ class Teller:
             await gateway.close()
 
     def _drive_on(self, payment_id: PaymentId, *, look: bool = False) -> asyncio.Task[Payment | None]:
-        task = self._driving.get(payment_id)
-        if task is None:
-            task = asyncio.create_task(self._drive(payment_id, look=look))
-            self._driving[payment_id] = task
-            task.add_done_callback(lambda _: self._driving.pop(payment_id, None))
+        return self._driving.get(payment_id) or self._track(payment_id, self._drive(payment_id, look=look))
+
+    def _track(self, payment_id: PaymentId, drive: Coroutine[Any, Any, Payment | None]) -> asyncio.Task[Payment | None]:
+        task = asyncio.create_task(drive)
+        self._driving[payment_id] = task
+        task.add_done_callback(lambda _: self._driving.pop(payment_id, None))
         return task
 
     async def _drive_within(self, payment_id: PaymentId, seconds: float) -> None:
@@ -253,12 +306,13 @@ class Teller:
         asked: set[RefundId] = set()
         try:
             heard_all = not look or await self._look_at_refunds(payment_id)
-            for taken in range(STEPS_MAX):
+            looks = look
+            for _ in range(STEPS_MAX):
                 about = await self._engine.store.read_dossier(payment_id)
-                step = next_step(about, look=look and not taken, asked=asked) if about else None
+                step = next_step(about, look=looks, asked=asked) if about else None
                 if about is None or step is None:
                     break
-                heard = len(asked)
+                heard, looks = len(asked), looks and step is Step.REFUND
                 payment = await self._take(step, about, first=not look and about.payment.version == 1, asked=asked)
                 if not _went_on(about.payment, payment) and len(asked) == heard:
                     break
@@ -285,13 +339,15 @@ class Teller:
         except (GatewaySilent, TimeoutError) as silence:
             _log.warning("gateway %s did not say what became of %s: %s", gateway.name, about.payment.id, silence)
             return await self._transact(partial(money.hear_nothing, about=about, ids=ids))
-        return await self._hear(report, about)
+        payment = await self._hear(report, about)
+        return await self._look_elsewhere(gateway, payment) if _is_news(payment, report) else payment
 
     async def _ask(self, gateway: Gateway, step: Step, payment: Payment, *, first: bool) -> Report:
         calls: dict[Step, Callable[[Order], Awaitable[Report]]] = {
             Step.AUTHORISE: gateway.authorise,
             Step.CAPTURE: gateway.capture,
             Step.VOID: gateway.void,
+            Step.REPLACE: gateway.void,
             Step.STATUS: gateway.status,
         }
         try:
@@ -305,12 +361,16 @@ class Teller:
             if step is not Step.AUTHORISE or not first:
                 # It says nothing of the money, which an earlier call may have moved: a key that was revoked, say.
                 raise GatewaySilent(str(refused)) from refused
+            if isinstance(refused, GatewayInvalid):
+                return Report(standing=Standing.DECLINED, code=f"{refused.field}_invalid", message=str(refused))
             if denied:
                 # The gateway's words are for the log: they may tell of the shop's key, and buyers can read the payment.
                 return Report(standing=Standing.DECLINED, code=law.GATEWAY_UNAVAILABLE)
             return Report(standing=Standing.DECLINED, code=refused.code, message=str(refused))
-        if step is Step.VOID and report.standing is Standing.ABSENT:
-            return msgspec.structs.replace(report, standing=Standing.VOIDED)
+        if step in {Step.VOID, Step.REPLACE} and report.standing is Standing.ABSENT:
+            report = msgspec.structs.replace(report, standing=Standing.VOIDED)
+        if step is Step.REPLACE and report.standing is Standing.VOIDED:
+            return msgspec.structs.replace(report, code=law.REPLACED, message=None)
         return report
 
     async def _hear(self, report: Report, about: Dossier) -> Payment:
@@ -369,6 +429,23 @@ class Teller:
                 about = await self._engine.store.read_dossier(payment_id) or about
         return True
 
+    async def _look_elsewhere(self, gateway: Gateway, payment: Payment) -> Payment:
+        """More or less of a payment went back than is known here: which refunds did Earmark not ask for?"""
+        # Read before the gateway is asked: what moves meanwhile shows that its list is too old.
+        about = await self._engine.store.read_dossier(payment.id)
+        assert about is not None, "a payment is never deleted"
+        try:
+            found = await self._call(gateway, LIST_REFUNDS, gateway.list_refunds(order_of(about.payment)))
+        except (GatewaySilent, TimeoutError) as silence:
+            _log.warning("gateway %s did not list the refunds of %s: %s", gateway.name, payment.id, silence)
+            return await self._transact(partial(money.hear_nothing, about=about, ids=self._engine.ids))
+        hear = partial(money_back.hear_elsewhere, found=found, about=about, ids=self._engine.ids)
+        after = await self._transact(hear)
+        if after.refunded_elsewhere != about.payment.refunded_elsewhere:
+            told = (after.id, after.refunded_elsewhere, after.currency, gateway.name)
+            _log.error("payment %s: %s %s went back at gateway %s, and not by Earmark; a person has to look", *told)
+        return after
+
     async def _hear_refund(self, report: RefundReport, refund: Refund, about: Dossier) -> Payment:
         hear = partial(money_back.hear_refund, report=report, refund_id=refund.id)
         return await self._transact(partial(hear, about=about, ids=self._engine.ids))
@@ -389,6 +466,13 @@ class Teller:
 def _went_on(before: Payment, after: Payment) -> bool:
     """Whether a step led somewhere, so that the next may follow at once."""
     return after.state not in UNDECIDED and (before.state, before.refunded) != (after.state, after.refunded)
+
+
+def _is_news(payment: Payment, report: Report) -> bool:
+    """Whether a gateway has given back something that is not counted here, or has no longer what was counted."""
+    elsewhere = report.refunded - payment.refunded
+    has_failed = elsewhere < payment.refunded_elsewhere and payment.refunded_elsewhere > 0
+    return payment.captured > 0 and (elsewhere > payment.refunded_elsewhere or has_failed)
 
 
 def _check(payment: Payment, gateway: str, callback: Callback) -> None:

@@ -1,7 +1,7 @@
 """Upkeep: what a janitor and a doctor ask of a store. No verb needs it.
 
 The journal is outbox and audit in one: its entries are never deleted, and "sent" is a number. What may go is what an
-idempotency key remembers, once its time is over.
+idempotency key remembers, once its time is over, which request opened a payment, and who tried to pay lately.
 """
 
 from __future__ import annotations
@@ -59,6 +59,14 @@ class Upkeep(Protocol):
         It looks at `limit` entries at most, oldest first by id, and one walks at a time: another passes by. With
         `from_start` the walk begins anew, for entries whose ids were made by a clock that was far behind.
         """
+        ...
+
+    async def forget_payment_keys(self, *, seconds: float, limit: int) -> int:
+        """Remove which requests opened payments of this age, where those are decided; how many were removed."""
+        ...
+
+    async def forget_payers(self, *, seconds: float, limit: int) -> int:
+        """Remove who has not tried to pay for so long; how many were removed."""
         ...
 
     async def backlog(self) -> Backlog:

@@ -16,7 +16,16 @@ import stripe
 
 from earmark.clock import SystemClock
 from earmark.domain.payment import PAYING_SECONDS_MAX, Standing
-from earmark.engine.gateway import CallbackRefused, GatewayRefused, GatewaySilent, RefundReport, RefundStanding, Report
+from earmark.engine.gateway import (
+    CallbackRefused,
+    GatewayDenied,
+    GatewayInvalid,
+    GatewayRefused,
+    GatewaySilent,
+    RefundReport,
+    RefundStanding,
+    Report,
+)
 from earmark.errors import SetupError
 from earmark.payments import stripe_words as words
 from earmark.payments.stripe_calls import IDEMPOTENCY, Line, No
@@ -33,9 +42,9 @@ if TYPE_CHECKING:
         RefundListParams,
     )
 
-    from earmark.engine.gateway import Callback, Order, Record, RefundOrder
+    from earmark.engine.gateway import Callback, Order, Record, RefundOrder, RefundRecord
     from earmark.engine.ports import Clock
-    from earmark.payments.stripe_words import Intent
+    from earmark.payments.stripe_words import Intent, Refund
 
 HEADER = "Stripe-Signature"
 WINDOW_SECONDS = 300
@@ -43,6 +52,22 @@ WINDOW_SECONDS = 300
 CLOCKS_APART = timedelta(minutes=10)
 SENT_WITHIN = timedelta(seconds=PAYING_SECONDS_MAX)
 """How long after a payment was recorded its create may be sent: afterwards it is given up, and never sent again."""
+
+FIELDS = {"payment_method": "method", "return_url": "return_url"}
+"""What of a create is what a request to pay says, and under which name."""
+FIELDS_BY_CODE = {
+    "payment_intent_incompatible_payment_method": "method",
+    "payment_method_invalid_parameter": "method",
+    "payment_method_unexpected_state": "method",
+    "resource_missing": "method",
+    "token_already_used": "method",
+    "token_in_use": "method",
+    "url_invalid": "return_url",
+}
+"""The same, where Stripe names no parameter: the method is the only id that a create of ours names."""
+OF_THE_SHOP = frozenset({"amount", "currency"})
+"""What of a create follows from what the shop sells: no buyer can mend it."""
+AMOUNTS_OF_THE_SHOP = frozenset({"amount_too_large", "amount_too_small", "invalid_charge_amount"})
 
 
 class StripeGateway:
@@ -86,7 +111,7 @@ class StripeGateway:
             made, replayed = await self._line.create(_tried(order), key=str(order.payment_id))
         except No as no:
             if not no.declined:
-                raise
+                raise _refusal(no) from None
             if no.intent is None:
                 return Report(standing=Standing.DECLINED, code=no.code, message=str(no))
             return await self._closed(no.intent)
@@ -151,19 +176,14 @@ class StripeGateway:
         """How a refund stands now: by Stripe's id, or else among the refunds of its payment by ours."""
         if refund.gateway_id is not None:
             return words.refund_report_of(await self._line.retrieve_refund(refund.gateway_id))
-        intent_id = await self._id_of(refund.payment)
-        if intent_id is None:
-            return None
-        params: RefundListParams = {"payment_intent": intent_id}
-        for _ in range(self._pages_max):
-            page, has_more = await self._line.refunds(params)
-            for one in page:
-                if (one.metadata or {}).get(words.REFUND_ID) == str(refund.refund_id):
-                    return words.refund_report_of(one)
-            if not has_more:
-                return None
-            params = {**params, "starting_after": page[-1].id}
-        raise GatewaySilent("There are too many refunds to look through.")
+        async for one in self._refunds_of(refund.payment):
+            if words.refund_id_of(one) == refund.refund_id:
+                return words.refund_report_of(one)
+        return None
+
+    async def list_refunds(self, order: Order) -> list[RefundRecord]:
+        """As Stripe lists them, the newest first: those that were made on its dashboard have no metadata of ours."""
+        return [words.refund_record_of(one) async for one in self._refunds_of(order)]
 
     async def whose(self, gateway_id: str) -> UUID | None:
         """As its metadata says."""
@@ -203,6 +223,20 @@ class StripeGateway:
                 return intent
         return None
 
+    async def _refunds_of(self, order: Order) -> AsyncIterator[Refund]:
+        intent_id = await self._id_of(order)
+        if intent_id is None:
+            return
+        params: RefundListParams = {"payment_intent": intent_id}
+        for _ in range(self._pages_max):
+            page, has_more = await self._line.refunds(params)
+            for one in page:
+                yield one
+            if not has_more:
+                return
+            params = {**params, "starting_after": page[-1].id}
+        raise GatewaySilent("There are too many refunds to look through.")
+
     async def _pages(self, params: PaymentIntentListParams, *, pages_max: int | None = None) -> AsyncIterator[Intent]:
         turned, has_more = 0, True
         while has_more:
@@ -241,6 +275,16 @@ class StripeGateway:
             if report.standing is not Standing.DECLINED:
                 raise
         return report
+
+
+def _refusal(no: No) -> GatewayRefused:
+    """A create that Stripe could not read: by the buyer's request, by what the shop sells, or by another fault."""
+    field = FIELDS.get(no.param or "") or FIELDS_BY_CODE.get(no.code)
+    if field is not None:
+        return GatewayInvalid(no.code, str(no), field=field)
+    if no.param in OF_THE_SHOP or no.code in AMOUNTS_OF_THE_SHOP:
+        return GatewayDenied(no.code, str(no))
+    return no
 
 
 def _untried(order: Order) -> PaymentIntentCreateParams:

@@ -41,16 +41,21 @@ IDEMPOTENCY = "idempotency_error"
 SHOPS_OWN_FAULT = frozenset(
     {
         "account_invalid",
+        "alipay_upgrade_required",
         "api_key_expired",
         "livemode_mismatch",
+        "parameter_unknown",
+        "parameters_exclusive",
         "payment_method_unactivated",
         "platform_api_key_expired",
         "secret_key_required",
+        "sepa_unsupported_account",
         "testmode_charges_only",
         "tls_version_unsupported",
     }
 )
-"""Codes of Stripe's that say that the account or the key is not set up for this call: no buyer can mend them."""
+"""Codes of Stripe's that say that the account, the key or the integration is not set up for this call, each by its
+description on https://docs.stripe.com/error-codes: no buyer can mend them."""
 EXPANDED = ["latest_charge"]
 EXPANDED_IN_LISTS = ["data.latest_charge"]
 _KEY = re.compile(r"[sr]k_(test|live)_[A-Za-z0-9_]{1,255}")
@@ -59,9 +64,18 @@ _KEY = re.compile(r"[sr]k_(test|live)_[A-Za-z0-9_]{1,255}")
 class No(GatewayRefused):
     """A no that may come from how the payment stands, or from the buyer's bank; then with the payment as it was."""
 
-    def __init__(self, code: str, message: str, *, declined: bool = False, intent: Intent | None = None) -> None:
+    def __init__(
+        self,
+        code: str,
+        message: str,
+        *,
+        declined: bool = False,
+        intent: Intent | None = None,
+        param: str | None = None,
+    ) -> None:
         super().__init__(code, message)
         self.declined = declined
+        self.param = param
         self.intent = intent
 
 
@@ -162,7 +176,7 @@ class Line:
             case stripe.InvalidRequestError(code=code) if code in SHOPS_OWN_FAULT:
                 return GatewayDenied(str(code), message)
             case stripe.InvalidRequestError():
-                return No(error.code or "invalid_request", message)
+                return No(error.code or "invalid_request", message, param=error.param)
             case stripe.IdempotencyError():
                 return GatewayRefused(IDEMPOTENCY, message)
             case stripe.AuthenticationError() | stripe.PermissionError():

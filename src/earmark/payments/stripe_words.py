@@ -22,7 +22,7 @@ import msgspec
 
 from earmark.domain.money import EXPONENTS
 from earmark.domain.payment import Standing
-from earmark.engine.gateway import Callback, CallbackRefused, GatewayRefused, Record, RefundReport, Report
+from earmark.engine.gateway import Callback, CallbackRefused, GatewayDenied, Record, RefundRecord, RefundReport, Report
 from earmark.engine.gateway import RefundStanding as Refunding
 
 PAYMENT_ID = "payment_id"
@@ -107,6 +107,8 @@ class Refund(msgspec.Struct, frozen=True, kw_only=True):
     """A Refund, as far as it matters here."""
 
     id: str
+    amount: int = 0
+    currency: str = ""
     status: str | None = None
     metadata: Mapping[str, str] | None = None
     failure_reason: str | None = None
@@ -133,7 +135,7 @@ def to_stripe(amount: int, currency: str) -> int:
     more, less = _scales(currency)
     units, rest = divmod(amount * more, less)
     if rest:
-        raise GatewayRefused("amount_not_payable", f"Stripe charges {currency} in whole units only.")
+        raise GatewayDenied("amount_not_payable", f"Stripe charges {currency} in whole units only.")
     return units
 
 
@@ -194,6 +196,21 @@ def refund_report_of(refund: Refund) -> RefundReport:
             return RefundReport(standing=Refunding.PROCESSING, gateway_id=refund.id)
 
 
+def refund_id_of(refund: Refund) -> UUID | None:
+    """Ours, if it is one of ours."""
+    return _uuid((refund.metadata or {}).get(REFUND_ID))
+
+
+def refund_record_of(refund: Refund) -> RefundRecord:
+    """A line of Stripe's list of refunds."""
+    return RefundRecord(
+        refund_id=refund_id_of(refund),
+        gateway_id=refund.id,
+        amount=from_stripe(refund.amount, refund.currency.upper()),
+        standing=refund_report_of(refund).standing,
+    )
+
+
 def callback_of(body: bytes, *, live: bool, account: str | None) -> Callback:
     """What was called about. The signature was found to be right by then."""
     try:
@@ -218,6 +235,7 @@ def callback_of(body: bytes, *, live: bool, account: str | None) -> Callback:
         amount=_amount(about) if charged else None,
         currency=(_text(about.get("currency")) or "").upper() or None if charged else None,
         disputed=about.get("object") == "dispute",
+        refund=about.get("object") == "refund",
     )
 
 

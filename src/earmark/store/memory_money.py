@@ -89,6 +89,7 @@ def _check(payment: Payment, before: Payment | None) -> None:
     assert payment.amount > 0, f"{payment} asks for nothing"
     in_order = 0 <= payment.refunded <= payment.refunding <= payment.captured <= payment.amount
     assert in_order, f"{payment} takes or gives back too much"
+    assert 0 <= payment.refunded_elsewhere <= payment.captured - payment.refunded, f"{payment} gives back too much"
     if before is None:
         assert (payment.state, payment.captured) == (PaymentState.PENDING, 0), f"{payment} has begun before"
         return
@@ -96,6 +97,8 @@ def _check(payment: Payment, before: Payment | None) -> None:
     failed = payment.state is PaymentState.NEEDS_ATTENTION
     shrinks = payment.refunding < before.refunding or (payment.refunded < before.refunded and not failed)
     assert not shrinks, f"{payment} gives back less than {before}"
+    told = failed or payment.refunded_elsewhere <= before.refunded_elsewhere
+    assert told, f"{payment} gave money back elsewhere, and nobody is told"
     if before.state is not payment.state:
         assert (before.state, payment.state) in EDGES, f"{payment.id} from {before.state} to {payment.state}"
 

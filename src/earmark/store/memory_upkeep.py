@@ -11,6 +11,7 @@ import msgspec
 
 from earmark.domain.ids import BookingId, EntryId, PoolRef, TotalRef
 from earmark.domain.machine import State
+from earmark.domain.payment import UNDECIDED
 from earmark.domain.pool import PoolDelta
 from earmark.engine.beats import Beat, Roll
 from earmark.engine.upkeep import BACKLOG_COUNTED_MAX, Backlog, Forgetting, Holds
@@ -19,7 +20,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
 
     from earmark.domain.booking import Booking
+    from earmark.domain.declines import Payer, PayerRef
+    from earmark.domain.ids import PaymentId
     from earmark.domain.journal import Entry, Key, Memory
+    from earmark.domain.payment import Payment, PaymentKey
     from earmark.domain.pool import Pool
     from earmark.engine.beats import Process, Pulse
     from earmark.engine.ports import Clock
@@ -36,6 +40,9 @@ class Tables(Protocol):
     entries: dict[EntryId, Entry]
     memories: dict[Key, Memory]
     numbers: dict[EntryId, int]
+    payments: dict[PaymentId, Payment]
+    payment_keys: dict[Key, PaymentKey]
+    payers: dict[PayerRef, Payer]
 
 
 class MemoryBeats:
@@ -105,6 +112,26 @@ class MemoryUpkeep:
                 tables.entries[entry_id] = msgspec.structs.replace(entry, key=None, memory=None)
                 cleared += 1
         return Forgetting(cleared=cleared, more=passed == limit)
+
+    async def forget_payment_keys(self, *, seconds: float, limit: int) -> int:
+        """Over all of them."""
+        tables, before = self._tables(), self._clock.now() - timedelta(seconds=seconds)
+        over = [
+            one.key
+            for one in sorted(tables.payment_keys.values(), key=lambda one: one.opened_at)
+            if one.opened_at <= before and tables.payments[one.payment_id].state not in UNDECIDED
+        ]
+        for key in over[:limit]:
+            del tables.payment_keys[key]
+        return len(over[:limit])
+
+    async def forget_payers(self, *, seconds: float, limit: int) -> int:
+        """Over all of them."""
+        tables, before = self._tables(), self._clock.now() - timedelta(seconds=seconds)
+        over = [one.ref for one in tables.payers.values() if one.tried_at <= before]
+        for ref in over[:limit]:
+            del tables.payers[ref]
+        return len(over[:limit])
 
     async def backlog(self) -> Backlog:
         """From all bookings and entries."""

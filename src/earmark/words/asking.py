@@ -93,7 +93,14 @@ def confirm(body: bodies.ConfirmBody, *, booking_id: BookingId, **common: Unpack
     return Confirm(**common, booking_id=booking_id, payment_id=body.payment_id, payment_method=body.payment_method)
 
 
-def pay(body: bodies.PayBody, *, booking_id: BookingId, terms: Terms, **common: Unpack[Common]) -> Pay:
+def pay(
+    body: bodies.PayBody,
+    *,
+    booking_id: BookingId,
+    terms: Terms,
+    address: str | None = None,
+    **common: Unpack[Common],
+) -> Pay:
     """A payment whose id follows from its key and its booking: the key it therefore must have."""
     memo = common["memo"]
     assert memo is not None, "a payment has a key"
@@ -105,6 +112,7 @@ def pay(body: bodies.PayBody, *, booking_id: BookingId, terms: Terms, **common: 
         **terms,
         method=body.method,
         return_url=body.return_url,
+        address=address,
     )
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from earmark.domain.payment import DISPUTED, Payment, PaymentState, Refund, RefundState
+from earmark.domain.payment import DISPUTED, REFUNDED_ELSEWHERE, Payment, PaymentState, Refund, RefundState
 
 if TYPE_CHECKING:
     from earmark.engine.ports import Store
@@ -93,6 +93,10 @@ def _help(payment: Payment, *, refused: list[Refund]) -> tuple[str, str]:
         return "The gateway has not decided, and the booking waits: end the payment there", f"{look}, or {gone}"
     if payment.code == DISPUTED:
         return "The buyer has asked their bank for the money back: answer there, wait for the outcome", settle
+    if payment.code == REFUNDED_ELSEWHERE:
+        amount = f"{payment.refunded_elsewhere} {payment.currency}"
+        made = f"{amount} went back at the gateway, and not by Earmark, and the booking stays as it is"
+        return f"{made}: cancel it with no refund if the sale is undone", settle
     if refused:
         return "Give the money back another way, or decide to keep it", settle
     return "The gateway took another amount than was asked: put that right there", settle

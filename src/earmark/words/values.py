@@ -87,6 +87,7 @@ class Payment(Struct, frozen=True, kw_only=True):
     captured: int
     refunding: int
     refunded: int
+    refunded_elsewhere: int
     code: str | None
     message: str | None
     action: dict[str, str] | None

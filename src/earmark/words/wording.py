@@ -75,6 +75,7 @@ def payment_value(payment: Payment, *, notes: bool = True) -> values.Payment:
         captured=payment.captured,
         refunding=payment.refunding,
         refunded=payment.refunded,
+        refunded_elsewhere=payment.refunded_elsewhere,
         code=payment.code,
         message=payment.message if notes or not by_hand else None,
         action=dict(payment.action) if payment.action else None,

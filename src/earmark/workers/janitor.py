@@ -1,8 +1,9 @@
 """The janitor: clears what nobody needs any more, a little at a time.
 
-What idempotency keys remember goes when their time is over, and so do heartbeats of those who are long gone and the
-log of what webhooks were sent. The story of the bookings stays: the journal is outbox and audit in one, and nothing of
-it is ever deleted. Any number of janitors may run: one walks through the journal at a time, and another passes by.
+What idempotency keys remember goes when their time is over, and so do heartbeats of those who are long gone, the log
+of what webhooks were sent, which requests opened payments, and who tried to pay lately. The story of the bookings
+stays: the journal is outbox and audit in one, and nothing of it is ever deleted. Any number of janitors may run: one
+walks through the journal at a time, and another passes by.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from typing import TYPE_CHECKING
 
 from earmark import logs
 from earmark.clock import SystemClock
+from earmark.domain.declines import WINDOW_SECONDS
+from earmark.domain.payment import KEY_SECONDS_MIN
 from earmark.errors import Outage
 from earmark.workers.standing import RoundFailed, described
 
@@ -73,6 +76,8 @@ class Janitor:
             "keys": lambda: self._forget_keys(from_start=from_start),
             "beats": self._clear_beats,
             "deliveries": self._prune_deliveries,
+            "payment_keys": self._forget_payment_keys,
+            "payers": self._forget_payers,
         }
         cleared: dict[str, int] = {}
         more = False
@@ -98,6 +103,15 @@ class Janitor:
         before = self._clock.now() - timedelta(seconds=self._keys_seconds)
         forgot = await self._store.webhooks.forget(before=before, limit=self._batch_size_max)
         return done.cleared + forgot, done.more or forgot == self._batch_size_max
+
+    async def _forget_payment_keys(self) -> tuple[int, bool]:
+        seconds = max(self._keys_seconds, KEY_SECONDS_MIN)
+        gone = await self._store.upkeep.forget_payment_keys(seconds=seconds, limit=self._batch_size_max)
+        return gone, gone == self._batch_size_max
+
+    async def _forget_payers(self) -> tuple[int, bool]:
+        gone = await self._store.upkeep.forget_payers(seconds=WINDOW_SECONDS, limit=self._batch_size_max)
+        return gone, gone == self._batch_size_max
 
     async def _clear_beats(self) -> tuple[int, bool]:
         cleared = await self._store.beats.clear(seconds=BEATS_SECONDS, limit=self._batch_size_max)

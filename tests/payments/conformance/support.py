@@ -42,6 +42,8 @@ class Group(StrEnum):
     REFUND_REFUSAL = "refund refusal"
     """A refund may fail for good, or take its time."""
     CALLBACKS = "callbacks"
+    ELSEWHERE = "elsewhere"
+    """Somebody may give money back at its own page, without us."""
 
 
 class Situation(StrEnum):
@@ -55,6 +57,8 @@ class Situation(StrEnum):
     CAPTURE_REFUSED = "capture refused"
     REFUND_REFUSED = "refund refused"
     REFUND_PENDING = "refund pending"
+    UNKNOWN = "unknown"
+    """No method that the gateway knows."""
 
 
 class Totals(msgspec.Struct, frozen=True, kw_only=True):
@@ -91,6 +95,10 @@ class World(Protocol):
 
     async def decide(self, gateway_id: str, *, succeed: bool) -> None:
         """Whoever took their time has made up their mind, about a payment or a refund."""
+        ...
+
+    async def give_back(self, gateway_id: str, amount: int) -> None:
+        """Somebody gives money back at the gateway's own page."""
         ...
 
     async def moved(self, payment_id: UUID) -> Totals:

@@ -167,3 +167,55 @@ async def test_a_refund_that_takes_its_time_is_followed_to_its_end(world: World,
     assert status is not None
     assert status.standing is end
     assert (await world.moved(order.payment_id)).refunded == (PRICE if succeed else 0)
+
+
+@supporting(Group.ELSEWHERE)
+async def test_refunds_that_were_made_without_us_are_listed_beside_ours(world: World) -> None:
+    """Told apart by our id, each with its amount; found with and without the gateway's id of the payment."""
+    order = await captured(world)
+    ours = refund_of(order, 700)
+    made = await world.gateway.refund(ours)
+    assert order.gateway_id
+    await world.give_back(order.gateway_id, 1000)
+    for asked in (order, unlearnt(order)):
+        found = await world.gateway.list_refunds(asked)
+        assert [(one.refund_id, one.amount, one.standing) for one in found] == [
+            (None, 1000, RefundStanding.DONE),
+            (ours.refund_id, 700, RefundStanding.DONE),
+        ]
+        assert found[1].gateway_id == made.gateway_id != found[0].gateway_id
+    assert (await world.gateway.status(order)).refunded == 1700
+    assert await world.gateway.refund_status(refund_of(order, 1000)) is None, "it is none of ours"
+
+
+@supporting(Group.ELSEWHERE)
+async def test_a_refund_of_ours_that_finds_too_little_left_is_refused(world: World) -> None:
+    """Somebody was quicker: the report says no, however often it is asked for, and nothing more goes back."""
+    order = await captured(world)
+    assert order.gateway_id
+    await world.give_back(order.gateway_id, PRICE - 1)
+    refund = refund_of(order, 2)
+    reports = [await world.gateway.refund(refund) for _ in range(2)]
+    assert {report.standing for report in reports} == {RefundStanding.REFUSED}
+    assert (await world.moved(order.payment_id)).refunded == PRICE - 1
+
+
+@supporting(Group.ELSEWHERE)
+async def test_a_callback_about_such_a_refund_leads_to_its_payment(world: World) -> None:
+    """By an id of ours that it carries, or by the gateway's word whose it is."""
+    order = await captured(world)
+    assert order.gateway_id
+    before = len(await world.letters())
+    await world.give_back(order.gateway_id, 1000)
+    told = [world.gateway.read_callback(one.headers, one.body) for one in (await world.letters())[before:]]
+    assert {one.kind for one in told} == {"refund.created", "charge.refunded", "refund.updated"}
+    for callback in told:
+        assert callback.refund == callback.kind.startswith("refund.")
+        assert callback.gateway_id == order.gateway_id
+        assert (callback.payment_id or await world.gateway.whose(order.gateway_id)) == order.payment_id
+
+
+async def test_what_was_never_refunded_has_no_refunds(world: World) -> None:
+    """Nor has a payment that the gateway does not know."""
+    assert list(await world.gateway.list_refunds(await captured(world))) == []
+    assert list(await world.gateway.list_refunds(order_in(world))) == []

@@ -8,6 +8,7 @@ import pytest
 from tests.payments.conftest import supporting
 
 from earmark.domain.payment import Standing
+from earmark.engine.gateway import GatewayDenied, GatewayInvalid
 
 from .support import PRICE, Group, Situation, Totals, authorised, order_in, refund_of, unlearnt
 
@@ -151,3 +152,22 @@ async def test_a_capture_that_is_refused_for_good_is_a_decline(world: World) -> 
     assert (await world.gateway.capture(order)).standing in GIVEN_UP
     assert (await world.gateway.status(order)).standing in GIVEN_UP
     assert await world.moved(order.payment_id) == Totals(authorised=PRICE, voided=PRICE)
+
+
+@supporting(Group.CARDS)
+async def test_a_method_that_is_not_known_is_a_wrong_request_and_no_decline(world: World) -> None:
+    """It names the field, says why, and nothing was begun; the control is a card that is declined."""
+    order = order_in(world, Situation.UNKNOWN)
+    with pytest.raises(GatewayInvalid) as refused:
+        await world.gateway.authorise(order)
+    assert (refused.value.field, refused.value.code) == ("method", "resource_missing")
+    assert "pm_card_nonsense" in str(refused.value)
+    assert (await world.gateway.status(order)).standing is Standing.ABSENT
+    assert (await world.gateway.authorise(order_in(world, Situation.DECLINED))).standing is Standing.DECLINED
+
+
+@supporting(Group.CARDS)
+async def test_what_the_shop_asks_for_and_cannot_be_paid_is_denied(world: World) -> None:
+    """No buyer can mend an amount: that is the shop's own fault."""
+    with pytest.raises(GatewayDenied):
+        await world.gateway.authorise(order_in(world, amount=10**15))

@@ -52,6 +52,7 @@ METHODS = {
     Situation.CAPTURE_REFUSED: Method.CAPTURE_FAIL,
     Situation.REFUND_REFUSED: Method.REFUND_FAIL,
     Situation.REFUND_PENDING: Method.REFUND_PENDING,
+    Situation.UNKNOWN: "pm_card_nonsense",
 }
 
 
@@ -84,6 +85,10 @@ class SandboxWorld:
     async def decide(self, gateway_id: str, *, succeed: bool) -> None:
         """The bank has decided."""
         self._do(lambda sandbox: sandbox.bank.decide(gateway_id, succeed=succeed))
+
+    async def give_back(self, gateway_id: str, amount: int) -> None:
+        """As on a dashboard: without any id of ours."""
+        self._do(lambda sandbox: sandbox.bank.refund(gateway_id, amount=amount))
 
     async def moved(self, payment_id: UUID) -> Totals:
         """By the bank's ledger."""
@@ -187,6 +192,10 @@ class BalanceWorld:
     async def decide(self, gateway_id: str, *, succeed: bool) -> None:
         """It decides at once."""
         raise AssertionError(f"{gateway_id} is decided ({succeed})")
+
+    async def give_back(self, gateway_id: str, amount: int) -> None:
+        """It has no page."""
+        raise AssertionError(f"nobody gives {amount} of {gateway_id} back")
 
     async def moved(self, payment_id: UUID) -> Totals:
         """By the entries of the accounts."""

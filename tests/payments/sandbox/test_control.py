@@ -57,6 +57,7 @@ def test_errors_can_be_made_sticky(running: RunningSandbox) -> None:
         ("act", {"id": "pi_none"}),
         ("decide", {}),
         ("return", {"id": "re_none"}),
+        ("refund", {"id": "pi_none"}),
         ("callbacks/lose", {}),
         ("callbacks/redeliver", {"event_id": "evt_none"}),
         ("callbacks/deliver", None),
@@ -244,3 +245,12 @@ def test_an_address_that_cannot_be_called_is_refused(url: str) -> None:
     check_callback_url("https://shop.example/callback")
     with pytest.raises(SetupError):
         check_callback_url(url)
+
+
+def test_the_staff_of_the_shop_can_give_money_back(running: RunningSandbox, client: stripe.StripeClient) -> None:
+    """As on a dashboard: all that is left or a part, and the refund carries nothing of Earmark's."""
+    intent = create(client, capture_method="automatic")
+    made = ask(running, "POST", "refund", {"id": intent.id, "amount": 1000}).json()
+    assert (made["amount"], made["metadata"], made["status"]) == (1000, {}, "succeeded")
+    assert ask(running, "POST", "refund", {"id": intent.id}).json()["amount"] == PRICE - 1000
+    assert ask(running, "POST", "refund", {"id": intent.id}).json()["error"]["code"] == "charge_already_refunded"

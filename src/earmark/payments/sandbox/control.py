@@ -50,6 +50,13 @@ class Returned(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     id: str
 
 
+class GivenBack(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Of which intent, and how much; all that is left if nothing is said."""
+
+    id: str
+    amount: int | None = None
+
+
 class Switch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """On or off."""
 
@@ -69,6 +76,7 @@ def routes(sandbox: Sandbox) -> list[Route]:
         ("/sandbox/clock", "POST", desk.advance),
         ("/sandbox/act", "POST", desk.act),
         ("/sandbox/decide", "POST", desk.decide),
+        ("/sandbox/refund", "POST", desk.give_back),
         ("/sandbox/return", "POST", desk.return_refund),
         ("/sandbox/land", "POST", desk.land),
         ("/sandbox/callbacks", "GET", desk.callbacks),
@@ -134,6 +142,11 @@ class Controls:
         verdict = await _read(request, Verdict)
         decided = self.sandbox.bank.decide(verdict.id, succeed=verdict.succeed)
         return self._worded(decided) if isinstance(decided, Intent) else words.refund(decided)
+
+    async def give_back(self, request: Request) -> object:
+        """Be the shop's own staff on the dashboard: a refund that carries no id of Earmark's."""
+        asked = await _read(request, GivenBack)
+        return words.refund(self.sandbox.bank.refund(asked.id, amount=asked.amount))
 
     async def return_refund(self, request: Request) -> object:
         """Let a refund that had arrived come back."""

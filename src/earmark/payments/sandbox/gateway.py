@@ -17,11 +17,14 @@ from earmark.domain.payment import Standing
 from earmark.engine.gateway import (
     Callback,
     CallbackRefused,
+    GatewayDenied,
+    GatewayInvalid,
     GatewayRefused,
     GatewaySilent,
     Order,
     Record,
     RefundOrder,
+    RefundRecord,
     RefundReport,
     RefundStanding,
     Report,
@@ -65,6 +68,10 @@ FORGOTTEN = Problem(
 GONE_AFTER = timedelta(days=1)
 """From when on the bank of another process is taken to be gone: the reconciler of one that runs has long been there."""
 UNKNOWN = frozenset({Kind.BROKEN, Kind.BUSY, Kind.IN_PROGRESS})
+FIELDS = {"payment_method": "method", "return_url": "return_url"}
+"""What of a call is what a request to pay says, and under which name."""
+OF_THE_SHOP = frozenset({"amount", "currency"})
+"""What of a call follows from what the shop sells."""
 STANDINGS = {
     Status.REQUIRES_CONFIRMATION: Standing.PROCESSING,
     Status.REQUIRES_ACTION: Standing.REQUIRES_ACTION,
@@ -110,7 +117,7 @@ class SandboxGateway:
             intent = await self._change("authorise", lambda fate: self.bank.authorise(**asked, fate=fate), key, asked)
         except Refused as refused:
             if refused.kind is not Kind.CARD or refused.intent is None:
-                raise GatewayRefused(refused.problem.code, refused.problem.message) from refused
+                raise _refusal(refused) from refused
             intent = refused.intent
         # A key repeats the first answer; what is true now is in the books.
         return self._report(self.bank.intent(intent.id))
@@ -166,6 +173,25 @@ class SandboxGateway:
         found = await self._read("refund_status", look)
         return _refund_report(found) if found else None
 
+    async def list_refunds(self, order: Order) -> list[RefundRecord]:
+        """From the bank's books, the newest first; of a payment that is lost with its process, none are known."""
+        if self._lost(order):
+            return []
+
+        def look() -> list[Refund]:
+            intent = self._find(order)
+            return self.bank.refunds(intent.id) if intent else []
+
+        return [
+            RefundRecord(
+                refund_id=_uuid(one.metadata.get(REFUND_ID)),
+                gateway_id=one.id,
+                amount=one.amount,
+                standing=REFUND_STANDINGS[one.status],
+            )
+            for one in await self._read("refund_status", look)
+        ]
+
     async def whose(self, gateway_id: str) -> UUID | None:
         """As its metadata says."""
         return _uuid(await self._read("status", lambda: self._payment_id(gateway_id)))
@@ -191,6 +217,7 @@ class SandboxGateway:
                 amount=about["amount"] if whole else None,
                 currency=about["currency"].upper() if about["object"] != WARNING else None,
                 disputed=about["object"] == "dispute",
+                refund=about["object"] == "refund",
             )
         except (msgspec.DecodeError, KeyError, TypeError, AttributeError) as unread:
             raise CallbackRefused("It is no event.") from unread
@@ -329,6 +356,14 @@ def _code(intent: Intent) -> str | None:
 def _refund_report(refund: Refund) -> RefundReport:
     standing = REFUND_STANDINGS[refund.status]
     return RefundReport(standing=standing, gateway_id=refund.id, code=refund.failure)
+
+
+def _refusal(refused: Refused) -> GatewayRefused:
+    """A call that the bank could not read: by the buyer's request, by what the shop sells, or by another fault."""
+    told = (refused.problem.code, refused.problem.message)
+    if field := FIELDS.get(refused.param or ""):
+        return GatewayInvalid(*told, field=field)
+    return GatewayDenied(*told) if refused.param in OF_THE_SHOP else GatewayRefused(*told)
 
 
 def _metadata(order: Order) -> dict[str, str]:

@@ -56,7 +56,19 @@ def updated(p: Payment) -> list[object]:
     """For `update_payment`."""
     action = None if p.action is None else rows.to_json(p.action)
     money = [p.captured, p.refunding, p.refunded]
-    return [p.id, p.state.value, p.gateway_id, *money, p.code, p.message, action, p.due_at, p.tries, p.version]
+    return [
+        p.id,
+        p.state.value,
+        p.gateway_id,
+        *money,
+        p.code,
+        p.message,
+        action,
+        p.due_at,
+        p.tries,
+        p.version,
+        p.refunded_elsewhere,
+    ]
 
 
 def written(r: Refund) -> list[object]:
@@ -81,6 +93,7 @@ _COLUMNS = [
     "captured",
     "refunding",
     "refunded",
+    "refunded_elsewhere",
     "code",
     "message",
     "action",

@@ -184,7 +184,7 @@ class PostgresTransaction(MoneySteps):
             known = [*one.key, one.request_hash, one.payment_id, one.opened_at]
             await self._write("write_payment_key", known, expect=1)
         for payer in c.payers:
-            await self._write("write_payer", [*payer.ref, rows.to_json(payer.tries)], expect=1)
+            await self._write("write_payer", [*payer.ref, rows.to_json(payer.tries), payer.tried_at], expect=1)
         await self._write_counts(c)
         if c.opened:
             await self._write("insert_bookings", rows.opened_columns(c.opened), expect=len(c.opened))

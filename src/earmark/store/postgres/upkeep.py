@@ -98,6 +98,25 @@ class PostgresUpkeep:
         forgetting: Forgetting = await self._transact(work, within=SECONDS_MAX)
         return forgetting
 
+    async def forget_payment_keys(self, *, seconds: float, limit: int) -> int:
+        """By their age."""
+        return await self._forget("forget_payment_keys", seconds=seconds, limit=limit)
+
+    async def forget_payers(self, *, seconds: float, limit: int) -> int:
+        """By their last try."""
+        return await self._forget("forget_payers", seconds=seconds, limit=limit)
+
+    async def _forget(self, name: str, *, seconds: float, limit: int) -> int:
+        async def work(transaction: Any) -> int:
+            opening = await transaction.begin([])
+            connection = transaction._connection  # noqa: SLF001 (the store's own transaction)
+            gone = await connection.fetch(self._sql[name], opening.now - timedelta(seconds=seconds), limit)
+            transaction.wrote = bool(gone)
+            return len(gone)
+
+        forgot: int = await self._transact(work, within=SECONDS_MAX)
+        return forgot
+
     async def backlog(self) -> Backlog:
         """By the indexes of the sweeper and the relay."""
         now = (await self._read("begin", self._clock.offset))[0][0]

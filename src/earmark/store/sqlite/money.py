@@ -63,20 +63,31 @@ def key_columns(k: PaymentKey) -> tuple[object, ...]:
 
 def payer_columns(p: Payer) -> tuple[object, ...]:
     """For `write_payer`."""
-    return (*p.ref, rows.to_json(p.tries))
+    return (*p.ref, rows.to_json(p.tries), rows.to_moment(p.tried_at))
 
 
 def inserted(p: Payment) -> tuple[object, ...]:
     """For `insert_payment`, in the order of the table."""
     whose = (str(p.id), str(p.booking_id), p.event_id, p.live, p.gateway, p.method)
     what = (p.amount, p.currency, p.automatic, rows.to_moment(p.created_at), p.state.value, p.gateway_id)
-    return (*whose, *what, *_money(p), *_told(p), p.return_url, rows.to_moment_or_none(p.due_at), p.tries, p.version)
+    money = (*_money(p), p.refunded_elsewhere)
+    return (*whose, *what, *money, *_told(p), p.return_url, rows.to_moment_or_none(p.due_at), p.tries, p.version)
 
 
 def updated(p: Payment) -> tuple[object, ...]:
     """For `update_payment`."""
     due = rows.to_moment_or_none(p.due_at)
-    return (str(p.id), p.state.value, p.gateway_id, *_money(p), *_told(p), due, p.tries, p.version)
+    return (
+        str(p.id),
+        p.state.value,
+        p.gateway_id,
+        *_money(p),
+        *_told(p),
+        due,
+        p.tries,
+        p.version,
+        p.refunded_elsewhere,
+    )
 
 
 def written(r: Refund) -> tuple[object, ...]:

@@ -106,6 +106,16 @@ class SqliteUpkeep(_Part):
         forgetting: Forgetting = await self._transact(work, within=SECONDS_MAX)
         return forgetting
 
+    async def forget_payment_keys(self, *, seconds: float, limit: int) -> int:
+        """By their age."""
+        before = rows.to_moment(self._clock.now() - timedelta(seconds=seconds))
+        return await self._write(("forget_payment_keys", (before, limit)))
+
+    async def forget_payers(self, *, seconds: float, limit: int) -> int:
+        """By their last try."""
+        before = rows.to_moment(self._clock.now() - timedelta(seconds=seconds))
+        return await self._write(("forget_payers", (before, limit)))
+
     async def backlog(self) -> Backlog:
         """By the indexes of the sweeper and the relay."""
         now = self._clock.now()

@@ -109,3 +109,22 @@ UPDATE buyer_totals t SET units = c.units
           FROM bookings b WHERE b.buyer = $2 AND b.event_id = $1 AND b.state IN ('held', 'paying', 'confirmed')) AS c
  WHERE t.event_id = $1 AND t.buyer = $2 AND t.units <> c.units
 RETURNING t.buyer;
+
+-- name: forget_payment_keys
+-- Which requests opened payments, the oldest first; not where the payment is not decided yet. A decided one stays decided, so
+-- this may be judged beside the lock.
+DELETE FROM payment_keys k
+ USING (SELECT caller, key FROM payment_keys o
+         WHERE opened_at <= $1
+           AND NOT EXISTS (SELECT 1 FROM payments p
+                            WHERE p.id = o.payment_id AND p.state IN ('pending', 'requires_action', 'unknown'))
+         ORDER BY opened_at LIMIT $2 FOR UPDATE SKIP LOCKED) AS old
+ WHERE k.caller = old.caller AND k.key = old.key AND k.opened_at <= $1
+RETURNING k.key;
+
+-- name: forget_payers
+-- Who has not tried to pay since, the longest ago first. Who tries at this moment is passed over.
+DELETE FROM payers p
+ USING (SELECT live, buyer FROM payers WHERE tried_at <= $1 ORDER BY tried_at LIMIT $2 FOR UPDATE SKIP LOCKED) AS old
+ WHERE p.live = old.live AND p.buyer = old.buyer AND p.tried_at <= $1
+RETURNING p.buyer;

@@ -116,7 +116,8 @@ SELECT format('payment %s and booking %s do not agree', p.id, p.booking_id) AS r
 -- name: payment_amounts_in_order
 -- P3: a payment takes no more than was asked, and gives back no more than it took
 SELECT format('payment %s: amount %s, captured %s, refunding %s, refunded %s', id, amount, captured, refunding, refunded) AS row
-  FROM payments WHERE NOT (0 <= refunded AND refunded <= refunding AND refunding <= captured AND captured <= amount) LIMIT $1;
+  FROM payments WHERE NOT (0 <= refunded AND refunded <= refunding AND refunding <= captured AND captured <= amount
+                           AND 0 <= refunded_elsewhere AND refunded + refunded_elsewhere <= captured) LIMIT $1;
 
 -- name: captured_is_what_was_asked
 -- P3: a payment that is captured took all that was asked, or somebody was told
@@ -178,7 +179,7 @@ SELECT format('payment %s: refunding %s and refunded %s, but its refunds say %s 
 -- P3: a booking is paid for once: at most one of its payments has money that is not going back
 SELECT format('booking %s: payments %s', booking_id, string_agg(id::text, ', ' ORDER BY id)) AS row
   FROM payments
- WHERE (captured > refunding AND (state, code) IS DISTINCT FROM ('settled', 'refunded_by_hand')) OR state = 'authorised'
+ WHERE (captured > refunding + refunded_elsewhere AND (state, code) IS DISTINCT FROM ('settled', 'refunded_by_hand')) OR state = 'authorised'
  GROUP BY booking_id HAVING count(*) > 1 LIMIT $1;
 
 -- name: payment_with_work_is_due

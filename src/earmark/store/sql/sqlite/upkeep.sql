@@ -100,3 +100,18 @@ UPDATE buyer_totals SET units = (
            + coalesce((SELECT sum(json_extract(line.value, '$.units')) FROM json_each(b.lines, '$.pools') AS line), 0)), 0)
       FROM bookings b WHERE b.buyer = ?2 AND b.event_id = ?1 AND b.state IN ('held', 'paying', 'confirmed'))
  WHERE event_id = ?1 AND buyer = ?2;
+
+-- name: forget_payment_keys
+-- Which requests opened payments, the oldest first; not where the payment is not decided yet.
+DELETE FROM payment_keys
+ WHERE (caller, key) IN (
+    SELECT o.caller, o.key FROM payment_keys o
+     WHERE o.opened_at <= ?1
+       AND NOT EXISTS (SELECT 1 FROM payments p
+                        WHERE p.id = o.payment_id AND p.state IN ('pending', 'requires_action', 'unknown'))
+     ORDER BY o.opened_at LIMIT ?2);
+
+-- name: forget_payers
+-- Who has not tried to pay since, the longest ago first.
+DELETE FROM payers
+ WHERE (live, buyer) IN (SELECT live, buyer FROM payers WHERE tried_at <= ?1 ORDER BY tried_at LIMIT ?2);

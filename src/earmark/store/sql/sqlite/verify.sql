@@ -122,7 +122,8 @@ SELECT printf('payment %s and booking %s do not agree', p.id, p.booking_id) AS r
 -- name: payment_amounts_in_order
 -- P3: a payment takes no more than was asked, and gives back no more than it took
 SELECT printf('payment %s: amount %d, captured %d, refunding %d, refunded %d', id, amount, captured, refunding, refunded) AS row
-  FROM payments WHERE NOT (0 <= refunded AND refunded <= refunding AND refunding <= captured AND captured <= amount) LIMIT ?1;
+  FROM payments WHERE NOT (0 <= refunded AND refunded <= refunding AND refunding <= captured AND captured <= amount
+                           AND 0 <= refunded_elsewhere AND refunded + refunded_elsewhere <= captured) LIMIT ?1;
 
 -- name: captured_is_what_was_asked
 -- P3: a payment that is captured took all that was asked, or somebody was told
@@ -185,7 +186,7 @@ SELECT printf('payment %s: refunding %d and refunded %d, but its refunds say %d 
 -- P3: a booking is paid for once: at most one of its payments has money that is not going back
 SELECT printf('booking %s: payments %s', booking_id, group_concat(id, ', ')) AS row
   FROM (SELECT booking_id, id FROM payments
-         WHERE (captured > refunding AND (state, code) IS NOT ('settled', 'refunded_by_hand')) OR state = 'authorised'
+         WHERE (captured > refunding + refunded_elsewhere AND (state, code) IS NOT ('settled', 'refunded_by_hand')) OR state = 'authorised'
          ORDER BY id) AS kept
  GROUP BY booking_id HAVING count(*) > 1 LIMIT ?1;
 

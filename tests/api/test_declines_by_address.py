@@ -1,0 +1,84 @@
+"""Declines by the buyers' address: counted where an operator has said which proxies stand in front."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import httpx2
+import msgspec
+import pytest
+
+from earmark.api.app import create_app
+from earmark.api.identity import Identity
+from earmark.domain.policy import Policy
+
+if TYPE_CHECKING:
+    from earmark.api.door import House
+
+KEY = "ek_test_0123456789abcdef"
+
+
+@pytest.fixture
+def bounded(house: House) -> House:
+    """A server whose operator has said that one proxy stands in front."""
+    house.engine.policy = Policy(declines_per_buyer_max=None, declines_per_hold_max=None, declines_per_address_max=2)
+    return msgspec.structs.replace(house, guests=True, trust_proxy=1, counts_addresses=True)
+
+
+async def declined(house: House, seat: str, event: str, *, address: str, as_key: str | None = None) -> httpx2.Response:
+    """One more guest, or the shop's own server, pays with a card that is declined."""
+    transport = httpx2.ASGITransport(app=create_app(house))
+    headers = {"X-Forwarded-For": address} | ({"Authorization": f"Bearer {as_key}"} if as_key else {})
+    async with httpx2.AsyncClient(transport=transport, base_url="http://shop.example", headers=headers) as client:
+        if as_key is None:
+            assert (await client.post("/v1/guests")).status_code == 201
+        body: dict[str, Any] = {"event_id": event, "seats": [seat]} | ({"buyer": seat} if as_key else {})
+        held = (await client.post("/v1/bookings", json=body)).json()
+        return await client.post(
+            f"/v1/bookings/{held['id']}/pay",
+            json={"method": "pm_card_declined"},
+            headers={"Idempotency-Key": f"pay-{seat}"},
+        )
+
+
+async def codes(house: House, event: str, *addresses: str, **how: Any) -> list[int]:
+    """What each is answered in turn, every one with a hold of their own."""
+    seats = ("A1", "A2", "A3", "B1", "B2")
+    answers = [
+        await declined(house, seat, event, address=address, **how)
+        for seat, address in zip(seats, addresses, strict=False)
+    ]
+    return [answer.status_code for answer in answers]
+
+
+async def test_guests_at_one_address_are_bounded_together(bounded: House, event: str) -> None:
+    """409, with when to come again; another address is not concerned."""
+    assert await codes(bounded, event, "192.0.2.1", "192.0.2.1", "192.0.2.1", "192.0.2.2") == [402, 402, 409, 402]
+    last = await declined(bounded, "B2", event, address="192.0.2.1")
+    assert (last.status_code, last.json()["code"], last.json()["per"]) == (409, "too_many_declines", "address")
+    assert 0 < int(last.headers["Retry-After"]) <= 3600
+
+
+async def test_a_network_of_ipv6_counts_as_one(bounded: House, event: str) -> None:
+    """A household has more addresses than there are cards."""
+    same, other = ("2001:db8:1:2::1", "2001:db8:1:2::2", "2001:db8:1:2:ffff::3"), "2001:db8:1:3::1"
+    assert await codes(bounded, event, *same, other) == [402, 402, 409, 402]
+
+
+async def test_a_key_of_the_shop_is_not_bounded_by_its_address(bounded: House, event: str) -> None:
+    """All buyers of the shop come from its server."""
+    assert await codes(bounded, event, *["192.0.2.1"] * 4, as_key=KEY) == [402] * 4
+
+
+async def test_behind_a_proxy_that_nobody_named_no_address_is_counted(bounded: House, event: str) -> None:
+    """The control: all buyers would share the proxy's."""
+    unsaid = msgspec.structs.replace(bounded, trust_proxy=0, counts_addresses=False)
+    assert await codes(unsaid, event, *["192.0.2.1"] * 4) == [402] * 4
+
+
+def test_the_name_of_an_address_tells_no_address() -> None:
+    """It is the same for all servers of a shop, and another for the next shop."""
+    one, twin, other = (Identity(admin_key=key) for key in (KEY, KEY, KEY + "0"))
+    name = one.pseudonym("192.0.2.1")
+    assert (name, len(name)) == (twin.pseudonym("192.0.2.1"), 32)
+    assert name not in {one.pseudonym("192.0.2.2"), other.pseudonym("192.0.2.1")}
