@@ -41,7 +41,10 @@ HELD: dict[str, Any] = {
     "state": "held",
     "expires_at": _ENDS,
     "expires_in": 600.0,
-    "seats": [{"id": "A1", "price": 4500}, {"id": "A2", "price": 4500}],
+    "seats": [
+        {"id": "A1", "price": 4500, "row": "A", "number": 1, "section": "Stalls", "category": None},
+        {"id": "A2", "price": 4500, "row": "A", "number": 2, "section": "Stalls", "category": None},
+    ],
     "pools": [{"id": "GA", "units": 1, "price": 2500}],
     "total": {"amount": 11500, "currency": "EUR"},
     "created_at": _MADE,

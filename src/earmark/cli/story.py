@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from earmark.cli.seat_names import seat_name
 from earmark.domain.booking import Booking
 from earmark.domain.currency import spelled
 from earmark.domain.journal import Entry
@@ -56,7 +57,9 @@ def _state(booking: Booking, now: datetime) -> str:
 
 
 def _wanted(booking: Booking) -> str:
-    return _lines([seat.id for seat in booking.lines.seats], {pool.id: pool.units for pool in booking.lines.pools})
+    return _lines(
+        [seat_name(seat) for seat in booking.lines.seats], {pool.id: pool.units for pool in booking.lines.pools}
+    )
 
 
 def _lines(seats: Sequence[str], pools: dict[str, int]) -> str:

@@ -41,10 +41,17 @@ class Event(Struct, frozen=True, kw_only=True):
 
 
 class SeatLine(Struct, frozen=True, kw_only=True):
-    """One seat in a booking."""
+    """One seat in a booking, with the names that the event's plan gives it.
+
+    They are missing from answers that an older release gave and that are given again, and null in bookings it made.
+    """
 
     id: str
     price: int
+    row: str | None = None
+    number: int | None = None
+    section: str | None = None
+    category: str | None = None
 
 
 class PoolLine(Struct, frozen=True, kw_only=True):

@@ -17,7 +17,7 @@ from earmark.words import values
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from earmark.domain.booking import Booking
+    from earmark.domain.booking import Booking, SeatLine
     from earmark.domain.event import Event
     from earmark.domain.ids import Buyer
     from earmark.domain.journal import Entry
@@ -50,7 +50,7 @@ def booking_value(booking: Booking, now: datetime) -> values.Booking:
         state=state,
         expires_at=booking.expires_at,
         expires_in=round(left, 3) if state is State.HELD else None,
-        seats=tuple([values.SeatLine(id=line.id, price=line.price) for line in booking.lines.seats]),
+        seats=tuple([_seat_line(line) for line in booking.lines.seats]),
         pools=tuple([values.PoolLine(id=line.id, units=line.units, price=line.price) for line in booking.lines.pools]),
         total=Money(amount=booking.total, currency=booking.currency),
         created_at=booking.created_at,
@@ -59,6 +59,17 @@ def booking_value(booking: Booking, now: datetime) -> values.Booking:
         payment_id=booking.payment_id,
         payment_method=booking.payment_method,
         version=booking.version,
+    )
+
+
+def _seat_line(line: SeatLine) -> values.SeatLine:
+    return values.SeatLine(
+        id=line.id,
+        price=line.price,
+        row=line.row,
+        number=line.number,
+        section=line.section,
+        category=line.category,
     )
 
 
