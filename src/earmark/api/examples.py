@@ -76,6 +76,18 @@ PAYMENT: dict[str, Any] = {
     "message": None,
     "action": None,
     "created_at": _SOLD,
+    "gateway_id": "pi_3QxY2zEarmark",
+    "processed_at": _SOLD,
+}
+REFUND: dict[str, Any] = {
+    "id": "01997b1c-6f2a-7c3e-9d41-2f6d0c9a7b15",
+    "amount": 4500,
+    "state": "done",
+    "reason": "one stays home",
+    "code": None,
+    "created_at": _ENDS,
+    "gateway_id": "re_3QxY2zEarmark",
+    "processed_at": _ENDS,
 }
 PAID = SOLD | {"payment_id": _PAYMENT_ID, "payment_method": "pm_card_visa", "version": 4, "payment": PAYMENT}
 SEAT: dict[str, Any] = {
@@ -263,7 +275,11 @@ ANSWERS: dict[str, Any] = {
     | {"money": {"refund": 11500, "fee": 0, "reason": "within_window"}},
     "recall": {"key": "basket-7", "state": "done", "status": 201, "booking_id": _BOOKING_ID, "answer": HELD},
     "pay": PAID,
-    "list_payments": {"payments": [PAYMENT]},
+    "list_payments": {
+        "payments": [
+            PAYMENT | {"state": "partially_refunded", "refunding": 4500, "refunded": 4500, "refunds": [REFUND]}
+        ]
+    },
     "refund": PAID | {"version": 5, "payment": PAYMENT | {"state": "partially_refunded", "refunding": 4500}},
     "callback": {"received": True},
     "welcome": {"buyer": "guest_5f2b1c0d9e8a7b6c5d4e3f2a", "expires_at": "2030-01-02T00:00:00Z"},

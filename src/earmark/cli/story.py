@@ -122,6 +122,8 @@ def _paid(payment: Payment) -> str:
     said += f": {payment.state.value}, {spelled(payment.amount, payment.currency)}"
     if payment.captured:
         said += f", {spelled(payment.captured, payment.currency)} taken"
+    if payment.processed_at:
+        said += f", processed {moment(payment.processed_at)}"
     if payment.code:
         said += f", {payment.code}"
     return said
@@ -130,6 +132,8 @@ def _paid(payment: Payment) -> str:
 def _went_back(refund: Refund, currency: str) -> str:
     word = {RefundState.PENDING: "is on its way", RefundState.DONE: "went back", RefundState.REFUSED: "was REFUSED"}
     said = f"{spelled(refund.amount, currency)} {word[refund.state]}"
+    if refund.processed_at:
+        said += f", processed {moment(refund.processed_at)}"
     return said + "".join(f", {fact}" for fact in (refund.gateway_id, refund.reason, refund.code) if fact)
 
 

@@ -229,6 +229,8 @@ class _Hearing:
         after = law.heard(before, report.standing, wanted=wanted, captured=report.captured)
         news = after is not before
         after = _known(after, report)
+        if news and report.standing in law.DECISIONS:
+            after = msgspec.structs.replace(after, processed_at=now)
         if news and booking.state is State.EXPIRED and after.state is PaymentState.CAPTURED:
             moved = await self._reclaim(after, policy=policy, dry=dry)
             if isinstance(moved, Moved):

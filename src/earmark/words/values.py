@@ -13,7 +13,7 @@ from msgspec import Meta, Struct
 from earmark.domain.event import OnDecline
 from earmark.domain.machine import State
 from earmark.domain.money import Money
-from earmark.domain.payment import PaymentState
+from earmark.domain.payment import PaymentState, RefundState
 from earmark.domain.refunds import Reason
 from earmark.domain.seat import SeatState
 
@@ -98,6 +98,29 @@ class Payment(Struct, frozen=True, kw_only=True):
     message: str | None
     action: dict[str, str] | None
     created_at: Moment
+    gateway_id: str | None = None
+    """What the gateway calls it, once that has answered."""
+    processed_at: Moment | None = None
+    """When the gateway's last decision was recorded; null while it has not decided."""
+
+
+class Refund(Struct, frozen=True, kw_only=True):
+    """Money on its way back, or that went back."""
+
+    id: str
+    amount: int
+    state: RefundState
+    reason: str | None
+    code: str | None
+    created_at: Moment
+    gateway_id: str | None
+    processed_at: Moment | None
+
+
+class ListedPayment(Payment, frozen=True, kw_only=True):
+    """A payment with what goes back of it, oldest first."""
+
+    refunds: tuple[Refund, ...] = ()
 
 
 class Paid(Booking, frozen=True, kw_only=True):
@@ -184,9 +207,9 @@ class History(Struct, frozen=True, kw_only=True):
 
 
 class Payments(Struct, frozen=True, kw_only=True):
-    """All payments of a booking, oldest first."""
+    """All payments of a booking, oldest first, each with its refunds."""
 
-    payments: tuple[Payment, ...]
+    payments: tuple[ListedPayment, ...]
 
 
 class EventsPage(Struct, frozen=True, kw_only=True):

@@ -15,13 +15,14 @@ from earmark.errors import BookingExpired, BookingResolved, PaymentDeclined
 from earmark.words import values
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from datetime import datetime
 
     from earmark.domain.booking import Booking, SeatLine
     from earmark.domain.event import Event
     from earmark.domain.ids import Buyer
     from earmark.domain.journal import Entry
-    from earmark.domain.payment import Payment
+    from earmark.domain.payment import Payment, Refund
     from earmark.domain.pool import Pool
     from earmark.engine.asks import Paid, Undone
     from earmark.engine.ports import SeatMap, SeatOnMap
@@ -90,6 +91,27 @@ def payment_value(payment: Payment, *, notes: bool = True) -> values.Payment:
         message=payment.message if notes or not by_hand else None,
         action=dict(payment.action) if payment.action else None,
         created_at=payment.created_at,
+        gateway_id=payment.gateway_id,
+        processed_at=payment.processed_at,
+    )
+
+
+def listed_payment_value(payment: Payment, refunds: Sequence[Refund], *, notes: bool = True) -> values.ListedPayment:
+    """A payment with its refunds. Without `notes`, for a buyer: no reason that a person may have typed."""
+    back = tuple([_refund_value(refund, notes=notes) for refund in refunds])
+    return values.ListedPayment(**msgspec.structs.asdict(payment_value(payment, notes=notes)), refunds=back)
+
+
+def _refund_value(refund: Refund, *, notes: bool) -> values.Refund:
+    return values.Refund(
+        id=str(refund.id),
+        amount=refund.amount,
+        state=refund.state,
+        reason=refund.reason if notes else None,
+        code=refund.code,
+        created_at=refund.created_at,
+        gateway_id=refund.gateway_id,
+        processed_at=refund.processed_at,
     )
 
 
