@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 from earmark.version import __version__
 
 if TYPE_CHECKING:
+    from earmark.domain.changes import Change
     from earmark.domain.event import OnDecline
     from earmark.domain.machine import State
     from earmark.domain.money import Money
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Booking",
+    "Change",
     "Delta",
     "Earmark",
     "EarmarkError",
@@ -73,6 +75,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "Change": "domain.changes",
     "Earmark": "library",
     "EarmarkError": "errors",
     "Layout": "words.bodies",

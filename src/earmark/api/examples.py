@@ -112,6 +112,19 @@ ENTRY: dict[str, Any] = {
     "reason": None,
     "at": _MADE,
     "facts": {"buyer": "alice", "total": 11500},
+    "changes": {
+        "state": {"before": None, "after": "held"},
+        "buyer": {"before": None, "after": "alice"},
+        "total": {"before": None, "after": 11500},
+    },
+}
+EXTENDED: dict[str, Any] = ENTRY | {
+    "version": 2,
+    "verb": "extend",
+    "before": "held",
+    "at": _SOLD,
+    "facts": {"expires_at": "2030-01-01T18:12:00Z"},
+    "changes": {"expires_at": {"before": _ENDS, "after": "2030-01-01T18:12:00Z"}},
 }
 LOCK: dict[str, Any] = {
     "key": "order:{7}",
@@ -266,7 +279,7 @@ ANSWERS: dict[str, Any] = {
     "hold": HELD,
     "list_bookings": {"bookings": [HELD], "next_cursor": "q1Zd8kE1MDE5OTdiMWM"},
     "read_booking": HELD,
-    "show_history": {"entries": [ENTRY]},
+    "show_history": {"entries": [ENTRY, EXTENDED]},
     "extend": HELD | {"expires_at": "2030-01-01T18:12:00Z", "expires_in": 700.0, "version": 2},
     "confirm": SOLD,
     "release": HELD | {"state": "released", "expires_in": None, "ended_at": _SOLD, "version": 2},

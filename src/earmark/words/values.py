@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
+from earmark.domain.changes import Change
 from earmark.domain.event import OnDecline
 from earmark.domain.machine import State
 from earmark.domain.money import Money
@@ -198,6 +199,8 @@ class Entry(Struct, frozen=True, kw_only=True):
     reason: str | None
     at: Moment
     facts: dict[str, Any]
+    changes: dict[str, Change] | None = None
+    """Every field that changed, by name; null of entries that an older release wrote, which kept no old values."""
 
 
 class History(Struct, frozen=True, kw_only=True):

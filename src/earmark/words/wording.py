@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from earmark.domain.changes import changes_of, plain_facts
 from earmark.domain.machine import State
 from earmark.domain.money import Money
 from earmark.domain.payment import UNDECIDED, PaymentState
@@ -230,7 +231,8 @@ def entry_value(entry: Entry, *, notes: bool = True) -> values.Entry:
         actor=entry.actor,
         reason=entry.reason if notes or _is_own(entry) else None,
         at=entry.at,
-        facts=entry.facts,
+        facts=plain_facts(entry.facts),
+        changes=changes_of(entry),
     )
 
 
