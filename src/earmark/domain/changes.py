@@ -77,6 +77,9 @@ UNTOLD: dict[str, dict[str, str]] = {
 }
 """Fields that are told of in another way, or not at all, and why."""
 
+NEVER_OLD = frozenset({"buyer"})
+"""No verb changes who a buyer is. Where a name is taken out of a booking, it does not stay on as an old value."""
+
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):
     """One field, before and after; null where there was, or is, nothing."""
@@ -86,8 +89,8 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def was(before: Booking, after: Booking) -> dict[str, Any]:
-    """The old values of what is other by now, where there were any; a credential's stays out."""
-    untold = UNTOLD["booking"]
+    """The old values of what is other by now, where there were any; a credential stays out, and so does a name."""
+    untold = {*UNTOLD["booking"], *NEVER_OLD}
     old = ((name, getattr(before, name), getattr(after, name)) for name in BOOKING_FIELDS if name not in untold)
     return {name: value for name, value, now in old if value is not None and value is not now and value != now}
 
