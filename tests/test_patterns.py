@@ -20,6 +20,7 @@ from earmark.errors import InvalidRequest
 from earmark.locks import globs, keys
 from earmark.payments import stripe_calls
 from earmark.payments.sandbox import forms, http
+from earmark.store import erasure
 from earmark.words import asking, bodies
 
 if TYPE_CHECKING:
@@ -122,6 +123,8 @@ FOREIGN: dict[str, list[Work]] = {
     "words.bodies.Label": _meta(bodies._TEXT),
     "words.bodies.Reference": _meta(bodies._WHO),
     "words.bodies.return_url": _meta("^https?://"),
+    "store.erasure._OWN": _pattern(erasure._OWN, "match"),
+    "store.erasure._STANDS_ALONE": _pattern(erasure._STANDS_ALONE, "search"),
     "domain.allocation._LAST_NUMBER": _pattern(allocation._LAST_NUMBER, "match"),
     "domain.allocation._PARTS": _pattern(allocation._PARTS, "split"),
     "engine.beats._FAILURE": _pattern(beats._FAILURE, "match"),

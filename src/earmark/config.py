@@ -90,7 +90,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     stream_readers_per_key_max: Annotated[
         int,
         About("how many of them for one key; 0 is no limit but the process's own", least=0, most=1_000_000),
-    ] = 0
+    ] = 8_000
     stream_readers_per_buyer_max: Annotated[
         int,
         About(

@@ -15,6 +15,7 @@ SECRET_CHARACTERS_MIN = 8
 """How many different characters it has: of 32 hexadecimal digits by chance, less than one in ten million has fewer."""
 SECRET_PERIOD_MIN = 16
 """A secret that repeats a shorter piece is only as good as that piece."""
+_COMMAND = "export EARMARK_SECRET=$(openssl rand -hex 32)"
 
 
 def check(settings: Settings, *, locks_from: str) -> None:
@@ -23,6 +24,11 @@ def check(settings: Settings, *, locks_from: str) -> None:
         raise SetupError(problem=f"EARMARK_ADMIN_KEY is shorter than {KEY_LENGTH_MIN} characters: choose a longer one.")
     if settings.secret is not None:
         _check_secret(settings.secret)
+    elif settings.admin_key is not None and len(set(settings.admin_key)) < SECRET_CHARACTERS_MIN:
+        raise SetupError(
+            problem=f"EARMARK_ADMIN_KEY has fewer than {SECRET_CHARACTERS_MIN} different characters, and without "
+            f"EARMARK_SECRET it signs tokens, which could be forged. Choose another, or {_COMMAND}"
+        )
     if settings.locks_url is not None:
         _check_locks(settings.locks_url, locks_from)
 
@@ -37,8 +43,7 @@ def _check_secret(secret: str) -> None:
         why = "repeats one short piece"
     else:
         return
-    command = "export EARMARK_SECRET=$(openssl rand -hex 32)"
-    raise SetupError(problem=f"EARMARK_SECRET {why}, so tokens could be forged. Make one by chance: {command}")
+    raise SetupError(problem=f"EARMARK_SECRET {why}, so tokens could be forged. Make one by chance: {_COMMAND}")
 
 
 def _check_locks(url: str, source: str) -> None:

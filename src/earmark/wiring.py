@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from earmark.locks import Locks
     from earmark.publish.news import Feed
     from earmark.publish.redis import Listener
+    from earmark.store.erasure import Erasure
     from earmark.store.migrations import Migration
     from earmark.store.vitals import Vitals
 
@@ -265,6 +266,26 @@ async def migrate(
         return await sqlite.migrate(sqlite_path(database_url), dry_run=dry_run, without=without, **waiting)
     if scheme == "memory":
         return ()
+    raise SetupError(problem=_unknown(database_url))
+
+
+async def erase_buyer(
+    database_url: str, buyer: str, *, dry_run: bool = False, clock: Clock | None = None, pseudonym: str | None = None
+) -> Erasure:
+    """Replace a buyer's name by a pseudonym in every row; with `dry_run`, do the same and undo it."""
+    from earmark.store.erasure import new_pseudonym
+
+    asked: Any = {"pseudonym": pseudonym or new_pseudonym(), "dry_run": dry_run, "clock": clock or SystemClock()}
+    scheme = urlsplit(database_url).scheme
+    if scheme in POSTGRES:
+        _postgres()
+        from earmark.store.postgres import erasure
+
+        return await erasure.erase(database_url, buyer, **asked)
+    if scheme == "sqlite":
+        from earmark.store.sqlite import erasure as of_file
+
+        return await of_file.erase(sqlite_path(database_url), buyer, **asked)
     raise SetupError(problem=_unknown(database_url))
 
 

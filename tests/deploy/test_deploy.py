@@ -41,6 +41,7 @@ ASKED = {
     "VALKEY_PASSWORD": "hush2",
     "EARMARK_ADMIN_KEY": "k" * 20,
     "EARMARK_SECRET": "of-the-tests-0123456789abcdefghijk",
+    "EARMARK_TRUST_PROXY": "1",
     "EARMARK_STRIPE_KEY": "",
     "EARMARK_STRIPE_WEBHOOK_SECRET": "",
 }
@@ -148,6 +149,13 @@ def test_the_application_role_is_made_by_a_script_that_the_shell_understands() -
     assert subprocess.run(["/bin/sh", "-n", str(script)], check=False).returncode == 0
     statements = script.read_text(encoding="utf-8")
     assert "\\getenv password EARMARK_APP_PASSWORD\nCREATE ROLE earmark_app LOGIN PASSWORD :'password';" in statements
+
+
+def test_the_servers_believe_one_proxy_unless_told_otherwise() -> None:
+    """Only what is listed reaches a container, and behind a proxy that is not believed all callers are one."""
+    for service in ("server", "worker"):
+        assert SERVICES[service]["environment"]["EARMARK_TRUST_PROXY"] == "${EARMARK_TRUST_PROXY:-1}"
+        assert config.read(settings_of(SERVICES[service])).trust_proxy == 1
 
 
 def test_stripes_settings_reach_the_servers() -> None:

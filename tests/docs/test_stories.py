@@ -8,6 +8,7 @@ import shutil
 import sqlite3
 import subprocess
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 import pytest
@@ -39,6 +40,7 @@ STORIES = {
     "docs/howto/run-on-postgresql.md",
     "docs/howto/run-several-servers.md",
     "docs/howto/verify-a-database.md",
+    "docs/howto/erase-a-buyer.md",
     "docs/howto/deploy.md",
     "docs/howto/high-availability.md",  # told by tests/cli/test_doctor_failover.py, which has a standby
     "docs/howto/live-map.md",
@@ -161,6 +163,24 @@ def test_verifying_a_database(tmp_path: Path) -> None:
     done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=30, check=False)
     assert done.returncode == 1
     assert done.stdout.startswith(outputs(page, "text")[1]), done.stdout
+
+
+def test_erasing_a_buyer(tmp_path: Path) -> None:
+    """What would change, what did, and the refusal, each in the words of the page."""
+    asyncio.run(_sell_to_alice(f"sqlite:///{tmp_path / 'shop.sqlite3'}"))
+    assert tell(read("docs/howto/erase-a-buyer.md"), folder=tmp_path, instead={}) == 3
+
+
+async def _sell_to_alice(url: str) -> None:
+    """Something that is over, and for bob something that is not."""
+    now = datetime.now(UTC)
+    async with Earmark.open(url) as shop:
+        for event_id, days in (("over", -1), ("soon", 1)):
+            starts_at = now + timedelta(days=days)
+            await shop.create(event_id, name="A play", currency="EUR", starts_at=starts_at, pools={"GA": (9, 1200)})
+        sold = await shop.hold("over", buyer="alice", pools={"GA": 2}, key="first")
+        await shop.confirm(sold.id, payment_id="till-1")
+        await shop.hold("soon", buyer="bob", pools={"GA": 1})
 
 
 def test_asking_the_doctor_of_a_deployment(tmp_path: Path) -> None:
