@@ -91,3 +91,15 @@ def test_what_is_too_long_is_left_to_be_read(ids: Uuid7Ids) -> None:
     told = json.loads(body_of(long, kind="event.changed", sequence=1))
     assert (told["data"]["facts"], told["data"]["facts_left_out"]) == ({}, True)
     assert json.loads(ping_body(now=datetime.now(UTC)))["type"] == PING
+
+
+def test_a_message_has_before_and_after_of_every_field(ids: Uuid7Ids) -> None:
+    """As a history has them; without what a buyer pays with, and null of an entry that kept no old values."""
+    facts = {"expires_at": "later", "payment_method": "s3cret", "was": {"expires_at": "sooner"}}
+    move = {"verb": "extend", "before": "held", "after": "held", "booking_id": ids.booking_id()}
+    told = body_of(entry(ids, **move, facts=facts), kind="booking.extended", sequence=7)
+    assert json.loads(told)["data"]["changes"] == {"expires_at": {"before": "sooner", "after": "later"}}
+    assert b"s3cret" not in told
+    assert b'"was"' not in told
+    old = body_of(entry(ids, **move, facts={"expires_at": "later"}), kind="booking.extended", sequence=7)
+    assert json.loads(old)["data"]["changes"] is None
