@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from earmark.engine.keys import LIST_MAX
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from earmark.engine.keys import Keys
 
 PAUSE_SECONDS = 1.0
+PORTION = 50
+"""Callers who are told in one turn of the event loop."""
 PAGE = LIST_MAX
 KEYS_MAX = 10_000
 
@@ -44,18 +47,23 @@ class Roster:
         self._timer = timer
         self._deadline = deadline
         self._turn = asyncio.Lock()
-        self._next: asyncio.Task[Found] | None = None
-        """Not begun yet: a caller who comes now can still wait for it."""
-        self._readings: set[asyncio.Task[Found]] = set()
+        self._waiters: list[asyncio.Future[Found]] | None = None
+        """Of a reading that has not begun yet: a caller who comes now can still wait for it."""
+        self._readings: set[asyncio.Task[None]] = set()
         self._read_at = -math.inf
 
     async def read(self) -> Found:
         """All keys as they are after this call. Raises an `Outage` when the store does not say."""
-        if self._next is None:
-            self._next = asyncio.get_running_loop().create_task(self._read())
-            self._readings.add(self._next)
-            self._next.add_done_callback(self._ended)
-        return await asyncio.shield(self._next)
+        running = asyncio.get_running_loop()
+        if self._waiters is None:
+            waiters: list[asyncio.Future[Found]] = []
+            self._waiters = waiters
+            reading = running.create_task(self._answer(waiters))
+            self._readings.add(reading)
+            reading.add_done_callback(partial(self._ended, waiters))
+        answer: asyncio.Future[Found] = running.create_future()
+        self._waiters.append(answer)
+        return await answer
 
     async def close(self) -> None:
         """Nothing is read any more."""
@@ -64,11 +72,36 @@ class Roster:
             reading.cancel()
         await asyncio.gather(*readings, return_exceptions=True)
 
+    async def _answer(self, waiters: list[asyncio.Future[Found]]) -> None:
+        """Read, and tell all who wait, so many in one turn of the event loop that other requests have theirs."""
+        told = await self._outcome()
+        for start in range(0, len(waiters), PORTION):
+            for waiter in waiters[start : start + PORTION]:
+                if not waiter.done():
+                    told(waiter)
+            await asyncio.sleep(0)
+
+    async def _outcome(self) -> Callable[[asyncio.Future[Found]], None]:
+        try:
+            found = await self._read()
+        except Exception as error:  # noqa: BLE001 (each caller who waited hears of it)
+            failed = error
+            return lambda waiter: waiter.set_exception(failed)
+        return lambda waiter: waiter.set_result(found)
+
+    def _ended(self, waiters: list[asyncio.Future[Found]], reading: asyncio.Task[None]) -> None:
+        """Callers who were not told, because it was cancelled, perhaps before it began, wait no longer."""
+        self._readings.discard(reading)
+        if self._waiters is waiters:
+            self._waiters = None
+        for waiter in waiters:
+            waiter.cancel()
+
     async def _read(self) -> Found:
         async with self._turn:
             await asyncio.sleep(max(0.0, self._read_at + PAUSE_SECONDS - self._timer()))
             # A caller who comes from here on may have a key that is not read any more: that caller waits for the next.
-            self._next = None
+            self._waiters = None
             self._read_at = at = self._timer()
             try:
                 return await self._deadline.within(self._all(at))
@@ -87,11 +120,3 @@ class Roster:
                 return Found(at, found, whole=True)
             after = page[-1].id
         return Found(at, found, whole=False)
-
-    def _ended(self, reading: asyncio.Task[Found]) -> None:
-        self._readings.discard(reading)
-        if self._next is reading:
-            self._next = None
-        if not reading.cancelled():
-            # Each caller who waited has heard of a failure.
-            reading.exception()
