@@ -13,7 +13,7 @@ from earmark.domain.payment import PAYING_SECONDS_MAX
 from earmark.engine.teller import Teller
 from earmark.lab.attacks.attack import Attack, volley
 from earmark.lab.attacks.bound import Bound
-from earmark.lab.attacks.money import pay
+from earmark.lab.attacks.money import forwarded, pay
 from earmark.lab.attacks.site import DATABASE, POOL
 from earmark.lab.attacks.wire import request
 
@@ -45,16 +45,16 @@ class Pinning:
         """Short holds, each asked to be paid in every way that would pin it."""
         self.event = self.event or await site.create_event("pinned", seats=200)
         sent = []
-        for _ in range(GUESTS):
+        for number in range(GUESTS):
             guest, first = await site.guest(), self.taken
             self.taken += SEATS_EACH
-            seats = [f"S{number}" for number in range(first, self.taken)]
+            seats = [f"S{seat}" for seat in range(first, self.taken)]
             hold = await site.hold(self.event, cookie=guest, seats=seats, ttl_seconds=TTL_SECONDS)
             bodies: list[dict[str, str]] = [{"method": PROCESSING, "capture": "automatic"}] * TRIES
             bodies += [{"method": PROCESSING, "gateway": "sandbox"}] * TRIES
             # Half of the guests also pay in the way that the shop allows: their seats wait for the gateway.
-            bodies += [{"method": PROCESSING}] * (_ % 2)
-            sent += [pay(hold, body, cookie=guest) for body in bodies]
+            bodies += [{"method": PROCESSING}] * (number % 2)
+            sent += [pay(hold, body, cookie=guest, headers=forwarded(9)) for body in bodies]
         calm = [request("GET", f"/v1/events/{self.event}", bearer=site.shop)]
         return volley(site, sent, per_second=PER_SECOND, harmless=calm)
 

@@ -48,8 +48,26 @@ async def _payments(site: Site, booking: str, *, live: bool = False) -> list[dic
     return found
 
 
+def forwarded(number: int) -> dict[str, str]:
+    """An address of its own, as the trusted proxy tells it: what one attack uses up is not missing in the next."""
+    return {"X-Forwarded-For": f"203.0.113.{number}"}
+
+
+async def _open_account(site: Site, *, currency: str) -> tuple[str, str]:
+    """Its id and its code; before codes were kept apart from ids, an account was opened with the one as the other."""
+    try:
+        said = await site.run("accounts", "open", "--currency", currency)
+    except SetupError:
+        code = f"gift-card-{secrets.token_hex(8)}"
+        await site.run("accounts", "open", code, "--currency", currency)
+        return code, code
+    return said.split()[0], said.partition("Its code is ")[2].partition(":")[0]
+
+
 class CardTesting:
-    """Guests of one address try card after card; so do buyers with the codes of accounts."""
+    """Guests of one address try card after card."""
+
+    FROM = forwarded(1)
 
     def __init__(self) -> None:
         self.buyers: list[list[str]] = []
@@ -65,7 +83,10 @@ class CardTesting:
             guest = await site.guest()
             holds = [await site.hold(self.event, cookie=guest) for _ in range(HOLDS_EACH)]
             self.buyers.append(holds)
-            sent += [pay(holds[number % HOLDS_EACH], {"method": DECLINING}, cookie=guest) for number in range(each)]
+            sent += [
+                pay(holds[number % HOLDS_EACH], {"method": DECLINING}, cookie=guest, headers=self.FROM)
+                for number in range(each)
+            ]
         # In turn, so that one guest's requests are not all in flight at once: a second `pay` joins the first.
         mixed = [sent[number * each + turn] for turn in range(each) for number in range(others)]
         calm = [request("GET", f"/v1/bookings/{self.buyers[-1][0]}", bearer=site.shop)]
@@ -184,7 +205,9 @@ class OtherBodies:
             key = secrets.token_hex(8)
             await site.ask("POST", f"/v1/bookings/{hold}/pay", bearer=site.shop, key=key, json=first)
             sent += [pay(hold, second, key=key, bearer=site.shop), pay(other, first, key=key, bearer=site.shop)]
-            sent += [pay(hold, {"method": f"pm_{n}"}, key=key, bearer=site.shop) for n in range(3)]
+            sent += [
+                pay(hold, {"method": f"pm_card_{brand}"}, key=key, bearer=site.shop) for brand in ("amex", "jcb", "us")
+            ]
             sent += [pay(hold, first, key=key, bearer=site.shop)]
             self.holds += [hold, other]
             self.same += 1
@@ -204,19 +227,21 @@ class OtherBodies:
 class AccountCodes:
     """Buyers of live events guess the codes of accounts that pay, such as gift cards."""
 
-    POOR, FOREIGN = "gift-card-0001", "gift-card-0002"
+    FROM = forwarded(2)
 
     def __init__(self) -> None:
         self.buyers: list[list[str]] = []
         self.event = ""
+        self.poor = self.foreign = ""
+        """Codes of accounts with too little, and in another currency."""
 
     async def prepare(self, site: Site, seconds: float) -> Volley:
         """Each buyer tries codes with several holds."""
         if not self.event:
             self.event = await site.create_event("codes", live=True)
-            await site.run("accounts", "open", self.POOR, "--currency", "EUR")
-            await site.run("accounts", "credit", self.POOR, "1")
-            await site.run("accounts", "open", self.FOREIGN, "--currency", "USD")
+            account, self.poor = await _open_account(site, currency="EUR")
+            await site.run("accounts", "credit", account, "1")
+            _, self.foreign = await _open_account(site, currency="USD")
         others, sent = 4, []
         each = max(HOLDS_EACH * LIMITS.declines_per_hold_max + 1, round(PER_SECOND * seconds / others))
         for _ in range(others):
@@ -224,7 +249,7 @@ class AccountCodes:
             holds = [await site.hold(self.event, bearer=token, pools={"GA": 1}) for _ in range(HOLDS_EACH)]
             self.buyers.append(holds)
             sent += [
-                pay(holds[number % HOLDS_EACH], {"method": f"gift-card-{number:04}"}, bearer=token)
+                pay(holds[number % HOLDS_EACH], {"method": f"gift-card-{number:04}"}, bearer=token, headers=self.FROM)
                 for number in range(each)
             ]
         mixed = [sent[number * each + turn] for turn in range(each) for number in range(others)]
@@ -235,8 +260,10 @@ class AccountCodes:
         """Few guesses, and no answer that tells an account that exists from one that does not."""
         tried = [sum([len(await _payments(site, hold, live=True)) for hold in holds]) for holds in self.buyers]
         said = {
-            what: await self._told(site, code)
-            for what, code in (("unknown", "gift-card-none"), ("poor", self.POOR), ("other currency", self.FOREIGN))
+            what: await self._told(site, code, headers=forwarded(3 + number))
+            for number, (what, code) in enumerate(
+                (("unknown", secrets.token_hex(16)), ("poor", self.poor), ("other currency", self.foreign))
+            )
         }
         same = len({str(one) for one in said.values()}) == 1
         differing = {
@@ -259,11 +286,11 @@ class AccountCodes:
             ),
         ]
 
-    async def _told(self, site: Site, code: str) -> dict[str, Any]:
-        """What a new buyer hears of a code, but for what is about the hold."""
+    async def _told(self, site: Site, code: str, *, headers: dict[str, str]) -> dict[str, Any]:
+        """What a new buyer at an address of its own hears of a code, but for what is about the hold."""
         token = await site.token(f"guesser-{secrets.token_hex(4)}", live=True)
         hold = await site.hold(self.event, bearer=token, pools={"GA": 1})
-        answer = await _paid(site, hold, {"method": code}, bearer=token)
+        answer = await _paid(site, hold, {"method": code}, bearer=token, headers=headers)
         if not answer.is_error:
             raise SetupError(problem=f"A payment with the account {code} was not refused: {answer.text[:300]}")
         about = {"instance", "expires_in", "expires_at", "booking_id", "payment_id", "id", "request_id"}

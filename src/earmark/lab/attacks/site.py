@@ -41,6 +41,8 @@ PRICE = 1000
 STRIPE_KEY = "sk_test_revoked_by_the_gateway"
 """Of the shop at its gateway. The gateway of a run knows another one: this one was revoked."""
 STRIPE_SECRET = "whsec_" + "c2VjcmV0LW9mLWEtcnVu"
+ACCOUNTS = {"EARMARK_ACCOUNT_SECRET": secrets.token_hex(32)}
+"""Under which the codes of accounts are kept, where they are not kept as they are."""
 _OWN = ("EARMARK_", "DATABASE_URL", "REDIS_URL", "PORT")
 
 
@@ -122,7 +124,7 @@ class Site:
         """A command of Earmark's, and what it printed."""
         process = await asyncio.create_subprocess_exec(
             *(*self.program, *arguments, "--database", self.database.url(DATABASE)),
-            env=_environment({}, program=self.program),
+            env=_environment(ACCOUNTS, program=self.program),
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
         )
@@ -178,7 +180,7 @@ async def standing(folder: Path, *, program: Sequence[str] = ()) -> AsyncIterato
         site.shop, site.live = await asyncio.gather(
             _new_key(site, "sell", "--test"), _new_key(site, "sell", "--scope", "manage")
         )
-        settings = {
+        settings = ACCOUNTS | {
             "EARMARK_ADMIN_KEY": site.admin,
             "EARMARK_DATABASE_URL": postgres.url(DATABASE),
             "EARMARK_REDIS_URL": valkey.url,
