@@ -43,7 +43,7 @@ def calm(longest_ms: float = 5.0, **changed: Any) -> Phase:
 def fine(**changed: Any) -> Report:
     told = {"attack": "paths", "said": "long paths", "sent": 10, "answers": {"404 not_found": 10}}
     told |= {"bounds": [Bound(said="none was let in", holds=True), Bound(said="3 of all", holds=None)]}
-    return Report(**told | {"measured": [Measured(quiet=[calm()], attacked=[calm(9.0)])]} | changed)  # type: ignore[arg-type]
+    return Report(**told | {"measured": Measured(quiet=[calm()], attacked=[calm(9.0)]), "load": 1.5} | changed)  # type: ignore[arg-type]
 
 
 def test_an_attack_that_was_refused_has_no_flaw() -> None:
@@ -56,22 +56,20 @@ def test_each_bound_can_be_missed() -> None:
     assert fine(bounds=[Bound(said="2 were let in", holds=False)]).flaws(timed=True) == ["paths: 2 were let in"]
 
 
-def test_a_stall_is_a_flaw_only_if_it_comes_again() -> None:
-    """What a busy machine does once is not the attack's; and where time is not judged, none is."""
+def test_one_long_stall_in_any_round_is_a_flaw() -> None:
+    """It is not measured again until it passes: a stall that comes now and then is one. The median tells how rare."""
     slow = Measured(quiet=[calm(5.0), calm(6.0)], attacked=[calm(6.0), calm(7.0 + STALL_MS_MAX)])
-    quick = Measured(quiet=[calm()], attacked=[calm()])
     assert slow.difference_ms == STALL_MS_MAX + 1
     assert slow.middle_ms == (1 + 1 + STALL_MS_MAX) / 2
-    assert len(fine(measured=[slow, slow]).flaws(timed=True)) == 1
-    assert fine(measured=[slow, quick]).flaws(timed=True) == []
-    assert fine(measured=[slow]).flaws(timed=False) == []
+    assert len(fine(measured=slow).flaws(timed=True)) == 1
+    assert fine(measured=slow).flaws(timed=False) == [], "where time is not judged"
 
 
 def test_honest_buyers_and_the_prober_have_bounds_of_their_own() -> None:
     """A hold that was not granted, a connection that broke, a server that is gone."""
-    hurt = [Measured(quiet=[calm()], attacked=[calm(honest={"201": 3, "503 overloaded": 1}, broken=2)])]
+    hurt = Measured(quiet=[calm()], attacked=[calm(honest={"201": 3, "503 overloaded": 1}, broken=2)])
     assert [bound.holds for bound in run._others(hurt, alive=False)] == [False, False, False]
-    well = [Measured(quiet=[calm()], attacked=[calm()])]
+    well = Measured(quiet=[calm()], attacked=[calm()])
     assert [bound.holds for bound in run._others(well, alive=True)] == [True, True, True]
 
 
@@ -91,7 +89,7 @@ def test_a_result_is_shown_and_written_with_the_same_figures() -> None:
     assert "| paths | 10 | 404 not_found x 10 | pass 1/1 | 5.0 | 9.0 | +4.0 | +4.0 | 2.0 |" in screen.markdown(result)
     assert "told  3 of all" in out.getvalue()
     told = msgspec.json.decode(msgspec.json.encode(result.plain()))
-    assert (told["flaws"], told["reports"][0]["difference_ms"]) == ([], [4.0])
+    assert (told["flaws"], told["reports"][0]["difference_ms"]) == ([], 4.0)
 
 
 def test_the_command_knows_every_attack() -> None:
@@ -250,5 +248,5 @@ async def test_a_real_server_refuses_what_it_is_attacked_with() -> None:
     result = await run.run(plan, watch=said.append)
     assert result.flaws == []
     assert [one.attack for one in result.reports] == list(chosen)
-    assert all(one.sent and one.measured[0].attacked[0].probes for one in result.reports)
+    assert all(one.sent and one.measured.attacked[0].probes for one in result.reports)
     assert said[-1] == "waiting for what takes longest …"

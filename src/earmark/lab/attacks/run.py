@@ -9,6 +9,7 @@ the prober are processes of their own.
 from __future__ import annotations
 
 import asyncio
+import os
 import secrets
 import sys
 import tempfile
@@ -24,7 +25,7 @@ from earmark.errors import EarmarkError, SetupError
 from earmark.lab.attacks import callers, claims, connections, money, texts
 from earmark.lab.attacks.bound import Bound
 from earmark.lab.attacks.prober import Probed
-from earmark.lab.attacks.report import GRANTED, STALL_MS_MAX, Measured, Report, Result, phase, stalls
+from earmark.lab.attacks.report import GRANTED, STALL_MS_MAX, Measured, Report, Result, phase
 from earmark.lab.attacks.sender import Ask, Heard, Occupy, counted
 from earmark.lab.attacks.site import POOL, standing
 from earmark.lab.attacks.wire import request
@@ -100,13 +101,11 @@ class Field:
         self._event = event
 
     async def suffer(self, attack: Attack, plan: Plan, *, watch: Callable[[str], None]) -> Report:
-        """One attack: measured, measured again where that was too long, and judged."""
+        """One attack, measured and judged."""
         watch(f"{attack.name}: {attack.said} …")
         heard: list[Heard] = []
         try:
-            measured = [await self._measure(attack, plan, heard)]
-            if plan.judged_by_time and stalls(measured):
-                measured.append(await self._measure(attack, plan, heard))
+            measured = await self._measure(attack, plan, heard)
             bounds = [*expected(attack, heard), *await self._judged(attack, heard)]
         except (EarmarkError, httpx2.HTTPError) as error:
             raise SetupError(problem=f"{attack.name} broke off: {error!r}") from error
@@ -117,6 +116,7 @@ class Field:
             answers=counted(heard),
             bounds=[*bounds, *_others(measured, alive=self._site.is_alive)],
             measured=measured,
+            load=round(os.getloadavg()[0], 1),
         )
 
     async def _judged(self, attack: Attack, heard: list[Heard]) -> list[Bound]:
@@ -185,9 +185,9 @@ def expected(attack: Attack, heard: list[Heard]) -> list[Bound]:
     return [Bound(said=f"answers that are not expected: {told or 'none'}", holds=not odd)]
 
 
-def _others(measured: list[Measured], *, alive: bool) -> list[Bound]:
+def _others(measured: Measured, *, alive: bool) -> list[Bound]:
     """What honest buyers and the prober met meanwhile."""
-    phases = [one for each in measured for one in each.attacked]
+    phases = measured.attacked
     served = sum(one.honest.get(GRANTED, 0) for one in phases)
     asked = sum(sum(one.honest.values()) for one in phases)
     broken = sum(one.broken for one in phases)

@@ -41,8 +41,8 @@ def markdown(result: Result) -> str:
 
 
 def row(report: Report) -> tuple[str, ...]:
-    """One attack; of two measurements the last."""
-    last = report.measured[-1]
+    """One attack."""
+    last = report.measured
     answers = ", ".join(f"{said} x {count}" for said, count in report.answers.items())
     held = sum(one.holds is True for one in report.bounds)
     judged = sum(one.holds is not None for one in report.bounds)
@@ -61,9 +61,6 @@ def bounds(report: Report) -> Iterator[str]:
     marks = {True: "pass", False: "FAIL", None: "told"}
     for one in report.bounds:
         yield f"{marks[one.holds]}  {one.said}"
-    if len(report.measured) > 1:
-        first = report.measured[0].difference_ms
-        yield f"told  measured twice: the first difference was {first:+.1f} ms"
     mark = marks[not report.stalls]
     yield f"{mark}  longest stall of /healthz at most {STALL_MS_MAX:g} ms more than without the attack"
 
@@ -72,5 +69,6 @@ def _footer(result: Result) -> str:
     plan = result.plan
     return (
         f"{plan.rounds} rounds of {plan.seconds:g} s without and {plan.seconds:g} s with each attack, "
-        f"{plan.honest_per_second:g} honest holds a second; {result.seconds:g} s in all."
+        f"{plan.honest_per_second:g} honest holds a second; {result.seconds:g} s in all; load of the machine at most "
+        f"{max((one.load for one in result.reports), default=0.0):g}."
     )
