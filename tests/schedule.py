@@ -19,6 +19,7 @@ OWN_SERVERS = ("test_stopping", "test_durability", "test_crew", "test_redis_faul
 
 FIRST_IN_A_PROOF = (
     "conformance/test_model.py",
+    "lab/test_attacks.py",
     "lab/test_memory.py",
     "money/test_crashes.py",
     "money/test_killed.py",
