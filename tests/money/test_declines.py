@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
+import msgspec
 import pytest
 from tests.money.scripted import AUTHORISED, DECLINED, PROCESSING
 
@@ -13,8 +15,8 @@ from earmark.domain.ids import BookingId
 from earmark.domain.machine import State
 from earmark.domain.policy import Policy
 from earmark.engine.asks import Actor
-from earmark.engine.gateway import GatewayDenied
-from earmark.errors import GatewayUnavailable, TooManyDeclines
+from earmark.engine.gateway import GatewayDenied, GatewayInvalid, Report
+from earmark.errors import GatewayUnavailable, InvalidRequest, TooManyDeclines
 from earmark.library import Earmark
 
 if TYPE_CHECKING:
@@ -98,11 +100,70 @@ async def test_what_was_the_shops_fault_does_not_count(shop: Shop) -> None:
     """No card was tried."""
     [held] = await holds(shop, 1)
     shop.gateway.says["authorise"] = GatewayDenied("not_permitted")
-    for _ in range(7):
+    for _ in range(4):
         with pytest.raises(GatewayUnavailable):
             await shop.pay(held)
     shop.gateway.says["authorise"] = AUTHORISED
     assert await tried(shop, held) == "confirmed"
+
+
+async def test_a_bank_that_is_too_busy_has_declined_no_buyer(shop: Shop) -> None:
+    """Buyers are told to try again: neither the hold nor the buyer is refused for it when the bank is back."""
+    mine = await holds(shop, 3)
+    shop.gateway.says["authorise"] = msgspec.structs.replace(DECLINED, code="issuer_not_available")
+    assert [await tried(shop, one) for one in mine for _ in range(4)] == ["held"] * 12
+    shop.gateway.says["authorise"] = AUTHORISED
+    assert [await tried(shop, one) for one in mine] == ["confirmed"] * 3
+
+
+FAULTS: dict[str, Report | Exception] = {
+    "the shop's": GatewayDenied("not_permitted"),
+    "the request's": GatewayInvalid("resource_missing", "No such PaymentMethod", field="method"),
+    "a busy bank's": msgspec.structs.replace(DECLINED, code="try_again_later"),
+}
+
+
+async def tried_each_second(shop: Shop, held: Booking, *, seconds: int) -> int:
+    """A client asks again and again; how many payments were opened."""
+    for _ in range(seconds):
+        with contextlib.suppress(GatewayUnavailable, InvalidRequest):
+            await tried(shop, held)
+        shop.clock.advance(1)
+    return len(await shop.store.list_payments(held.id))
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+async def test_tries_without_a_banks_word_have_ever_longer_pauses(shop: Shop, fault: str) -> None:
+    """Each leaves rows behind. A few go at once, and when the fault is over, the hold is paid within a minute."""
+    [held] = await holds(shop, 1)
+    shop.gateway.says["authorise"] = FAULTS[fault]
+    assert await tried_each_second(shop, held, seconds=300) <= 30
+    with pytest.raises(TooManyDeclines) as refused:
+        await shop.pay(held)
+    assert refused.value.transient
+    assert refused.value.retry_in is not None
+    assert 0 < refused.value.retry_in <= 60
+    shop.gateway.says["authorise"] = AUTHORISED
+    shop.clock.advance(refused.value.retry_in)
+    assert await tried(shop, held) == "confirmed"
+
+
+async def test_without_the_pauses_each_try_leaves_rows(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The control."""
+    monkeypatch.setattr("earmark.domain.declines.UNJUDGED_AT_ONCE", 1000)
+    [held] = await holds(shop, 1)
+    shop.gateway.says["authorise"] = FAULTS["the shop's"]
+    assert await tried_each_second(shop, held, seconds=60) == 60
+
+
+async def test_payments_that_are_open_are_asked_to_wait_for_seconds(shop: Shop) -> None:
+    """They are most often decided soon, and are no declines: no buyer is sent away for an hour because of them."""
+    shop.gateway.says |= {"authorise": PROCESSING, "status": PROCESSING}
+    mine = await holds(shop)
+    assert [await tried(shop, one) for one in mine[:5]] == ["paying"] * 5
+    with pytest.raises(TooManyDeclines) as refused:
+        await shop.pay(mine[5])
+    assert (refused.value.per, refused.value.retry_in, refused.value.transient) == ("buyer", 5.0, True)
 
 
 async def test_live_and_test_are_counted_apart(shop: Shop) -> None:

@@ -158,7 +158,6 @@ async def test_what_stripe_will_not_do_is_refused(gateway: StripeGateway, order:
 FAULTS_OF_THE_SHOP = {
     "a key that was revoked": (401, problem("invalid_request_error", "api_key_expired")),
     "a key that may not": (403, problem("invalid_request_error")),
-    "a method that is not switched on": (400, problem("invalid_request_error", "payment_method_unactivated")),
     "an account without SEPA": (400, problem("invalid_request_error", "sepa_unsupported_account")),
     "an integration that is too old": (400, problem("invalid_request_error", "parameter_unknown")),
     "an amount below the least": (400, problem("invalid_request_error", "amount_too_small")),
@@ -183,6 +182,7 @@ WRONG_REQUESTS = {
     "resource_missing": "method",
     "token_already_used": "method",
     "payment_method_unexpected_state": "method",
+    "payment_method_unactivated": "method",
     "url_invalid": "return_url",
 }
 

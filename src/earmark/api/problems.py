@@ -14,6 +14,8 @@ import msgspec
 from starlette.responses import Response
 
 from earmark import errors
+from earmark.domain import declines
+from earmark.domain.payment import BANK_BUSY
 from earmark.errors import EarmarkError, Forbidden, NotFound, Refusal, Unauthorized
 from earmark.redaction import clean
 
@@ -24,8 +26,6 @@ __all__ = ["Forbidden", "NotFound", "Unauthorized"]
 
 MEDIA_TYPE = "application/problem+json"
 RETRY_SECONDS = "1"
-BUSY = frozenset({"issuer_not_available", "processing_error", "rate_limit", "reenter_transaction", "try_again_later"})
-"""Why a gateway declines when it is not about the buyer's money: it, or a bank behind it, was too busy."""
 
 
 @dataclass(kw_only=True, eq=False)
@@ -218,12 +218,14 @@ def _seats_taken(taken: errors.SeatsTaken) -> str:
 
 
 def _declined(facts: Mapping[str, Any]) -> str:
-    if facts.get("why") in BUSY:
+    if facts.get("why") in BANK_BUSY:
         return "The payment system is busy. Please try again."
     return "Your payment was declined. Please try another way to pay."
 
 
 def _too_many_declines(facts: Mapping[str, Any]) -> str:
+    if 0 < (facts.get("retry_in") or 0) <= declines.PAUSE_SECONDS_MAX:
+        return "Your payment could not be started now. Please try again in a moment."
     if facts["per"] == "hold":
         return "Your payment was declined too often. This booking cannot be paid any more."
     return "Your payments were declined too often. Please try again in an hour."

@@ -3,11 +3,16 @@
 A payment that is open counts as if it were declined: ten holds that pay at once have no more tries than one after the
 other. What a buyer tried lately is recorded with the payment that it opens, and never more of it than the limit.
 
+A payment that failed before a bank judged it is no decline: the shop's own fault, a wrong request, a bank that is too
+busy. A hold may have a few of those at once, and then one after ever longer pauses, so that a client that asks again
+and again leaves few rows behind, and pays when the fault is over.
+
 Many honest buyers may share an address, and have payments open at once: there, open ones count for a third.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, NamedTuple
@@ -15,7 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from earmark.domain.ids import Buyer, PaymentId
-from earmark.domain.payment import UNDECIDED, Payment, PaymentState, is_unserved
+from earmark.domain.payment import UNDECIDED, Payment, PaymentState, is_undecided_by_bank
 from earmark.errors import TooManyDeclines
 
 if TYPE_CHECKING:
@@ -25,6 +30,11 @@ if TYPE_CHECKING:
 WINDOW_SECONDS = 3600
 _AT = "\x1faddress:"
 """No buyer's name has such a character."""
+UNJUDGED_AT_ONCE = 5
+"""So many payments of a hold may fail without a bank's word before there are pauses between them."""
+PAUSE_SECONDS_MAX = 60
+OPEN_RETRY_SECONDS = 5.0
+"""When to ask again where payments that are open, and not declined, make up the limit: most are decided by then."""
 OPEN_AT_ADDRESS = 3
 """So many times its limit of declines an address may have declined and open payments together."""
 
@@ -63,12 +73,19 @@ def payers_of(policy: Policy, booking: Booking, *, address: str | None) -> list[
     return sorted(counted)
 
 
-def check_hold(policy: Policy, booking: Booking, payments: Mapping[PaymentId, Payment]) -> None:
-    """Refuse a hold that was declined too often. `payments` has all that were opened for it."""
+def check_hold(policy: Policy, booking: Booking, payments: Mapping[PaymentId, Payment], *, now: datetime) -> None:
+    """Refuse a hold that was declined too often, or tried too quickly. `payments` has all that were opened for it."""
     limit = policy.declines_per_hold_max
-    own = (payment for payment in payments.values() if payment.booking_id == booking.id)
+    own = [payment for payment in payments.values() if payment.booking_id == booking.id]
     if limit is not None and sum(map(_is_declined, own)) >= limit:
         raise TooManyDeclines(per="hold", limit=limit)
+    unjudged = [payment.created_at for payment in own if is_undecided_by_bank(payment)]
+    if len(unjudged) >= UNJUDGED_AT_ONCE:
+        pause = timedelta(seconds=min(PAUSE_SECONDS_MAX, len(unjudged) - UNJUDGED_AT_ONCE + 1))
+        if (retry_in := (max(unjudged) + pause - now).total_seconds()) > 0:
+            raise TooManyDeclines(
+                per="hold", limit=UNJUDGED_AT_ONCE, retry_in=_milliseconds_up(retry_in), transient=True
+            )
 
 
 def with_try(
@@ -85,13 +102,18 @@ def with_try(
         if now - at < window and tried in payments and _counts(payments[tried])
     }
     declined = [at for tried, at in counted.items() if _is_declined(payments[tried])]
-    of_both = OPEN_AT_ADDRESS * limit if at_address else limit
-    for tries, most in ((declined, limit), (list(counted.values()), of_both)):
-        if len(tries) >= most:
-            retry_in = (sorted(tries)[len(tries) - most] + window - now).total_seconds()
-            per = "address" if at_address else "buyer"
-            raise TooManyDeclines(per=per, limit=limit, retry_in=round(retry_in, 3), transient=True)
+    per = "address" if at_address else "buyer"
+    if len(declined) >= limit:
+        retry_in = (sorted(declined)[len(declined) - limit] + window - now).total_seconds()
+        raise TooManyDeclines(per=per, limit=limit, retry_in=_milliseconds_up(retry_in), transient=True)
+    if len(counted) >= (OPEN_AT_ADDRESS * limit if at_address else limit):
+        raise TooManyDeclines(per=per, limit=limit, retry_in=OPEN_RETRY_SECONDS, transient=True)
     return Payer(ref=payer.ref, tries=counted | {payment_id: now})
+
+
+def _milliseconds_up(seconds: float) -> float:
+    """Never sooner: a caller who keeps to it is not refused again."""
+    return math.ceil(seconds * 1000) / 1000
 
 
 def _counts(payment: Payment) -> bool:
@@ -99,4 +121,4 @@ def _counts(payment: Payment) -> bool:
 
 
 def _is_declined(payment: Payment) -> bool:
-    return payment.state is PaymentState.FAILED and not is_unserved(payment)
+    return payment.state is PaymentState.FAILED and not is_undecided_by_bank(payment)

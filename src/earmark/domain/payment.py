@@ -47,6 +47,10 @@ GATEWAY_UNAVAILABLE = "gateway_unavailable"
 """The code of a payment whose first call the gateway refused for the shop's own fault: no buyer was declined."""
 INVALID_FIELDS = {"method_invalid": "method", "return_url_invalid": "return_url"}
 """The codes of payments whose request the gateway could not read, and what of it was wrong: no buyer was declined."""
+BANK_BUSY = frozenset(
+    {"issuer_not_available", "processing_error", "rate_limit", "reenter_transaction", "try_again_later"}
+)
+"""Why a gateway declines when it is not about the buyer's money: it, or a bank behind it, was too busy."""
 REPLACED = "replaced"
 """The code of a payment whose buyer left its action undone and then named another method: ended at its gateway."""
 REFUNDED_ELSEWHERE = "refunded_elsewhere"
@@ -394,6 +398,11 @@ def invalid_field(payment: Payment) -> str | None:
 def is_unserved(payment: Payment) -> bool:
     """Whether it failed before any bank was asked: by the shop's own fault, or by a wrong request."""
     return was_denied(payment) or invalid_field(payment) is not None
+
+
+def is_undecided_by_bank(payment: Payment) -> bool:
+    """Whether it failed and no bank has said anything of the buyer's money: unserved, or a bank was too busy."""
+    return is_unserved(payment) or (payment.state is PaymentState.FAILED and payment.code in BANK_BUSY)
 
 
 def gives_way(payment: Payment, *, method: str | None, gateway: str | None) -> bool:

@@ -154,7 +154,7 @@ async def _tries(
     tried = {known for payer in payers for known in payer.tries}
     payments = await desk.transaction.read_tries(booking.id, tried)
     payments |= as_if or {}
-    declines.check_hold(policy, booking, payments)
+    declines.check_hold(policy, booking, payments, now=desk.now)
     return [declines.with_try(policy, payer, payments, payment_id=payment_id, now=desk.now) for payer in payers]
 
 

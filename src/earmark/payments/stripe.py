@@ -58,6 +58,7 @@ FIELDS = {"payment_method": "method", "return_url": "return_url"}
 FIELDS_BY_CODE = {
     "payment_intent_incompatible_payment_method": "method",
     "payment_method_invalid_parameter": "method",
+    "payment_method_unactivated": "method",
     "payment_method_unexpected_state": "method",
     "resource_missing": "method",
     "token_already_used": "method",

@@ -46,7 +46,6 @@ SHOPS_OWN_FAULT = frozenset(
         "livemode_mismatch",
         "parameter_unknown",
         "parameters_exclusive",
-        "payment_method_unactivated",
         "platform_api_key_expired",
         "secret_key_required",
         "sepa_unsupported_account",

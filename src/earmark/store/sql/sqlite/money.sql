@@ -32,11 +32,12 @@ INSERT INTO payers (live, buyer, tries, tried_at) VALUES (?, ?, ?, ?)
 ON CONFLICT (live, buyer) DO UPDATE SET tries = excluded.tries, tried_at = excluded.tried_at;
 
 -- name: read_tries
--- All payments of a booking, and some others, as they are: only whether they were declined is asked.
+-- All payments of a booking, the newest first, and some others, as they are: only whether they were declined is asked.
 SELECT id, booking_id, event_id, live, gateway, method, amount, currency, automatic, created_at, state, gateway_id,
        captured, refunding, refunded, refunded_elsewhere, code, message, action, return_url, due_at, tries, version,
        processed_at
-  FROM payments WHERE booking_id = ?1 OR id IN (SELECT value FROM json_each(?2)) LIMIT 1000;
+  FROM payments WHERE booking_id = ?1 OR id IN (SELECT value FROM json_each(?2))
+ ORDER BY created_at DESC, id LIMIT 1000;
 
 -- name: read_refunds
 -- What goes back of some payments, oldest first.
