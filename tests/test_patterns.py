@@ -14,12 +14,13 @@ from earmark import logs, redaction
 from earmark.api import identity, limits, problems, sight
 from earmark.cli import settings
 from earmark.cli.checkup import failover
-from earmark.domain import allocation
+from earmark.domain import allocation, card_numbers, method
 from earmark.engine import beats
 from earmark.errors import InvalidRequest
 from earmark.locks import globs, keys
 from earmark.payments import stripe_calls
 from earmark.payments.sandbox import forms, http
+from earmark.store import erasure
 from earmark.words import asking, bodies
 
 if TYPE_CHECKING:
@@ -57,6 +58,12 @@ UNITS = (
     "metadata['",
     '\\"',
     "[a-",
+    "4242",
+    "4242 ",
+    "4242-",
+    "424242424242 ",
+    "00000000-",
+    "4242\u00a0",
 )
 ENDS = ("", "@", "@a:", "!", '"', "`")
 STARS = "*a*a*a*a*a*a*a*b"
@@ -122,8 +129,15 @@ FOREIGN: dict[str, list[Work]] = {
     "words.bodies.Label": _meta(bodies._TEXT),
     "words.bodies.Reference": _meta(bodies._WHO),
     "words.bodies.return_url": _meta("^https?://"),
+    "store.erasure._OWN": _pattern(erasure._OWN, "match"),
+    "store.erasure._STANDS_ALONE": _pattern(erasure._STANDS_ALONE, "search"),
     "domain.allocation._LAST_NUMBER": _pattern(allocation._LAST_NUMBER, "match"),
     "domain.allocation._PARTS": _pattern(allocation._PARTS, "split"),
+    "domain.card_numbers._GROUPS": _pattern(card_numbers._GROUPS, "search", "findall"),
+    "domain.card_numbers._UUID": _pattern(card_numbers._UUID, "search", "findall"),
+    "domain.card_numbers._GROUP": _pattern(card_numbers._GROUP, "findall"),
+    "domain.method._REFERENCE": _pattern(method._REFERENCE, "fullmatch"),
+    "domain.method._PREFIX": _pattern(method._PREFIX, "match"),
     "engine.beats._FAILURE": _pattern(beats._FAILURE, "match"),
     "cli.settings._PASSWORD": [settings.without_password],
     "cli.settings._IN_QUERY": [*_pattern(settings._IN_QUERY, "findall")],
@@ -145,6 +159,7 @@ OWN = {
     "api.collection._PARAMETER": "the paths of our own routes, when the collection is written",
     "store.queries._NAMED": "our own .sql files",
     "store.migrations._FILE": "the names of our own .sql files",
+    "store.migrations._TABLE": "our own .sql files",
     "store.migrations._FIRST_LINE": "the first lines of our own .sql files",
     "store.postgres.outages.WRITES": "our own statements; what clients send travels beside them as values",
     "locks.postgres._NAMED": "our own .sql files",
@@ -164,6 +179,7 @@ WHOLE: dict[str, Work] = {
     "redact": redaction.redact,
     "redact, uncut": _uncut,
     "redact, known": _forget(_uncut),
+    "card numbers": lambda text: (card_numbers.has_card_number(text), list(card_numbers.find(text))),
     "redact_setup": redaction.redact_setup,
     "clean_field": lambda text: redaction.clean_field(text, {text: [text, text.encode()]}),
     "a log line": lambda text: str(logs.Line(event=redaction.clean(text), value=redaction.clean(text))),

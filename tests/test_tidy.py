@@ -157,7 +157,7 @@ def test_the_law_and_the_verbs_ask_no_clock_and_no_dice() -> None:
     assert not asked
 
 
-@pytest.mark.parametrize("name", ["build", "dev", "ha", "production"])
+@pytest.mark.parametrize("name", ["audit", "build", "dev", "ha", "production"])
 def test_no_lock_file_records_where_packages_came_from(name: str) -> None:
     """The lock is names, versions and hashes."""
     lock = (ROOT / f"requirements/{name}.txt").read_text(encoding="utf-8")

@@ -90,7 +90,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     stream_readers_per_key_max: Annotated[
         int,
         About("how many of them for one key; 0 is no limit but the process's own", least=0, most=1_000_000),
-    ] = 0
+    ] = 8_000
     stream_readers_per_buyer_max: Annotated[
         int,
         About(
@@ -370,9 +370,19 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         bool,
         About(
             "whether live events can be paid from [accounts](command-line.md#accounts) that the shop keeps, at the "
-            "gateway `balance`"
+            "gateway `balance`; needs `EARMARK_ACCOUNT_SECRET`"
         ),
     ] = False
+    account_secret: Annotated[
+        str | None,
+        About(
+            "under which the codes of [accounts](../howto/accounts.md) are kept, at least "
+            f"{SECRET_LENGTH_MIN} characters made by chance (`openssl rand -hex 32`), and no secret that is used "
+            "elsewhere; several, divided by commas, are the one in use and then older ones. Accounts whose secret is "
+            "lost cannot be paid from",
+            secret=True,
+        ),
+    ] = None
 
     webhook_timeout_seconds: Annotated[
         float, About("how long a call to a [webhook](webhooks.md) may take", least=0.1, most=60)

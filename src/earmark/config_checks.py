@@ -15,6 +15,7 @@ SECRET_CHARACTERS_MIN = 8
 """How many different characters it has: of 32 hexadecimal digits by chance, less than one in ten million has fewer."""
 SECRET_PERIOD_MIN = 16
 """A secret that repeats a shorter piece is only as good as that piece."""
+_COMMAND = "export EARMARK_SECRET=$(openssl rand -hex 32)"
 
 
 def check(settings: Settings, *, locks_from: str) -> None:
@@ -22,12 +23,36 @@ def check(settings: Settings, *, locks_from: str) -> None:
     if settings.admin_key is not None and len(settings.admin_key) < KEY_LENGTH_MIN:
         raise SetupError(problem=f"EARMARK_ADMIN_KEY is shorter than {KEY_LENGTH_MIN} characters: choose a longer one.")
     if settings.secret is not None:
-        _check_secret(settings.secret)
+        _check_secret(settings.secret, name="EARMARK_SECRET", danger="tokens could be forged")
+    elif settings.admin_key is not None and len(set(settings.admin_key)) < SECRET_CHARACTERS_MIN:
+        raise SetupError(
+            problem=f"EARMARK_ADMIN_KEY has fewer than {SECRET_CHARACTERS_MIN} different characters, and without "
+            f"EARMARK_SECRET it signs tokens, which could be forged. Choose another, or {_COMMAND}"
+        )
+    if settings.account_secret is not None:
+        _check_account_secret(settings)
     if settings.locks_url is not None:
         _check_locks(settings.locks_url, locks_from)
 
 
-def _check_secret(secret: str) -> None:
+def secrets_of(setting: str) -> list[str]:
+    """The secrets of a setting that takes several: the one in use first, then older ones."""
+    return [secret.strip() for secret in setting.split(",")]
+
+
+def _check_account_secret(settings: Settings) -> None:
+    """With it and a copy of the database, codes can be tried out at home, as fast as a machine can."""
+    known = secrets_of(settings.account_secret or "")
+    for secret in known:
+        _check_secret(secret, name="EARMARK_ACCOUNT_SECRET", danger="codes of accounts could be found by trying")
+    if len(set(known)) < len(known) or {settings.secret, settings.admin_key} & set(known):
+        raise SetupError(
+            problem="EARMARK_ACCOUNT_SECRET has a secret twice, or shares one with EARMARK_SECRET or "
+            "EARMARK_ADMIN_KEY, which are changed now and then: accounts would be lost with them. Make one of its own."
+        )
+
+
+def _check_secret(secret: str, *, name: str, danger: str) -> None:
     """Who knows what signs tokens can speak for any buyer, and a token is enough to try out guesses at home."""
     if len(secret) < SECRET_LENGTH_MIN:
         why = f"is shorter than {SECRET_LENGTH_MIN} characters"
@@ -37,8 +62,8 @@ def _check_secret(secret: str) -> None:
         why = "repeats one short piece"
     else:
         return
-    command = "export EARMARK_SECRET=$(openssl rand -hex 32)"
-    raise SetupError(problem=f"EARMARK_SECRET {why}, so tokens could be forged. Make one by chance: {command}")
+    command = f"export {name}=$(openssl rand -hex 32)"
+    raise SetupError(problem=f"{name} {why}, so {danger}. Make one by chance: {command}")
 
 
 def _check_locks(url: str, source: str) -> None:

@@ -21,8 +21,8 @@ import msgspec
 from earmark import wiring
 from earmark.domain.ids import Buyer, EventId, SeatId
 from earmark.domain.journal import Key
-from earmark.domain.payment import PaymentState
-from earmark.engine.asks import Actor, Confirm, Decided, Extend, Memo, Release
+from earmark.engine.asks import Actor, Decided, Extend, Memo, Release
+from earmark.engine.money import wants
 from earmark.engine.ports import BookingFilter
 from earmark.engine.till import Till
 from earmark.errors import BookingUnknown, EventUnknown, Refusal, SeatUnknown
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from earmark.domain import booking as law
     from earmark.domain.event import Event
     from earmark.domain.ids import BookingId
+    from earmark.domain.payment import Payment
     from earmark.engine.asks import Answer, Paid
     from earmark.engine.engine import Engine
     from earmark.engine.gateway import Gateway
@@ -238,10 +239,11 @@ class Earmark:
         Without a `key`, the same call again is the same payment for a day, also after a crash; after a decline it is
         another try.
         """
-        said = fields.said(method=method, gateway=gateway, capture=capture, return_url=return_url)
+        said = fields.pay(method=method, gateway=gateway, capture=capture, return_url=return_url)
         body, own = bodies.read(bodies.PayBody, said), asking.booking_id_of(str(booking_id))
-        common = self._common(f"pay {own}", said, key or await self._pay_key(own, said), _paid)
         terms = self.till.terms(self._actor, method=body.method, gateway=body.gateway, capture=body.capture)
+        digest = self.till.digest(fields.encode(said), gateway=terms["gateway"])
+        common = self._common(f"pay {own}", said, key or await self._pay_key(own, digest), _paid)
         ask = asking.pay(body, booking_id=own, terms=terms, **common)
         return _answer(await self.till.pay(ask), _paid, values.Paid)
 
@@ -259,10 +261,10 @@ class Earmark:
         key: str | None = None,
     ) -> values.Booking:
         """The money was taken elsewhere: the hold becomes a sale."""
-        said = fields.said(payment_id=payment_id, payment_method=payment_method)
+        said = fields.confirm(payment_id=payment_id, payment_method=payment_method)
         body, own = bodies.read(bodies.ConfirmBody, said), asking.booking_id_of(str(booking_id))
         common = self._common(f"confirm {own}", said, key, _booking)
-        ask = Confirm(**common, booking_id=own, payment_id=body.payment_id, payment_method=body.payment_method)
+        ask = asking.confirm(body, booking_id=own, **common)
         return _answer(await self.engine.confirm(ask), _booking, values.Booking)
 
     async def release(self, booking_id: str | UUID, *, key: str | None = None) -> values.Booking:
@@ -326,15 +328,15 @@ class Earmark:
             raise BookingUnknown(booking_id=str(booking_id))
         return now, booking
 
-    async def _pay_key(self, booking_id: BookingId, said: fields.Fields) -> str:
+    async def _pay_key(self, booking_id: BookingId, digest: bytes) -> str:
         """The key of a payment whose caller gave none, which a repeat of the call makes again."""
+        # Payments first: one that is opened between the two reads is then the booking's own, or not counted.
+        payments = [payment for payment, _ in await self.engine.store.list_payments(booking_id)]
         _, booking = await self.engine.store.read_booking(booking_id)
         if booking is None or not booking.is_live:
             # There is nothing to repeat: a sale that was undone is not told of as if it stood.
             return self.engine.ids.entry_id().hex
-        payments = await self.engine.store.list_payments(booking_id)
-        declined = sum(payment.state is PaymentState.FAILED for payment, _ in payments)
-        return f"pay:{booking_id}:{declined}:{_digest(said)}"
+        return f"pay:{booking_id}:{_tries_that_are_over(booking, payments)}:{digest.hex()[:32]}"
 
     def _common(
         self, what: str, said: fields.Fields, key: str | None, word: Callable[[Any, datetime], Any]
@@ -362,6 +364,14 @@ def _answer(answer: Answer, word: Callable[[Any, datetime], T], kind: type[T]) -
         return msgspec.json.decode(memory.body, type=kind)
     assert isinstance(answer, Decided), "what is replayed is remembered"
     return word(answer.value, answer.now)
+
+
+def _tries_that_are_over(booking: law.Booking, payments: Sequence[Payment]) -> int:
+    """All payments but the one that the booking waits for or is sold by. The number never goes down.
+
+    That of the failed ones does: a payment that failed may turn out to have been made, and is then voided.
+    """
+    return sum(not wants(booking, payment) for payment in payments)
 
 
 def _digest(said: fields.Fields) -> str:

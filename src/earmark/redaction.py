@@ -1,9 +1,9 @@
 """No secret leaves by the back door: what looks like one, or is known to be one, is struck out of a text.
 
 Two nets, one behind the other. *Shapes*: API keys, buyers' tokens, signing secrets, Stripe's keys, what stands behind
-`Authorization` or in a cookie, passwords in URLs. *Known ones*: the values of this process's own secret settings, which
-may have no shape at all, and the passwords in its URLs. Text that only looks like a secret is struck out as well: a
-log that says too little can be helped, one that says too much cannot.
+`Authorization` or in a cookie, passwords in URLs, card numbers. *Known ones*: the values of this process's own secret
+settings, which may have no shape at all, and the passwords in its URLs. Text that only looks like a secret is struck
+out as well: a log that says too little can be helped, one that says too much cannot.
 
 Clients choose the text, so its cost is bounded twice: what is longer than `TEXT_MAX` is cut before it is searched, and
 each search takes time in proportion to what is left. A secret that the cut would part is dropped as a whole.
@@ -15,6 +15,8 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
+
+from earmark.domain import card_numbers
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -76,6 +78,8 @@ _BREAKS = " \t\n\r\f\v'\""
 _MARK = re.compile(r"[_@:=,]")
 """In a run, a secret stands behind one of these."""
 
+_OF_A_NUMBER = "0123456789 -"
+
 _known: tuple[str, ...] = ()
 """The longest first: one may be a part of another."""
 
@@ -99,6 +103,7 @@ def redact_setup(text: str) -> str:
 
 def _strike_all(text: str, nets: Iterable[tuple[tuple[str, ...], re.Pattern[str]]]) -> str:
     text = _strike_known(text)
+    text = _strike_spans(text, card_numbers.find(text))
     if _ANY.search(text) is None:
         return text
     small = text.lower()
@@ -117,7 +122,7 @@ def _head(text: str, most: int) -> str:
     shows by the `@` behind a password, and one that needs so many letters. Neither goes on behind a space.
     """
     end = most
-    while (start := _parted(text, end)) is not None:
+    while (start := _parted(text, end)) is not None or (start := _number(text, end)) is not None:
         end = start
     start = 1 + max(text.rfind(sign, 0, end) for sign in _BREAKS)
     mark = _MARK.search(text, start, end)
@@ -133,15 +138,25 @@ def _parted(text: str, end: int) -> int | None:
     return None
 
 
+def _number(text: str, end: int) -> int | None:
+    """Where a number begins that may go on behind this place: a card number is known by its last digit."""
+    start = len(text[:end].rstrip(_OF_A_NUMBER))
+    return start if start < end else None
+
+
 def _strike_known(text: str) -> str:
     """Each is looked for in the text as it came: in one that others were struck out of, a part may be left."""
-    spans = sorted((at, at + len(secret)) for secret in _known for at in _places(secret, text))
+    return _strike_spans(text, sorted((at, at + len(secret)) for secret in _known for at in _places(secret, text)))
+
+
+def _strike_spans(text: str, spans: Iterable[tuple[int, int]]) -> str:
+    """From the left; those that overlap are one."""
     parts, done = [], 0
     for start, end in spans:
         if start >= done:
             parts += [text[done:start], STRUCK]
         done = max(done, end)
-    return "".join((*parts, text[done:])) if spans else text
+    return "".join((*parts, text[done:])) if parts else text
 
 
 def _places(secret: str, text: str) -> Iterator[int]:

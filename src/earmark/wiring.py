@@ -12,6 +12,7 @@ from urllib.parse import unquote, urlsplit
 import msgspec
 
 from earmark.clock import SystemClock
+from earmark.config_checks import secrets_of
 from earmark.domain.payment import Capture
 from earmark.domain.policy import Policy
 from earmark.engine.engine import Engine
@@ -28,14 +29,20 @@ if TYPE_CHECKING:
     from earmark.engine.observer import Observer
     from earmark.engine.ports import Clock, Store
     from earmark.locks import Locks
+    from earmark.payments.balance.codes import AccountCodes
     from earmark.publish.news import Feed
     from earmark.publish.redis import Listener
+    from earmark.store.erasure import Erasure
     from earmark.store.migrations import Migration
     from earmark.store.vitals import Vitals
 
 NEWS_SECONDS_MAX = 2.0
 POSTGRES = {"postgres", "postgresql"}
 CONNECTIONS_MAX = 12
+SANDBOX_PAYMENTS_MAX = 5000
+"""How many test payments the sandbox in a process remembers: a few megabytes."""
+SANDBOX_LOG_MAX = 1000
+"""How many of its calls, callbacks, events and lines of its ledger."""
 
 
 class News(msgspec.Struct, frozen=True, kw_only=True):
@@ -104,18 +111,22 @@ def open_sandbox(
 
     Its ids, and its secret where none is given, are made anew: a payment of another process, or of this one before a
     restart, is left as it is, and never taken for one of its own. `url` is where the server is that shows its page.
+
+    It runs for as long as its process, so it remembers the newest payments and a short log. A test that looks at all of
+    it builds a `Sandbox` of its own.
     """
     from earmark.payments.sandbox.gateway import SandboxGateway
     from earmark.payments.sandbox.house import Sandbox
 
-    sandbox = Sandbox(clock or SystemClock(), secret=secret)
+    sandbox = Sandbox(clock or SystemClock(), secret=secret, payments_max=SANDBOX_PAYMENTS_MAX, log_max=SANDBOX_LOG_MAX)
     sandbox.base_url = url or sandbox.base_url
     return {"sandbox": SandboxGateway(sandbox)}
 
 
 def open_gateways(settings: Settings, accounts: Accounts | None = None) -> dict[str, Gateway]:
     """Who takes the money of live events, as far as it is set up. The balance gateway needs the store's accounts."""
-    return _open_stripe(settings) | (_open_balance(accounts) if settings.balance and accounts is not None else {})
+    balance = _open_balance(settings, accounts) if settings.balance and accounts is not None else {}
+    return _open_stripe(settings) | balance
 
 
 def capture_for(settings: Settings) -> Capture:
@@ -127,10 +138,23 @@ def capture_for(settings: Settings) -> Capture:
         raise SetupError(problem=problem) from None
 
 
-def _open_balance(accounts: Accounts) -> dict[str, Gateway]:
+def codes_for(settings: Settings) -> AccountCodes:
+    """What keeps the codes of accounts. There is no default: accounts outlive every other secret of a shop."""
+    if settings.account_secret is None:
+        command = "export EARMARK_ACCOUNT_SECRET=$(openssl rand -hex 32)"
+        problem = (
+            f"Accounts need EARMARK_ACCOUNT_SECRET, which their codes are kept under. Make one, and keep it: {command}"
+        )
+        raise SetupError(problem=problem)
+    from earmark.payments.balance.codes import AccountCodes
+
+    return AccountCodes(secrets_of(settings.account_secret))
+
+
+def _open_balance(settings: Settings, accounts: Accounts) -> dict[str, Gateway]:
     from earmark.payments.balance.gateway import BalanceGateway
 
-    return {"balance": BalanceGateway(accounts)}
+    return {"balance": BalanceGateway(accounts, codes=codes_for(settings))}
 
 
 def _open_stripe(settings: Settings) -> dict[str, Gateway]:
@@ -250,8 +274,8 @@ async def migrate(
 ) -> Sequence[Migration]:
     """Bring a database up to date; what was applied, or with `dry_run` what would be.
 
-    `waiting` is a `patience` with the locks that are in the way, and a `tell` that hears of them; on PostgreSQL, also
-    the `application_role` to grant what servers and workers need.
+    `waiting` is a `patience` with the locks that are in the way, a `tell` that hears of them, and `codes` that seal
+    what older releases kept in clear; on PostgreSQL, also the `application_role` to grant what servers need.
     """
     scheme = urlsplit(database_url).scheme
     if scheme in POSTGRES:
@@ -266,6 +290,26 @@ async def migrate(
         return await sqlite.migrate(sqlite_path(database_url), dry_run=dry_run, without=without, **waiting)
     if scheme == "memory":
         return ()
+    raise SetupError(problem=_unknown(database_url))
+
+
+async def erase_buyer(
+    database_url: str, buyer: str, *, dry_run: bool = False, clock: Clock | None = None, pseudonym: str | None = None
+) -> Erasure:
+    """Replace a buyer's name by a pseudonym in every row; with `dry_run`, do the same and undo it."""
+    from earmark.store.erasure import new_pseudonym
+
+    asked: Any = {"pseudonym": pseudonym or new_pseudonym(), "dry_run": dry_run, "clock": clock or SystemClock()}
+    scheme = urlsplit(database_url).scheme
+    if scheme in POSTGRES:
+        _postgres()
+        from earmark.store.postgres import erasure
+
+        return await erasure.erase(database_url, buyer, **asked)
+    if scheme == "sqlite":
+        from earmark.store.sqlite import erasure as of_file
+
+        return await of_file.erase(sqlite_path(database_url), buyer, **asked)
     raise SetupError(problem=_unknown(database_url))
 
 

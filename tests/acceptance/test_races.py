@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from collections import Counter
 from typing import TYPE_CHECKING
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
-from .support import Caller, Service, answered, eventually, refused, unique
+from .support import Caller, answered, eventually, refused, unique
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -48,23 +48,49 @@ async def test_of_five_hundred_buyers_one_gets_the_seat(tills: list[Caller]) -> 
     assert await tills[-1].states(event) == {"A1": "held", "A2": "available"}
 
 
+async def chased(hold: Callable[[int], Awaitable[str | None]], *, count: int) -> list[str]:
+    """The bookings of those who got the seat. Each asks until it has it, or was refused after another had got it."""
+    won: list[str] = []
+
+    async def chase(n: int) -> None:
+        async def attempt() -> bool:
+            is_sold = bool(won)
+            if booking := await hold(n):
+                won.append(booking)
+            return bool(booking) or is_sold
+
+        await eventually(attempt, lambda over: over)
+
+    await asyncio.gather(*(chase(n) for n in range(count)))
+    return won
+
+
+async def test_chasers_notice_a_second_sale_after_the_first() -> None:
+    """The control: a seat that is sold again a moment later. All who ask only until there is a winner miss that."""
+    asked: list[int] = []
+
+    async def hold(n: int) -> str | None:
+        asked.append(n)
+        turn = len(asked)
+        await asyncio.sleep(0)
+        return f"booking of {n}" if turn in {7, 30} else None
+
+    assert await chased(hold, count=20) == ["booking of 6", f"booking of {asked[29]}"]
+
+
 async def test_a_lapsed_seat_goes_to_one_of_the_crowd(tills: list[Caller]) -> None:
     """The moment of expiry is contended too: one new owner, and the old one cannot come back."""
     event = await tills[0].theatre(rows=1, seats_per_row=1)
     old = await tills[0].held(event, buyer="old", seats=["A1"], ttl_seconds=1)
-    won: list[str] = []
 
-    async def chase(n: int) -> None:
-        till = tills[n % len(tills)]
-
-        async def attempt() -> httpx2.Response:
-            return await till.hold(event, buyer=f"buyer-{n}", seats=["A1"])
-
-        response = await eventually(attempt, lambda response: response.status_code == 201 or bool(won))
+    async def hold(n: int) -> str | None:
+        response = await tills[n % len(tills)].hold(event, buyer=f"buyer-{n}", seats=["A1"])
         if response.status_code == 201:
-            won.append(response.json()["id"])
+            return str(response.json()["id"])
+        refused(response, 409, "seats_taken")
+        return None
 
-    await asyncio.gather(*(chase(n) for n in range(20)))
+    won = await chased(hold, count=20)
     assert len(won) == 1
     assert await tills[0].state(old["id"]) == "expired"
     assert await tills[0].state(won[0]) == "held"
@@ -210,10 +236,76 @@ async def test_of_a_crowd_that_is_refused_nothing_remains(tills: list[Caller], r
     assert await tills[-1].picture(event) == before
 
 
-async def test_the_servers_counted_what_they_did(services: tuple[Service, ...], two_tills: list[Caller]) -> None:
-    """The metrics of each server speak Prometheus and name the verbs."""
-    for service, till in zip(services, two_tills, strict=True):
+Counts = dict[tuple[str, str], float]
+"""By the metric's name and its labels' values."""
+COUNTERS = {
+    "earmark_verbs_total": ("verb", "outcome"),
+    "earmark_conflicts_total": ("reason",),
+    "earmark_idempotency_total": ("outcome",),
+    "earmark_responses_total": ("status",),
+}
+
+
+def counted(page: str) -> Counts:
+    """What a page of metrics says of calls."""
+    return {
+        (sample.name, " ".join(sample.labels[label] for label in COUNTERS[sample.name])): float(sample.value)
+        for family in text_string_to_metric_families(page)
+        for sample in family.samples
+        if sample.name in COUNTERS
+    }
+
+
+async def counted_by_now(till: Caller) -> Counts:
+    """All that was answered so far. Pages of one second are one; each answer is counted, so a newer page says more."""
+
+    async def read() -> Counts:
         response = await till.http.get("/metrics")
         assert response.status_code == 200
         assert response.headers["content-type"].startswith(("text/plain", "application/openmetrics-text"))
-        assert re.search(r"^earmark_\w+(\{.*\})? [0-9.e+]+$", response.text, re.MULTILINE), service.url
+        return counted(response.text)
+
+    first = await read()
+    return await eventually(read, lambda seen: seen != first)
+
+
+def grown(before: Counts, after: Counts) -> Counts:
+    """By how much each has grown, without the pages themselves."""
+    grew = {name: value - before.get(name, 0.0) for name, value in after.items()}
+    grew["earmark_responses_total", "200"] -= grew.pop(("earmark_verbs_total", "metrics ok"))
+    return {name: by for name, by in grew.items() if by}
+
+
+async def test_the_servers_counted_what_they_did(two_tills: list[Caller]) -> None:
+    """Each server the calls that it answered: by verb and outcome, by status and by reason, and not one more."""
+    first, second = two_tills
+    event = await first.theatre(rows=1, seats_per_row=2)
+    before = await asyncio.gather(*map(counted_by_now, two_tills))
+    key = unique("key")
+    booking = answered(await first.hold(event, buyer="ann", seats=["A1"], idempotency_key=key), 201)
+    answered(await first.hold(event, buyer="ann", seats=["A1"], idempotency_key=key), 201)
+    refused(await first.hold(event, buyer="bob", seats=["A1"]), 409, "seats_taken")
+    refused(await second.hold(event, buyer="bob", seats=["A1", "A2"]), 409, "seats_taken")
+    refused(await second.hold(event, buyer="bob", seats=["Z9"]), 404, "seat_unknown")
+    answered(await second.confirm(booking["id"]), 200)
+    after = await asyncio.gather(*map(counted_by_now, two_tills))
+    assert [grown(*both) for both in zip(before, after, strict=True)] == [
+        {
+            ("earmark_verbs_total", "hold ok"): 2,
+            ("earmark_verbs_total", "hold seats_taken"): 1,
+            ("earmark_conflicts_total", "seats_taken"): 1,
+            ("earmark_idempotency_total", "first"): 1,
+            ("earmark_idempotency_total", "replay"): 1,
+            ("earmark_responses_total", "201"): 2,
+            ("earmark_responses_total", "409"): 1,
+        },
+        {
+            ("earmark_verbs_total", "hold seats_taken"): 1,
+            ("earmark_verbs_total", "hold seat_unknown"): 1,
+            ("earmark_verbs_total", "confirm ok"): 1,
+            ("earmark_conflicts_total", "seats_taken"): 1,
+            ("earmark_responses_total", "200"): 1,
+            ("earmark_responses_total", "409"): 1,
+            ("earmark_responses_total", "404"): 1,
+        },
+    ]

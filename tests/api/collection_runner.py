@@ -32,6 +32,20 @@ _TEXT = re.compile(
 )
 _KEEP = re.compile(r'pm\.collectionVariables\.set\("(\w+)", pm\.response\.json\(\)\.([\w.]+)\);')
 _KEEP_TEXT = re.compile(r'pm\.collectionVariables\.set\("(\w+)", pm\.response\.text\(\)\);')
+_RIVAL = re.compile(
+    r'pm\.sendRequest\(\{url: pm\.variables\.replaceIn\("\{\{baseUrl\}\}([^"]*)"\), method: "POST", '
+    r'header: \{"Content-Type": "application/json", Authorization: pm\.variables\.replaceIn\("Bearer \{\{key\}\}"\)\}, '
+    r'body: \{mode: "raw", raw: pm\.variables\.replaceIn\((".*")\)\}\}, '
+    r'\(error, response\) => pm\.collectionVariables\.set\("(\w+)", '
+    r"\[response\.code, response\.json\(\)\.code \|\| response\.json\(\)\.state\]"
+    r'\.concat\(response\.json\(\)\.code \? response\.json\(\)\.seats : \[\]\)\.join\(" "\)\)\);'
+)
+_RIVALS_TOLD = re.compile(r'pm\.test\("[^"]*", \(\) => pm\.expect\(\[(.*)\]\.sort\(\)\)\.to\.eql\((.*)\)\);')
+_GET = re.compile(r'pm\.collectionVariables\.get\("(\w+)"\)')
+_HELD = re.compile(
+    r'pm\.test\("[^"]*", \(\) => pm\.expect\(pm\.response\.json\(\)\.seats'
+    r'\.filter\(\(seat\) => seat\.state === "held"\)\.length\)\.to\.eql\((\d+)\)\);'
+)
 _REPLACED = re.compile(r"pm\.variables\.replaceIn\((.*)\)")
 
 
@@ -50,7 +64,10 @@ class Runner:
 
     async def send(self, item: Json) -> httpx2.Response:
         """One request. Where time has to pass before it, it is asked until it is as expected, within a bound."""
-        waits = [self._prepare(line) for line in _lines(item, "prerequest")]
+        before = _lines(item, "prerequest")
+        waits = [self._prepare(line) for line in before if not _RIVAL.fullmatch(line)]
+        # As a script does: each is sent, and the request itself waits until all were answered.
+        await asyncio.gather(*(self._challenge(found) for line in before if (found := _RIVAL.fullmatch(line))))
         deadline = time.monotonic() + PATIENCE_SECONDS
         while True:
             response = await self.ask(item["request"])
@@ -80,6 +97,14 @@ class Runner:
             text,
         )
 
+    async def _challenge(self, rival: re.Match[str]) -> None:
+        path, body, name = rival.groups()
+        headers = {"Content-Type": "application/json"}
+        response = await self.client.post(path, content=self.fill(json.loads(body)), headers=headers)
+        told = response.json()
+        seats = told["seats"] if "code" in told else []
+        self.variables[name] = " ".join([str(response.status_code), told.get("code") or told["state"], *seats])
+
     def _prepare(self, line: str) -> bool:
         if new := _SET_NEW.fullmatch(line):
             self.variables[new[1]] = self.fill(new[2])
@@ -99,6 +124,10 @@ class Runner:
             assert response.status_code == int(status[1]), told
         elif text := _TEXT.fullmatch(line):
             assert told == self.variables[text[1]]
+        elif rivals := _RIVALS_TOLD.fullmatch(line):
+            assert sorted(self.variables[name] for name in _GET.findall(rivals[1])) == self._value(rivals[2])
+        elif held := _HELD.fullmatch(line):
+            assert sum(seat["state"] == "held" for seat in response.json()["seats"]) == int(held[1]), told
         elif header := _HEADER.fullmatch(line):
             assert response.headers.get(header[1]) == self._value(header[2]), response.headers
         elif part := _FIELD.fullmatch(line):

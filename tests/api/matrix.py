@@ -30,6 +30,7 @@ from earmark.domain.ids import Buyer, KeyId
 from earmark.domain.key import GRANTABLE, Scope
 from earmark.engine.engine import Engine
 from earmark.engine.till import Till
+from earmark.payments.balance.codes import AccountCodes
 from earmark.payments.balance.gateway import BalanceGateway
 from earmark.publish.availability import Availability
 from earmark.publish.news import Feed
@@ -221,7 +222,11 @@ async def open_world(folder: Path) -> AsyncIterator[World]:
     await make_migrated(file)
     store = await SqliteStore.open(file, clock=clock)
     engine = Engine(store, ids=Uuid7Ids())
-    till = Till(engine, open_sandbox(clock) | {"balance": BalanceGateway(store.accounts)})
+    till = Till(
+        engine,
+        open_sandbox(clock)
+        | {"balance": BalanceGateway(store.accounts, codes=AccountCodes(["0123456789abcdef0123456789ABCDEF"]))},
+    )
     hub = Hub(store, clock=clock, brush=Words(), feed=Feed())
     house = House(
         engine=engine,

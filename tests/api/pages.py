@@ -50,8 +50,11 @@ class TalkativeStore(MemoryStore):
         return StoreFigures(connections=4, idle=3, connections_max=12, drafts=100, drafts_again=7, drafts_locked=2)
 
 
-async def whole_page() -> str:
-    """Every metric that there is: a server with PostgreSQL, Redis, locks, agents, and something to count in each."""
+async def whole_page(*, calls: bool = True) -> str:
+    """Every metric that there is: a server with PostgreSQL, Redis, locks, agents, and something to count in each.
+
+    Without `calls`, as it is before anything was counted.
+    """
     metrics = Metrics(version="1.2.3")
     store = TalkativeStore(clock=MovableClock())
 
@@ -70,6 +73,8 @@ async def whole_page() -> str:
         """It answers."""
 
     metrics.watch_locks(SimpleNamespace(stats=Stats(), breaker=Breaker(), ping=ping))
+    if not calls:
+        return (await metrics.page(now=NOW)).decode()
     metrics.tally.acted("sweeper", "ok")
     with metrics.tally.gateway("stripe", "authorise"), metrics.tally.transaction("hold"):
         pass

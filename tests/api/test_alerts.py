@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import re
 import time
@@ -34,21 +35,24 @@ from earmark.uuids import Uuid7Ids
 from earmark.wiring import open_sandbox
 from earmark.workers.crew import ROLES
 
+from . import promtool
 from .conftest import KEY
 from .pages import whole_page
 from .promql import Page, Query, read
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Iterator
+    from pathlib import Path
 
     from earmark.clock import MovableClock
     from earmark.store.postgres import PostgresStore
 
+RULES_FILE = ROOT / "deploy/prometheus/alerts.yml"
 RULES: list[dict[str, Any]] = [
-    rule
-    for group in yaml.safe_load((ROOT / "deploy/prometheus/alerts.yml").read_text())["groups"]
-    for rule in group["rules"]
+    rule for group in yaml.safe_load(RULES_FILE.read_text())["groups"] for rule in group["rules"]
 ]
+Case = tuple[dict[str, Any], Page, Page]
+"""A rule, and the pages before and after."""
 RUNBOOK = "docs/howto/alerts.md"
 NOW = time.time()
 OF_PROMETHEUS = {"up"}
@@ -91,8 +95,8 @@ STANDS: dict[str, dict[str, float]] = {
     "EarmarkOutboxLag": {"earmark_outbox_oldest_seconds": 31},
     "EarmarkWorkerSilent": {"earmark_beat_age_seconds role=sweeper": 121},
     "EarmarkWorkerFailing": {"earmark_beat_failing_seconds role=sweeper": 61},
-    "EarmarkPaymentsNeedAttention": {"earmark_payments_needing_attention gateway=stripe": 1},
-    "EarmarkPaymentsOpenTooLong": {"earmark_payments_open_oldest_seconds": 3601},
+    "EarmarkPaymentsNeedAttention": {"earmark_payments_needing_attention gateway=stripe mode=live": 1},
+    "EarmarkPaymentsOpenTooLong": {"earmark_payments_open_oldest_seconds mode=live": 3601},
 }
 
 
@@ -103,10 +107,10 @@ def change(page: Page, series: str, value: float, *, add: bool) -> None:
     family[labels] = family.get(labels, 0.0) + value if add else value
 
 
-@pytest.fixture
-async def calm() -> Page:
+@pytest.fixture(scope="module")
+def calm() -> Page:
     """All that there is to see, and all is well."""
-    page = read(await whole_page())
+    page = read(asyncio.run(whole_page()))
     change(page, "up job=earmark", 1, add=False)
     change(page, "earmark_agent_last_round_timestamp_seconds agent=sweeper", NOW - 1, add=False)
     return page
@@ -133,39 +137,152 @@ def test_the_runbook_explains_nothing_that_cannot_happen() -> None:
     assert re.findall(r"^## (\w+)$", read_page(RUNBOOK), re.MULTILINE) == [rule["alert"] for rule in RULES]
 
 
-@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule["alert"])
-def test_an_alert_is_silent_while_all_is_well(rule: dict[str, Any], calm: Page) -> None:
-    """The control: an expression that always fires would pass the other test."""
-    assert Query(rule["expr"], before=calm, after=calm, now=NOW).run() == {}
+def by_hand(rule: dict[str, Any], before: Page, after: Page) -> bool:
+    return Query(rule["expr"], before=before, after=after, now=NOW).run() != {}
 
 
-@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule["alert"])
-def test_an_alert_fires(rule: dict[str, Any], calm: Page) -> None:
-    """On figures made up for it."""
+def scenario(rule: dict[str, Any], before: Page, after: Page) -> promtool.Scenario:
+    return promtool.Scenario(rule=rule, before=before, after=after, now=NOW)
+
+
+def ill(rule: dict[str, Any], calm: Page) -> Page:
+    """The page on which this alert fires, on figures made up for it."""
     name, after = rule["alert"], copy.deepcopy(calm)
     for series, value in GROWS.get(name, {}).items():
         change(after, series, value, add=True)
     for series, value in STANDS.get(name, {}).items():
         change(after, series, value, add=False)
-    assert Query(rule["expr"], before=calm, after=after, now=NOW).run() != {}
+    return after
 
 
-@pytest.mark.parametrize(
-    "alert, series, value",
-    [
-        ("EarmarkLockTimeouts", "earmark_lock_acquisitions_total outcome=unavailable", 1),
-        ("EarmarkLocksHeldTooLong", "earmark_lock_stuck", 1),
-        ("EarmarkWorkerSilent", "earmark_agent_last_round_timestamp_seconds agent=sweeper", NOW - 121),
-        ("EarmarkWorkerSilent", "earmark_beat_age_seconds role=relay", float("inf")),
-    ],
-    ids=["a silent server", "stuck", "no good round", "nobody there"],
-)
-def test_an_alert_fires_for_each_of_its_reasons(alert: str, series: str, value: float, calm: Page) -> None:
-    """A rule with an `or` in it has two ways to be silent for ever."""
+REASONS = {
+    "a silent server": ("EarmarkLockTimeouts", "earmark_lock_acquisitions_total outcome=unavailable", 1),
+    "stuck": ("EarmarkLocksHeldTooLong", "earmark_lock_stuck", 1),
+    "no good round": ("EarmarkWorkerSilent", "earmark_agent_last_round_timestamp_seconds agent=sweeper", NOW - 121),
+    "nobody there": ("EarmarkWorkerSilent", "earmark_beat_age_seconds role=relay", float("inf")),
+}
+
+
+def because(reason: str, calm: Page) -> Case:
+    alert, series, value = REASONS[reason]
     [rule] = [rule for rule in RULES if rule["alert"] == alert]
     after = copy.deepcopy(calm)
     change(after, series, value, add=False)
-    assert Query(rule["expr"], before=calm, after=after, now=NOW).run() != {}
+    return rule, calm, after
+
+
+@pytest.fixture(scope="module")
+def cases(calm: Page) -> dict[str, Case]:
+    """Every alert as it is silent and as it fires, each of its reasons, and figures on either side of a threshold."""
+    return {
+        **{f"{rule['alert']} calm": (rule, calm, calm) for rule in RULES},
+        **{f"{rule['alert']} ill": (rule, calm, ill(rule, calm)) for rule in RULES},
+        **{reason: because(reason, calm) for reason in REASONS},
+        **{f"{rule['alert']} edge {n}": edge for rule in RULES for n, edge in enumerate(edges(rule, calm))},
+    }
+
+
+@pytest.fixture(scope="module")
+def fires(cases: dict[str, Case], tmp_path_factory: pytest.TempPathFactory) -> dict[str, bool]:
+    """Which alerts fire: says Prometheus, and where that is not installed our small part of its language."""
+    if promtool.program() is None:
+        return {name: by_hand(*case) for name, case in cases.items()}
+    folder = tmp_path_factory.mktemp("promtool")
+    verdicts = promtool.judge([scenario(*case) for case in cases.values()], rules=RULES_FILE, folder=folder)
+    return dict(zip(cases, verdicts, strict=True))
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule["alert"])
+def test_an_alert_is_silent_while_all_is_well(rule: dict[str, Any], fires: dict[str, bool]) -> None:
+    """The control: an expression that always fires would pass the other test."""
+    assert not fires[f"{rule['alert']} calm"]
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule["alert"])
+def test_an_alert_fires(rule: dict[str, Any], fires: dict[str, bool]) -> None:
+    """On figures made up for it."""
+    assert fires[f"{rule['alert']} ill"]
+
+
+@pytest.mark.parametrize("reason", REASONS)
+def test_an_alert_fires_for_each_of_its_reasons(reason: str, fires: dict[str, bool]) -> None:
+    """A rule with an `or` in it has two ways to be silent for ever."""
+    assert fires[reason]
+
+
+needs_promtool = pytest.mark.skipif(promtool.program() is None, reason=promtool.MISSING)
+
+
+@needs_promtool
+def test_our_part_of_the_language_and_prometheus_agree(cases: dict[str, Case], fires: dict[str, bool]) -> None:
+    """Where Prometheus is not installed, ours says the same of every case; some fire and some do not."""
+    assert {name: by_hand(*case) for name, case in cases.items()} == fires
+    edge = {verdict for name, verdict in fires.items() if " edge " in name}
+    assert edge == {True, False}
+
+
+def edges(rule: dict[str, Any], calm: Page) -> Iterator[Case]:
+    """A page on either side of the threshold that a level is compared with."""
+    for series, value in STANDS.get(rule["alert"], {}).items():
+        for near in (value - 2, value):
+            after = copy.deepcopy(calm)
+            change(after, series, near, add=False)
+            yield rule, calm, after
+
+
+@needs_promtool
+def test_prometheus_notices_a_rule_that_our_part_of_the_language_passes(calm: Page, tmp_path: Path) -> None:
+    """The control: a counter that is not there before its first event, which has then not grown. By hand it had."""
+    [rule] = [rule for rule in RULES if rule["alert"] == "EarmarkGatewayDenies"]
+    born, after = copy.deepcopy(calm), ill(rule, calm)
+    denied = "earmark_gateway_calls_total"
+    born[denied] = {labels: value for labels, value in born[denied].items() if ("outcome", "denied") not in labels}
+    asked = [scenario(rule, born, after), scenario(rule, calm, after)]
+    assert promtool.judge(asked, rules=RULES_FILE, folder=tmp_path) == [False, True]
+    assert by_hand(rule, born, after)
+
+
+@needs_promtool
+def test_a_promtool_that_does_not_understand_says_nothing(calm: Page, tmp_path: Path) -> None:
+    """A question without an answer is no silence."""
+    broken = tmp_path / "broken.yml"
+    broken.write_text(RULES_FILE.read_text(encoding="utf-8").replace("max(earmark", "maximum(earmark", 1))
+    with pytest.raises(AssertionError, match="promtool does not know"):
+        promtool.judge([scenario(RULES[0], calm, calm)], rules=broken, folder=tmp_path)
+
+
+async def test_what_an_alert_counts_is_there_before_the_first_of_it() -> None:
+    """At zero, on the page of a server that has done nothing yet: of a series that begins at one, none has grown."""
+    fresh = read(await whole_page(calls=False))
+    for rule in RULES:
+        query = Query(rule["expr"], before=fresh, after=fresh, now=NOW)
+        query.run()
+        for name, wanted in query.selected:
+            if not name.endswith(promtool.COUNTED):
+                continue
+            counted = [dict(labels) for labels in fresh.get(name, {})]
+            for label, how, said in wanted:
+                for one in said.split("|") if how == "=~" and "." not in said else [said]:
+                    fits = [labels for labels in counted if re.fullmatch(one, labels.get(label, ""))]
+                    assert fits, f"{rule['alert']}: no {name} with {label}={one} on a new page"
+
+
+@pytest.mark.parametrize("mode, fires", [("live", True), ("test", False)])
+@pytest.mark.parametrize(
+    "alert, series, value",
+    [
+        ("EarmarkPaymentsNeedAttention", "earmark_payments_needing_attention gateway=sandbox", 1),
+        ("EarmarkPaymentsOpenTooLong", "earmark_payments_open_oldest_seconds", 40 * 86_400),
+    ],
+)
+def test_no_test_payment_wakes_an_operator(
+    alert: str, series: str, value: float, mode: str, *, fires: bool, calm: Page
+) -> None:
+    """Nor does one hide a live payment behind an alert that is on already."""
+    [rule] = [rule for rule in RULES if rule["alert"] == alert]
+    after = copy.deepcopy(calm)
+    change(after, f"{series} mode={mode}", value, add=False)
+    assert bool(Query(rule["expr"], before=calm, after=after, now=NOW).run()) is fires
 
 
 async def silent_roles(house: House, store: MemoryStore) -> set[str]:

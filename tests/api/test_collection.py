@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import json
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 from earmark.api.app import CALLS
 from earmark.api.stories import STORIES
 from earmark.cli.openapi import text
+from earmark.errors import SeatsTaken
 
 from .collection_runner import Runner
 from .conftest import KEY
@@ -23,10 +25,12 @@ if TYPE_CHECKING:
     import httpx2
 
     from earmark.api.door import House
+    from earmark.engine.asks import Answer, Hold
 
 FILE = Path(__file__).parents[2] / "docs/reference/earmark.postman_collection.json"
 COLLECTION: dict[str, Any] = json.loads(FILE.read_text(encoding="utf-8"))
 TOLD, EVERY = COLLECTION["item"]
+MEET_SECONDS_MAX = 30.0
 
 
 def test_the_collection_is_the_one_that_the_code_makes() -> None:
@@ -58,6 +62,70 @@ async def test_a_story_comes_true(runner: Runner, story: dict[str, Any]) -> None
     """Every expectation of every step, in order."""
     await runner.play(story)
     assert runner.checked >= 2 * len(story["item"]) - 1
+
+
+RACE = next(story for story in TOLD["item"] if story["name"] == "A race")
+
+
+def at_the_same_time(house: House, monkeypatch: pytest.MonkeyPatch, *, count: int) -> list[str]:
+    """Let the first holds in only when so many of them are at the engine; who came, in that order."""
+    came: list[str] = []
+    barrier, hold = asyncio.Barrier(count), house.engine.hold
+
+    async def together(ask: Hold) -> Answer:
+        came.append(ask.buyer)
+        if len(came) <= count:
+            async with asyncio.timeout(MEET_SECONDS_MAX):
+                await barrier.wait()
+        return await hold(ask)
+
+    monkeypatch.setattr(house.engine, "hold", together)
+    return came
+
+
+async def test_the_rivals_of_the_race_are_at_the_engine_together(
+    runner: Runner, house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither is answered before the other is there; the story comes true all the same."""
+    came = at_the_same_time(house, monkeypatch, count=2)
+    await runner.play(RACE)
+    assert sorted(came[:2]) == ["alice", "bob"]
+
+
+def sells_what_it_looked_at(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A shop that looks, and then sells what it saw free, whatever happened in between."""
+    hold = house.engine.hold
+    sold: dict[str, Answer] = {}
+
+    async def looks_first(ask: Hold) -> Answer:
+        seen = await house.engine.store.read_map(ask.event_id)
+        is_free = {seat.owner_id for seat in seen.seats if seat.seat.id in ask.seats} == {None}
+        await asyncio.sleep(0)
+        try:
+            sold[ask.event_id] = await hold(ask)
+        except SeatsTaken:
+            if not is_free:
+                raise
+        return sold[ask.event_id]
+
+    monkeypatch.setattr(house.engine, "hold", looks_first)
+
+
+async def test_a_shop_that_looks_before_it_sells_is_noticed_by_rivals_at_once(
+    runner: Runner, house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The control: one after the other its buyers are answered rightly, and no sequence of requests shows more."""
+    sells_what_it_looked_at(house, monkeypatch)
+    await runner.send(RACE["item"][0])
+    statuses = [
+        (await runner.client.post("/v1/bookings", json=json.loads(runner.fill(json.dumps(wish))))).status_code
+        for wish in next(step for step in STORIES[2].steps if step.rivals).rivals
+    ]
+    assert statuses == [201, 409]
+    at_the_same_time(house, monkeypatch, count=2)
+    with pytest.raises(AssertionError):
+        await runner.play(RACE)
+    assert [runner.variables[name] for name in ("rival_1", "rival_2")] == ["201 held", "201 held"]
 
 
 async def test_a_story_that_is_not_true_is_noticed(runner: Runner) -> None:

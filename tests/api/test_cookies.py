@@ -73,6 +73,15 @@ async def test_a_cookie_carries_a_guest_s_token_or_nothing(
     await stored.identity.close()
 
 
+async def test_cookies_that_come_in_several_fields_are_read_as_one(stored: House, event: str) -> None:
+    """HTTP/2 lets a browser send each cookie in a field of its own, and some proxies pass the fields on."""
+    guest = stored.identity.issue(Buyer("guest_1"), now=stored.clock.now(), seconds=60)
+    async with caller(stored) as client:
+        for fields in ([f"{PLAIN}={guest}"], ["theme=dark", f"{PLAIN}={guest}"], [f"{PLAIN}={guest}", "theme=dark"]):
+            told = await client.get(f"/v1/events/{event}", headers=[("Cookie", field) for field in fields])
+            assert told.status_code == 200
+
+
 async def test_the_control_speaks_for_a_key_by_its_cookie(stored: House, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the guard off: a page of another site would have the browser speak with the shop's key."""
     monkeypatch.setattr(stored.identity, "recognise_guest", stored.identity.recognise)

@@ -1,4 +1,4 @@
-"""What a key that only manages sees of what was delivered: that it was, and not what it said."""
+"""What a key that only manages learns of bookings through webhooks: that something was delivered, and not what."""
 
 from __future__ import annotations
 
@@ -102,3 +102,24 @@ async def test_a_key_that_sells_too_reads_it(desk: Desk) -> None:
         (shown,) = listed.json()["deliveries"]
         assert CANARY in shown["body"]
         assert CANARY in shown["error"]
+
+
+async def test_a_key_that_only_manages_names_no_address(desk: Desk) -> None:
+    """The receiver of a webhook reads every booking: only a key that may read them says where they are sent."""
+    managing = await desk.key(Scope.MANAGE)
+    made = await desk.ask("POST", "/v1/webhooks", managing, json={"url": "http://127.0.0.1:7/"})
+    moved = await desk.ask("PATCH", desk.path, managing, json={"url": "http://127.0.0.1:7/"})
+    for answer in (made, moved):
+        assert (answer.status_code, answer.json()["code"], answer.json()["needs"]) == (403, "forbidden", "sell")
+    (only,) = (await desk.ask("GET", "/v1/webhooks", managing)).json()["webhooks"]
+    assert only["url"] == "http://127.0.0.1:9/"
+    named = await desk.ask("PATCH", desk.path, managing, json={"description": "the till", "active": False})
+    assert (named.status_code, named.json()["description"], named.json()["active"]) == (200, "the till", False)
+
+
+async def test_a_key_that_sells_too_names_addresses(desk: Desk) -> None:
+    """The control: it may read the bookings by other calls as well."""
+    both = await desk.key(Scope.MANAGE, Scope.SELL)
+    assert (await desk.ask("POST", "/v1/webhooks", both, json={"url": "http://127.0.0.1:7/"})).status_code == 201
+    moved = await desk.ask("PATCH", desk.path, both, json={"url": "http://127.0.0.1:7/"})
+    assert moved.json()["url"] == "http://127.0.0.1:7/"

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import pytest
 
 from earmark.api import keyring, roster
+from earmark.api.deadline import Deadline
 from earmark.api.identity import Doubt, Identity, Principal, hash_of, new_key, new_key_id
 from earmark.api.keyring import Keyring
 from earmark.domain.key import ApiKey, Scope
@@ -20,7 +22,7 @@ from earmark.store.memory_keys import MemoryKeys
 from .matrix import Ticks
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import AsyncIterator, Callable
 
     from earmark.clock import MovableClock
     from earmark.domain.ids import KeyId
@@ -42,6 +44,16 @@ class Desk(MemoryKeys):
 
     async def find(self, secret_hash: bytes) -> ApiKey | None:
         """As every store, and counted."""
+        async with self._counted():
+            return await super().find(secret_hash)
+
+    async def read(self, key_id: KeyId) -> ApiKey | None:
+        """The same by the id."""
+        async with self._counted():
+            return await super().read(key_id)
+
+    @asynccontextmanager
+    async def _counted(self) -> AsyncIterator[None]:
         self.asked += 1
         self.at_once += 1
         self.at_once_max = max(self.at_once, self.at_once_max)
@@ -49,7 +61,7 @@ class Desk(MemoryKeys):
             await self.open.wait()
             if self.silent:
                 raise StoreUnavailable(because="a test says so")
-            return await super().find(secret_hash)
+            yield
         finally:
             self.at_once -= 1
 
@@ -170,7 +182,9 @@ async def test_a_flood_of_wrong_keys_fills_neither_the_memory_nor_the_database(d
     await until(lambda: desk.at_once == keyring.STRANGERS_AT_ONCE + 1)
     desk.open.set()
     assert await own, "a key that was good before does not stand in the strangers' line"
-    assert set(await asyncio.gather(*looks)) == {None}
+    told = await asyncio.gather(*looks, return_exceptions=True)
+    assert {type(answer) for answer in told} == {type(None), Overloaded}
+    assert told.count(None) == keyring.STRANGERS_WAITING_MAX + roster.WAITING_MAX, "so many wait, and no more"
     assert desk.asked <= keyring.STRANGERS_WAITING_MAX + 2, "all others shared one look at all keys"
     assert desk.at_once_max <= keyring.STRANGERS_AT_ONCE + 1
     for stranger in strangers[:500]:
@@ -183,7 +197,7 @@ async def test_a_flood_of_wrong_keys_fills_neither_the_memory_nor_the_database(d
 async def test_a_crowd_is_told_to_come_again_where_not_all_keys_can_be_read(
     desk: Desk, ticks: Ticks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A key beyond those that were read is not called wrong, nor is the key behind a token, known by its id."""
+    """A key beyond those that were read is not called wrong."""
     monkeypatch.setattr(roster, "PAUSE_SECONDS", 0.0)
     monkeypatch.setattr(roster, "PAGE", 1)
     monkeypatch.setattr(roster, "KEYS_MAX", 1)
@@ -194,11 +208,66 @@ async def test_a_crowd_is_told_to_come_again_where_not_all_keys_can_be_read(
     looks = [asyncio.create_task(ring.look(stranger)) for stranger in strangers]
     await until(lambda: len(ring._looks) == keyring.STRANGERS_WAITING_MAX)
     assert await ring.look(hash_of(first[1])), "it is among those that were read"
-    for unsure in (hash_of(second[1]), second[0]):
-        with pytest.raises(Overloaded):
-            await ring.look(unsure)
+    with pytest.raises(Overloaded):
+        await ring.look(hash_of(second[1]))
     desk.open.set()
     await asyncio.gather(*looks)
+    await ring.close()
+
+
+async def test_the_key_behind_a_token_is_no_guess(desk: Desk, ticks: Ticks) -> None:
+    """Only this service signs tokens: however many wrong keys wait, the key that a token names is looked up."""
+    ring = Keyring(Keys(desk), timer=ticks)
+    key_id, _ = await made(desk)
+    desk.open.clear()
+    strangers = [hashlib.sha256(b"%d" % n).digest() for n in range(2 * keyring.STRANGERS_WAITING_MAX)]
+    looks = [asyncio.create_task(ring.look(stranger)) for stranger in strangers]
+    await until(lambda: desk.at_once == keyring.STRANGERS_AT_ONCE)
+    own = asyncio.create_task(ring.look(key_id))
+    await until(lambda: desk.at_once == keyring.STRANGERS_AT_ONCE + 1)
+    desk.open.set()
+    assert await own
+    await asyncio.gather(*looks)
+    await ring.close()
+
+
+async def test_those_who_wait_are_told_in_groups(desk: Desk, ticks: Ticks) -> None:
+    """Another request has its turn after each group, whatever number waits."""
+    rolls = roster.Roster(Keys(desk), timer=ticks, deadline=Deadline(3.0))
+    told = 0
+
+    async def wait() -> None:
+        nonlocal told
+        await rolls.read()
+        told += 1
+
+    waits = [asyncio.create_task(wait()) for _ in range(roster.WAITING_MAX)]
+    await until(lambda: rolls._waiting_count == roster.WAITING_MAX)
+    steps, before = [], 0
+    while not all(one.done() for one in waits):
+        await asyncio.sleep(0)
+        steps.append(told - before)
+        before = told
+    assert told == roster.WAITING_MAX
+    assert max(steps) <= roster.GROUP
+    await rolls.close()
+
+
+async def test_a_key_that_was_read_lately_does_not_wait_for_the_next_reading(desk: Desk, ticks: Ticks) -> None:
+    """Good keys of a suspicious address are served at once while its wrong ones wait, also where too many wait."""
+    ring = Keyring(Keys(desk), timer=ticks)
+    (_, first), (_, second) = await made(desk), await made(desk)
+    assert await ring.look_among_all(hash_of(first))
+    wrong = [asyncio.create_task(ring.look_among_all(hash_of(new_key(live=False)))) for _ in range(roster.WAITING_MAX)]
+    await until(lambda: ring._roster._waiting_count == roster.WAITING_MAX)
+    assert await ring.look_among_all(hash_of(second))
+    with pytest.raises(Overloaded):
+        await ring.look_among_all(hash_of(new_key(live=False)))
+    ticks.now += keyring.SEEN_SECONDS
+    assert ring._roster.find_lately(hash_of(second), seconds=keyring.SEEN_SECONDS) is None, "a revocation is felt"
+    for one in wrong:
+        one.cancel()
+    await asyncio.gather(*wrong, return_exceptions=True)
     await ring.close()
 
 

@@ -22,7 +22,7 @@ OLDEST = "earmark_payments_open_oldest_seconds"
 
 
 async def read(client: httpx2.AsyncClient, clock: MovableClock) -> dict[str, dict[str, float]]:
-    """Each gauge of the money, by gateway where it has one; some time after the last reading."""
+    """Each gauge of the money, by gateway where it has one, and by mode; some time after the last reading."""
     clock.advance(WATCH_SECONDS)
     return await read_now(client)
 
@@ -32,7 +32,10 @@ async def read_now(client: httpx2.AsyncClient) -> dict[str, dict[str, float]]:
     assert answer.status_code == 200
     families = text_string_to_metric_families(answer.text)
     return {
-        family.name: {sample.labels.get("gateway", ""): sample.value for sample in family.samples}
+        family.name: {
+            " ".join(sample.labels[name] for name in ("gateway", "mode") if name in sample.labels): sample.value
+            for sample in family.samples
+        }
         for family in families
         if family.name.startswith("earmark_payments")
     }
@@ -55,7 +58,12 @@ async def test_a_shop_in_order_shows_zero_for_each_of_its_gateways(
     stranger: httpx2.AsyncClient, clock: MovableClock
 ) -> None:
     """A number that is there can be alarmed on; one that is missing cannot."""
-    assert await read(stranger, clock) == {ATTENTION: {"sandbox": 0}, OPEN: {"": 0}, OLDEST: {"": 0}}
+    nothing = {"live": 0, "test": 0}
+    assert await read(stranger, clock) == {
+        ATTENTION: {"sandbox live": 0, "sandbox test": 0},
+        OPEN: nothing,
+        OLDEST: nothing,
+    }
 
 
 async def test_a_refused_refund_raises_the_alarm(
@@ -63,7 +71,7 @@ async def test_a_refused_refund_raises_the_alarm(
 ) -> None:
     """By gateway, until somebody has settled it."""
     await refund(shop, await pay(shop, event, "A1", method="pm_card_refund_fail"))
-    assert (await read(stranger, clock))[ATTENTION] == {"sandbox": 1}
+    assert (await read(stranger, clock))[ATTENTION] == {"sandbox live": 0, "sandbox test": 1}
 
 
 async def test_an_open_payment_shows_its_age(
@@ -74,8 +82,9 @@ async def test_an_open_payment_shows_its_age(
     clock.advance(300)
     await pay(shop, event, "A2", method="pm_card_processing")
     seen = await read(stranger, clock)
-    assert seen[OPEN] == {"": 2}
-    assert 300 <= seen[OLDEST][""] < 600
+    assert seen[OPEN] == {"live": 0, "test": 2}
+    assert 300 <= seen[OLDEST]["test"] < 600
+    assert seen[OLDEST]["live"] == 0, "a test payment does not hide a live one"
 
 
 async def test_the_payments_are_counted_at_most_every_few_seconds(
@@ -84,8 +93,8 @@ async def test_the_payments_are_counted_at_most_every_few_seconds(
     """Anybody may ask for the page."""
     await read(stranger, clock)
     await pay(shop, event, "A1", method="pm_card_processing")
-    assert (await read_now(stranger))[OPEN] == {"": 0}
-    assert (await read(stranger, clock))[OPEN] == {"": 1}
+    assert (await read_now(stranger))[OPEN]["test"] == 0
+    assert (await read(stranger, clock))[OPEN]["test"] == 1
 
 
 async def test_a_store_that_does_not_answer_leaves_the_figures_out(

@@ -84,7 +84,7 @@ def test_two_processes_show_one_page(two: tuple[Service, Service]) -> None:
             # What the database says is of the whole shop: twice that would be wrong.
             assert seen.count("\nearmark_outbox_unsent ") == 1
             assert value(seen, "earmark_store_up") == 1
-            assert value(seen, "earmark_payments_needing_attention", gateway="sandbox") == 0
+            assert value(seen, "earmark_payments_needing_attention", gateway="sandbox", mode="live") == 0
         eventually(lambda: one.get("/metrics").text, lambda text: value(text, "earmark_requests_in_flight") == 1)
         assert value(one.get("/metrics").text, SWEEPER, agent="sweeper") is not None
         second.stop()

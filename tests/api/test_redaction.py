@@ -6,7 +6,9 @@ import pytest
 
 from earmark import redaction
 from earmark.api.identity import new_key
-from earmark.redaction import CUT, STRUCK, TEXT_MAX, clean, know, redact
+from earmark.domain import card_numbers
+from earmark.logs import Line
+from earmark.redaction import CUT, STRUCK, TEXT_MAX, clean, clean_field, know, redact
 
 PIECE = 4
 """So many letters of a secret in a row are a part of it."""
@@ -25,6 +27,8 @@ PARTED = [
     ('{"client_secret": "Xq7Xw9Xe2Xr4", "id": 1}', "Xq7Xw9Xe2Xr4"),
     ("GET /x?token=Xq7Xw9Xe2Xr4&page=2", "Xq7Xw9Xe2Xr4"),
     ("said Xq7 of Xw9 and Xe2, Xr4 too", "Xq7 of Xw9 and Xe2, Xr4"),
+    ("card 4242424242424242 declined", "4242424242424242"),
+    ("card=4242-4242-4242-4242", "4242-4242-4242-4242"),
 ]
 
 
@@ -51,6 +55,9 @@ def _forget(monkeypatch: pytest.MonkeyPatch) -> None:
         ("GET /x?token=hunter2&page=2", f"GET /x?token={STRUCK}&page=2"),
         ("host=db password=hunter2 user=shop", f"host=db password={STRUCK} user=shop"),
         ('{"client_secret": "hunter2", "id": 1}', f'{{"client_secret": "{STRUCK}", "id": 1}}'),
+        ("4242424242424242", STRUCK),
+        ("method 4242 4242 4242 4242 is unknown", f"method {STRUCK} is unknown"),
+        ('{"number":"378282246310005","cvc":"123"}', f'{{"number":"{STRUCK}","cvc":"123"}}'),
     ],
 )
 def test_a_secret_is_struck_out_by_its_shape(text: str, left: str) -> None:
@@ -67,11 +74,30 @@ def test_a_secret_is_struck_out_by_its_shape(text: str, left: str) -> None:
         "postgresql://shop@db/shop?sslmode=require",
         "seats_taken",
         "the market_place and the budget_2030",
+        "4242424242424241 at 2026-11-18 09:35:38, fence 1893456000000002",
+        "0198f8aa-7c1e-7000-8000-424242424242",
     ],
 )
 def test_what_is_no_secret_stays(text: str) -> None:
     """A log is there to be read."""
     assert redact(text) == text
+
+
+def test_a_card_number_is_struck_out_of_a_log_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a sentence, in a named value, and in bytes; in the control, with the rule off, each says it."""
+    said = {
+        "event": "No such method: '4242 4242 4242 4242'",
+        "method": "378282246310005",
+        "body": b"4242-4242-4242-4242",
+    }
+
+    def line() -> str:
+        return str(Line(**{name: clean_field(name, value) for name, value in said.items()}))
+
+    assert line().count(STRUCK) == len(said)
+    assert not any(digit in line() for digit in "0123456789")
+    monkeypatch.setattr(card_numbers, "find", lambda _: iter(()))
+    assert STRUCK not in line()
 
 
 def test_a_key_as_we_make_it_is_struck_out() -> None:

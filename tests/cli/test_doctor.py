@@ -329,13 +329,20 @@ def test_what_a_recount_sets_right_are_rules_of_verify() -> None:
         assert rules >= COUNTS
 
 
-async def test_a_payment_that_needs_somebody_is_ill(file_url: str) -> None:
-    """The bank refuses a refund, for real."""
+@pytest.mark.parametrize(
+    "live, level, said",
+    [
+        (True, Level.ILL, "Payments need somebody: 1 at sandbox."),
+        (False, Level.NOTE, "Test payments need somebody: 1 at sandbox."),
+    ],
+)
+async def test_a_payment_that_needs_somebody_is_ill(file_url: str, *, live: bool, level: Level, said: str) -> None:
+    """The bank refuses a refund, for real. Test money is worth knowing, and no illness."""
     assert levels((await findings(file_url))["money"]) == ["ok"]
     engine = await wiring.open_engine(file_url)
     teller = Teller(engine, wiring.open_sandbox())
-    actor, ids = Actor(name="test", live=False), engine.ids
-    shop = Earmark(engine, live=False)
+    actor, ids = Actor(name="test", live=live), engine.ids
+    shop = Earmark(engine, live=live)
     await shop.create("play", name="A play", currency="EUR", seats={"A1": 4500})
     held = await shop.hold("play", buyer="alice", seats=["A1"])
     about: dict[str, Any] = {"actor": actor, "booking_id": BookingId(UUID(held.id))}
@@ -352,7 +359,7 @@ async def test_a_payment_that_needs_somebody_is_ill(file_url: str) -> None:
     await teller.close()
     await engine.close()
     (found,) = (await findings(file_url))["money"]
-    assert (found.level, found.said) == (Level.ILL, "Payments need somebody: 1 at sandbox.")
+    assert (found.level, found.said) == (level, said)
 
 
 async def test_a_payment_that_is_open_too_long_is_told(file_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -370,7 +377,7 @@ async def test_a_payment_that_is_open_too_long_is_told(file_url: str, monkeypatc
     monkeypatch.setattr(work, "OPEN_SECONDS", 0.0)
     (found,) = (await findings(file_url))["money"]
     assert found.level is Level.NOTE
-    assert found.said.startswith("The oldest open payment or refund is open for")
+    assert found.said.startswith("The oldest open test payment or refund is open for")
     assert "own sandbox is known to that process alone" in (found.advice or "")
 
 

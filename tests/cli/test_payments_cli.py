@@ -302,7 +302,7 @@ def test_a_shop_and_a_sandbox_of_their_own_are_watched_settled_and_compared(tmp_
         paid = _sell_over_http(client, method=REFUSING)
         assert earmark("verify", "--books", **settings).returncode == 0
         _refund_over_http(client, paid["id"])
-        alarm = 'earmark_payments_needing_attention{gateway="stripe"} 1.0'
+        alarm = 'earmark_payments_needing_attention{gateway="stripe",mode="test"} 1.0'
         wait_for(lambda: alarm in client.get("/metrics").text)
         payment_id = paid["payment"]["id"]
         assert earmark("payments", "attention", **settings).returncode == 1

@@ -48,3 +48,11 @@ def test_the_command_that_is_named_makes_a_good_one() -> None:
 def test_no_secret_is_fine() -> None:
     """One is derived from the admin key then."""
     assert config.read({}).secret is None
+
+
+def test_without_a_secret_the_admin_key_is_not_one_letter() -> None:
+    """It signs tokens then, and one token is enough to try out guesses at home. With a secret it signs nothing."""
+    poor = {"EARMARK_ADMIN_KEY": "a" * 32}
+    with pytest.raises(SetupError, match="EARMARK_ADMIN_KEY has fewer than 8 different characters"):
+        config.read(poor)
+    assert config.read(poor | {"EARMARK_SECRET": secrets.token_hex(32)}).admin_key == "a" * 32

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 import pytest
 
-from earmark import Earmark, NewSeat, OnDecline, State
+from earmark import Earmark, NewSeat, OnDecline, State, library
+from earmark.domain.ids import PaymentId
+from earmark.domain.payment import PaymentState
 from earmark.errors import (
     BookingResolved,
     BookingUnknown,
@@ -20,6 +23,8 @@ from earmark.errors import (
     SeatUnknown,
 )
 from earmark.library import PAGE_SIZE
+from earmark.payments.sandbox.faults import Fault
+from earmark.payments.sandbox.gateway import SandboxGateway
 from earmark.testing import open_in_memory
 
 if TYPE_CHECKING:
@@ -27,6 +32,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from earmark.clock import MovableClock
+    from earmark.domain.ids import BookingId
+    from earmark.domain.payment import Payment
 
 CARD, DECLINED = "pm_card_visa", "pm_card_visa_chargeDeclined"
 
@@ -237,6 +244,63 @@ async def test_pay_without_a_key_tries_again_after_a_decline(shop: Earmark) -> N
             await shop.pay(held.id, method=DECLINED)
         assert len(await shop.payments(held.id)) == number
     assert (await shop.pay(held.id, method=CARD)).state is State.CONFIRMED
+
+
+async def declined_and_let_go(shop: Earmark) -> str:
+    """A hold whose payment was declined; then its money was set aside all the same, and given up."""
+    bank = shop.till.gateways["sandbox"]
+    assert isinstance(bank, SandboxGateway)
+    bank.script.add(Fault.LATE_SUCCESS, "authorise")
+    held = await shop.hold("play", buyer="alice", seats=["A1"])
+    with pytest.raises(PaymentDeclined):
+        await shop.pay(held.id, method=CARD)
+    bank.bank.land()
+    (payment,) = await shop.payments(held.id)
+    await shop.till.teller.advance(PaymentId(UUID(payment.id)), look=True)
+    (payment,) = await shop.payments(held.id)
+    assert payment.state is PaymentState.VOIDED
+    return held.id
+
+
+async def test_pay_without_a_key_tries_again_after_a_decline_that_was_taken_back(shop: Earmark) -> None:
+    """A late yes that was let go is over as well: the next call is another try, and a repeat of it is the same."""
+    held = await declined_and_let_go(shop)
+    paid, again = [await shop.pay(held, method=CARD) for _ in range(2)]
+    assert (paid.state, again) == (State.CONFIRMED, paid)
+    assert len(await shop.payments(held)) == 2
+
+
+async def test_pay_without_a_key_beside_the_same_call_is_the_same_payment(
+    shop: Earmark, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where the other call pays while this one looks at the booking and its payments."""
+    held = await shop.hold("play", buyer="alice", seats=["A1"])
+    read_booking, others = shop.engine.store.read_booking, list[Any]()
+
+    async def read_and_let_the_other_pay(booking_id: BookingId) -> Any:
+        seen = await read_booking(booking_id)
+        if not others:
+            others.append(None)
+            others[0] = await shop.pay(held.id, method=CARD)
+        return seen
+
+    monkeypatch.setattr(shop.engine.store, "read_booking", read_and_let_the_other_pay)
+    assert await shop.pay(held.id, method=CARD) == others[0]
+    assert len(await shop.payments(held.id)) == 1
+
+
+async def test_a_key_that_counts_what_goes_down_repeats_an_old_decline(
+    shop: Earmark, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The control: counted over the payments that have failed now, which a late yes makes fewer."""
+
+    def failed_now(_: object, payments: list[Payment]) -> int:
+        return sum(payment.state is PaymentState.FAILED for payment in payments)
+
+    monkeypatch.setattr(library, "_tries_that_are_over", failed_now)
+    held = await declined_and_let_go(shop)
+    with pytest.raises(PaymentDeclined):
+        await shop.pay(held, method=CARD)
 
 
 async def test_pay_without_a_key_of_what_is_cancelled_is_refused(shop: Earmark) -> None:

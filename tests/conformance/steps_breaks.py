@@ -279,6 +279,14 @@ BREAKS = [
     Break(
         "a payment under a new id", "outside_payment_stays", "UPDATE outside_payments SET payment_id = 'p2'", (PAYMENT,)
     ),
+    Break(
+        "a payment in another mode", "outside_payment_stays", "UPDATE outside_payments SET live = NOT live", (PAYMENT,)
+    ),
+    Break(
+        "a payment that is of another mode than its booking",
+        "outside_payment_agrees_with_booking",
+        "INSERT INTO outside_payments (payment_id, booking_id, live) VALUES ('p1', '{sold}', false)",
+    ),
     Break("a payment removed", "outside_payment_stays", "DELETE FROM outside_payments", (PAYMENT,)),
     Break("a pool in use renamed", "pool_in_use_stays", "UPDATE pools SET id = 'VIP' WHERE held + sold > 0"),
     Break("a pool in use removed", "pool_in_use_stays", "DELETE FROM pools WHERE held + sold > 0"),

@@ -14,7 +14,7 @@ import msgspec
 
 from earmark.domain.booking import Booking, Lines, PoolLine, SeatLine
 from earmark.domain.event import Event
-from earmark.domain.ids import Buyer, EventId, PoolId, PoolRef, SeatId, SeatRef, TotalRef
+from earmark.domain.ids import Buyer, EventId, OutsidePaymentRef, PoolId, PoolRef, SeatId, SeatRef, TotalRef
 from earmark.domain.journal import Entry
 from earmark.domain.machine import LIVE, State
 from earmark.domain.pool import Pool, PoolDelta
@@ -47,6 +47,11 @@ def seat_ref(seat: str) -> SeatRef:
 
 def total_ref(buyer: Buyer) -> TotalRef:
     return TotalRef(SHOW, buyer)
+
+
+def paid(payment_id: str) -> OutsidePaymentRef:
+    """The reference in the mode of the event."""
+    return OutsidePaymentRef(payment_id, live=True)
 
 
 class Shop:

@@ -14,14 +14,14 @@ import msgspec
 import pytest
 
 from earmark.domain.booking import Lines
-from earmark.domain.ids import EventId, PoolId, PoolRef, SeatId, SeatRef
+from earmark.domain.ids import EventId, OutsidePaymentRef, PoolId, PoolRef, SeatId, SeatRef
 from earmark.domain.journal import Key, Memory
 from earmark.domain.machine import State
 from earmark.domain.pool import Pool
 from earmark.domain.seat import Seat
 from earmark.engine.ports import Changes, PoolChange, SeatChange
 
-from .steps_support import ANN, BOB, CEM, GA, SHOW, WITHIN, Shop, count, seat_ref, total_ref
+from .steps_support import ANN, BOB, CEM, GA, SHOW, WITHIN, Shop, count, paid, seat_ref, total_ref
 
 if TYPE_CHECKING:
     from earmark.clock import MovableClock
@@ -286,15 +286,16 @@ async def test_an_outside_payment_is_taken_once(shop: Shop) -> None:
     await shop.open()
     first, second = await shop.hold("A1"), await shop.hold("A2")
 
-    async def take(tx: Transaction) -> frozenset[str]:
-        won = await tx.take_payments({"pay-2": first.id, "pay-1": first.id})
-        assert await tx.take_payments({"pay-1": second.id}) == frozenset()
+    async def take(tx: Transaction) -> frozenset[OutsidePaymentRef]:
+        won = await tx.take_payments({paid("pay-2"): first.id, paid("pay-1"): first.id})
+        assert await tx.take_payments({paid("pay-1"): second.id}) == frozenset()
         await tx.write(Changes())
         return won
 
-    assert await shop.step(take) == {"pay-1", "pay-2"}
-    again = await shop.step(lambda tx: tx.take_payments({"pay-1": first.id, "pay-2": second.id, "pay-3": second.id}))
-    assert again == {"pay-3"}
+    assert await shop.step(take) == {paid("pay-1"), paid("pay-2")}
+    uses = {paid("pay-1"): first.id, paid("pay-2"): second.id, paid("pay-3"): second.id}
+    again = await shop.step(lambda tx: tx.take_payments(uses))
+    assert again == {paid("pay-3")}
 
 
 # -- keys, the journal, and what is not kept ----------------------------------------------------------------------
@@ -408,12 +409,12 @@ async def test_work_that_writes_nothing_leaves_no_row_at_all(shop: Shop) -> None
 
     async def work(tx: Transaction) -> str:
         await tx.lock_totals([total_ref(BOB)])
-        await tx.take_payments({"pay-1": booking.id})
+        await tx.take_payments({paid("pay-1"): booking.id})
         return "refused"
 
     assert await shop.step(work) == "refused"
     assert [await count(shop.store, table) for table in tables] == before
-    assert await shop.step(lambda tx: tx.take_payments({"pay-1": booking.id})) == {"pay-1"}
+    assert await shop.step(lambda tx: tx.take_payments({paid("pay-1"): booking.id})) == {paid("pay-1")}
 
 
 async def test_a_store_in_order_has_no_flaws(shop: Shop) -> None:

@@ -117,7 +117,8 @@ async def test_sqlite_does_not_give_a_payment_to_another_booking(world: World, p
     """Who comes second gives way, as the program's own insert does; without the guards the first one is lost."""
     async with world.hand() as hand:
         await hand.run(world.fill(PAYMENT))
-        await hand.run(world.fill(f"{replace} outside_payments (payment_id, booking_id) VALUES ('p1', '{{held}}')"))
+        values = "(payment_id, booking_id, live) VALUES ('p1', '{held}', true)"
+        await hand.run(world.fill(f"{replace} outside_payments {values}"))
         assert await hand.look(PAYER) == world.names[payer]
 
 
@@ -213,6 +214,7 @@ def _way_to(state: State) -> list[State]:
 
 # -- what the verifier sees when the guards were off ---------------------------------------------------------------
 
+NO_BOOKING = "00000000-0000-0000-0000-000000000009"
 PLANTED = {
     "seat_of_one_live_booking": (
         """UPDATE bookings SET lines = '{{"seats": [{{"id": "A1", "price": 1}}], "pools": []}}' WHERE id = '{sold}'""",
@@ -248,8 +250,12 @@ PLANTED = {
         "booking {released} belongs to gone, which is not there",
     ),
     "payment_of_a_booking": (
-        "INSERT INTO outside_payments (payment_id, booking_id) VALUES ('p-x', '00000000-0000-0000-0000-000000000009')",
-        "payment p-x belongs to booking 00000000-0000-0000-0000-000000000009, which is not there",
+        "INSERT INTO outside_payments (payment_id, live, booking_id) SELECT 'p-x', true, '" + NO_BOOKING + "'",
+        f"payment p-x belongs to booking {NO_BOOKING}, which is not there",
+    ),
+    "payment_of_its_mode": (
+        "INSERT INTO outside_payments (payment_id, booking_id, live) VALUES ('p-x', '{sold}', false)",
+        "payment p-x and booking {sold} are of different modes",
     ),
 }
 

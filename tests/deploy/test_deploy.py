@@ -41,8 +41,11 @@ ASKED = {
     "VALKEY_PASSWORD": "hush2",
     "EARMARK_ADMIN_KEY": "k" * 20,
     "EARMARK_SECRET": "of-the-tests-0123456789abcdefghijk",
+    "EARMARK_TRUST_PROXY": "1",
     "EARMARK_STRIPE_KEY": "",
     "EARMARK_STRIPE_WEBHOOK_SECRET": "",
+    "EARMARK_BALANCE": "off",
+    "EARMARK_ACCOUNT_SECRET": "",
 }
 
 
@@ -101,7 +104,7 @@ def test_every_variable_is_a_setting_that_is_understood(service: str) -> None:
     assert given.keys() <= {setting.variable for setting in config.SETTINGS}
     settings = config.read(given)
     if service == "migrate":
-        assert given.keys() == {"EARMARK_DATABASE_URL"}
+        assert given.keys() == {"EARMARK_DATABASE_URL", "EARMARK_ACCOUNT_SECRET"}
         return
     assert (settings.host, settings.sweep) == ("0.0.0.0", False)  # noqa: S104 (in a container)
     assert settings.admin_key == ASKED["EARMARK_ADMIN_KEY"]
@@ -150,6 +153,13 @@ def test_the_application_role_is_made_by_a_script_that_the_shell_understands() -
     assert "\\getenv password EARMARK_APP_PASSWORD\nCREATE ROLE earmark_app LOGIN PASSWORD :'password';" in statements
 
 
+def test_the_servers_believe_one_proxy_unless_told_otherwise() -> None:
+    """Only what is listed reaches a container, and behind a proxy that is not believed all callers are one."""
+    for service in ("server", "worker"):
+        assert SERVICES[service]["environment"]["EARMARK_TRUST_PROXY"] == "${EARMARK_TRUST_PROXY:-1}"
+        assert config.read(settings_of(SERVICES[service])).trust_proxy == 1
+
+
 def test_stripes_settings_reach_the_servers() -> None:
     """Set where compose runs, they hold in the container; not set, they are as if they were not there."""
     for service in ("server", "worker"):
@@ -157,6 +167,15 @@ def test_stripes_settings_reach_the_servers() -> None:
         assert named["EARMARK_STRIPE_KEY"] == "${EARMARK_STRIPE_KEY:-}"
         assert named["EARMARK_STRIPE_WEBHOOK_SECRET"] == "${EARMARK_STRIPE_WEBHOOK_SECRET:-}"
         assert config.read(settings_of(SERVICES[service])).stripe_key is None
+
+
+def test_the_settings_of_accounts_reach_the_servers_and_migrate() -> None:
+    """What seals older codes needs the secret as much as what takes new ones."""
+    for service in ("server", "worker", "migrate"):
+        named = SERVICES[service]["environment"]
+        assert named["EARMARK_ACCOUNT_SECRET"] == "${EARMARK_ACCOUNT_SECRET:-}"
+        assert config.read(settings_of(SERVICES[service])).account_secret is None
+    assert SERVICES["server"]["environment"]["EARMARK_BALANCE"] == "${EARMARK_BALANCE:-off}"
 
 
 def test_no_image_names_the_host_of_a_registry() -> None:

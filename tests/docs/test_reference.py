@@ -192,12 +192,12 @@ def _help(*command: str) -> str:
 
 
 def _documented_commands() -> list[str]:
-    return re.findall(r"^## (\w+)$", COMMANDS, re.MULTILINE)
+    return re.findall(r"^## ([\w-]+)$", COMMANDS, re.MULTILINE)
 
 
 def test_every_command_is_documented() -> None:
     """The commands of the page are the commands of `--help`."""
-    known = re.findall(r"^│ (\w+) ", _help(), re.MULTILINE)
+    known = re.findall(r"^│ (\w[\w-]*) ", _help(), re.MULTILINE)
     assert sorted(_documented_commands()) == sorted(known)
 
 

@@ -8,6 +8,7 @@ import shutil
 import sqlite3
 import subprocess
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 import pytest
@@ -39,11 +40,13 @@ STORIES = {
     "docs/howto/run-on-postgresql.md",
     "docs/howto/run-several-servers.md",
     "docs/howto/verify-a-database.md",
+    "docs/howto/erase-a-buyer.md",
     "docs/howto/deploy.md",
     "docs/howto/high-availability.md",  # told by tests/cli/test_doctor_failover.py, which has a standby
     "docs/howto/live-map.md",
     "docs/howto/locks.md",
     "docs/howto/stripe.md",
+    "docs/howto/accounts.md",
     "docs/howto/keys.md",
     "docs/howto/webhooks.md",
 }
@@ -129,6 +132,12 @@ def test_taking_payments_with_stripe(tmp_path: Path) -> None:
     assert tell(read("docs/howto/stripe.md"), folder=tmp_path, instead=given) == 5
 
 
+def test_taking_payments_from_accounts(tmp_path: Path) -> None:
+    """From an account that is opened to a sale, a decline and the account found again by its code."""
+    given = {"8080": free_port(), "$(openssl rand -hex 32)": "b1946ac92492d2347c6235b4d2611184"}
+    assert tell(read("docs/howto/accounts.md"), folder=tmp_path, instead=given) == 6
+
+
 def test_giving_each_program_its_key(tmp_path: Path) -> None:
     """Keys by scope, a token for a buyer, a rotation with two secrets, and a revocation."""
     assert tell(read("docs/howto/keys.md"), folder=tmp_path, instead={"8080": free_port()}) == 8
@@ -161,6 +170,24 @@ def test_verifying_a_database(tmp_path: Path) -> None:
     done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=30, check=False)
     assert done.returncode == 1
     assert done.stdout.startswith(outputs(page, "text")[1]), done.stdout
+
+
+def test_erasing_a_buyer(tmp_path: Path) -> None:
+    """What would change, what did, and the refusal, each in the words of the page."""
+    asyncio.run(_sell_to_alice(f"sqlite:///{tmp_path / 'shop.sqlite3'}"))
+    assert tell(read("docs/howto/erase-a-buyer.md"), folder=tmp_path, instead={}) == 3
+
+
+async def _sell_to_alice(url: str) -> None:
+    """Something that is over, and for bob something that is not."""
+    now = datetime.now(UTC)
+    async with Earmark.open(url) as shop:
+        for event_id, days in (("over", -1), ("soon", 1)):
+            starts_at = now + timedelta(days=days)
+            await shop.create(event_id, name="A play", currency="EUR", starts_at=starts_at, pools={"GA": (9, 1200)})
+        sold = await shop.hold("over", buyer="alice", pools={"GA": 2}, key="first")
+        await shop.confirm(sold.id, payment_id="till-1")
+        await shop.hold("soon", buyer="bob", pools={"GA": 1})
 
 
 def test_asking_the_doctor_of_a_deployment(tmp_path: Path) -> None:

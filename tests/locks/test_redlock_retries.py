@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 import random
 from typing import TYPE_CHECKING, Any
 
@@ -9,10 +10,12 @@ import pytest
 
 from earmark.errors import SetupError
 from earmark.locks import Claim, LockBusy, Locks
-from earmark.locks.redis.redlock import Redlock
+from earmark.locks.redis.redlock import RETRY_SECONDS_MAX, Redlock, pause_bound
 from earmark.locks.redis.script import Names
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from earmark.locks import Grant
 
 KEY = "invoice:42"
@@ -62,6 +65,37 @@ async def test_pauses_double_with_full_jitter_up_to_a_bound() -> None:
     with pytest.raises(Enough):
         await Taken(chance=chance, retry_seconds=0.2).acquire(claim(wait=3600))
     assert chance.bounds == [(0, bound) for bound in (0.2, 0.4, 0.8, 1.6, 2.0, 2.0, 2.0, 2.0)]
+
+
+def refused(bound: Callable[[int, float], float], *, per_second: float) -> float:
+    """Which part of the callers runs out of time, where each has the lock for 50 ms and waits for 10 s at most."""
+    chance = random.Random(1)  # noqa: S311 -- the same each time
+    asking: list[tuple[float, float, int]] = []
+    now = 0.0
+    while now < 300:
+        now += chance.expovariate(per_second)
+        heapq.heappush(asking, (now, now, 0))
+    callers, ended, free_at = len(asking), 0, 0.0
+    while asking:
+        now, came, retries = heapq.heappop(asking)
+        left = came + 10 - now
+        if now >= free_at:
+            free_at = now + 0.05
+        elif left <= 0:
+            ended += 1
+        else:
+            pause = chance.uniform(0, bound(retries, left))
+            heapq.heappush(asking, (min(now + pause, came + 10), came, retries + 1))
+    return ended / callers
+
+
+def test_callers_who_waited_long_ask_more_often_again() -> None:
+    """Newcomers ask often: without this, callers near the end of their wait would be refused ten times as often."""
+    mild = refused(lambda retries, left: pause_bound(0.2, retries=retries, left=left), per_second=18)
+    doubling = refused(lambda retries, _: min(0.2 * 2**retries, RETRY_SECONDS_MAX), per_second=18)
+    assert doubling > 0.05, "the control"
+    assert mild < doubling / 5
+    assert [pause_bound(0.2, retries=8, left=left) for left in (60, 10, 5, 1)] == [2.0, 1.0, 0.5, 0.2]
 
 
 async def test_a_first_pause_beyond_the_bound_stays_as_it_is() -> None:

@@ -15,6 +15,7 @@ from earmark import wiring
 from earmark.errors import SetupError
 from earmark.library import Earmark
 from earmark.store import queries
+from earmark.store.migrations import migrations
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -131,6 +132,91 @@ async def test_every_table_that_rows_are_deleted_from_is_granted(owner: Any, pos
     assert "buyer_totals" in deleted
     for table in deleted:
         assert await owner.fetchval("SELECT has_table_privilege($1, $2, 'DELETE')", role, table), table
+
+
+HIDES_THE_BOOKINGS = """
+    CREATE TEMPORARY TABLE bookings AS SELECT * FROM bookings WHERE false;
+    UPDATE seats SET booking_id = NULL;
+"""
+
+
+async def test_the_guards_read_past_the_temporary_tables_of_a_session(postgres_url: str, role: str) -> None:
+    """A session looks into its own temporary tables first: a guard that did so would find no booking to protect."""
+    await wiring.migrate(postgres_url, application_role=role)
+    await _hold(postgres_url)
+    connection = await asyncpg.connect(url_of(role, postgres_url))
+    try:
+        with pytest.raises(asyncpg.CheckViolationError):
+            await connection.execute(HIDES_THE_BOOKINGS)
+    finally:
+        await connection.close()
+
+
+async def test_a_guard_without_a_path_of_its_own_is_misled(owner: Any, postgres_url: str, role: str) -> None:
+    """The control: the same statements take a seat from the booking that has it."""
+    await wiring.migrate(postgres_url, application_role=role)
+    await _hold(postgres_url)
+    for guard in await owner.fetch(f"SELECT p.oid::regprocedure::text AS name {GUARDS}"):
+        await owner.execute(f"ALTER FUNCTION {guard['name']} RESET search_path")
+    connection = await asyncpg.connect(url_of(role, postgres_url))
+    try:
+        await connection.execute(HIDES_THE_BOOKINGS)
+    finally:
+        await connection.close()
+        (paths,) = (step for step in migrations("postgres") if step.name == "guard_paths")
+        await owner.execute(paths.sql)
+    async with Earmark.open(postgres_url, migrate=False) as shop:
+        assert await shop.engine.store.find_flaws(limit=10)
+
+
+async def test_every_guard_has_a_path_of_its_own(owner: Any) -> None:
+    """A migration that replaces a guard says its path again."""
+    paths = {
+        row["name"]: row["path"] for row in await owner.fetch(f"SELECT p.proname AS name, p.proconfig AS path {GUARDS}")
+    }
+    assert len(paths) > 25
+    assert {name for name, path in paths.items() if "search_path=public, pg_temp" not in path} == set()
+
+
+GUARDS = """
+    FROM pg_proc p
+   WHERE p.pronamespace = current_schema()::regnamespace AND p.prorettype = 'trigger'::regtype
+"""
+
+
+async def _hold(url: str) -> None:
+    async with Earmark.open(url, migrate=False) as shop:
+        await shop.create("play", name="A play", currency="EUR", seats={"A1": 500})
+        await shop.hold("play", buyer="ann", seats=["A1"])
+
+
+async def test_tables_of_another_program_are_not_granted(owner: Any, postgres_url: str, role: str) -> None:
+    """They may stand in the same schema."""
+    await owner.execute("CREATE TABLE letters (id integer GENERATED ALWAYS AS IDENTITY)")
+    await wiring.migrate(postgres_url, application_role=role)
+    assert not await owner.fetchval("SELECT has_table_privilege($1, 'letters', 'SELECT')", role)
+    assert await owner.fetchval("SELECT has_table_privilege($1, 'bookings', 'SELECT')", role)
+    assert not await owner.fetchval("SELECT has_sequence_privilege($1, 'letters_id_seq', 'USAGE')", role)
+    await owner.execute("DROP TABLE letters")
+
+
+async def test_a_server_does_not_start_before_a_new_table_is_granted(owner: Any, postgres_url: str, role: str) -> None:
+    """Else it would hold seats that cannot be paid. It says which command grants what is missing."""
+    await wiring.migrate(postgres_url, application_role=role)
+    await owner.execute(f'REVOKE ALL ON payers, payment_keys FROM "{role}"')
+    with pytest.raises(SetupError, match=f"payers, payment_keys.*--application-role {role}"):
+        async with Earmark.open(url_of(role, postgres_url), migrate=False):
+            pass
+    await wiring.migrate(postgres_url, application_role=role)
+    async with Earmark.open(url_of(role, postgres_url), migrate=False) as shop:
+        await shop.engine.store.check_ready()
+
+
+async def test_a_role_that_makes_functions_is_refused(owner: Any, postgres_url: str, role: str) -> None:
+    """One of the name of a built-in function, in the schema of the guards, could answer in its place."""
+    await owner.execute(f'GRANT CREATE ON SCHEMA public TO "{role}"')
+    with pytest.raises(SetupError, match="REVOKE CREATE ON SCHEMA public"):
+        await wiring.migrate(postgres_url, application_role=role)
 
 
 async def test_a_role_that_could_undo_the_guards_is_refused(owner: Any, postgres_url: str, role: str) -> None:

@@ -23,6 +23,11 @@ TAKES_AWAY = re.compile(
     r"\b(DROP\s+(?!TRIGGER\b)\w+|RENAME\s+\w+|SET\s+NOT\s+NULL|ALTER\s+(COLUMN\s+\w+\s+)?TYPE|DELETE\s+FROM)\b",
     re.IGNORECASE,
 )
+REPLACED = {
+    "postgres": {"0017_payment_modes": {"DROP DEFAULT", "DROP CONSTRAINT"}},
+    "sqlite": {"0017_payment_modes": {"DROP TABLE", "RENAME TO"}},
+}
+"""What a step takes away and puts back itself for older code, whose SQL `test_payment_modes.py` runs on it."""
 
 
 @pytest.mark.parametrize(
@@ -57,13 +62,13 @@ def test_both_dialects_allow_the_same_code() -> None:
 
 @pytest.mark.parametrize("dialect", DIALECTS)
 def test_an_expand_takes_nothing_away(dialect: str) -> None:
-    """Code from before may use whatever was there; only a trigger may be replaced, by one that allows more."""
-    wrong = {
-        str(step): found[0]
+    """Code from before may use whatever was there; only a trigger or a key may be replaced, by one that allows more."""
+    found = {
+        str(step): {match[0] for match in TAKES_AWAY.finditer(re.sub(r"--.*", "", step.sql))}
         for step in migrations(dialect)
-        if step.oldest_code == ANY_CODE and (found := TAKES_AWAY.search(re.sub(r"--.*", "", step.sql)))
+        if step.oldest_code == ANY_CODE
     }
-    assert not wrong
+    assert {step: taken for step, taken in found.items() if taken} == REPLACED[dialect]
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from tests.money.world import CARD, PRICE, World
+from tests.payments.methods import Method
 
 from earmark.domain.event import OnDecline
 from earmark.domain.machine import State
@@ -18,7 +19,7 @@ from earmark.engine.orders import order_of
 from earmark.engine.teller import Teller
 from earmark.errors import TooManyDeclines
 from earmark.payments.sandbox.faults import Fault, Rule
-from earmark.payments.sandbox.model import Method, Move, Status
+from earmark.payments.sandbox.model import Move, Status
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

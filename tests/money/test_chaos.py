@@ -105,7 +105,7 @@ async def test_what_is_right_in_the_sum_and_wrong_in_each_currency_is_found() ->
     assert await world.disagreements() == []
     for currency, move in (("EUR", Move.REFUNDED), ("JPY", Move.CAPTURED)):
         line = Line(move=move, amount=1, currency=currency, at=clock.now(), intent_id="pi_none", payment_id=None)
-        world.bank.ledger.append(line)
+        world.bank._books.ledger.append(line)
     assert world.bank.total(Move.CAPTURED) - world.bank.total(Move.REFUNDED) == sum(PRICES.values())
     wrong = await world.disagreements()
     assert wrong == [

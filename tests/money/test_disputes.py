@@ -11,13 +11,13 @@ from tests.money.scripted import CAPTURED
 from tests.money.test_attention import settle
 from tests.money.world import World
 from tests.payments.conformance.worlds import stripe_shaped
+from tests.payments.methods import Method
 
 from earmark.clock import MovableClock
 from earmark.domain.machine import State
 from earmark.domain.payment import PaymentState, SettledAs
 from earmark.engine.gateway import Callback, GatewaySilent
 from earmark.engine.teller import Teller
-from earmark.payments.sandbox.model import Method
 from earmark.payments.stripe import StripeGateway
 from earmark.store.memory import MemoryStore
 from earmark.uuids import Uuid7Ids

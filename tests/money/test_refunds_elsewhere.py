@@ -11,6 +11,7 @@ from tests.money.conftest import PRICE
 from tests.money.test_attention import NOTE
 from tests.money.world import World
 from tests.payments.conformance.worlds import stripe_shaped
+from tests.payments.methods import Method
 
 from earmark.clock import MovableClock
 from earmark.domain.machine import State
@@ -22,7 +23,7 @@ from earmark.engine.teller import Teller
 from earmark.errors import RefundRefused
 from earmark.payments.sandbox.faults import Fault, Rule
 from earmark.payments.sandbox.gateway import SandboxGateway
-from earmark.payments.sandbox.model import Method, Move
+from earmark.payments.sandbox.model import Move
 from earmark.payments.stripe import StripeGateway
 from earmark.store.memory import MemoryStore
 from earmark.uuids import Uuid7Ids

@@ -17,6 +17,7 @@ from earmark import config, wiring
 from earmark.domain import account as law
 from earmark.domain.account import Draw, EntryKind
 from earmark.domain.ids import BookingId
+from earmark.domain.method import NO_ACCOUNT
 from earmark.domain.payment import PaymentState, Standing
 from earmark.engine.accounts import Accounts
 from earmark.engine.asks import Actor, Cancel, Decided, Pay
@@ -30,8 +31,9 @@ from earmark.engine.gateway import (
     RefundStanding,
 )
 from earmark.engine.teller import Teller
-from earmark.errors import IdempotencyMismatch, InvalidRequest
+from earmark.errors import IdempotencyMismatch, InvalidRequest, SetupError
 from earmark.library import Earmark
+from earmark.payments.balance.codes import AccountCodes, make_code
 from earmark.payments.balance.gateway import BalanceGateway
 from earmark.store.sqlite.connection import connect
 
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from earmark.clock import MovableClock
+    from earmark.domain.account import Account
     from earmark.engine.accounts import AccountSteps
     from earmark.engine.gateway import Report
     from earmark.store.memory import MemoryStore
@@ -49,6 +52,8 @@ if TYPE_CHECKING:
 
     AnyStore = MemoryStore | PostgresStore | SqliteStore
 
+SECRET = "b1946ac92492d2347c6235b4d2611184"
+CODES = AccountCodes([SECRET])
 PRICE = 4500
 BUYERS = 50
 GOOD_FOR = 7
@@ -60,17 +65,23 @@ class Bank:
     def __init__(self, store: AnyStore, *, ids: Uuid7Ids, clock: MovableClock) -> None:
         self.store = store
         self.accounts = store.accounts
-        self.gateway = BalanceGateway(store.accounts)
+        self.gateway = BalanceGateway(store.accounts, codes=CODES)
         self.ids = ids
         self.clock = clock
-        self.account = f"gift-{ids.entry_id()}"
+        self.account = str(ids.entry_id())
+        self.code = make_code()
 
-    async def fill(self, amount: int, *, account: str | None = None, currency: str = "EUR") -> str:
-        """An account with so much in it."""
-        account = account or self.account
-        await self.accounts.open(account, currency=currency, live=True)
-        await self.accounts.credit(account, amount, entry_id=f"first-{account}")
-        return account
+    async def open(self, code: str | None = None, *, currency: str = "EUR", live: bool = True) -> Account:
+        """An account with nothing in it, by its code."""
+        account_id = self.account if code is None else str(self.ids.entry_id())
+        digests = CODES.digests(code or self.code)
+        return await self.accounts.open(account_id, digests=digests, currency=currency, live=live)
+
+    async def fill(self, amount: int, *, code: str | None = None, currency: str = "EUR") -> str:
+        """An account with so much in it; its code."""
+        account = await self.open(code, currency=currency)
+        await self.accounts.credit(account.id, amount, entry_id=f"first-{account.id}")
+        return code or self.code
 
     def order(self, **changes: Any) -> Order:
         """A new payment."""
@@ -80,7 +91,7 @@ class Bank:
             "event_id": "opera",
             "amount": PRICE,
             "currency": "EUR",
-            "method": self.account,
+            "method": self.code,
             "created_at": self.clock.now(),
         }
         return Order(**{**whole, **changes})
@@ -118,7 +129,7 @@ async def test_fifty_payments_from_money_for_seven_are_seven(bank: Bank, *, auto
     reports = await asyncio.gather(*(answered(partial(bank.gateway.authorise, one)) for one in orders))
     granted = Standing.CAPTURED if automatic else Standing.AUTHORISED
     assert Counter(report.standing for report in reports) == {granted: GOOD_FOR, Standing.DECLINED: BUYERS - GOOD_FOR}
-    assert {report.code for report in reports} == {None, "insufficient_funds"}
+    assert {report.code for report in reports} == {None, "account_declined"}
     left = PRICE // 2 if automatic else GOOD_FOR * PRICE + PRICE // 2
     assert await bank.figures() == (left, 0 if automatic else GOOD_FOR * PRICE)
 
@@ -185,7 +196,7 @@ async def test_money_that_is_set_aside_is_not_spent_twice(bank: Bank) -> None:
     first, second, third = (bank.order() for _ in range(3))
     assert (await bank.gateway.authorise(first)).standing is Standing.AUTHORISED
     assert await bank.figures() == (PRICE, PRICE)
-    assert (await bank.gateway.authorise(second)).code == "insufficient_funds"
+    assert (await bank.gateway.authorise(second)).code == "account_declined"
     await bank.gateway.void(first)
     assert (await bank.gateway.authorise(second)).standing is Standing.DECLINED, "a no stays a no"
     assert (await bank.gateway.authorise(third)).standing is Standing.AUTHORISED
@@ -217,26 +228,30 @@ async def test_refunds_at_once_give_back_no_more_than_was_taken(bank: Bank) -> N
 
 async def test_an_account_that_does_not_fit_is_a_decline_that_stays(bank: Bank) -> None:
     """Unknown, of the other mode, or in another currency: the same order is the same no, also when that has changed."""
-    await bank.accounts.open(f"test-{bank.account}", currency="EUR", live=False)
-    await bank.accounts.open(f"usd-{bank.account}", currency="USD", live=True)
+    test, usd = make_code(), make_code()
+    await bank.open(test, live=False)
+    await bank.open(usd, currency="USD")
     orders = {
-        "account_unknown": [bank.order(), bank.order(method=f"test-{bank.account}")],
-        "currency_mismatch": [bank.order(method=f"usd-{bank.account}")],
+        "account_unknown": [bank.order(), bank.order(method=test)],
+        "currency_mismatch": [bank.order(method=usd)],
     }
     for code, wrong in orders.items():
         for order in wrong:
             report = await bank.gateway.authorise(order)
-            assert (report.standing, report.code) == (Standing.DECLINED, code)
-            assert report.message
+            assert (report.standing, report.code) == (Standing.DECLINED, "account_declined")
+            drawn = await bank.accounts.find(order.payment_id)
+            assert drawn is not None
+            assert drawn.code == code, "the operator can look up why"
+    first = msgspec.structs.replace(orders["account_unknown"][0], method=f"{NO_ACCOUNT}/…{bank.code[-4:]}")
     await bank.fill(PRICE)
-    assert (await bank.gateway.authorise(orders["account_unknown"][0])).code == "account_unknown"
+    assert (await bank.gateway.authorise(first)).standing is Standing.DECLINED
     assert await bank.figures() == (PRICE, 0)
 
 
 async def test_an_id_is_one_effect(bank: Bank) -> None:
     """The same id with other facts is refused, and moves nothing."""
     await bank.fill(2 * PRICE)
-    other = await bank.fill(PRICE, account=f"other-{bank.account}")
+    other = await bank.fill(PRICE, code=make_code())
     order = bank.order()
     await bank.gateway.authorise(order)
     for changes in ({"method": other}, {"amount": 1}, {"automatic": True}, {"currency": "USD"}):
@@ -271,9 +286,8 @@ async def test_an_order_that_arrives_after_its_void_draws_nothing(bank: Bank) ->
 
 async def test_a_credit_is_made_once(bank: Bank) -> None:
     """The same entry again, also at once, credits nothing more; with another amount or account it is refused."""
-    await bank.accounts.open(bank.account, currency="EUR", live=True)
-    other = f"other-{bank.account}"
-    await bank.accounts.open(other, currency="EUR", live=True)
+    await bank.open()
+    other = (await bank.open(make_code())).id
     entry = f"card-{bank.account}"
     await asyncio.gather(*(bank.accounts.credit(bank.account, 1000, entry_id=entry) for _ in range(5)))
     for account, amount in ((bank.account, 999), (other, 1000)):
@@ -286,19 +300,22 @@ async def test_a_credit_is_made_once(bank: Bank) -> None:
 
 
 async def test_an_account_is_opened_once(bank: Bank) -> None:
-    """The same again is the same account; in another currency or mode, and without sense, it is refused."""
-    opened = await asyncio.gather(*(bank.accounts.open(bank.account, currency="EUR", live=True) for _ in range(5)))
-    assert len({account.created_at for account in opened}) == 1
-    for wrong in (("USD", True), ("EUR", False), ("EURO", True)):
+    """The same code again is the same account; in another currency or mode, and without sense, it is refused."""
+    ids = [bank.account, *(str(bank.ids.entry_id()) for _ in range(4))]
+    digests = CODES.digests(bank.code)
+    opening = [bank.accounts.open(one, digests=digests, currency="EUR", live=True) for one in ids]
+    opened = await asyncio.gather(*opening)
+    [bank.account] = {account.id for account in opened}
+    for currency, live in (("USD", True), ("EUR", False), ("EURO", True)):
         with pytest.raises(InvalidRequest):
-            await bank.accounts.open(bank.account, currency=wrong[0], live=wrong[1])
+            await bank.open(currency=currency, live=live)
+    with pytest.raises(InvalidRequest):
+        await bank.accounts.open(bank.account, digests=CODES.digests(make_code()), currency="EUR", live=True)
     with pytest.raises(InvalidRequest):
         await bank.accounts.credit("nobody", 1, entry_id="x")
     for amount, entry_id, reason in ((0, "x", None), (1, "", None), (1, "x\0", None), (1, "x", "\0")):
         with pytest.raises(InvalidRequest):
             await bank.accounts.credit(bank.account, amount, entry_id=entry_id, reason=reason)
-    with pytest.raises(InvalidRequest):
-        await bank.accounts.open("a card", currency="EUR", live=True)
     assert await bank.figures() == (0, 0)
 
 
@@ -361,7 +378,7 @@ async def test_a_death_between_steps_leaves_nothing_half(bank: Bank, call: str, 
     before = await bank.figures(), await bank.accounts.find(order.payment_id)
     deaths = 0
     for at in range(10):
-        mortal = BalanceGateway(Accounts(MortalBooks(bank.accounts, at=at, after=after)))
+        mortal = BalanceGateway(Accounts(MortalBooks(bank.accounts, at=at, after=after)), codes=CODES)
         try:
             await getattr(mortal, call)(asked)
         except Died:
@@ -426,14 +443,14 @@ async def test_a_booking_is_paid_from_an_account_and_paid_back(bank: Bank) -> No
             booking_id=held,
             payment_id=bank.ids.payment_id(),
             gateway="balance",
-            method=bank.account,
+            method=bank.code,
         )
         answer = await teller.pay(ask, within=60)
         assert isinstance(answer, Decided)
         ends.append((held, answer.value.payment))
     assert [(payment.state, payment.code) for _, payment in ends] == [
         (PaymentState.CAPTURED, None),
-        (PaymentState.FAILED, "insufficient_funds"),
+        (PaymentState.FAILED, "account_declined"),
     ]
     assert await bank.figures() == (0, 0)
     sold, payment = ends[0]
@@ -448,6 +465,10 @@ async def test_a_booking_is_paid_from_an_account_and_paid_back(bank: Bank) -> No
 def test_the_gateway_is_offered_where_it_is_switched_on(store: AnyStore) -> None:
     """`EARMARK_BALANCE`, for live events."""
     assert wiring.open_gateways(config.read({}), store.accounts) == {}
-    offered = wiring.open_gateways(config.read({"EARMARK_BALANCE": "true"}), store.accounts)
+    asked = {"EARMARK_BALANCE": "true"}
+    with pytest.raises(SetupError, match="EARMARK_ACCOUNT_SECRET"):
+        wiring.open_gateways(config.read(asked), store.accounts)
+    settings = config.read(asked | {"EARMARK_ACCOUNT_SECRET": SECRET})
+    offered = wiring.open_gateways(settings, store.accounts)
     assert list(offered) == ["balance"]
     assert offered["balance"].live

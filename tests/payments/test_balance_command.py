@@ -1,8 +1,10 @@
-"""`earmark accounts`: open, credit, show."""
+"""`earmark accounts`: open, credit, find, show."""
 
 from __future__ import annotations
 
+import io
 from typing import TYPE_CHECKING
+from uuid import UUID
 
 import pytest
 
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
 @pytest.fixture
 def earmark(tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
     """The command line on a new database: exit code, stdout, stderr."""
+    monkeypatch.setenv("EARMARK_ACCOUNT_SECRET", "b1946ac92492d2347c6235b4d2611184")
     monkeypatch.setenv("EARMARK_DATABASE_URL", f"sqlite:////{str(tmp_path).lstrip('/')}/shop.sqlite3")
 
     def run(*arguments: str) -> tuple[int, str, str]:
@@ -30,31 +33,82 @@ def earmark(tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pyte
     return run
 
 
+def opened(out: str) -> tuple[str, str]:
+    """The id and the code of an account that was just opened."""
+    account_id, _, rest = out.partition(" ")
+    return account_id, rest.partition("Its code is ")[2].partition(":")[0]
+
+
 def test_an_account_is_opened_credited_and_shown(earmark: Run) -> None:
-    """A gift card, from the shop's side."""
-    assert earmark("accounts", "open", "card-1", "--currency", "EUR")[0] == 0
-    for _ in range(2):
-        code, out, _ = earmark("accounts", "credit", "card-1", "4500", "--entry", "sale-7", "--reason", "a gift")
-        assert (code, "balance 45.00 EUR, set aside 0.00 EUR, free 45.00 EUR" in out) == (0, True)
-    code, out, _ = earmark("accounts", "show", "card-1")
+    """A gift card, from the shop's side. Its code is shown once."""
+    code, out, _ = earmark("accounts", "open", "--currency", "EUR")
     assert code == 0
-    assert "card-1 (live): balance 45.00 EUR" in out
+    account, secret = opened(out)
+    assert UUID(account).version == 7
+    assert len(secret) == 24
+    told = ""
+    for _ in range(2):
+        code, out, _ = earmark("accounts", "credit", account, "4500", "--entry", "sale-7", "--reason", "a gift")
+        assert (code, "balance 45.00 EUR, set aside 0.00 EUR, free 45.00 EUR" in out) == (0, True)
+        told += out
+    code, out, _ = earmark("accounts", "show", account)
+    assert code == 0
+    assert f"{account} (live): balance 45.00 EUR" in out
     assert out.count("credited") == 1
     assert "sale-7  a gift" in out
-    assert "opened" not in earmark("accounts", "show", "card-1", "--limit", "1")[1]
+    assert secret not in told + out
+    assert "opened" not in earmark("accounts", "show", account, "--limit", "1")[1]
 
 
-def test_what_is_refused_is_one_line(earmark: Run) -> None:
+def test_a_code_of_the_shop_is_read_from_a_file(earmark: Run, tmp_path: Path) -> None:
+    """It opens one account, is never shown, and finds that account again."""
+    card = tmp_path / "card"
+    card.write_text("GIFT-CARD-OF-ALICE-9F2K\n")
+    code, out, _ = earmark("accounts", "open", "--currency", "EUR", "--code-file", str(card))
+    account, _ = opened(out)
+    assert (code, "GIFT-CARD" in out) == (0, False)
+    for again in (("open", "--currency", "EUR"), ("find",)):
+        code, out, _ = earmark("accounts", *again, "--code-file", str(card))
+        assert (code, opened(out)[0]) == (0, account)
+    card.write_text("GIFT-CARD-OF-ALICE-9F2X\n")
+    assert earmark("accounts", "find", "--code-file", str(card))[:2] == (1, "This code opens no account.\n")
+
+
+def test_a_code_is_read_from_stdin(earmark: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For scripts."""
+    monkeypatch.setattr("sys.stdin", io.StringIO("GIFT-CARD-OF-ALICE-9F2K\n"))
+    account, _ = opened(earmark("accounts", "open", "--currency", "EUR", "--code-file", "-")[1])
+    monkeypatch.setattr("sys.stdin", io.StringIO("GIFT-CARD-OF-ALICE-9F2K"))
+    assert opened(earmark("accounts", "find")[1])[0] == account
+
+
+def test_what_is_refused_is_one_line(earmark: Run, tmp_path: Path) -> None:
     """On stderr, with exit code 1; an account that is not there is said so."""
-    earmark("accounts", "open", "card-1", "--currency", "EUR", "--test")
-    earmark("accounts", "credit", "card-1", "1", "--entry", "sale-7")
+    card, short = tmp_path / "card", tmp_path / "short"
+    card.write_text("GIFT-CARD-OF-ALICE-9F2K")
+    short.write_text("GIFT-9F2K")
+    account, _ = opened(earmark("accounts", "open", "--currency", "EUR", "--test", "--code-file", str(card))[1])
+    earmark("accounts", "credit", account, "1", "--entry", "sale-7")
     for arguments in (
-        ("open", "card-1", "--currency", "EUR"),
-        ("open", "card-2", "--currency", "EURO"),
+        ("open", "--currency", "EUR", "--code-file", str(card)),
+        ("open", "--currency", "EUR", "--code-file", str(short)),
+        ("open", "--currency", "EURO"),
         ("credit", "card-2", "1"),
-        ("credit", "card-1", "2", "--entry", "sale-7"),
+        ("credit", account, "2", "--entry", "sale-7"),
     ):
         code, _, err = earmark("accounts", *arguments)
         assert (code, len(err.strip().splitlines())) == (1, 1)
         assert "Not done" in err
+        assert "GIFT" not in err
     assert earmark("accounts", "show", "card-2")[:2] == (1, "There is no account card-2.\n")
+    assert "cannot be read" in earmark("accounts", "find", "--code-file", str(tmp_path / "nothing"))[2]
+
+
+def test_accounts_need_their_secret(earmark: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To open one and to find one by its code. What goes by the id needs none."""
+    account, _ = opened(earmark("accounts", "open", "--currency", "EUR")[1])
+    monkeypatch.delenv("EARMARK_ACCOUNT_SECRET")
+    for arguments in (("open", "--currency", "EUR"), ("find",)):
+        code, _, err = earmark("accounts", *arguments)
+        assert (code, "Accounts need EARMARK_ACCOUNT_SECRET" in err) == (1, True)
+    assert earmark("accounts", "credit", account, "1")[0] == 0

@@ -83,6 +83,8 @@ BREAKS = [
     Break("a draw that was declined", "entry_of_its_payment", posting("taken", str(DECLINED), -100, 0, DECLINED)),
     Break("an account that is richer at birth", "account_begins_empty", ("INSERT INTO accounts {head} 5)",)),
     Break("another currency", "account_moves_by_an_entry", ("UPDATE accounts SET currency = 'USD'",)),
+    Break("another code", "account_keeps_its_code", ("UPDATE accounts SET code_digest = 'x'",)),
+    Break("a code forgotten", "account_keeps_its_code", ("UPDATE accounts SET code_digest = NULL",)),
     Break("an account forgotten", "account_stays", ("DELETE FROM accounts",)),
     Break("an entry rewritten", "account_entry_stays", ("UPDATE account_entries SET reason = 'x'",)),
     Break("an entry forgotten", "account_entry_stays", ("DELETE FROM account_entries",)),
@@ -109,7 +111,7 @@ def written(one: Break, *, live: str, now: str) -> list[str]:
 
 async def furnish(accounts: Accounts, clock: MovableClock) -> None:
     """500 on an account, of which 100 were taken and 100 are set aside."""
-    await accounts.open("gift", currency="EUR", live=True)
+    await accounts.open("gift", digests=[bytes(32)], currency="EUR", live=True)
     await accounts.credit("gift", 500, entry_id="first")
     for payment_id, amount, automatic in ((WAITING, 100, False), (TAKEN, 100, True), (DECLINED, 9999, True)):
         await accounts.draw(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from earmark.domain.ids import PoolRef, SeatRef, TotalRef
+from earmark.domain.ids import OutsidePaymentRef, PoolRef, SeatRef, TotalRef
 from earmark.domain.journal import Entry, Key
 from earmark.domain.machine import State
 from earmark.domain.payment import PaymentState
@@ -144,9 +144,10 @@ class _LocksAsTheyCame(Warp):
 
 
 class _TakesPaymentsAsTheyCame(Warp):
-    async def take_payments(self, uses: Mapping[str, BookingId]) -> frozenset[str]:
-        won = await self.inner._fetch("take_payments", *rows.columns(uses.items(), width=2))
-        return frozenset(row["payment_id"] for row in won)
+    async def take_payments(self, uses: Mapping[OutsidePaymentRef, BookingId]) -> frozenset[OutsidePaymentRef]:
+        taken = [(*ref, booking_id) for ref, booking_id in uses.items()]
+        won = await self.inner._fetch("take_payments", *rows.columns(taken, width=3))
+        return frozenset(OutsidePaymentRef(*row) for row in won)
 
 
 def _give_nothing_back(changes: Changes) -> Changes:
@@ -247,7 +248,7 @@ COUNTS_TOTALS_UNLOCKED = Shortcut(
 CLEARS_SEATS_AS_THEY_LIE = Shortcut(sql=edited("clear_seats", "ORDER BY s2.event_id, s2.id", "ORDER BY s2.id DESC"))
 
 TAKES_PAYMENTS_AS_THEY_CAME = Shortcut(
-    sql=edited("take_payments", " ORDER BY p.payment_id\n", ""), warp=_TakesPaymentsAsTheyCame
+    sql=edited("take_payments", " ORDER BY p.payment_id, p.live\n", ""), warp=_TakesPaymentsAsTheyCame
 )
 
 

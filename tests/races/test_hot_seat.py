@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import TYPE_CHECKING
 
 from earmark.engine.asks import Decided
@@ -17,26 +18,36 @@ if TYPE_CHECKING:
 
 BUYERS = 500
 OWNERS = """
-SELECT count(*) FROM bookings WHERE state IN ('held', 'paying', 'confirmed') AND lines -> 'seats' @> '[{"id": "A1"}]'
+SELECT count(*) FROM bookings WHERE state IN ('held', 'paying', 'confirmed') AND lines -> 'seats' @> $1::jsonb
 """
 
 
-async def rush(house: House, shortcut: Shortcut = AS_BUILT, *, through: str | None = None) -> tuple[int, int, int]:
+async def rush(
+    house: House, shortcut: Shortcut = AS_BUILT, *, seat: str = "A1", through: str | None = None
+) -> tuple[int, int, int]:
     """How many were told that they have the seat, how many that it is taken, and how many have it."""
     servers = [await house.till(shortcut=shortcut, url=through) for _ in range(2)]
-    asked = (servers[number % 2].engine.hold(a_hold("A1", buyer=f"buyer-{number}")) for number in range(BUYERS))
+    asked = (servers[number % 2].engine.hold(a_hold(seat, buyer=f"buyer-{number}")) for number in range(BUYERS))
     told = await asyncio.gather(*asked, return_exceptions=True)
     won = sum(isinstance(answer, Decided) for answer in told)
     lost = sum(isinstance(answer, SeatsTaken) for answer in told)
-    return won, lost, await house.observer.fetchval(OWNERS)
+    return won, lost, await house.observer.fetchval(OWNERS, json.dumps([{"id": seat}]))
 
 
 async def test_a_seat_that_nothing_guards_has_several_owners(bare_house: House) -> None:
-    """The control: without the comparison under the lock and without the schema's guards, a rush sells it twice."""
-    won, lost, owners = await rush(bare_house, TRUSTS_THE_LOOK)
-    print(f"\nwithout a guard {owners} of {BUYERS} buyers own the one seat")  # noqa: T201
-    assert won + lost == BUYERS
-    assert won == owners > 1
+    """The control: without the comparison under the lock and without the schema's guards, a rush sells it twice.
+
+    Where one server commits before the other looks, it does not: then there is a rush for the next seat.
+    """
+    owners = 0
+    for number in range(1, 10):
+        won, lost, owners = await rush(bare_house, TRUSTS_THE_LOOK, seat=f"A{number}")
+        print(f"\nwithout a guard {owners} of {BUYERS} buyers own the one seat")  # noqa: T201
+        assert won + lost == BUYERS
+        assert won == owners
+        if owners > 1:
+            break
+    assert owners > 1
     assert "no two live bookings list the same seat" in await bare_house.flaws()
 
 

@@ -32,8 +32,8 @@ from earmark.api import (
 from earmark.api.door import Call, House, Reply, Visit, endpoint, say
 from earmark.api.router import Router
 from earmark.api.sight import Sight
+from earmark.domain.method import SANDBOX
 from earmark.domain.payment import PaymentState, payment_id_of
-from earmark.engine.till import SANDBOX
 from earmark.errors import EarmarkError
 from earmark.payments.sandbox import action
 from earmark.payments.sandbox.gateway import SandboxGateway
@@ -176,7 +176,7 @@ def _sandbox_page(house: House) -> list[Route]:
                 # A drive was under way that had looked before the buyer acted.
                 await house.till.teller.advance(payment_id, look=True)
 
-    return action.routes(gateway.sandbox, acted=acted)
+    return action.routes(gateway.sandbox, acted=acted, body_seconds_max=house.body_patience.seconds)
 
 
 def _page(file: str) -> Any:

@@ -14,7 +14,7 @@ from earmark.api.identity import Scope
 from earmark.api.paging import read_page
 from earmark.api.problems import Forbidden
 from earmark.domain.ids import BookingId, Buyer
-from earmark.engine.asks import Confirm, Extend, Release
+from earmark.engine.asks import Extend, Release
 from earmark.engine.ports import BookingFilter
 from earmark.errors import BookingUnknown, InvalidRequest
 from earmark.words import asking
@@ -44,12 +44,7 @@ async def extend(visit: Visit, body: words.ExtendBody) -> Reply:
 
 async def confirm(visit: Visit, body: words.ConfirmBody) -> Reply:
     """The shop took the money itself: the hold becomes a sale."""
-    ask = Confirm(
-        **_common(visit),
-        booking_id=booking_id(visit),
-        payment_id=body.payment_id,
-        payment_method=body.payment_method,
-    )
+    ask = asking.confirm(body, booking_id=booking_id(visit), **_common(visit))
     return reply(await visit.engine.confirm(ask), _render)
 
 

@@ -56,6 +56,7 @@ def _step(step: Step, method: str, path: str, operation: dict[str, Any], *, firs
     before = ['pm.collectionVariables.set("event_id", pm.variables.replaceIn("story-{{$guid}}"));'] if first else []
     if step.waits:
         before.append(f"setTimeout(() => {{}}, {WAIT_MS});")
+    before += [_rival(number, body) for number, body in enumerate(step.rivals)]
     places = {name: f"{{{{{name}}}}}" for name in _PARAMETER.findall(path)}
     if step.call == "recall":
         places["key"] = "click-{{event_id}}"
@@ -65,6 +66,23 @@ def _step(step: Step, method: str, path: str, operation: dict[str, Any], *, firs
         {"listen": kind, "script": {"type": "text/javascript", "exec": lines}} for kind, lines in scripts if lines
     ]
     return {"name": step.title, "event": events, "request": request | {"description": operation["summary"]}}
+
+
+def _rival(number: int, body: Any) -> str:
+    """A line that sends a hold and does not wait: the next line sends its rival while this one is under way."""
+    ask = (
+        f"pm.sendRequest({{url: pm.variables.replaceIn({_js('{{baseUrl}}/v1/bookings')}), method: {_js('POST')}, "
+        f"header: {{{_js('Content-Type')}: {_js('application/json')}, "
+        f"Authorization: pm.variables.replaceIn({_js('Bearer {{key}}')})}}, "
+        f"body: {{mode: {_js('raw')}, raw: pm.variables.replaceIn({_js(_js(body))})}}}}, "
+    )
+    told = "[response.code, response.json().code || response.json().state]"
+    told = f'{told}.concat(response.json().code ? response.json().seats : []).join(" ")'
+    return f"{ask}(error, response) => pm.collectionVariables.set({_js(_name(number))}, {told}));"
+
+
+def _name(number: int) -> str:
+    return f"rival_{number + 1}"
 
 
 def _expectations(step: Step) -> list[str]:
@@ -78,6 +96,12 @@ def _expectations(step: Step) -> list[str]:
         lines.append(f'pm.test("the same bytes", () => pm.expect(pm.response.text()).to.eql({kept}));')
         header = 'pm.response.headers.get("Idempotency-Replayed")'
         lines.append(f'pm.test("said to be a repeat", () => pm.expect({header}).to.eql("true"));')
+    if step.rivals:
+        told = ", ".join(f"pm.collectionVariables.get({_js(_name(number))})" for number in range(len(step.rivals)))
+        lines.append(f'pm.test("one of them has it", () => pm.expect([{told}].sort()).to.eql({_js(step.verdicts)}));')
+    if step.held is not None:
+        seen = 'pm.response.json().seats.filter((seat) => seat.state === "held").length'
+        lines.append(f'pm.test("{step.held} seats are held", () => pm.expect({seen}).to.eql({step.held}));')
     lines += [f'pm.collectionVariables.set("{name}", pm.response.json().{place});' for name, place in step.keep.items()]
     if step.keep_text:
         lines.append(f'pm.collectionVariables.set("{step.keep_text}", pm.response.text());')

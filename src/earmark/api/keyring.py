@@ -103,7 +103,7 @@ class Keyring:
         """Ask the store, together with whoever asks the same. Raises an `Outage` when it does not say."""
         look = self._looks.get(handle)
         if look is None:
-            if handle not in self._known and self._waiting >= STRANGERS_WAITING_MAX:
+            if isinstance(handle, bytes) and self._is_stranger(handle) and self._waiting >= STRANGERS_WAITING_MAX:
                 return await self._look_in_a_crowd(handle)
             look = self._start(handle)
         return await asyncio.shield(look)
@@ -122,17 +122,18 @@ class Keyring:
             await asyncio.wait(self._looks.values())
         await self._patience.close()
 
-    async def _look_in_a_crowd(self, handle: Handle) -> ApiKey | None:
+    async def _look_in_a_crowd(self, secret_hash: bytes) -> ApiKey | None:
         """Without a place in the strangers' line: no crowd of wrong keys turns a good one away."""
-        if isinstance(handle, str):
-            raise Overloaded
-        key, certain = await self._look_in_roster(handle)
+        key, certain = await self._look_in_roster(secret_hash)
         if not certain:
             raise Overloaded
         return key
 
     async def _look_in_roster(self, secret_hash: bytes) -> tuple[ApiKey | None, bool]:
         """The key, and whether that is certain: where there are too many keys to read them all, a miss is not."""
+        if lately := self._roster.find_lately(secret_hash, seconds=SEEN_SECONDS):
+            self._remember(secret_hash, lately[0], at=lately[1])
+            return lately[0], True
         found = await self._roster.read()
         key = found.keys.get(secret_hash)
         if key is not None or found.whole:
@@ -147,8 +148,12 @@ class Keyring:
             self._strangers.pop(handle, None)
             self._known.put(handle, Seen(key, at=at))
 
+    def _is_stranger(self, handle: Handle) -> bool:
+        """Whether it may be a guess. The id of a key comes out of a token that this service signed, and is none."""
+        return isinstance(handle, bytes) and handle not in self._known
+
     def _start(self, handle: Handle) -> asyncio.Task[ApiKey | None]:
-        stranger = handle not in self._known
+        stranger = self._is_stranger(handle)
         look = asyncio.get_running_loop().create_task(self._look(handle, stranger=stranger))
         self._looks[handle] = look
         self._waiting += stranger

@@ -32,7 +32,7 @@ class Patience:
     """So many seconds for each, in one event loop."""
 
     def __init__(self, seconds: float) -> None:
-        self._seconds = seconds
+        self.seconds = seconds
         self._waits: deque[_Wait] = deque()
         self._timer: asyncio.TimerHandle | None = None
 
@@ -40,7 +40,7 @@ class Patience:
         """What comes; TimeoutError if it does not in time."""
         task, loop = asyncio.current_task(), asyncio.get_running_loop()
         assert task is not None
-        wait = _Wait(task, loop.time() + self._seconds)
+        wait = _Wait(task, loop.time() + self.seconds)
         waits = self._waits
         while waits and waits[0].is_over:
             waits.popleft()

@@ -1,8 +1,10 @@
 """The roster: all stored keys at once, for callers from an address that has shown too many wrong ones, and for a crowd.
 
 To look such a caller's key up by itself would let a guesser ask the store as often as it likes, and to refuse it would
-lock out a good key behind the same address. So their keys wait, and are looked for together among all keys that there
-are. However many wait, the roster is read once a second at most, so guesses cost the store no more than that.
+lock out a good key behind the same address. So their keys are looked for together among all keys that there are: first
+among those that were read within the last second, and a key that is not there waits for the next reading. However many
+wait, the roster is read once a second at most, so guesses cost the store no more than that. Those who wait are told in
+groups, so that other requests have their turn between two groups, and beyond a number no more of them may wait.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ import math
 from typing import TYPE_CHECKING, NamedTuple
 
 from earmark.engine.keys import LIST_MAX
-from earmark.errors import StoreUnavailable
+from earmark.errors import Overloaded, StoreUnavailable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,6 +26,9 @@ if TYPE_CHECKING:
 PAUSE_SECONDS = 1.0
 PAGE = LIST_MAX
 KEYS_MAX = 10_000
+WAITING_MAX = 1000
+GROUP = 50
+"""How many of those who wait are told at a time."""
 
 
 class Found(NamedTuple):
@@ -43,37 +48,65 @@ class Roster:
         self._keys = keys
         self._timer = timer
         self._deadline = deadline
-        self._turn = asyncio.Lock()
-        self._next: asyncio.Task[Found] | None = None
-        """Not begun yet: a caller who comes now can still wait for it."""
-        self._readings: set[asyncio.Task[Found]] = set()
+        self._waiting: list[asyncio.Future[Found]] = []
+        """For the next reading, which has not begun."""
+        self._waiting_count = 0
+        """These, and those of the reading before who have not been told yet."""
+        self._readings: asyncio.Task[None] | None = None
         self._read_at = -math.inf
+        self._latest: Found | None = None
+
+    def find_lately(self, secret_hash: bytes, *, seconds: float) -> tuple[ApiKey, float] | None:
+        """A key as it was at a moment within the last so many seconds; None where it was not seen then."""
+        latest = self._latest
+        if latest is None or self._timer() - latest.at >= seconds:
+            return None
+        key = latest.keys.get(secret_hash)
+        return (key, latest.at) if key is not None else None
 
     async def read(self) -> Found:
-        """All keys as they are after this call. Raises an `Outage` when the store does not say."""
-        if self._next is None:
-            self._next = asyncio.get_running_loop().create_task(self._read())
-            self._readings.add(self._next)
-            self._next.add_done_callback(self._ended)
-        return await asyncio.shield(self._next)
+        """All keys as they are after this call. Raises an `Outage`: the store does not say, or too many wait."""
+        if self._waiting_count >= WAITING_MAX:
+            raise Overloaded
+        told: asyncio.Future[Found] = asyncio.get_running_loop().create_future()
+        self._waiting.append(told)
+        if self._readings is None:
+            self._readings = asyncio.get_running_loop().create_task(self._read_while_awaited())
+        self._waiting_count += 1
+        try:
+            return await told
+        finally:
+            self._waiting_count -= 1
 
     async def close(self) -> None:
         """Nothing is read any more."""
-        readings = list(self._readings)
-        for reading in readings:
-            reading.cancel()
-        await asyncio.gather(*readings, return_exceptions=True)
+        if self._readings is not None:
+            self._readings.cancel()
+            await asyncio.gather(self._readings, return_exceptions=True)
 
-    async def _read(self) -> Found:
-        async with self._turn:
-            await asyncio.sleep(max(0.0, self._read_at + PAUSE_SECONDS - self._timer()))
-            # A caller who comes from here on may have a key that is not read any more: that caller waits for the next.
-            self._next = None
-            self._read_at = at = self._timer()
-            try:
-                return await self._deadline.within(self._all(at))
-            except TimeoutError:
-                raise StoreUnavailable(because="the database did not say which keys there are") from None
+    async def _read_while_awaited(self) -> None:
+        waiting: list[asyncio.Future[Found]] = []
+        try:
+            while self._waiting:
+                await asyncio.sleep(max(0.0, self._read_at + PAUSE_SECONDS - self._timer()))
+                # A caller who comes from here on may have a key that is not read any more, and waits for the next.
+                waiting, self._waiting = self._waiting, []
+                await _tell(waiting, await self._read())
+        finally:
+            self._readings = None
+            for told in (*waiting, *self._waiting):
+                told.cancel()
+            self._waiting = []
+
+    async def _read(self) -> Found | Exception:
+        self._read_at = at = self._timer()
+        try:
+            self._latest = await self._deadline.within(self._all(at))
+        except TimeoutError:
+            return StoreUnavailable(because="the database did not say which keys there are")
+        except Exception as failure:  # noqa: BLE001 -- each caller who waits hears of it
+            return failure
+        return self._latest
 
     async def _all(self, at: float) -> Found:
         found, after = dict[bytes, "ApiKey"](), ""
@@ -88,10 +121,15 @@ class Roster:
             after = page[-1].id
         return Found(at, found, whole=False)
 
-    def _ended(self, reading: asyncio.Task[Found]) -> None:
-        self._readings.discard(reading)
-        if self._next is reading:
-            self._next = None
-        if not reading.cancelled():
-            # Each caller who waited has heard of a failure.
-            reading.exception()
+
+async def _tell(waiting: list[asyncio.Future[Found]], found: Found | Exception) -> None:
+    """In groups, with a turn for other requests after each."""
+    for start in range(0, len(waiting), GROUP):
+        for told in waiting[start : start + GROUP]:
+            if told.done():
+                continue
+            if isinstance(found, Exception):
+                told.set_exception(found)
+            else:
+                told.set_result(found)
+        await asyncio.sleep(0)

@@ -27,6 +27,12 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     """The variable that this answer is equal to, and that it is said to be a repeat."""
     waits: bool = False
     """Whether time has to pass before it."""
+    rivals: tuple[Any, ...] = ()
+    """Bodies of holds that are sent before it, all at once: none waits for the answer to another."""
+    verdicts: tuple[str, ...] = ()
+    """What the rivals are told, sorted: which of them is told what, chance decides."""
+    held: int | None = None
+    """How many seats of the map in the answer are held."""
 
 
 class Story(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,8 +57,12 @@ _HOUSE = Step(
 )
 
 
+def _wish(buyer: str, *seats: str) -> dict[str, Any]:
+    return {"event_id": "{{event_id}}", "buyer": buyer, "seats": list(seats)}
+
+
 def _hold(title: str, buyer: str, *seats: str, status: int = 201, **more: Any) -> Step:
-    body = {"event_id": "{{event_id}}", "buyer": buyer, "seats": list(seats)}
+    body = _wish(buyer, *seats)
     ttl = {"ttl_seconds": more.pop("ttl_seconds")} if "ttl_seconds" in more else {}
     return Step(title=title, call="hold", body=body | ttl, status=status, **more)
 
@@ -107,19 +117,24 @@ STORIES = (
     ),
     Story(
         title="A race",
-        meaning="Two buyers want one seat. One gets it; the other is told which seat it was, and gets none of his.",
+        meaning="Two buyers want one seat at once. One gets it with its neighbour; the other is told, and gets none.",
         steps=(
             _HOUSE,
-            _hold("Alice is first", "alice", "A1", "A2", fields={"state": "held"}),
+            Step(
+                title="Alice wants A1 and A2 and Bob wants A2 and A3, at once: one of them has two seats",
+                call="show_map",
+                status=200,
+                rivals=(_wish("alice", "A1", "A2"), _wish("bob", "A2", "A3")),
+                verdicts=("201 held", "409 seats_taken A2"),
+                held=2,
+            ),
             _hold(
-                "Bob wants one of hers and a free one",
-                "bob",
+                "Carol is late, and is told the same",
+                "carol",
                 "A2",
-                "A3",
                 status=409,
                 fields={"code": "seats_taken", "seats": ["A2"]},
             ),
-            _hold("The free one is still free", "bob", "A3", fields={"state": "held"}),
         ),
     ),
     Story(

@@ -20,6 +20,7 @@ from earmark.domain.webhook_types import PING, ping_body
 from earmark.errors import (
     DeliveryUnknown,
     EventUnknown,
+    Forbidden,
     InvalidRequest,
     Overloaded,
     WebhookDisabled,
@@ -39,6 +40,7 @@ RESOLVE_SECONDS_MAX = 5.0
 
 async def make(visit: Visit, body: words.WebhookBody) -> Reply:
     """A new webhook, with its secret. It hears of what is numbered from now on."""
+    _require_sell(visit)
     return await once(visit, lambda: _make(visit, body))
 
 
@@ -60,6 +62,12 @@ async def _make(visit: Visit, body: words.WebhookBody) -> Webhook:
     return new
 
 
+def _require_sell(visit: Visit) -> None:
+    """The receiver at a webhook's address reads every booking, so the key that names it must be allowed to."""
+    if Scope.SELL not in visit.principal.scopes:
+        raise Forbidden(needs=Scope.SELL)
+
+
 async def list_(visit: Visit) -> Reply:
     """By age."""
     page = read_page(visit.request.query_params, of=visit.call.name, actor=visit.principal.actor)
@@ -79,6 +87,7 @@ async def change(visit: Visit, body: words.WebhookPatchBody) -> Reply:
     """What is named. A webhook that is given another address, or is switched on again, begins afresh."""
     await _find(visit)
     if body.url is not msgspec.UNSET:
+        _require_sell(visit)
         await _check(visit, body.url)
     if body.event_id is not msgspec.UNSET:
         await _event(visit, body.event_id)

@@ -1,10 +1,17 @@
-"""Commands about accounts: open one, credit it, show it."""
+"""Commands about accounts: open one, credit it, find it by its code, show it.
+
+A code is shown once, when it is made. One that an operator has is read from a file or from a terminal, and never from
+the command line, which other users of the machine and the shell's history can see.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import os
+import sys
 from collections.abc import Awaitable, Callable
+from getpass import getpass
+from pathlib import Path
 from typing import Annotated, TypeVar
 
 from cyclopts import App, Parameter
@@ -17,11 +24,14 @@ from earmark.domain.account import Account, AccountEntry
 from earmark.domain.money import AMOUNT_MAX, Money
 from earmark.engine.accounts import LIST_MAX, Accounts
 from earmark.errors import IdempotencyMismatch, InvalidRequest, SetupError
+from earmark.payments.balance.codes import check_code, make_code
 from earmark.uuids import Uuid7Ids
 
 T = TypeVar("T")
 
-AccountArgument = Annotated[str, Parameter(help="The account's id. Whoever knows it can pay from it.")]
+AccountArgument = Annotated[str, Parameter(help="The account's id.")]
+STDIN = "-"
+CODE_BYTES_MAX = 1024
 
 accounts = App(
     name="accounts", help="Keep accounts that buyers can pay from: credit and gift cards.", help_format="markdown"
@@ -30,14 +40,59 @@ accounts = App(
 
 @accounts.command(name="open")
 def open_(
-    account_id: AccountArgument,
     *,
     currency: Annotated[str, Parameter(help="What it is kept in: an ISO 4217 code, such as EUR.")],
     test: Annotated[bool, Parameter(negative="", help="For test events. Else for live ones.")] = False,
+    code_file: Annotated[
+        str | None,
+        Parameter(
+            allow_leading_hyphen=True,
+            help="Where a code of your own stands, in one line; `-` is stdin. Else one is made, and shown once.",
+        ),
+    ] = None,
     database: Database = None,
 ) -> None:
-    """Open an account with nothing in it. One that is open already stays as it is."""
-    _print(_run(database, lambda known: known.open(account_id, currency=currency, live=not test)))
+    """Open an account with nothing in it, and show its id, which is no secret, and its code, which buyers pay with.
+
+    An account that a code of your own opens already stays as it is.
+    """
+    settings = config.read(os.environ, database_url=database)
+    codes = wiring.codes_for(settings)
+
+    async def work(known: Accounts) -> tuple[str, Account]:
+        code = make_code() if code_file is None else check_code(_read_code(code_file))
+        account_id = str(Uuid7Ids().entry_id())
+        return code, await known.open(account_id, digests=codes.digests(code), currency=currency, live=not test)
+
+    code, account = _run(settings, work)
+    _print(account)
+    if code_file is None:
+        told = f"Its code is {code}: any buyer who has it can pay with it. It is not kept, and cannot be shown again."
+        Console(highlight=False, soft_wrap=True).print(told, markup=False)
+
+
+@accounts.command
+def find(
+    *,
+    code_file: Annotated[
+        str, Parameter(allow_leading_hyphen=True, help="Where the code stands, in one line; `-` is stdin.")
+    ] = STDIN,
+    database: Database = None,
+) -> int:
+    """Show the account that a code opens. Exits with 1 when it opens none."""
+    settings = config.read(os.environ, database_url=database)
+    digests = wiring.codes_for(settings).digests(_read_code(code_file))
+
+    async def look(known: Accounts) -> Account | None:
+        account_id = await known.find_code(digests)
+        return None if account_id is None else await known.read(account_id)
+
+    account = _run(settings, look)
+    if account is None:
+        Console(highlight=False, soft_wrap=True).print("This code opens no account.", markup=False)
+        return 1
+    _print(account)
+    return 0
 
 
 @accounts.command
@@ -51,12 +106,13 @@ def credit(
     entry: Annotated[
         str | None, Parameter(help="An id of your own: with the same one again, nothing more is credited.")
     ] = None,
-    reason: Annotated[str | None, Parameter(help="Why, for those who read the entries.")] = None,
+    reason: Annotated[str | None, Parameter(help="Why, for operators who read the entries.")] = None,
     database: Database = None,
 ) -> None:
     """Credit an account: a top-up, or a gift card that was bought."""
     entry_id = entry or str(Uuid7Ids().entry_id())
-    _print(_run(database, lambda known: known.credit(account_id, amount, entry_id=entry_id, reason=reason)))
+    settings = config.read(os.environ, database_url=database)
+    _print(_run(settings, lambda known: known.credit(account_id, amount, entry_id=entry_id, reason=reason)))
 
 
 @accounts.command
@@ -74,7 +130,7 @@ def show(
             return None
         return account, await known.entries(account_id, after=account.number - limit, limit=limit)
 
-    found = _run(database, look)
+    found = _run(config.read(os.environ, database_url=database), look)
     out = Console(highlight=False, soft_wrap=True)
     if found is None:
         out.print(f"There is no account {account_id}.", markup=False)
@@ -100,10 +156,20 @@ def _print(account: Account) -> None:
     Console(highlight=False, soft_wrap=True).print(f"{account.id} ({kind}): {told}", markup=False)
 
 
-def _run(database: str | None, work: Callable[[Accounts], Awaitable[T]]) -> T:
-    url = config.read(os.environ, database_url=database).database_url
+def _read_code(file: str) -> str:
+    """One line; from a terminal, without showing it."""
     try:
-        return asyncio.run(_within(url, work))
+        if file != STDIN:
+            with Path(file).open(encoding="utf-8") as opened:
+                return opened.read(CODE_BYTES_MAX).strip()
+        return (getpass("Code: ") if sys.stdin.isatty() else sys.stdin.read(CODE_BYTES_MAX)).strip()
+    except (OSError, UnicodeDecodeError) as unreadable:
+        raise SetupError(problem=f"The code cannot be read from {file}: {unreadable}") from unreadable
+
+
+def _run(settings: config.Settings, work: Callable[[Accounts], Awaitable[T]]) -> T:
+    try:
+        return asyncio.run(_within(settings.database_url, work))
     except InvalidRequest as refused:
         told = "; ".join(f"{error['path']} {error['message']}" for error in refused.errors)
         raise SetupError(problem=f"Not done: {told}.") from refused

@@ -25,6 +25,13 @@ Database = Annotated[
     Parameter(help="`postgresql://user@host/name` or `sqlite:///file.sqlite3`. Else EARMARK_DATABASE_URL."),
 ]
 
+WRONG_USAGE = 2
+"""The exit code of a command that was asked for what it cannot do."""
+WHY_NOT = (
+    "verify reads every row of the database, test and live, in one snapshot, and no API key may read all of it. "
+    "Run `earmark verify --database postgresql://user@host/name` where the database can be reached."
+)
+
 
 def migrate(
     *,
@@ -44,17 +51,21 @@ def migrate(
         ),
     ] = None,
 ) -> None:
-    """Bring a database up to date, or make a new one ready."""
-    url = config.read(os.environ, database_url=database).database_url
+    """Bring a database up to date, or make a new one ready.
+
+    Codes of accounts that an older release kept in clear are sealed under EARMARK_ACCOUNT_SECRET.
+    """
+    settings = config.read(os.environ, database_url=database)
     err = Console(stderr=True, highlight=False, soft_wrap=True, markup=False)
     patience = Patience(lock_seconds=lock_seconds, seconds_max=wait_seconds)
     steps = asyncio.run(
         wiring.migrate(
-            url,
+            settings.database_url,
             dry_run=dry_run,
             patience=patience,
             tell=lambda said: err.print(redact(said)),
             application_role=application_role,
+            codes=wiring.codes_for(settings) if settings.account_secret else None,
         )
     )
     out = Console(highlight=False, soft_wrap=True)
@@ -73,6 +84,10 @@ def _needs(step: Migration) -> str:
 
 def verify(
     *,
+    url: Annotated[
+        str | None,
+        Parameter(help="A service cannot be verified over HTTP: this says why, and what to run instead."),
+    ] = None,
     database: Database = None,
     rows: Annotated[
         int, Parameter(validator=Number(gte=1, lte=10_000), help="How many rows to name per broken rule, at most.")
@@ -88,8 +103,18 @@ def verify(
 
     Reads only. Exits with 1 and names the rows when a promise is broken.
     """
+    if service := url or (None if _is_named(database) else os.environ.get("EARMARK_URL")):
+        err = Console(stderr=True, soft_wrap=True, highlight=False, markup=False)
+        err.print(f"earmark: {redact(service)} cannot be verified over HTTP: {WHY_NOT}")
+        return WRONG_USAGE
     settings = config.read(os.environ, database_url=database)
     return asyncio.run(_verify(settings, rows=rows, days=days if books else None))
+
+
+def _is_named(database: str | None) -> bool:
+    """Whether an option or the environment says which database; a command line at a service has none of them."""
+    (origin,) = (one for one in config.trace(os.environ, database_url=database) if one.setting.name == "database_url")
+    return origin.source != "default"
 
 
 async def _verify(settings: config.Settings, *, rows: int, days: int | None) -> int:

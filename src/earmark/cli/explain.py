@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from functools import partial
 from typing import Annotated, TypeVar
 from uuid import UUID
@@ -15,8 +15,9 @@ from cyclopts import Parameter
 from rich.console import Console
 
 from earmark import config, wiring
-from earmark.cli import seat_story, story
+from earmark.cli import seat_story, service_story, story
 from earmark.cli.database import Database
+from earmark.cli.verbs import Service, service_url
 from earmark.domain.booking import Booking
 from earmark.domain.event import Event
 from earmark.domain.ids import BookingId, EventId, SeatId
@@ -24,6 +25,7 @@ from earmark.engine.ports import BookingFilter, Store
 from earmark.errors import BookingUnknown, EventUnknown, SeatUnknown, SetupError
 
 T = TypeVar("T")
+Told = story.Story | seat_story.SeatStory | service_story.ServiceStory | service_story.ServiceSeatStory
 
 PAGE_SIZE = 500
 PAGES_MAX = 1000
@@ -33,26 +35,57 @@ def explain(
     booking: Annotated[str, Parameter(help="The booking's id; or a seat, as `event/seat`.")],
     /,
     *,
+    url: Service = None,
     database: Database = None,
-    as_json: Annotated[bool, Parameter(name="--json", negative="", help="The rows instead of the words.")] = False,
+    as_json: Annotated[
+        bool, Parameter(name="--json", negative="", help="The rows, or the service's answers, instead of the words.")
+    ] = False,
 ) -> None:
     """Tell the whole story of a booking with its money, from the first hold to what is still to come.
 
-    Of a seat, named as `event/seat`: whose it is and why, since when and until when, and who had it before.
+    Of a seat, named as `event/seat`: whose it is and why, since when and until when, and who had it before. A service
+    tells the same, but for what its API does not answer; the last line says what that is.
     """
-    url = config.read(os.environ, database_url=database).database_url
-    event_id, slash, seat_id = booking.partition("/")
-    told: story.Story | seat_story.SeatStory
-    if slash:
-        told = asyncio.run(_within(url, partial(_read_seat, event_id=EventId(event_id), seat_id=SeatId(seat_id))))
-    else:
-        told = asyncio.run(_within(url, partial(_read, booking_id=_booking_id(booking))))
+    service = service_url(url, database)
+    told = asyncio.run(_ask(service, booking) if service else _look(database, booking))
     if as_json:
         sys.stdout.write(msgspec.json.format(msgspec.json.encode(told), indent=2).decode() + "\n")
         return
     out = Console(highlight=False, soft_wrap=True)
-    for line in story.lines(told) if isinstance(told, story.Story) else seat_story.lines(told):
+    for line in _lines(told):
         out.print(line, markup=False)
+
+
+def _lines(told: Told) -> Iterator[str]:
+    match told:
+        case story.Story():
+            return story.lines(told)
+        case seat_story.SeatStory():
+            return seat_story.lines(told)
+        case _:
+            return service_story.lines(told)
+
+
+async def _look(database: str | None, what: str) -> Told:
+    """In a database."""
+    url = config.read(os.environ, database_url=database).database_url
+    event_id, slash, seat_id = what.partition("/")
+    if slash:
+        return await _within(url, partial(_read_seat, event_id=EventId(event_id), seat_id=SeatId(seat_id)))
+    return await _within(url, partial(_read, booking_id=_booking_id(what)))
+
+
+async def _ask(url: str, what: str) -> Told:
+    """At a service."""
+    from earmark.client import AsyncClient
+
+    event_id, slash, seat_id = what.partition("/")
+    booking_id = None if slash else _booking_id(what)
+    key = os.environ.get("EARMARK_KEY")
+    async with AsyncClient(url, key=key) as client:
+        if booking_id is not None:
+            return await service_story.read(client, booking_id, key=key)
+        return await service_story.read_seat(client, event_id=EventId(event_id), seat_id=SeatId(seat_id), key=key)
 
 
 def _booking_id(text: str) -> BookingId:

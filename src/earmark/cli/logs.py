@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from earmark import config, logs, redaction
+from earmark import config, config_checks, logs, redaction
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -24,3 +24,5 @@ def learn(environment: Mapping[str, str], arguments: Sequence[str]) -> None:
         if (text := environment.get(name)) and (setting.about.secret or "://" in text)
     )
     redaction.know(argument for argument in arguments if "://" in argument)
+    # It takes several, and each is a secret by itself.
+    redaction.know(config_checks.secrets_of(environment.get("EARMARK_ACCOUNT_SECRET", "")))

@@ -41,6 +41,7 @@ COMMANDS = (
     "verbs:refund",
     "database:migrate",
     "database:verify",
+    "erasure:erase_buyer",
     "doctor:doctor",
     "tidy:tidy",
     "settings:config",

@@ -26,6 +26,8 @@ class SeatStory(msgspec.Struct, frozen=True, kw_only=True):
     """The booking that it points to, which may have ended."""
     had: list[Booking]
     """All bookings that list it, oldest first."""
+    fence_known: bool = True
+    """Whether the seat's fence is: it tells a seat that no booking ever had from one that was given back alone."""
 
 
 def lines(told: SeatStory) -> Iterator[str]:
@@ -51,6 +53,8 @@ def _whose(told: SeatStory) -> str:
     if told.seat.seat.blocked:
         return "blocked: the shop has taken it off sale."
     if booking is None:
+        if not told.fence_known and not told.had:
+            return "free: no booking lists it."
         never = told.seat.fence == 0 and not told.had
         return "free: nobody has had it yet." if never else "free: the booking that had it gave it back."
     if booking.is_due(told.now):

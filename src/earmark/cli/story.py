@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -12,9 +13,10 @@ from earmark.domain.currency import spelled
 from earmark.domain.journal import Entry
 from earmark.domain.machine import State, Verb
 from earmark.domain.payment import Payment, PaymentState, Refund, RefundState
+from earmark.words import values
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping
 
 ENDS = {
     State.RELEASED: "It was let go. Its seats are free.",
@@ -29,8 +31,9 @@ class Story(msgspec.Struct, frozen=True, kw_only=True):
 
     now: datetime
     booking: Booking
-    history: list[Entry]
-    payments: list[tuple[Payment, list[Refund]]]
+    history: Sequence[Entry | values.Entry]
+    payments: Sequence[tuple[Payment, list[Refund] | None]]
+    """Each with its refunds; None where only their sums are known."""
 
 
 def lines(story: Story) -> Iterator[str]:
@@ -45,8 +48,8 @@ def lines(story: Story) -> Iterator[str]:
         yield ""
     for payment, refunds in story.payments:
         yield f"  {_paid(payment)}"
-        for refund in refunds:
-            yield f"    {_went_back(refund, payment.currency)}"
+        told = _sums(payment) if refunds is None else (_went_back(refund, payment.currency) for refund in refunds)
+        yield from (f"    {refund}" for refund in told)
     yield ""
     yield _next(booking, [payment for payment, _ in story.payments], now=story.now)
 
@@ -63,7 +66,7 @@ def _lines(seats: Sequence[str], pools: dict[str, int]) -> str:
     return ", ".join([*seats, *(f"{units} of {name}" for name, units in pools.items())]) or "nothing"
 
 
-TOLD: Mapping[str, Callable[[Entry, str], str]] = {
+TOLD: Mapping[str, Callable[[Entry | values.Entry, str], str]] = {
     Verb.HOLD: lambda entry, currency: (
         f"held {_told_lines(entry)} for {spelled(entry.facts.get('total', 0), currency)}, "
         f"until {moment(entry.facts.get('expires_at'))}"
@@ -84,7 +87,7 @@ TOLD: Mapping[str, Callable[[Entry, str], str]] = {
 """By verb; of others only the money is told."""
 
 
-def _happened(entry: Entry, currency: str) -> str:
+def _happened(entry: Entry | values.Entry, currency: str) -> str:
     said = [TOLD[entry.verb](entry, currency)] if entry.verb in TOLD else []
     if money := entry.facts.get("payment"):
         said.append(_money(money, currency))
@@ -106,7 +109,7 @@ def _money(money: dict[str, Any], currency: str) -> str:
     return said
 
 
-def _told_lines(entry: Entry) -> str:
+def _told_lines(entry: Entry | values.Entry) -> str:
     told = entry.facts.get("lines") or {}
     seats = [seat["id"] for seat in told.get("seats", ())]
     return _lines(seats, {pool["id"]: pool["units"] for pool in told.get("pools", ())})
@@ -128,6 +131,14 @@ def _went_back(refund: Refund, currency: str) -> str:
     word = {RefundState.PENDING: "is on its way", RefundState.DONE: "went back", RefundState.REFUSED: "was REFUSED"}
     said = f"{spelled(refund.amount, currency)} {word[refund.state]}"
     return said + "".join(f", {fact}" for fact in (refund.gateway_id, refund.reason, refund.code) if fact)
+
+
+def _sums(payment: Payment) -> Iterator[str]:
+    """Of refunds that are not known one by one: what is owed may be on its way, or the gateway refused it."""
+    if payment.refunded:
+        yield f"{spelled(payment.refunded, payment.currency)} went back, in all"
+    if payment.owes:
+        yield f"{spelled(payment.refunding - payment.refunded, payment.currency)} is owed and has not gone back, in all"
 
 
 def _next(booking: Booking, payments: Sequence[Payment], *, now: datetime) -> str:

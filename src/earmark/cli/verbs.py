@@ -29,14 +29,15 @@ NOT_DECIDED = 3
 """The exit code of a payment that is under way: neither a sale nor a refusal."""
 
 
+Service = Annotated[str | None, Parameter(help="A service, as the bearer of the key in EARMARK_KEY. Else EARMARK_URL.")]
+
+
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class Where:
     """Which Earmark, and how it is told."""
 
-    url: Annotated[
-        str | None, Parameter(help="A service, as the bearer of the key in EARMARK_KEY. Else EARMARK_URL.")
-    ] = None
+    url: Service = None
     database: Annotated[str | None, Parameter(help="A database, without a service. Else EARMARK_DATABASE_URL.")] = None
     test: Annotated[
         bool,
@@ -271,12 +272,16 @@ def _run(where: Where, work: Callable[[Shop], Awaitable[Told]]) -> Told:
     return told
 
 
+def service_url(url: str | None, database: str | None) -> str | None:
+    """The service that a command is for, by its options and EARMARK_URL; None when it is for a database."""
+    if url and database:
+        raise SetupError(problem="Name a service with --url or a database with --database, not both.")
+    return url or (None if database else os.environ.get("EARMARK_URL"))
+
+
 @asynccontextmanager
 async def _open(where: Where) -> AsyncIterator[Shop]:
-    if where.url and where.database:
-        raise SetupError(problem="Name a service with --url or a database with --database, not both.")
-    url = where.url or (None if where.database else os.environ.get("EARMARK_URL"))
-    if url:
+    if url := service_url(where.url, where.database):
         from earmark.client import AsyncClient
 
         async with AsyncClient(url, key=os.environ.get("EARMARK_KEY")) as client:

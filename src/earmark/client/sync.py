@@ -179,7 +179,7 @@ class Client:
 
         Where there is nothing to pay, no `method` and no gateway is needed.
         """
-        said = fields.said(method=method, gateway=gateway, capture=capture, return_url=return_url)
+        said = fields.pay(method=method, gateway=gateway, capture=capture, return_url=return_url)
         return self._send(wire.post("bookings", str(booking_id), "pay", said=said, key=key), values.Paid)
 
     def payments(self, booking_id: str | UUID) -> list[values.Payment]:
@@ -195,7 +195,7 @@ class Client:
         key: str | None = None,
     ) -> values.Booking:
         """The money was taken elsewhere: the hold becomes a sale."""
-        said = fields.said(payment_id=payment_id, payment_method=payment_method)
+        said = fields.confirm(payment_id=payment_id, payment_method=payment_method)
         return self._send(wire.post("bookings", str(booking_id), "confirm", said=said, key=key), values.Booking)
 
     def release(self, booking_id: str | UUID, *, key: str | None = None) -> values.Booking:

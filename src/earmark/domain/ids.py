@@ -18,6 +18,13 @@ WebhookId = NewType("WebhookId", UUID)
 DeliveryId = NewType("DeliveryId", UUID)
 
 
+class OutsidePaymentRef(NamedTuple):
+    """A shop's own reference of a payment, in one mode. Sorts in the order in which references are taken."""
+
+    payment_id: str
+    live: bool
+
+
 class SeatRef(NamedTuple):
     """One seat of one event. Sorts in the order in which seats are locked."""
 

@@ -24,6 +24,7 @@ import msgspec
 
 from earmark.domain.ids import BookingId, EventId, PaymentId, RefundId
 from earmark.domain.journal import Key
+from earmark.domain.method import show
 from earmark.errors import InvalidRequest, RefundRefused
 
 PAYING_SECONDS = 900
@@ -157,6 +158,11 @@ class Payment(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         if self.state is PaymentState.SETTLED and self.code == ALL_BY_HAND:
             return 0
         return max(0, self.captured - self.refunding - self.refunded_elsewhere)
+
+    @property
+    def shown_method(self) -> str:
+        """What it is charged to, for everybody to read."""
+        return show(self.gateway, self.method)
 
     @property
     def owes(self) -> bool:

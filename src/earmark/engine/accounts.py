@@ -15,7 +15,7 @@ from earmark.domain.account import Account, AccountEntry, Draw, EntryKind
 from earmark.errors import IdempotencyMismatch, InvalidRequest
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Sequence
     from datetime import datetime
     from uuid import UUID
 
@@ -43,8 +43,12 @@ class AccountSteps(Protocol):
         """An effect that may have been there before."""
         ...
 
-    async def open(self, account: Account, entry: AccountEntry) -> bool:
-        """A new account with its first entry; False when there is one of this id."""
+    async def find_code(self, digests: Sequence[bytes]) -> str | None:
+        """The id of the account that a code opens, by what the code may be kept as."""
+        ...
+
+    async def open(self, account: Account, entry: AccountEntry, digest: bytes) -> bool:
+        """A new account with its first entry; False when there is one of this id, or one that this code opens."""
         ...
 
     async def draw(self, draw: Draw) -> bool:
@@ -65,6 +69,10 @@ class AccountBooks(Protocol):
 
     async def read(self, account_id: str) -> Account | None:
         """As the last commit left it."""
+        ...
+
+    async def find_code(self, digests: Sequence[bytes]) -> str | None:
+        """The id of the account that a code opens, in one look-up, whether there is one or not."""
         ...
 
     async def entries(self, account_id: str, *, after: int, limit: int) -> list[AccountEntry]:
@@ -90,21 +98,29 @@ class Accounts:
     def __init__(self, books: AccountBooks) -> None:
         self._books = books
         self.read = books.read
+        self.find_code = books.find_code
         self.find = books.find
         self.find_entry = books.find_entry
         self.draws = books.draws
 
-    async def open(self, account_id: str, *, currency: str, live: bool) -> Account:
-        """A new account, with nothing in it; the same again is the same account."""
+    async def open(self, account_id: str, *, digests: Sequence[bytes], currency: str, live: bool) -> Account:
+        """A new account, with nothing in it; of a code that opens one already, that account.
+
+        The code itself is not told: only what it is kept as, first the digest that is in use.
+        """
 
         async def work(steps: AccountSteps) -> Account:
             new = law.new_account(account_id, currency=currency, live=live, now=steps.now)
-            if await steps.open(new, law.first_entry(new)):
+            found = await steps.find_code(digests)
+            if found is None and await steps.open(new, law.first_entry(new), digests[0]):
                 return new
-            known = await _locked(steps, account_id)
+            found = found or await steps.find_code(digests)
+            if found is None:
+                raise InvalidRequest.at("account_id", "is the id of another account")
+            known = await _locked(steps, found)
             if (known.currency, known.live) != (currency, live):
                 kind = "live" if known.live else "test"
-                raise InvalidRequest.at("account_id", f"is a {kind} account in {known.currency}")
+                raise InvalidRequest.at("code", f"opens a {kind} account in {known.currency}")
             return known
 
         return await self._books.transact(work)

@@ -58,6 +58,12 @@ class Memo(msgspec.Struct, frozen=True, kw_only=True):
     request_hash: bytes
     render: Callable[[Any, datetime], tuple[int, bytes]]
     """From what was decided, and when, to the status and the bytes that a repeat gets again."""
+    older_hashes: tuple[bytes, ...] = ()
+    """As what the same request may have been recorded before: under an older secret, or by an older release."""
+
+    def is_of(self, request_hash: bytes) -> bool:
+        """Whether this is the request that was recorded so."""
+        return request_hash == self.request_hash or request_hash in self.older_hashes
 
     def remember(self, decided: object, now: datetime) -> Memory:
         """The answer, word for word."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from earmark.domain import booking as law
+from earmark.domain.ids import OutsidePaymentRef
 from earmark.domain.machine import Verb
 from earmark.engine.asks import Again
 from earmark.engine.desk import decide, find, lock, lock_counts, open_on_bookings
@@ -24,7 +25,7 @@ ROUNDS_MAX = 100
 
 
 async def confirm(transaction: Transaction, batch: Sequence[Confirm], *, ids: Ids) -> list[Outcome]:
-    """Earlier answer? → lock → take the payments → judge → write. One outside payment confirms one booking."""
+    """Earlier answer? → lock → take the payments → judge → write. One outside payment, one booking, in each mode."""
     desk = await open_on_bookings(transaction, batch, ids=ids)
     bookings = await lock(desk)
     uses, second = _uses(desk, bookings)
@@ -35,7 +36,8 @@ async def confirm(transaction: Transaction, batch: Sequence[Confirm], *, ids: Id
 
     def judge(ask: Confirm, booking: Booking, now: datetime) -> Booking:
         after = law.confirm(booking, payment_id=ask.payment_id, payment_method=ask.payment_method, now=now)
-        used_here = ask.payment_id in won and uses[ask.payment_id] == booking.id
+        ref = OutsidePaymentRef(ask.payment_id, booking.live)
+        used_here = ref in won and uses[ref] == booking.id
         if after is not booking and not used_here:
             raise PaymentUsed(payment_id=ask.payment_id)
         return after
@@ -47,25 +49,26 @@ async def confirm(transaction: Transaction, batch: Sequence[Confirm], *, ids: Id
 
 def _uses(
     desk: Desk[Confirm], bookings: Mapping[BookingId, Booking]
-) -> tuple[dict[str, BookingId], list[tuple[Confirm, str]]]:
+) -> tuple[dict[OutsidePaymentRef, BookingId], list[tuple[Confirm, OutsidePaymentRef]]]:
     """The payments that this batch would use: one for each booking, the first to be named.
 
     And the asks that name a second one, each with the first: they are decided in the next batch should the first
     turn out to be used already. A second booking for a payment is simply too late, whoever has it.
     """
-    uses: dict[str, BookingId] = {}
-    firsts: dict[BookingId, str] = {}
-    second: list[tuple[Confirm, str]] = []
+    uses: dict[OutsidePaymentRef, BookingId] = {}
+    firsts: dict[BookingId, OutsidePaymentRef] = {}
+    second: list[tuple[Confirm, OutsidePaymentRef]] = []
     for ask in desk.waiting:
         try:
             booking = find(desk, ask, bookings, verb=Verb.CONFIRM)
         except Refusal:
             continue
-        if law.refusal(booking, Verb.CONFIRM, now=desk.now) or ask.payment_id in uses:
+        ref = OutsidePaymentRef(ask.payment_id, booking.live)
+        if law.refusal(booking, Verb.CONFIRM, now=desk.now) or ref in uses:
             continue
         if booking.id in firsts:
             second.append((ask, firsts[booking.id]))
         else:
-            uses[ask.payment_id] = booking.id
-            firsts[booking.id] = ask.payment_id
+            uses[ref] = booking.id
+            firsts[booking.id] = ref
     return uses, second

@@ -90,7 +90,7 @@ class Desk(Generic[A]):
                 continue
             key = ask.memo.key
             if memory := opening.remembered.get(key):
-                same = memory.request_hash == ask.memo.request_hash
+                same = ask.memo.is_of(memory.request_hash)
                 self._settle(ask, Replayed(memory=memory) if same else IdempotencyMismatch())
             elif key in opening.busy or key in taken:
                 twin = Again(

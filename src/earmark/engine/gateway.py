@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from enum import StrEnum
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 from uuid import UUID
 
 import msgspec
@@ -24,7 +24,7 @@ import msgspec
 from earmark.domain.payment import Standing
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Sequence
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True):
@@ -81,6 +81,8 @@ class RefundOrder(msgspec.Struct, frozen=True, kw_only=True):
     """Ours; the idempotency key."""
     payment: Order
     amount: int
+    created_at: datetime | None = None
+    """By the store's clock: since when it is owed."""
     gateway_id: str | None = None
 
 
@@ -166,6 +168,24 @@ class GatewayInvalid(GatewayRefused):
     def __init__(self, code: str, message: str = "", *, field: str) -> None:
         super().__init__(code, message)
         self.field = field
+
+
+@runtime_checkable
+class TakesCodes(Protocol):
+    """A gateway whose methods are secrets of buyers, such as the code of a gift card. None of them is ever recorded."""
+
+    async def refer(self, method: str) -> str:
+        """What a payment keeps in place of the code: enough to charge it, and no use to anybody else."""
+        ...
+
+    def seal(self, request_hash: bytes) -> Sequence[bytes]:
+        """The hash of a request with a code in it, under a key; then as it was recorded under older ones."""
+        ...
+
+
+def as_code_taker(gateway: object) -> TakesCodes | None:
+    """A gateway whose methods are secrets; None for any other."""
+    return gateway if isinstance(gateway, TakesCodes) else None
 
 
 class CallbackRefused(Exception):

@@ -145,7 +145,7 @@ async def settle(transaction: Transaction, *, how: SettledAs, note: str, about: 
     if not waits:
         ledger.note(booking, booking_law.noted(booking), actor=OPERATOR, reason=note, money=told)
     elif how is SettledAs.KEPT:
-        sold = booking_law.settle(booking, payment_id=str(after.id), method=after.method, now=ledger.now)
+        sold = booking_law.settle(booking, payment_id=str(after.id), method=after.shown_method, now=ledger.now)
         ledger.settle(Verb.CONFIRM, booking, sold, actor=OPERATOR, reason=note, money=told)
     elif booking.state is State.CONFIRMED:
         undone = booking_law.cancel(booking, now=ledger.now)
@@ -271,7 +271,7 @@ class _Hearing:
         booking, now = self._booking, self._ledger.now
         match after.state:
             case PaymentState.AUTHORISED | PaymentState.CAPTURED if wanted and booking.state is State.PAYING:
-                sold = booking_law.settle(booking, payment_id=str(after.id), method=after.method, now=now)
+                sold = booking_law.settle(booking, payment_id=str(after.id), method=after.shown_method, now=now)
                 self._settle(Verb.CONFIRM, sold, before, after)
             case PaymentState.CAPTURED if not wanted:
                 after = self._give_back(after, reason=LATE)
@@ -306,7 +306,7 @@ class _Hearing:
             return None
         for owner in flipped:
             ledger.expire(owner, reason="taken over")
-        sold = booking_law.settle(booking, payment_id=str(payment.id), method=payment.method, now=ledger.now)
+        sold = booking_law.settle(booking, payment_id=str(payment.id), method=payment.shown_method, now=ledger.now)
         totals = await self._transaction.lock_totals({booking.total_ref, *ledger.totals})
         pools = await self._transaction.lock_pools({*booking.pool_deltas(), *ledger.pools})
         if len(await self._transaction.lock_seats(list(self._seen.values()))) < len(self._seen):

@@ -16,6 +16,7 @@ import msgspec
 from earmark.domain import booking as law
 from earmark.domain import declines
 from earmark.domain.machine import State, Verb
+from earmark.domain.method import show
 from earmark.domain.payment import (
     PAYING_SECONDS,
     Payment,
@@ -86,7 +87,7 @@ async def _known(desk: Desk[Pay], ask: Pay, booking: Booking, *, policy: Policy)
     own = ask.payment_id
     if ask.memo and (opened := await desk.transaction.read_payment_key(ask.memo.key)):
         _refuse_another(opened, ask, ask.memo, over=opened.is_over(now=desk.now, seconds=policy.key_seconds))
-        own = opened.payment_id if opened.request_hash == ask.memo.request_hash else own
+        own = opened.payment_id if ask.memo.is_of(opened.request_hash) else own
     open_one = payment_id_of(booking.payment_id) if booking.payment_id and booking.state is State.PAYING else None
     found = await desk.transaction.lock_payments({one for one in (own, ask.first_payment_id, open_one) if one})
     if own in found and found[own].booking_id != booking.id:
@@ -132,7 +133,7 @@ def _opened_first(
 def _refuse_another(opened: PaymentKey, ask: Pay, memo: Memo, *, over: bool) -> None:
     """One key, one request, from the first transaction on; when its time is over, it may pay for another booking."""
     same_booking = opened.payment_id == ask.payment_id
-    if opened.request_hash != memo.request_hash and (same_booking or not over):
+    if not memo.is_of(opened.request_hash) and (same_booking or not over):
         raise IdempotencyMismatch
 
 
@@ -167,7 +168,8 @@ async def _open(desk: Desk[Pay], ask: Pay, booking: Booking, *, payment_id: Paym
     assert ask.gateway is not None, "what can be paid has a gateway"
     assert ask.method is not None, "what can be paid is charged to something"
     until = desk.now + timedelta(seconds=PAYING_SECONDS)
-    pinned = law.begin_paying(booking, payment_id=str(payment_id), method=ask.method, until=until, now=desk.now)
+    shown = show(ask.gateway, ask.method)
+    pinned = law.begin_paying(booking, payment_id=str(payment_id), method=shown, until=until, now=desk.now)
     # Counted before its gateway is asked: those that are opened at once wait for each other here.
     for payer in await _tries(desk, ask, booking, payment_id=payment_id, policy=policy):
         desk.ledger.count_try(payer)

@@ -26,6 +26,7 @@ from earmark.domain.ids import (
     Buyer,
     EntryId,
     EventId,
+    OutsidePaymentRef,
     PaymentId,
     PoolRef,
     RefundId,
@@ -205,8 +206,8 @@ class Transaction(Protocol):
         """Whether holds of this pool or buyer are still due, those included that another transaction is changing."""
         ...
 
-    async def take_payments(self, uses: Mapping[str, BookingId]) -> frozenset[str]:
-        """Tie outside payments to bookings; the ones that were still free to tie."""
+    async def take_payments(self, uses: Mapping[OutsidePaymentRef, BookingId]) -> frozenset[OutsidePaymentRef]:
+        """Tie outside payments to bookings of their mode; the ones that were still free to tie."""
         ...
 
     async def take_callback(self, gateway: str, callback_id: str, *, payment_id: PaymentId) -> bool:

@@ -81,7 +81,7 @@ class KnownKeys:
         memory = await self._read(memo.key, within=within)
         if memory is None:
             return None
-        if memory.request_hash != memo.request_hash:
+        if not memo.is_of(memory.request_hash):
             raise IdempotencyMismatch
         return Replayed(memory=memory)
 

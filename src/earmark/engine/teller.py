@@ -34,7 +34,7 @@ from earmark.engine.gateway import (
     Report,
 )
 from earmark.engine.hold import RELIEF_ROUNDS_MAX
-from earmark.engine.orders import order_of, refund_order_of
+from earmark.engine.orders import order_of, refund_order_of, without_code
 from earmark.engine.pay import has_answer
 from earmark.engine.reconciliation import GatewayQueues
 from earmark.errors import GatewayUnavailable, InvalidRequest, Outage, PaymentInProgress
@@ -130,6 +130,7 @@ class Teller:
     async def pay(self, ask: Pay, *, within: float) -> Answer:
         """Open a payment and drive it, for so long; what is not decided by then goes on by itself."""
         until = asyncio.get_running_loop().time() + within
+        ask = await without_code(ask, self._gateways)
         answer = await self._engine.pay(ask)
         if isinstance(answer, Decided) and answer.value.gives_way:
             answer = await self._pay_instead(ask, answer, within=within)
@@ -469,6 +470,9 @@ def _went_on(before: Payment, after: Payment) -> bool:
 
 def _is_news(payment: Payment, report: Report) -> bool:
     """Whether a gateway has given back something that is not counted here, or has no longer what was counted."""
+    if report.standing is not Standing.CAPTURED:
+        # A gateway that does not know the payment any more says nothing of what went back.
+        return False
     elsewhere = report.refunded - payment.refunded
     has_failed = elsewhere < payment.refunded_elsewhere and payment.refunded_elsewhere > 0
     return payment.captured > 0 and (elsewhere > payment.refunded_elsewhere or has_failed)

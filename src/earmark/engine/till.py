@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import TYPE_CHECKING, TypedDict
 
+from earmark.domain.card_numbers import check_method
+from earmark.domain.method import BALANCE, SANDBOX
 from earmark.domain.payment import Capture
 from earmark.engine.asks import Decided
+from earmark.engine.gateway import as_code_taker
 from earmark.engine.teller import Teller
 from earmark.errors import InvalidRequest
 
@@ -17,8 +21,6 @@ if TYPE_CHECKING:
     from earmark.engine.gateway import Gateway
 
 ANSWER_SECONDS = 10.0
-SANDBOX = "sandbox"
-BALANCE = "balance"
 
 
 class Terms(TypedDict):
@@ -76,9 +78,16 @@ class Till:
         except InvalidRequest as refused:
             if gateway is not None:
                 raise
+            check_method(method, gateway=None)
             return {"gateway": None, "automatic": automatic, "unpayable": refused}
+        check_method(method, gateway=chosen)
         unpayable = None if method else InvalidRequest.at("method", "is required")
         return {"gateway": chosen, "automatic": automatic, "unpayable": unpayable}
+
+    def digest(self, said: bytes, *, gateway: str | None) -> bytes:
+        """Names what a request said; under a key, where a code may stand in it that could else be found by trying."""
+        plain, known = hashlib.sha256(said).digest(), as_code_taker(self.gateways.get(gateway)) if gateway else None
+        return known.seal(plain)[0] if known else plain
 
     async def pay(self, ask: Pay) -> Answer:
         """Open a payment and see it through, as far as it goes in the time of a request."""

@@ -15,6 +15,7 @@ from earmark.domain.ids import (
     Buyer,
     EntryId,
     EventId,
+    OutsidePaymentRef,
     PoolRef,
     SeatId,
     SeatRef,
@@ -61,7 +62,7 @@ class _Tables(MoneyTables):
         self.pools: dict[PoolRef, Pool] = {}
         self.bookings: dict[BookingId, Booking] = {}
         self.totals: dict[TotalRef, int] = {}
-        self.outside_payments: dict[str, BookingId] = {}
+        self.outside_payments: dict[OutsidePaymentRef, BookingId] = {}
         self.entries: dict[EntryId, Entry] = {}
         self.memories: dict[Key, Memory] = {}
         self.numbers: dict[EntryId, int] = {}
@@ -256,7 +257,7 @@ class MemoryTransaction(MoneySteps):
             return bool(await self.lock_due(limit=1, pool=within))
         return bool(await self.lock_due(limit=1, event_id=within.event_id, buyer=within.buyer))
 
-    async def take_payments(self, uses: Mapping[str, BookingId]) -> frozenset[str]:
+    async def take_payments(self, uses: Mapping[OutsidePaymentRef, BookingId]) -> frozenset[OutsidePaymentRef]:
         """First come, first served."""
         taken = self.tables.outside_payments
         won = {payment: booking for payment, booking in uses.items() if payment not in taken}

@@ -9,7 +9,7 @@ import msgspec
 from earmark.domain.account import Account, AccountEntry, Draw, EntryKind
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable
+    from collections.abc import Awaitable, Callable, Iterable, Sequence
     from datetime import datetime
     from uuid import UUID
 
@@ -22,6 +22,7 @@ T = TypeVar("T")
 class _Tables:
     def __init__(self) -> None:
         self.accounts: dict[str, Account] = {}
+        self.codes: dict[bytes, str] = {}
         self.entries: dict[tuple[EntryKind, str], AccountEntry] = {}
         self.draws: dict[UUID, Draw] = {}
 
@@ -30,6 +31,9 @@ class _Tables:
         for name, table in vars(self).items():
             setattr(fork, name, dict(table))
         return fork
+
+    def find_code(self, digests: Sequence[bytes]) -> str | None:
+        return next((self.codes[digest] for digest in digests if digest in self.codes), None)
 
     def find(self, payment_id: UUID) -> Draw | None:
         draw = self.draws.get(payment_id)
@@ -53,6 +57,10 @@ class MemoryAccounts:
     async def read(self, account_id: str) -> Account | None:
         """By id."""
         return self._tables.accounts.get(account_id)
+
+    async def find_code(self, digests: Sequence[bytes]) -> str | None:
+        """By digest."""
+        return self._tables.find_code(digests)
 
     async def entries(self, account_id: str, *, after: int, limit: int) -> list[AccountEntry]:
         """By number."""
@@ -94,10 +102,15 @@ class MemoryAccountSteps:
         """By kind and id."""
         return self.tables.entries.get((kind, entry_id))
 
-    async def open(self, account: Account, entry: AccountEntry) -> bool:
+    async def find_code(self, digests: Sequence[bytes]) -> str | None:
+        """By digest."""
+        return self.tables.find_code(digests)
+
+    async def open(self, account: Account, entry: AccountEntry, digest: bytes) -> bool:
         """First come, first served."""
-        if account.id in self.tables.accounts:
+        if account.id in self.tables.accounts or digest in self.tables.codes:
             return False
+        self.tables.codes[digest] = account.id
         self.tables.accounts[account.id] = account
         self.tables.entries[entry.kind, entry.id] = entry
         return True

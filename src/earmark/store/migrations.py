@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
 _FILE = re.compile(r"(\d{4})_(\w+)\.sql")
+_TABLE = re.compile(r"^CREATE TABLE (\w+)", re.MULTILINE)
 _FIRST_LINE = re.compile(r"-- (?:expand|contract (\d{4}))\n")
 ANY_CODE = 1
 """The `oldest_code` of an expand."""
@@ -72,6 +73,12 @@ class Patience(msgspec.Struct, frozen=True, kw_only=True):
         """Seconds between two tries: at first as long as a try, then longer, and never the same for two runners."""
         longer = float(2 ** min(tries, PAUSE_DOUBLINGS_MAX))
         return self.lock_seconds * longer * random.uniform(0.75, 1.5)  # noqa: S311 (jitter, not a secret)
+
+
+@cache
+def tables(dialect: str) -> tuple[str, ...]:
+    """The tables that the migrations of a dialect make, in order."""
+    return tuple(name for step in migrations(dialect) for name in _TABLE.findall(step.sql))
 
 
 @cache

@@ -10,6 +10,7 @@ from uuid import UUID
 import msgspec
 
 from earmark.domain.allocation import Wish
+from earmark.domain.card_numbers import check_payment_method
 from earmark.domain.event import Event
 from earmark.domain.ids import BookingId, EventId, PoolId, SeatId
 from earmark.domain.machine import State
@@ -17,7 +18,7 @@ from earmark.domain.money import AMOUNT_MAX, is_currency
 from earmark.domain.payment import first_payment_id_for, payment_id_for
 from earmark.domain.pool import Pool
 from earmark.domain.seat import Seat
-from earmark.engine.asks import Cancel, Change, Create, Full, GiveBack, Hold, Pay, PoolPatch, SeatPatch
+from earmark.engine.asks import Cancel, Change, Confirm, Create, Full, GiveBack, Hold, Pay, PoolPatch, SeatPatch
 from earmark.errors import BookingUnknown, InvalidRequest
 from earmark.words import bodies
 
@@ -84,6 +85,12 @@ def cancel(body: bodies.CancelBody, *, booking_id: BookingId, **common: Unpack[C
         reason=body.reason,
         refund=_refund(body.refund),
     )
+
+
+def confirm(body: bodies.ConfirmBody, *, booking_id: BookingId, **common: Unpack[Common]) -> Confirm:
+    """The shop's words for money that it took elsewhere; a card number is none of them."""
+    check_payment_method(body.payment_method)
+    return Confirm(**common, booking_id=booking_id, payment_id=body.payment_id, payment_method=body.payment_method)
 
 
 def pay(

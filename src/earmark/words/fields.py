@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 import msgspec
 
+from earmark.domain.card_numbers import check_method, check_payment_method
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from datetime import datetime
@@ -90,6 +92,19 @@ def hold(
     own = {"event_id": event_id, "buyer": buyer}
     best = None if best_available is None else dict(best_available)
     return own | said(seats=list(seats), best_available=best, pools=dict(pools or {}), ttl_seconds=ttl_seconds)
+
+
+def pay(*, method: str | None, gateway: str | None, capture: str | None, return_url: str | None) -> Fields:
+    """How to pay. A card number is not sent to a gateway for cards; where none is named, the other side knows which."""
+    if gateway is not None:
+        check_method(method, gateway=gateway)
+    return said(method=method, gateway=gateway, capture=capture, return_url=return_url)
+
+
+def confirm(*, payment_id: str, payment_method: str | None) -> Fields:
+    """What was paid elsewhere. A card number is not sent."""
+    check_payment_method(payment_method)
+    return said(payment_id=payment_id, payment_method=payment_method)
 
 
 def cancel(

@@ -69,7 +69,7 @@ def payment_value(payment: Payment, *, notes: bool = True) -> values.Payment:
         id=str(payment.id),
         booking_id=str(payment.booking_id),
         gateway=payment.gateway,
-        method=payment.method,
+        method=payment.shown_method,
         state=payment.state,
         amount=Money(amount=payment.amount, currency=payment.currency),
         captured=payment.captured,

@@ -82,6 +82,8 @@ class World(Protocol):
 
     gateway: Gateway
     clock: MovableClock
+    no_funds: str
+    """Its word for a lack of funds."""
 
     def method(self, situation: Situation) -> str:
         """What to pay with to get there."""

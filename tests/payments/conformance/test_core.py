@@ -183,7 +183,7 @@ async def test_a_lack_of_funds_is_a_decline_and_no_error(world: World) -> None:
     """The buyer's side says no: that is a report, with a word for why and a sentence."""
     order = order_in(world, Situation.NO_FUNDS)
     report = await world.gateway.authorise(order)
-    assert (report.standing, report.code) == (Standing.DECLINED, "insufficient_funds")
+    assert (report.standing, report.code) == (Standing.DECLINED, world.no_funds)
     assert report.message
     assert await world.moved(order.payment_id) == Totals()
 

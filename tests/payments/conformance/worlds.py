@@ -8,15 +8,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import msgspec
+from tests.payments.methods import Method
 from tests.sqlite_files import make_migrated
 
 from earmark.clock import MovableClock
 from earmark.domain.account import EntryKind
+from earmark.payments.balance.codes import AccountCodes, make_code
 from earmark.payments.balance.gateway import BalanceGateway
 from earmark.payments.sandbox import signature, words
 from earmark.payments.sandbox.gateway import SandboxGateway
 from earmark.payments.sandbox.house import Sandbox
-from earmark.payments.sandbox.model import Method, Move
+from earmark.payments.sandbox.model import Move
 from earmark.payments.sandbox.server import run_in_thread
 from earmark.payments.stripe import StripeGateway
 from earmark.store.memory import MemoryStore
@@ -64,6 +66,8 @@ class Reach(Protocol):
 
 class SandboxWorld:
     """A gateway with the sandbox behind it."""
+
+    no_funds = "insufficient_funds"
 
     def __init__(self, gateway: Gateway, clock: MovableClock, do: Reach) -> None:
         self.gateway = gateway
@@ -158,23 +162,28 @@ def stripe_shaped() -> Iterator[tuple[Sandbox, Reach]]:
 class BalanceWorld:
     """A gateway that pays from accounts of the shop's own: one that has plenty, and one that has nothing."""
 
+    no_funds = "account_declined"
+
     def __init__(self, accounts: Accounts, clock: MovableClock) -> None:
-        self.gateway: Gateway = BalanceGateway(accounts, live=False)
+        self._codes = AccountCodes(["b1946ac92492d2347c6235b4d2611184"])
+        self.gateway: Gateway = BalanceGateway(accounts, codes=self._codes, live=False)
         self.clock = clock
         self._accounts = accounts
-        own = Uuid7Ids().entry_id()
-        self._ids = {Situation.FINE: f"rich-{own}", Situation.NO_FUNDS: f"poor-{own}"}
+        situations = (Situation.FINE, Situation.NO_FUNDS)
+        self._ids = {one: str(Uuid7Ids().entry_id()) for one in situations}
+        self._methods = {one: make_code() for one in situations}
 
     async def fill(self) -> None:
         """Before the first payment."""
-        for account_id in self._ids.values():
-            await self._accounts.open(account_id, currency="EUR", live=False)
+        for situation, account_id in self._ids.items():
+            digests = self._codes.digests(self._methods[situation])
+            await self._accounts.open(account_id, digests=digests, currency="EUR", live=False)
         rich = self._ids[Situation.FINE]
         await self._accounts.credit(rich, 10**9, entry_id=rich)
 
     def method(self, situation: Situation) -> str:
-        """The account's id."""
-        return self._ids[situation]
+        """The account's code."""
+        return self._methods[situation]
 
     async def act(self, gateway_id: str, *, succeed: bool) -> None:
         """Nobody has to."""

@@ -6,9 +6,9 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import stripe
+from tests.payments.methods import Method
 
 from earmark.engine.gateway import Order, RefundOrder
-from earmark.payments.sandbox.model import Method
 from earmark.uuids import Uuid7Ids
 
 if TYPE_CHECKING:

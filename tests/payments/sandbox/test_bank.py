@@ -3,9 +3,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.payments.methods import Method
 
 from earmark.payments.sandbox.bank import Bank
-from earmark.payments.sandbox.model import Intent, Kind, Method, Move, Refund, RefundStatus, Refused, Status
+from earmark.payments.sandbox.model import Intent, Kind, Move, Refund, RefundStatus, Refused, Status
 
 from .support import DAY, PRICE, authorised, captured
 

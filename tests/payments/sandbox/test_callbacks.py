@@ -4,11 +4,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
+from tests.payments.methods import Method
 
 from earmark.engine.gateway import Callback, CallbackRefused
 from earmark.payments.sandbox.callbacks import Post
 from earmark.payments.sandbox.faults import Fault
-from earmark.payments.sandbox.model import Method
 from earmark.payments.sandbox.signature import HEADER, sign
 
 from .support import PRICE, authorised, captured, order

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 import httpx2
 import pytest
 import stripe
+from tests.payments.methods import Method
 
 from earmark.clock import MovableClock, SystemClock
 from earmark.errors import SetupError
 from earmark.payments.sandbox.house import Sandbox
-from earmark.payments.sandbox.model import Method
 from earmark.payments.sandbox.server import RunningSandbox, check_callback_url, run_in_thread
 from earmark.payments.sandbox.signature import HEADER, verify
 
@@ -127,7 +127,7 @@ def test_a_buyer_presses_a_button_and_goes_back_to_the_shop(
     page = httpx2.get(url)
     assert page.status_code == 200
     assert "Authenticate" in page.text
-    pressed = httpx2.post(url, data={"client_secret": intent.client_secret, "answer": answer})
+    pressed = httpx2.post(url, data={"answer": answer})
     assert pressed.status_code == 303
     assert pressed.headers["location"].startswith(f"https://shop.example/back?booking=1&payment_intent={intent.id}&")
     assert client.v1.payment_intents.retrieve(intent.id).status == status
@@ -139,11 +139,12 @@ def test_nobody_acts_for_a_buyer_without_the_secret(running: RunningSandbox, cli
     intent = create(client, Method.AUTHENTICATION_REQUIRED)
     url = f"{running.url}/sandbox/action/{intent.id}"
     assert httpx2.get(url).status_code == 404
-    for data in ({"answer": "authorise"}, {"client_secret": "x", "answer": "authorise"}):
-        assert httpx2.post(url, data=data).status_code == 404
-    assert httpx2.post(url, data={"client_secret": intent.client_secret, "answer": "maybe"}).status_code == 404
+    for target in (url, f"{url}?client_secret=x"):
+        assert httpx2.post(target, data={"answer": "authorise"}).status_code == 404
+    url = f"{url}?client_secret={intent.client_secret}"
+    assert httpx2.post(url, data={"answer": "maybe"}).status_code == 404
     assert client.v1.payment_intents.retrieve(intent.id).status == "requires_action"
-    pressed = httpx2.post(url, data={"client_secret": intent.client_secret, "answer": "authorise"})
+    pressed = httpx2.post(url, data={"answer": "authorise"})
     assert "succeeded" in pressed.text
 
 

@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
+from tests.payments.methods import Method
 
 from earmark.domain.payment import Standing
 from earmark.engine.gateway import GatewayRefused, GatewaySilent, Order, RefundStanding, Report
 from earmark.payments.sandbox.desk import ReplyLost
 from earmark.payments.sandbox.faults import Fault
 from earmark.payments.sandbox.gateway import SandboxGateway
-from earmark.payments.sandbox.model import Fate, Intent, Kind, Method, Move, Refused
+from earmark.payments.sandbox.model import Fate, Intent, Kind, Move, Refused
 
 from .support import DAY, PRICE, authorised, order, refund_of
 
@@ -312,7 +313,7 @@ async def test_every_call_can_be_looked_at(gateway: SandboxGateway, clock: Movab
     await silent(gateway.authorise(asked))
     await gateway.authorise(asked)
     await gateway.status(asked)
-    calls = gateway.sandbox.desk.calls
+    calls = list(gateway.sandbox.desk.calls)
     assert [(call.number, call.name, call.fault, call.outcome, call.replayed) for call in calls] == [
         (1, "authorise", Fault.REPLY_LOST, "lost", False),
         (2, "authorise", None, "answered", True),

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 import httpx2
 import pytest
 import stripe
+from tests.payments.methods import Method
 
-from earmark.payments.sandbox.model import Method, Move
+from earmark.payments.sandbox.model import Move
 
 from .support import PRICE, client_of, create
 

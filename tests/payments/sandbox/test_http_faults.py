@@ -9,9 +9,10 @@ from urllib.parse import urlencode, urlsplit
 
 import pytest
 import stripe
+from tests.payments.methods import Method
 
 from earmark.payments.sandbox.faults import Fault
-from earmark.payments.sandbox.model import Method, Move
+from earmark.payments.sandbox.model import Move
 from earmark.payments.sandbox.server import run_in_thread
 
 from .support import PRICE, client_of, create, until

@@ -25,6 +25,13 @@ PAID = "authorised, captured, refund succeeded"
 ASKS = f"requires_action, {PAID}"
 
 
+def test_the_names_of_methods_stand_in_one_module() -> None:
+    """A second list would be changed without the first."""
+    package = Path(methods.__file__).parent
+    naming = {file.name for file in package.glob("*.py") if methods.PREFIX in file.read_text()}
+    assert naming == {"methods.py"}
+
+
 def no(code: str, decline_code: str | None = None) -> str:
     return f"declined {code} {decline_code}"
 

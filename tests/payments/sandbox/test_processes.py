@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 from uuid import UUID
 
 import pytest
 from tests.payments.sandbox.support import PRICE
 
 from earmark import config, wiring
+from earmark.domain import payment as law
 from earmark.domain.ids import BookingId
-from earmark.domain.payment import PAYING_SECONDS, PAYING_SECONDS_MAX, Payment, PaymentState, Refund, RefundState
+from earmark.domain.payment import (
+    PAYING_SECONDS,
+    PAYING_SECONDS_MAX,
+    Payment,
+    PaymentState,
+    Refund,
+    RefundState,
+    SettledAs,
+)
 from earmark.engine.engine import Engine
 from earmark.engine.teller import Teller
+from earmark.errors import PaymentDeclined
 from earmark.library import Earmark
-from earmark.payments.sandbox.bank import AUTHORISED_FOR, Bank
-from earmark.payments.sandbox.gateway import SandboxGateway
+from earmark.payments.sandbox.bank import Bank
+from earmark.payments.sandbox.faults import Fault
+from earmark.payments.sandbox.gateway import FOREIGN, GONE_AFTER, SandboxGateway
 from earmark.payments.sandbox.house import Sandbox
 from earmark.payments.sandbox.model import Status
 from earmark.store.memory import MemoryStore
@@ -26,7 +37,11 @@ if TYPE_CHECKING:
     from earmark.engine.ports import Store
     from earmark.uuids import Uuid7Ids
 
+    How = Literal["manual", "automatic"]
+
 ACTION = "pm_card_authenticationRequired"
+SEATS = ("A1", "A2", "A3", "A4")
+ROUNDS = 40
 
 
 class Process:
@@ -38,12 +53,18 @@ class Process:
         self.earmark = Earmark(engine, live=False, gateways=gateways)
         self.teller = Teller(engine, gateways)
         gateway = gateways.get("sandbox")
-        self.bank = gateway.bank if isinstance(gateway, SandboxGateway) else None
+        self.gateway = gateway if isinstance(gateway, SandboxGateway) else None
+        self.bank = self.gateway.bank if self.gateway else None
 
-    async def paid(self, seat: str, method: str = "pm_card_visa") -> str:
+    def refuse_captures(self) -> None:
+        """Every capture is an error, and nothing is taken."""
+        assert self.gateway is not None
+        self.gateway.script.add(Fault.ERROR_BEFORE, "capture", times=None)
+
+    async def paid(self, seat: str, method: str = "pm_card_visa", capture: How | None = None) -> str:
         """A booking for which a buyer has asked to pay."""
         booking = await self.earmark.hold("play", buyer="alice", seats=[seat])
-        await self.earmark.pay(booking.id, method=method)
+        await self.earmark.pay(booking.id, method=method, capture=capture)
         return booking.id
 
     async def payment(self, booking: str) -> tuple[Payment, list[Refund]]:
@@ -57,7 +78,7 @@ async def store(clock: MovableClock, ids: Uuid7Ids) -> Store:
     """A database that outlives every process."""
     opened = MemoryStore(clock=clock)
     shop = Earmark(Engine(opened, ids=ids), live=False)
-    await shop.create("play", name="A play", currency="EUR", seats={"A1": PRICE, "A2": PRICE, "A3": PRICE})
+    await shop.create("play", name="A play", currency="EUR", seats=dict.fromkeys(SEATS, PRICE))
     return opened
 
 
@@ -183,8 +204,82 @@ async def test_what_its_bank_cannot_have_any_longer_is_ended_by_any_process(
     """A bank that is gone for good: no test payment stays open for ever."""
     booking = await started(store, clock, ids).paid("A1", ACTION)
     restarted = started(store, clock, ids)
-    clock.advance(AUTHORISED_FOR.total_seconds())
+    clock.advance(GONE_AFTER.total_seconds())
     for _ in range(3):
         await restarted.teller.reconcile(limit=100)
         clock.advance(PAYING_SECONDS)
     assert (await restarted.payment(booking))[0].state is PaymentState.VOIDED
+
+
+async def rounds(process: Process, clock: MovableClock, *, seconds: float) -> int:
+    """The reconciler's rounds over so long; how many payments the last of them found."""
+    found = 0
+    for _ in range(ROUNDS):
+        clock.advance(seconds / ROUNDS)
+        found = await process.teller.reconcile(limit=100)
+    return found
+
+
+async def test_a_refund_that_its_bank_cannot_make_any_longer_is_refused(
+    store: Store, clock: MovableClock, ids: Uuid7Ids
+) -> None:
+    """Its process ended: after a day an operator is told, can settle it, and nothing is asked for any more."""
+    booking = await started(store, clock, ids).paid("A1")
+    clock.advance(3 * GONE_AFTER.total_seconds())
+    restarted = started(store, clock, ids)
+    await restarted.earmark.cancel(booking, refund="full")
+    await rounds(restarted, clock, seconds=GONE_AFTER.total_seconds() / 2)
+    payment, [refund] = await restarted.payment(booking)
+    assert (payment.state, refund.state) == (PaymentState.CAPTURED, RefundState.PENDING), "another process may have it"
+    assert await rounds(restarted, clock, seconds=GONE_AFTER.total_seconds()) == 0
+    payment, [refund] = await restarted.payment(booking)
+    assert (payment.state, payment.code) == (PaymentState.NEEDS_ATTENTION, FOREIGN)
+    assert (refund.state, refund.code, payment.refunded) == (RefundState.REFUSED, FOREIGN, 0)
+    assert (await store.watch_money(limit=100)).open == 0
+    settled = law.settled(payment, [refund], how=SettledAs.REFUNDED, note="test money")
+    assert settled.state is PaymentState.SETTLED
+
+
+@pytest.mark.parametrize("capture", ["manual", "automatic"])
+async def test_no_test_payment_is_asked_about_for_ever_after_a_restart(
+    store: Store, clock: MovableClock, ids: Uuid7Ids, capture: How
+) -> None:
+    """Whatever became of it before: declined, waiting for its buyer, to be captured, given back."""
+    first = started(store, clock, ids)
+    await first.paid("A1", ACTION, capture)
+    with pytest.raises(PaymentDeclined):
+        await first.paid("A2", "pm_card_declined", capture)
+    sold = await first.paid("A3", capture=capture)
+    await first.earmark.refund(sold, amount=PRICE)
+    first.refuse_captures()
+    await first.paid("A4", capture=capture)
+    restarted = started(store, clock, ids)
+    assert await rounds(restarted, clock, seconds=3 * GONE_AFTER.total_seconds()) == 0
+    assert await restarted.teller.seconds_to_next() is None
+    assert (await store.watch_money(limit=100)).open == 0
+
+
+async def test_a_sale_whose_money_its_bank_forgot_is_undone(store: Store, clock: MovableClock, ids: Uuid7Ids) -> None:
+    """It was set aside and never taken: as if the capture had been refused."""
+    first = started(store, clock, ids)
+    first.refuse_captures()
+    booking = await first.paid("A1")
+    restarted = started(store, clock, ids)
+    await rounds(restarted, clock, seconds=GONE_AFTER.total_seconds() / 2)
+    assert (await restarted.earmark.booking(booking)).state == "confirmed", "another process may have it"
+    await rounds(restarted, clock, seconds=GONE_AFTER.total_seconds())
+    assert (await restarted.payment(booking))[0].state is PaymentState.FAILED
+    assert (await restarted.earmark.booking(booking)).state == "cancelled"
+
+
+async def test_without_a_day_a_refund_at_a_bank_that_is_gone_never_ends(
+    store: Store, clock: MovableClock, ids: Uuid7Ids, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The control: a bank that waits for another process for good."""
+    monkeypatch.setattr(SandboxGateway, "_is_gone", lambda *_, **__: False)
+    booking = await started(store, clock, ids).paid("A1")
+    restarted = started(store, clock, ids)
+    await restarted.earmark.cancel(booking, refund="full")
+    assert await rounds(restarted, clock, seconds=40 * GONE_AFTER.total_seconds()) == 1
+    [refund] = (await restarted.payment(booking))[1]
+    assert refund.state is RefundState.PENDING

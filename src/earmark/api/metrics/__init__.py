@@ -74,6 +74,7 @@ class Metrics:
         self._redis.engine = engine
         self._readings.store = engine.store
         self._readings.gateways = sorted(gateways)
+        self.tally.expect_gateways(self._readings.gateways)
 
     def watch_locks(self, locks: Watched) -> None:
         """Show these locks. Without any, their metrics are there and stay at zero."""

@@ -37,6 +37,7 @@ WATCH_SECONDS = 5.0
 PATIENCE_SECONDS = 1.0
 """How long a page waits for a reading that it began. One that takes longer is for the next page."""
 COUNT_MAX = 10_000
+MODES = {"live": True, "test": False}
 BEATS_MAX = 1000
 HEARD_OF_SECONDS_MAX = 120.0
 """A process that was not heard of for longer is gone, and what it last said of its workers is history."""
@@ -57,7 +58,8 @@ class HasBeats(Protocol):
 class Reading(msgspec.Struct, frozen=True, kw_only=True):
     """What the database said at one moment."""
 
-    money: MoneyWatch
+    money: Mapping[str, MoneyWatch]
+    """By mode, `live` and `test`: test payments do not hide live ones."""
     outbox: Lag
     due_seconds: float
     """How long the hold is due that is due the longest and not ended; 0 when none is."""
@@ -108,7 +110,7 @@ class Readings(Collector):
         yield gauge(
             "earmark_outbox_oldest_seconds",
             "How long the oldest entry without a number waits.",
-            _age(seen.outbox.oldest_at, now=seen.money.now),
+            _age(seen.outbox.oldest_at, now=seen.money["live"].now),
         )
         yield gauge(
             "earmark_holds_due_oldest_seconds",
@@ -125,7 +127,7 @@ class Readings(Collector):
 async def _read(store: Store) -> Reading | None:
     """One after the other, on one connection."""
     try:
-        money = await store.watch_money(limit=COUNT_MAX)
+        money = {mode: await store.watch_money(limit=COUNT_MAX, live=live) for mode, live in MODES.items()}
         outbox = await store.outbox.lag(limit=COUNT_MAX)
         due_in = await store.seconds_to_next_due()
         beats, failing = await _read_beats(store)
@@ -160,20 +162,23 @@ def _failing_seconds(beat: Beat, *, now: datetime) -> float:
     return max((now - beat.failing_since).total_seconds(), 1.0) if beat.failing_since else 1.0
 
 
-def _about_money(money: MoneyWatch, gateways: Sequence[str]) -> Iterator[Metric]:
+def _about_money(money: Mapping[str, MoneyWatch], gateways: Sequence[str]) -> Iterator[Metric]:
     flagged = GaugeMetricFamily(
         "earmark_payments_needing_attention",
         "Payments that only a person can settle: see `earmark payments attention`.",
-        labels=["gateway"],
+        labels=["gateway", "mode"],
     )
-    for gateway in sorted({*gateways, *money.attention}):
-        flagged.add_metric([gateway], money.attention.get(gateway, 0))
+    for mode, watch in money.items():
+        for gateway in sorted({*gateways, *watch.attention}):
+            flagged.add_metric([gateway, mode], watch.attention.get(gateway, 0))
     yield flagged
-    yield gauge("earmark_payments_open", "Payments that the reconciler sees through.", money.open)
+    opened = {mode: float(watch.open) for mode, watch in money.items()}
+    yield gauge("earmark_payments_open", "Payments that the reconciler sees through.", opened, label="mode")
     yield gauge(
         "earmark_payments_open_oldest_seconds",
         "How long the oldest open payment or refund is open.",
-        _age(money.open_since, now=money.now),
+        {mode: _age(watch.open_since, now=watch.now) for mode, watch in money.items()},
+        label="mode",
     )
 
 

@@ -13,7 +13,7 @@ from earmark.errors import EarmarkError
 from earmark.workers.standing import RoundFailed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from types import TracebackType
 
     from prometheus_client.metrics_core import Metric
@@ -28,6 +28,8 @@ KEYED = {"idempotency_mismatch": "mismatch", "idempotency_in_progress": "in_prog
 FAULTS = ("internal", "unavailable", "outcome_unknown", "overloaded")
 HOW = {"swept": "swept", "made room": "made_room"}
 OK = "ok"
+DENIED = "denied"
+GATEWAY_CALLS = ("authorise", "capture", "void", "refund", "refund_status", "status", "whose")
 
 
 class Tally(Collector):
@@ -133,6 +135,12 @@ class Tally(Collector):
 
         return _Timed(ended)
 
+    def expect_gateways(self, gateways: Iterable[str]) -> None:
+        """Show their denied calls at zero: Prometheus sees no growth in a series that begins with its first one."""
+        for gateway in gateways:
+            for call in GATEWAY_CALLS:
+                self._calls.add(gateway, call, DENIED, by=0)
+
     def again(self, verb: str, reason: str) -> None:
         """Decided again."""
         self._again.add(verb, reason)
@@ -221,5 +229,5 @@ def _ending(error: BaseException | None) -> str:
     if isinstance(error, GatewaySilent | TimeoutError):
         return "silent"
     if isinstance(error, GatewayDenied):
-        return "denied"
+        return DENIED
     return "refused" if isinstance(error, GatewayRefused) else "failed"

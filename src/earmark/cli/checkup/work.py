@@ -15,11 +15,12 @@ from earmark.version import __version__
 from earmark.workers.crew import ROLES
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
+    from collections.abc import AsyncIterator, Callable, Iterator
 
     from earmark.config import Settings
     from earmark.engine.beats import Beat, Roll
     from earmark.engine.ports import Flaw, Store
+    from earmark.engine.watch import MoneyWatch
 
 BEATS_MAX = 1000
 BATCH = 100
@@ -28,6 +29,11 @@ FLAWS_MAX = 20
 RECOUNTS_MAX = 1000
 MONEY_MAX = 1000
 OPEN_SECONDS = 3600.0
+LIVE_ADVICE = "Does any process run the reconciler, with its gateway set up? Some banks take days for a refund."
+TEST_ADVICE = (
+    "A test payment at a server's own sandbox is known to that process alone. Once that process has ended, the "
+    "reconciler of any server gives it up after a day."
+)
 COUNTS = frozenset(
     {
         "a pool's counts are the sum of its live bookings",
@@ -129,19 +135,24 @@ def _promises(broken: list[Flaw]) -> Finding:
 
 async def money(store: Store) -> AsyncIterator[Finding]:
     """Payments that only a person can settle, and those that should have been over long ago."""
-    watch = await store.watch_money(limit=MONEY_MAX)
+    live = await store.watch_money(limit=MONEY_MAX, live=True)
+    test = await store.watch_money(limit=MONEY_MAX, live=False)
+    told = [*_flagged(live, ill, "Payments"), *_flagged(test, note, "Test payments")]
+    told += [*_open_long(live, "payment", LIVE_ADVICE), *_open_long(test, "test payment", TEST_ADVICE)]
+    for finding in told or [well("money", "No payment needs somebody.")]:
+        yield finding
+
+
+def _flagged(watch: MoneyWatch, tell: Callable[[str, str, str], Finding], what: str) -> Iterator[Finding]:
     if watch.attention:
         told = ", ".join(f"{count} at {gateway}" for gateway, count in sorted(watch.attention.items()))
-        yield ill("money", f"Payments need somebody: {told}.", "See `earmark payments attention`.")
+        yield tell("money", f"{what} need somebody: {told}.", "See `earmark payments attention`.")
+
+
+def _open_long(watch: MoneyWatch, what: str, advice: str) -> Iterator[Finding]:
     if watch.open_since and watch.now - watch.open_since > timedelta(seconds=OPEN_SECONDS):
-        said = f"The oldest open payment or refund is open for {_age(watch.open_since, watch.now)}."
-        advice = (
-            "Does any process run the reconciler, with its gateway set up? Some banks take days for a refund. A test "
-            "payment at a server's own sandbox is known to that process alone, and gone with it."
-        )
+        said = f"The oldest open {what} or refund is open for {_age(watch.open_since, watch.now)}."
         yield note("money", said, advice)
-    elif not watch.attention:
-        yield well("money", "No payment needs somebody.")
 
 
 def _late(since: datetime | None, now: datetime) -> bool:

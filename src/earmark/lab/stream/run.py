@@ -146,6 +146,7 @@ async def _serve(database: str, *, port: int, key: str, readers: int) -> AsyncIt
         "EARMARK_DATABASE_URL": database,
         "EARMARK_PORT": str(port),
         "EARMARK_STREAM_READERS_MAX": str(readers + 10),
+        "EARMARK_STREAM_READERS_PER_KEY_MAX": "0",
         "EARMARK_STREAM_READERS_PER_ADDRESS_MAX": "0",
         "EARMARK_STREAM_STALL_SECONDS": str(STALL_SECONDS),
     }

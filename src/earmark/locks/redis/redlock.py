@@ -30,13 +30,25 @@ DRIFT_FACTOR = 0.01
 DRIFT_SECONDS = 0.002
 RETRY_SECONDS = 0.2
 RETRY_SECONDS_MAX = 2.0
+RETRY_SHARE = 10
+"""Of the time that a caller has left, a pause is at most the tenth part, or the first bound where that is longer."""
+
+
+def pause_bound(first: float, *, retries: int, left: float) -> float:
+    """Within how many seconds a caller asks again.
+
+    Doubling keeps many callers from asking all servers all the time. A caller that has little time left asks more often
+    again: else newcomers, who ask often, would get the lock before those who have waited longest.
+    """
+    doubled = first * 2.0 ** min(retries, 32)
+    return max(first, min(doubled, RETRY_SECONDS_MAX, left / RETRY_SHARE))
 
 
 class Redlock:
     """Leases on the majority of several servers.
 
-    There is no line. A caller that waits asks again at random moments that grow further apart, until its wait is over
-    or it has asked `retry_count` times more.
+    There is no line. A caller that waits asks again at random moments that grow further apart and, towards the end of
+    its wait, closer again, until its wait is over or it has asked `retry_count` times more.
     """
 
     name = "redlock"
@@ -74,7 +86,7 @@ class Redlock:
         """A majority, or nothing."""
         began = time.monotonic()
         deadline = began + claim.wait
-        bound, retries = self._retry_seconds, 0
+        retries = 0
         try:
             while True:
                 grant, taken = await self._try(claim)
@@ -83,10 +95,10 @@ class Redlock:
                 left = deadline - time.monotonic()
                 if left <= 0 or retries == self._retry_count:
                     break
-                # No place is kept, so full jitter lets every caller come back at a moment of its own, and doubling
-                # keeps many of them from asking all servers all the time. The last try is at the deadline itself.
+                # No place is kept, so full jitter lets every caller come back at a moment of its own. The last try is
+                # at the deadline itself.
+                bound = pause_bound(self._retry_seconds, retries=retries, left=left)
                 await asyncio.sleep(min(self._random.uniform(0, bound), left))
-                bound = max(bound, min(2 * bound, RETRY_SECONDS_MAX))
                 retries += 1
         except BaseException:
             self._kept(self._give_back(claim))

@@ -1,16 +1,21 @@
 """The balance gateway: pays from accounts in the shop's own database, and calls nobody.
 
-`Order.method` is the id of the account. Whoever knows it can pay from it, as with the code on a gift card: give
-accounts ids that cannot be guessed.
+Every buyer who knows an account's code can pay from it, as with a gift card. So `Order.method` is a reference to the
+account, made from the code before anything is recorded; a code is only met in payments that an older release recorded.
+
+A buyer learns nothing about codes and accounts but yes or no: every decline is worded the same, and takes the same
+look-ups. The reason stands in the log and with the account's payment.
 """
 
 from __future__ import annotations
 
+import logging
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 from uuid import UUID
 
 from earmark.domain.account import VOIDED, Draw, EntryKind
+from earmark.domain.method import BALANCE, NO_ACCOUNT, account_of, refer
 from earmark.domain.payment import Standing
 from earmark.engine.accounts import LIST_MAX
 from earmark.engine.gateway import (
@@ -31,11 +36,13 @@ if TYPE_CHECKING:
 
     from earmark.engine.accounts import Accounts
     from earmark.engine.gateway import Callback, Order, RefundOrder
+    from earmark.payments.balance.codes import AccountCodes
 
+_log = logging.getLogger("earmark.money")
+
+DECLINED = "account_declined"
 MESSAGES = {
-    "account_unknown": "There is no such account.",
-    "currency_mismatch": "The account is in another currency.",
-    "insufficient_funds": "There is not enough on the account.",
+    DECLINED: "This code cannot pay for this. Check it, or pay in another way.",
     VOIDED: "It was given up before it was asked for.",
 }
 ABSENT = Report(standing=Standing.ABSENT)
@@ -44,40 +51,48 @@ ABSENT = Report(standing=Standing.ABSENT)
 class BalanceGateway:
     """One mode: live accounts pay for live events, test accounts for test events. Our ids are its own."""
 
-    name = "balance"
+    name = BALANCE
 
-    def __init__(self, accounts: Accounts, *, live: bool = True) -> None:
+    def __init__(self, accounts: Accounts, *, codes: AccountCodes, live: bool = True) -> None:
         self._accounts = accounts
+        self._codes = codes
         self._live = live
+        self.seal = codes.seal
 
     @property
     def live(self) -> bool:
         """Whether its accounts hold real money."""
         return self._live
 
+    async def refer(self, method: str) -> str:
+        """The account that a code opens, or none: one look-up in either case."""
+        return refer(await self._find(method), method)
+
     async def authorise(self, order: Order) -> Report:
         """Set aside, or taken at once. An account that is not good for it is a decline, and stays one."""
         with _translated():
-            return _report(await self._accounts.draw(self._draw(order)))
+            drawn = await self._accounts.draw(await self._draw(order))
+        if _standing(drawn) is Standing.DECLINED:
+            _log.info("payment %s is declined: %s, account %s", drawn.payment_id, drawn.code, drawn.account_id)
+        return _report(drawn)
 
     async def capture(self, order: Order) -> Report:
         """Taken, once."""
         with _translated():
-            taken = await self._accounts.take(self._draw(order))
+            taken = await self._accounts.take(await self._draw(order))
         return _report(taken) if taken else ABSENT
 
     async def void(self, order: Order) -> Report:
         """Let go, once. An order that arrives after its void draws nothing any more."""
         with _translated():
-            return _report(await self._accounts.let_go(self._draw(order)))
+            return _report(await self._accounts.let_go(await self._draw(order)))
 
     async def refund(self, refund: RefundOrder) -> RefundReport:
         """Given back to the account it came from, whole as asked or not at all."""
         try:
             with _translated():
-                made = await self._accounts.give_back(
-                    self._draw(refund.payment), refund.amount, refund_id=refund.refund_id
-                )
+                asked = await self._draw(refund.payment)
+                made = await self._accounts.give_back(asked, refund.amount, refund_id=refund.refund_id)
         except RefundRefused as refused:
             left = f"{refused.available} of it is left, and not {refused.asked}."
             return RefundReport(standing=RefundStanding.REFUSED, code=refused.code, message=left)
@@ -126,12 +141,16 @@ class BalanceGateway:
     async def close(self) -> None:
         """The store is somebody else's to close."""
 
-    def _draw(self, order: Order) -> Draw:
+    async def _find(self, code: str) -> str:
+        return await self._accounts.find_code(self._codes.digests(code)) or NO_ACCOUNT
+
+    async def _draw(self, order: Order) -> Draw:
         if order.amount < 1:
             raise GatewayRefused("amount_invalid", "A payment is of at least 1.")
         return Draw(
             payment_id=order.payment_id,
-            account_id=order.method,
+            # What refers to no account is a code: an older release has recorded this payment.
+            account_id=account_of(order.method) or await self._find(order.method),
             currency=order.currency,
             live=self._live,
             amount=order.amount,
@@ -162,13 +181,14 @@ def _standing(draw: Draw) -> Standing:
 
 
 def _report(draw: Draw) -> Report:
+    code = DECLINED if _standing(draw) is Standing.DECLINED else draw.code
     return Report(
         standing=_standing(draw),
         gateway_id=str(draw.payment_id),
         captured=draw.taken,
         refunded=draw.given_back,
-        code=draw.code,
-        message=MESSAGES[draw.code] if draw.code else None,
+        code=code,
+        message=MESSAGES[code] if code else None,
     )
 
 

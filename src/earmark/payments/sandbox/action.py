@@ -1,7 +1,8 @@
 """The page where a buyer proves to be the card's owner, or does not: 3-D Secure without a bank.
 
-`earmark sandbox` serves it, and so does every server for the sandbox in its own memory. Whoever has the address can act
-as the buyer, so it carries a secret that cannot be guessed, as Stripe's does.
+`earmark sandbox` serves it, and so does every server for the sandbox in its own memory. A client that has the address
+can act as the buyer, so it carries a secret that cannot be guessed, as Stripe's does. A request without that secret is
+refused before its body is read.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from starlette.routing import Route
 
 from earmark.payments.sandbox.forms import Form
 from earmark.payments.sandbox.model import Intent, Refused, Status
+from earmark.payments.sandbox.reading import BODY_SECONDS_MAX, BodyRefused, read_body
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -55,44 +57,46 @@ HEADERS = {
 NOTHING = "<p>There is nothing to authorise here: it is done, or it was asked for in another process.</p>"
 
 
-def routes(sandbox: Sandbox, *, acted: Acted | None = None) -> list[Route]:
+def routes(sandbox: Sandbox, *, acted: Acted | None = None, body_seconds_max: float = BODY_SECONDS_MAX) -> list[Route]:
     """The page, for an application to mount; `acted` is told after the buyer has pressed a button."""
-    page = ActionPage(sandbox, acted)
+    page = ActionPage(sandbox, acted, body_seconds_max=body_seconds_max)
     return [Route(PATH, page.show, methods=["GET"]), Route(PATH, page.act, methods=["POST"])]
 
 
 class ActionPage:
     """One page for every intent that waits for its buyer."""
 
-    def __init__(self, sandbox: Sandbox, acted: Acted | None) -> None:
+    def __init__(self, sandbox: Sandbox, acted: Acted | None, *, body_seconds_max: float) -> None:
         self._sandbox = sandbox
         self._acted = acted
+        self._body_seconds_max = body_seconds_max
 
     async def show(self, request: Request) -> Response:
         """What the shop asks for, and two buttons."""
-        intent = self._waiting(request.path_params["id"], request.query_params.get("client_secret"))
+        intent = self._waiting(request)
         if intent is None:
             return _page(NOTHING, status=404)
         amount = f"{intent.amount} {html.escape(intent.currency)} (minor units)"
-        secret = html.escape(intent.client_secret, quote=True)
+        # Without an action the form goes to the address of the page, which has the secret.
         return _page(
             f"<p>A shop asks for <strong>{amount}</strong>.</p><form method='post'>"
-            f"<input type='hidden' name='client_secret' value='{secret}'>"
             "<button name='answer' value='authorise'>Authenticate</button>"
             "<button name='answer' value='refuse'>Fail</button></form>"
         )
 
     async def act(self, request: Request) -> Response:
         """The buyer has pressed a button, and goes back to the shop."""
-        body = await _read(request)
-        if body is None:
-            return _page("<p>This is too long.</p>", status=413)
+        if self._waiting(request) is None:
+            return _page(NOTHING, status=404)
         try:
-            form = Form.read(body)
+            body = await read_body(request, bytes_max=BODY_BYTES_MAX, seconds_max=self._body_seconds_max)
+            answer = Form.read(body).text("answer")
+        except BodyRefused as refused:
+            return _page(f"<p>{html.escape(str(refused))}</p>", status=refused.status)
         except Refused:
             return _page("<p>This cannot be read.</p>", status=400)
-        intent = self._waiting(request.path_params["id"], form.text("client_secret"))
-        answer = form.text("answer")
+        # Looked up once more: another request may have acted while this one's body came.
+        intent = self._waiting(request)
         if intent is None or answer not in {"authorise", "refuse"}:
             return _page(NOTHING, status=404)
         intent = self._sandbox.bank.act(intent.id, succeed=answer == "authorise")
@@ -109,23 +113,15 @@ class ActionPage:
         joint = "&" if "?" in intent.return_url else "?"
         return RedirectResponse(f"{intent.return_url}{joint}{urlencode(query)}", status_code=303, headers=HEADERS)
 
-    def _waiting(self, intent_id: str, client_secret: str | None) -> Intent | None:
+    def _waiting(self, request: Request) -> Intent | None:
+        """The intent that the address names, with its secret; None unless it waits for its buyer."""
         try:
-            intent = self._sandbox.bank.intent(intent_id)
+            intent = self._sandbox.bank.intent(request.path_params["id"])
         except Refused:
             return None
-        known = hmac.compare_digest(intent.client_secret.encode(), (client_secret or "").encode())
+        shown = request.query_params.get("client_secret", "")
+        known = hmac.compare_digest(intent.client_secret.encode(), shown.encode())
         return intent if known and intent.status is Status.REQUIRES_ACTION else None
-
-
-async def _read(request: Request) -> bytes | None:
-    """The body; None when it is longer than a form of this page can be."""
-    body = b""
-    async for piece in request.stream():
-        body += piece
-        if len(body) > BODY_BYTES_MAX:
-            return None
-    return body
 
 
 def _page(body: str, *, status: int = 200) -> HTMLResponse:

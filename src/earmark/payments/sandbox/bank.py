@@ -72,10 +72,16 @@ class Bank:
     """One bank, with its own books. Every public call first lets the clock do its work."""
 
     def __init__(
-        self, clock: Clock, *, seed: int | None = None, listener: Callable[[Event], None] | None = None
+        self,
+        clock: Clock,
+        *,
+        seed: int | None = None,
+        listener: Callable[[Event], None] | None = None,
+        payments_max: int | None = None,
+        log_max: int | None = None,
     ) -> None:
         self.clock = clock
-        self._books = Books(clock, seed=seed, listener=listener)
+        self._books = Books(clock, seed=seed, listener=listener, payments_max=payments_max, log_max=log_max)
         self._late: list[_Late] = []
         self._refunds_later: list[_Later] = []
 
@@ -199,6 +205,10 @@ class Bank:
         """Whether this id is of this bank. One of another bank, in another process or before a restart, is not."""
         return self._books.gave(intent_id)
 
+    def has(self, intent_id: str) -> bool:
+        """Whether it is in the books, and not forgotten."""
+        return intent_id in self._settle().intents
+
     def intents(self) -> list[Intent]:
         """All of them, the newest first."""
         return list(reversed(self._settle().intents.values()))
@@ -225,17 +235,17 @@ class Bank:
     @property
     def disputes(self) -> list[Dispute]:
         """All of them, the oldest first."""
-        return self._settle().disputes
+        return list(self._settle().disputes)
 
     @property
     def events(self) -> list[Event]:
         """Everything that happened, the oldest first."""
-        return self._settle().events
+        return list(self._settle().events)
 
     @property
     def ledger(self) -> list[Line]:
         """What the world was really charged, and got back, the oldest first."""
-        return self._settle().ledger
+        return list(self._settle().ledger)
 
     def total(self, move: Move, *, intent_id: str | None = None, payment_id: str | None = None) -> int:
         """The sum of these lines of the ledger."""
@@ -277,7 +287,7 @@ class Bank:
     def land(self) -> list[Intent]:
         """Let all the money come now that comes after the no."""
         landing, self._late = self._late, []
-        return [self._land(one) for one in landing]
+        return [self._land(one) for one in landing if one.intent_id in self._books.intents]
 
     def tick(self) -> None:
         """Do what is due by the clock, without a request."""
@@ -296,14 +306,17 @@ class Bank:
         due = [one for one in self._late if one.at is not None and one.at <= now]
         self._late = [one for one in self._late if one not in due]
         for one in due:
-            self._land(one)
+            if one.intent_id in self._books.intents:
+                self._land(one)
         self._move_refunds(now)
         return self._books
 
     def _move_refunds(self, now: datetime) -> None:
         """Those whose time has come, unless a request has decided before."""
         while self._refunds_later and self._refunds_later[0].at <= now:
-            refund = self._books.refunds[self._refunds_later.pop(0).refund_id]
+            refund = self._books.refunds.get(self._refunds_later.pop(0).refund_id)
+            if refund is None:
+                continue
             way = _card(self._books.intents[refund.intent_id]).refunds
             if way is Refunds.MADE_LATER and refund.status is RefundStatus.PENDING:
                 self._books.end_refund(refund, succeed=True)

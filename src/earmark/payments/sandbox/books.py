@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import random
 import string
+from collections import deque
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
 _ALPHABET = string.ascii_letters + string.digits
 ID_LENGTH = 24
 NAME_LENGTH = 8
+ENDED = frozenset({Status.SUCCEEDED, Status.CANCELED, Status.REQUIRES_PAYMENT_METHOD})
+"""Nothing more comes of such an intent by itself."""
 
 
 class Books:
@@ -43,12 +46,22 @@ class Books:
 
     Ids are random; those that come from a seed repeat, so that a run can be repeated. The id of an intent begins with
     the name of its bank: a bank in another process, or after a restart, is another bank and can tell.
+
+    Of more than `payments_max` intents the oldest that have ended are forgotten, and where too few have, the oldest.
     """
 
-    def __init__(self, clock: Clock, *, seed: int | None, listener: Callable[[Event], None] | None) -> None:
-        self.ledger: list[Line] = []
-        self.events: list[Event] = []
-        self.disputes: list[Dispute] = []
+    def __init__(
+        self,
+        clock: Clock,
+        *,
+        seed: int | None,
+        listener: Callable[[Event], None] | None,
+        payments_max: int | None = None,
+        log_max: int | None = None,
+    ) -> None:
+        self.ledger: deque[Line] = deque(maxlen=log_max)
+        self.events: deque[Event] = deque(maxlen=log_max)
+        self.disputes: deque[Dispute] = deque(maxlen=log_max)
         self.intents: dict[str, Intent] = {}
         self.refunds: dict[str, Refund] = {}
         self.open: dict[str, datetime] = {}
@@ -58,6 +71,7 @@ class Books:
         self._refunds_of: dict[str, list[str]] = {}
         self._clock = clock
         self._listener = listener
+        self._payments_max = payments_max
         self._random = random.SystemRandom() if seed is None else random.Random(seed)  # noqa: S311 (a seed repeats)
         self.name = self._letters(NAME_LENGTH)
 
@@ -83,6 +97,7 @@ class Books:
 
     def add(self, intent: Intent) -> Intent:
         """A new intent."""
+        self._forget_some()
         self.intents[intent.id] = intent
         self._by_charge[intent.charge_id] = intent.id
         if intent.payment_id is not None:
@@ -185,6 +200,30 @@ class Books:
     def gave(self, intent_id: str) -> bool:
         """Whether this id is one that this bank has given, or could have."""
         return intent_id.startswith(f"pi_{self.name}")
+
+    def _forget_some(self) -> None:
+        """A tenth at a time, so that looking for them costs each payment little."""
+        most = self._payments_max
+        if most is None or len(self.intents) <= most + most // 10:
+            return
+        surplus = len(self.intents) - most
+        ended = [intent for intent in self.intents.values() if intent.status in ENDED][:surplus]
+        for intent in ended:
+            self._forget(intent)
+        for intent in list(self.intents.values())[: surplus - len(ended)]:
+            self._forget(intent)
+
+    def _forget(self, intent: Intent) -> None:
+        del self.intents[intent.id]
+        del self._by_charge[intent.charge_id]
+        self.open.pop(intent.id, None)
+        for refund_id in self._refunds_of.pop(intent.id, []):
+            del self.refunds[refund_id]
+        if intent.payment_id is not None:
+            same = self._by_payment[intent.payment_id]
+            same.remove(intent.id)
+            if not same:
+                del self._by_payment[intent.payment_id]
 
     def _letters(self, count: int) -> str:
         return "".join(self._random.choices(_ALPHABET, k=count))

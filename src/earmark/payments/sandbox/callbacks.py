@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -62,8 +63,9 @@ class Courier:
         deliver: Deliver | None = None,
         tries_max: int = 5,
         retry_seconds: float = 1.0,
+        log_max: int | None = None,
     ) -> None:
-        self.letters: list[Letter] = []
+        self.letters: deque[Letter] = deque(maxlen=log_max)
         self.deliver = deliver
         self.by_hand = False
         """Nothing is sent but what a test asks for."""

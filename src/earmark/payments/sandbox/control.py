@@ -12,6 +12,7 @@ from earmark.clock import MovableClock
 from earmark.payments.sandbox import action, words
 from earmark.payments.sandbox.faults import Rule
 from earmark.payments.sandbox.model import Intent, Refused, invalid
+from earmark.payments.sandbox.reading import BodyRefused, read_body
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -101,7 +102,7 @@ class Controls:
 
     async def calls(self, _: Request) -> object:
         """Who asked for what."""
-        return {"calls": self.sandbox.desk.calls}
+        return {"calls": list(self.sandbox.desk.calls)}
 
     async def faults(self, _: Request) -> object:
         """What is still to go wrong."""
@@ -198,8 +199,8 @@ def _endpoint(
 
 async def _read(request: Request, type_: type[T]) -> T:
     try:
-        return msgspec.json.decode(await request.body(), type=type_)
-    except msgspec.DecodeError as unread:
+        return msgspec.json.decode(await read_body(request), type=type_)
+    except (BodyRefused, msgspec.DecodeError) as unread:
         raise invalid(str(unread)) from unread
 
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import itertools
+from collections import deque
 from datetime import datetime
 from typing import TYPE_CHECKING, TypeVar, cast
 
@@ -44,11 +47,12 @@ class Call(msgspec.Struct, kw_only=True):
 class Desk:
     """The bank's counter. `gone` comes back when whoever asked has given up."""
 
-    def __init__(self, bank: Bank, script: Script) -> None:
+    def __init__(self, bank: Bank, script: Script, *, log_max: int | None = None, keys_max: int | None = None) -> None:
         self.bank = bank
         self.script = script
-        self.calls: list[Call] = []
-        self._keys = Keys(bank.clock)
+        self.calls: deque[Call] = deque(maxlen=log_max)
+        self._numbers = itertools.count(1)
+        self._keys = Keys(bank.clock, keys_max=keys_max)
 
     async def read(self, name: str, work: Callable[[], T], *, gone: Callable[[], Awaitable[None]]) -> T:
         """A call that changes nothing."""
@@ -123,7 +127,7 @@ class Desk:
         return Answer(refused=Refused(Kind.BROKEN, BROKEN)) if sticky else answer
 
     def _note(self, name: str, key: str | None) -> Call:
-        call = Call(number=len(self.calls) + 1, name=name, key=key, at=self.bank.clock.now())
+        call = Call(number=next(self._numbers), name=name, key=key, at=self.bank.clock.now())
         self.calls.append(call)
         return call
 
@@ -177,7 +181,7 @@ async def _after(rule: Rule | None, gone: Callable[[], Awaitable[None]]) -> None
 
 
 def _fingerprint(name: str, params: object) -> bytes:
-    return msgspec.json.encode([name, params], order="deterministic")
+    return hashlib.sha256(msgspec.json.encode([name, params], order="deterministic")).digest()
 
 
 def _worded(end: Refused | ReplyLost) -> str:

@@ -1,8 +1,13 @@
-"""The sandbox as a gateway in this process: the port of `earmark.engine.gateway` over a bank that plays its script."""
+"""The sandbox as a gateway in this process: the port of `earmark.engine.gateway` over a bank that plays its script.
+
+A payment that is in the bank of another process is left to that process for a day. After that its bank is taken to be
+gone, and with it the money: nothing more is captured, nothing is set aside, and a refund is refused.
+"""
 
 from __future__ import annotations
 
 import asyncio
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import UUID
 
@@ -25,9 +30,18 @@ from earmark.engine.gateway import (
     Report,
 )
 from earmark.payments.sandbox import signature, words
-from earmark.payments.sandbox.bank import AUTHORISED_FOR
 from earmark.payments.sandbox.desk import ReplyLost
-from earmark.payments.sandbox.model import PAYMENT_ID, Fate, Intent, Kind, Refund, RefundStatus, Refused, Status
+from earmark.payments.sandbox.model import (
+    PAYMENT_ID,
+    Fate,
+    Intent,
+    Kind,
+    Problem,
+    Refund,
+    RefundStatus,
+    Refused,
+    Status,
+)
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
@@ -45,6 +59,14 @@ FOREIGN = "foreign_sandbox"
 FOREIGN_MESSAGE = (
     "This test payment is in the memory of another process, which may have ended: that one alone knows it."
 )
+GONE = Problem(
+    code=FOREIGN, message="The process that had this test payment in its memory has ended, and nothing is left of it."
+)
+FORGOTTEN = Problem(
+    code="forgotten_by_sandbox", message="This test payment is too old: a server's sandbox remembers the newest ones."
+)
+GONE_AFTER = timedelta(days=1)
+"""From when on the bank of another process is taken to be gone: the reconciler of one that runs has long been there."""
 UNKNOWN = frozenset({Kind.BROKEN, Kind.BUSY, Kind.IN_PROGRESS})
 FIELDS = {"payment_method": "method", "return_url": "return_url"}
 """What of a call is what a request to pay says, and under which name."""
@@ -110,7 +132,8 @@ class SandboxGateway:
 
     async def refund(self, refund: RefundOrder) -> RefundReport:
         """Give money back."""
-        self._check_ours(refund.payment)
+        if lost := self._lost(refund.payment, since=refund.created_at):
+            return RefundReport(standing=RefundStanding.REFUSED, code=lost.code, message=lost.message)
         found = self._find(refund.payment)
         if found is None:
             raise GatewayRefused("resource_missing", "There is no such payment.")
@@ -133,13 +156,15 @@ class SandboxGateway:
 
     async def status(self, order: Order) -> Report:
         """How the payment stands now."""
-        self._check_ours(order)
+        if self._lost(order):
+            return Report(standing=Standing.ABSENT)
         found = await self._read("status", lambda: self._find(order))
         return self._report(found) if found else Report(standing=Standing.ABSENT)
 
     async def refund_status(self, refund: RefundOrder) -> RefundReport | None:
         """How a refund stands now."""
-        self._check_ours(refund.payment)
+        if self._lost(refund.payment):
+            return None
 
         def look() -> Refund | None:
             intent = self._find(refund.payment)
@@ -150,7 +175,8 @@ class SandboxGateway:
 
     async def list_refunds(self, order: Order) -> list[RefundRecord]:
         """From the bank's books, the newest first."""
-        self._check_ours(order)
+        if lost := self._lost(order):
+            raise GatewaySilent(lost.message)
 
         def look() -> list[Refund]:
             intent = self._find(order)
@@ -221,8 +247,8 @@ class SandboxGateway:
 
     async def _move(self, name: str, order: Order, work: Callable[[str, Fate], Intent]) -> Report:
         """Change an intent that exists. One that cannot be changed so, any more or yet, is reported as it stands."""
-        if name != "void" or not self._has_run_out(order):
-            self._check_ours(order)
+        if lost := self._lost(order):
+            return Report(standing=Standing.VOIDED, code=lost.code, message=lost.message)
         found = self._find(order)
         if found is None:
             return Report(standing=Standing.ABSENT)
@@ -234,14 +260,22 @@ class SandboxGateway:
             return self._report(refused.intent or found)
         return self._report(moved)
 
-    def _check_ours(self, order: Order) -> None:
-        """What is in another bank is not absent: this one cannot say anything of it, and must not end it."""
-        if order.gateway_id is not None and not self.bank.gave(order.gateway_id):
-            raise GatewayRefused(FOREIGN, FOREIGN_MESSAGE)
+    def _lost(self, order: Order, *, since: datetime | None = None) -> Problem | None:
+        """Why no bank knows this payment any longer; None for one that this bank can speak of.
 
-    def _has_run_out(self, order: Order) -> bool:
-        """Whether no bank has it set aside any longer. What was taken at once does not run out."""
-        return not order.automatic and self.sandbox.clock.now() >= order.created_at + AUTHORISED_FOR
+        What is in the bank of another process is not absent: this one must not end it, and refuses to say anything.
+        """
+        if order.gateway_id is None:
+            return None
+        if self.bank.gave(order.gateway_id):
+            return None if self.bank.has(order.gateway_id) else FORGOTTEN
+        if not self._is_gone(since or order.created_at):
+            raise GatewayRefused(FOREIGN, FOREIGN_MESSAGE)
+        return GONE
+
+    def _is_gone(self, since: datetime) -> bool:
+        """Whether another bank has had its time for what was asked then."""
+        return self.sandbox.clock.now() >= since + GONE_AFTER
 
     def _find(self, order: Order) -> Intent | None:
         if order.gateway_id is None:

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 class Sandbox:
     """A bank, its counter, its script and its courier.
 
-    Ids are random unless a `seed` is given, and so are the key and the secret unless they are.
+    Ids are random unless a `seed` is given, and so are the key and the secret unless they are. It remembers everything,
+    unless told how many payments, and how many of its calls, callbacks, events and lines of the ledger.
     """
 
     def __init__(
@@ -30,12 +31,14 @@ class Sandbox:
         secret: str | None = None,
         deliver: Deliver | None = None,
         base_url: str = "http://sandbox.invalid",
+        payments_max: int | None = None,
+        log_max: int | None = None,
     ) -> None:
         self.clock = clock
         self.key = key or f"sk_test_{secrets.token_hex(12)}"
         self.secret = secret or f"whsec_{secrets.token_hex(16)}"
         self.base_url = base_url
         self.script = script or Script(seed=seed or 0)
-        self.courier = Courier(self, self.script, deliver=deliver)
-        self.bank = Bank(clock, seed=seed, listener=self.courier.queue)
-        self.desk = Desk(self.bank, self.script)
+        self.courier = Courier(self, self.script, deliver=deliver, log_max=log_max)
+        self.bank = Bank(clock, seed=seed, listener=self.courier.queue, payments_max=payments_max, log_max=log_max)
+        self.desk = Desk(self.bank, self.script, log_max=log_max, keys_max=payments_max)

@@ -20,6 +20,7 @@ from earmark.payments.sandbox.asked import Asked
 from earmark.payments.sandbox.desk import ReplyLost
 from earmark.payments.sandbox.forms import Form
 from earmark.payments.sandbox.model import Fate, Intent, Refund, Refused, invalid, missing
+from earmark.payments.sandbox.reading import BodyRefused, read_body
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     from earmark.payments.sandbox.house import Sandbox
     from earmark.payments.sandbox.words import Words
 
-BODY_BYTES_MAX = 65_536
 QUERY = re.compile(r"""metadata\[(["'])(?P<key>[^"']+)\1\]\s*:\s*(["'])(?P<value>[^"']*)\3""")
 
 
@@ -244,12 +244,10 @@ def _has_key(request: Request, key: str) -> bool:
 async def _form(request: Request) -> Form:
     if request.method == "GET":
         return Form.read(request.url.query.encode())
-    body = b""
-    async for piece in request.stream():
-        body += piece
-        if len(body) > BODY_BYTES_MAX:
-            raise invalid(f"A body has at most {BODY_BYTES_MAX} bytes.")
-    return Form.read(body)
+    try:
+        return Form.read(await read_body(request))
+    except BodyRefused as refused:
+        raise invalid(str(refused)) from refused
 
 
 def _json(status: int, said: Words, headers: Mapping[str, str]) -> Response:

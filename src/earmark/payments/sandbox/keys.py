@@ -29,18 +29,27 @@ class _Entry(msgspec.Struct, kw_only=True):
 
 
 class Keys:
-    """What was asked with which key in the last 24 hours, and what was answered."""
+    """What was asked with which key in the last 24 hours, and what was answered; of the newest `keys_max`, if given."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, *, keys_max: int | None = None) -> None:
         self._clock = clock
+        self._keys_max = keys_max
         self._entries: dict[str, _Entry] = {}
+        """The oldest first."""
+
+    def __len__(self) -> int:
+        """How many are remembered."""
+        return len(self._entries)
 
     def begin(self, key: str, fingerprint: bytes) -> Answer | None:
         """The earlier answer; None when this is the first such call, which is then in progress."""
         now = self._clock.now()
+        self._forget(now)
         entry = self._entries.get(key)
-        if entry is None or now >= entry.at + REMEMBERED_FOR:
+        if entry is None:
             self._entries[key] = _Entry(fingerprint=fingerprint, at=now)
+            if self._keys_max is not None and len(self._entries) > self._keys_max:
+                del self._entries[next(iter(self._entries))]
             return None
         if entry.fingerprint != fingerprint:
             message = f"The idempotency key '{key}' was used with other parameters."
@@ -52,10 +61,18 @@ class Keys:
 
     def finish(self, key: str, answer: Answer) -> None:
         """From now on this is the answer."""
-        self._entries[key].answer = answer
+        if key in self._entries:
+            self._entries[key].answer = answer
 
     def abandon(self, key: str) -> None:
         """Nothing came of the call: the key is free again, unless there is an answer."""
         entry = self._entries.get(key)
         if entry is not None and entry.answer is None:
             del self._entries[key]
+
+    def _forget(self, now: datetime) -> None:
+        while self._entries:
+            oldest = next(iter(self._entries))
+            if now < self._entries[oldest].at + REMEMBERED_FOR:
+                break
+            del self._entries[oldest]

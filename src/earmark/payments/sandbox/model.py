@@ -32,25 +32,6 @@ class Status(StrEnum):
     SUCCEEDED = "succeeded"
 
 
-class Method(StrEnum):
-    """What tests pay with most; the whole table is in `methods`."""
-
-    VISA = "pm_card_visa"
-    DECLINED = "pm_card_declined"
-    INSUFFICIENT_FUNDS = "pm_card_insufficient_funds"
-    AUTHENTICATION_REQUIRED = "pm_card_authenticationRequired"
-    """Waits until the buyer acts."""
-    PROCESSING = "pm_card_processing"
-    """Waits until the bank decides."""
-    REFUND_FAIL = "pm_card_refund_fail"
-    REFUND_PENDING = "pm_card_refund_pending"
-    """Its refunds wait until the bank decides."""
-    CAPTURE_FAIL = "pm_card_capture_fail"
-    """Authorised, and then the capture is refused for good."""
-    DISPUTE = "pm_card_dispute"
-    """Captured, and disputed at once."""
-
-
 class Problem(msgspec.Struct, frozen=True, kw_only=True):
     """Why a payment did not go through."""
 

@@ -10,7 +10,7 @@ from earmark.domain.account import Account, AccountEntry, Draw, EntryKind
 from earmark.store import queries
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Sequence
     from datetime import datetime
     from uuid import UUID
 
@@ -47,6 +47,11 @@ class PostgresAccounts:
         """By primary key."""
         found = await self._read("read_account", account_id)
         return Account(**found[0]) if found else None
+
+    async def find_code(self, digests: Sequence[bytes]) -> str | None:
+        """By the index of digests."""
+        found = await self._read("find_code", list(digests))
+        return str(found[0]["id"]) if found else None
 
     async def entries(self, account_id: str, *, after: int, limit: int) -> list[AccountEntry]:
         """By primary key."""
@@ -91,10 +96,16 @@ class PostgresAccountSteps:
         found = await self._connection.fetchrow(self._sql["find_account_entry"], kind.value, entry_id)
         return _entry(found) if found else None
 
-    async def open(self, account: Account, entry: AccountEntry) -> bool:
+    async def find_code(self, digests: Sequence[bytes]) -> str | None:
+        """By the index of digests."""
+        found: str | None = await self._connection.fetchval(self._sql["find_code"], list(digests))
+        return found
+
+    async def open(self, account: Account, entry: AccountEntry, digest: bytes) -> bool:
         """Waits for a twin that is opening the same one, and then knows."""
         a = account
-        if not await self._connection.fetch(self._sql["open_account"], a.id, a.currency, a.live, a.created_at):
+        columns = (a.id, a.currency, a.live, a.created_at, digest)
+        if not await self._connection.fetch(self._sql["open_account"], *columns):
             return False
         await self._insert(entry)
         return True

@@ -12,6 +12,12 @@ import asyncpg
 
 from earmark.errors import SetupError
 from earmark.store import queries
+from earmark.store.migrations import tables
+
+OWNERS_ALONE = frozenset({"erasures"})
+"""Tables that a server neither reads nor writes."""
+LOCKS = "earmark_locks"
+"""A table that no migration makes, where locks are kept on PostgreSQL."""
 
 
 async def grant(connection: Any, role: str) -> None:
@@ -29,7 +35,27 @@ async def grant(connection: Any, role: str) -> None:
             problem=f"The role {role!r} {why}, so it could switch off the guards whatever it is granted. "
             "Let servers and workers connect as another role, and run `earmark migrate` as this one."
         )
+    if found["makes_tables"]:
+        schema = found["schema"]
+        raise SetupError(
+            problem=f"The role {role!r} may make tables and functions in the schema {schema}, and mislead guards by "
+            f'them. Take that away first: REVOKE CREATE ON SCHEMA {schema} FROM PUBLIC, "{role}";'
+        )
     try:
-        await connection.execute(await connection.fetchval(sql["word_grants"], role))
+        await connection.execute(await connection.fetchval(sql["word_grants"], role, [*_served(), LOCKS]))
     except asyncpg.InsufficientPrivilegeError as refused:
         raise SetupError(problem=f"Only the owner of the tables may grant them: {refused}") from refused
+
+
+async def check_grants(connection: Any) -> None:
+    """Refuse to serve where a table is missing among those that this session may write: a new one is, until granted."""
+    sql = queries.sql("postgres", "application_role.sql")
+    if missing := await connection.fetchrow(sql["missing_grants"], _served()):
+        raise SetupError(
+            problem=f"The role {missing['role']!r} may not read and write {', '.join(missing['tables'])}. "
+            f"Let the owner of the tables run: earmark migrate --application-role {missing['role']}"
+        )
+
+
+def _served() -> list[str]:
+    return [name for name in tables("postgres") if name not in OWNERS_ALONE]

@@ -9,6 +9,7 @@ from earmark.engine.ports import Flaw
 from earmark.errors import NotWritable, SetupError
 from earmark.store import queries
 from earmark.store.migrations import check_current
+from earmark.store.postgres.application_role import check_grants
 from earmark.store.postgres.connections import check_isolation
 from earmark.store.postgres.migrate import read_applied
 from earmark.store.postgres.upkeep import ANY_PLAN
@@ -50,13 +51,14 @@ class Checks:
         return flaws
 
     async def check(self) -> None:
-        """Schema, version and isolation: what every promise stands on."""
+        """Schema, version, isolation and what this role may write: what every promise stands on."""
 
         async def ask(connection: Any) -> tuple[Mapping[int, Applied], int, str]:
             applied = await read_applied(connection)
             version = int(await connection.fetchval("SHOW server_version_num"))
             # Of a transaction that asks for none, as drafts do; a pooler takes no such transactions.
             isolation = await connection.fetchval("SHOW transaction_isolation")
+            await check_grants(connection)
             return applied, version, "read committed" if self.pgbouncer else isolation
 
         applied, version, isolation = await self._borrowed(ask, retry=True, within=CHECK_SECONDS)

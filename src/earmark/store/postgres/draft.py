@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from earmark.domain.booking import Booking
     from earmark.domain.declines import Payer, PayerRef
     from earmark.domain.event import Event
-    from earmark.domain.ids import BookingId, EventId
+    from earmark.domain.ids import BookingId, EventId, OutsidePaymentRef
     from earmark.domain.journal import Key
     from earmark.domain.payment import Payment, PaymentKey, Refund
     from earmark.domain.pool import Pool
@@ -74,7 +74,7 @@ class PostgresDraft:
         self._seats: dict[SeatRef, SeatSeen] = {}
         self._bookings: dict[BookingId, Booking] = {}
         self._pools: dict[PoolRef, Pool] = {}
-        self._uses: Mapping[str, BookingId] = {}
+        self._uses: Mapping[OutsidePaymentRef, BookingId] = {}
         self._requests = 0
         self._per_buyer_max: int | None = None
         self._query = ""
@@ -129,7 +129,7 @@ class PostgresDraft:
             self._bookings |= {booking.id: booking for booking in map(rows.booking, found)}
         return {booking_id: self._bookings[booking_id] for booking_id in ids if booking_id in self._bookings}
 
-    async def take_payments(self, uses: Mapping[str, BookingId]) -> frozenset[str]:
+    async def take_payments(self, uses: Mapping[OutsidePaymentRef, BookingId]) -> frozenset[OutsidePaymentRef]:
         """Taken to be free; `write` keeps nothing unless all were."""
         self._uses = uses
         return frozenset(uses)
@@ -178,7 +178,7 @@ class PostgresDraft:
             self.remembered,
             self._recalled,
             [rows.move(booking, seen=self._bookings[booking.id]) for booking in moved],
-            sorted(self._uses.items()),
+            [(ref.payment_id, booking_id) for ref, booking_id in sorted(self._uses.items())],
             list(map(rows.opening, changes.opened)),
             list(map(rows.draft_entry, changes.entries)),
             [(*ref, units) for ref, units in sorted(changes.totals.items())],

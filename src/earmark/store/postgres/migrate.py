@@ -19,11 +19,14 @@ from earmark.store.migrations import Applied, Patience, pending, tell_newer
 from earmark.store.postgres import hosts
 from earmark.store.postgres.application_role import grant
 from earmark.store.postgres.outages import reason
+from earmark.store.postgres.sealing import Sealer
+from earmark.store.sealing import tell_sealed
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 
     from earmark.store.migrations import Migration, Tell
+    from earmark.store.sealing import Codes
 
 T = TypeVar("T")
 logger = logging.getLogger("earmark.migrate")
@@ -70,10 +73,12 @@ async def migrate(
     patience: Patience | None = None,
     tell: Tell = logger.warning,
     application_role: str | None = None,
+    codes: Codes | None = None,
 ) -> Sequence[Migration]:
     """Apply what is pending, step by step, each whole or not at all; with `dry_run`, only say what that would be.
 
-    Then the `application_role`, if there is one, is granted what servers and workers need.
+    Then the codes of accounts that older releases kept in clear are sealed by `codes`, which know the key, and the
+    `application_role`, if there is one, is granted what servers and workers need.
     """
     dsn, _ = split_url(url)
     connection = await _connect(dsn)
@@ -82,6 +87,7 @@ async def migrate(
             return pending("postgres", await read_applied(connection), without=without)
         runner = _Runner(connection, dsn=dsn, without=without, patience=patience or Patience(), tell=tell)
         applied = await runner.run()
+        await runner.seal(Sealer(connection, codes, tell))
         if application_role is not None:
             await grant(connection, application_role)
     except asyncpg.ReadOnlySQLTransactionError as refused:
@@ -145,6 +151,16 @@ class _Runner:
             while step := await self._patiently(self._apply_next):
                 done.append(step)
         return done
+
+    async def seal(self, sealer: Sealer) -> None:
+        """No code of an account stays in clear: batch by batch, each a transaction."""
+        self._at = "the sealing of codes"
+        sealed = 0
+        async with self._watch():
+            for kind in sealer.kinds:
+                while rows := await self._patiently(kind):
+                    sealed += rows
+        tell_sealed(sealed, self._tell)
 
     async def _prepare(self) -> None:
         """The list of migrations, in a transaction of its own: readiness reads it, and must not wait for a step."""

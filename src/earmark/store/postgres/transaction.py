@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from earmark.domain.ids import BookingId, Buyer, EventId, PoolRef, SeatRef, TotalRef
+from earmark.domain.ids import BookingId, Buyer, EventId, OutsidePaymentRef, PoolRef, SeatRef, TotalRef
 from earmark.engine.ports import LOCK_SECONDS_MAX, Changes, Opening
 from earmark.store import queries
 from earmark.store.postgres import rows
@@ -136,12 +136,13 @@ class PostgresTransaction(MoneySteps):
         name = "has_due_of_pool" if isinstance(within, PoolRef) else "has_due_of_buyer"
         return bool(await self._connection.fetchval(self._sql[name], self._now, *within))
 
-    async def take_payments(self, uses: Mapping[str, BookingId]) -> frozenset[str]:
+    async def take_payments(self, uses: Mapping[OutsidePaymentRef, BookingId]) -> frozenset[OutsidePaymentRef]:
         """Waits for a twin that is taking the same payment, and then knows."""
         if not uses:
             return frozenset()
-        won = await self._fetch("take_payments", *rows.columns(sorted(uses.items()), width=2))
-        return frozenset(row["payment_id"] for row in won)
+        taken = [(*ref, booking_id) for ref, booking_id in sorted(uses.items())]
+        won = await self._fetch("take_payments", *rows.columns(taken, width=3))
+        return frozenset(OutsidePaymentRef(*row) for row in won)
 
     async def lock_totals(self, refs: Collection[TotalRef]) -> dict[TotalRef, int]:
         """Made where there was none, then locked, each in order; what is not used is dropped again by `write`."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import UUID
 
@@ -11,7 +12,7 @@ from earmark.store.sqlite import rows
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Sequence
     from datetime import datetime
 
     from earmark.engine.accounts import AccountSteps
@@ -43,6 +44,11 @@ class SqliteAccounts:
         """By primary key."""
         found = await self._fetch("read_account", account_id)
         return _account(found[0]) if found else None
+
+    async def find_code(self, digests: Sequence[bytes]) -> str | None:
+        """By the index of digests."""
+        found = await self._fetch("find_code", _listed(digests))
+        return str(found[0]["id"]) if found else None
 
     async def entries(self, account_id: str, *, after: int, limit: int) -> list[AccountEntry]:
         """By primary key."""
@@ -95,10 +101,15 @@ class SqliteAccountSteps:
         found = self._one("find_account_entry", kind.value, entry_id)
         return _entry(found) if found else None
 
-    async def open(self, account: Account, entry: AccountEntry) -> bool:
+    async def find_code(self, digests: Sequence[bytes]) -> str | None:
+        """By the index of digests."""
+        found = self._one("find_code", _listed(digests))
+        return str(found["id"]) if found else None
+
+    async def open(self, account: Account, entry: AccountEntry, digest: bytes) -> bool:
         """First come, first served."""
         a = account
-        if not self._write("open_account", a.id, a.currency, a.live, rows.to_moment(a.created_at)):
+        if not self._write("open_account", a.id, a.currency, a.live, rows.to_moment(a.created_at), digest.hex()):
             return False
         self._insert(entry)
         return True
@@ -127,6 +138,11 @@ class SqliteAccountSteps:
 
     def _one(self, name: str, *arguments: object) -> Any:
         return self._connection.execute(self._sql[name], arguments).fetchone()
+
+
+def _listed(digests: Sequence[bytes]) -> str:
+    """As JSON, so that one query takes any number of them."""
+    return json.dumps([digest.hex() for digest in digests])
 
 
 def _account(row: sqlite3.Row) -> Account:

@@ -10,13 +10,16 @@ from typing import TYPE_CHECKING
 
 from earmark.errors import SetupError, StoreUnavailable
 from earmark.store.migrations import Applied, Patience, pending, tell_newer
+from earmark.store.sealing import tell_sealed
 from earmark.store.sqlite.connection import connect, file_of, is_busy, unavailable, use_wal
+from earmark.store.sqlite.sealing import seal
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from earmark.store.migrations import Migration, Tell
+    from earmark.store.sealing import Codes
 
 logger = logging.getLogger("earmark.migrate")
 
@@ -41,16 +44,23 @@ async def migrate(
     without: Collection[str] = (),
     patience: Patience | None = None,
     tell: Tell = logger.warning,
+    codes: Codes | None = None,
 ) -> Sequence[Migration]:
-    """Apply what is pending, all of it or nothing; with `dry_run`, only say what that would be."""
+    """Apply what is pending, all of it or nothing; with `dry_run`, only say what that would be.
+
+    Then the codes of accounts that older releases kept in clear are sealed by `codes`, which know the key.
+    """
     file, patience = file_of(url_or_path), patience or Patience()
     if dry_run:
         return pending("sqlite", await asyncio.to_thread(_look, file), without=without)
     deadline = asyncio.get_running_loop().time() + patience.seconds_max
     tries = 0
+    done: list[Migration] = []
     while True:
         try:
             steps, applied = await asyncio.to_thread(_migrate, file, without=without, seconds=patience.lock_seconds)
+            done += steps
+            sealed = await asyncio.to_thread(_seal, file, codes, tell, seconds=patience.lock_seconds)
             break
         except StoreUnavailable:
             pause = patience.pause(tries)
@@ -59,9 +69,10 @@ async def migrate(
             tell(f"Another process writes to {file.name}; trying again in {pause:.1f} s")
         await asyncio.sleep(pause)
         tries += 1
-    if not steps:
+    if not done:
         tell_newer("sqlite", applied, tell)
-    return steps
+    tell_sealed(sealed, tell)
+    return done
 
 
 def _look(file: Path) -> dict[int, Applied]:
@@ -84,6 +95,16 @@ def _migrate(
             connection.execute(f"PRAGMA busy_timeout = {max(1, round(seconds * 1000))}")
             use_wal(connection)
             return _apply(connection, without=without)
+    except sqlite3.DatabaseError as failure:
+        raise _translated(failure, file) from failure
+
+
+def _seal(file: Path, codes: Codes | None, tell: Tell, *, seconds: float) -> int:
+    """One try, a transaction for each batch: what is sealed stays so."""
+    try:
+        with closing(connect(file, mode="rw")) as connection:
+            connection.execute(f"PRAGMA busy_timeout = {max(1, round(seconds * 1000))}")
+            return seal(connection, codes, tell)
     except sqlite3.DatabaseError as failure:
         raise _translated(failure, file) from failure
 

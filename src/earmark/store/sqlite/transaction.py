@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from earmark.domain.ids import BookingId, Buyer, EventId, PoolRef, SeatRef, TotalRef
+from earmark.domain.ids import BookingId, Buyer, EventId, OutsidePaymentRef, PoolRef, SeatRef, TotalRef
 from earmark.engine.ports import Changes, Opening
 from earmark.store.sqlite import rows
 from earmark.store.sqlite.money import MoneySteps, key_columns, payer_columns
@@ -98,13 +98,13 @@ class SqliteTransaction(MoneySteps):
             return bool(await self.lock_due(limit=1, pool=within))
         return bool(await self.lock_due(limit=1, event_id=within.event_id, buyer=within.buyer))
 
-    async def take_payments(self, uses: Mapping[str, BookingId]) -> frozenset[str]:
+    async def take_payments(self, uses: Mapping[OutsidePaymentRef, BookingId]) -> frozenset[OutsidePaymentRef]:
         """One by one, for each says for itself whether it was free."""
         statement = self._sql["take_payments"]
         return frozenset(
-            payment_id
-            for payment_id, booking_id in sorted(uses.items())
-            if self._connection.execute(statement, (payment_id, str(booking_id))).rowcount == 1
+            ref
+            for ref, booking_id in sorted(uses.items())
+            if self._connection.execute(statement, (*ref, str(booking_id))).rowcount == 1
         )
 
     async def lock_totals(self, refs: Collection[TotalRef]) -> dict[TotalRef, int]:
@@ -136,7 +136,9 @@ class SqliteTransaction(MoneySteps):
         self._run("update_bookings", map(rows.moved_columns, c.moved))
         self.write_money(c.payments, c.refunds)
         self._run("write_payment_key", map(key_columns, c.payment_keys))
-        self._run("write_payer", map(payer_columns, c.payers))
+        if c.payers:
+            # Not even prepared without any: who sells on an older schema has no payers.
+            self._run("write_payer", map(payer_columns, c.payers))
         self._write_totals(c.totals)
         self._run("add_pools", ((*ref, delta.held, delta.sold) for ref, delta in sorted(c.pools.items())))
         self._run("insert_bookings", map(rows.opened_columns, c.opened))

@@ -191,8 +191,8 @@ def _totals(past: Past) -> Table:
 
 
 def _payments(past: Past) -> Table:
-    rows = (f"past-{b.number}\t{b.id}\n" for b in past.booked() if b.is_sale)
-    return Table(name="outside_payments", columns="payment_id booking_id", rows=rows)
+    rows = (f"past-{b.number}\t{b.id}\tf\n" for b in past.booked() if b.is_sale)
+    return Table(name="outside_payments", columns="payment_id booking_id live", rows=rows)
 
 
 def _journal(past: Past) -> Table:

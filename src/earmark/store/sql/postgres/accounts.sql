@@ -8,9 +8,13 @@ SELECT id, currency, live, created_at, number, balance, set_aside FROM accounts 
 -- For showing only.
 SELECT id, currency, live, created_at, number, balance, set_aside FROM accounts WHERE id = $1;
 
+-- name: find_code
+-- By what a code may be kept as: under the secret in use, or under an older one.
+SELECT id FROM accounts WHERE code_digest = ANY ($1::bytea[]) ORDER BY array_position($1::bytea[], code_digest) LIMIT 1;
+
 -- name: open_account
--- No row back means that there is one of this id.
-INSERT INTO accounts (id, currency, live, created_at) VALUES ($1, $2, $3, $4)
+-- No row back means that there is one of this id, or one that this code opens.
+INSERT INTO accounts (id, currency, live, created_at, code_digest) VALUES ($1, $2, $3, $4, $5)
 ON CONFLICT DO NOTHING
 RETURNING id;
 

@@ -144,12 +144,13 @@ SELECT ARRAY (SELECT b.id FROM bookings b WHERE b.id = ANY ($1::uuid[])
        set_config('synchronous_commit', 'off', true);
 
 -- name: take_payments
--- One outside payment, one booking: who does not come back was too late.
-INSERT INTO outside_payments (payment_id, booking_id)
-SELECT p.payment_id, p.booking_id FROM unnest($1::text[], $2::uuid[]) AS p (payment_id, booking_id)
- ORDER BY p.payment_id
+-- One outside payment, one booking, in each mode: a reference that does not come back was taken before.
+INSERT INTO outside_payments (payment_id, live, booking_id)
+SELECT p.payment_id, p.live, p.booking_id
+  FROM unnest($1::text[], $2::boolean[], $3::uuid[]) AS p (payment_id, live, booking_id)
+ ORDER BY p.payment_id, p.live
 ON CONFLICT DO NOTHING
-RETURNING payment_id;
+RETURNING payment_id, live;
 
 -- name: make_totals
 -- First holds have no total to lock yet. Sorted, and what is there is locked on the way (a conflict locks, and changes

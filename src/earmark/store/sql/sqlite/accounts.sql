@@ -4,9 +4,13 @@
 -- By key.
 SELECT id, currency, live, created_at, number, balance, set_aside FROM accounts WHERE id = ?1;
 
+-- name: find_code
+-- By what a code may be kept as: under the secret in use, or under an older one.
+SELECT a.id FROM json_each(?1) AS d JOIN accounts a ON a.code_digest = d.value ORDER BY d.key LIMIT 1;
+
 -- name: open_account
--- No row changed means that there is one of this id.
-INSERT INTO accounts (id, currency, live, created_at) VALUES (?, ?, ?, ?)
+-- No row changed means that there is one of this id, or one that this code opens.
+INSERT INTO accounts (id, currency, live, created_at, code_digest) VALUES (?, ?, ?, ?, ?)
 ON CONFLICT DO NOTHING;
 
 -- name: change_account

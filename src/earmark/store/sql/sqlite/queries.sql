@@ -71,8 +71,8 @@ SELECT id, event_id, buyer, live, state, lines, total, currency, created_at, exp
  ORDER BY expires_at, id LIMIT ?2;
 
 -- name: take_payments
--- One outside payment, one booking: who does not come back was too late.
-INSERT INTO outside_payments (payment_id, booking_id) VALUES (?, ?)
+-- One outside payment, one booking, in each mode: where nothing is inserted, the reference was taken before.
+INSERT INTO outside_payments (payment_id, live, booking_id) VALUES (?, ?, ?)
 ON CONFLICT DO NOTHING;
 
 -- name: lock_totals

@@ -105,6 +105,12 @@ SELECT printf('booking %s belongs to %s, which is not there', b.id, b.event_id) 
 SELECT printf('payment %s belongs to booking %s, which is not there', p.payment_id, p.booking_id) AS row
   FROM outside_payments p WHERE NOT EXISTS (SELECT 1 FROM bookings b WHERE b.id = p.booking_id) LIMIT ?1;
 
+-- name: payment_of_its_mode
+-- P3: a payment that was taken elsewhere is of the mode of the booking that it confirmed
+SELECT printf('payment %s and booking %s are of different modes', p.payment_id, p.booking_id) AS row
+  FROM outside_payments p JOIN bookings b ON b.id = p.booking_id
+ WHERE p.live IS NOT b.live LIMIT ?1;
+
 -- name: gateway_payment_of_its_booking
 -- P3: a payment is of a booking that is there, in its event, mode and currency
 SELECT printf('payment %s and booking %s do not agree', p.id, p.booking_id) AS row

@@ -1,0 +1,2 @@
+-- expand
+-- On PostgreSQL this migration says in which schema a guard reads. A trigger of SQLite reads in its own database, always.

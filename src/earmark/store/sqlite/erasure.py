@@ -1,0 +1,114 @@
+"""Erasing a buyer from a SQLite file: one transaction, and then no trace of the name in the file or beside it."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+from earmark.errors import SetupError
+from earmark.store import queries
+from earmark.store.erasure import Erasure, Obstacle, Unnamer, callers_of
+from earmark.store.migrations import check_current
+from earmark.store.sqlite import rows
+from earmark.store.sqlite.connection import connect, file_of, is_silence, unavailable
+from earmark.store.sqlite.migrate import read_applied
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from earmark.engine.ports import Clock
+
+ERASED = {
+    "outside payments": "erase_outside_payments",
+    "bookings": "erase_bookings",
+    "payments": "erase_payments",
+    "refunds": "erase_refunds",
+    "payment keys": "erase_payment_keys",
+    "payers": "erase_payers",
+    "totals": "erase_totals",
+    "journal entries": "erase_journal",
+    "deliveries": "erase_deliveries",
+}
+"""In the order in which they are written."""
+NOT_REWRITTEN = (
+    "The rows are erased, but another process is reading or writing, so the file could not be rewritten and old pages "
+    "may still hold the name. Stop the servers and run on the file: VACUUM; PRAGMA wal_checkpoint(TRUNCATE);"
+)
+
+
+async def erase(place: str | Path, buyer: str, *, pseudonym: str, dry_run: bool, clock: Clock) -> Erasure:
+    """Erase, or with `dry_run` do the same and undo it. One transaction: SQLite has one writer, and others wait."""
+    return await asyncio.to_thread(_erase, file_of(place), buyer, pseudonym=pseudonym, dry_run=dry_run, clock=clock)
+
+
+def _erase(file: Path, buyer: str, *, pseudonym: str, dry_run: bool, clock: Clock) -> Erasure:
+    if not file.exists():
+        raise SetupError(problem=f"There is no database {file}. Run `earmark migrate` to make one.")
+    try:
+        with closing(connect(file, mode="rw")) as connection:
+            check_current("sqlite", read_applied(connection))
+            _teach(connection, Unnamer(buyer, pseudonym))
+            connection.execute("PRAGMA secure_delete = ON")
+            connection.execute("BEGIN IMMEDIATE")
+            done = _write(connection, buyer, pseudonym=pseudonym, now=rows.to_moment(clock.now()))
+            connection.execute("ROLLBACK" if dry_run or done.obstacles else "COMMIT")
+            if dry_run or not any(done.changed.values()):
+                return done
+            return done if _rewrite(connection) else Erasure(changed=done.changed, warnings=(NOT_REWRITTEN,))
+    except sqlite3.DatabaseError as failure:
+        if is_silence(failure):
+            raise unavailable(failure) from failure
+        raise
+
+
+def _teach(connection: sqlite3.Connection, unnamer: Unnamer) -> None:
+    """The rule, for the statements of this connection."""
+    connection.create_function("unname", 2, unnamer.text, deterministic=True)
+    connection.create_function("unname_json", 1, unnamer.json, deterministic=True)
+    connection.create_function("unname_bytes", 1, unnamer.bytes, deterministic=True)
+
+
+def _write(connection: sqlite3.Connection, buyer: str, *, pseudonym: str, now: int | None) -> Erasure:
+    """Look for obstacles, find the rows, and rename; within the caller's transaction.
+
+    The guards that refuse this are put aside and back by the text that they have, whichever migration wrote it. Others
+    see the file with them only, and a crash undoes it with the rest. A guard that is not known here refuses as ever.
+    """
+    sql = queries.sql("sqlite", "erasure.sql")
+    known: dict[str, Any] = {"buyer": buyer, "alias": pseudonym, "now": now}
+    found = connection.execute(sql["find_obstacles"], known).fetchall()
+    if found:
+        return Erasure(
+            obstacles=tuple(
+                Obstacle(row["booking_id"], row["event_id"], bool(row["live"]), row["why"]) for row in found
+            )
+        )
+    bookings = connection.execute(sql["find_bookings"], known).fetchall()
+    known["callers"] = rows.to_json(callers_of(buyer))
+    known["bookings"] = rows.to_json([row["id"] for row in bookings])
+    known["events"] = rows.to_json(sorted({row["event_id"] for row in bookings}))
+    for name in ("payments", "entries"):
+        known[name] = rows.to_json([row["id"] for row in connection.execute(sql[f"find_{name}"], known)])
+    guards = connection.execute(sql["read_guards"]).fetchall()
+    for guard in guards:
+        connection.execute(f"DROP TRIGGER {guard['name']}")
+    changed = {"stored answers": int(connection.execute(sql["count_answers"], known).fetchone()[0])}
+    for kind, statement in ERASED.items():
+        changed[kind] = connection.execute(sql[statement], known).rowcount
+    for guard in guards:
+        connection.execute(guard["sql"])
+    return Erasure(changed=changed)
+
+
+def _rewrite(connection: sqlite3.Connection) -> bool:
+    """Old pages and the write-ahead log keep what was written before: both are written anew. False if that failed."""
+    try:
+        # The copy that VACUUM makes need not fit into memory.
+        connection.execute("PRAGMA temp_store = FILE")
+        connection.execute("VACUUM")
+        busy, *_ = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+    except sqlite3.OperationalError:
+        return False
+    return not busy

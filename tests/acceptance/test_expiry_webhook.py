@@ -1,0 +1,89 @@
+"""A hold that runs out, told to the shop: a server, a worker beside it, and a receiver on a socket, all real."""
+
+from __future__ import annotations
+
+import subprocess
+from contextlib import contextmanager
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+import pytest
+from standardwebhooks import WebhookVerificationError
+from tests.webhooks.conftest import eventually as is_so
+from tests.webhooks.conftest import receiver
+
+from earmark.publish.postman import new_secret
+
+from .support import EARMARK, answered, calling, environment, eventually, serve
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+
+@contextmanager
+def worker(database: str, log_path: Path) -> Iterator[None]:
+    """`earmark work`, until the block is left."""
+    with log_path.open("wb") as log:
+        process = subprocess.Popen(
+            [str(EARMARK), "work", "--database", database],
+            env=environment(EARMARK_WEBHOOK_PRIVATE="on"),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+        )
+    try:
+        yield
+        assert process.poll() is None, log_path.read_text(encoding="utf-8")
+    finally:
+        process.terminate()
+        process.wait(timeout=30)
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
+async def test_a_hold_that_runs_out_is_told_to_the_shop(
+    kind: str, new_database: Callable[[str], str], tmp_path: Path
+) -> None:
+    """The worker ends it and calls, once, with a signature that the secret verifies and the facts of that booking."""
+    database = new_database(kind)
+    service = serve("--no-sweep", database=database, directory=tmp_path, EARMARK_WEBHOOK_PRIVATE="on")
+    try:
+        async with calling(service) as shop, receiver() as till:
+            event = await shop.theatre(rows=1, seats_per_row=3)
+            asked = {"url": till.url, "event_id": event, "types": ["booking.expired"]}
+            webhook = answered(await shop.http.post("/v1/webhooks", json=asked), 201)
+            kept = await shop.held(event, buyer="bob", seats=["A3"])
+            booking = await shop.held(event, buyer="ann", seats=["A1", "A2"], ttl_seconds=1)
+            await eventually(lambda: shop.state(booking["id"]), lambda state: state == "expired")
+            assert till.heard == [], "the control: it reads as expired, and no worker has ended it"
+            assert [entry["verb"] for entry in await shop.history(booking["id"])] == ["hold"]
+            with worker(database, tmp_path / "work.log"):
+                await is_so(lambda: bool(till.heard))
+                delivered = f"/v1/webhooks/{webhook['id']}/deliveries?state=delivered"
+
+                async def logged() -> list[dict[str, object]]:
+                    return list(answered(await shop.http.get(delivered), 200)["deliveries"])
+
+                (one,) = await eventually(logged, bool)
+            (told,) = till.heard
+            message = told.verify(webhook["secret"])
+            with pytest.raises(WebhookVerificationError):
+                told.verify(new_secret())
+            (entry,) = [entry for entry in await shop.history(booking["id"]) if entry["verb"] == "expire"]
+            data = message["data"]
+            assert message["type"] == "booking.expired"
+            assert datetime.fromisoformat(message["timestamp"]) == datetime.fromisoformat(entry["at"])
+            assert datetime.fromisoformat(entry["at"]) >= datetime.fromisoformat(booking["expires_at"])
+            assert {name: data[name] for name in ("event_id", "booking_id", "verb", "before", "after", "version")} == {
+                "event_id": event,
+                "booking_id": booking["id"],
+                "verb": "expire",
+                "before": "held",
+                "after": "expired",
+                "version": 2,
+            }
+            assert (data["actor"], data["reason"], data["facts"]) == (entry["actor"], entry["reason"], entry["facts"])
+            assert (told.id, one["type"], one["attempts"]) == (one["id"], "booking.expired", 1)
+            assert await shop.state(kept["id"]) == "held"
+    finally:
+        service.stop()

@@ -1,0 +1,274 @@
+"""A buyer who asked to be forgotten is named nowhere, and nothing else has changed."""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from earmark import wiring
+from earmark.engine.engine import Engine
+from earmark.engine.ports import BookingFilter
+from earmark.errors import SetupError
+from earmark.library import Earmark
+from earmark.store.sqlite import erasure
+from earmark.uuids import Uuid7Ids
+
+from .conftest import ANN, HOURS, Desk, Place, desk_over, event_body, fill
+
+if TYPE_CHECKING:
+    from earmark.clock import MovableClock
+    from earmark.domain.booking import Booking
+    from earmark.store.sqlite import SqliteStore
+
+PSEUDONYM = re.compile(r"erased-[0-9a-f]{32}")
+
+
+async def bookings_of(place: Place, **wanted: Any) -> list[Booking]:
+    """Of both modes."""
+    found: list[Booking] = []
+    for live in (False, True):
+        found += (await place.store.list_bookings(BookingFilter(live=live, limit=1000, **wanted)))[1]
+    return found
+
+
+async def test_the_name_is_nowhere_afterwards(place: Place, named: Desk) -> None:
+    """Neither in a row nor, for SQLite, in a page that was freed or in the write-ahead log."""
+    assert await place.mentions(), "the control: before, it is"
+    done = await place.erase()
+    assert done.obstacles == ()
+    assert done.warnings == ()
+    assert await place.mentions() == []
+    assert named.answers
+
+
+async def test_what_is_changed_is_counted_by_kind(place: Place, named: Desk) -> None:
+    """Every kind of row that can name a buyer, in both databases."""
+    done = await place.erase()
+    assert named.answers
+    kinds = {"bookings", "totals", "payers", "payments", "refunds", "outside payments", "payment keys"}
+    assert done.changed.keys() == kinds | {"journal entries", "stored answers", "deliveries"}
+    assert min(done.changed.values()) > 0
+    assert (done.changed["bookings"], done.changed["totals"]) == (4, 2)
+    assert done.changed["stored answers"] < done.changed["journal entries"]
+
+
+async def test_one_pseudonym_made_by_chance_is_in_all_rows(place: Place, named: Desk) -> None:
+    """Bookings, histories and limits belong together as before."""
+    before = {booking.id: await place.store.read_history(booking.id) for booking in await bookings_of(place, buyer=ANN)}
+    await place.erase()
+    assert named.answers
+    bookings = [booking for booking in await bookings_of(place) if booking.buyer != "bob"]
+    (pseudonym,) = {booking.buyer for booking in bookings}
+    assert PSEUDONYM.fullmatch(pseudonym)
+    assert {booking.id for booking in bookings} == before.keys()
+    for booking_id, entries in before.items():
+        after = await place.store.read_history(booking_id)
+        told = [(entry.version, entry.verb, entry.before, entry.after, entry.at) for entry in entries]
+        assert [(entry.version, entry.verb, entry.before, entry.after, entry.at) for entry in after] == told
+        assert after[0].facts["buyer"] == pseudonym
+        assert {entry.actor for entry in after} <= {f"buyer:{pseudonym}", "library"} | {
+            entry.actor for entry in entries if "buyer:" not in entry.actor
+        }
+
+
+async def test_every_promise_holds_afterwards(place: Place, named: Desk) -> None:
+    """`earmark verify` is clean, also where a limit was lowered below what the buyer has."""
+    async with desk_over(place) as desk:
+        answer = await desk._client.patch(
+            "/v1/events/show", json={"per_buyer_max": 1}, headers={"Authorization": "Bearer ek_test_0123456789abcdef"}
+        )
+        assert answer.status_code == 200, answer.text
+    done = await place.erase()
+    assert done.changed["totals"] == 2
+    assert named.answers
+    assert await place.store.find_flaws(limit=10) == []
+
+
+async def test_other_buyers_are_as_they_were(place: Place, named: Desk) -> None:
+    """To the last field, with their histories."""
+    (bob,) = await bookings_of(place, buyer="bob")
+    history = await place.store.read_history(bob.id)
+    await place.erase()
+    assert named.answers
+    assert await bookings_of(place, buyer="bob") == [bob]
+    assert await place.store.read_history(bob.id) == history
+
+
+async def test_a_second_time_there_is_nothing(place: Place, named: Desk) -> None:
+    """The pseudonym is no name of the buyer."""
+    assert any((await place.erase()).changed.values())
+    assert not any((await place.erase()).changed.values())
+    assert named.answers
+
+
+async def test_a_dry_run_changes_nothing(place: Place, named: Desk) -> None:
+    """And counts what would be changed."""
+    tried = await place.erase(dry_run=True)
+    assert named.answers
+    assert len(await bookings_of(place, buyer=ANN)) == 4
+    assert (await place.erase()).changed == tried.changed
+
+
+async def test_a_key_of_the_shop_gives_its_answer_again_without_the_name(place: Place, named: Desk) -> None:
+    """Nothing is done twice after an erasure."""
+    await place.erase()
+    async with desk_over(place) as desk:
+        again = await desk.post("bookings", {"event_id": "show", "buyer": ANN, "seats": ["A4"]}, key="till")
+    first = named.answers["till"]
+    assert PSEUDONYM.fullmatch(again["buyer"])
+    assert {**again, "buyer": ANN} == first
+    assert list(again) == list(first)
+
+
+@pytest.mark.parametrize("buyer", ["42", "held", "EUR", "show", "A1", 'Zoë "Z" \\ O\'Neil', "100%_(.*)"])
+async def test_a_buyer_may_be_called_anything(place: Place, buyer: str) -> None:
+    """A number, a word of Earmark's own, a seat: the rows stay readable, and the promises hold."""
+    async with desk_over(place) as desk:
+        await desk.post("events", event_body(place, "show"), key="show")
+        held = await desk.post("bookings", {"event_id": "show", "buyer": buyer, "seats": ["A1"]}, key="1")
+        await desk.post(f"bookings/{held['id']}/confirm", {"payment_id": "till-9"}, key="2")
+        place.clock.advance(2 * HOURS)
+        done = await place.erase(buyer)
+        assert done.changed["bookings"] == 1
+        again = await desk.post("bookings", {"event_id": "show", "buyer": buyer, "seats": ["A1"]}, key="1")
+    assert PSEUDONYM.fullmatch(again["buyer"])
+    assert {**again, "buyer": buyer} == held
+    assert await bookings_of(place, buyer=buyer) == []
+    assert await place.store.find_flaws(limit=10) == []
+
+
+# ------------------------------------------------------------------------------------------------------- the refusals
+
+
+async def refused(place: Place, why: str, *, buyer: str = ANN) -> None:
+    """Nothing changes, and the booking is named with the reason."""
+    before = await bookings_of(place)
+    done = await place.erase(buyer)
+    assert await bookings_of(place) == before
+    assert not any(done.changed.values())
+    assert any(why in obstacle.why for obstacle in done.obstacles), done.obstacles
+    assert {obstacle.booking_id for obstacle in done.obstacles} <= {str(booking.id) for booking in before}
+
+
+async def test_a_booking_that_is_held_is_in_the_way(place: Place) -> None:
+    """Until it has ended, also when its event is over."""
+    async with desk_over(place) as desk:
+        await desk.post("events", event_body(place, "show"), key="show")
+        place.clock.advance(2 * HOURS)
+        held = await desk.post("bookings", {"event_id": "show", "buyer": ANN, "seats": ["A1"]}, key="1")
+        await refused(place, "it is held")
+        await desk.post(f"bookings/{held['id']}/release", key="2")
+    assert (await place.erase()).changed["bookings"] == 1
+
+
+async def test_a_booking_that_is_being_paid_is_in_the_way(place: Place) -> None:
+    """With its payment, which the gateway has not decided."""
+    async with desk_over(place) as desk:
+        await desk.post("events", event_body(place, "show"), key="show")
+        place.clock.advance(2 * HOURS)
+        held = await desk.post("bookings", {"event_id": "show", "buyer": ANN, "seats": ["A1"]}, key="1")
+        await desk.post(f"bookings/{held['id']}/pay", {"method": "pm_card_authenticationRequired"}, key="2")
+        await refused(place, "it is paying")
+        await refused(place, "is requires_action")
+
+
+@pytest.mark.parametrize(
+    "statements, why",
+    [
+        (["UPDATE payments SET state = 'needs_attention' WHERE captured > 0"], "is needs_attention"),
+        (["UPDATE payments SET state = 'voiding' WHERE state = 'failed'"], "is voiding"),
+        (
+            [
+                "UPDATE payments SET refunding = refunding + 1 WHERE captured > 0",
+                """INSERT INTO refunds (id, payment_id, booking_id, amount, created_at, state)
+                   SELECT booking_id, id, booking_id, 1, created_at, 'pending' FROM payments WHERE captured > 0""",
+            ],
+            "is pending",
+        ),
+    ],
+)
+async def test_money_that_is_not_settled_is_in_the_way(
+    place: Place, named: Desk, statements: list[str], why: str
+) -> None:
+    """Of bookings that are sold or ended: the operator who settles it needs to know whose it is."""
+    assert named.answers
+    for statement in statements:
+        await place.run(statement)
+    await refused(place, why)
+
+
+@pytest.mark.parametrize("mode", ["live", "test"])
+async def test_an_event_that_is_not_over_is_in_the_way(place: Place, mode: str) -> None:
+    """Of both modes; from its start on it is over."""
+    shop = Earmark(Engine(place.store, ids=Uuid7Ids()), live=mode == "live")
+    starts_at = event_body(place, "show")["starts_at"]
+    await shop.create("show", name="A show", currency="EUR", starts_at=starts_at, seats={"A1": 500})
+    sold = await shop.hold("show", buyer=ANN, seats=["A1"])
+    await shop.confirm(sold.id, payment_id="till")
+    await refused(place, "its event starts at")
+    place.clock.advance(HOURS + 1)
+    assert (await place.erase()).changed["bookings"] == 1
+
+
+async def test_an_event_without_a_start_is_over_when_its_sale_is_closed(place: Place) -> None:
+    """And one with neither never is: the operator closes its sale first."""
+    async with desk_over(place) as desk:
+        await desk.post("events", event_body(place, "drop") | {"starts_at": None}, key="drop")
+        sold = await desk.post("bookings", {"event_id": "drop", "buyer": ANN, "seats": ["A1"]}, key="1")
+        await desk.post(f"bookings/{sold['id']}/confirm", {"payment_id": "till"}, key="2")
+        await refused(place, "neither starts_at nor sale_closes_at")
+        closes_at = event_body(place, "drop")["starts_at"]
+        headers = {"Authorization": "Bearer ek_test_0123456789abcdef"}
+        await desk._client.patch("/v1/events/drop", json={"sale_closes_at": closes_at}, headers=headers)
+        await refused(place, "closes at")
+        place.clock.advance(2 * HOURS)
+    assert (await place.erase()).changed["bookings"] == 1
+
+
+async def test_a_database_that_is_not_there_is_not_made(tmp_path: Any) -> None:
+    """The command says what to do."""
+    with pytest.raises(SetupError, match="earmark migrate"):
+        await wiring.erase_buyer(f"sqlite:///{tmp_path}/none.sqlite3", ANN)
+    assert list(tmp_path.iterdir()) == []
+
+
+# ------------------------------------------------------------------------------------------------- the file of SQLite
+
+
+@pytest.fixture
+def file(sqlite_store: SqliteStore, clock: MovableClock) -> Place:
+    """SQLite alone."""
+    return Place(url=f"sqlite:///{sqlite_store._file}", store=sqlite_store, clock=clock, file=sqlite_store._file)
+
+
+async def sell_and_wait(place: Place) -> None:
+    """One sale at a show that has begun."""
+    async with desk_over(place) as desk:
+        await fill(place, desk)
+    place.clock.advance(2 * HOURS)
+
+
+async def test_without_the_rewriting_the_file_keeps_the_name(file: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The control: the rows are erased, and old pages or the write-ahead log still have it."""
+    monkeypatch.setattr(erasure, "_rewrite", lambda _: True)
+    await sell_and_wait(file)
+    assert any((await file.erase()).changed.values())
+    assert await bookings_of(file, buyer=ANN) == []
+    assert await file.mentions() != []
+
+
+async def test_a_file_that_is_being_read_is_told_of(file: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rows are erased, and the operator hears what is left to do."""
+    await sell_and_wait(file)
+    monkeypatch.setattr("earmark.store.sqlite.connection.BUSY_MS", 20)
+    assert file.file is not None
+    with closing(sqlite3.connect(file.file, isolation_level=None)) as reader:
+        reader.execute("BEGIN")
+        reader.execute("SELECT count(*) FROM bookings").fetchone()
+        done = await file.erase()
+    assert await bookings_of(file, buyer=ANN) == []
+    assert "VACUUM" in done.warnings[0]

@@ -1,0 +1,303 @@
+"""A request of the buyer while the name is erased is neither lost nor half erased."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import asyncpg
+import pytest
+
+from earmark.errors import StoreUnavailable
+from earmark.store.erasure import KEPT_FIELDS, new_pseudonym
+from earmark.store.postgres import erasure
+
+from .conftest import ANN, HOURS, Desk, Place, desk_over, event_body
+from .test_erase_buyer import bookings_of
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+ERASE = "SELECT earmark_erase_buyer($1, $2, statement_timestamp() + $3::interval, $4)"
+
+
+@pytest.fixture
+def place(postgres_place: Place) -> Place:
+    """SQLite has one writer: there is nothing to interleave."""
+    return postgres_place
+
+
+@pytest.fixture
+async def connections(place: Place) -> AsyncIterator[list[Any]]:
+    """Sessions whose transactions a test holds open."""
+    opened = [await asyncpg.connect(place.url) for _ in range(3)]
+    yield opened
+    for connection in opened:
+        await connection.close()
+
+
+async def until_waiting(watch: Any, name: str) -> None:
+    """Until a session of this program waits for a lock."""
+    asked = "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE application_name = $1 AND wait_event_type = 'Lock')"
+    async with asyncio.timeout(30):
+        while not await watch.fetchval(asked, name):  # noqa: ASYNC110 (another process's fact)
+            await asyncio.sleep(0.01)
+
+
+async def one_sale(place: Place, desk: Desk) -> str:
+    """A sale at a show that has begun since; its sale has no end."""
+    await desk.post("events", event_body(place, "show"), key="show")
+    sold = await desk.post("bookings", {"event_id": "show", "buyer": ANN, "seats": ["A1"]}, key="1")
+    await desk.post(f"bookings/{sold['id']}/confirm", {"payment_id": "till"}, key="2")
+    place.clock.advance(2 * HOURS)
+    booking_id: str = sold["id"]
+    return booking_id
+
+
+async def hold_in(connection: Any, place: Place, *, seat: str) -> None:
+    """What a hold writes, in the transaction of this connection, which stays open."""
+    now = await connection.fetchval("SELECT statement_timestamp() + $1::interval", place.clock.offset)
+    booking_id = await connection.fetchval("SELECT gen_random_uuid()")
+    await connection.execute(
+        """INSERT INTO bookings (id, event_id, buyer, live, state, lines, total, currency, created_at, expires_at)
+           VALUES ($1, 'show', $2, false, 'held', jsonb_build_object('seats', jsonb_build_array(
+                   jsonb_build_object('id', $4::text, 'price', 4500)), 'pools', '[]'::jsonb),
+                   4500, 'EUR', $3::timestamptz, $3::timestamptz + interval '5 minutes')""",
+        booking_id,
+        ANN,
+        now,
+        seat,
+    )
+    await connection.execute(
+        """INSERT INTO journal (id, event_id, booking_id, version, verb, after, actor, at, facts)
+           VALUES (gen_random_uuid(), 'show', $1, 1, 'hold', 'held', 'shop', $2,
+                   jsonb_build_object('buyer', $3::text))""",
+        booking_id,
+        now,
+        ANN,
+    )
+    await connection.execute("UPDATE buyer_totals SET units = units + 1 WHERE event_id = 'show' AND buyer = $1", ANN)
+    await connection.execute("UPDATE seats SET booking_id = $1 WHERE event_id = 'show' AND id = $2", booking_id, seat)
+
+
+async def test_a_hold_that_was_under_way_stops_the_erasure(place: Place, connections: list[Any]) -> None:
+    """The erasure waits for the total that the hold has locked, and then sees the hold: nothing is changed."""
+    holder, _, watch = connections
+    async with desk_over(place) as desk:
+        await one_sale(place, desk)
+    async with holder.transaction():
+        await hold_in(holder, place, seat="A2")
+        erasing = asyncio.create_task(place.erase())
+        await until_waiting(watch, "earmark erase-buyer")
+    done = await erasing
+    assert [obstacle.why for obstacle in done.obstacles] == ["it is held"]
+    assert len(await bookings_of(place, buyer=ANN)) == 2
+    assert await place.store.find_flaws(limit=10) == []
+
+
+async def test_without_the_lock_on_totals_the_hold_is_half_erased(place: Place, connections: list[Any]) -> None:
+    """The control: an erasure that looks before it locks the totals renames the total of a hold that it never saw."""
+    holder, owner, watch = connections
+    async with desk_over(place) as desk:
+        await one_sale(place, desk)
+    source = await owner.fetchval("SELECT pg_get_functiondef('earmark_erase_buyer'::regproc)")
+    lock = "PERFORM FROM buyer_totals"
+    weakened = source.replace(source[source.index(lock) : source.index(";", source.index(lock)) + 1], "")
+    assert weakened != source
+    try:
+        await owner.execute(weakened)
+        async with holder.transaction():
+            await hold_in(holder, place, seat="A2")
+            erasing = asyncio.create_task(place.erase())
+            await until_waiting(watch, "earmark erase-buyer")
+        await erasing
+        broken = [flaw.row for flaw in await place.store.find_flaws(limit=10)]
+        assert any(ANN in row and "total 0" in row for row in broken), broken
+    finally:
+        await owner.execute(source)
+
+
+@pytest.mark.parametrize("way", ["draft", "locks"])
+async def test_a_hold_that_comes_while_the_name_is_erased_is_whole(
+    place: Place, connections: list[Any], way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It waits for the total, makes one of its own, and keeps the old name: neither lost nor half renamed."""
+    if way == "locks":
+        monkeypatch.setattr(place.store, "pgbouncer", True)  # which asks for no drafts
+    owner, watch, _ = connections
+    async with desk_over(place) as desk:
+        sold = await one_sale(place, desk)
+        scope = owner.transaction()
+        await scope.start()
+        alias = new_pseudonym()
+        await owner.execute(ERASE, ANN, alias, place.clock.offset, list(KEPT_FIELDS))
+        holding = asyncio.create_task(
+            desk.post("bookings", {"event_id": "show", "buyer": ANN, "seats": ["A2"]}, key="meanwhile")
+        )
+        await until_waiting(watch, "earmark")
+        await scope.commit()
+        held = await holding
+    assert held["buyer"] == ANN
+    assert [str(booking.id) for booking in await bookings_of(place, buyer=ANN)] == [held["id"]]
+    assert [str(booking.id) for booking in await bookings_of(place, buyer=alias)] == [sold]
+    assert await place.store.find_flaws(limit=10) == []
+
+
+async def test_a_cancel_that_read_the_old_name_is_decided_again(place: Place, connections: list[Any]) -> None:
+    """It waits for the booking, finds the pseudonym, and its stored answer has that."""
+    owner, watch, _ = connections
+    async with desk_over(place) as desk:
+        sold = await one_sale(place, desk)
+        scope = owner.transaction()
+        await scope.start()
+        await owner.execute(ERASE, ANN, new_pseudonym(), place.clock.offset, list(KEPT_FIELDS))
+        cancelling = asyncio.create_task(desk.post(f"bookings/{sold}/cancel", key="cancel"))
+        await until_waiting(watch, "earmark")
+        await scope.commit()
+        cancelled = await cancelling
+    assert cancelled["state"] == "cancelled"
+    assert await place.mentions() == []
+    assert await place.store.find_flaws(limit=10) == []
+
+
+async def test_a_booking_made_meanwhile_is_told(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The operator is to run the command again; what was over is erased."""
+    async with desk_over(place) as desk:
+        await one_sale(place, desk)
+        once = erasure._once
+
+        async def then_a_hold(*arguments: Any, **more: Any) -> Any:
+            done = await once(*arguments, **more)
+            await desk.post("bookings", {"event_id": "show", "buyer": ANN, "seats": ["A2"]}, key="meanwhile")
+            return done
+
+        monkeypatch.setattr(erasure, "_once", then_a_hold)
+        done = await place.erase()
+    assert done.changed["bookings"] == 1
+    assert "again" in done.warnings[0]
+    assert len(await bookings_of(place, buyer=ANN)) == 1
+
+
+async def test_an_answer_that_was_written_behind_the_erasure_is_found(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A repeat that read the booking before writes its answer after: the next pass of the same erasure renames it."""
+    connection = await asyncpg.connect(place.url)
+    async with desk_over(place) as desk:
+        sold = await one_sale(place, desk)
+    once = erasure._once
+    passes: list[Any] = []
+
+    async def then_a_repeat(*arguments: Any, **more: Any) -> Any:
+        done = await once(*arguments, **more)
+        if not passes:
+            await connection.execute(
+                """INSERT INTO journal (id, event_id, version, verb, actor, at, facts,
+                                        caller, key, answer_status, answer_body)
+                   VALUES (gen_random_uuid(), 'show', 1, 'repeat', 'key:x', now(),
+                           jsonb_build_object('booking_id', $1::text), 'key:x', 'late', 200,
+                           convert_to(jsonb_build_object('buyer', $2::text)::text, 'UTF8'))""",
+                sold,
+                ANN,
+            )
+        passes.append(done)
+        return done
+
+    monkeypatch.setattr(erasure, "_once", then_a_repeat)
+    await place.erase()
+    await connection.close()
+    assert len(passes) == 3
+    assert await place.mentions() == []
+
+
+async def test_a_row_that_stays_locked_is_an_outage_and_changes_nothing(
+    place: Place, connections: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A request is never kept waiting by a waiting erasure for long."""
+    monkeypatch.setattr(erasure, "LOCK_TIMEOUT", "SET LOCAL lock_timeout = '50ms'")
+    holder, *_ = connections
+    async with desk_over(place) as desk:
+        sold = await one_sale(place, desk)
+    async with holder.transaction():
+        await holder.execute("SELECT FROM bookings WHERE id = $1 FOR UPDATE", sold)
+        with pytest.raises(StoreUnavailable, match="nothing was changed"):
+            await place.erase()
+    assert len(await bookings_of(place, buyer=ANN)) == 1
+
+
+async def test_a_message_that_a_relay_is_queueing_is_renamed_too(place: Place, connections: list[Any]) -> None:
+    """The relay has read the name and not committed: the erasure waits for its entry, and then finds the delivery."""
+    relaying, _, watch = connections
+    async with desk_over(place) as desk:
+        await desk.post("webhooks", {"url": "http://127.0.0.1:9/"}, key="hook")
+        sold = await one_sale(place, desk)
+    async with relaying.transaction():
+        await number_and_queue(relaying, sold)
+        erasing = asyncio.create_task(place.erase())
+        await until_waiting(watch, "earmark erase-buyer")
+    assert (await erasing).changed["deliveries"] == 1
+    assert await place.mentions() == []
+
+
+async def test_without_the_lock_on_entries_that_message_keeps_the_name(place: Place, connections: list[Any]) -> None:
+    """The control: an erasure that looks at deliveries before it has the entries passes the message over."""
+    relaying, owner, watch = connections
+    async with desk_over(place) as desk:
+        await desk.post("webhooks", {"url": "http://127.0.0.1:9/"}, key="hook")
+        sold = await one_sale(place, desk)
+    source = await owner.fetchval("SELECT pg_get_functiondef('earmark_erase_buyer'::regproc)")
+    lock = source.index("PERFORM FROM journal")
+    # Deliveries first: the rest of the function as it is.
+    start, end = source.index("    UPDATE deliveries d"), source.index("    what := 'deliveries';")
+    deliveries = source[start:end]
+    weakened = source[:lock] + deliveries.lstrip() + source[lock:start] + source[end:]
+    try:
+        await owner.execute(weakened)
+        async with relaying.transaction():
+            await number_and_queue(relaying, sold)
+            erasing = asyncio.create_task(once_over(place))
+            await until_waiting(watch, "earmark erase-buyer")
+        await erasing
+        assert any(row.startswith("deliveries") for row in await place.mentions())
+    finally:
+        await owner.execute(source)
+
+
+async def once_over(place: Place) -> None:
+    """One pass of an erasure, under the command's name."""
+    connection = await asyncpg.connect(place.url, server_settings={"application_name": "earmark erase-buyer"})
+    await connection.execute(ERASE, ANN, new_pseudonym(), place.clock.offset, list(KEPT_FIELDS))
+    await connection.close()
+
+
+async def number_and_queue(connection: Any, booking_id: str) -> None:
+    """What a relay writes for one entry, in the transaction of this connection, which stays open."""
+    entry = await connection.fetchrow(
+        "UPDATE journal SET sequence = 99 WHERE booking_id = $1 AND version = 1 RETURNING id, facts", booking_id
+    )
+    await connection.execute(
+        """INSERT INTO deliveries (id, webhook_id, entry_id, type, body, created_at, due_at)
+           SELECT gen_random_uuid(), w.id, $1, 'booking.held', convert_to($2::text, 'UTF8'), now(), now()
+             FROM webhooks w""",
+        entry["id"],
+        entry["facts"],
+    )
+
+
+READ_WHOLE = """
+SELECT relname FROM pg_stat_xact_user_tables
+ WHERE seq_scan > 0 AND relname IN
+       ('bookings', 'buyer_totals', 'deliveries', 'journal', 'outside_payments', 'payers', 'payments')
+"""
+
+
+async def test_rows_are_found_by_index(place: Place, named: Desk, connections: list[Any]) -> None:
+    """With a shop of any size behind them: no table that grows with it is read whole."""
+    owner, *_ = connections
+    assert named.answers
+    async with owner.transaction():
+        await owner.execute("SET LOCAL enable_seqscan = off")
+        await owner.execute(ERASE, ANN, new_pseudonym(), place.clock.offset, list(KEPT_FIELDS))
+        assert await owner.fetch(READ_WHOLE) == []
+        await owner.execute("SELECT FROM bookings WHERE total > 0")
+        assert [row[0] for row in await owner.fetch(READ_WHOLE)] == ["bookings"], "the control"

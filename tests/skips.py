@@ -1,0 +1,54 @@
+"""What was not tested, at the end of a run: one line for each cause, with how many tests it kept from running.
+
+pytest prints a line for each place that skips, so that one missing program is dozens of lines, and another cause
+between them is not seen. A reason that says in capitals what is not tested, and then why, is counted under its why.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+PLACES_MAX = 3
+_LOUD = re.compile(r"([A-Z][A-Z0-9 ,'-]{9,}): (.+)", re.DOTALL)
+_PYTESTS_OWN = "Skipped: "
+
+
+def lines(skipped: Iterable[tuple[str, str]]) -> Iterator[str]:
+    """Of files and reasons: the cause that keeps the most from running first."""
+    places: dict[str, Counter[str]] = {}
+    parts: dict[str, Counter[str]] = {}
+    for file, reason in skipped:
+        part, cause = _split(reason.removeprefix(_PYTESTS_OWN))
+        places.setdefault(cause, Counter())[file] += 1
+        parts.setdefault(cause, Counter())[part] += 1
+    for cause in sorted(places, key=lambda cause: (-places[cause].total(), cause)):
+        said = ", ".join(sorted(filter(None, parts[cause])))
+        loud = f"{said}: " if said else ""
+        yield f"SKIPPED [{places[cause].total()}] {loud}{' '.join(cause.split())} ({_few(places[cause])})"
+
+
+def _split(reason: str) -> tuple[str, str]:
+    """What is not tested, where that is said aloud, and why."""
+    found = _LOUD.fullmatch(reason)
+    return (found[1], found[2]) if found else ("", reason)
+
+
+def _few(files: Counter[str]) -> str:
+    named = [file for file, _ in files.most_common(PLACES_MAX)]
+    more = len(files) - len(named)
+    return ", ".join(named) + (f" and {more} more" if more else "")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say it where everybody looks."""
+    reports = terminalreporter.stats.get("skipped", [])
+    for line in lines((report.nodeid.partition("::")[0], str(report.longrepr[2])) for report in reports):
+        terminalreporter.write_line(line, yellow=True)
