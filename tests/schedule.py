@@ -19,12 +19,14 @@ OWN_SERVERS = ("test_stopping", "test_durability", "test_crew", "test_redis_faul
 
 FIRST_IN_A_PROOF = (
     "conformance/test_model.py",
+    "lab/test_attacks.py",
     "lab/test_memory.py",
     "money/test_crashes.py",
     "money/test_killed.py",
     "money/test_orders.py",
     "api/test_fuzz.py",
     "api/test_fuzz_real.py",
+    "api/test_fuzz_credentials.py",
     "races/test_money_storms.py",
     "publish/test_stream.py",
     "migration/test_rolling_upgrade.py",
@@ -85,6 +87,7 @@ LONGEST_FILES = (
     "cli/test_doctor_failover.py",
     "api/test_fuzz.py",
     "api/test_fuzz_real.py",
+    "api/test_fuzz_credentials.py",
     "api/test_canary.py",
     "webhooks/test_courier.py",
     "money/test_crashes.py",

@@ -164,6 +164,8 @@ OWN = {
     "store.postgres.outages.WRITES": "our own statements; what clients send travels beside them as values",
     "locks.postgres._NAMED": "our own .sql files",
     "servers.binaries._machine_postgres": "folders of this machine, when a server for tests is started",
+    "lab.attacks.wire._CODE": "answers of the server that the bench itself has started",
+    "lab.attacks.wire._LENGTH": "answers of the server that the bench itself has started",
     "lab.http.load._LENGTH": "answers of the server that the bench itself has started",
     "lab.http.load._ID": "answers of the server that the bench itself has started",
     "lab.booking.strategies.ground._NAMED": "our own .sql files",

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 from earmark.version import __version__
 
 if TYPE_CHECKING:
+    from earmark.domain.changes import Change
     from earmark.domain.event import OnDecline
     from earmark.domain.machine import State
     from earmark.domain.money import Money
@@ -20,12 +21,14 @@ if TYPE_CHECKING:
         Entry,
         Event,
         Explanation,
+        ListedPayment,
         Map,
         Paid,
         Payment,
         Pool,
         PoolLine,
         Recalled,
+        Refund,
         Ruling,
         Seat,
         SeatLine,
@@ -35,6 +38,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Booking",
+    "Change",
     "Delta",
     "Earmark",
     "EarmarkError",
@@ -42,6 +46,7 @@ __all__ = [
     "Event",
     "Explanation",
     "Layout",
+    "ListedPayment",
     "Map",
     "Money",
     "NewPool",
@@ -55,6 +60,8 @@ __all__ = [
     "PoolChange",
     "PoolLine",
     "Recalled",
+    "Refund",
+    "RefundState",
     "Refusal",
     "Ruling",
     "Seat",
@@ -68,6 +75,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "Change": "domain.changes",
     "Earmark": "library",
     "EarmarkError": "errors",
     "Layout": "words.bodies",
@@ -78,6 +86,7 @@ _HOMES = {
     "Outage": "errors",
     "PaymentState": "domain.payment",
     "PoolChange": "words.bodies",
+    "RefundState": "domain.payment",
     "Refusal": "errors",
     "SeatChange": "words.bodies",
     "SeatState": "domain.seat",

@@ -247,10 +247,11 @@ class Earmark:
         ask = asking.pay(body, booking_id=own, terms=terms, **common)
         return _answer(await self.till.pay(ask), _paid, values.Paid)
 
-    async def payments(self, booking_id: str | UUID) -> list[values.Payment]:
-        """The payments of a booking, oldest first."""
+    async def payments(self, booking_id: str | UUID) -> list[values.ListedPayment]:
+        """The payments of a booking, oldest first, each with its refunds."""
         _, booking = await self._find_booking(booking_id)
-        return [wording.payment_value(payment) for payment, _ in await self.engine.store.list_payments(booking.id)]
+        payments = await self.engine.store.list_payments(booking.id)
+        return [wording.listed_payment_value(payment, refunds) for payment, refunds in payments]
 
     async def confirm(
         self,

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 Shop = Earmark | AsyncClient
 
 CARD, DECLINED = "pm_card_visa", "pm_card_visa_chargeDeclined"
-OWN = {"id", "booking_id", "payment_id", "event_id", "version", "actor", "facts", "at"}
+OWN = {"id", "booking_id", "payment_id", "event_id", "version", "actor", "facts", "changes", "at", "gateway_id"}
 """What two tellings of one story name differently."""
 
 

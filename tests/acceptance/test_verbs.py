@@ -64,7 +64,8 @@ def test_seats_are_named_and_shown(run: Callable[..., tuple[int, str, str]]) -> 
     sold = run("hold", play, "A1", "A2", "--buyer", "alice")[1].split()[0]
     assert "is confirmed" in run("confirm", sold, "--payment-id", payment, "--payment-method", "cash")[1]
     held = json.loads(run("hold", play, "B4", "--buyer", "bob", "--json")[1])
-    assert held["seats"] == [{"id": "B4", "price": 4500}]
+    names = {"row": "B", "number": 4, "section": None, "category": None}
+    assert held["seats"] == [{"id": "B4", "price": 4500} | names]
     house = run("event", "show", play)[1]
     assert "  seats: 5 of 8 free" in house
     assert "    ##··  A1 to A4\n    ···h  B1 to B4\n" in house

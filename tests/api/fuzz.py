@@ -73,8 +73,8 @@ class Fuzzer:
 
     def __init__(self, url: str, *, callers: dict[str, dict[str, str]], known: dict[str, list[str]]) -> None:
         self._url = url
-        self._callers = callers
-        self._known = known
+        self.callers = callers
+        self.known = known
         self._addresses = map("10.{0[0]}.{0[1]}.{0[2]}".format, itertools.product(range(256), repeat=3))
         load_all_checks()
         self._checks = CHECKS.get_all()
@@ -99,7 +99,7 @@ class Fuzzer:
 
     def _aim(self, operation: Any, mode: GenerationMode, findings: Findings, session: Any, examples: int) -> None:
         known = {
-            name: st.sampled_from([None, *values]) for name, values in self._known.items() if name in operation.path
+            name: st.sampled_from([None, *values]) for name, values in self.known.items() if name in operation.path
         }
 
         @settings(
@@ -116,12 +116,12 @@ class Fuzzer:
         )
         def send(case: Any, anchors: dict[str, str | None]) -> None:
             # In turn, and not drawn: whoever is drawn first is drawn most.
-            caller = sorted(self._callers)[findings.sent % len(self._callers)]
+            caller = sorted(self.callers)[findings.sent % len(self.callers)]
             if _fits(case, ParameterLocation.PATH):
                 case.path_parameters.update({name: value for name, value in anchors.items() if value is not None})
             # To a server that trusts its proxy each is somebody new: how often one may be wrong is not what is asked.
             address = {"X-Forwarded-For": next(self._addresses)}
-            headers = self._callers[caller] | address
+            headers = self.callers[caller] | address
             answer = case.call(base_url=self._url, session=session, headers=headers, timeout=ANSWER_SECONDS_MAX)
             session.cookies.clear()
             findings.cases[f"{caller} {mode.value}"] += 1

@@ -300,15 +300,14 @@ def _unkeyed(world: World) -> Any:
 
 
 def _operation(method: str, path: str, told: Mapping[str, Any]) -> Operation:
-    security = told.get("security")
-    needed = [scope for one in security or () for scopes in one.values() for scope in scopes]
+    needed = told.get("x-scopes")
     content = told.get("requestBody", {}).get("content", {}).get("application/json", {})
     media = [kind for answer in told["responses"].values() for kind in answer.get("content", {})]
     return Operation(
         method=method.upper(),
         path=path,
         name=told["operationId"],
-        scopes=None if security is None else frozenset(needed),
+        scopes=None if needed is None else frozenset(needed),
         body=content.get("example", {}) if content else None,
         streams="text/event-stream" in media,
     )

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+import math
+from typing import TYPE_CHECKING, Any
 
 import httpx2
 import msgspec
@@ -11,16 +12,18 @@ import pytest
 
 from earmark.api import keyring, roster
 from earmark.api.app import create_app
+from earmark.api.deadline import Deadline
 from earmark.api.identity import Identity, hash_of, new_key, new_key_id
 from earmark.api.limits import FAILURES_BURST, Limits
 from earmark.domain.key import Scope
 from earmark.engine.keys import LIST_MAX, Keys
+from earmark.errors import StoreUnavailable
 
 from .conftest import KEY
 from .matrix import Ticks
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
+    from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable
 
     from earmark.api.door import House
     from earmark.domain.ids import KeyId
@@ -188,3 +191,80 @@ async def test_a_burst_of_wrong_keys_turns_no_good_one_away(house: House) -> Non
     shut.set()
     assert set(await asyncio.gather(*wrong)) <= {401, 429}
     await server.house.identity.close()
+
+
+async def test_a_burst_is_counted_before_it_is_looked_up(house: House) -> None:
+    """Keys that come together are as many guesses as keys that come one by one: the store is asked about no more."""
+    server = Guessed(house)
+    shut = asyncio.Event()
+    server.keys.gate = shut.wait
+    wrong = [asyncio.create_task(server.ask(new_key(live=False))) for _ in range(5 * FAILURES_BURST)]
+    for _ in range(10_000):
+        if server.keys.singles == keyring.STRANGERS_AT_ONCE:
+            break
+        await asyncio.sleep(0)
+    shut.set()
+    told = await asyncio.gather(*wrong)
+    assert sorted(told) == [401] * FAILURES_BURST + [429] * (4 * FAILURES_BURST)
+    assert server.keys.singles == FAILURES_BURST
+    await server.house.identity.close()
+
+
+async def test_a_good_key_is_no_guess(house: House) -> None:
+    """However many new ones an address shows, it has all of its guesses left."""
+    server = Guessed(house)
+    good = [(await server.key())[1] for _ in range(2 * FAILURES_BURST)]
+    assert [await server.ask(secret) for secret in good] == [200] * len(good)
+    assert await server.guess(FAILURES_BURST) == [401] * FAILURES_BURST
+    assert await server.guess(1) == [429]
+    await server.house.identity.close()
+
+
+async def most_at_once(work: Iterable[Coroutine[Any, Any, object]]) -> int:
+    """Of all that wait together: how many are done in one turn of the event loop, at most."""
+    tasks = [asyncio.create_task(one) for one in work]
+    most, before = 0, 0
+    while before < len(tasks):
+        await asyncio.sleep(0)
+        done = sum(task.done() for task in tasks)
+        most, before = max(most, done - before), done
+    return most
+
+
+async def test_wrong_keys_that_waited_together_are_refused_in_portions(guessed: Guessed) -> None:
+    """Other requests have their turns between them: to refuse thousands in one turn would stop all others."""
+    assert await most_at_once(guessed.ask(new_key(live=False)) for _ in range(10 * roster.PORTION)) <= roster.PORTION
+
+
+async def test_the_control_refuses_them_all_at_once(guessed: Guessed, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the guard off."""
+    count = 10 * roster.PORTION
+    monkeypatch.setattr(roster, "PORTION", 100_000)
+    assert await most_at_once(guessed.ask(new_key(live=False)) for _ in range(count)) > count // 2
+
+
+async def test_callers_who_wait_for_all_keys_share_one_look(house: House) -> None:
+    """A caller who goes away does not stop the others; of a look that fails each hears, and the next is a new one."""
+    keys = Counted(house.engine.store.keys)
+    told = roster.Roster(keys, timer=Ticks(), deadline=Deadline(60))
+    gone, *stay = (asyncio.create_task(told.read()) for _ in range(2 * roster.PORTION))
+    await asyncio.sleep(0)
+    gone.cancel()
+    assert len({id(await one) for one in stay}) == 1
+    assert gone.cancelled()
+
+    def broken() -> None:
+        raise StoreUnavailable(because="it is gone")
+
+    keys.takes = broken
+    told._read_at = -math.inf
+    heard = await asyncio.gather(*(told.read() for _ in range(3)), return_exceptions=True)
+    assert [type(one) for one in heard] == [StoreUnavailable] * 3
+    keys.takes = lambda: None
+    told._read_at = -math.inf
+    assert (await told.read()).whole
+    waiting = asyncio.create_task(told.read())
+    await asyncio.sleep(0)
+    await told.close()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting

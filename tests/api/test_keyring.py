@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import itertools
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
@@ -249,8 +250,39 @@ async def test_those_who_wait_are_told_in_groups(desk: Desk, ticks: Ticks) -> No
         steps.append(told - before)
         before = told
     assert told == roster.WAITING_MAX
-    assert max(steps) <= roster.GROUP
+    assert max(steps) <= roster.PORTION
     await rolls.close()
+
+
+async def test_a_caller_who_comes_when_the_last_was_told_is_told_too(desk: Desk) -> None:
+    """The task that reads has nothing left to do then, and is not done yet."""
+    rolls = roster.Roster(Keys(desk), timer=lambda: next(seconds), deadline=Deadline(3.0))
+    seconds = itertools.count(0.0, 2.0)
+    first = asyncio.create_task(rolls.read())
+    for turns in range(12):
+        late = asyncio.create_task(_after(turns, rolls))
+        assert (await late).whole, turns
+    assert (await first).whole
+    await rolls.close()
+
+
+async def _after(turns: int, rolls: roster.Roster) -> roster.Found:
+    first = asyncio.create_task(rolls.read())
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    found = await rolls.read()
+    await first
+    return found
+
+
+async def test_those_who_wait_for_a_roster_that_is_closed_wait_no_longer(desk: Desk, ticks: Ticks) -> None:
+    """Also where the reading has not begun."""
+    rolls = roster.Roster(Keys(desk), timer=ticks, deadline=Deadline(3.0))
+    wait = asyncio.create_task(rolls.read())
+    await asyncio.sleep(0)
+    await rolls.close()
+    with pytest.raises(asyncio.CancelledError):
+        await wait
 
 
 async def test_a_key_that_was_read_lately_does_not_wait_for_the_next_reading(desk: Desk, ticks: Ticks) -> None:

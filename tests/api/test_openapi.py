@@ -34,7 +34,7 @@ async def test_the_document_describes_every_call_and_refers_to_nothing_missing(s
     assert described == {(call.path, call.method) for call in CALLS}
     assert document["openapi"].startswith("3.1")
     parts = document["components"]
-    known = {f"#/components/{part}/{name}" for part in ("schemas", "headers") for name in parts[part]}
+    known = {f"#/components/{part}/{name}" for part in ("schemas", "headers", "responses") for name in parts[part]}
     assert set(refs(document)) <= known
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.conftest import STORES
+from tests.journal_watch import Watch
 
 from earmark.domain.event import Event
 from earmark.domain.ids import Buyer, EventId, PoolId, SeatId
@@ -34,7 +35,7 @@ from earmark.engine.engine import Engine
 from earmark.engine.ports import BookingFilter
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+    from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 
     from earmark.domain.booking import Booking
     from earmark.domain.journal import Entry
@@ -274,6 +275,15 @@ def _booking(answer: Answer) -> Booking:
     assert isinstance(answer, Decided)
     booking: Booking = answer.value
     return booking
+
+
+@pytest.fixture(autouse=True)
+def the_journal_is_whole(monkeypatch: pytest.MonkeyPatch) -> Iterator[Watch]:
+    """Whatever a test has a verb do in memory: the journal tells every field that changed, before and after."""
+    watch = Watch()
+    watch.install(monkeypatch)
+    yield watch
+    assert watch.untold == []
 
 
 @pytest.fixture

@@ -50,7 +50,8 @@ def unset(value: Payment | Refund) -> set[str]:
 async def test_a_payment_and_its_refunds_come_back_as_they_were_written(till: Till) -> None:
     """Every field survives: moments to the microsecond, large amounts, and text as it is."""
     held = await till.hold("A1", "A2")
-    told = {"gateway_id": "pi_é", "code": "do_not_honour", "message": 'Said "no";\n∅', "tries": 3, "due_at": AT}
+    told: dict[str, Any] = {"gateway_id": "pi_é", "code": "do_not_honour", "message": 'Said "no";\n∅', "tries": 3}
+    told |= {"due_at": AT, "processed_at": AT + timedelta(microseconds=3)}
     acted = {"action": {"url": "https://bank/é?a=1&b=2", "kind": "redirect"}, "return_url": "https://shop/back?x='"}
     new = await till.pay(held, amount=2**53 + 1, automatic=True, created_at=AT, **told, **acted)
     assert await till.read(new) == new
@@ -58,7 +59,7 @@ async def test_a_payment_and_its_refunds_come_back_as_they_were_written(till: Ti
     first = till.refund(taken, 7, reason="rain & wind", created_at=AT)
     second = till.refund(taken, 2**52, created_at=AT + timedelta(microseconds=1))
     owing = await till.step_on(taken, second, first, refunding=7 + 2**52)
-    made = msgspec.structs.replace(first, state=RefundState.DONE, gateway_id="re_é", code="late")
+    made = msgspec.structs.replace(first, state=RefundState.DONE, gateway_id="re_é", code="late", processed_at=AT)
     paid = await till.step_on(owing, made, state=PaymentState.PARTIALLY_REFUNDED, refunded=7)
     paid = await till.step_on(paid, state=PaymentState.NEEDS_ATTENTION, refunded_elsewhere=2**52)
     about = await till.store.read_dossier(new.id)

@@ -173,13 +173,14 @@ def test_the_clock_signs_its_own_entries(ledger: Ledger) -> None:
 
 
 def test_an_entry_tells_who_did_what_and_what_changed(ledger: Ledger) -> None:
-    """Before, after, actor, reason, and exactly the facts that are other than they were."""
+    """Before, after, actor, reason, and exactly the facts that are other than they were, new and old."""
     sale = booking_in(State.CONFIRMED)
     kept, _ = law.cancel_lines(sale, seats={SeatId("A2")}, pools={}, now=NOW)
     ledger.move(Verb.CANCEL, sale, kept, ask=ask_of(number=9), reason="ill")
     (entry,) = ledger.changes().entries
     assert (entry.id.int, entry.actor, entry.reason) == (9, "the shop", "ill")
-    assert entry.facts == {"lines": kept.lines, "total": 12_000}
+    was = {"lines": sale.lines, "total": sale.total}
+    assert entry.facts == {"lines": kept.lines, "total": 12_000, "was": was}
 
 
 def test_a_key_remembers_the_answer_as_it_was_given(ledger: Ledger) -> None:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 import pytest
+from tests.journal_watch import Watch
 from tests.money.scripted import ScriptedGateway
 
 from earmark.domain.ids import BookingId, EventId, SeatId
@@ -15,7 +16,7 @@ from earmark.engine.teller import Teller
 from earmark.library import Earmark
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Iterator
 
     from earmark.clock import MovableClock
     from earmark.domain.booking import Booking
@@ -127,6 +128,15 @@ class Shop:
         for _ in range(rounds):
             if not await self.teller.reconcile(limit=100):
                 return
+
+
+@pytest.fixture(autouse=True)
+def the_journal_is_whole(monkeypatch: pytest.MonkeyPatch) -> Iterator[Watch]:
+    """Whatever a test has a verb do in memory: the journal tells every field that changed, before and after."""
+    watch = Watch()
+    watch.install(monkeypatch)
+    yield watch
+    assert watch.untold == []
 
 
 @pytest.fixture

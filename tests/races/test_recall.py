@@ -59,6 +59,11 @@ async def by_another(house: House, ask: Ask) -> Any:
     return await house.tried(ask)
 
 
+def a_page(seats: list[SeatId]) -> Page:
+    """Fresh seats that have only their ids."""
+    return (1000, 0, seats, None, seats[-1], None, None, None, [None] * len(seats))
+
+
 def weight(house: module.House) -> int:
     """Of what is remembered of its seats, in bytes."""
     return sys.getsizeof(house.free)
@@ -69,7 +74,7 @@ def test_a_house_that_is_sold_out_weighs_nothing() -> None:
     event = Event(id=EVENT, name="Play", currency="EUR", live=True, created_at=datetime.now(UTC))
     house = module.House(event)
     seats = [SeatId(f"S{number}") for number in range(10_000)]
-    assert house.add([(1000, 0, seats, None, seats[-1])]) == 10_000
+    assert house.add([a_page(seats)]) == 10_000
     full, empty = weight(house), sys.getsizeof({})
     for number, seat in enumerate(seats):
         assert house.give(seat)
@@ -97,6 +102,27 @@ async def test_a_fresh_seat_is_sold_without_a_look(either_house: House) -> None:
     assert isinstance(await till.ask(a_hold("A1", buyer="cid")).outcome(), SeatsTaken)
     assert till.store.ran == ["memory", "look"]
     assert not await either_house.flaws()
+
+
+async def test_what_is_sold_without_a_look_has_its_names(either_house: House) -> None:
+    """Alone and in company, a seat that is fresh and one that was let go: no statement is made for the names."""
+    names = "section = 'Stalls', row_name = left(id, 1), number = substr(id, 2)::integer, category = 'best'"
+    await either_house.observer.execute(f"UPDATE seats SET {names}")
+    await by_another(either_house, a_release(granted(await by_another(either_house, a_hold("A2", buyer="dan")))))
+    till = await remembering(either_house)
+    alone = granted(await till.ask(a_hold("A1")).outcome())
+    both = await till.ask_together(a_hold("A2", buyer="cid"), a_hold("B3", buyer="eve")).outcome()
+    assert set(till.store.ran) == {"memory"}
+    lines = [line for booking in (alone, *map(granted, both)) for line in booking.lines.seats]
+    assert [(line.section, line.row, line.number, line.category) for line in lines] == [
+        ("Stalls", "A", 1, "best"),
+        ("Stalls", "A", 2, "best"),
+        ("Stalls", "B", 3, "best"),
+    ]
+    kept = await either_house.observer.fetchval(
+        "SELECT lines -> 'seats' -> 0 ->> 'row' FROM bookings WHERE id = $1", alone.id
+    )
+    assert kept == "A"
 
 
 @pytest.mark.parametrize(
@@ -351,7 +377,7 @@ class Pages:
         if self.broken:
             raise OSError
         page = [SeatId(name) for name in self.names if name > after][:limit]
-        return [(100, 0, page, None, page[-1])] if page else []
+        return [a_page(page)] if page else []
 
 
 def an_event(name: str = "play") -> Event:

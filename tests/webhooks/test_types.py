@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import earmark.engine
+from earmark.domain.changes import BOOKING_FIELDS
 from earmark.domain.ids import EventId
 from earmark.domain.journal import Entry
 from earmark.domain.machine import MOVES
@@ -74,9 +75,9 @@ def test_a_note_about_money_is_named_by_where_the_payment_stands(ids: Uuid7Ids) 
 
 def test_no_credential_is_told(ids: Uuid7Ids) -> None:
     """Every fact that the journal tells of a booking is either told or withheld, on purpose."""
-    assert {*ledger._TOLD, NOTE} == BOOKING_FACTS | WITHHELD
+    assert {*BOOKING_FIELDS, NOTE} == BOOKING_FACTS | WITHHELD
     money = {"id": "p1", "to": "captured", "amount": 100, "client_secret": "s3cret"}
-    facts = {"payment_method": "s3cret", "buyer": "alice", "payment": money, "key": "s3cret"}
+    facts = {"payment_method": "s3cret", "buyer": "alice", "payment": money, "key": "s3cret", "was": {"total": 7}}
     told = body_of(entry(ids, booking_id=ids.booking_id(), facts=facts), kind="payment.captured", sequence=7)
     assert b"s3cret" not in told
     data = json.loads(told)["data"]
@@ -90,3 +91,15 @@ def test_what_is_too_long_is_left_to_be_read(ids: Uuid7Ids) -> None:
     told = json.loads(body_of(long, kind="event.changed", sequence=1))
     assert (told["data"]["facts"], told["data"]["facts_left_out"]) == ({}, True)
     assert json.loads(ping_body(now=datetime.now(UTC)))["type"] == PING
+
+
+def test_a_message_has_before_and_after_of_every_field(ids: Uuid7Ids) -> None:
+    """As a history has them; without what a buyer pays with, and null of an entry that kept no old values."""
+    facts = {"expires_at": "later", "payment_method": "s3cret", "was": {"expires_at": "sooner"}}
+    move = {"verb": "extend", "before": "held", "after": "held", "booking_id": ids.booking_id()}
+    told = body_of(entry(ids, **move, facts=facts), kind="booking.extended", sequence=7)
+    assert json.loads(told)["data"]["changes"] == {"expires_at": {"before": "sooner", "after": "later"}}
+    assert b"s3cret" not in told
+    assert b'"was"' not in told
+    old = body_of(entry(ids, **move, facts={"expires_at": "later"}), kind="booking.extended", sequence=7)
+    assert json.loads(old)["data"]["changes"] is None

@@ -18,6 +18,7 @@ from earmark.api import limits, problems
 from earmark.api.deadline import Deadline
 from earmark.api.drain import Drain
 from earmark.api.identity import Identity, Principal, Scope
+from earmark.api.json_bodies import BodyDecoder
 from earmark.api.limits import Limits
 from earmark.api.metrics import Metrics
 from earmark.api.patience import Patience
@@ -237,7 +238,7 @@ class _Endpoint:
     def __init__(self, call: Call, house: House) -> None:
         self._call = call
         self._house = house
-        self._decoder = msgspec.json.Decoder(call.body) if call.body else None
+        self._decoder = BodyDecoder(call.body) if call.body else None
         self._line = house.engine.lines.get(call.name)
 
     async def __call__(self, scope: Asked, receive: Receive, send: Send) -> None:
@@ -309,7 +310,7 @@ async def _put(reply: Reply, send: Send) -> None:
     await send({"type": "http.response.body", "body": reply.body})
 
 
-def _decode(decoder: msgspec.json.Decoder[Any], raw: bytes) -> Any:
+def _decode(decoder: BodyDecoder[Any], raw: bytes) -> Any:
     limits.check_depth(raw)
     try:
         return decoder.decode(raw or b"{}")

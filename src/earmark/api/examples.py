@@ -41,7 +41,10 @@ HELD: dict[str, Any] = {
     "state": "held",
     "expires_at": _ENDS,
     "expires_in": 600.0,
-    "seats": [{"id": "A1", "price": 4500}, {"id": "A2", "price": 4500}],
+    "seats": [
+        {"id": "A1", "price": 4500, "row": "A", "number": 1, "section": "Stalls", "category": None},
+        {"id": "A2", "price": 4500, "row": "A", "number": 2, "section": "Stalls", "category": None},
+    ],
     "pools": [{"id": "GA", "units": 1, "price": 2500}],
     "total": {"amount": 11500, "currency": "EUR"},
     "created_at": _MADE,
@@ -74,6 +77,18 @@ PAYMENT: dict[str, Any] = {
     "message": None,
     "action": None,
     "created_at": _SOLD,
+    "gateway_id": "pi_3QxY2zEarmark",
+    "processed_at": _SOLD,
+}
+REFUND: dict[str, Any] = {
+    "id": "01997b1c-6f2a-7c3e-9d41-2f6d0c9a7b15",
+    "amount": 4500,
+    "state": "done",
+    "reason": "one stays home",
+    "code": None,
+    "created_at": _ENDS,
+    "gateway_id": "re_3QxY2zEarmark",
+    "processed_at": _ENDS,
 }
 PAID = SOLD | {"payment_id": _PAYMENT_ID, "payment_method": "pm_card_visa", "version": 4, "payment": PAYMENT}
 SEAT: dict[str, Any] = {
@@ -98,6 +113,19 @@ ENTRY: dict[str, Any] = {
     "reason": None,
     "at": _MADE,
     "facts": {"buyer": "alice", "total": 11500},
+    "changes": {
+        "state": {"before": None, "after": "held"},
+        "buyer": {"before": None, "after": "alice"},
+        "total": {"before": None, "after": 11500},
+    },
+}
+EXTENDED: dict[str, Any] = ENTRY | {
+    "version": 2,
+    "verb": "extend",
+    "before": "held",
+    "at": _SOLD,
+    "facts": {"expires_at": "2030-01-01T18:12:00Z"},
+    "changes": {"expires_at": {"before": _ENDS, "after": "2030-01-01T18:12:00Z"}},
 }
 LOCK: dict[str, Any] = {
     "key": "order:{7}",
@@ -252,7 +280,7 @@ ANSWERS: dict[str, Any] = {
     "hold": HELD,
     "list_bookings": {"bookings": [HELD], "next_cursor": "q1Zd8kE1MDE5OTdiMWM"},
     "read_booking": HELD,
-    "show_history": {"entries": [ENTRY]},
+    "show_history": {"entries": [ENTRY, EXTENDED]},
     "extend": HELD | {"expires_at": "2030-01-01T18:12:00Z", "expires_in": 700.0, "version": 2},
     "confirm": SOLD,
     "release": HELD | {"state": "released", "expires_in": None, "ended_at": _SOLD, "version": 2},
@@ -261,7 +289,11 @@ ANSWERS: dict[str, Any] = {
     | {"money": {"refund": 11500, "fee": 0, "reason": "within_window"}},
     "recall": {"key": "basket-7", "state": "done", "status": 201, "booking_id": _BOOKING_ID, "answer": HELD},
     "pay": PAID,
-    "list_payments": {"payments": [PAYMENT]},
+    "list_payments": {
+        "payments": [
+            PAYMENT | {"state": "partially_refunded", "refunding": 4500, "refunded": 4500, "refunds": [REFUND]}
+        ]
+    },
     "refund": PAID | {"version": 5, "payment": PAYMENT | {"state": "partially_refunded", "refunding": 4500}},
     "callback": {"received": True},
     "welcome": {"buyer": "guest_5f2b1c0d9e8a7b6c5d4e3f2a", "expires_at": "2030-01-02T00:00:00Z"},

@@ -68,6 +68,11 @@ class Buckets:
             self._full_at.popitem(last=False)
         return 0.0
 
+    def give_back(self, name: object) -> None:
+        """Put a token back that was taken."""
+        if name in self._full_at:
+            self._full_at[name] -= self._seconds_each
+
 
 class Limits:
     """How often a key, a buyer, or an address without either may ask, and follow. 0 is as often as they like."""
@@ -118,14 +123,18 @@ class Limits:
         """Whether an address has shown too many wrong keys lately."""
         return self._failures.wait(address) > 0
 
-    def spend_guess(self, address: str) -> None:
-        """Count a key that may be wrong before it is tried, or refuse it where the address has no guess left."""
-        if wait := self._failures.take(address):
+    def check_guess(self, address: str) -> None:
+        """Refuse a key from an address that has no guess left."""
+        if wait := self._failures.wait(address):
             raise _too_many("address", FAILURES_PER_SECOND, wait)
 
     def count_guess(self, address: str) -> None:
-        """A wrong key came from there."""
+        """A key that may be wrong comes from there."""
         self._failures.take(address)
+
+    def forgive_guess(self, address: str) -> None:
+        """It was a good one."""
+        self._failures.give_back(address)
 
 
 def _buckets(per_second: float, timer: Callable[[], float]) -> Buckets | None:

@@ -15,7 +15,7 @@ RulingAnswer = values.Ruling
 UndoneAnswer = values.Undone
 PaymentsAnswer = values.Payments
 
-payment_answer = wording.payment_value
+listed_payment_answer = wording.listed_payment_value
 paid_answer = wording.paid_value
 undone_answer = wording.undone_value
 

@@ -50,6 +50,21 @@ _OF_CALL = {
     "recall": ("Cache-Control",),
 }
 """The headers that a call's own answer has."""
+_GROUPS = {
+    "events": "What is sold into: its rules, its seats and pools, and the live map.",
+    "bookings": "Hold, extend, confirm, release and cancel; what there is, and what happened to it.",
+    "payments": "Pay for a hold, give money back, and where gateways call.",
+    "webhooks": "Addresses that are called about what happens, and every call that was made.",
+    "buyers": "Who buys: tokens of the shop's buyers, and guests.",
+    "operations": "Health, what needs an operator, and locks.",
+}
+_OPEN_TO_ALL = {
+    "callback": "Needs no key: the gateway shows its signature over the body. Clients do not call it.",
+    "welcome": "Needs no key. The server answers only where guests are allowed (`EARMARK_GUESTS`).",
+    "healthz": "Needs no key, and asks neither database nor Redis.",
+    "readyz": "Needs no key. 503 while the database does not answer or the server is about to stop.",
+}
+"""What is said of operations that need no scope."""
 
 
 def document(calls: Sequence[Call], *, version: str) -> dict[str, Any]:
@@ -68,11 +83,16 @@ def document(calls: Sequence[Call], *, version: str) -> dict[str, Any]:
             "version": version,
             "summary": "Hold seats or stock for a few minutes, pay, confirm; or let go, and everything returns.",
             "description": DESCRIPTION,
+            "contact": {"name": "The operator of this server"},
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
         "servers": [{"url": "/"}],
-        "tags": [{"name": group} for group in dict.fromkeys(call.group for call in calls)],
+        "tags": [
+            {"name": group, "description": _GROUPS[group]} for group in dict.fromkeys(call.group for call in calls)
+        ],
         "paths": paths,
+        # What a path answers to a method that stands under it nowhere.
+        "x-method-not-allowed": {"$ref": "#/components/responses/MethodNotAllowed"},
         "components": {
             "schemas": components,
             "responses": {
@@ -102,9 +122,11 @@ def _operation(call: Call, names: dict[Any, str]) -> dict[str, Any]:
     }
     if call.scope is not None:
         scopes = [scope for scope in (call.scope, call.or_scope) if scope is not None]
-        guest = [{"guest": [Scope.BUY]}] if call.scope is Scope.BUY else []
-        operation["security"] = [*({"key": [scope]} for scope in scopes), *guest]
+        operation["security"] = [{"key": []}, *([{"guest": []}] if call.scope is Scope.BUY else [])]
+        operation["x-scopes"] = scopes
         operation["description"] = f"Needs the scope {' or '.join(f'`{scope}`' for scope in scopes)}."
+    else:
+        operation["description"] = _OPEN_TO_ALL[call.name]
     if call.body:
         content: dict[str, Any] = {"schema": {"$ref": names[call.body]}}
         if call.example is not None:

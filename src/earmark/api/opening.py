@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -16,7 +17,9 @@ from earmark.api.limits import Limits
 from earmark.api.metrics import PAGE_SECONDS, Metrics
 from earmark.api.pictures import Words
 from earmark.clock import SystemClock
+from earmark.domain.method import SANDBOX
 from earmark.engine.beats import alive_seconds
+from earmark.engine.teller import Teller
 from earmark.engine.till import Till
 from earmark.errors import SetupError
 from earmark.publish.availability import Availability
@@ -26,8 +29,10 @@ from earmark.publish.targets import Targets
 from earmark.tracing import open_tracing
 from earmark.version import __version__
 from earmark.wiring import capture_for, engine_for, lock_addresses, open_gateways, open_locks, open_sandbox, telling
+from earmark.workers import loop
 from earmark.workers.courier import courier_for
 from earmark.workers.crew import crew_for, heart_for
+from earmark.workers.reconciler import Reconciler
 from earmark.workers.watchman import watchmen_for
 
 if TYPE_CHECKING:
@@ -40,6 +45,8 @@ if TYPE_CHECKING:
     from earmark.workers.loop import Agent
 
 
+SANDBOX_SECONDS = 10.0
+"""How long the reconciler of a server's own sandbox sleeps at most: test payments can wait that long."""
 EVERYWHERE = frozenset({"0.0.0.0", "::"})  # noqa: S104 (addresses to listen on, which no browser goes to)
 
 
@@ -63,6 +70,7 @@ async def opened(settings: Settings) -> AsyncIterator[Opened]:
     # Whoever asks for little time is told that the gateway still decides, rather than nothing.
     seconds = min(settings.gateway_answer_seconds, settings.request_seconds_max / 2)
     till = Till(engine, gateways, seconds=seconds, capture=capture_for(settings))
+    test_teller = Teller(engine, {SANDBOX: gateways[SANDBOX]})
     feed = Feed()
     hub = _hub(settings, engine, feed)
     house = _house(settings, engine, metrics=metrics, till=till, hub=hub, tracing=tracing)
@@ -73,7 +81,11 @@ async def opened(settings: Settings) -> AsyncIterator[Opened]:
     heart = heart_for(settings, engine.store)
     heart.takes("server", outcome="ok")
     try:
-        async with metrics.shared(), telling(settings.redis_url, feed=feed if agents else None, listener=hub):
+        async with (
+            metrics.shared(),
+            telling(settings.redis_url, feed=feed if agents else None, listener=hub),
+            _test_payments_seen_through(settings, test_teller),
+        ):
             yield Opened(house, [*agents, *watchmen_for(settings, house.locks)], heart)
     finally:
         await house.readiness.close()
@@ -83,9 +95,29 @@ async def opened(settings: Settings) -> AsyncIterator[Opened]:
         await courier.close()
         house.targets.close()
         await till.close()
+        await test_teller.close()
         if house.locks is not None:
             await house.locks.close()
         await engine.close()
+
+
+@contextlib.asynccontextmanager
+async def _test_payments_seen_through(settings: Settings, teller: Teller) -> AsyncIterator[None]:
+    """Reconcile the payments of this process's sandbox, where the workers may run in another process.
+
+    No worker can do that: it has no sandbox, or one of its own.
+    """
+    if settings.sweep and settings.workers == 1:
+        yield
+        return
+    stop = asyncio.Event()
+    reconciler = Reconciler(teller, name="sandbox reconciler", interval_seconds_max=SANDBOX_SECONDS)
+    working = asyncio.create_task(loop.run([reconciler], stop))
+    try:
+        yield
+    finally:
+        stop.set()
+        await working
 
 
 def sandbox_url(settings: Settings) -> str:

@@ -52,6 +52,31 @@ QUERY: dict[str, tuple[dict[str, Any], Any]] = {
 }
 EXAMPLES: dict[tuple[str, str], str] = {("break_lock", "key"): "order:{7}"}
 """Where a name means something else than elsewhere."""
+IDEMPOTENCY_KEYS = {
+    "create": "event-concert",
+    "change": "close-the-sale-of-concert",
+    "hold": "basket-7",
+    "extend": "basket-7-more-time",
+    "pay": "basket-7-pay",
+    "confirm": "till-1-0001",
+    "release": "basket-7-let-go",
+    "cancel": "case-1234",
+    "refund": "case-1234-refund",
+    "make_webhook": "webhook-shop-example",
+    "rotate_webhook": "new-secret-2030-01-01",
+    "welcome": "visit-42",
+}
+"""An example for each operation: requests that are copied one after the other do not meet each other's keys."""
+_SAID = {
+    "event_id": "The event.",
+    "seat_id": "The seat, as the event's plan names it.",
+    "booking_id": "The booking, from its first hold to its last refund.",
+    "webhook_id": "The webhook.",
+    "delivery_id": "One message to the webhook.",
+    "gateway": "The gateway that calls.",
+    "key": "The idempotency key that the request was sent with.",
+}
+_SAID_OF = {("break_lock", "key"): "The lock's key, as the list of locks shows it."}
 
 
 def parameters(call: Call) -> list[dict[str, Any]]:
@@ -64,7 +89,9 @@ def _in_path(call: Call) -> list[dict[str, Any]]:
     for name in _NAMES.findall(call.path):
         schema, example = PATH.get(name, (TEXT, None))
         shown = EXAMPLES.get((call.name, name), example)
-        found.append({"name": name, "in": "path", "required": True, "schema": schema} | _example(shown))
+        why = _SAID_OF.get((call.name, name)) or _SAID[name]
+        place = {"name": name, "in": "path", "required": True, "description": why, "schema": schema}
+        found.append(place | _example(shown))
     return found
 
 
@@ -91,4 +118,4 @@ def _in_headers(call: Call) -> list[dict[str, Any]]:
     else:
         return []
     key = {"name": "Idempotency-Key", "in": "header", "required": call.keyed, "description": why, "schema": KEY}
-    return [key | {"example": "basket-7"}]
+    return [key | {"example": IDEMPOTENCY_KEYS[call.name]}]

@@ -56,7 +56,7 @@ async def list_(visit: Visit) -> Reply:
     _, booking = await find(visit)
     payments = await visit.engine.store.list_payments(booking.id)
     notes = visit.principal.actor.buyer is None
-    shown = tuple(money_words.payment_answer(one, notes=notes) for one, _ in payments)
+    shown = tuple(money_words.listed_payment_answer(one, refunds, notes=notes) for one, refunds in payments)
     return say(money_words.PaymentsAnswer(payments=shown))
 
 

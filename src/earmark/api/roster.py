@@ -27,8 +27,8 @@ PAUSE_SECONDS = 1.0
 PAGE = LIST_MAX
 KEYS_MAX = 10_000
 WAITING_MAX = 1000
-GROUP = 50
-"""How many of those who wait are told at a time."""
+PORTION = 50
+"""Callers who are told in one turn of the event loop."""
 
 
 class Found(NamedTuple):
@@ -72,6 +72,7 @@ class Roster:
         self._waiting.append(told)
         if self._readings is None:
             self._readings = asyncio.get_running_loop().create_task(self._read_while_awaited())
+            self._readings.add_done_callback(self._ended)
         self._waiting_count += 1
         try:
             return await told
@@ -92,11 +93,20 @@ class Roster:
                 # A caller who comes from here on may have a key that is not read any more, and waits for the next.
                 waiting, self._waiting = self._waiting, []
                 await _tell(waiting, await self._read())
-        finally:
+            # At once: a caller who comes before the task is done needs another one.
             self._readings = None
-            for told in (*waiting, *self._waiting):
+        finally:
+            for told in waiting:
                 told.cancel()
-            self._waiting = []
+
+    def _ended(self, readings: asyncio.Task[None]) -> None:
+        """A caller who was not told, because it was cancelled, perhaps before it began, waits no longer."""
+        if self._readings is not readings:
+            return
+        self._readings = None
+        waiting, self._waiting = self._waiting, []
+        for told in waiting:
+            told.cancel()
 
     async def _read(self) -> Found | Exception:
         self._read_at = at = self._timer()
@@ -124,8 +134,8 @@ class Roster:
 
 async def _tell(waiting: list[asyncio.Future[Found]], found: Found | Exception) -> None:
     """In groups, with a turn for other requests after each."""
-    for start in range(0, len(waiting), GROUP):
-        for told in waiting[start : start + GROUP]:
+    for start in range(0, len(waiting), PORTION):
+        for told in waiting[start : start + PORTION]:
             if told.done():
                 continue
             if isinstance(found, Exception):

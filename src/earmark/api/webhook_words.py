@@ -19,7 +19,16 @@ if TYPE_CHECKING:
 
 WebhookType = Enum("WebhookType", {name.replace(".", "_").upper(): name for name in TYPES if name != PING})  # type: ignore[misc]
 WebhookType.__doc__ = "What a webhook can be called about."
-Url = Annotated[str, Meta(min_length=1, max_length=URL_LENGTH_MAX, description="https, on the public internet")]
+_URI = {"format": "uri"}
+Url = Annotated[
+    str,
+    Meta(
+        min_length=1,
+        max_length=URL_LENGTH_MAX,
+        description="https, on the public internet",
+        extra_json_schema=_URI,
+    ),
+]
 Types = Annotated[list[WebhookType], Meta(max_length=len(TYPES), description="none is all")]
 
 
@@ -50,7 +59,7 @@ class WebhookAnswer(Struct, kw_only=True):
     """A webhook."""
 
     id: str
-    url: str
+    url: Annotated[str, Meta(extra_json_schema=_URI)]
     types: list[str]
     event_id: str | None
     description: str | None

@@ -81,16 +81,17 @@ async def _try(found: Doubt | None, address: str, house: House) -> Principal | N
     From an address that has shown too many, a key is looked for among all keys: so the wrong keys of one caller never
     lock out the good key of another, and are bounded in what they cost all the same.
     """
-    suspicious = house.limits.is_suspicious(address)
-    if suspicious:
+    if house.limits.is_suspicious(address):
         # Where too many wait for the next reading of all keys, this one counts as a guess.
         with suppress(Overloaded):
             if found and (good := await house.identity.look_up_among_all(found, now=house.clock.now())):
                 return good
-        house.limits.spend_guess(address)
+        house.limits.check_guess(address)
+    # Before it is looked up: keys that come together are as many guesses as keys that come one by one.
+    house.limits.count_guess(address)
     known = await house.identity.look_up(found, now=house.clock.now()) if found else None
-    if known is None and not suspicious:
-        house.limits.count_guess(address)
+    if known is not None:
+        house.limits.forgive_guess(address)
     return known
 
 

@@ -29,6 +29,26 @@ Incident = Literal[
     "read-only",
     "frozen-primary",
 ]
+Attacked = Literal[
+    "paths",
+    "texts",
+    "bodies",
+    "idempotency-keys",
+    "card-testing",
+    "denied-gateway",
+    "card-numbers",
+    "other-bodies",
+    "account-codes",
+    "pinning",
+    "hoarding",
+    "silent-connections",
+    "slow-requests",
+    "streams",
+    "cookies",
+    "wrong-keys",
+    "public-pages",
+    "inward-webhooks",
+]
 Workload = Literal["uniform", "hot", "outage", "flash", "sku", "lone", "growth", "sqlite", "two", "memory"]
 
 
@@ -214,6 +234,41 @@ def incidents(
         after_seconds=after,
         earmark=(str(earmark.absolute()),) if earmark else (),
     )
+    told, out = Console(stderr=True, highlight=False), Console(highlight=False)
+    result = asyncio.run(runs.run(plan, watch=lambda said: told.print(said, soft_wrap=True)))
+    if markdown is not None:
+        markdown.write_text(screen.markdown(result), encoding="utf-8")
+    return _end(result, told=told, show=None if json else lambda: screen.show(out, result))
+
+
+@bench.command
+def attacks(
+    *,
+    attack: Annotated[
+        list[Attacked] | None, Parameter(negative="", help="Which; can be given several times. Else all.")
+    ] = None,
+    rounds: Annotated[
+        int, Parameter(validator=Number(gte=1, lte=20), help="How often each is measured, beside harmless load.")
+    ] = 2,
+    seconds: Annotated[float, Parameter(validator=Number(gt=0, lte=60), help="How long a phase lasts.")] = 1.5,
+    earmark: Annotated[
+        Path | None, Parameter(help="Another `earmark` program to migrate and serve with. Else this one.")
+    ] = None,
+    markdown: Annotated[Path | None, Parameter(help="Write the table in Markdown here.")] = None,
+    json: Annotated[bool, Parameter(negative="", help="One JSON object on stdout, and nothing else.")] = False,
+) -> int:
+    """Attack a server of our own. Exits with 1 when an attack is not refused or bounded, or stalls other requests."""
+    check_folder(markdown)
+    try:
+        from earmark.lab.attacks import run as runs
+        from earmark.lab.attacks import screen
+        from earmark.lab.attacks.report import Plan
+    except ModuleNotFoundError as missing:
+        extras = "pip install 'earmark[postgres,redis,server,servers,stripe]'"
+        raise SetupError(problem=f"The attacks need extras: {extras}") from missing
+    chosen = tuple(dict.fromkeys(attack)) if attack else tuple(runs.all_attacks())
+    program = (str(earmark.absolute()),) if earmark else ()
+    plan = Plan(attacks=chosen, rounds=rounds, seconds=seconds, earmark=program)
     told, out = Console(stderr=True, highlight=False), Console(highlight=False)
     result = asyncio.run(runs.run(plan, watch=lambda said: told.print(said, soft_wrap=True)))
     if markdown is not None:

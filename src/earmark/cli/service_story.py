@@ -15,9 +15,9 @@ import msgspec
 
 from earmark.cli import seat_story, story
 from earmark.domain.booking import Booking, Lines, PoolLine, SeatLine
-from earmark.domain.ids import BookingId, Buyer, EventId, PaymentId, PoolId, SeatId
+from earmark.domain.ids import BookingId, Buyer, EventId, PaymentId, PoolId, RefundId, SeatId
 from earmark.domain.machine import State
-from earmark.domain.payment import Payment
+from earmark.domain.payment import Payment, Refund
 from earmark.domain.seat import Seat, SeatState
 from earmark.engine.ports import SeatOnMap
 from earmark.redaction import redact
@@ -44,7 +44,7 @@ class ServiceStory(msgspec.Struct, frozen=True, kw_only=True):
     service: str
     booking: values.Booking
     history: list[values.Entry]
-    payments: list[values.Payment]
+    payments: list[values.ListedPayment]
     not_told: list[str]
 
 
@@ -67,9 +67,10 @@ async def read(client: AsyncClient, booking_id: BookingId, *, key: str | None) -
     booking = await client.booking(booking_id)
     payments = await client.payments(booking_id)
     not_told = [NOTES] if _is_buyer(key) else []
-    if payments:
+    # A service of an older release tells neither.
+    if any(payment.captured and payment.gateway_id is None for payment in payments):
         not_told.append(GATEWAY_IDS)
-    if any(payment.refunding for payment in payments):
+    if any(payment.refunding and not payment.refunds for payment in payments):
         not_told.append(EACH_REFUND)
     history = await client.history(booking_id)
     return ServiceStory(
@@ -119,12 +120,11 @@ def _is_buyer(key: str | None) -> bool:
 
 def _story(told: ServiceStory) -> story.Story:
     booking = _booking(told.booking, told.history)
-    payments = [_payment(payment, booking) for payment in told.payments]
     return story.Story(
         now=_now(told.booking),
         booking=booking,
         history=told.history,
-        payments=[(payment, None) for payment in payments],
+        payments=[(_payment(payment, booking), _refunds(payment, booking)) for payment in told.payments],
     )
 
 
@@ -161,7 +161,7 @@ def _booking(booking: values.Booking, history: Sequence[values.Entry]) -> Bookin
         live=False,  # not told, and in none of the words
         state=State.HELD if is_due else booking.state,
         lines=Lines(
-            seats=tuple(SeatLine(id=SeatId(line.id), price=line.price) for line in booking.seats),
+            seats=tuple(SeatLine(**msgspec.structs.asdict(line)) for line in booking.seats),
             pools=tuple(PoolLine(id=PoolId(line.id), units=line.units, price=line.price) for line in booking.pools),
         ),
         total=booking.total.amount,
@@ -191,4 +191,20 @@ def _payment(payment: values.Payment, booking: Booking) -> Payment:
         refunding=payment.refunding,
         refunded=payment.refunded,
         code=payment.code,
+        gateway_id=payment.gateway_id,
+        processed_at=payment.processed_at,
     )
+
+
+def _refunds(payment: values.ListedPayment, booking: Booking) -> list[Refund] | None:
+    """One by one; None where a service of an older release knows only their sums."""
+    if payment.refunding and not payment.refunds:
+        return None
+    return [
+        Refund(
+            **msgspec.structs.asdict(refund) | {"id": RefundId(UUID(refund.id))},
+            payment_id=PaymentId(UUID(payment.id)),
+            booking_id=booking.id,
+        )
+        for refund in payment.refunds
+    ]

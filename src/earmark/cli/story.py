@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from earmark.cli.seat_names import seat_name
 from earmark.domain.booking import Booking
+from earmark.domain.changes import changes_of
 from earmark.domain.currency import spelled
 from earmark.domain.journal import Entry
 from earmark.domain.machine import State, Verb
@@ -44,6 +46,7 @@ def lines(story: Story) -> Iterator[str]:
     yield ""
     for entry in story.history:
         yield f"  {moment(entry.at)}  {_happened(entry, booking.currency)}"
+        yield from (f"    {name}: {before} → {after}" for name, before, after in _changed(entry))
     if story.payments:
         yield ""
     for payment, refunds in story.payments:
@@ -59,7 +62,9 @@ def _state(booking: Booking, now: datetime) -> str:
 
 
 def _wanted(booking: Booking) -> str:
-    return _lines([seat.id for seat in booking.lines.seats], {pool.id: pool.units for pool in booking.lines.pools})
+    return _lines(
+        [seat_name(seat) for seat in booking.lines.seats], {pool.id: pool.units for pool in booking.lines.pools}
+    )
 
 
 def _lines(seats: Sequence[str], pools: dict[str, int]) -> str:
@@ -68,7 +73,7 @@ def _lines(seats: Sequence[str], pools: dict[str, int]) -> str:
 
 TOLD: Mapping[str, Callable[[Entry | values.Entry, str], str]] = {
     Verb.HOLD: lambda entry, currency: (
-        f"held {_told_lines(entry)} for {spelled(entry.facts.get('total', 0), currency)}, "
+        f"held {_told_lines(entry.facts.get('lines') or {})} for {spelled(entry.facts.get('total', 0), currency)}, "
         f"until {moment(entry.facts.get('expires_at'))}"
     ),
     Verb.EXTEND: lambda entry, _: f"extended until {moment(entry.facts.get('expires_at'))}",
@@ -81,7 +86,9 @@ TOLD: Mapping[str, Callable[[Entry | values.Entry, str], str]] = {
     Verb.EXPIRE: lambda *_: "expired",
     Verb.DECLINE: lambda *_: "declined",
     Verb.CANCEL: lambda entry, _: (
-        f"cancelled but for {_told_lines(entry)}" if entry.after == "confirmed" else "cancelled"
+        f"cancelled but for {_told_lines(entry.facts.get('lines') or {})}"
+        if entry.after == "confirmed"
+        else "cancelled"
     ),
 }
 """By verb; of others only the money is told."""
@@ -94,6 +101,24 @@ def _happened(entry: Entry | values.Entry, currency: str) -> str:
     if entry.reason:
         said.append(entry.reason)
     return f"{'; '.join(said) or entry.verb}  [{entry.actor}]"
+
+
+def _changed(entry: Entry | values.Entry) -> Iterator[tuple[str, str, str]]:
+    """Every field before and after, but for the states, which are told, and for what a new booking begins with."""
+    if entry.before is None:
+        return
+    changes = changes_of(entry) if isinstance(entry, Entry) else entry.changes
+    for name, change in (changes or {}).items():
+        if name not in {"state", "payment.state"}:
+            yield name, _field(name, change.before), _field(name, change.after)
+
+
+def _field(name: str, value: Any) -> str:
+    if value is None:
+        return "nothing"
+    if name == "lines":
+        return _told_lines(value)
+    return moment(value) if name.endswith(("_at", "_until")) else str(value)
 
 
 def _money(money: dict[str, Any], currency: str) -> str:
@@ -109,8 +134,7 @@ def _money(money: dict[str, Any], currency: str) -> str:
     return said
 
 
-def _told_lines(entry: Entry | values.Entry) -> str:
-    told = entry.facts.get("lines") or {}
+def _told_lines(told: dict[str, Any]) -> str:
     seats = [seat["id"] for seat in told.get("seats", ())]
     return _lines(seats, {pool["id"]: pool["units"] for pool in told.get("pools", ())})
 
@@ -122,6 +146,8 @@ def _paid(payment: Payment) -> str:
     said += f": {payment.state.value}, {spelled(payment.amount, payment.currency)}"
     if payment.captured:
         said += f", {spelled(payment.captured, payment.currency)} taken"
+    if payment.processed_at:
+        said += f", processed {moment(payment.processed_at)}"
     if payment.code:
         said += f", {payment.code}"
     return said
@@ -130,6 +156,8 @@ def _paid(payment: Payment) -> str:
 def _went_back(refund: Refund, currency: str) -> str:
     word = {RefundState.PENDING: "is on its way", RefundState.DONE: "went back", RefundState.REFUSED: "was REFUSED"}
     said = f"{spelled(refund.amount, currency)} {word[refund.state]}"
+    if refund.processed_at:
+        said += f", processed {moment(refund.processed_at)}"
     return said + "".join(f", {fact}" for fact in (refund.gateway_id, refund.reason, refund.code) if fact)
 
 

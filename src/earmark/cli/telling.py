@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import msgspec
 from rich.console import Console
 
+from earmark.cli.seat_names import seat_name
 from earmark.domain.machine import State
 from earmark.domain.money import Money
 from earmark.domain.payment import PaymentState
@@ -120,7 +121,7 @@ def _booking(booking: Booking) -> Iterator[str]:
     yield f"{booking.id} is {booking.state}, for {booking.buyer} at {booking.event_id}"
     currency = booking.total.currency
     if booking.seats:
-        yield f"  seats  {', '.join(f'{line.id} ({_money(line.price, currency)})' for line in booking.seats)}"
+        yield f"  seats  {', '.join(seat_name(line, _money(line.price, currency)) for line in booking.seats)}"
     for line in booking.pools:
         yield f"  {line.units} x {line.id} ({_money(line.price, currency)} each)"
     yield f"  total  {booking.total}"

@@ -184,8 +184,8 @@ class AsyncClient:
         said = fields.pay(method=method, gateway=gateway, capture=capture, return_url=return_url)
         return await self._send(wire.post("bookings", str(booking_id), "pay", said=said, key=key), values.Paid)
 
-    async def payments(self, booking_id: str | UUID) -> list[values.Payment]:
-        """The payments of a booking, oldest first."""
+    async def payments(self, booking_id: str | UUID) -> list[values.ListedPayment]:
+        """The payments of a booking, oldest first, each with its refunds."""
         return list((await self._send(wire.get("bookings", str(booking_id), "payments"), values.Payments)).payments)
 
     async def confirm(

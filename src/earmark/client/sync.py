@@ -182,8 +182,8 @@ class Client:
         said = fields.pay(method=method, gateway=gateway, capture=capture, return_url=return_url)
         return self._send(wire.post("bookings", str(booking_id), "pay", said=said, key=key), values.Paid)
 
-    def payments(self, booking_id: str | UUID) -> list[values.Payment]:
-        """The payments of a booking, oldest first."""
+    def payments(self, booking_id: str | UUID) -> list[values.ListedPayment]:
+        """The payments of a booking, oldest first, each with its refunds."""
         return list((self._send(wire.get("bookings", str(booking_id), "payments"), values.Payments)).payments)
 
     def confirm(

@@ -24,11 +24,19 @@ if TYPE_CHECKING:
 GAIN_SECONDS_MIN = 1
 
 
-class SeatLine(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """One seat in a booking, at the price it was held for."""
+class SeatLine(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
+    """One seat in a booking, at the price it was held for, with the names that the event's plan gives it.
+
+    A seat's names never change, so a booking keeps them: reading one asks for no plan. Bookings of older releases, and
+    seats that have only an id, are kept without.
+    """
 
     id: SeatId
     price: int
+    section: str | None = None
+    row: str | None = None
+    number: int | None = None
+    category: str | None = None
 
 
 class PoolLine(msgspec.Struct, frozen=True, kw_only=True, gc=False):

@@ -120,6 +120,10 @@ class Standing(StrEnum):
     """The buyer's bank or the gateway said no."""
 
 
+DECISIONS = frozenset({Standing.AUTHORISED, Standing.CAPTURED, Standing.VOIDED, Standing.DECLINED})
+"""What a gateway says once it has decided."""
+
+
 class Payment(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The row that is written before a gateway is called."""
 
@@ -151,6 +155,8 @@ class Payment(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """When somebody has to look at it next; None when nothing is left to do."""
     tries: int = 0
     version: int = 1
+    processed_at: datetime | None = None
+    """When the gateway's last decision was recorded: set aside, taken, let go or declined. A silence is none."""
 
     @property
     def left(self) -> int:
@@ -190,6 +196,8 @@ class Refund(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     state: RefundState = RefundState.PENDING
     gateway_id: str | None = None
     code: str | None = None
+    processed_at: datetime | None = None
+    """When it was recorded that the gateway made or refused it."""
 
 
 class PaymentKey(msgspec.Struct, frozen=True, kw_only=True, gc=False):

@@ -51,6 +51,10 @@ class SeatSeen(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     owner_state: State | None = None
     owner_expires_at: datetime | None = None
     owner_buyer: Buyer | None = None
+    row: str | None = None
+    number: int | None = None
+    section: str | None = None
+    category: str | None = None
 
 
 def verdict(seen: SeatSeen, *, now: datetime) -> Verdict:

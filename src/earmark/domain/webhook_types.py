@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from earmark.domain.changes import changes_of, plain_facts
 from earmark.domain.machine import State, Verb
 from earmark.domain.payment import PaymentState
 
@@ -81,7 +82,18 @@ TYPES: dict[str, str] = {
 """Every type, with what it means."""
 
 BOOKING_FACTS = frozenset(
-    {"buyer", "lines", "total", "currency", "expires_at", "paying_until", "confirmed_at", "payment_id", "payment"}
+    {
+        "buyer",
+        "lines",
+        "total",
+        "currency",
+        "expires_at",
+        "paying_until",
+        "confirmed_at",
+        "ended_at",
+        "payment_id",
+        "payment",
+    }
 )
 WITHHELD = frozenset({"payment_method"})
 """What to charge is a credential: whoever knows the id of an account can pay from it."""
@@ -130,9 +142,10 @@ def body_of(entry: Entry, *, kind: str, sequence: int) -> bytes:
         "actor": entry.actor,
         "reason": entry.reason,
         "facts": facts,
+        "changes": changes_of(entry),
     }
     if len(msgspec.json.encode(facts)) > FACTS_BYTES_MAX:
-        data |= {"facts": {}, "facts_left_out": True}
+        data |= {"facts": {}, "changes": None, "facts_left_out": True}
     return _body(kind, entry.at, data)
 
 
@@ -147,6 +160,8 @@ def _body(kind: str, at: datetime, data: dict[str, Any]) -> bytes:
 
 def _note(money: dict[str, Any]) -> str | None:
     stands = money.get("to")
+    if money.get("details"):
+        return None
     if stands == PaymentState.NEEDS_ATTENTION:
         return NEEDS_ATTENTION
     if money.get("refunded"):
@@ -157,7 +172,7 @@ def _note(money: dict[str, Any]) -> str | None:
 def _facts(entry: Entry) -> dict[str, Any]:
     """Only what is named above, of a booking; of an event, everything."""
     if entry.booking_id is None:
-        return entry.facts
+        return plain_facts(entry.facts)
     told = {name: value for name, value in entry.facts.items() if name in BOOKING_FACTS}
     if money := told.get("payment"):
         told["payment"] = {name: value for name, value in money.items() if name in PAYMENT_FACTS}

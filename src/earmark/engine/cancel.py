@@ -131,4 +131,4 @@ def _give_back(
     elif undone.money and undone.money.refund:
         reason = ask.reason or "cancelled"
         payments[payment.id] = owe(desk.ledger, payment, undone.money.refund, refund_id=ids.refund_id(), reason=reason)
-    return told(payments[payment.id], **(msgspec.structs.asdict(undone.money) if undone.money else {}))
+    return told(payments[payment.id], before=payment, **(msgspec.structs.asdict(undone.money) if undone.money else {}))

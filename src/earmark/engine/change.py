@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from earmark.domain import changes
 from earmark.domain.ids import PoolRef, SeatRef
 from earmark.domain.pool import PoolDelta
 from earmark.domain.seat import SeatSeen, Verdict, verdict
@@ -21,6 +22,7 @@ from earmark.errors import CapacityInUse, EventUnknown, InvalidRequest, PoolUnkn
 
 if TYPE_CHECKING:
     from earmark.domain.event import Event
+    from earmark.domain.pool import Pool
     from earmark.engine.asks import Change, Outcome
     from earmark.engine.ports import Ids, Transaction
 
@@ -44,8 +46,9 @@ async def _change(desk: Desk[Change], ask: Change) -> Outcome:
     seen = await _look(desk, ask)
     taken = await _expire_lapsed(desk, ask, seen)
     await desk.transaction.lock_totals(desk.ledger.totals.keys())
-    if short := await _check_pools(desk, ask):
-        return short
+    pools = await _check_pools(desk, ask)
+    if isinstance(pools, Again):
+        return pools
     unmoved = await desk.transaction.lock_seats(seen.values())
     if taken:
         raise SeatsTaken(seats=taken)
@@ -55,6 +58,11 @@ async def _change(desk: Desk[Change], ask: Change) -> Outcome:
         "fields": msgspec.to_builtins(dict(ask.fields)),
         "seats": msgspec.to_builtins(ask.seats),
         "pools": msgspec.to_builtins(ask.pools),
+        changes.WAS: {
+            "fields": msgspec.to_builtins(changes.event_was(event, ask.fields)),
+            "seats": [{"id": seat.ref.seat_id, "blocked": seat.blocked, "price": seat.price} for seat in seen.values()],
+            "pools": [{"id": pool.id, "capacity": pool.capacity, "price": pool.price} for pool in pools],
+        },
     }
     desk.ledger.tell_of_event("change", after, ask=ask, facts=facts)
     desk.answer(ask, after)
@@ -99,8 +107,8 @@ async def _expire_lapsed(desk: Desk[Change], ask: Change, seen: dict[SeatRef, Se
     return sorted({*taken, *(seat.ref.seat_id for seat in blocking if seat.pointer in alive)})
 
 
-async def _check_pools(desk: Desk[Change], ask: Change) -> Again | None:
-    """A pool cannot shrink below what it has given; perhaps some of that has lapsed."""
+async def _check_pools(desk: Desk[Change], ask: Change) -> Again | list[Pool]:
+    """The pools as they are. One cannot shrink below what it has given; perhaps some of that has lapsed."""
     wanted = {PoolRef(ask.event_id, pool.id): pool for pool in ask.pools}
     pools = await desk.transaction.lock_pools({*desk.ledger.pools, *wanted})
     if unknown := sorted(ref.pool_id for ref in wanted if ref not in pools):
@@ -112,4 +120,4 @@ async def _check_pools(desk: Desk[Change], ask: Change) -> Again | None:
             refusal = CapacityInUse(pool=ref.pool_id, capacity=asked.capacity, in_use=in_use)
             missing = in_use - asked.capacity
             return Again(refusal=refusal, rounds_max=RELIEF_ROUNDS_MAX, relief=ref, short=missing)
-    return None
+    return [pools[ref] for ref in wanted]

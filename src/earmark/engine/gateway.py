@@ -159,17 +159,6 @@ class GatewayDenied(GatewayRefused):
     """
 
 
-class GatewayInvalid(GatewayRefused):
-    """The gateway cannot read what was asked: `field` names the part of the request to pay that is wrong.
-
-    No bank was asked, so a first call that is invalid is a wrong request and no decline.
-    """
-
-    def __init__(self, code: str, message: str = "", *, field: str) -> None:
-        super().__init__(code, message)
-        self.field = field
-
-
 @runtime_checkable
 class TakesCodes(Protocol):
     """A gateway whose methods are secrets of buyers, such as the code of a gift card. None of them is ever recorded."""
@@ -186,6 +175,17 @@ class TakesCodes(Protocol):
 def as_code_taker(gateway: object) -> TakesCodes | None:
     """A gateway whose methods are secrets; None for any other."""
     return gateway if isinstance(gateway, TakesCodes) else None
+
+
+class GatewayInvalid(GatewayRefused):
+    """The gateway cannot read what was asked: `field` names the part of the request to pay that is wrong.
+
+    No bank was asked, so a first call that is invalid is a wrong request and no decline.
+    """
+
+    def __init__(self, code: str, message: str = "", *, field: str) -> None:
+        super().__init__(code, message)
+        self.field = field
 
 
 class CallbackRefused(Exception):

@@ -183,7 +183,7 @@ class _Counter:
         event = self._events[ask.event_id]
         seen = self._seen
         lines = Lines(
-            seats=tuple([SeatLine(id=ref.seat_id, price=seen[ref].price) for ref in ask.seat_refs]),
+            seats=tuple([_line(seen[ref]) for ref in ask.seat_refs]),
             pools=tuple(
                 PoolLine(id=ref.pool_id, units=units, price=self._pools[ref].price)
                 for ref, units in ask.pool_refs.items()
@@ -204,6 +204,18 @@ class _Counter:
             created_at=self._desk.now,
             expires_at=self._desk.now + timedelta(seconds=ttl),
         )
+
+
+def _line(seat: SeatSeen) -> SeatLine:
+    """With its names, which the look at the seat has brought."""
+    return SeatLine(
+        id=seat.ref.seat_id,
+        price=seat.price,
+        section=seat.section,
+        row=seat.row,
+        number=seat.number,
+        category=seat.category,
+    )
 
 
 def _taken(

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from earmark.domain import booking as law
+from earmark.domain import changes
 from earmark.domain.journal import Entry
 from earmark.domain.machine import State, Verb
 from earmark.domain.payment import PaymentKey
@@ -34,17 +35,6 @@ CLOCK = "clock"
 REPEAT = "repeat"
 PAYMENT = "payment"
 """What is told of a booking's money when the booking itself does not move."""
-_TOLD = (
-    "buyer",
-    "lines",
-    "total",
-    "currency",
-    "expires_at",
-    "paying_until",
-    "confirmed_at",
-    "payment_id",
-    "payment_method",
-)
 
 
 class Ledger:
@@ -62,6 +52,8 @@ class Ledger:
         self._payment_keys: list[PaymentKey] = []
         self._payers: list[Payer] = []
         self._refunds: dict[RefundId, Refund] = {}
+        self._refunds_untold: dict[str, dict[str, Any]] = {}
+        """What changed of refunds and stands in no entry yet, by their payment."""
         self._entries: list[Entry] = []
         self.memories: dict[EntryId, Memory] = {}
         self.totals: dict[TotalRef, int] = {}
@@ -101,8 +93,12 @@ class Ledger:
         reason: str | None = None,
         told: object = None,
         money: dict[str, Any] | None = None,
+        opened: Payment | None = None,
     ) -> Booking:
-        """A booking that a verb has moved; `told` is the answer, where that is more than the booking."""
+        """A booking that a verb has moved; `told` is the answer, where that is more than the booking.
+
+        `opened` is a payment that is new with it.
+        """
         self._moved[before.id] = after
         self._count(before, after)
         if after.is_live and after.lines is not before.lines:
@@ -117,6 +113,7 @@ class Ledger:
             reason=reason,
             told=told,
             money=money,
+            opened=opened,
         )
         return after
 
@@ -155,9 +152,11 @@ class Ledger:
         """A buyer with one try more."""
         self._payers.append(payer)
 
-    def refund(self, refund: Refund) -> Refund:
-        """A refund as it now is."""
+    def refund(self, refund: Refund, *, before: Refund | None = None) -> Refund:
+        """A refund as it now is, and as it was if it is not new. The next entry about its payment tells of it."""
         self._refunds[refund.id] = refund
+        untold = self._refunds_untold.setdefault(str(refund.payment_id), {})
+        untold[str(refund.id)] = changes.refund_pairs(before, refund)
         return refund
 
     def remember(self, verb: Verb, booking: Booking, *, ask: Ask, told: object = None) -> None:
@@ -239,11 +238,16 @@ class Ledger:
         reason: str | None = None,
         money: dict[str, Any] | None = None,
         told: object = None,
+        opened: Payment | None = None,
     ) -> None:
         memo = ask.memo if ask else None
         facts = _facts(before, after)
         if money:
-            facts["payment"] = money
+            refunds = self._refunds_untold.pop(money["id"], None)
+            facts["payment"] = money | {changes.REFUNDS: refunds} if refunds else money
+        if opened:
+            pairs = changes.payment_pairs(None, opened)
+            facts[changes.OPENED] = {name: new for name, (_, new) in pairs.items()}
         entry = Entry(
             id=entry_id,
             event_id=after.event_id,
@@ -278,9 +282,11 @@ def _units(booking: Booking, *, sign: int) -> dict[PoolRef, PoolDelta]:
 
 
 def _facts(before: Booking | None, after: Booking) -> dict[str, Any]:
-    """What changed, by name, as it now is."""
-    facts = {}
-    for name in _TOLD:
+    """What changed, by name, as it now is, and as it was."""
+    facts: dict[str, Any] = {}
+    if before is not None:
+        facts[changes.WAS] = changes.was(before, after)
+    for name in changes.BOOKING_FIELDS:
         value = getattr(after, name)
         if value is None or (before is not None and (value is (was := getattr(before, name)) or value == was)):
             continue

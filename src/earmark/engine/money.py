@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from earmark.domain import booking as booking_law
+from earmark.domain import changes
 from earmark.domain import payment as law
 from earmark.domain.event import OnDecline
 from earmark.domain.ids import PoolRef, TotalRef
@@ -70,9 +71,12 @@ async def hear_nothing(transaction: Transaction, *, about: Dossier, ids: Ids) ->
     """The gateway was silent: what was asked of it may have happened, and is looked at again later."""
     opening = await transaction.begin([])
     ledger = Ledger(now=opening.now, ids=ids)
-    await transaction.lock_bookings({about.booking.id})
+    booking = (await transaction.lock_bookings({about.booking.id}))[about.booking.id]
     before = (await transaction.lock_payments({about.payment.id}))[about.payment.id]
-    after = notes.scheduled(before, law.unanswered(before), about=about, now=ledger.now, open_question=True)
+    unknown = law.unanswered(before)
+    if unknown is not before:
+        notes.note(ledger, booking, before, unknown, reason="the gateway did not answer")
+    after = notes.scheduled(before, unknown, about=about, now=ledger.now, open_question=True)
     ledger.pay(after)
     await transaction.write(ledger.changes())
     return after
@@ -140,7 +144,7 @@ async def settle(transaction: Transaction, *, how: SettledAs, note: str, about: 
     booking = (await transaction.lock_bookings({about.booking.id}))[about.booking.id]
     before = (await transaction.lock_payments({about.payment.id}))[about.payment.id]
     after = law.settled(before, await transaction.read_refunds(before.id), how=how, note=note)
-    told = notes.told(before, after) | {"settled_as": how.value}
+    told = notes.told(before, after, typed=True) | {"settled_as": how.value}
     waits = wants(booking, before) and (booking.state is State.PAYING or how is SettledAs.NOTHING)
     if not waits:
         ledger.note(booking, booking_law.noted(booking), actor=OPERATOR, reason=note, money=told)
@@ -211,6 +215,8 @@ class _Hearing:
         self._payment = payment
         self._seen = seen
         self._owners = owners
+        self._told = False
+        """Whether the journal has what was heard."""
 
     @classmethod
     async def open(cls, transaction: Transaction, about: Dossier, *, ledger: Ledger, ids: Ids) -> _Hearing | None:
@@ -244,6 +250,8 @@ class _Hearing:
         after = law.heard(before, report.standing, wanted=wanted_still, captured=report.captured)
         news = after is not before
         after = _known(after, report)
+        if news and report.standing in law.DECISIONS:
+            after = msgspec.structs.replace(after, processed_at=now)
         if news and booking.state is State.EXPIRED and after.state is PaymentState.CAPTURED:
             moved = await self._reclaim(after, policy=policy, dry=dry)
             if isinstance(moved, Moved):
@@ -257,6 +265,8 @@ class _Hearing:
             after = self._follow(before, after, wanted=wanted)
         elif self._is_deciding(report) and wanted:
             self._pin(before, after, processing=report.standing is Standing.PROCESSING)
+        if not self._told and changes.payment_pairs(before, after):
+            notes.learn(self._ledger, booking, before, after)
         # A refund on its way is asked about again, also of a payment that a person has to look at.
         asked = any(refund.state is RefundState.PENDING for refund in self._about.refunds)
         after = self._ledger.pay(notes.scheduled(before, after, about=self._about, now=now, open_question=asked))
@@ -349,6 +359,7 @@ class _Hearing:
         if processing:
             until = law.paying_until(began=before.created_at, now=self._ledger.now)
         if after.state is not before.state or (until - booking.paying_until).total_seconds() > law.WAIT_SECONDS_MAX:
+            self._told = True
             pinned = booking_law.noted(booking, paying_until=max(until, booking.paying_until))
             self._ledger.note(booking, pinned, actor=notes.actor(before), reason=None, money=notes.told(before, after))
 
@@ -357,10 +368,12 @@ class _Hearing:
         return report.standing in deciding and self._booking.state is State.PAYING
 
     def _settle(self, verb: Verb, booking: Booking, before: Payment, after: Payment, reason: str | None = None) -> None:
+        self._told = True
         told = notes.told(before, after)
         self._ledger.settle(verb, self._booking, booking, actor=notes.actor(before), reason=reason, money=told)
 
     def _note(self, before: Payment, after: Payment, reason: str | None = None) -> None:
+        self._told = True
         notes.note(self._ledger, self._booking, before, after, reason=reason)
 
 

@@ -81,20 +81,22 @@ def _heard(
 ) -> tuple[Refund, Payment]:
     after = before
     known = msgspec.structs.replace(refund, gateway_id=report.gateway_id or refund.gateway_id, code=report.code)
+    decided = msgspec.structs.replace(known, processed_at=ledger.now)
     match refund.state, report.standing:
         case RefundState.PENDING, RefundStanding.DONE:
             after = law.repaid(before, refund)
-            refund = ledger.refund(msgspec.structs.replace(known, state=RefundState.DONE))
+            refund = ledger.refund(msgspec.structs.replace(decided, state=RefundState.DONE), before=refund)
             notes.note(ledger, booking, before, after, reason=refund.reason, refunded=refund.amount)
         case RefundState.PENDING, RefundStanding.REFUSED:
             after = law.flagged(before, code=report.code or "refund_refused")
-            refund = ledger.refund(msgspec.structs.replace(known, state=RefundState.REFUSED))
+            refund = ledger.refund(msgspec.structs.replace(decided, state=RefundState.REFUSED), before=refund)
             notes.note(ledger, booking, before, after, reason="the gateway refused the refund", refused=refund.amount)
         case RefundState.PENDING, RefundStanding.PROCESSING if known != refund:
-            refund = ledger.refund(known)
+            refund = ledger.refund(known, before=refund)
+            notes.learn(ledger, booking, before, after)
         case RefundState.DONE, RefundStanding.REFUSED:
             after = law.came_back(before, refund, code=report.code or "refund_failed")
-            refund = ledger.refund(msgspec.structs.replace(known, state=RefundState.REFUSED))
+            refund = ledger.refund(msgspec.structs.replace(decided, state=RefundState.REFUSED), before=refund)
             why = "a refund that was made has failed since"
             notes.note(ledger, booking, before, after, reason=why, refused=refund.amount)
     return refund, after

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from earmark.domain import booking as booking_law
+from earmark.domain import changes
 from earmark.domain import payment as law
 
 if TYPE_CHECKING:
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
     from earmark.engine.ledger import Ledger
     from earmark.engine.ports import Dossier
 
+DETAILS = "details"
+"""The fact of an entry that no webhook is called about."""
+
 
 def note(
     ledger: Ledger, booking: Booking, before: Payment, after: Payment, *, reason: str | None, **facts: Any
@@ -24,6 +28,11 @@ def note(
     """A step that does not move the booking."""
     noted = booking_law.noted(booking)
     ledger.note(booking, noted, actor=actor(before), reason=reason, money=told(before, after) | facts)
+
+
+def learn(ledger: Ledger, booking: Booking, before: Payment, after: Payment) -> None:
+    """The gateway told something that moves nothing, such as what it calls the payment. No webhook is called."""
+    note(ledger, booking, before, after, reason=None, **{DETAILS: True})
 
 
 def dispute(ledger: Ledger, booking: Booking, before: Payment, *, kind: str) -> Payment:
@@ -49,8 +58,8 @@ def actor(payment: Payment) -> str:
     return f"gateway:{payment.gateway}"
 
 
-def told(before: Payment, after: Payment) -> dict[str, Any]:
-    """A payment's step, as the journal tells it."""
+def told(before: Payment, after: Payment, *, typed: bool = False) -> dict[str, Any]:
+    """A payment's step, as the journal tells it; `typed` where a person has written what stands in it."""
     facts = {
         "id": str(after.id),
         "gateway": after.gateway,
@@ -60,5 +69,6 @@ def told(before: Payment, after: Payment) -> dict[str, Any]:
         "currency": after.currency,
         "code": after.code if after.code != before.code else None,
         "owed": after.refunding - before.refunding or None,
+        changes.CHANGED: changes.payment_pairs(before, after, typed=typed) or None,
     }
     return {name: value for name, value in facts.items() if value is not None}

@@ -190,4 +190,4 @@ async def _open(desk: Desk[Pay], ask: Pay, booking: Booking, *, payment_id: Paym
     if ask.memo is not None:
         desk.ledger.open_by_key(payment, ask.memo)
     quiet = msgspec.structs.replace(ask, memo=None)
-    return Paid(booking=desk.ledger.move(Verb.PAY, booking, pinned, ask=quiet), payment=payment)
+    return Paid(booking=desk.ledger.move(Verb.PAY, booking, pinned, ask=quiet, opened=payment), payment=payment)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from earmark.domain import booking as booking_law
+from earmark.domain import changes
 from earmark.domain import payment as law
 from earmark.domain.machine import Verb, may, refusal
 from earmark.domain.payment import PaymentState, Refund, payment_id_of
@@ -44,7 +45,7 @@ async def refund(transaction: Transaction, ask: GiveBack, *, ids: Ids) -> Outcom
         desk.refuse(ask, refused)
         return (await desk.close())[0]
     paid = Paid(booking=booking_law.noted(booking), payment=after)
-    money = told(after, owed=ask.amount)
+    money = told(after, before=before, owed=ask.amount)
     desk.ledger.move(Verb.REFUND, booking, paid.booking, ask=ask, reason=ask.reason, told=paid, money=money)
     desk.answer(ask, paid)
     return (await desk.close())[0]
@@ -82,6 +83,7 @@ def give_up(ledger: Ledger, before: Payment) -> Payment:
     return ledger.pay(msgspec.structs.replace(after, version=before.version + 1))
 
 
-def told(payment: Payment, **facts: Any) -> dict[str, Any]:
+def told(payment: Payment, *, before: Payment, **facts: Any) -> dict[str, Any]:
     """A payment, as the journal tells of what is owed of it."""
-    return {"id": str(payment.id), "state": payment.state.value, "currency": payment.currency} | facts
+    own = {"id": str(payment.id), "state": payment.state.value, "currency": payment.currency}
+    return own | {changes.CHANGED: changes.payment_pairs(before, payment)} | facts

@@ -368,6 +368,10 @@ def _seen(row: _Seat, tables: _Tables) -> SeatSeen:
         owner_state=owner.state if owner else None,
         owner_expires_at=owner.expires_at if owner else None,
         owner_buyer=owner.buyer if owner else None,
+        row=row.seat.row,
+        number=row.seat.number,
+        section=row.seat.section,
+        category=row.seat.category,
     )
 
 

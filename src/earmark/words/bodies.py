@@ -46,6 +46,10 @@ PerBuyer = Annotated[int, Meta(ge=1, le=100_000)]
 RefundUntil = Annotated[int, Meta(ge=0, le=UNTIL_SECONDS_MAX, description="before starts_at")]
 Percent = Annotated[int, Meta(ge=0, le=PERCENT_MAX)]
 
+ReturnUrl = Annotated[
+    str, Meta(max_length=2000, pattern="^https?://", extra_json_schema={"format": "uri"}, description="https or http")
+]
+
 
 class NewSeat(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One seat of a new event."""
@@ -188,7 +192,7 @@ class PayBody(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     method: Reference | None = None
     gateway: Reference | None = None
     capture: Capture | None = None
-    return_url: Annotated[str, Meta(max_length=2000, pattern="^https?://")] | None = None
+    return_url: ReturnUrl | None = None
 
 
 class RefundBody(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -10,10 +10,11 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
+from earmark.domain.changes import Change
 from earmark.domain.event import OnDecline
 from earmark.domain.machine import State
 from earmark.domain.money import Money
-from earmark.domain.payment import PaymentState
+from earmark.domain.payment import PaymentState, RefundState
 from earmark.domain.refunds import Reason
 from earmark.domain.seat import SeatState
 
@@ -41,10 +42,17 @@ class Event(Struct, frozen=True, kw_only=True):
 
 
 class SeatLine(Struct, frozen=True, kw_only=True):
-    """One seat in a booking."""
+    """One seat in a booking, with the names that the event's plan gives it.
+
+    They are missing from answers that an older release gave and that are given again, and null in bookings it made.
+    """
 
     id: str
     price: int
+    row: str | None = None
+    number: int | None = None
+    section: str | None = None
+    category: str | None = None
 
 
 class PoolLine(Struct, frozen=True, kw_only=True):
@@ -92,6 +100,29 @@ class Payment(Struct, frozen=True, kw_only=True):
     message: str | None
     action: dict[str, str] | None
     created_at: Moment
+    gateway_id: str | None = None
+    """What the gateway calls it, once that has answered."""
+    processed_at: Moment | None = None
+    """When the gateway's last decision was recorded; null while it has not decided."""
+
+
+class Refund(Struct, frozen=True, kw_only=True):
+    """Money on its way back, or that went back."""
+
+    id: str
+    amount: int
+    state: RefundState
+    reason: str | None
+    code: str | None
+    created_at: Moment
+    gateway_id: str | None
+    processed_at: Moment | None
+
+
+class ListedPayment(Payment, frozen=True, kw_only=True):
+    """A payment with what goes back of it, oldest first."""
+
+    refunds: tuple[Refund, ...] = ()
 
 
 class Paid(Booking, frozen=True, kw_only=True):
@@ -169,6 +200,8 @@ class Entry(Struct, frozen=True, kw_only=True):
     reason: str | None
     at: Moment
     facts: dict[str, Any]
+    changes: dict[str, Change] | None = None
+    """Every field that changed, by name; null of entries that an older release wrote, which kept no old values."""
 
 
 class History(Struct, frozen=True, kw_only=True):
@@ -178,9 +211,9 @@ class History(Struct, frozen=True, kw_only=True):
 
 
 class Payments(Struct, frozen=True, kw_only=True):
-    """All payments of a booking, oldest first."""
+    """All payments of a booking, oldest first, each with its refunds."""
 
-    payments: tuple[Payment, ...]
+    payments: tuple[ListedPayment, ...]
 
 
 class EventsPage(Struct, frozen=True, kw_only=True):

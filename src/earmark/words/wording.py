@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from earmark.domain.changes import changes_of, plain_facts
 from earmark.domain.machine import State
 from earmark.domain.money import Money
 from earmark.domain.payment import UNDECIDED, PaymentState
@@ -15,13 +16,14 @@ from earmark.errors import BookingExpired, BookingResolved, PaymentDeclined
 from earmark.words import values
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from datetime import datetime
 
-    from earmark.domain.booking import Booking
+    from earmark.domain.booking import Booking, SeatLine
     from earmark.domain.event import Event
     from earmark.domain.ids import Buyer
     from earmark.domain.journal import Entry
-    from earmark.domain.payment import Payment
+    from earmark.domain.payment import Payment, Refund
     from earmark.domain.pool import Pool
     from earmark.engine.asks import Paid, Undone
     from earmark.engine.ports import SeatMap, SeatOnMap
@@ -50,7 +52,7 @@ def booking_value(booking: Booking, now: datetime) -> values.Booking:
         state=state,
         expires_at=booking.expires_at,
         expires_in=round(left, 3) if state is State.HELD else None,
-        seats=tuple([values.SeatLine(id=line.id, price=line.price) for line in booking.lines.seats]),
+        seats=tuple([_seat_line(line) for line in booking.lines.seats]),
         pools=tuple([values.PoolLine(id=line.id, units=line.units, price=line.price) for line in booking.lines.pools]),
         total=Money(amount=booking.total, currency=booking.currency),
         created_at=booking.created_at,
@@ -59,6 +61,17 @@ def booking_value(booking: Booking, now: datetime) -> values.Booking:
         payment_id=booking.payment_id,
         payment_method=booking.payment_method,
         version=booking.version,
+    )
+
+
+def _seat_line(line: SeatLine) -> values.SeatLine:
+    return values.SeatLine(
+        id=line.id,
+        price=line.price,
+        row=line.row,
+        number=line.number,
+        section=line.section,
+        category=line.category,
     )
 
 
@@ -80,6 +93,27 @@ def payment_value(payment: Payment, *, notes: bool = True) -> values.Payment:
         message=payment.message if notes or not by_hand else None,
         action=dict(payment.action) if payment.action else None,
         created_at=payment.created_at,
+        gateway_id=payment.gateway_id,
+        processed_at=payment.processed_at,
+    )
+
+
+def listed_payment_value(payment: Payment, refunds: Sequence[Refund], *, notes: bool = True) -> values.ListedPayment:
+    """A payment with its refunds. Without `notes`, for a buyer: no reason that a person may have typed."""
+    back = tuple([_refund_value(refund, notes=notes) for refund in refunds])
+    return values.ListedPayment(**msgspec.structs.asdict(payment_value(payment, notes=notes)), refunds=back)
+
+
+def _refund_value(refund: Refund, *, notes: bool) -> values.Refund:
+    return values.Refund(
+        id=str(refund.id),
+        amount=refund.amount,
+        state=refund.state,
+        reason=refund.reason if notes else None,
+        code=refund.code,
+        created_at=refund.created_at,
+        gateway_id=refund.gateway_id,
+        processed_at=refund.processed_at,
     )
 
 
@@ -198,7 +232,8 @@ def entry_value(entry: Entry, *, notes: bool = True) -> values.Entry:
         actor=entry.actor,
         reason=entry.reason if notes or _is_own(entry) else None,
         at=entry.at,
-        facts=entry.facts,
+        facts=plain_facts(entry.facts),
+        changes=changes_of(entry),
     )
 
 

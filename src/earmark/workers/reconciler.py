@@ -26,11 +26,15 @@ log = logs.get()
 class Reconciler:
     """An agent around the teller."""
 
-    name = "reconciler"
-
     def __init__(
-        self, teller: Teller, *, batch_size_max: int = BATCH_SIZE_MAX, interval_seconds_max: float = 1.0
+        self,
+        teller: Teller,
+        *,
+        name: str = "reconciler",
+        batch_size_max: int = BATCH_SIZE_MAX,
+        interval_seconds_max: float = 1.0,
     ) -> None:
+        self.name = name
         self._teller = teller
         self._batch_size_max = batch_size_max
         self._interval_seconds_max = interval_seconds_max

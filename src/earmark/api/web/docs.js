@@ -95,7 +95,7 @@ function showOperation(operation) {
     el("p", { class: "route" }, badge(operation.method), el("code", {}, operation.path)),
     operation.deprecated && el("p", { class: "required" }, "Deprecated"),
     prose(operation.description),
-    showSecurity(operation.security),
+    showSecurity(operation),
     showParameters(operation.parameters),
     showBody(operation.requestBody),
     showResponses(operation.responses),
@@ -104,13 +104,14 @@ function showOperation(operation) {
 
 const badge = (method) => el("span", { class: "badge", "data-method": method }, method.toUpperCase());
 
-function showSecurity(security) {
+function showSecurity({ security, "x-scopes": needed = [] }) {
   if (!security) return null;
   const known = schemas.document.components?.securitySchemes ?? {};
   const oneWay = (way) =>
     Object.entries(way).map(([name, scopes]) => [known[name]?.description ?? name, ...scopes].join(" "));
   const ways = security.map((way) => oneWay(way).join(" and ") || "anyone");
-  return el("p", { class: "quiet small" }, `Who may ask: ${ways.join(", or ") || "anyone"}`);
+  const scopes = needed.length ? ` (with the scope ${needed.join(" or ")})` : "";
+  return el("p", { class: "quiet small" }, `Who may ask: ${ways.join(", or ") || "anyone"}${scopes}`);
 }
 
 function showParameters(parameters) {

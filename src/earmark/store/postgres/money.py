@@ -56,25 +56,14 @@ def updated(p: Payment) -> list[object]:
     """For `update_payment`."""
     action = None if p.action is None else rows.to_json(p.action)
     money = [p.captured, p.refunding, p.refunded]
-    return [
-        p.id,
-        p.state.value,
-        p.gateway_id,
-        *money,
-        p.code,
-        p.message,
-        action,
-        p.due_at,
-        p.tries,
-        p.version,
-        p.refunded_elsewhere,
-    ]
+    told = [p.code, p.message, action, p.due_at, p.tries, p.version, p.refunded_elsewhere, p.processed_at]
+    return [p.id, p.state.value, p.gateway_id, *money, *told]
 
 
 def written(r: Refund) -> list[object]:
     """For `write_refund`."""
     head = [r.id, r.payment_id, r.booking_id, r.amount, r.created_at, r.reason]
-    return [*head, r.state.value, r.gateway_id, r.code]
+    return [*head, r.state.value, r.gateway_id, r.code, r.processed_at]
 
 
 _COLUMNS = [
@@ -101,6 +90,7 @@ _COLUMNS = [
     "due_at",
     "tries",
     "version",
+    "processed_at",
 ]
 
 

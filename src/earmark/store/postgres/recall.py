@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
+from earmark.domain.ids import BookingId
 from earmark.domain.seat import SeatSeen
 
 if TYPE_CHECKING:
@@ -30,17 +31,18 @@ if TYPE_CHECKING:
 
     from earmark.domain.booking import Booking
     from earmark.domain.event import Event
-    from earmark.domain.ids import BookingId, EventId, PoolId, PoolRef, SeatId, SeatRef
+    from earmark.domain.ids import EventId, PoolId, PoolRef, SeatId, SeatRef
     from earmark.domain.pool import Pool
     from earmark.engine.ports import Changes, Look
 
-    Page = tuple[int, int, list[SeatId], list[BookingId] | None, SeatId]
-    """Seats of one price and fence: these, then their ids, the ended bookings they point to if any, and the last id."""
-    Free = tuple[int, int, BookingId | None]
-    """A free seat's price, fence and pointer."""
+    Page = tuple[
+        int, int, list[SeatId], list[BookingId] | None, SeatId, str | None, str | None, str | None, list[int | None]
+    ]
+    """Seats of one price, fence and row: price and fence, their ids, the ended bookings they point to if any, the last
+    id, then row, section and category, and their numbers."""
 
 SEATS_MAX = 1_000_000
-"""In all: 110 to 160 bytes each."""
+"""In all: 180 to 230 bytes each; 110 to 160 where seats have no number."""
 EVENTS_MAX = 1000
 BOOKINGS_MAX = 10_000
 """The newest: less than a kilobyte each."""
@@ -56,6 +58,18 @@ DOUBT_SECONDS_MIN = 5.0
 DOUBT_SECONDS_MAX = 60.0
 CLOCK_SECONDS_MAX = 60.0
 """How long the server's clock is reckoned from the last time that it was read."""
+
+
+class Free(msgspec.Struct, frozen=True, gc=False):
+    """What is remembered of a free seat, or of several that are alike."""
+
+    price: int
+    fence: int
+    pointer: BookingId | None
+    row: str | None = None
+    section: str | None = None
+    category: str | None = None
+    number: int | None = None
 
 
 class House:
@@ -93,14 +107,16 @@ class House:
     def add(self, page: Sequence[Page]) -> int:
         """Remember what a page shows. How many seats that were."""
         before = len(self.free)
-        for price, fence, ids, pointers, last in page:
-            if pointers is None:
-                self.free.update(dict.fromkeys(ids, (price, fence, None)))
-            else:
-                # Seats that were held together are kept as one: it is half of what they weigh.
-                shared: dict[BookingId, Free] = {}
-                for seat_id, pointer in zip(ids, pointers, strict=True):
-                    self.free[seat_id] = shared.setdefault(pointer, (price, fence, pointer))
+        for price, fence, ids, pointers, last, row, section, category, numbers in page:
+            # Seats that are alike are kept as one: it is half of what they weigh.
+            shared: dict[tuple[BookingId | None, int | None], Free] = {}
+            owners: Sequence[BookingId | None] = pointers or [None] * len(ids)
+            for seat_id, pointer, number in zip(ids, owners, numbers, strict=True):
+                alike = shared.get((pointer, number))
+                if alike is None:
+                    alike = Free(price, fence, pointer, row, section, category, number)
+                    shared[pointer, number] = alike
+                self.free[seat_id] = alike
             self.last = max(self.last, last) if self.last is not None else last
         for seat_id in self.given:
             self.free.pop(seat_id, None)
@@ -159,7 +175,17 @@ class Recall:
             free = houses[ref.event_id].free.get(ref.seat_id)
             if free is None:
                 return None
-            seats[ref] = SeatSeen(ref=ref, price=free[0], blocked=False, pointer=free[2], fence=free[1])
+            seats[ref] = SeatSeen(
+                ref=ref,
+                price=free.price,
+                blocked=False,
+                pointer=free.pointer,
+                fence=free.fence,
+                row=free.row,
+                number=free.number,
+                section=free.section,
+                category=free.category,
+            )
         for event_id in look.events:
             houses.move_to_end(event_id)
             houses[event_id].used_at = time.monotonic()
@@ -271,7 +297,7 @@ class Recall:
         if not self._has_room():
             self._forget(event_id)
             self._leave(event_id, KEPT_SECONDS)
-        elif sum(len(ids) for _, _, ids, _, _ in page) < PAGE:
+        elif sum(len(seats[2]) for seats in page) < PAGE:
             del self._unread[event_id]
             self._houses[event_id] = unread
         else:

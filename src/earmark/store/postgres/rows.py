@@ -95,7 +95,7 @@ def pool(row: Row) -> Pool:
 
 def seat_seen(row: Row, ref: SeatRef) -> SeatSeen:
     """A seat with its owner, as the claim's snapshot shows it: its number in the question, then its columns."""
-    _, price, blocked, pointer, fence, state, expires_at, buyer = row
+    _, price, blocked, pointer, fence, state, expires_at, buyer, row_name, number, section, category = row
     return SeatSeen(
         ref=ref,
         price=price,
@@ -105,6 +105,10 @@ def seat_seen(row: Row, ref: SeatRef) -> SeatSeen:
         owner_state=_STATES[state] if state else None,
         owner_expires_at=expires_at,
         owner_buyer=buyer,
+        row=row_name,
+        number=number,
+        section=section,
+        category=category,
     )
 
 

@@ -33,6 +33,7 @@ def payment(row: sqlite3.Row) -> Payment:
     facts["action"] = msgspec.json.decode(row["action"]) if row["action"] else None
     facts |= {"live": bool(row["live"]), "automatic": bool(row["automatic"])}
     facts |= {"created_at": rows.moment(row["created_at"]), "due_at": rows.moment_or_none(row["due_at"])}
+    facts["processed_at"] = rows.moment_or_none(row["processed_at"])
     return Payment(**facts)
 
 
@@ -43,6 +44,7 @@ def refund(row: sqlite3.Row) -> Refund:
     facts["payment_id"] = PaymentId(UUID(row["payment_id"]))
     facts["booking_id"] = BookingId(UUID(row["booking_id"]))
     facts |= {"state": RefundState(row["state"]), "created_at": rows.moment(row["created_at"])}
+    facts["processed_at"] = rows.moment_or_none(row["processed_at"])
     return Refund(**facts)
 
 
@@ -71,29 +73,22 @@ def inserted(p: Payment) -> tuple[object, ...]:
     whose = (str(p.id), str(p.booking_id), p.event_id, p.live, p.gateway, p.method)
     what = (p.amount, p.currency, p.automatic, rows.to_moment(p.created_at), p.state.value, p.gateway_id)
     money = (*_money(p), p.refunded_elsewhere)
-    return (*whose, *what, *money, *_told(p), p.return_url, rows.to_moment_or_none(p.due_at), p.tries, p.version)
+    due, processed = rows.to_moment_or_none(p.due_at), rows.to_moment_or_none(p.processed_at)
+    return (*whose, *what, *money, *_told(p), p.return_url, due, p.tries, p.version, processed)
 
 
 def updated(p: Payment) -> tuple[object, ...]:
     """For `update_payment`."""
-    due = rows.to_moment_or_none(p.due_at)
-    return (
-        str(p.id),
-        p.state.value,
-        p.gateway_id,
-        *_money(p),
-        *_told(p),
-        due,
-        p.tries,
-        p.version,
-        p.refunded_elsewhere,
-    )
+    due, processed = rows.to_moment_or_none(p.due_at), rows.to_moment_or_none(p.processed_at)
+    decided = (due, p.tries, p.version, p.refunded_elsewhere, processed)
+    return (str(p.id), p.state.value, p.gateway_id, *_money(p), *_told(p), *decided)
 
 
 def written(r: Refund) -> tuple[object, ...]:
     """For `write_refund`."""
     whose = (str(r.id), str(r.payment_id), str(r.booking_id))
-    return (*whose, r.amount, rows.to_moment(r.created_at), r.reason, r.state.value, r.gateway_id, r.code)
+    what = (r.amount, rows.to_moment(r.created_at), r.reason, r.state.value, r.gateway_id, r.code)
+    return (*whose, *what, rows.to_moment_or_none(r.processed_at))
 
 
 def _money(p: Payment) -> tuple[int, int, int]:

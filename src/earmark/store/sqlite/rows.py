@@ -112,7 +112,8 @@ def booking_id_or_none(text: str | None) -> BookingId | None:
 
 def seat_seen(row: sqlite3.Row) -> SeatSeen:
     """A seat with its owner, as the claim's snapshot shows it."""
-    event_id, seat_id, price, blocked, pointer, fence, state, expires_at, buyer = row
+    event_id, seat_id, price, blocked, pointer, fence, state, expires_at, buyer, *names = row
+    row_name, number, section, category = names
     return SeatSeen(
         ref=SeatRef(event_id, seat_id),
         price=price,
@@ -122,6 +123,10 @@ def seat_seen(row: sqlite3.Row) -> SeatSeen:
         owner_state=State(state) if state else None,
         owner_expires_at=moment_or_none(expires_at),
         owner_buyer=buyer,
+        row=row_name,
+        number=number,
+        section=section,
+        category=category,
     )
 
 

@@ -15,6 +15,7 @@ from uuid import UUID
 import msgspec
 
 from earmark.domain.booking import Booking, Lines, PoolLine, SeatLine
+from earmark.domain.changes import WAS, was
 from earmark.domain.ids import BookingId, Buyer, EventId, PoolId, SeatId
 from earmark.domain.machine import State, Verb
 from earmark.uuids import uuid7
@@ -145,7 +146,7 @@ def hold_entry(booking: Booking, *, key: str, request_hash: bytes) -> tuple[obje
 def confirm_entry(before: Booking, after: Booking, *, key: str, request_hash: bytes) -> tuple[object, ...]:
     """The journal's row of a confirm."""
     assert after.confirmed_at is not None
-    facts = {"confirmed_at": after.confirmed_at, "payment_id": after.payment_id}
+    facts = {WAS: was(before, after), "confirmed_at": after.confirmed_at, "payment_id": after.payment_id}
     memory = (CALLER, key, request_hash, *answer(after, status=HTTPStatus.OK))
     return _entry(after, Verb.CONFIRM, before=before.state, at=after.confirmed_at, facts=facts, memory=memory)
 
@@ -153,7 +154,8 @@ def confirm_entry(before: Booking, after: Booking, *, key: str, request_hash: by
 def expire_entry(before: Booking, after: Booking) -> tuple[object, ...]:
     """The journal's row of a hold that the clock has ended."""
     assert after.ended_at is not None
-    row = _entry(after, Verb.EXPIRE, before=before.state, at=after.ended_at, facts={}, memory=(None,) * 5)
+    facts = {WAS: was(before, after), "ended_at": after.ended_at}
+    row = _entry(after, Verb.EXPIRE, before=before.state, at=after.ended_at, facts=facts, memory=(None,) * 5)
     return (*row[:7], CLOCK, TAKEN_OVER, *row[9:])
 
 

@@ -9,7 +9,8 @@ RETURNING id;
 -- name: lock_payments
 -- By key alone and in key order, after the bookings.
 SELECT id, booking_id, event_id, live, gateway, method, amount, currency, automatic, created_at, state, gateway_id,
-       captured, refunding, refunded, refunded_elsewhere, code, message, action, return_url, due_at, tries, version
+       captured, refunding, refunded, refunded_elsewhere, code, message, action, return_url, due_at, tries, version,
+       processed_at
   FROM payments WHERE id = ANY ($1::uuid[]) ORDER BY id FOR NO KEY UPDATE;
 
 -- name: read_payment_key
@@ -35,33 +36,35 @@ UPDATE payers SET tries = $3::jsonb, tried_at = $4 WHERE live = $1 AND buyer = $
 -- name: read_tries
 -- All payments of a booking, and some others, as they are: only whether they were declined is asked.
 SELECT id, booking_id, event_id, live, gateway, method, amount, currency, automatic, created_at, state, gateway_id,
-       captured, refunding, refunded, refunded_elsewhere, code, message, action, return_url, due_at, tries, version
+       captured, refunding, refunded, refunded_elsewhere, code, message, action, return_url, due_at, tries, version,
+       processed_at
   FROM payments WHERE booking_id = $1 OR id = ANY ($2::uuid[]) LIMIT 1000;
 
 -- name: read_refunds
 -- What goes back of some payments, oldest first.
-SELECT id, payment_id, booking_id, amount, created_at, reason, state, gateway_id, code
+SELECT id, payment_id, booking_id, amount, created_at, reason, state, gateway_id, code, processed_at
   FROM refunds WHERE payment_id = ANY ($1::uuid[]) ORDER BY created_at, id LIMIT 10000;
 
 -- name: insert_payment
 -- Before its gateway is called.
 INSERT INTO payments ( id, booking_id, event_id, live, gateway, method, amount, currency, automatic, created_at,
                       state, gateway_id, captured, refunding, refunded, refunded_elsewhere, code, message, action, return_url, due_at,
-                      tries, version)
-VALUES ( $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23);
+                      tries, version, processed_at)
+VALUES ( $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24);
 
 -- name: update_payment
 -- The payment was locked before; the version says that nobody else moved it.
 UPDATE payments
    SET state = $2, gateway_id = $3, captured = $4, refunding = $5, refunded = $6, code = $7, message = $8, action = $9::jsonb,
-       due_at = $10, tries = $11, version = $12, refunded_elsewhere = $13
+       due_at = $10, tries = $11, version = $12, refunded_elsewhere = $13, processed_at = $14
  WHERE id = $1 AND version = $12 - 1;
 
 -- name: write_refund
 -- New, or as its gateway has decided. Refunds change only under the lock of their payment.
-INSERT INTO refunds (id, payment_id, booking_id, amount, created_at, reason, state, gateway_id, code)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)
-ON CONFLICT (id) DO UPDATE SET state = excluded.state, gateway_id = excluded.gateway_id, code = excluded.code;
+INSERT INTO refunds (id, payment_id, booking_id, amount, created_at, reason, state, gateway_id, code, processed_at)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
+ON CONFLICT (id) DO UPDATE SET state = excluded.state, gateway_id = excluded.gateway_id, code = excluded.code,
+                               processed_at = excluded.processed_at;
 
 -- name: reclaim_seats
 -- A booking that ran out and is sold after all: each of its seats changes, also one that points to it still, for whoever
@@ -73,13 +76,15 @@ UPDATE seats s SET booking_id = p.booking_id, fence = s.fence + 1
 -- name: read_payment
 -- One payment.
 SELECT id, booking_id, event_id, live, gateway, method, amount, currency, automatic, created_at, state, gateway_id,
-       captured, refunding, refunded, refunded_elsewhere, code, message, action, return_url, due_at, tries, version
+       captured, refunding, refunded, refunded_elsewhere, code, message, action, return_url, due_at, tries, version,
+       processed_at
   FROM payments WHERE id = $1;
 
 -- name: list_payments
 -- All that were opened for a booking, oldest first.
 SELECT id, booking_id, event_id, live, gateway, method, amount, currency, automatic, created_at, state, gateway_id,
-       captured, refunding, refunded, refunded_elsewhere, code, message, action, return_url, due_at, tries, version
+       captured, refunding, refunded, refunded_elsewhere, code, message, action, return_url, due_at, tries, version,
+       processed_at
   FROM payments WHERE booking_id = $1 ORDER BY created_at, id LIMIT 1000;
 
 -- name: claim_payments
@@ -105,7 +110,8 @@ SELECT min(due_at) FROM payments WHERE due_at IS NOT NULL AND ($1::text[] IS NUL
 -- name: list_attention
 -- Where nothing more happens by itself.
 SELECT id, booking_id, event_id, live, gateway, method, amount, currency, automatic, created_at, state, gateway_id,
-       captured, refunding, refunded, refunded_elsewhere, code, message, action, return_url, due_at, tries, version
+       captured, refunding, refunded, refunded_elsewhere, code, message, action, return_url, due_at, tries, version,
+       processed_at
   FROM payments WHERE state = 'needs_attention' AND ($2::boolean IS NULL OR live = $2)
  ORDER BY created_at, id LIMIT $1;
 
@@ -127,5 +133,6 @@ SELECT count(*), min(since)
 -- name: page_payments
 -- Our side of a gateway's books, page by page along the primary key.
 SELECT id, booking_id, event_id, live, gateway, method, amount, currency, automatic, created_at, state, gateway_id,
-       captured, refunding, refunded, refunded_elsewhere, code, message, action, return_url, due_at, tries, version
+       captured, refunding, refunded, refunded_elsewhere, code, message, action, return_url, due_at, tries, version,
+       processed_at
   FROM payments WHERE gateway = $1 AND created_at >= $2 AND id > $3 ORDER BY id LIMIT $4;

@@ -28,7 +28,8 @@ SELECT id, name, currency, live, created_at, starts_at, sale_opens_at, sale_clos
 
 -- name: read_seats
 -- Seats and their owners in ONE snapshot: bookings read on their own could be older than the pointers.
-SELECT r.n::integer AS n, s.price, s.blocked, s.booking_id, s.fence, b.state, b.expires_at, b.buyer
+SELECT r.n::integer AS n, s.price, s.blocked, s.booking_id, s.fence, b.state, b.expires_at, b.buyer,
+       s.row_name, s.number, s.section, s.category
   FROM unnest($1::text[], $2::text[]) WITH ORDINALITY AS r (event_id, id, n)
   JOIN seats s ON s.event_id = r.event_id AND s.id = r.id
   LEFT JOIN bookings b ON b.id = s.booking_id;
@@ -401,7 +402,8 @@ SELECT statement_timestamp() + $1::interval AS now,
                                     WHERE caller = k.caller AND key = k.key AND key IS NOT NULL OFFSET 0) AS j) AS memories,
        ARRAY (SELECT (id, name, currency, live, created_at, starts_at, sale_opens_at, sale_closes_at, hold_ttl_seconds,
                       per_buyer_max, version)::earmark_event FROM events WHERE id = ANY ($4::text[])) AS events,
-       ARRAY (SELECT (r.n, s.price, s.blocked, s.booking_id, s.fence, b.state, b.expires_at, b.buyer)::earmark_seat_seen
+       ARRAY (SELECT (r.n, s.price, s.blocked, s.booking_id, s.fence, b.state, b.expires_at, b.buyer,
+                      s.row_name, s.number, s.section, s.category)::earmark_seat_named
                 FROM unnest($5::text[], $6::text[]) WITH ORDINALITY AS r (event_id, id, n)
                 JOIN seats s ON s.event_id = r.event_id AND s.id = r.id
                 LEFT JOIN bookings b ON b.id = s.booking_id) AS seats,
@@ -478,12 +480,12 @@ SELECT CASE WHEN (SELECT count(*) FROM counted) <> 1 THEN earmark_expect(0, 1, '
 
 -- name: recall_seats
 -- The free seats of a house, page by page, for a process to remember: those that nobody ever had, and those whose booking
--- has ended, with that. Most have one price: told once.
+-- has ended, with that. Most of a row have one price: told once.
 SELECT price, fence, array_agg(id) AS ids, array_agg(booking_id) FILTER (WHERE booking_id IS NOT NULL) AS pointers,
-       max(id) AS last
-  FROM (SELECT s.id, s.price, s.fence, s.booking_id
+       max(id) AS last, row_name, section, category, array_agg(number) AS numbers
+  FROM (SELECT s.id, s.price, s.fence, s.booking_id, s.row_name, s.section, s.category, s.number
           FROM seats s LEFT JOIN bookings b ON b.id = s.booking_id
          WHERE s.event_id = $1 AND s.id > $2 AND NOT s.blocked
            AND (s.booking_id IS NULL OR b.state IN ('released', 'expired', 'failed', 'cancelled'))
          ORDER BY s.id LIMIT $3) AS page
- GROUP BY price, fence, booking_id IS NULL;
+ GROUP BY price, fence, booking_id IS NULL, row_name, section, category;

@@ -9,7 +9,7 @@ ON CONFLICT DO NOTHING;
 -- By key; the rows that come back are judged by the verb.
 SELECT p.id, p.booking_id, p.event_id, p.live, p.gateway, p.method, p.amount, p.currency, p.automatic, p.created_at,
        p.state, p.gateway_id, p.captured, p.refunding, p.refunded, p.refunded_elsewhere, p.code, p.message, p.action, p.return_url,
-       p.due_at, p.tries, p.version
+       p.due_at, p.tries, p.version, p.processed_at
   FROM json_each(?1) AS k CROSS JOIN payments p ON p.id = k.value;
 
 -- name: read_payment_key
@@ -34,33 +34,36 @@ ON CONFLICT (live, buyer) DO UPDATE SET tries = excluded.tries, tried_at = exclu
 -- name: read_tries
 -- All payments of a booking, and some others, as they are: only whether they were declined is asked.
 SELECT id, booking_id, event_id, live, gateway, method, amount, currency, automatic, created_at, state, gateway_id,
-       captured, refunding, refunded, refunded_elsewhere, code, message, action, return_url, due_at, tries, version
+       captured, refunding, refunded, refunded_elsewhere, code, message, action, return_url, due_at, tries, version,
+       processed_at
   FROM payments WHERE booking_id = ?1 OR id IN (SELECT value FROM json_each(?2)) LIMIT 1000;
 
 -- name: read_refunds
 -- What goes back of some payments, oldest first.
-SELECT r.id, r.payment_id, r.booking_id, r.amount, r.created_at, r.reason, r.state, r.gateway_id, r.code
+SELECT r.id, r.payment_id, r.booking_id, r.amount, r.created_at, r.reason, r.state, r.gateway_id, r.code,
+       r.processed_at
   FROM json_each(?1) AS k CROSS JOIN refunds r ON r.payment_id = k.value ORDER BY r.created_at, r.id LIMIT 10000;
 
 -- name: insert_payment
 -- Before its gateway is called.
 INSERT INTO payments ( id, booking_id, event_id, live, gateway, method, amount, currency, automatic, created_at,
                       state, gateway_id, captured, refunding, refunded, refunded_elsewhere, code, message, action, return_url, due_at,
-                      tries, version)
-VALUES ( ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+                      tries, version, processed_at)
+VALUES ( ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: update_payment
 -- The version says that nobody else moved it.
 UPDATE payments
    SET state = ?2, gateway_id = ?3, captured = ?4, refunding = ?5, refunded = ?6, code = ?7, message = ?8, action = ?9,
-       due_at = ?10, tries = ?11, version = ?12, refunded_elsewhere = ?13
+       due_at = ?10, tries = ?11, version = ?12, refunded_elsewhere = ?13, processed_at = ?14
  WHERE id = ?1 AND version = ?12 - 1;
 
 -- name: write_refund
 -- New, or as its gateway has decided.
-INSERT INTO refunds (id, payment_id, booking_id, amount, created_at, reason, state, gateway_id, code)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
-ON CONFLICT (id) DO UPDATE SET state = excluded.state, gateway_id = excluded.gateway_id, code = excluded.code;
+INSERT INTO refunds (id, payment_id, booking_id, amount, created_at, reason, state, gateway_id, code, processed_at)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+ON CONFLICT (id) DO UPDATE SET state = excluded.state, gateway_id = excluded.gateway_id, code = excluded.code,
+                               processed_at = excluded.processed_at;
 
 -- name: reclaim_seats
 -- A booking that ran out and is sold after all: each of its seats changes, also one that points to it still. Where the
@@ -70,13 +73,15 @@ UPDATE seats SET booking_id = ?3, fence = fence + 1 WHERE event_id = ?1 AND id =
 -- name: read_payment
 -- One payment.
 SELECT id, booking_id, event_id, live, gateway, method, amount, currency, automatic, created_at, state, gateway_id,
-       captured, refunding, refunded, refunded_elsewhere, code, message, action, return_url, due_at, tries, version
+       captured, refunding, refunded, refunded_elsewhere, code, message, action, return_url, due_at, tries, version,
+       processed_at
   FROM payments WHERE id = ?1;
 
 -- name: list_payments
 -- All that were opened for a booking, oldest first.
 SELECT id, booking_id, event_id, live, gateway, method, amount, currency, automatic, created_at, state, gateway_id,
-       captured, refunding, refunded, refunded_elsewhere, code, message, action, return_url, due_at, tries, version
+       captured, refunding, refunded, refunded_elsewhere, code, message, action, return_url, due_at, tries, version,
+       processed_at
   FROM payments WHERE booking_id = ?1 ORDER BY created_at, id LIMIT 1000;
 
 -- name: due_payments
@@ -100,7 +105,8 @@ SELECT min(due_at) FROM payments
 -- name: list_attention
 -- Where nothing more happens by itself.
 SELECT id, booking_id, event_id, live, gateway, method, amount, currency, automatic, created_at, state, gateway_id,
-       captured, refunding, refunded, refunded_elsewhere, code, message, action, return_url, due_at, tries, version
+       captured, refunding, refunded, refunded_elsewhere, code, message, action, return_url, due_at, tries, version,
+       processed_at
   FROM payments WHERE state = 'needs_attention' AND (?2 IS NULL OR live = ?2)
  ORDER BY created_at, id LIMIT ?1;
 
@@ -122,5 +128,6 @@ SELECT count(*), min(since)
 -- name: page_payments
 -- Our side of a gateway's books, page by page along the primary key.
 SELECT id, booking_id, event_id, live, gateway, method, amount, currency, automatic, created_at, state, gateway_id,
-       captured, refunding, refunded, refunded_elsewhere, code, message, action, return_url, due_at, tries, version
+       captured, refunding, refunded, refunded_elsewhere, code, message, action, return_url, due_at, tries, version,
+       processed_at
   FROM payments WHERE gateway = ?1 AND created_at >= ?2 AND id > ?3 ORDER BY id LIMIT ?4;

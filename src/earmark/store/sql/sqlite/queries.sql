@@ -16,7 +16,7 @@ SELECT e.id, e.name, e.currency, e.live, e.created_at, e.starts_at, e.sale_opens
 -- name: read_seats
 -- Seats and their owners.
 SELECT s.event_id, s.id, s.price, s.blocked, s.booking_id, s.fence,
-       b.state, b.expires_at, b.buyer
+       b.state, b.expires_at, b.buyer, s.row_name, s.number, s.section, s.category
   FROM json_each(?2) AS k
  CROSS JOIN seats s ON s.event_id = ?1 AND s.id = k.value
   LEFT JOIN bookings b ON b.id = s.booking_id;

@@ -153,7 +153,7 @@ WITH moved AS (
 INSERT INTO journal (id, event_id, booking_id, version, verb, before, after, actor, reason, at, facts,
                      caller, key, request_hash, answer_status, answer_body)
 SELECT $3, m.event_id, m.id, m.version, 'confirm', 'held', 'confirmed', $4, NULL, m.confirmed_at,
-       jsonb_build_object('confirmed_at', m.confirmed_at, 'payment_id', m.payment_id),
+       jsonb_build_object('was', '{}'::jsonb, 'confirmed_at', m.confirmed_at, 'payment_id', m.payment_id),
        $4, $5, $6, 200,
        convert_to(json_build_object(
            'id', m.id, 'event_id', m.event_id, 'buyer', m.buyer, 'state', m.state, 'lines', m.lines, 'total', m.total,

@@ -1,0 +1,113 @@
+"""The same requests from the three callers that shops have: a key that manages, a key that sells, and a guest.
+
+The admin key may do everything, so what only one scope meets, or what only a lack of scope brings about, never shows
+with it. Each credential is fuzzed by itself, with no limit on how often, and its cases and findings are told apart.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+
+from earmark.api.identity import Identity, hash_of, new_key, new_key_id
+from earmark.api.limits import Buckets, Limits
+from earmark.clock import MovableClock
+from earmark.domain.key import Scope
+from earmark.store.memory import MemoryStore
+
+from .conftest import KEY, house_over
+from .fuzz import Findings, Fuzzer
+from .real import running
+from .test_fuzz import furnished, told
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from earmark.api.door import House
+
+PROOF = bool(os.environ.get("EARMARK_PROOF"))
+EXAMPLES, SENT_MIN = (120, 5000) if PROOF else (2, 60)
+MANAGES, SELLS = new_key(live=False), new_key(live=False)
+SCOPES = {MANAGES: Scope.MANAGE, SELLS: Scope.SELL}
+REACHED = {
+    "a manage key": {200, 201, 403, 404, 422},
+    "a sell key": {200, 201, 403, 404, 422},
+    "a guest": {200, 201, 403, 404, 422},
+}
+"""What each is told at least: it came further than the door, and was kept from what is not its own."""
+
+pytestmark = [
+    pytest.mark.timeout(3600 if PROOF else 300),
+    pytest.mark.filterwarnings("ignore::hypothesis.errors.HypothesisWarning"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+]
+
+
+async def house() -> House:
+    """A shop in memory that knows both keys and limits no caller."""
+    clock = MovableClock()
+    store = MemoryStore(clock=clock)
+    for secret, scope in SCOPES.items():
+        await store.keys.create(
+            new_key_id(), name=scope.value, live=False, scopes=frozenset({scope}), secret_hash=hash_of(secret)
+        )
+    limits = Limits()
+    limits._failures = Buckets(per_second=1e9, burst=10**9, timer=time.monotonic)
+    identity = Identity(admin_key=KEY, keys=store.keys)
+    return msgspec.structs.replace(house_over(store, clock), identity=identity, limits=limits)
+
+
+@pytest.fixture(scope="module")
+def shop() -> Iterator[tuple[str, Fuzzer]]:
+    with running(house) as url:
+        yield url, furnished(url)
+
+
+def callers(fuzzer: Fuzzer) -> dict[str, dict[str, str]]:
+    """By name, what each shows."""
+    keys = {"a manage key": MANAGES, "a sell key": SELLS}
+    shown = {name: {"Authorization": f"Bearer {secret}"} for name, secret in keys.items()}
+    return shown | {"a guest": fuzzer.callers["a buyer"]}
+
+
+@pytest.mark.parametrize("caller", REACHED)
+def test_no_request_breaks_the_contract(
+    shop: tuple[str, Fuzzer], caller: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Data that fits and data that does not, at every operation."""
+    url, fuzzer = shop
+    findings = Fuzzer(url, callers={caller: callers(fuzzer)[caller]}, known=fuzzer.known).run(EXAMPLES)
+    with capsys.disabled():
+        print(f"\n[fuzz] {caller}: {findings.sent} cases, told {dict(sorted(findings.told.items()))}")  # noqa: T201
+    check(findings, caller)
+
+
+def check(findings: Findings, caller: str) -> None:
+    """Nothing found, enough sent, and far enough."""
+    assert findings.wrong == {}, told(findings)
+    assert findings.sent >= SENT_MIN
+    assert set(findings.told) >= REACHED[caller], "it came further than the door"
+    assert not {429, 500, 502, 503, 504} & set(findings.told), told(findings)
+
+
+def test_what_only_a_seller_meets_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The control: a bug behind the scope `sell` shows to the seller, and the manager is refused before it."""
+
+    async def broken(*_: object, **__: object) -> None:
+        raise ValueError("planted")
+
+    monkeypatch.setattr(MemoryStore, "read_history", broken)
+    with running(house) as url:
+        known = furnished(url)
+        at = "GET /v1/bookings/{booking_id}/history"
+        found = {
+            name: Fuzzer(url, callers={name: callers(known)[name]}, known=known.known).run(20, only=at)
+            for name in ("a manage key", "a sell key")
+        }
+    assert found["a sell key"].told[500] >= 1, told(found["a sell key"])
+    assert any("ServerError" in what for what in found["a sell key"].wrong)
+    assert found["a manage key"].told[500] == 0

@@ -1,0 +1,68 @@
+"""Test payments in a server whose workers run elsewhere: their sandbox is in the memory of that server alone."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import nullcontext
+from typing import TYPE_CHECKING
+
+from tests.api.conftest import KEY
+
+from earmark import config
+from earmark.api import opening
+from earmark.library import Earmark
+from earmark.payments.sandbox.faults import Fault
+from earmark.payments.sandbox.gateway import SandboxGateway
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    import pytest
+
+BOUND_SECONDS = 60.0
+"""How long a fact is waited for: far more than it takes."""
+OVERDUE_SECONDS = 1.0
+SETTINGS = {"EARMARK_DATABASE_URL": "memory:", "EARMARK_ADMIN_KEY": KEY, "EARMARK_SWEEP": "off"}
+
+
+async def paying(server: opening.Opened) -> AsyncIterator[str]:
+    """How a test payment stands whose capture had no answer, again and again."""
+    house = server.house
+    gateway = house.till.gateways["sandbox"]
+    assert isinstance(gateway, SandboxGateway)
+    gateway.script.add(Fault.ERROR_BEFORE, "capture")
+    shop = Earmark(house.engine, live=False, gateways=house.till.gateways)
+    await shop.create("play", name="A play", currency="EUR", seats={"A1": 4500})
+    held = await shop.hold("play", buyer="alice", seats=["A1"])
+    await shop.pay(held.id, method="pm_card_visa")
+    while True:
+        (payment,) = await shop.payments(held.id)
+        yield payment.state
+        await asyncio.sleep(0.01)
+
+
+async def test_a_server_without_workers_sees_its_own_test_payments_through(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No worker can: it has no sandbox, and another server has another one."""
+    monkeypatch.setattr(opening, "SANDBOX_SECONDS", 0.1, raising=False)
+    async with opening.opened(config.read(SETTINGS)) as server, asyncio.timeout(BOUND_SECONDS):
+        assert server.agents == []
+        seen = [state async for state in _until(paying(server), "captured")]
+    assert seen[0] == "authorised", "it had no answer at first"
+
+
+async def test_without_its_own_reconciler_such_a_payment_is_due_and_stays_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The control."""
+    monkeypatch.setattr(opening, "_test_payments_seen_through", lambda *_: nullcontext())
+    async with opening.opened(config.read(SETTINGS)) as server, asyncio.timeout(BOUND_SECONDS):
+        store = server.house.engine.store
+        async for state in paying(server):
+            assert state == "authorised"
+            if (await store.seconds_to_next_payment(gateways=["sandbox"]) or 0) < -OVERDUE_SECONDS:
+                break
+
+
+async def _until(states: AsyncIterator[str], last: str) -> AsyncIterator[str]:
+    async for state in states:
+        yield state
+        if state == last:
+            return

@@ -1,0 +1,116 @@
+"""Every transaction of a verb, compared with what the journal tells of it: which changed columns does no entry tell?
+
+The rows before and after are the store's own. A column is told when the entries of that transaction have its old and
+its new value, the first of them the old and the last the new. `UNTOLD` names the columns that are told in another way.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from earmark.domain.changes import UNTOLD, Change, changes_of
+from earmark.engine.ledger import Ledger
+from earmark.store.memory import MemoryTransaction
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    import pytest
+
+    from earmark.domain.journal import Entry
+    from earmark.engine.ports import Changes
+
+OFFER = {"seats": ("price", "blocked"), "pools": ("capacity", "price")}
+"""What an operator changes of these. Whose a seat is, and what of a pool is held and sold, follows from bookings."""
+
+_BY_A_PERSON = Change(before=None, after=None)
+"""What a person typed who settled a payment is the entry's reason, which buyers do not read."""
+
+
+class Watch:
+    """What was looked at, and what was missing."""
+
+    def __init__(self) -> None:
+        self.untold: list[str] = []
+        self.moves: set[tuple[str, str | None]] = set()
+        """The verbs that were seen, each with the state that it led to."""
+        self.columns: set[str] = set()
+        """The columns that were seen to change."""
+        self._ours: list[Changes] = []
+
+    def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Look at what every verb writes from here on; what a test writes by itself is its own."""
+        collect, write = Ledger.changes, MemoryTransaction.write
+
+        def collected(ledger: Ledger, **offer: Any) -> Changes:
+            self._ours.append(collect(ledger, **offer))
+            return self._ours[-1]
+
+        async def written(transaction: MemoryTransaction, changes: Changes) -> None:
+            before = transaction.tables.fork()
+            await write(transaction, changes)
+            if any(changes is one for one in self._ours):
+                self._compare(before, transaction.tables, changes.entries)
+
+        monkeypatch.setattr(Ledger, "changes", collected)
+        monkeypatch.setattr(MemoryTransaction, "write", written)
+
+    def _compare(self, before: Any, after: Any, entries: Sequence[Entry]) -> None:
+        self.moves |= {(entry.verb, entry.after) for entry in entries}
+        for row, name, old, new in _differences(before, after):
+            self.columns.add(f"{row[0]}.{name}")
+            told = [change for entry in entries if (change := _told(entry, row, name))]
+            if told == [_BY_A_PERSON]:
+                continue
+            if not told or not _same(told[0].before, old) or not _same(told[-1].after, new):
+                verbs = [entry.verb for entry in entries]
+                self.untold.append(f"{row[0]}.{name}: {old!r} to {new!r}, told {told} by {verbs}")
+
+
+def _differences(before: Any, after: Any) -> Iterator[tuple[tuple[str, Any], str, Any, Any]]:
+    """Each changed column: of which row, its name, its old and its new value."""
+    for kind in ("booking", "payment", "refund", "event"):
+        old_rows, new_rows = (getattr(tables, f"{kind}s") for tables in (before, after))
+        for key, new in new_rows.items():
+            old = old_rows.get(key)
+            for name in new.__struct_fields__:
+                values = getattr(old, name, None), getattr(new, name)
+                if name not in UNTOLD[kind] and values[0] != values[1] and (old or values[1]):
+                    yield (kind, new), name, *values
+    for key, row in after.seats.items():
+        if key in before.seats:
+            yield from _of_offer("seats", before.seats[key].seat, row.seat)
+    for key, pool in after.pools.items():
+        if key in before.pools:
+            yield from _of_offer("pools", before.pools[key], pool)
+
+
+def _of_offer(kind: str, old: Any, new: Any) -> Iterator[tuple[tuple[str, Any], str, Any, Any]]:
+    for name in OFFER[kind]:
+        if getattr(old, name) != getattr(new, name):
+            yield (kind, new), name, getattr(old, name), getattr(new, name)
+
+
+def _told(entry: Entry, row: tuple[str, Any], name: str) -> Change | None:
+    kind, value = row
+    changes = changes_of(entry) or {}
+    if (kind, name) == ("payment", "message") and entry.reason == value.message:
+        return _BY_A_PERSON
+    if kind in {"event", *OFFER}:
+        of = value.id if kind == "event" else value.event_id
+        place = name if kind == "event" else f"{kind}.{value.id}.{name}"
+        return changes.get(place) if entry.booking_id is None and entry.event_id == of else None
+    if entry.booking_id != (value.id if kind == "booking" else value.booking_id):
+        return None
+    if kind == "booking":
+        return changes.get(name)
+    about = entry.facts.get("payment", {}).get("id") or entry.facts.get("payment_id")
+    if about != str(value.id if kind == "payment" else value.payment_id):
+        return None
+    return changes.get(f"payment.{name}" if kind == "payment" else f"refunds.{value.id}.{name}")
+
+
+def _same(told: Any, stood: Any) -> bool:
+    return bool(msgspec.to_builtins(told) == msgspec.to_builtins(stood))
