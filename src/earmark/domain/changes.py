@@ -39,7 +39,17 @@ BOOKING_FIELDS = (
     "payment_id",
     "payment_method",
 )
-PAYMENT_FIELDS = ("state", "gateway_id", "captured", "refunding", "refunded", "code", "message", "processed_at")
+PAYMENT_FIELDS = (
+    "state",
+    "gateway_id",
+    "captured",
+    "refunding",
+    "refunded",
+    "refunded_elsewhere",
+    "code",
+    "message",
+    "processed_at",
+)
 NEW_PAYMENT_FIELDS = ("gateway", "amount", "currency", "automatic", "state")
 REFUND_FIELDS = ("amount", "state", "gateway_id", "code", "processed_at")
 
