@@ -12,7 +12,7 @@ import earmark.domain
 MODULES = sorted(Path(earmark.domain.__path__[0]).glob("*.py"))
 ALLOWED = {
     "__future__", "bisect", "collections", "datetime", "decimal", "enum",
-    "heapq", "itertools", "msgspec", "re", "typing", "unicodedata", "uuid",
+    "heapq", "itertools", "math", "msgspec", "re", "typing", "unicodedata", "uuid",
 }  # fmt: skip
 IMPURE_CALLS = {"now", "utcnow", "today", "open", "print", "input", "uuid1", "uuid4", "uuid7", "getenv", "exec", "eval"}
 

@@ -7,6 +7,7 @@ through once, so that none is left out, and one field is left out on purpose.
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -23,8 +24,9 @@ from earmark.domain.ids import EventId, PoolId, SeatId
 from earmark.domain.machine import State
 from earmark.domain.payment import Payment, Refund, SettledAs, Standing
 from earmark.domain.webhook_types import BY_MOVE, NOTE, type_of
+from earmark.engine import money_back
 from earmark.engine.asks import Change, Confirm, Extend, PoolPatch, Release, SeatPatch
-from earmark.engine.gateway import GatewaySilent, RefundReport, RefundStanding, Report
+from earmark.engine.gateway import GatewaySilent, RefundRecord, RefundReport, RefundStanding, Report
 from earmark.store.memory import MemoryStore
 
 if TYPE_CHECKING:
@@ -106,6 +108,16 @@ async def sell_and_give_back(shop: Shop) -> None:
     shop.gateway.refunds = shop.gateway.made = REFUND_MADE
 
 
+async def give_back_elsewhere(shop: Shop) -> None:
+    """Somebody was at the gateway's own page."""
+    await shop.open_another("matinee")
+    sold = (await shop.pay(await shop.hold("A4", event="matinee"))).booking
+    dossier = await shop.store.read_dossier((await shop.payment(sold)).id)
+    assert dossier is not None
+    found = [RefundRecord(refund_id=None, gateway_id="re_9", amount=100, standing=RefundStanding.DONE)]
+    await shop.engine.transact(partial(money_back.hear_elsewhere, found=found, about=dossier, ids=shop.engine.ids))
+
+
 async def decline(shop: Shop) -> None:
     """The hold lives on, ends with the payment, or has no time left."""
     shop.gateway.says["authorise"] = DECLINED
@@ -142,6 +154,7 @@ WAYS: dict[str, Callable[[Shop], Awaitable[None]]] = {
     "money taken elsewhere": pay_elsewhere,
     "nothing to pay": pay_nothing,
     "a sale and its refunds": sell_and_give_back,
+    "a refund elsewhere": give_back_elsewhere,
     "declines": decline,
     "silence and late money": wait_in_vain,
 }

@@ -15,10 +15,10 @@ from tests.payments.methods import Method
 
 from earmark.clock import MovableClock
 from earmark.domain.machine import State
-from earmark.domain.payment import PaymentState, RefundState, SettledAs
+from earmark.domain.payment import PaymentState, RefundState, SettledAs, Standing
 from earmark.engine import money, money_back
 from earmark.engine.books import differences
-from earmark.engine.gateway import Callback, GatewaySilent, RefundRecord
+from earmark.engine.gateway import Callback, GatewaySilent, RefundRecord, Report
 from earmark.engine.teller import Teller
 from earmark.errors import RefundRefused
 from earmark.payments.sandbox.faults import Fault, Rule
@@ -227,6 +227,27 @@ async def test_one_that_failed_since_is_told_too(world: World) -> None:
     payment = await payment_of(world, held)
     assert (payment.state, payment.refunded_elsewhere, payment.left) == (PaymentState.NEEDS_ATTENTION, 0, PRICE)
     assert await told_of(world, held, FAILED) == [(-1000, 0)]
+
+
+async def test_a_gateway_that_forgot_the_payment_tells_of_no_failure(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Absent is not refunded nothing."""
+    held = await sold(world)
+    refund_by_hand(world, 1000)
+    await hear_all(world)
+
+    async def absent(*_: object) -> Report:
+        return Report(standing=Standing.ABSENT)
+
+    async def none(*_: object) -> list[RefundRecord]:
+        return []
+
+    monkeypatch.setattr(SandboxGateway, "status", absent)
+    monkeypatch.setattr(SandboxGateway, "list_refunds", none)
+    await world.teller.advance((await payment_of(world, held)).id, look=True)
+    assert (await payment_of(world, held)).refunded_elsewhere == 1000
+    assert await told_of(world, held, FAILED) == []
 
 
 async def test_one_that_overtakes_the_answer_to_our_capture_is_noticed(world: World) -> None:

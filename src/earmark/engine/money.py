@@ -129,11 +129,10 @@ async def mark_replaced(transaction: Transaction, *, about: Dossier, ids: Ids) -
     ledger = Ledger(now=opening.now, ids=ids)
     booking = (await transaction.lock_bookings({about.booking.id}))[about.booking.id]
     before = (await transaction.lock_payments({about.payment.id}))[about.payment.id]
-    if before.state is not PaymentState.REQUIRES_ACTION:
+    if before.state is not PaymentState.REQUIRES_ACTION or before.code == law.REPLACED:
         return before
     marked = msgspec.structs.replace(before, code=law.REPLACED)
-    if changes.payment_pairs(before, marked):
-        notes.learn(ledger, booking, before, marked)
+    notes.note(ledger, booking, before, marked, reason="the buyer has named another method")
     after = ledger.pay(notes.scheduled(before, marked, about=about, now=ledger.now, open_question=True))
     await transaction.write(ledger.changes())
     return after

@@ -470,6 +470,9 @@ def _went_on(before: Payment, after: Payment) -> bool:
 
 def _is_news(payment: Payment, report: Report) -> bool:
     """Whether a gateway has given back something that is not counted here, or has no longer what was counted."""
+    if report.standing is not Standing.CAPTURED:
+        # A gateway that does not know the payment any more says nothing of what went back.
+        return False
     elsewhere = report.refunded - payment.refunded
     has_failed = elsewhere < payment.refunded_elsewhere and payment.refunded_elsewhere > 0
     return payment.captured > 0 and (elsewhere > payment.refunded_elsewhere or has_failed)

@@ -155,7 +155,8 @@ class MoneySteps:
             name, columns = ("insert_payment", inserted(one)) if one.version == 1 else ("update_payment", updated(one))
             changed = self._connection.execute(self._sql[name], columns).rowcount
             assert changed == 1, f"payment {one.id} was not locked"
-        self._connection.executemany(self._sql["write_refund"], map(written, refunds))
+        if refunds:
+            self._connection.executemany(self._sql["write_refund"], map(written, refunds))
 
 
 class MoneyReads:

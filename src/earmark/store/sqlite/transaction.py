@@ -136,7 +136,9 @@ class SqliteTransaction(MoneySteps):
         self._run("update_bookings", map(rows.moved_columns, c.moved))
         self.write_money(c.payments, c.refunds)
         self._run("write_payment_key", map(key_columns, c.payment_keys))
-        self._run("write_payer", map(payer_columns, c.payers))
+        if c.payers:
+            # Not even prepared without any: who sells on an older schema has no payers.
+            self._run("write_payer", map(payer_columns, c.payers))
         self._write_totals(c.totals)
         self._run("add_pools", ((*ref, delta.held, delta.sold) for ref, delta in sorted(c.pools.items())))
         self._run("insert_bookings", map(rows.opened_columns, c.opened))
