@@ -213,7 +213,7 @@ async def test_an_answer_that_was_written_behind_the_erasure_is_found(
 async def test_a_row_that_stays_locked_is_an_outage_and_changes_nothing(
     place: Place, connections: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A request is never kept waiting by a waiting erasure for long."""
+    """The erasure gives up, and the booking keeps its name."""
     monkeypatch.setattr(erasure, "LOCK_TIMEOUT", "SET LOCAL lock_timeout = '50ms'")
     holder, *_ = connections
     async with desk_over(place) as desk:
@@ -223,6 +223,31 @@ async def test_a_row_that_stays_locked_is_an_outage_and_changes_nothing(
         with pytest.raises(StoreUnavailable, match="nothing was changed"):
             await place.erase()
     assert len(await bookings_of(place, buyer=ANN)) == 1
+
+
+async def test_a_row_that_is_locked_in_a_later_pass_is_not_called_no_change(
+    place: Place, connections: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first pass has committed: the error says what is erased, and to run the command again."""
+    monkeypatch.setattr(erasure, "LOCK_TIMEOUT", "SET LOCAL lock_timeout = '50ms'")
+    holder, *_ = connections
+    async with desk_over(place) as desk:
+        sold = await one_sale(place, desk)
+    once = erasure._once
+    scope = holder.transaction()
+
+    async def then_a_lock(*arguments: Any, **more: Any) -> Any:
+        done = await once(*arguments, **more)
+        await scope.start()
+        await holder.execute("SELECT FROM bookings WHERE id = $1 FOR UPDATE", sold)
+        return done
+
+    monkeypatch.setattr(erasure, "_once", then_a_lock)
+    with pytest.raises(StoreUnavailable, match="what was found before is erased, run the command again") as told:
+        await place.erase()
+    await scope.rollback()
+    assert "nothing was changed" not in told.value.because
+    assert await bookings_of(place, buyer=ANN) == []
 
 
 async def test_a_message_that_a_relay_is_queueing_is_renamed_too(place: Place, connections: list[Any]) -> None:

@@ -25,6 +25,8 @@ TRIES = 3
 PASSES_MAX = 3
 PAUSE_SECONDS = 0.2
 OBSTACLE = "EM002"
+NOTHING_CHANGED = "nothing was changed"
+ERASED_BEFORE = "what was found before is erased, run the command again"
 CAME_BACK = (
     "A booking of this buyer was made while the name was erased, so it still has the name. "
     "Run the command again when that booking is over."
@@ -34,8 +36,9 @@ CAME_BACK = (
 async def erase(url: str, buyer: str, *, pseudonym: str, dry_run: bool, clock: Clock) -> Erasure:
     """Erase, or with `dry_run` do the same and undo it.
 
-    One transaction: in parts, a total would not add up to the bookings of one name. It locks rows of this buyer alone.
-    A request that was answered from what it read before may still write the name behind it: the next pass finds that.
+    One transaction renames all rows: in parts, a total would not add up to the bookings of one name. It locks rows of
+    this buyer, and the webhooks that have deliveries about them. A request that was answered from what it read before
+    may still write the name behind it: the next pass, in a transaction of its own, finds that.
     """
     connection = await _connect(url)
     try:
@@ -44,7 +47,8 @@ async def erase(url: str, buyer: str, *, pseudonym: str, dry_run: bool, clock: C
         await _check_role(connection, sql)
         changed: Counter[str] = Counter()
         for _ in range(PASSES_MAX):
-            done = await _once(connection, sql, buyer, pseudonym=pseudonym, dry_run=dry_run, clock=clock)
+            kept = ERASED_BEFORE if any(changed.values()) else NOTHING_CHANGED
+            done = await _once(connection, sql, buyer, pseudonym=pseudonym, dry_run=dry_run, clock=clock, kept=kept)
             changed.update(done.changed)
             came_back = not dry_run and await connection.fetchval(sql["has_bookings"], buyer)
             if dry_run or came_back or not any(done.changed.values()):
@@ -61,8 +65,9 @@ async def erase(url: str, buyer: str, *, pseudonym: str, dry_run: bool, clock: C
 
 
 async def _once(
-    connection: Any, sql: dict[str, str], buyer: str, *, pseudonym: str, dry_run: bool, clock: Clock
+    connection: Any, sql: dict[str, str], buyer: str, *, pseudonym: str, dry_run: bool, clock: Clock, kept: str
 ) -> Erasure:
+    """One pass. `kept` is what an error tells of the passes before, which have committed."""
     for tries in range(1, TRIES + 1):
         scope = connection.transaction(isolation="read_committed")
         await scope.start()
@@ -72,7 +77,7 @@ async def _once(
         except BUSY as busy:
             await scope.rollback()
             if tries == TRIES:
-                because = f"another transaction has locked a row of this buyer, nothing was changed: {busy}"
+                because = f"another transaction has locked a row of this buyer; {kept}: {busy}"
                 raise StoreUnavailable(because=because) from busy
             await asyncio.sleep(PAUSE_SECONDS)
         except asyncpg.PostgresError as refused:
@@ -84,7 +89,7 @@ async def _once(
         else:
             await (scope.rollback() if dry_run else scope.commit())
             return Erasure(changed={row["what"]: row["changed"] for row in found})
-    raise StoreUnavailable(because="bookings of this buyer are changing, nothing was changed")
+    raise StoreUnavailable(because=f"bookings of this buyer are changing; {kept}")
 
 
 async def _check_role(connection: Any, sql: dict[str, str]) -> None:
