@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
@@ -41,8 +42,6 @@ def earmark(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) 
 @pytest.fixture
 def url(tmp_path: Path) -> str:
     """A shop with one sale of a show that is over, and a hold of one that is not."""
-    import asyncio
-
     place = f"sqlite:///{tmp_path}/shop.sqlite3"
 
     async def fill() -> None:
@@ -116,6 +115,20 @@ def test_a_booking_that_is_not_over_is_named(earmark: Run, url: str) -> None:
     assert out.splitlines()[0] == "Nothing was changed: bookings of this buyer are not over."
     assert "(live, soon): it is held" in out
     assert "(live, soon): its event starts at" in out
+
+
+def test_how_to_end_the_sale_of_an_event_without_a_start_is_told(earmark: Run, url: str) -> None:
+    """The request, its body and the scope of the key that may make it."""
+
+    async def sell() -> None:
+        async with Earmark.open(url) as shop:
+            await shop.create("drop", name="A drop", currency="EUR", pools={"GA": (9, 500)})
+            await shop.release((await shop.hold("drop", buyer="bob", pools={"GA": 1})).id)
+
+    asyncio.run(sell())
+    told = earmark("bob", "--database", url, "--yes")[1].splitlines()[-1]
+    assert "`manage`" in told
+    assert 'PATCH /v1/events/{id} with {"sale_closes_at": "' in told
 
 
 @pytest.mark.parametrize("name", ["", "  ", "ann\udcff"])

@@ -35,7 +35,7 @@ async def bookings_of(place: Place, **wanted: Any) -> list[Booking]:
     return found
 
 
-async def test_the_name_is_nowhere_afterwards(place: Place, named: Desk) -> None:
+async def test_the_name_is_in_no_row_of_the_buyer_afterwards(place: Place, named: Desk) -> None:
     """Neither in a row nor, for SQLite, in a page that was freed or in the write-ahead log."""
     assert await place.mentions(), "the control: before, it is"
     done = await place.erase()

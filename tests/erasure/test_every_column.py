@@ -26,7 +26,7 @@ NAMELESS = {
     "webhooks": {"url", "types", "event_id", "description", "secret", "old_secret", "disabled_because"},
     # Keys of requests about webhooks, which need the right to manage: no buyer's token has it.
     "webhook_keys": {"caller", "key", "request_hash"},
-    # An account is money, and its id is as secret as a gift card's code: the page on erasing says so.
+    # An account is money and stays; its id is no secret and no name.
     "accounts": {"id", "currency", "code_digest"},
     "account_entries": {"account_id", "kind", "id", "reason"},
     "account_payments": {"account_id", "currency", "code"},

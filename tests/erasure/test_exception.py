@@ -1,4 +1,4 @@
-"""The guards' only exception: one function, in one transaction, by the owner of the tables."""
+"""What the guards let pass: one function, in its own transaction, by the owner of the tables."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ async def test_an_open_erasure_changes_no_more_than_names(named: Desk, owner: An
 
 
 async def test_nothing_stays_open(place: Place, named: Desk, owner: Any) -> None:
-    """After an erasure, and after one that was refused."""
+    """After an erasure."""
     assert named.answers
     assert any((await place.erase()).changed.values())
     assert await owner.fetch("SELECT FROM erasures WHERE pseudonym IS NOT NULL OR transaction IS NOT NULL") == []

@@ -33,7 +33,7 @@ def erase_buyer(
     dry_run: Annotated[bool, Parameter(negative="", help="Only say what would be changed.")] = False,
     yes: Annotated[bool, Parameter(negative="", help="Do not ask. Needed where there is no terminal.")] = False,
 ) -> int:
-    """Replace a buyer's name by a random pseudonym in every row, for good.
+    """Replace a buyer's name by a random pseudonym in all rows of that buyer, for good.
 
     Runs as the role that owns the tables. Refuses, and changes nothing, while a booking of the buyer is held or being
     paid, its money is not settled, or its event is not over. Test and live bookings alike. There is no way back.
@@ -90,5 +90,8 @@ def _refuse(out: Console, found: Erasure) -> int:
     if len(found.obstacles) > SHOWN_MAX:
         out.print(f"  and {len(found.obstacles) - SHOWN_MAX} more")
     if any(one.why.endswith("sale_closes_at") for one in found.obstacles):
-        out.print("An event without a start is over once its sale is closed: set its sale_closes_at.")
+        out.print(
+            "An event without a start is over once its sale is closed. Set when, as a key with the scope `manage`: "
+            'PATCH /v1/events/{id} with {"sale_closes_at": "2026-11-18T10:00:00Z"}'
+        )
     return 1

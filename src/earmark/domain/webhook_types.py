@@ -96,7 +96,7 @@ BOOKING_FACTS = frozenset(
     }
 )
 WITHHELD = frozenset({"payment_method"})
-"""What to charge is a credential: whoever knows the id of an account can pay from it."""
+"""What to charge may be a token of the gateway, which is nearly a secret."""
 PAYMENT_FACTS = frozenset(
     {
         "id",
