@@ -143,7 +143,8 @@ def codes_for(settings: Settings) -> AccountCodes:
     if settings.account_secret is None:
         command = "export EARMARK_ACCOUNT_SECRET=$(openssl rand -hex 32)"
         problem = (
-            f"Accounts need EARMARK_ACCOUNT_SECRET, which their codes are kept under. Make one, and keep it: {command}"
+            "Accounts need EARMARK_ACCOUNT_SECRET, which their codes are kept under. Set it to the secret that your "
+            f"servers use. Only if there is none yet, make one and keep it: {command}"
         )
         raise SetupError(problem=problem)
     from earmark.payments.balance.codes import AccountCodes

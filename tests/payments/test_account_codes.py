@@ -213,7 +213,8 @@ async def test_all_declines_of_accounts_say_the_same(shop: Shop, caplog: pytest.
         assert payment.method == f"…{code[-4:]}"
         drawn = await shop.accounts.find(UUID(payment.id))
         reasons.append(drawn.code)
-        assert f"payment {payment.id} is declined: {drawn.code}" in caplog.text
+        account = "no account" if code == unknown else f"account {drawn.account_id}"
+        assert f"payment {payment.id} is declined: {drawn.code}, {account}\n" in caplog.text
     assert len(told) == 1
     assert reasons == ["account_unknown", "insufficient_funds", "currency_mismatch", "account_unknown"]
 

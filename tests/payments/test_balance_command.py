@@ -70,6 +70,11 @@ def test_a_code_of_the_shop_is_read_from_a_file(earmark: Run, tmp_path: Path) ->
     for again in (("open", "--currency", "EUR"), ("find",)):
         code, out, _ = earmark("accounts", *again, "--code-file", str(card))
         assert (code, opened(out)[0]) == (0, account)
+    wrong = earmark("accounts", "open", "--currency", "USD", "--code-file", str(card))[2]
+    assert "already opens a live account in EUR; use another code" in wrong
+    card.write_text("TOO-SHORT\n")
+    wrong = earmark("accounts", "open", "--currency", "EUR", "--code-file", str(card))[2]
+    assert "must have 16 to 100 printable characters and no space" in wrong
     card.write_text("GIFT-CARD-OF-ALICE-9F2X\n")
     assert earmark("accounts", "find", "--code-file", str(card))[:2] == (1, "This code opens no account.\n")
 
@@ -111,4 +116,5 @@ def test_accounts_need_their_secret(earmark: Run, monkeypatch: pytest.MonkeyPatc
     for arguments in (("open", "--currency", "EUR"), ("find",)):
         code, _, err = earmark("accounts", *arguments)
         assert (code, "Accounts need EARMARK_ACCOUNT_SECRET" in err) == (1, True)
+        assert "Set it to the secret that your servers use. Only if there is none yet, make one" in err
     assert earmark("accounts", "credit", account, "1")[0] == 0

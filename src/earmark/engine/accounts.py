@@ -120,7 +120,7 @@ class Accounts:
             known = await _locked(steps, found)
             if (known.currency, known.live) != (currency, live):
                 kind = "live" if known.live else "test"
-                raise InvalidRequest.at("code", f"opens a {kind} account in {known.currency}")
+                raise InvalidRequest.at("code", f"already opens a {kind} account in {known.currency}; use another code")
             return known
 
         return await self._books.transact(work)

@@ -55,7 +55,7 @@ def check_code(code: str) -> str:
     """A code that an operator chose. Short ones can be guessed, at the door of the shop."""
     if not (CODE_LENGTH_MIN <= len(code) <= CODE_LENGTH_MAX and code.isprintable() and " " not in code):
         raise InvalidRequest.at(
-            "code", f"has {CODE_LENGTH_MIN} to {CODE_LENGTH_MAX} printable characters and no space, made by chance"
+            "code", f"must have {CODE_LENGTH_MIN} to {CODE_LENGTH_MAX} printable characters and no space"
         )
     return code
 

@@ -73,7 +73,8 @@ class BalanceGateway:
         with _translated():
             drawn = await self._accounts.draw(await self._draw(order))
         if _standing(drawn) is Standing.DECLINED:
-            _log.info("payment %s is declined: %s, account %s", drawn.payment_id, drawn.code, drawn.account_id)
+            account = "no account" if drawn.account_id == NO_ACCOUNT else f"account {drawn.account_id}"
+            _log.info("payment %s is declined: %s, %s", drawn.payment_id, drawn.code, account)
         return _report(drawn)
 
     async def capture(self, order: Order) -> Report:
