@@ -49,7 +49,7 @@ def test_an_evening_on_the_command_line(run: Callable[..., tuple[int, str, str]]
     assert held.startswith(f"{booking} is held, for alice at {play}\n  3 x GA (12.00 EUR each)\n  total  36.00 EUR\n")
     assert re.search(r"  until  .* UTC, \d+ seconds from now\n$", held)
     assert "is held" in run("extend", booking, "--seconds", "60")[1]
-    assert "  paid   36.00 EUR at sandbox: captured\n" in run("pay", booking, "--method", "pm_card_visa")[1]
+    assert "  payment  36.00 EUR at sandbox: captured\n" in run("pay", booking, "--method", "pm_card_visa")[1]
     assert "is confirmed" in run("show", booking)[1]
     assert "  money  12.00 EUR goes back, 0.00 EUR is kept\n" in run("cancel", booking, "--pool", "GA=1")[1]
     assert "is confirmed" in run("refund", booking, "--amount", "100")[1]

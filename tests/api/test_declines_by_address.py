@@ -57,6 +57,7 @@ async def test_guests_at_one_address_are_bounded_together(bounded: House, event:
     last = await declined(bounded, "B2", event, address="192.0.2.1")
     assert (last.status_code, last.json()["code"], last.json()["per"]) == (409, "too_many_declines", "address")
     assert 0 < int(last.headers["Retry-After"]) <= 3600
+    assert last.json()["detail"] == "Your payments were declined too often. Please try again later."
 
 
 async def test_a_network_of_ipv6_counts_as_one(bounded: House, event: str) -> None:

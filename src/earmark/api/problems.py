@@ -228,7 +228,7 @@ def _too_many_declines(facts: Mapping[str, Any]) -> str:
         return "Your payment could not be started now. Please try again in a moment."
     if facts["per"] == "hold":
         return "Your payment was declined too often. This booking cannot be paid any more."
-    return "Your payments were declined too often. Please try again in an hour."
+    return "Your payments were declined too often. Please try again later."
 
 
 def _none_available(asked: int, available: int) -> str:

@@ -128,7 +128,7 @@ def _booking(booking: Booking) -> Iterator[str]:
     if booking.expires_in is not None:
         yield f"  until  {booking.expires_at:%Y-%m-%d %H:%M:%S} UTC, {booking.expires_in:.0f} seconds from now"
     if isinstance(booking, Paid) and booking.payment:
-        yield f"  paid   {booking.payment.amount} at {booking.payment.gateway}: {booking.payment.state}"
+        yield f"  payment  {booking.payment.amount} at {booking.payment.gateway}: {booking.payment.state}"
         if is_open(booking):
             yield f"  next   {_next(booking.payment)}"
     if isinstance(booking, Undone) and booking.money:
