@@ -281,7 +281,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     admission_timeout_seconds: Annotated[
         float,
         About(
-            "how long a hold waits for an answer of Redis before it passes without; for two at most",
+            "how long a hold waits for one answer of Redis before it goes on without; a hold waits for two answers at "
+            "most",
             least=0.001,
             most=60,
         ),
@@ -376,10 +377,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     account_secret: Annotated[
         str | None,
         About(
-            "under which the codes of [accounts](../howto/accounts.md) are kept, at least "
-            f"{SECRET_LENGTH_MIN} characters made by chance (`openssl rand -hex 32`), and no secret that is used "
-            "elsewhere; several, divided by commas, are the one in use and then older ones. Accounts whose secret is "
-            "lost cannot be paid from",
+            "the secret under which codes of [accounts](../howto/accounts.md) are kept, at least "
+            f"{SECRET_LENGTH_MIN} characters made by chance (`openssl rand -hex 32`), and none that is used "
+            "elsewhere; of several, divided by commas, new codes use the first, and codes under the others still pay. "
+            "Accounts whose secret is lost cannot be paid from",
             secret=True,
         ),
     ] = None

@@ -14,7 +14,7 @@ from tests.money.scripted import AUTHORISED, DECLINED, PROCESSING
 from earmark.domain.ids import BookingId
 from earmark.domain.machine import State
 from earmark.domain.policy import Policy
-from earmark.engine.asks import Actor
+from earmark.engine.asks import Actor, Release
 from earmark.engine.gateway import GatewayDenied, GatewayInvalid, Report
 from earmark.errors import GatewayUnavailable, InvalidRequest, TooManyDeclines
 from earmark.library import Earmark
@@ -53,6 +53,8 @@ async def test_a_hold_is_declined_three_times_at_most(shop: Shop) -> None:
         await shop.pay(held)
     assert (refused.value.limit, refused.value.retry_in, refused.value.transient) == (3, None, False)
     assert (await shop.booking(held)).state is State.HELD
+    await shop.engine.release(Release(**shop.about(held)))
+    assert (await shop.booking(held)).state is State.RELEASED
 
 
 async def test_a_buyer_is_declined_five_times_an_hour_at_most(shop: Shop) -> None:

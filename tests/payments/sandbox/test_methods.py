@@ -235,7 +235,7 @@ def test_the_names_of_stripes_own_page_are_known() -> None:
 
 
 @pytest.mark.parametrize("method", ["pm_card_nonesuch", "pm_card_", "tok_visa", "4242424242424242", "pm_card_VISA"])
-def test_an_unknown_method_is_an_error_and_no_decline(client: stripe.StripeClient, method: str) -> None:
+def test_stripes_client_gets_an_error_for_an_unknown_method(client: stripe.StripeClient, method: str) -> None:
     """A slip in a name is the shop's fault: no payment is made that a buyer could be told of."""
     calls: list[Callable[[], object]] = [lambda: create(client, method)]
     waiting = client.v1.payment_intents.create({"amount": 100, "currency": "eur", "capture_method": "manual"})
