@@ -32,7 +32,9 @@ STEPS = [
 CONTRACT = f"INSERT INTO earmark_migrations VALUES ({NUMBER + 1}, 'contract', 'x', now(), {NUMBER})"
 
 
-async def test_a_rolling_upgrade_and_its_way_back_fail_no_request(unguarded_postgres_url: str, tmp_path: Path) -> None:
+async def test_servers_replaced_over_an_expand_and_back_fail_only_requests_cut_by_a_restart(
+    unguarded_postgres_url: str, tmp_path: Path
+) -> None:
     """Old servers stay ready over an expand, new ones join them, and the old code can come back.
 
     Then, as the control, a contract that does not allow the old code takes it out.
