@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import asyncpg
 import pytest
 
 from earmark.errors import StoreUnavailable
-from earmark.store.erasure import KEPT_FIELDS, new_pseudonym
+from earmark.store import queries
+from earmark.store.erasure import KEPT_FIELDS, Unnamer, new_pseudonym
 from earmark.store.postgres import erasure
+from earmark.store.sqlite.erasure import _teach as teach
 
 from .conftest import ANN, HOURS, Desk, Place, desk_over, event_body
 from .test_erase_buyer import bookings_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
+
+    from earmark.store.sqlite import SqliteStore
 
 ERASE = "SELECT earmark_erase_buyer($1, $2, statement_timestamp() + $3::interval, $4)"
 
@@ -312,12 +318,24 @@ async def number_and_queue(connection: Any, booking_id: str) -> None:
 READ_WHOLE = """
 SELECT relname FROM pg_stat_xact_user_tables
  WHERE seq_scan > 0 AND relname IN
-       ('bookings', 'buyer_totals', 'deliveries', 'journal', 'outside_payments', 'payers', 'payments')
+       ('bookings', 'buyer_totals', 'deliveries', 'journal', 'outside_payments', 'payers', 'payment_keys', 'payments',
+        'refunds')
 """
+FILL = {
+    "payment_keys": """INSERT INTO payment_keys (caller, key, request_hash, payment_id, opened_at)
+                       SELECT 'key:x', n::text, '', gen_random_uuid(), now() FROM generate_series(1, 20000) n""",
+    "refunds": """INSERT INTO refunds (id, payment_id, booking_id, amount, created_at, state)
+                  SELECT gen_random_uuid(), gen_random_uuid(), gen_random_uuid(), 1, now(), 'made'
+                    FROM generate_series(1, 20000) n""",
+}
+CHOSEN = {
+    "ANY (callers)": "ANY (ARRAY['buyer:ann'])",
+    "ANY (paid)": "ANY (ARRAY[uuid '01a1ee52-b861-725e-b6fb-a7180ef8a5f4'])",
+}
 
 
 async def test_rows_are_found_by_index(place: Place, named: Desk, connections: list[Any]) -> None:
-    """With a shop of any size behind them: no table that grows with it is read whole."""
+    """No table that grows with the shop is read whole where sequential scans are switched off."""
     owner, *_ = connections
     assert named.answers
     async with owner.transaction():
@@ -326,3 +344,40 @@ async def test_rows_are_found_by_index(place: Place, named: Desk, connections: l
         assert await owner.fetch(READ_WHOLE) == []
         await owner.execute("SELECT FROM bookings WHERE total > 0")
         assert [row[0] for row in await owner.fetch(READ_WHOLE)] == ["bookings"], "the control"
+
+
+@pytest.mark.parametrize("table", FILL)
+async def test_a_full_table_is_searched_by_index(place: Place, connections: list[Any], table: str) -> None:
+    """By the planner's own choice, over 20,000 rows that name other buyers; the control is the table without it."""
+    owner, *_ = connections
+    assert place.url
+    source = await owner.fetchval("SELECT pg_get_functiondef('earmark_erase_buyer'::regproc)")
+    start = source.index(f"FROM {table} q WHERE")
+    search = source[start : source.index(") AS n", start)]
+    for variable, value in CHOSEN.items():
+        search = search.replace(variable, value)
+    scope = owner.transaction()
+    await scope.start()
+    await owner.execute("SET LOCAL session_replication_role = replica")
+    await owner.execute(FILL[table])
+    await owner.execute(f"ANALYZE {table}")
+    assert "Seq Scan" not in await plan_of(owner, search)
+    await owner.execute(f"DROP INDEX {table}_by_payment")
+    assert f"Seq Scan on {table}" in await plan_of(owner, search), "the control"
+    await scope.rollback()
+
+
+async def plan_of(connection: Any, search: str) -> str:
+    """How PostgreSQL would read the rows."""
+    return "\n".join(row[0] for row in await connection.fetch(f"EXPLAIN SELECT {search}"))
+
+
+async def test_sqlite_searches_payment_keys_by_index(sqlite_store: SqliteStore) -> None:
+    """By the caller and by the payment; the control is the table without that index."""
+    with closing(sqlite3.connect(sqlite_store._file, isolation_level=None, cached_statements=0)) as connection:
+        teach(connection, Unnamer(ANN, new_pseudonym()))
+        asked = {"callers": "[]", "payments": "[]"}
+        search = f"EXPLAIN QUERY PLAN {queries.sql('sqlite', 'erasure.sql')['erase_payment_keys']}"
+        assert "SCAN payment_keys" not in {row[3] for row in connection.execute(search, asked)}
+        connection.execute("DROP INDEX payment_keys_by_payment")
+        assert "SCAN payment_keys" in {row[3] for row in connection.execute(search, asked)}, "the control"
