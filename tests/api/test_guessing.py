@@ -10,7 +10,7 @@ import httpx2
 import msgspec
 import pytest
 
-from earmark.api import keyring, roster
+from earmark.api import all_keys, keyring
 from earmark.api.app import create_app
 from earmark.api.deadline import Deadline
 from earmark.api.identity import Identity, hash_of, new_key, new_key_id
@@ -150,7 +150,7 @@ async def test_the_control_is_an_address_without_wrong_keys(house: House) -> Non
 
 async def test_a_key_that_was_made_a_moment_ago_is_found_too(guessed: Guessed, monkeypatch: pytest.MonkeyPatch) -> None:
     """What was read before a request came does not answer it with no."""
-    monkeypatch.setattr(roster, "PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(all_keys, "PAUSE_SECONDS", 0.0)
     assert await guessed.guess(1) == [429]
     _, secret = await guessed.key()
     assert await guessed.ask(secret) == 200
@@ -165,9 +165,9 @@ async def test_a_revoked_key_is_a_wrong_one(guessed: Guessed) -> None:
 
 async def test_all_keys_are_read_page_by_page_up_to_a_bound(guessed: Guessed, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where there are more keys than are read at once, a key beyond them waits until its address may guess again."""
-    monkeypatch.setattr(roster, "PAUSE_SECONDS", 0.0)
-    monkeypatch.setattr(roster, "PAGE", 2)
-    monkeypatch.setattr(roster, "KEYS_MAX", 4)
+    monkeypatch.setattr(all_keys, "PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(all_keys, "PAGE", 2)
+    monkeypatch.setattr(all_keys, "KEYS_MAX", 4)
     made = sorted([await guessed.key() for _ in range(6)])
     assert [await guessed.ask(secret) for _, secret in made[:4]] == [200] * 4
     assert await guessed.ask(made[5][1]) == 429
@@ -233,21 +233,23 @@ async def most_at_once(work: Iterable[Coroutine[Any, Any, object]]) -> int:
 
 async def test_wrong_keys_that_waited_together_are_refused_in_portions(guessed: Guessed) -> None:
     """Other requests have their turns between them: to refuse thousands in one turn would stop all others."""
-    assert await most_at_once(guessed.ask(new_key(live=False)) for _ in range(10 * roster.PORTION)) <= roster.PORTION
+    assert (
+        await most_at_once(guessed.ask(new_key(live=False)) for _ in range(10 * all_keys.PORTION)) <= all_keys.PORTION
+    )
 
 
 async def test_the_control_refuses_them_all_at_once(guessed: Guessed, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the guard off."""
-    count = 10 * roster.PORTION
-    monkeypatch.setattr(roster, "PORTION", 100_000)
+    count = 10 * all_keys.PORTION
+    monkeypatch.setattr(all_keys, "PORTION", 100_000)
     assert await most_at_once(guessed.ask(new_key(live=False)) for _ in range(count)) > count // 2
 
 
 async def test_callers_who_wait_for_all_keys_share_one_look(house: House) -> None:
     """A caller who goes away does not stop the others; of a look that fails each hears, and the next is a new one."""
     keys = Counted(house.engine.store.keys)
-    told = roster.Roster(keys, timer=Ticks(), deadline=Deadline(60))
-    gone, *stay = (asyncio.create_task(told.read()) for _ in range(2 * roster.PORTION))
+    told = all_keys.AllKeys(keys, timer=Ticks(), deadline=Deadline(60))
+    gone, *stay = (asyncio.create_task(told.read()) for _ in range(2 * all_keys.PORTION))
     await asyncio.sleep(0)
     gone.cancel()
     assert len({id(await one) for one in stay}) == 1

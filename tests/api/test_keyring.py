@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from earmark.api import keyring, roster
+from earmark.api import all_keys, keyring
 from earmark.api.deadline import Deadline
 from earmark.api.identity import Doubt, Identity, Principal, hash_of, new_key, new_key_id
 from earmark.api.keyring import Keyring
@@ -185,7 +185,7 @@ async def test_a_flood_of_wrong_keys_fills_neither_the_memory_nor_the_database(d
     assert await own, "a key that was good before does not stand in the strangers' line"
     told = await asyncio.gather(*looks, return_exceptions=True)
     assert {type(answer) for answer in told} == {type(None), Overloaded}
-    assert told.count(None) == keyring.STRANGERS_WAITING_MAX + roster.WAITING_MAX, "so many wait, and no more"
+    assert told.count(None) == keyring.STRANGERS_WAITING_MAX + all_keys.WAITING_MAX, "so many wait, and no more"
     assert desk.asked <= keyring.STRANGERS_WAITING_MAX + 2, "all others shared one look at all keys"
     assert desk.at_once_max <= keyring.STRANGERS_AT_ONCE + 1
     for stranger in strangers[:500]:
@@ -199,9 +199,9 @@ async def test_a_crowd_is_told_to_come_again_where_not_all_keys_can_be_read(
     desk: Desk, ticks: Ticks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A key beyond those that were read is not called wrong."""
-    monkeypatch.setattr(roster, "PAUSE_SECONDS", 0.0)
-    monkeypatch.setattr(roster, "PAGE", 1)
-    monkeypatch.setattr(roster, "KEYS_MAX", 1)
+    monkeypatch.setattr(all_keys, "PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(all_keys, "PAGE", 1)
+    monkeypatch.setattr(all_keys, "KEYS_MAX", 1)
     ring = Keyring(Keys(desk), timer=ticks)
     first, second = sorted([await made(desk), await made(desk)])
     desk.open.clear()
@@ -234,7 +234,7 @@ async def test_the_key_behind_a_token_is_no_guess(desk: Desk, ticks: Ticks) -> N
 
 async def test_those_who_wait_are_told_in_groups(desk: Desk, ticks: Ticks) -> None:
     """Another request has its turn after each group, whatever number waits."""
-    rolls = roster.Roster(Keys(desk), timer=ticks, deadline=Deadline(3.0))
+    rolls = all_keys.AllKeys(Keys(desk), timer=ticks, deadline=Deadline(3.0))
     told = 0
 
     async def wait() -> None:
@@ -242,21 +242,21 @@ async def test_those_who_wait_are_told_in_groups(desk: Desk, ticks: Ticks) -> No
         await rolls.read()
         told += 1
 
-    waits = [asyncio.create_task(wait()) for _ in range(roster.WAITING_MAX)]
-    await until(lambda: rolls._waiting_count == roster.WAITING_MAX)
+    waits = [asyncio.create_task(wait()) for _ in range(all_keys.WAITING_MAX)]
+    await until(lambda: rolls._waiting_count == all_keys.WAITING_MAX)
     steps, before = [], 0
     while not all(one.done() for one in waits):
         await asyncio.sleep(0)
         steps.append(told - before)
         before = told
-    assert told == roster.WAITING_MAX
-    assert max(steps) <= roster.PORTION
+    assert told == all_keys.WAITING_MAX
+    assert max(steps) <= all_keys.PORTION
     await rolls.close()
 
 
 async def test_a_caller_who_comes_when_the_last_was_told_is_told_too(desk: Desk) -> None:
     """The task that reads has nothing left to do then, and is not done yet."""
-    rolls = roster.Roster(Keys(desk), timer=lambda: next(seconds), deadline=Deadline(3.0))
+    rolls = all_keys.AllKeys(Keys(desk), timer=lambda: next(seconds), deadline=Deadline(3.0))
     seconds = itertools.count(0.0, 2.0)
     first = asyncio.create_task(rolls.read())
     for turns in range(12):
@@ -266,7 +266,7 @@ async def test_a_caller_who_comes_when_the_last_was_told_is_told_too(desk: Desk)
     await rolls.close()
 
 
-async def _after(turns: int, rolls: roster.Roster) -> roster.Found:
+async def _after(turns: int, rolls: all_keys.AllKeys) -> all_keys.Found:
     first = asyncio.create_task(rolls.read())
     for _ in range(turns):
         await asyncio.sleep(0)
@@ -275,9 +275,9 @@ async def _after(turns: int, rolls: roster.Roster) -> roster.Found:
     return found
 
 
-async def test_those_who_wait_for_a_roster_that_is_closed_wait_no_longer(desk: Desk, ticks: Ticks) -> None:
+async def test_callers_wait_no_longer_for_all_keys_once_the_reader_is_closed(desk: Desk, ticks: Ticks) -> None:
     """Also where the reading has not begun."""
-    rolls = roster.Roster(Keys(desk), timer=ticks, deadline=Deadline(3.0))
+    rolls = all_keys.AllKeys(Keys(desk), timer=ticks, deadline=Deadline(3.0))
     wait = asyncio.create_task(rolls.read())
     await asyncio.sleep(0)
     await rolls.close()
@@ -290,13 +290,15 @@ async def test_a_key_that_was_read_lately_does_not_wait_for_the_next_reading(des
     ring = Keyring(Keys(desk), timer=ticks)
     (_, first), (_, second) = await made(desk), await made(desk)
     assert await ring.look_among_all(hash_of(first))
-    wrong = [asyncio.create_task(ring.look_among_all(hash_of(new_key(live=False)))) for _ in range(roster.WAITING_MAX)]
-    await until(lambda: ring._roster._waiting_count == roster.WAITING_MAX)
+    wrong = [
+        asyncio.create_task(ring.look_among_all(hash_of(new_key(live=False)))) for _ in range(all_keys.WAITING_MAX)
+    ]
+    await until(lambda: ring._all_keys._waiting_count == all_keys.WAITING_MAX)
     assert await ring.look_among_all(hash_of(second))
     with pytest.raises(Overloaded):
         await ring.look_among_all(hash_of(new_key(live=False)))
     ticks.now += keyring.SEEN_SECONDS
-    assert ring._roster.find_lately(hash_of(second), seconds=keyring.SEEN_SECONDS) is None, "a revocation is felt"
+    assert ring._all_keys.find_lately(hash_of(second), seconds=keyring.SEEN_SECONDS) is None, "a revocation is felt"
     for one in wrong:
         one.cancel()
     await asyncio.gather(*wrong, return_exceptions=True)

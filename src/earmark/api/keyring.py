@@ -4,7 +4,7 @@ What was seen counts for one second, counted from before it was asked for, so a 
 one. A key that is in use is looked at again before that second is over, behind those who use it: nobody waits. Of
 strangers only a few are looked up at a time, and each is asked about once a second at most: a flood of wrong keys fills
 neither the memory nor the database, and never gets in the way of keys that were good before. What an address shows that
-has shown too many wrong keys, and what finds no place among those few, is looked for among all keys, by the roster.
+has shown too many wrong keys, and what finds no place among those few, is looked for by `all_keys.py`.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from earmark import logs
+from earmark.api.all_keys import AllKeys
 from earmark.api.deadline import Deadline
-from earmark.api.roster import Roster
 from earmark.domain.ids import KeyId
 from earmark.errors import Outage, Overloaded, StoreUnavailable
 
@@ -79,7 +79,7 @@ class Keyring:
         self._looks: dict[Handle, asyncio.Task[ApiKey | None]] = {}
         self._turns = asyncio.Semaphore(STRANGERS_AT_ONCE)
         self._patience = Deadline(LOOK_SECONDS_MAX)
-        self._roster = Roster(keys, timer=timer, deadline=self._patience)
+        self._all_keys = AllKeys(keys, timer=timer, deadline=self._patience)
         self._waiting = 0
         """How many strangers are looked up, or wait for their turn."""
 
@@ -110,12 +110,12 @@ class Keyring:
 
     async def look_among_all(self, secret_hash: bytes) -> ApiKey | None:
         """The same, together with all who come from suspicious addresses: they wait, and cost the store one look."""
-        key, _ = await self._look_in_roster(secret_hash)
+        key, _ = await self._look_in_all_keys(secret_hash)
         return key
 
     async def close(self) -> None:
         """Nobody asks any more."""
-        await self._roster.close()
+        await self._all_keys.close()
         for look in list(self._looks.values()):
             look.cancel()
         if self._looks:
@@ -124,17 +124,17 @@ class Keyring:
 
     async def _look_in_a_crowd(self, secret_hash: bytes) -> ApiKey | None:
         """Without a place in the strangers' line: no crowd of wrong keys turns a good one away."""
-        key, certain = await self._look_in_roster(secret_hash)
+        key, certain = await self._look_in_all_keys(secret_hash)
         if not certain:
             raise Overloaded
         return key
 
-    async def _look_in_roster(self, secret_hash: bytes) -> tuple[ApiKey | None, bool]:
+    async def _look_in_all_keys(self, secret_hash: bytes) -> tuple[ApiKey | None, bool]:
         """The key, and whether that is certain: where there are too many keys to read them all, a miss is not."""
-        if lately := self._roster.find_lately(secret_hash, seconds=SEEN_SECONDS):
+        if lately := self._all_keys.find_lately(secret_hash, seconds=SEEN_SECONDS):
             self._remember(secret_hash, lately[0], at=lately[1])
             return lately[0], True
-        found = await self._roster.read()
+        found = await self._all_keys.read()
         key = found.keys.get(secret_hash)
         if key is not None or found.whole:
             self._remember(secret_hash, key, at=found.at)

@@ -1,9 +1,9 @@
-"""The roster: all stored keys at once, for callers from an address that has shown too many wrong ones, and for a crowd.
+"""All stored keys at once, for callers from an address that has shown too many wrong ones, and for a crowd.
 
 To look such a caller's key up by itself would let a guesser ask the store as often as it likes, and to refuse it would
 lock out a good key behind the same address. So their keys are looked for together among all keys that there are: first
 among those that were read within the last second, and a key that is not there waits for the next reading. However many
-wait, the roster is read once a second at most, so guesses cost the store no more than that. Those who wait are told in
+wait, all keys are read once a second at most, so guesses cost the store no more than that. Those who wait are told in
 groups, so that other requests have their turn between two groups, and beyond a number no more of them may wait.
 """
 
@@ -41,7 +41,7 @@ class Found(NamedTuple):
     """False where there are more keys than are read."""
 
 
-class Roster:
+class AllKeys:
     """Reads all keys, once for all callers who wait."""
 
     def __init__(self, keys: Keys, *, timer: Callable[[], float], deadline: Deadline) -> None:
