@@ -20,7 +20,7 @@ from earmark.engine.teller import Teller
 from earmark.library import Earmark
 from earmark.store.memory import MemoryStore
 from earmark.workers.reconciler import Reconciler
-from earmark.workers.standing import RoundFailed
+from earmark.workers.round_status import RoundFailed
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -12,7 +12,7 @@ from earmark.domain.machine import State
 from earmark.errors import RowBusy
 from earmark.testing import open_in_memory
 from earmark.workers import sweeper as module
-from earmark.workers.standing import RoundFailed
+from earmark.workers.round_status import RoundFailed
 from earmark.workers.sweeper import Skip, Sweeper
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ import msgspec
 from earmark.engine.beats import Process, Pulse
 from earmark.uuids import uuid7
 from earmark.version import __version__
-from earmark.workers.standing import Standing, described
+from earmark.workers.round_status import RoundStatus, described
 
 if TYPE_CHECKING:
     from earmark.engine.beats import Beats
@@ -49,7 +49,7 @@ class Heart:
         self._pulses: dict[str, Pulse] = {}
         self._under_way: dict[str, tuple[float, datetime]] = {}
         """By role, when the round began that has not ended."""
-        self._standing = Standing("heartbeat")
+        self._status = RoundStatus("heartbeat")
 
     def takes(self, role: str, *, outcome: str = "starting") -> None:
         """This process has that role from now on."""
@@ -84,9 +84,9 @@ class Heart:
         try:
             await asyncio.wait_for(self._beats.tell(self.process, self._told()), timeout=TELL_SECONDS_MAX)
         except Exception as silence:  # noqa: BLE001 (whatever it is, nobody depends on it)
-            self._standing.failed("not_written", described(silence))
+            self._status.failed("not_written", described(silence))
         else:
-            self._standing.went_well()
+            self._status.went_well()
 
     def _told(self) -> list[Pulse]:
         """Each role as its last round left it, or `stalled` where a round does not end."""

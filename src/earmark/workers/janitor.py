@@ -18,7 +18,7 @@ from earmark.clock import SystemClock
 from earmark.domain.declines import WINDOW_SECONDS
 from earmark.domain.payment import KEY_SECONDS_MIN
 from earmark.errors import Outage
-from earmark.workers.standing import RoundFailed, described
+from earmark.workers.round_status import RoundFailed, described
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping

@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Protocol
 
 from earmark.errors import Outage
-from earmark.workers.standing import RoundFailed, Standing, described
+from earmark.workers.round_status import RoundFailed, RoundStatus, described
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,30 +34,30 @@ async def run(agents: Sequence[Agent], stop: asyncio.Event, *, heart: Heart | No
 
 
 async def _live(agent: Agent, stop: asyncio.Event, heart: Heart | None) -> None:
-    standing = Standing(agent.name)
+    status = RoundStatus(agent.name)
     if heart is not None:
         heart.takes(agent.name)
     while not stop.is_set():
         if heart is not None:
             heart.began(agent.name)
-        seconds = await _act(agent, standing)
+        seconds = await _act(agent, status)
         if heart is not None:
-            heart.felt(agent.name, standing.outcome, failing_since=standing.failing_since, because=standing.because)
+            heart.felt(agent.name, status.outcome, failing_since=status.failing_since, because=status.because)
         await _sleep(seconds, stop)
 
 
-async def _act(agent: Agent, standing: Standing) -> float:
+async def _act(agent: Agent, status: RoundStatus) -> float:
     """One round; how long to sleep after it."""
     try:
         seconds = await agent.act()
     except RoundFailed as failed:
-        pause = standing.failed(failed.code, failed.because, error=failed.__cause__)
+        pause = status.failed(failed.code, failed.because, error=failed.__cause__)
         return pause if failed.seconds is None else failed.seconds
     except Outage as outage:
-        return standing.failed(outage.code, str(outage.facts().get("because") or described(outage)))
+        return status.failed(outage.code, str(outage.facts().get("because") or described(outage)))
     except Exception as broken:  # noqa: BLE001 (whatever it is, the next round may go well)
-        return standing.failed("internal", described(broken), error=broken)
-    standing.went_well()
+        return status.failed("internal", described(broken), error=broken)
+    status.went_well()
     return seconds
 
 

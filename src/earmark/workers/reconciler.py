@@ -10,7 +10,7 @@ import random
 from typing import TYPE_CHECKING
 
 from earmark import logs
-from earmark.workers.standing import RoundFailed
+from earmark.workers.round_status import RoundFailed
 
 if TYPE_CHECKING:
     from earmark.engine.teller import Teller

@@ -10,7 +10,7 @@ from prometheus_client.registry import Collector
 from earmark.api.metrics.numbers import Count, Spread, gauge
 from earmark.engine.gateway import GatewayDenied, GatewayRefused, GatewaySilent
 from earmark.errors import EarmarkError
-from earmark.workers.standing import RoundFailed
+from earmark.workers.round_status import RoundFailed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -39,7 +39,7 @@ class RoundFailed(Exception):
         self.seconds = seconds
 
 
-class Standing:
+class RoundStatus:
     """Of one worker."""
 
     def __init__(self, name: str, *, clock: Callable[[], float] = time.monotonic) -> None:
