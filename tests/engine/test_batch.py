@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from earmark.engine.asks import Again, Ask, Decided
-from earmark.engine.tickets import Shared, Ticket
+from earmark.engine.queued_requests import QueuedRequest, Shared
 from earmark.errors import (
     IdempotencyInProgress,
     OutcomeUnknown,
@@ -533,13 +533,13 @@ async def test_a_store_in_another_thread_never_begins_what_is_being_ended() -> N
     """In whatever order a deadline and a store in a thread of its own come to a request: not begun is not begun."""
     told: list[Exception] = []
 
-    class Interrupted(Ticket[Ask]):
+    class Interrupted(QueuedRequest[Ask]):
         def fail(self, error: Exception) -> None:
             """The thread comes between what is to be told and its telling."""
             assert shared.begin() == []
             told.append(error)
 
-    ticket = Interrupted(ask_number(1), asyncio.get_running_loop().create_future(), deadline=0)
-    shared: Shared[Ask] = Shared([ticket])
-    ticket.end()
+    request = Interrupted(ask_number(1), asyncio.get_running_loop().create_future(), deadline=0)
+    shared: Shared[Ask] = Shared([request])
+    request.end()
     assert [type(one) for one in told] == [Overloaded]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from earmark.engine import batch, desk, tickets
+from earmark.engine import batch, desk, queued_requests
 from earmark.errors import Refusal
 from earmark.testing import open_in_memory
 
@@ -83,15 +83,15 @@ async def test_a_refusal_that_knows_where_it_was_found_stays(monkeypatch: pytest
     assert not await is_gone(hold)
 
 
-async def test_a_refusal_that_its_ticket_keeps_stays(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The control: its frames have the ticket, the ticket the answer, and the answer has it."""
+async def test_a_refusal_that_its_request_keeps_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The control: its frames have the request, the request the answer, and the answer has it."""
 
     async def submit(self: Any, ask: Any, *, within: float) -> Any:
         loop = asyncio.get_running_loop()
-        ticket = tickets.Ticket(ask, loop.create_future(), deadline=loop.time() + within)
-        self._deadlines.watch(ticket)
-        self._enter(ticket)
-        return await ticket.answer
+        request = queued_requests.QueuedRequest(ask, loop.create_future(), deadline=loop.time() + within)
+        self._deadlines.watch(request)
+        self._enter(request)
+        return await request.answer
 
     monkeypatch.setattr(batch.Batcher, "submit", submit)
     assert not await is_gone(hold)

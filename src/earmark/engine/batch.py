@@ -22,7 +22,7 @@ from earmark.engine.expire import CONTENDED_SECONDS
 from earmark.engine.observer import Nobody
 from earmark.engine.pace import LOCK_SECONDS_MIN, Pace
 from earmark.engine.ports import LOCK_SECONDS_MAX
-from earmark.engine.tickets import ANSWERED, Deadlines, Shared, Ticket, unanswered
+from earmark.engine.queued_requests import ANSWERED, Deadlines, QueuedRequest, Shared, unanswered
 from earmark.errors import EarmarkError, Outage, Overloaded, Refusal, RowBusy
 
 if TYPE_CHECKING:
@@ -77,12 +77,12 @@ class Batcher(Generic[A]):
         self._flying = 0
         """Requests that are under way."""
         self._pace = Pace()
-        self._line: deque[Ticket[A]] = deque()
+        self._line: deque[QueuedRequest[A]] = deque()
         self._running: set[asyncio.Task[None]] = set()
         self._gathered_at = 0.0
         """When a lane last took a batch."""
         self._standstill: asyncio.TimerHandle | None = None
-        self._later: dict[Ticket[A], asyncio.TimerHandle] = {}
+        self._later: dict[QueuedRequest[A], asyncio.TimerHandle] = {}
         self._deadlines: Deadlines[A] = Deadlines()
         # Counted apart from the queue: requests for one row must not keep out those for others.
         self._blocked: BlockedRows[A] = BlockedRows(waiting_max=waiting_max // 2, wait_for=self._start_waiting)
@@ -111,14 +111,14 @@ class Batcher(Generic[A]):
         if self.is_full:
             raise Overloaded
         loop = asyncio.get_running_loop()
-        ticket = Ticket(ask, loop.create_future(), deadline=loop.time() + within, mark=self._observer.mark())
-        self._deadlines.watch(ticket)
-        self._enter(ticket)
+        request = QueuedRequest(ask, loop.create_future(), deadline=loop.time() + within, mark=self._observer.mark())
+        self._deadlines.watch(request)
+        self._enter(request)
         try:
-            return await ticket.answer
+            return await request.answer
         finally:
-            # Whatever still has the ticket would keep what was raised here, and with it every frame that it has passed.
-            ticket.answer = ANSWERED
+            # What still has the request would keep what was raised here, and with it every frame that it has passed.
+            request.answer = ANSWERED
 
     @property
     def is_full(self) -> bool:
@@ -137,18 +137,18 @@ class Batcher(Generic[A]):
     async def close(self) -> None:
         """Finish what was accepted; a request that waits for a twin elsewhere is told so."""
         self._closing = True
-        for ticket, handle in self._later.items():
+        for request, handle in self._later.items():
             handle.cancel()
-            ticket.fail(ticket.refusal or Overloaded())
+            request.fail(request.refusal or Overloaded())
         self._later.clear()
         while tasks := self._running | self._row_tasks:
             await asyncio.wait(tasks)
 
-    def _enter(self, ticket: Ticket[A], *, first: bool = False) -> None:
-        if ticket.answer.done():
+    def _enter(self, request: QueuedRequest[A], *, first: bool = False) -> None:
+        if request.answer.done():
             return
-        ticket.since = asyncio.get_running_loop().time()
-        (self._line.appendleft if first else self._line.append)(ticket)
+        request.since = asyncio.get_running_loop().time()
+        (self._line.appendleft if first else self._line.append)(request)
         # A few are not worth a transaction of their own while one is under way: they will be the next.
         if not self._running or (len(self._running) < self._lanes and len(self._line) >= self._lane_min):
             self._open_lane()
@@ -178,11 +178,11 @@ class Batcher(Generic[A]):
         logs.request_id.set(None)
         try:
             while batch := self._gather():
-                claimed = {claim for ticket in batch for claim in self._claims(ticket.ask)}
+                claimed = {claim for request in batch for claim in self._claims(request.ask)}
                 self._claimed |= claimed
                 self._flying += len(batch)
                 try:
-                    with self._observer.batch(self._verb, [ticket.mark for ticket in batch]):
+                    with self._observer.batch(self._verb, [request.mark for request in batch]):
                         await self._carry(batch)
                 finally:
                     self._flying -= len(batch)
@@ -191,49 +191,49 @@ class Batcher(Generic[A]):
             # At once, and not by a callback: a request that came in between would find a lane that never comes.
             self._running.discard(lane)
 
-    def _gather(self) -> list[Ticket[A]]:
+    def _gather(self) -> list[QueuedRequest[A]]:
         """The next batch: first come, first served, but for those whose rivals are being decided at this moment.
 
         They keep their places, and no request behind them gets what they want. Those that need a locked row leave.
         """
-        batch: list[Ticket[A]] = []
-        passed: list[Ticket[A]] = []
+        batch: list[QueuedRequest[A]] = []
+        passed: list[QueuedRequest[A]] = []
         wanted = set(self._claimed)
         blocked = self._blocked or None
         self._gathered_at = asyncio.get_running_loop().time()
         while self._line and len(batch) < self._size_max and len(passed) < PASSED_MAX:
-            ticket = self._line.popleft()
-            if ticket.answer.done() or (blocked is not None and blocked.take(ticket)):
+            request = self._line.popleft()
+            if request.answer.done() or (blocked is not None and blocked.take(request)):
                 continue
-            if wanted and not wanted.isdisjoint(claims := self._claims(ticket.ask)):
+            if wanted and not wanted.isdisjoint(claims := self._claims(request.ask)):
                 wanted.update(claims)
-                passed.append(ticket)
+                passed.append(request)
                 continue
-            batch.append(ticket)
+            batch.append(request)
         self._line.extendleft(reversed(passed))
         return batch
 
-    async def _carry(self, tickets: Sequence[Ticket[A]]) -> None:
+    async def _carry(self, requests: Sequence[QueuedRequest[A]]) -> None:
         """One batch; where a row is locked, again without the requests that need it."""
         in_vain = 0
-        while tickets:
+        while requests:
             try:
-                await self._decide(tickets, lock_seconds=self.lock_seconds)
+                await self._decide(requests, lock_seconds=self.lock_seconds)
             except RowBusy as busy:
                 self._observer.blocked(self._verb)
-                waiting = unanswered(tickets)
-                tickets = self._blocked.part(waiting, busy.rows)
-                in_vain += len(tickets) == len(waiting)
+                waiting = unanswered(requests)
+                requests = self._blocked.part(waiting, busy.rows)
+                in_vain += len(requests) == len(waiting)
                 if in_vain > 1 or not busy.rows:
                     # No row can be named that one of these needs.
-                    self._blocked.keep(UNKNOWN, tickets)
+                    self._blocked.keep(UNKNOWN, requests)
                     return
             else:
                 return
 
-    async def _decide(self, tickets: Sequence[Ticket[A]], *, lock_seconds: float, teaches: bool = True) -> None:
+    async def _decide(self, requests: Sequence[QueuedRequest[A]], *, lock_seconds: float, teaches: bool = True) -> None:
         """One transaction for these, and their answers. `RowBusy` is for the caller to see to."""
-        shared = Shared(tickets)
+        shared = Shared(requests)
         loop = asyncio.get_running_loop()
         began = loop.time()
         try:
@@ -242,29 +242,29 @@ class Batcher(Generic[A]):
             shared.undo()
             raise
         except Outage as outage:
-            for ticket in tickets:
-                ticket.fail(outage)
+            for request in requests:
+                request.fail(outage)
             return
         except Exception as broken:  # noqa: BLE001 (whatever broke must reach its own caller, and no other)
             shared.undo()
-            await self._split(tickets, broken)
+            await self._split(requests, broken)
             return
         now = loop.time()
         if teaches and outcomes:
             self._pace.learn(
                 requests=len(outcomes), seconds=now - began, side_by_side=max(1, len(self._running)), now=now
             )
-        told = zip(shared.tickets, outcomes, strict=True)
-        if undecided := [(ticket, again) for ticket, outcome in told if (again := self._settle(ticket, outcome))]:
+        told = zip(shared.requests, outcomes, strict=True)
+        if undecided := [(request, again) for request, outcome in told if (again := self._settle(request, outcome))]:
             await self._retry(undecided)
 
-    async def _split(self, tickets: Sequence[Ticket[A]], broken: Exception) -> None:
-        if len(tickets) == 1:
-            tickets[0].fail(broken)
+    async def _split(self, requests: Sequence[QueuedRequest[A]], broken: Exception) -> None:
+        if len(requests) == 1:
+            requests[0].fail(broken)
             return
-        middle = len(tickets) // 2
-        await self._carry(tickets[:middle])
-        await self._carry(tickets[middle:])
+        middle = len(requests) // 2
+        await self._carry(requests[:middle])
+        await self._carry(requests[middle:])
 
     def _start_waiting(self, row: Row) -> None:
         self._row_tasks.add(asyncio.get_running_loop().create_task(self._wait_for_row(row)))
@@ -284,23 +284,23 @@ class Batcher(Generic[A]):
                 async with self._row_waits:
                     freed = await self._try_row(row, lock_seconds=LOCK_SECONDS_MAX)
         finally:
-            for ticket in reversed(self._blocked.free(row)):
-                self._enter(ticket, first=True)
+            for request in reversed(self._blocked.free(row)):
+                self._enter(request, first=True)
             self._row_tasks.discard(task)
 
     async def _try_row(self, row: Row, *, lock_seconds: float) -> bool:
         """Decide the next requests for this row; whether it was to be had, or none is left that needs it."""
-        tickets = self._blocked.next(row, limit=self._size_max)
+        requests = self._blocked.next(row, limit=self._size_max)
         now = asyncio.get_running_loop().time()
-        in_time = [ticket for ticket in tickets if ticket.deadline - now > LOCK_SECONDS_MIN + DECIDING_SECONDS]
-        for ticket in tickets:
-            if ticket not in in_time:
-                ticket.fail(Overloaded())
+        in_time = [request for request in requests if request.deadline - now > LOCK_SECONDS_MIN + DECIDING_SECONDS]
+        for request in requests:
+            if request not in in_time:
+                request.fail(Overloaded())
         if not in_time:
-            return not tickets
-        patience = min(lock_seconds, min(ticket.deadline for ticket in in_time) - now - DECIDING_SECONDS)
+            return not requests
+        patience = min(lock_seconds, min(request.deadline for request in in_time) - now - DECIDING_SECONDS)
         try:
-            with self._observer.batch(self._verb, [ticket.mark for ticket in in_time]):
+            with self._observer.batch(self._verb, [request.mark for request in in_time]):
                 # The long wait teaches nothing: what it took says when a row was free, not how quick the database is.
                 await self._decide(in_time, lock_seconds=patience, teaches=lock_seconds < LOCK_SECONDS_MAX)
         except RowBusy as busy:
@@ -308,35 +308,35 @@ class Batcher(Generic[A]):
             return False
         return True
 
-    async def _sort_out(self, row: Row, tickets: Sequence[Ticket[A]], busy: RowBusy, *, for_good: bool) -> None:
+    async def _sort_out(self, row: Row, requests: Sequence[QueuedRequest[A]], busy: RowBusy, *, for_good: bool) -> None:
         """Refuse those that have waited for the row for long enough, let the others that need it wait on.
 
         Those that do not need it stand in line again. Where no row can be named, they are found by halves.
         """
-        stuck = [ticket for ticket in tickets if any(one in busy.rows for one in ticket.ask.rows)]
-        others = [ticket for ticket in tickets if ticket not in stuck]
+        stuck = [request for request in requests if any(one in busy.rows for one in request.ask.rows)]
+        others = [request for request in requests if request not in stuck]
         if not busy.rows:
-            await self._isolate(row, tickets, busy, for_good=for_good)
+            await self._isolate(row, requests, busy, for_good=for_good)
             return
         if for_good:
-            for ticket in stuck:
-                ticket.fail(busy)
+            for request in stuck:
+                request.fail(busy)
         else:
             self._blocked.keep(row, stuck, first=True)
-        for ticket in reversed(others):
-            self._enter(ticket, first=True)
+        for request in reversed(others):
+            self._enter(request, first=True)
 
-    async def _isolate(self, row: Row, tickets: Sequence[Ticket[A]], busy: RowBusy, *, for_good: bool) -> None:
+    async def _isolate(self, row: Row, requests: Sequence[QueuedRequest[A]], busy: RowBusy, *, for_good: bool) -> None:
         """Run halves with the short wait, until the request that needs what is locked is alone."""
-        if len(tickets) <= 1:
+        if len(requests) <= 1:
             if for_good:
-                for ticket in tickets:
-                    ticket.fail(busy)
+                for request in requests:
+                    request.fail(busy)
             else:
-                self._blocked.keep(row, tickets, first=True)
+                self._blocked.keep(row, requests, first=True)
             return
-        middle = len(tickets) // 2
-        for half in (tickets[:middle], tickets[middle:]):
+        middle = len(requests) // 2
+        for half in (requests[:middle], requests[middle:]):
             if not (still := unanswered(half)):
                 continue
             try:
@@ -344,48 +344,48 @@ class Batcher(Generic[A]):
             except RowBusy as again:
                 await self._isolate(row, unanswered(still), again, for_good=for_good)
 
-    def _settle(self, ticket: Ticket[A], outcome: Outcome) -> Again | None:
-        """Answer the ticket, or return why it shall be decided again instead."""
+    def _settle(self, request: QueuedRequest[A], outcome: Outcome) -> Again | None:
+        """Answer the request, or return why it shall be decided again instead."""
         if isinstance(outcome, Again):
             reason = outcome.refusal.code
-            ticket.rounds = ticket.rounds or Counter()
-            ticket.rounds[reason] += 1
-            is_final = outcome.relief is not None and _key(outcome.relief) in ticket.dry
+            request.rounds = request.rounds or Counter()
+            request.rounds[reason] += 1
+            is_final = outcome.relief is not None and _key(outcome.relief) in request.dry
             refusal = outcome.refusal if is_final or outcome.relief is None else for_now(outcome.refusal)
-            if not is_final and ticket.rounds[reason] < outcome.rounds_max:
-                ticket.refusal = refusal
-                ticket.in_flight = False
+            if not is_final and request.rounds[reason] < outcome.rounds_max:
+                request.refusal = refusal
+                request.in_flight = False
                 self._observer.again(self._verb, reason)
                 return outcome
             outcome = refusal
         if isinstance(outcome, EarmarkError):
-            ticket.fail(outcome)
-        elif not ticket.answer.done():
-            ticket.answer.set_result(outcome)
+            request.fail(outcome)
+        elif not request.answer.done():
+            request.answer.set_result(outcome)
         return None
 
-    async def _retry(self, again: Sequence[tuple[Ticket[A], Again]]) -> None:
+    async def _retry(self, again: Sequence[tuple[QueuedRequest[A], Again]]) -> None:
         """Those that moved go first in the next batch; those that were starved go there once room was made."""
         short: Counter[tuple[type, object]] = Counter()
         for _, outcome in again:
             if outcome.relief is not None:
                 short[_key(outcome.relief)] += outcome.short
         rooms = {key: await self._make_room(key[1], units=units) for key, units in short.items()}
-        for ticket, outcome in reversed(again):
+        for request, outcome in reversed(again):
             delay = outcome.delay_seconds
             if outcome.relief is not None:
                 room = rooms[_key(outcome.relief)]
                 if room is None:
-                    ticket.fail(for_now(outcome.refusal))
+                    request.fail(for_now(outcome.refusal))
                     continue
                 if room.is_dry:
-                    ticket.dry |= {_key(outcome.relief)}
+                    request.dry |= {_key(outcome.relief)}
                 elif not room.ended:
                     delay = CONTENDED_SECONDS
             if delay and not self._closing:
-                self._enter_later(ticket, seconds=delay)
+                self._enter_later(request, seconds=delay)
             else:
-                self._enter(ticket, first=True)
+                self._enter(request, first=True)
 
     async def _make_room(self, relief: object, *, units: int) -> Room | None:
         """None where it failed: then those that were starved are refused for now, and the line moves on."""
@@ -395,12 +395,12 @@ class Batcher(Generic[A]):
             log.warning("expire", outcome="failed", relief=repr(relief), because=repr(broken))
             return None
 
-    def _enter_later(self, ticket: Ticket[A], *, seconds: float) -> None:
+    def _enter_later(self, request: QueuedRequest[A], *, seconds: float) -> None:
         def enter() -> None:
-            del self._later[ticket]
-            self._enter(ticket)
+            del self._later[request]
+            self._enter(request)
 
-        self._later[ticket] = asyncio.get_running_loop().call_later(seconds, enter)
+        self._later[request] = asyncio.get_running_loop().call_later(seconds, enter)
 
 
 def _key(relief: object) -> tuple[type, object]:

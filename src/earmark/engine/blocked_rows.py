@@ -10,13 +10,13 @@ from collections import deque
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from earmark.engine.asks import Ask, Row
-from earmark.engine.tickets import unanswered
+from earmark.engine.queued_requests import unanswered
 from earmark.errors import Overloaded
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from earmark.engine.tickets import Ticket
+    from earmark.engine.queued_requests import QueuedRequest
 
 A = TypeVar("A", bound=Ask)
 
@@ -31,7 +31,7 @@ class BlockedRows(Generic[A]):
         self._waiting_max = waiting_max
         self._wait_for = wait_for
         """Told of each row once, when the first request has to wait for it."""
-        self._queues: dict[Row, deque[Ticket[A]]] = {}
+        self._queues: dict[Row, deque[QueuedRequest[A]]] = {}
         self._waiting = 0
 
     def __bool__(self) -> bool:
@@ -40,56 +40,56 @@ class BlockedRows(Generic[A]):
     def __len__(self) -> int:
         return self._waiting
 
-    def take(self, ticket: Ticket[A]) -> bool:
+    def take(self, request: QueuedRequest[A]) -> bool:
         """Whether this request needs a row that is known to be locked: it waits for that here."""
-        row = next((row for row in ticket.ask.rows if row in self._queues), None)
+        row = next((row for row in request.ask.rows if row in self._queues), None)
         if row is not None:
-            self._add(row, ticket)
+            self._add(row, request)
         return row is not None
 
-    def part(self, tickets: Sequence[Ticket[A]], rows: Mapping[Row, Row]) -> list[Ticket[A]]:
+    def part(self, requests: Sequence[QueuedRequest[A]], rows: Mapping[Row, Row]) -> list[QueuedRequest[A]]:
         """Keep those that need one of these rows, each under the row that is locked, and return the others."""
         others = []
-        for ticket in tickets:
-            row = next((rows[row] for row in ticket.ask.rows if row in rows), None)
+        for request in requests:
+            row = next((rows[row] for row in request.ask.rows if row in rows), None)
             if row is None:
-                others.append(ticket)
+                others.append(request)
             else:
-                self._add(row, ticket)
+                self._add(row, request)
         return others
 
-    def keep(self, row: Row, tickets: Sequence[Ticket[A]], *, first: bool = False) -> None:
+    def keep(self, row: Row, requests: Sequence[QueuedRequest[A]], *, first: bool = False) -> None:
         """Let these wait for the row; first, if they waited before."""
-        for ticket in reversed(tickets) if first else tickets:
-            self._add(row, ticket, first=first)
+        for request in reversed(requests) if first else requests:
+            self._add(row, request, first=first)
 
-    def next(self, row: Row, *, limit: int) -> list[Ticket[A]]:
+    def next(self, row: Row, *, limit: int) -> list[QueuedRequest[A]]:
         """The next requests for this row whose callers still wait."""
         queue = self._queues[row]
-        batch: list[Ticket[A]] = []
+        batch: list[QueuedRequest[A]] = []
         while queue and len(batch) < limit:
-            ticket = queue.popleft()
+            request = queue.popleft()
             self._waiting -= 1
-            if not ticket.answer.done():
-                batch.append(ticket)
+            if not request.answer.done():
+                batch.append(request)
         return batch
 
-    def free(self, row: Row) -> list[Ticket[A]]:
+    def free(self, row: Row) -> list[QueuedRequest[A]]:
         """Forget this row; returns the requests that still waited for it."""
         left = self._queues.pop(row)
         self._waiting -= len(left)
         return list(left)
 
-    def _add(self, row: Row, ticket: Ticket[A], *, first: bool = False) -> None:
+    def _add(self, row: Row, request: QueuedRequest[A], *, first: bool = False) -> None:
         if self._waiting >= self._waiting_max:
             self._drop_answered()
         if self._waiting >= self._waiting_max:
-            ticket.fail(Overloaded())
+            request.fail(Overloaded())
             return
         if row not in self._queues:
             self._queues[row] = deque()
             self._wait_for(row)
-        (self._queues[row].appendleft if first else self._queues[row].append)(ticket)
+        (self._queues[row].appendleft if first else self._queues[row].append)(request)
         self._waiting += 1
 
     def _drop_answered(self) -> None:

@@ -28,7 +28,7 @@ class _Answered:
 ANSWERED = cast("asyncio.Future[Answer]", _Answered())
 
 
-class Ticket(Generic[A]):
+class QueuedRequest(Generic[A]):
     """One request's place in the queue."""
 
     __slots__ = ("answer", "ask", "deadline", "dry", "ended", "in_flight", "mark", "refusal", "rounds", "since")
@@ -67,53 +67,53 @@ class Ticket(Generic[A]):
 class Shared(Generic[A]):
     """The requests that share one transaction."""
 
-    __slots__ = ("tickets",)
+    __slots__ = ("requests",)
 
-    def __init__(self, tickets: Iterable[Ticket[A]]) -> None:
-        self.tickets = list(tickets)
+    def __init__(self, requests: Iterable[QueuedRequest[A]]) -> None:
+        self.requests = list(requests)
 
     def begin(self) -> list[A]:
         """Those whose callers still wait, in the moment in which the store is ready to decide about them.
 
         A store may run a transaction again, and asks again each time.
         """
-        for ticket in self.tickets:
-            ticket.in_flight = True
-        self.tickets = [ticket for ticket in self.tickets if not (ticket.ended or ticket.answer.done())]
-        return [ticket.ask for ticket in self.tickets]
+        for request in self.requests:
+            request.in_flight = True
+        self.requests = [request for request in self.requests if not (request.ended or request.answer.done())]
+        return [request.ask for request in self.requests]
 
     def undo(self) -> None:
         """The transaction was rolled back for certain."""
-        for ticket in self.tickets:
-            ticket.in_flight = False
+        for request in self.requests:
+            request.in_flight = False
 
 
-def unanswered(tickets: Iterable[Ticket[A]]) -> list[Ticket[A]]:
+def unanswered(requests: Iterable[QueuedRequest[A]]) -> list[QueuedRequest[A]]:
     """Those whose callers still wait."""
-    return [ticket for ticket in tickets if not ticket.answer.done()]
+    return [request for request in requests if not request.answer.done()]
 
 
 class Deadlines(Generic[A]):
-    """Tells each ticket when its time is over.
+    """Tells each request when its time is over.
 
     With one timer for all: `asyncio.wait` or a timer for each costs more than everything else that a queue does.
     """
 
     def __init__(self) -> None:
-        self._watched: deque[Ticket[A]] = deque()
+        self._watched: deque[QueuedRequest[A]] = deque()
         self._timer: asyncio.TimerHandle | None = None
         self._tidy_at = TIDY_MIN
 
-    def watch(self, ticket: Ticket[A]) -> None:
+    def watch(self, request: QueuedRequest[A]) -> None:
         """Until it is answered."""
         watched = self._watched
         while watched and watched[0].answer.done():
             watched.popleft()
-        if watched and ticket.deadline < watched[-1].deadline:
+        if watched and request.deadline < watched[-1].deadline:
             # A request with less time than those before it: rare enough for a timer of its own.
-            asyncio.get_running_loop().call_at(ticket.deadline, ticket.end)
+            asyncio.get_running_loop().call_at(request.deadline, request.end)
             return
-        watched.append(ticket)
+        watched.append(request)
         if len(watched) >= self._tidy_at:
             # One that waits long keeps those behind it, which were answered long ago.
             self._watched = watched = deque(unanswered(watched))
@@ -121,8 +121,8 @@ class Deadlines(Generic[A]):
         if self._timer is None:
             self._set(watched[0])
 
-    def _set(self, ticket: Ticket[A]) -> None:
-        self._timer = asyncio.get_running_loop().call_at(ticket.deadline, self._ring)
+    def _set(self, request: QueuedRequest[A]) -> None:
+        self._timer = asyncio.get_running_loop().call_at(request.deadline, self._ring)
 
     def _ring(self) -> None:
         self._timer = None
