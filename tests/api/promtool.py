@@ -53,7 +53,8 @@ def judge(scenarios: Sequence[Scenario], *, rules: Path, folder: Path) -> list[b
     for number, scenario in enumerate(scenarios):
         for fires in (True, False):
             files.append(folder / f"{number}-{'fires' if fires else 'silent'}.yml")
-            files[-1].write_text(yaml.safe_dump(_question(scenario, rules=rules, fires=fires)), encoding="utf-8")
+            alone = _alone(scenario, rules=rules, folder=folder)
+            files[-1].write_text(yaml.safe_dump(_question(scenario, rules=alone, fires=fires)), encoding="utf-8")
     command = [promtool, "test", "rules", *(file.name for file in files)]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=SECONDS_MAX)
     verdicts = dict(_VERDICT.findall(done.stdout + done.stderr))
@@ -64,6 +65,19 @@ def judge(scenarios: Sequence[Scenario], *, rules: Path, folder: Path) -> list[b
             f"promtool does not know about {scenario.rule['alert']}:\n{done.stdout}{done.stderr}"
         )
     return right[::2]
+
+
+def _alone(scenario: Scenario, *, rules: Path, folder: Path) -> Path:
+    """The rules without the other alerts, which would all be judged with it at every minute."""
+    alert = scenario.rule["alert"]
+    alone = folder / f"{alert}-alone.rules.yml"
+    if not alone.exists():
+        said = yaml.safe_load(rules.read_text(encoding="utf-8"))
+        for group in said["groups"]:
+            group["rules"] = [rule for rule in group["rules"] if rule.get("alert", alert) == alert]
+        said["groups"] = [group for group in said["groups"] if group["rules"]]
+        alone.write_text(yaml.safe_dump(said), encoding="utf-8")
+    return alone
 
 
 def _question(scenario: Scenario, *, rules: Path, fires: bool) -> dict[str, Any]:
