@@ -1,0 +1,2 @@
+-- expand
+-- The functions that erase a buyer are PostgreSQL's. Here `store/sqlite/erasure.py` has the same rule. The number is kept in step.
