@@ -6,6 +6,7 @@ import re
 import sqlite3
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote, quote_plus
 
 import pytest
 
@@ -20,6 +21,8 @@ from earmark.uuids import Uuid7Ids
 from .conftest import ANN, HOURS, Desk, Place, desk_over, event_body, fill
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from earmark.clock import MovableClock
     from earmark.domain.booking import Booking
     from earmark.store.sqlite import SqliteStore
@@ -43,6 +46,20 @@ async def test_the_name_is_nowhere_afterwards(place: Place, named: Desk) -> None
     assert done.warnings == ()
     assert await place.mentions() == []
     assert named.answers
+
+
+@pytest.mark.parametrize("spell", [quote_plus, lambda name: quote(name, safe="").lower()])
+async def test_the_name_is_nowhere_as_addresses_spell_it(place: Place, spell: Callable[[str], str]) -> None:
+    """A shop puts the buyer into the address to return to as its program encodes it."""
+    async with desk_over(place) as desk:
+        await desk.post("events", event_body(place, "show"), key="show")
+        held = await desk.post("bookings", {"event_id": "show", "buyer": ANN, "seats": ["A1"]}, key="1")
+        back = f"https://shop.example/back?buyer={spell(ANN)}"
+        await desk.post(f"bookings/{held['id']}/pay", {"method": "pm_card_visa", "return_url": back}, key="2")
+    place.clock.advance(2 * HOURS)
+    assert await place.mentions(spell(ANN)), "the control: before, it is"
+    assert (await place.erase()).changed["payments"] == 1
+    assert await place.mentions(spell(ANN)) == []
 
 
 async def test_what_is_changed_is_counted_by_kind(place: Place, named: Desk) -> None:
