@@ -67,6 +67,8 @@ class Erasure(msgspec.Struct, frozen=True, kw_only=True):
     obstacles: tuple[Obstacle, ...] = ()
     warnings: tuple[str, ...] = ()
     """What is left to do, for the operator."""
+    notes: tuple[str, ...] = ()
+    """What was done to the files of the database, and what was not."""
 
 
 def new_pseudonym() -> str:
