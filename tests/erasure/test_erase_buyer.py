@@ -18,6 +18,7 @@ from earmark.engine.engine import Engine
 from earmark.engine.ports import BookingFilter
 from earmark.errors import SetupError
 from earmark.library import Earmark
+from earmark.store import queries
 from earmark.store.sqlite import connection, erasure
 from earmark.uuids import Uuid7Ids
 
@@ -428,6 +429,27 @@ async def test_a_server_sells_on_while_a_name_is_erased(file: Place) -> None:
     assert sold > 0
     assert await file.mentions() == []
     assert await file.store.find_flaws(limit=10) == []
+
+
+def ways_to_entries(place: Place, *, without: str | None = None) -> set[str]:
+    """By which indexes the entries of the journal are found; `without` one of them."""
+    assert place.file is not None
+    known = dict.fromkeys(("bookings", "events", "callers"), "[]")
+    with closing(sqlite3.connect(place.file, isolation_level=None)) as opened:
+        opened.execute("BEGIN")
+        if without:
+            opened.execute(f"DROP INDEX {without}")
+        asked = f"EXPLAIN QUERY PLAN {queries.sql('sqlite', 'erasure.sql')['find_entries']}"
+        plan = [row[3] for row in opened.execute(asked, known)]
+        opened.execute("ROLLBACK")
+    return {step.partition(" INDEX ")[2].partition(" ")[0] or step for step in plan if " journal" in step}
+
+
+async def test_the_entries_of_an_event_are_not_read_whole(file: Place) -> None:
+    """Sales wait for the transaction: it reads what names no booking in its column, and not all that was ever sold."""
+    assert ways_to_entries(file) == {"journal_by_booking", "journal_by_key", "journal_without_booking"}
+    whole = ways_to_entries(file, without="journal_without_booking")
+    assert whole - {"journal_by_booking", "journal_by_key"}, "the control: without it, every entry of the event is read"
 
 
 # --------------------------------------------------------------------------------------------- the files of PostgreSQL

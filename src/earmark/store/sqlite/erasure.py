@@ -35,8 +35,8 @@ ERASED = {
 """In the order in which they are written."""
 OVERWRITTEN = (
     "In the file the old rows are overwritten, and the write-ahead log is empty. The file was not written anew: pages "
-    "that another program or an older Earmark freed before may still hold the name. --rewrite writes it anew; sales wait "
-    "for that."
+    "that another program or an older Earmark freed before may still hold the name. --rewrite writes it anew; "
+    "sales wait for that."
 )
 REWRITTEN = "The file was written anew, and the write-ahead log is empty: no old page holds the name."
 NOT_EMPTIED = (

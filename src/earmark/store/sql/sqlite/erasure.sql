@@ -42,17 +42,13 @@ SELECT id, event_id FROM bookings WHERE buyer IN (:buyer, :alias);
 SELECT id FROM payments WHERE booking_id IN (SELECT value FROM json_each(:bookings));
 
 -- name: find_entries
--- An entry about a repeated request has no booking in its column.
+-- An entry about a repeated request has no booking in its column; those of an event have an index of their own.
 SELECT id FROM journal WHERE booking_id IN (SELECT value FROM json_each(:bookings))
  UNION
 SELECT id FROM journal WHERE key IS NOT NULL AND caller IN (SELECT value FROM json_each(:callers))
  UNION
 SELECT id FROM journal
- WHERE event_id IN (SELECT value FROM json_each(:events)) AND sequence IS NULL AND booking_id IS NULL
-   AND json_extract(facts, '$.booking_id') IN (SELECT value FROM json_each(:bookings))
- UNION
-SELECT id FROM journal
- WHERE event_id IN (SELECT value FROM json_each(:events)) AND sequence IS NOT NULL AND booking_id IS NULL
+ WHERE event_id IN (SELECT value FROM json_each(:events)) AND booking_id IS NULL
    AND json_extract(facts, '$.booking_id') IN (SELECT value FROM json_each(:bookings));
 
 -- name: erase_outside_payments
