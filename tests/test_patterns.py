@@ -130,7 +130,10 @@ FOREIGN: dict[str, list[Work]] = {
     "words.bodies.Reference": _meta(bodies._WHO),
     "words.bodies.ReturnUrl": _meta("^https?://"),
     "store.erasure._OWN": _pattern(erasure._OWN, "match"),
-    "store.erasure._STANDS_ALONE": _pattern(erasure._STANDS_ALONE, "search"),
+    "store.erasure.__init__": [
+        erasure.Unnamer("25%-@ a", "-").text,
+        lambda text: erasure.Unnamer("0", "-").text(text, "key"),
+    ],
     "domain.allocation._LAST_NUMBER": _pattern(allocation._LAST_NUMBER, "match"),
     "domain.allocation._PARTS": _pattern(allocation._PARTS, "split"),
     "domain.card_numbers._GROUPS": _pattern(card_numbers._GROUPS, "search", "findall"),

@@ -295,9 +295,18 @@ async def migrate(
 
 
 async def erase_buyer(
-    database_url: str, buyer: str, *, dry_run: bool = False, clock: Clock | None = None, pseudonym: str | None = None
+    database_url: str,
+    buyer: str,
+    *,
+    dry_run: bool = False,
+    rewrite: bool = False,
+    clock: Clock | None = None,
+    pseudonym: str | None = None,
 ) -> Erasure:
-    """Replace a buyer's name by a pseudonym in every row; with `dry_run`, do the same and undo it."""
+    """Replace a buyer's name by a pseudonym in every row; with `dry_run`, do the same and undo it.
+
+    With `rewrite`, a file of SQLite is written anew.
+    """
     from earmark.store.erasure import new_pseudonym
 
     asked: Any = {"pseudonym": pseudonym or new_pseudonym(), "dry_run": dry_run, "clock": clock or SystemClock()}
@@ -306,11 +315,15 @@ async def erase_buyer(
         _postgres()
         from earmark.store.postgres import erasure
 
+        if rewrite:
+            raise SetupError(
+                problem="--rewrite is for SQLite. To rewrite PostgreSQL's tables, run VACUUM FULL in psql."
+            )
         return await erasure.erase(database_url, buyer, **asked)
     if scheme == "sqlite":
         from earmark.store.sqlite import erasure as of_file
 
-        return await of_file.erase(sqlite_path(database_url), buyer, **asked)
+        return await of_file.erase(sqlite_path(database_url), buyer, rewrite=rewrite, **asked)
     raise SetupError(problem=_unknown(database_url))
 
 

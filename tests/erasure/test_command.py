@@ -13,6 +13,7 @@ from tests.sqlite_files import make_migrated
 
 from earmark.cli import main
 from earmark.library import Earmark
+from earmark.store.sqlite.erasure import REWRITTEN
 
 from .conftest import ANN
 
@@ -69,14 +70,16 @@ def test_it_shows_what_it_changes_and_changes_it(earmark: Run, url: str) -> None
     """A row for each kind; then there is nothing any more."""
     code, out, _ = earmark(ANN, "--database", url, "--yes")
     assert code == 0
-    assert out.splitlines()[:-1] == [
+    *rows, erased, note = out.splitlines()
+    assert rows == [
         "Rows that name this buyer:",
         "       1  bookings",
         "       1  journal entries",
         "       1  stored answers",
         "       1  totals",
     ]
-    assert out.splitlines()[-1].startswith("Erased.")
+    assert erased.startswith("Erased.")
+    assert "was not written anew" in note
     assert "erased-" not in out, "beside the name in a terminal's log, the pseudonym would be none"
     code, out, _ = earmark(ANN, "--database", url, "--yes")
     assert (code, out) == (0, "There is nothing of this buyer in this database.\n")
@@ -129,6 +132,16 @@ def test_how_to_end_the_sale_of_an_event_without_a_start_is_told(earmark: Run, u
     told = earmark("bob", "--database", url, "--yes")[1].splitlines()[-1]
     assert "`manage`" in told
     assert 'PATCH /v1/events/{id} with {"sale_closes_at": "' in told
+
+
+def test_a_file_is_written_anew_when_asked(earmark: Run, url: str) -> None:
+    """With the erasure, or later, when sales can wait: then it needs no yes."""
+    code, out, _ = earmark(ANN, "--database", url, "--yes", "--rewrite")
+    assert (code, out.splitlines()[-1]) == (0, REWRITTEN)
+    code, out, _ = earmark(ANN, "--database", url, "--rewrite")
+    assert (code, out.splitlines()) == (0, ["There is nothing of this buyer in this database.", REWRITTEN])
+    code, out, _ = earmark(ANN, "--database", url, "--rewrite", "--dry-run")
+    assert (code, out.splitlines()) == (0, ["There is nothing of this buyer in this database."])
 
 
 @pytest.mark.parametrize("name", ["", "  ", "ann\udcff"])

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import sqlite3
 from contextlib import closing
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote, quote_plus
 
+import asyncpg
 import pytest
 
 from earmark import wiring
@@ -14,12 +18,15 @@ from earmark.engine.engine import Engine
 from earmark.engine.ports import BookingFilter
 from earmark.errors import SetupError
 from earmark.library import Earmark
-from earmark.store.sqlite import erasure
+from earmark.store import queries
+from earmark.store.sqlite import connection, erasure
 from earmark.uuids import Uuid7Ids
 
 from .conftest import ANN, HOURS, Desk, Place, desk_over, event_body, fill
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from earmark.clock import MovableClock
     from earmark.domain.booking import Booking
     from earmark.store.sqlite import SqliteStore
@@ -43,6 +50,20 @@ async def test_the_name_is_in_no_row_of_the_buyer_afterwards(place: Place, named
     assert done.warnings == ()
     assert await place.mentions() == []
     assert named.answers
+
+
+@pytest.mark.parametrize("spell", [quote_plus, lambda name: quote(name, safe="").lower()])
+async def test_the_name_is_nowhere_as_addresses_spell_it(place: Place, spell: Callable[[str], str]) -> None:
+    """A shop puts the buyer into the address to return to as its program encodes it."""
+    async with desk_over(place) as desk:
+        await desk.post("events", event_body(place, "show"), key="show")
+        held = await desk.post("bookings", {"event_id": "show", "buyer": ANN, "seats": ["A1"]}, key="1")
+        back = f"https://shop.example/back?buyer={spell(ANN)}"
+        await desk.post(f"bookings/{held['id']}/pay", {"method": "pm_card_visa", "return_url": back}, key="2")
+    place.clock.advance(2 * HOURS)
+    assert await place.mentions(spell(ANN)), "the control: before, it is"
+    assert (await place.erase()).changed["payments"] == 1
+    assert await place.mentions(spell(ANN)) == []
 
 
 async def test_what_is_changed_is_counted_by_kind(place: Place, named: Desk) -> None:
@@ -252,23 +273,213 @@ async def sell_and_wait(place: Place) -> None:
     place.clock.advance(2 * HOURS)
 
 
-async def test_without_the_rewriting_the_file_keeps_the_name(file: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The control: the rows are erased, and old pages or the write-ahead log still have it."""
-    monkeypatch.setattr(erasure, "_rewrite", lambda _: True)
+def freed_pages(place: Place) -> int:
+    """Pages of the file that hold no rows any more; a file that was written anew has none."""
+    assert place.file is not None
+    with closing(sqlite3.connect(place.file, isolation_level=None)) as opened:
+        return int(opened.execute("PRAGMA freelist_count").fetchone()[0])
+
+
+async def free_pages_with_the_name(place: Place) -> None:
+    """As a program leaves them that does not overwrite what it frees."""
+    assert place.file is not None
+    with closing(sqlite3.connect(place.file, isolation_level=None)) as opened:
+        opened.execute("PRAGMA secure_delete = OFF")
+        opened.execute("CREATE TABLE scratch (said text)")
+        opened.execute("INSERT INTO scratch VALUES (?)", (f"{ANN} " * 2000,))
+        opened.execute("DROP TABLE scratch")
+    assert freed_pages(place) > 0
+
+
+async def test_the_file_is_not_written_anew_unless_asked(file: Place) -> None:
+    """Sales would wait for a copy of the whole file. The operator hears what was done, and what was not."""
+    await sell_and_wait(file)
+    await free_pages_with_the_name(file)
+    done = await file.erase()
+    assert freed_pages(file) > 0
+    assert done.warnings == ()
+    assert "--rewrite" in done.notes[0]
+    assert await file.mentions() != [], "the control: an erasure does not touch the pages that were freed before it"
+
+
+async def test_a_file_that_is_written_anew_has_no_old_page(file: Place) -> None:
+    """Also when the rows were erased before."""
+    await sell_and_wait(file)
+    await free_pages_with_the_name(file)
+    await file.erase()
+    done = await file.erase(rewrite=True)
+    assert not any(done.changed.values())
+    assert done.warnings == ()
+    assert "written anew" in done.notes[0]
+    assert freed_pages(file) == 0
+    assert await file.mentions() == []
+
+
+async def test_a_dry_run_does_not_write_the_file_anew(file: Place) -> None:
+    """It changes nothing, whatever else is asked."""
+    await sell_and_wait(file)
+    await free_pages_with_the_name(file)
+    assert (await file.erase(dry_run=True, rewrite=True)).notes == ()
+    assert freed_pages(file) > 0
+
+
+async def test_only_the_file_of_sqlite_is_written_anew(postgres_place: Place) -> None:
+    """The operator of PostgreSQL hears its own word for it, and nothing is changed."""
+    async with desk_over(postgres_place) as desk:
+        await fill(postgres_place, desk)
+    postgres_place.clock.advance(2 * HOURS)
+    with pytest.raises(SetupError, match="VACUUM FULL"):
+        await postgres_place.erase(rewrite=True)
+    assert len(await bookings_of(postgres_place, buyer=ANN)) == 4
+
+
+@pytest.fixture
+def keeping_what_is_freed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A SQLite that was built without SECURE_DELETE, as some are."""
+    opening = sqlite3.connect
+
+    def connect(*arguments: Any, **more: Any) -> sqlite3.Connection:
+        opened: sqlite3.Connection = opening(*arguments, **more)
+        opened.execute("PRAGMA secure_delete = OFF")
+        return opened
+
+    monkeypatch.setattr(sqlite3, "connect", connect)
+
+
+@pytest.mark.usefixtures("keeping_what_is_freed")
+async def test_no_page_keeps_what_servers_wrote_before(file: Place) -> None:
+    """A booking that moved on leaves an old copy of its row in the page: the server has overwritten it."""
+    await sell_and_wait(file)
+    assert any((await file.erase()).changed.values())
+    assert await file.mentions() == []
+
+
+@pytest.fixture
+def careless_server(keeping_what_is_freed: None, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: ARG001 (the order)
+    """On such a SQLite, and without a word about it."""
+    monkeypatch.setattr(connection, "OVERWRITE", "PRAGMA secure_delete = OFF")
+
+
+@pytest.mark.usefixtures("careless_server")
+async def test_a_server_that_overwrites_nothing_leaves_the_name(file: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The control: what such a server freed, an erasure does not find; a file that is written anew is rid of it."""
+    await sell_and_wait(file)
+    monkeypatch.setattr(connection, "OVERWRITE", "PRAGMA secure_delete = ON")
+    assert any((await file.erase()).changed.values())
+    assert await file.mentions() != []
+    await file.erase(rewrite=True)
+    assert await file.mentions() == []
+
+
+async def test_without_the_emptying_the_log_keeps_the_name(file: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The control: the rows are erased, and the write-ahead log still has it."""
+    monkeypatch.setattr(erasure, "_empty_log", lambda _: True)
     await sell_and_wait(file)
     assert any((await file.erase()).changed.values())
     assert await bookings_of(file, buyer=ANN) == []
     assert await file.mentions() != []
 
 
-async def test_a_file_that_is_being_read_is_told_of(file: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def read_on(place: Place) -> sqlite3.Connection:
+    """A reader in the middle of a transaction."""
+    assert place.file is not None
+    reader = sqlite3.connect(place.file, isolation_level=None, check_same_thread=False)
+    reader.execute("BEGIN")
+    reader.execute("SELECT count(*) FROM bookings").fetchone()
+    return reader
+
+
+@pytest.mark.parametrize("rewrite", [False, True])
+async def test_a_file_that_is_being_read_is_told_of(
+    file: Place, monkeypatch: pytest.MonkeyPatch, *, rewrite: bool
+) -> None:
     """The rows are erased, and the operator hears what is left to do."""
     await sell_and_wait(file)
-    monkeypatch.setattr("earmark.store.sqlite.connection.BUSY_MS", 20)
-    assert file.file is not None
-    with closing(sqlite3.connect(file.file, isolation_level=None)) as reader:
-        reader.execute("BEGIN")
-        reader.execute("SELECT count(*) FROM bookings").fetchone()
-        done = await file.erase()
+    monkeypatch.setattr(erasure, "PAUSE_SECONDS", 0.001)
+    monkeypatch.setattr(erasure, "LOG_BUSY_MS", 1)
+    with closing(read_on(file)):
+        done = await file.erase(rewrite=rewrite)
     assert await bookings_of(file, buyer=ANN) == []
-    assert "VACUUM" in done.warnings[0]
+    assert "wal_checkpoint" in done.warnings[0]
+    assert done.notes == ()
+
+
+async def test_a_reader_that_ends_is_waited_for(file: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In short turns, so that no sale waits behind the command for long."""
+    await sell_and_wait(file)
+    reader = read_on(file)
+    monkeypatch.setattr(erasure, "LOG_BUSY_MS", 1)
+    monkeypatch.setattr(erasure, "_pause", reader.close)
+    done = await file.erase()
+    assert done.warnings == ()
+    assert await file.mentions() == []
+
+
+async def test_a_server_sells_on_while_a_name_is_erased(file: Place) -> None:
+    """Each hold is made, and the erasure ends with nothing left to do."""
+    await sell_and_wait(file)
+    shop = Earmark(Engine(file.store, ids=Uuid7Ids()), live=True)
+    await shop.create("next", name="Another", currency="EUR", pools={"GA": (10_000, 500)})
+    erasing = asyncio.create_task(file.erase())
+    sold = 0
+    while not erasing.done():
+        await shop.hold("next", buyer=f"buyer-{sold}", pools={"GA": 1})
+        sold += 1
+    assert (await erasing).warnings == ()
+    assert sold > 0
+    assert await file.mentions() == []
+    assert await file.store.find_flaws(limit=10) == []
+
+
+def ways_to_entries(place: Place, *, without: str | None = None) -> set[str]:
+    """By which indexes the entries of the journal are found; `without` one of them."""
+    assert place.file is not None
+    known = dict.fromkeys(("bookings", "events", "callers"), "[]")
+    with closing(sqlite3.connect(place.file, isolation_level=None)) as opened:
+        opened.execute("BEGIN")
+        if without:
+            opened.execute(f"DROP INDEX {without}")
+        asked = f"EXPLAIN QUERY PLAN {queries.sql('sqlite', 'erasure.sql')['find_entries']}"
+        plan = [row[3] for row in opened.execute(asked, known)]
+        opened.execute("ROLLBACK")
+    return {step.partition(" INDEX ")[2].partition(" ")[0] or step for step in plan if " journal" in step}
+
+
+async def test_the_entries_of_an_event_are_not_read_whole(file: Place) -> None:
+    """Sales wait for the transaction: it reads what names no booking in its column, and not all that was ever sold."""
+    assert ways_to_entries(file) == {"journal_by_booking", "journal_by_key", "journal_without_booking"}
+    whole = ways_to_entries(file, without="journal_without_booking")
+    assert whole - {"journal_by_booking", "journal_by_key"}, "the control: without it, every entry of the event is read"
+
+
+# --------------------------------------------------------------------------------------------- the files of PostgreSQL
+
+
+async def files_with_the_name(place: Place) -> list[str]:
+    """Of the tables of this database, as they are on the disk."""
+    owner = await asyncpg.connect(place.url)
+    try:
+        await owner.execute("CHECKPOINT")
+        folder = await owner.fetchval("SHOW data_directory")
+        number = await owner.fetchval("SELECT oid FROM pg_database WHERE datname = current_database()")
+    finally:
+        await owner.close()
+    found = Path(folder, "base", str(number)).iterdir()
+    return [file.name for file in found if ANN.encode() in file.read_bytes()]
+
+
+async def test_the_files_of_postgresql_keep_the_name_until_vacuum_full(postgres_place: Place) -> None:
+    """VACUUM frees the room of old versions and leaves their bytes. The command and the page say what removes them."""
+    async with desk_over(postgres_place) as desk:
+        await fill(postgres_place, desk)
+    postgres_place.clock.advance(2 * HOURS)
+    done = await postgres_place.erase()
+    await postgres_place.run("VACUUM")
+    assert await files_with_the_name(postgres_place) != []
+    await postgres_place.run("VACUUM FULL")
+    assert await files_with_the_name(postgres_place) == []
+    page = (Path(__file__).parents[2] / "docs/howto/erase-a-buyer.md").read_text()
+    for told in (*done.notes, page):
+        assert "VACUUM FULL" in told
+    assert len(done.notes) == 1
+    assert "ACCESS EXCLUSIVE" in page

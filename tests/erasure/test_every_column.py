@@ -14,8 +14,8 @@ REWRITTEN = {
     "outside_payments": {"payment_id"},
     "payers": {"buyer"},
     "payment_keys": {"caller", "key"},
-    "payments": {"method", "code", "message", "action", "return_url"},
-    "refunds": {"reason", "code"},
+    "payments": {"method", "message", "action", "return_url"},
+    "refunds": {"reason"},
 }
 NAMELESS = {
     # The shop's own records, not a buyer's.
@@ -43,8 +43,8 @@ NAMELESS = {
     "marks": {"name"},
     "payers": {"tries"},
     "payment_keys": {"request_hash"},
-    "payments": {"event_id", "gateway", "currency", "state", "gateway_id"},
-    "refunds": {"state", "gateway_id"},
+    "payments": {"event_id", "gateway", "currency", "state", "gateway_id", "code"},
+    "refunds": {"state", "gateway_id", "code"},
 }
 TEXTS = """
 SELECT table_name, column_name FROM information_schema.columns

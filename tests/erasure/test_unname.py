@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
+from random import Random
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote, quote_plus
 
 import asyncpg
 import pytest
@@ -13,7 +16,7 @@ from hypothesis import strategies as some
 from earmark.store.erasure import KEPT_FIELDS, PREFIX, Unnamer, new_pseudonym
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable
 
 ALIAS = f"{PREFIX}{'0' * 32}"
 BLANK = ""
@@ -35,6 +38,25 @@ TEXTS = [
     ("Zoë", "Zoë kam", "reason", BLANK),
     ("%", "100% sure", "reason", "100% sure"),
     ("ann", "", "reason", ""),
+    # As addresses spell it.
+    ("ann@x.org", "https://shop.example/back?buyer=ann%40x.org", "return_url", BLANK),
+    ("ann@x.org", "https://shop.example/back?buyer=%61nn%40x%2eorg&a=1", "return_url", BLANK),
+    ("ann@x.org", "https://shop.example/?next=%2Fthanks%2Fann%2540x.org%2F", "return_url", BLANK),
+    ("ann@x.org", "pay-ann%40x.org-7", "key", f"pay-{ALIAS}-7"),
+    ("ann@x.org", "joann%40x.org", "return_url", "joann%40x.org"),
+    ("ann", "https://shop.example/?next=%2Fthanks%2Fann%2F", "return_url", BLANK),
+    (
+        "ann",
+        "https://shop.example/?next=planned%20by%20annie",
+        "return_url",
+        "https://shop.example/?next=planned%20by%20annie",
+    ),
+    ("Zoë Lee", "https://shop.example/?b=Zo%C3%AB+Lee", "return_url", BLANK),
+    ("Zoë Lee", "https://shop.example/?b=Zo%c3%ab%20Lee", "return_url", BLANK),
+    ("Zoë Lee", "https://shop.example/?b=Zo%EB+Lee", "return_url", "https://shop.example/?b=Zo%EB+Lee"),
+    ("a+b", "for a%2Bb", "reason", BLANK),
+    ("a+b", "for a b", "reason", "for a b"),
+    ("100%", "paid 100%25.", "reason", BLANK),
 ]
 DOCUMENTS: list[tuple[Any, Any]] = [
     ({"buyer": "ann", "id": "ann", "seats": ["ann"]}, {"buyer": ALIAS, "id": "ann", "seats": ["ann"]}),
@@ -48,6 +70,15 @@ DOCUMENTS: list[tuple[Any, Any]] = [
     ([], []),
     ({}, {}),
     ("ann", ALIAS),
+]
+SPELLINGS: list[Callable[[str], str]] = [
+    str,
+    lambda name: quote(name, safe=""),
+    quote,
+    quote_plus,
+    lambda name: re.sub("%..", lambda found: found[0].lower(), quote(name, safe="")),
+    lambda name: "".join(f"%{byte:02X}" for byte in name.encode()),
+    lambda name: quote(quote(name, safe=""), safe=""),
 ]
 
 
@@ -95,6 +126,45 @@ def test_no_text_keeps_the_name_where_it_stands_alone(name: str, around: str, af
     said = f"{around} {name} {after}"
     told = Unnamer(name, "-").text(said, "reason")
     assert told == "" or f" {name} " not in f" {told} " or told == said.replace(name, "-")
+
+
+SIGNS = "aZ0259%+ @.\\[]^$|(){}*?-_/&=é…😀"
+
+
+async def test_both_databases_find_the_same(database: Any) -> None:
+    """Names and texts of the signs that patterns and addresses are made of, spelled in every way."""
+    chance = Random(27)  # noqa: S311 (the same cases each time)
+
+    def some_signs(least: int) -> str:
+        return "".join(chance.choices(SIGNS, k=chance.randint(least, 4)))
+
+    cases = []
+    for spell in SPELLINGS * 400:
+        name = some_signs(1)
+        cases.append((some_signs(0) + spell(name) + some_signs(0), chance.choice(["reason", "key"]), name))
+    asked = """SELECT earmark_unname(said, field, name, $4)
+                 FROM unnest($1::text[], $2::text[], $3::text[]) WITH ORDINALITY c (said, field, name, n) ORDER BY n"""
+    told = [row[0] for row in await database.fetch(asked, *map(list, zip(*cases, strict=True)), ALIAS)]
+    own = [Unnamer(name, ALIAS).text(said, field) for said, field, name in cases]
+    assert [case for case, mine, theirs in zip(cases, own, told, strict=True) if mine != theirs] == []
+    kept = sum(mine == said for mine, (said, _, _) in zip(own, cases, strict=True))
+    assert 100 < kept < len(cases) - 100, "the control: of both there are many"
+
+
+@given(name=some.text(min_size=1, max_size=8))
+def test_no_spelling_of_the_name_is_kept(name: str) -> None:
+    """As a program writes it into an address, whatever the name is."""
+    for spell in SPELLINGS:
+        assert Unnamer(name, ALIAS).text(f"https://shop.example/?buyer={spell(name)}&a=1", "return_url") == ""
+
+
+@pytest.mark.parametrize("name", ["😀" * 128, "%" * 128, "a" * 128, "." * 128])
+async def test_the_longest_name_is_found(database: Any, name: str) -> None:
+    """Each sign may be spelled by as many as twelve: the pattern of it is not too long for either."""
+    for spell in SPELLINGS:
+        said = f"https://shop.example/?buyer={spell(name)}"
+        assert Unnamer(name, ALIAS).text(said, "return_url") == ""
+        assert await database.fetchval("SELECT earmark_unname($1, 'return_url', $2, $3)", said, name, ALIAS) == ""
 
 
 def test_a_pseudonym_is_made_by_chance() -> None:

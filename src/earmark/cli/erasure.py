@@ -32,6 +32,9 @@ def erase_buyer(
     database: Database = None,
     dry_run: Annotated[bool, Parameter(negative="", help="Only say what would be changed.")] = False,
     yes: Annotated[bool, Parameter(negative="", help="Do not ask. Needed where there is no terminal.")] = False,
+    rewrite: Annotated[
+        bool, Parameter(negative="", help="Then write a SQLite file anew, all of it. Sales wait for that.")
+    ] = False,
 ) -> int:
     """Replace a buyer's name by a random pseudonym in all rows of that buyer, for good.
 
@@ -40,24 +43,29 @@ def erase_buyer(
     """
     url = config.read(os.environ, database_url=database).database_url
     out = Console(highlight=False, soft_wrap=True, markup=False)
-    found = asyncio.run(wiring.erase_buyer(url, buyer, dry_run=True))
+    found = asyncio.run(wiring.erase_buyer(url, buyer, dry_run=True, rewrite=rewrite))
     if found.obstacles:
         return _refuse(out, found)
-    if not any(found.changed.values()):
+    any_rows = any(found.changed.values())
+    if not any_rows:
         out.print("There is nothing of this buyer in this database.")
-        return 0
-    _show(out, found)
+        if dry_run or not rewrite:
+            return 0
+    else:
+        _show(out, found)
     if dry_run:
         out.print("Nothing was changed: this was a dry run.")
         return 0
-    if not yes and not _confirmed(out):
+    # To write a file anew takes nothing away: it is not asked about.
+    if any_rows and not yes and not _confirmed(out):
         return 1
-    done = asyncio.run(wiring.erase_buyer(url, buyer))
+    done = asyncio.run(wiring.erase_buyer(url, buyer, rewrite=rewrite))
     if done.obstacles:
         return _refuse(out, done)
-    out.print("Erased. The name is replaced by a pseudonym that was made by chance.")
-    for warning in done.warnings:
-        out.print(warning)
+    if any(done.changed.values()):
+        out.print("Erased. The name is replaced by a pseudonym that was made by chance.")
+    for said in (*done.notes, *done.warnings):
+        out.print(said)
     return 1 if done.warnings else 0
 
 

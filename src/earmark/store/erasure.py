@@ -10,8 +10,10 @@ made by chance and says nothing about the name. A text in a row of that buyer
     is an id or a moment of Earmark's    stays
 
 The name is in a text where no letter and no digit of ASCII touches it: `ann` is in `for ann, paid`, not in `planned`.
-In a document the same holds for every field, also for one that this module does not know, but for the few in
-`KEPT_FIELDS`. PostgreSQL has this rule in `0021_erasure_guards.sql`; `tests/erasure/test_unname.py` compares the two.
+It may be spelled as in an address: `ann%40example.com`. In a document the same holds for every field, also for one that
+this module does not know, but for the few in `KEPT_FIELDS`. What a later verb needs is left alone: the reference of a
+payment to an account, and the codes of gateways. PostgreSQL has this rule in `0027_erasure_name_guards.sql`;
+`tests/erasure/test_unname.py` compares the two.
 """
 
 from __future__ import annotations
@@ -45,7 +47,8 @@ KEPT_FIELDS = (
 IDENTIFIERS = frozenset({"payment_id", "key"})
 
 _OWN = re.compile(r"[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}\Z|[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:")
-_STANDS_ALONE = re.compile(r"(?:\A|[^A-Za-z0-9])\x01(?:\Z|[^A-Za-z0-9])")
+_BEFORE = r"(?:\A|[^A-Za-z0-9]|%(?:25)*[0-9A-Fa-f]{2})"
+_AFTER = r"(?:\Z|[^A-Za-z0-9])"
 
 
 class Obstacle(NamedTuple):
@@ -64,6 +67,8 @@ class Erasure(msgspec.Struct, frozen=True, kw_only=True):
     obstacles: tuple[Obstacle, ...] = ()
     warnings: tuple[str, ...] = ()
     """What is left to do, for the operator."""
+    notes: tuple[str, ...] = ()
+    """What was done to the files of the database, and what was not."""
 
 
 def new_pseudonym() -> str:
@@ -76,6 +81,14 @@ def callers_of(buyer: str) -> list[str]:
     return [f"buyer:{buyer}", f"test:buyer:{buyer}"]
 
 
+def _spellings(sign: str) -> str:
+    """A pattern of one sign: as it is, or percent-encoded once or more often (`%40`, `%2540`); a space also as `+`."""
+    digits = [f"[{digit}{digit.upper()}]" for digit in sign.encode().hex()]
+    encoded = "".join(f"%(?:25)*{high}{low}" for high, low in zip(digits[::2], digits[1::2], strict=True))
+    # The longest first, as PostgreSQL chooses: of `%25` the name `%` is all three signs.
+    return f"(?:{encoded}{'|[+]' if sign == ' ' else ''}|{re.escape(sign)})"
+
+
 class Unnamer:
     """One name, its pseudonym, and what becomes of texts and documents."""
 
@@ -83,6 +96,9 @@ class Unnamer:
         self._buyer = buyer
         self._pseudonym = pseudonym
         self._callers = callers_of(buyer)
+        spelled = "".join(map(_spellings, buyer))
+        self._spelled = re.compile(spelled)
+        self._alone = re.compile(f"{_BEFORE}{spelled}{_AFTER}")
 
     def text(self, said: str | None, field: str | None = None) -> str | None:
         """A text without the name; an empty one is to be blank."""
@@ -92,9 +108,9 @@ class Unnamer:
             return self._pseudonym
         if said in self._callers:
             return said.removesuffix(self._buyer) + self._pseudonym
-        if _OWN.match(said) or not _STANDS_ALONE.search(said.replace(self._buyer, "\x01")):
+        if _OWN.match(said) or not self._alone.search(said):
             return said
-        return said.replace(self._buyer, self._pseudonym) if field in IDENTIFIERS else ""
+        return self._spelled.sub(self._pseudonym, said) if field in IDENTIFIERS else ""
 
     def json(self, said: str | None) -> str | None:
         """A document without the name; where nothing is renamed, not a character changes."""

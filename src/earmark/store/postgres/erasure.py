@@ -31,6 +31,10 @@ CAME_BACK = (
     "A booking of this buyer was made while the name was erased, so it still has the name. "
     "Run the command again when that booking is over."
 )
+OLD_VERSIONS = (
+    "PostgreSQL's files hold old versions of the rows, with the name, until VACUUM FULL or pg_repack has rewritten the "
+    "tables. VACUUM FULL locks each table meanwhile: see docs/howto/erase-a-buyer.md."
+)
 
 
 async def erase(url: str, buyer: str, *, pseudonym: str, dry_run: bool, clock: Clock) -> Erasure:
@@ -57,7 +61,8 @@ async def erase(url: str, buyer: str, *, pseudonym: str, dry_run: bool, clock: C
             return done
         if not dry_run:
             await connection.execute(sql["renew_statistics"])
-        return Erasure(changed=dict(changed), warnings=(CAME_BACK,) if came_back else ())
+        warnings, notes = (CAME_BACK,) if came_back else (), () if dry_run else (OLD_VERSIONS,)
+        return Erasure(changed=dict(changed), warnings=warnings, notes=notes)
     except SILENT as silence:
         raise StoreUnavailable(because=str(silence) or type(silence).__name__) from silence
     finally:

@@ -11,6 +11,8 @@ OLDEST = (3, 35, 0)
 STATEMENTS_CACHED = 256
 BUSY_MS = 5_000
 """How long a reader, or a migration, waits for another process."""
+OVERWRITE = "PRAGMA secure_delete = ON"
+"""What a row leaves behind in its page is overwritten: an erasure finds no older copies. Some SQLites are built so."""
 
 _SCHEME = "sqlite:///"
 _SILENT = frozenset(
@@ -63,6 +65,7 @@ def connect(file: Path, *, mode: str) -> sqlite3.Connection:
         # FULL: a commit is on the disk before it is acknowledged, also when the power goes.
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute("PRAGMA foreign_keys = ON")
+        connection.execute(OVERWRITE)
         connection.execute("PRAGMA temp_store = MEMORY")
         connection.execute("PRAGMA cache_size = -16000")
     except BaseException:

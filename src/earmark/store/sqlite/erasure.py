@@ -1,9 +1,10 @@
-"""Erasing a buyer from a SQLite file: one transaction, and then no trace of the name in the file or beside it."""
+"""Erasing a buyer from a SQLite file: one transaction, and then no trace of the name in its pages or in its log."""
 
 from __future__ import annotations
 
 import asyncio
 import sqlite3
+import time
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,7 @@ from earmark.store import queries
 from earmark.store.erasure import Erasure, Obstacle, Unnamer, callers_of
 from earmark.store.migrations import check_current
 from earmark.store.sqlite import rows
-from earmark.store.sqlite.connection import connect, file_of, is_silence, unavailable
+from earmark.store.sqlite.connection import connect, file_of, is_busy, is_silence, unavailable
 from earmark.store.sqlite.migrate import read_applied
 
 if TYPE_CHECKING:
@@ -32,31 +33,52 @@ ERASED = {
     "deliveries": "erase_deliveries",
 }
 """In the order in which they are written."""
-NOT_REWRITTEN = (
-    "The rows are erased, but another process is reading or writing, so the file could not be rewritten and old pages "
-    "may still hold the name. Stop the servers and run on the file: VACUUM; PRAGMA wal_checkpoint(TRUNCATE);"
+OVERWRITTEN = (
+    "In the file the old rows are overwritten, and the write-ahead log is empty. The file was not written anew: pages "
+    "that another program or an older Earmark freed before may still hold the name. --rewrite writes it anew; "
+    "sales wait for that."
 )
+REWRITTEN = "The file was written anew, and the write-ahead log is empty: no old page holds the name."
+NOT_EMPTIED = (
+    "The rows are erased, but another process is reading, so the write-ahead log could not be emptied and still holds "
+    "the name. Stop the servers and run on the file: PRAGMA wal_checkpoint(TRUNCATE);"
+)
+NOT_REWRITTEN = (
+    "The rows are erased, but the file could not be written anew ({because}), and old pages may still hold the name. "
+    "Stop the servers and run on the file: VACUUM; PRAGMA wal_checkpoint(TRUNCATE);"
+)
+LOG_TRIES = 50
+LOG_BUSY_MS = 100
+"""How long one try to empty the log waits for readers. Writers wait behind it, so it is short."""
+PAUSE_SECONDS = 0.1
+"""Between two tries, in which writers write."""
 
 
-async def erase(place: str | Path, buyer: str, *, pseudonym: str, dry_run: bool, clock: Clock) -> Erasure:
-    """Erase, or with `dry_run` do the same and undo it. One transaction: SQLite has one writer, and others wait."""
-    return await asyncio.to_thread(_erase, file_of(place), buyer, pseudonym=pseudonym, dry_run=dry_run, clock=clock)
+async def erase(
+    place: str | Path, buyer: str, *, pseudonym: str, dry_run: bool, rewrite: bool, clock: Clock
+) -> Erasure:
+    """Erase, or with `dry_run` do the same and undo it. One transaction: SQLite has one writer, and others wait.
+
+    With `rewrite`, the file is written anew, also where nothing of the buyer is left: a copy of it all, for which every
+    writer waits.
+    """
+    asked: Any = {"pseudonym": pseudonym, "dry_run": dry_run, "rewrite": rewrite, "clock": clock}
+    return await asyncio.to_thread(_erase, file_of(place), buyer, **asked)
 
 
-def _erase(file: Path, buyer: str, *, pseudonym: str, dry_run: bool, clock: Clock) -> Erasure:
+def _erase(file: Path, buyer: str, *, pseudonym: str, dry_run: bool, rewrite: bool, clock: Clock) -> Erasure:
     if not file.exists():
         raise SetupError(problem=f"There is no database {file}. Run `earmark migrate` to make one.")
     try:
         with closing(connect(file, mode="rw")) as connection:
             check_current("sqlite", read_applied(connection))
             _teach(connection, Unnamer(buyer, pseudonym))
-            connection.execute("PRAGMA secure_delete = ON")
             connection.execute("BEGIN IMMEDIATE")
             done = _write(connection, buyer, pseudonym=pseudonym, now=rows.to_moment(clock.now()))
             connection.execute("ROLLBACK" if dry_run or done.obstacles else "COMMIT")
-            if dry_run or not any(done.changed.values()):
+            if dry_run or done.obstacles or not (rewrite or any(done.changed.values())):
                 return done
-            return done if _rewrite(connection) else Erasure(changed=done.changed, warnings=(NOT_REWRITTEN,))
+            return _clean(connection, done, rewrite=rewrite)
     except sqlite3.DatabaseError as failure:
         if is_silence(failure):
             raise unavailable(failure) from failure
@@ -102,13 +124,43 @@ def _write(connection: sqlite3.Connection, buyer: str, *, pseudonym: str, now: i
     return Erasure(changed=changed)
 
 
-def _rewrite(connection: sqlite3.Connection) -> bool:
-    """Old pages and the write-ahead log keep what was written before: both are written anew. False if that failed."""
+def _clean(connection: sqlite3.Connection, done: Erasure, *, rewrite: bool) -> Erasure:
+    """Take the name out of old pages, as far as was asked, and out of the log."""
+    because = _rewrite(connection) if rewrite else None
+    if because is not None:
+        return Erasure(changed=done.changed, warnings=(NOT_REWRITTEN.format(because=because),))
+    if not _empty_log(connection):
+        return Erasure(changed=done.changed, warnings=(NOT_EMPTIED,))
+    return Erasure(changed=done.changed, notes=(REWRITTEN if rewrite else OVERWRITTEN,))
+
+
+def _rewrite(connection: sqlite3.Connection) -> str | None:
+    """A copy of every row takes the place of all pages. Why that failed, if it did."""
     try:
         # The copy that VACUUM makes need not fit into memory.
         connection.execute("PRAGMA temp_store = FILE")
         connection.execute("VACUUM")
-        busy, *_ = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
-    except sqlite3.OperationalError:
-        return False
-    return not busy
+    except sqlite3.OperationalError as failure:
+        return str(failure)
+    return None
+
+
+def _empty_log(connection: sqlite3.Connection) -> bool:
+    """The log has the pages as they were before: write the last ones to the file, and cut it. False if that failed."""
+    connection.execute(f"PRAGMA busy_timeout = {LOG_BUSY_MS}")
+    for tried in range(LOG_TRIES):
+        if tried:
+            _pause()
+        try:
+            busy, *_ = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        except sqlite3.OperationalError as failure:
+            if not is_busy(failure):
+                raise
+            busy = True
+        if not busy:
+            return True
+    return False
+
+
+def _pause() -> None:
+    time.sleep(PAUSE_SECONDS)

@@ -42,17 +42,13 @@ SELECT id, event_id FROM bookings WHERE buyer IN (:buyer, :alias);
 SELECT id FROM payments WHERE booking_id IN (SELECT value FROM json_each(:bookings));
 
 -- name: find_entries
--- An entry about a repeated request has no booking in its column.
+-- An entry about a repeated request has no booking in its column; those of an event have an index of their own.
 SELECT id FROM journal WHERE booking_id IN (SELECT value FROM json_each(:bookings))
  UNION
 SELECT id FROM journal WHERE key IS NOT NULL AND caller IN (SELECT value FROM json_each(:callers))
  UNION
 SELECT id FROM journal
- WHERE event_id IN (SELECT value FROM json_each(:events)) AND sequence IS NULL AND booking_id IS NULL
-   AND json_extract(facts, '$.booking_id') IN (SELECT value FROM json_each(:bookings))
- UNION
-SELECT id FROM journal
- WHERE event_id IN (SELECT value FROM json_each(:events)) AND sequence IS NOT NULL AND booking_id IS NULL
+ WHERE event_id IN (SELECT value FROM json_each(:events)) AND booking_id IS NULL
    AND json_extract(facts, '$.booking_id') IN (SELECT value FROM json_each(:bookings));
 
 -- name: erase_outside_payments
@@ -70,22 +66,23 @@ UPDATE bookings
  WHERE id IN (SELECT value FROM json_each(:bookings)) AND buyer = :buyer;
 
 -- name: erase_payments
--- Only those that name the buyer.
+-- Only those that name the buyer. What a refund is asked for by stays: of an account, the payment's reference to it; of every
+-- payment, the gateway's code.
 UPDATE payments
-   SET method = unname(method, 'method'), code = nullif(unname(code, 'code'), ''),
+   SET method = CASE gateway WHEN 'balance' THEN method ELSE unname(method, 'method') END,
        message = nullif(unname(message, 'message'), ''), action = unname_json(action),
        return_url = nullif(unname(return_url, 'return_url'), '')
  WHERE id IN (SELECT value FROM json_each(:payments))
-   AND (method, code, message, action, return_url)
+   AND (method, message, action, return_url)
        IS NOT
-       (unname(method, 'method'), nullif(unname(code, 'code'), ''), nullif(unname(message, 'message'), ''), unname_json(action),
-        nullif(unname(return_url, 'return_url'), ''));
+       (CASE gateway WHEN 'balance' THEN method ELSE unname(method, 'method') END, nullif(unname(message, 'message'), ''),
+        unname_json(action), nullif(unname(return_url, 'return_url'), ''));
 
 -- name: erase_refunds
 -- The same.
-UPDATE refunds SET reason = nullif(unname(reason, 'reason'), ''), code = nullif(unname(code, 'code'), '')
+UPDATE refunds SET reason = nullif(unname(reason, 'reason'), '')
  WHERE payment_id IN (SELECT value FROM json_each(:payments))
-   AND (reason, code) IS NOT (nullif(unname(reason, 'reason'), ''), nullif(unname(code, 'code'), ''));
+   AND reason IS NOT nullif(unname(reason, 'reason'), '');
 
 -- name: erase_payment_keys
 -- By whom the key was chosen, and what it opened.

@@ -1,0 +1,168 @@
+"""After an erasure every verb still does what it did: money goes back, and never twice."""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+import asyncpg
+import pytest
+from tests.payments.account_worlds import CODES, PRICE, OldGateway, Shop, open_old_account
+
+from earmark.domain.ids import BookingId
+from earmark.domain.payment import ALL_BY_HAND, payment_id_of
+from earmark.payments.balance.gateway import BalanceGateway
+from earmark.store import queries
+
+from .conftest import HOURS, Place, desk_over, event_body, later
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+CODE = "GIFT-CARD-OF-ALICE-9F2K"
+NAMES: dict[str, Callable[[str], str]] = {
+    "the account's id": lambda account: account,
+    "a part of that id": lambda account: account.split("-")[1],
+    "the end of the code": lambda account: CODE[-4:],  # noqa: ARG005 (of every account)
+    "the whole reference": lambda account: f"{account}/…{CODE[-4:]}",
+}
+"""What a buyer may be called that stands in the reference of a payment to its account."""
+CONTROLS = {
+    "sqlite": ("CASE gateway WHEN 'balance' THEN method ELSE unname(method, 'method') END", "unname(method, 'method')"),
+    "postgres": ("CASE q.gateway WHEN 'balance' THEN q.method", "CASE q.gateway WHEN '' THEN q.method"),
+}
+"""What leaves a reference alone, and the same without it."""
+
+
+class World:
+    """A shop whose buyers pay from accounts, and one buyer's booking."""
+
+    def __init__(self, place: Place) -> None:
+        self.place = place
+        accounts: Any = place.store.accounts
+        self.shop = Shop(place.store, BalanceGateway(accounts, codes=CODES))
+
+    async def sell(self, *, buyer: str, method: str = CODE) -> tuple[str, str]:
+        """A booking and its payment; the show is over by now."""
+        starts_at = later(self.place, hours=1)
+        await self.shop.earmark.create(
+            "opera", name="An opera", currency="EUR", starts_at=starts_at, seats={"A1": PRICE}
+        )
+        held = await self.shop.earmark.hold("opera", buyer=buyer, seats=["A1"])
+        paid = await self.shop.earmark.pay(held.id, method=method)
+        assert paid.payment is not None
+        assert paid.payment.state == "captured"
+        self.place.clock.advance(2 * HOURS)
+        return held.id, paid.payment.id
+
+    async def cancel(self, booking_id: str, payment_id: str) -> tuple[int, int]:
+        """What is promised and what was given back, after a cancellation and as many looks as a worker would take."""
+        await self.shop.earmark.cancel(booking_id, refund="full")
+        ours = payment_id_of(payment_id)
+        assert ours is not None
+        for _ in range(3):
+            await self.shop.earmark.till.teller.advance(ours, look=True)
+        ((payment, _),) = await self.place.store.list_payments(BookingId(UUID(booking_id)))
+        return payment.refunding, payment.refunded
+
+
+@pytest.fixture
+async def world(place: Place) -> AsyncIterator[World]:
+    """Over each database."""
+    made = World(place)
+    yield made
+    await made.shop.earmark.till.close()
+
+
+@pytest.mark.parametrize("name", NAMES)
+async def test_money_goes_back_to_the_account_of_an_erased_buyer(world: World, name: str) -> None:
+    """The payment keeps its reference to the account, whatever the buyer was called."""
+    account = await world.shop.open(CODE, PRICE)
+    buyer = NAMES[name](account.id)
+    sold = await world.sell(buyer=buyer)
+    assert (await world.place.erase(buyer)).changed["bookings"] == 1
+    assert await world.cancel(*sold) == (PRICE, PRICE)
+    assert (await world.shop.accounts.read(account.id)).balance == PRICE
+    assert await world.place.store.find_flaws(limit=10) == []
+
+
+async def test_money_goes_back_also_where_an_older_release_kept_the_code(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such a payment is found by its code, of which the buyer's name may be a part."""
+    monkeypatch.setattr("earmark.domain.method.mask_code", lambda code: code)
+    accounts: Any = world.place.store.accounts
+    world.shop = Shop(world.place.store, OldGateway(accounts))
+    await open_old_account(world.place.url, accounts, CODE, PRICE)
+    sold = await world.sell(buyer="ALICE")
+    assert (await world.place.erase("ALICE")).changed["bookings"] == 1
+    assert await world.cancel(*sold) == (PRICE, PRICE)
+
+
+@asynccontextmanager
+async def without_the_exception(place: Place, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[None]:
+    """An erasure that takes a reference for a text as any other."""
+    if place.file is not None:
+        sql = queries.sql("sqlite", "erasure.sql")
+        left_alone, weakened = CONTROLS["sqlite"]
+        assert left_alone in sql["erase_payments"]
+        with monkeypatch.context() as weak:
+            weak.setattr(
+                queries, "sql", lambda *_: sql | {"erase_payments": sql["erase_payments"].replace(left_alone, weakened)}
+            )
+            yield
+        return
+    left_alone, weakened = CONTROLS["postgres"]
+    connection = await asyncpg.connect(place.url)
+    source = await connection.fetchval("SELECT pg_get_functiondef('earmark_erase_buyer'::regproc)")
+    assert left_alone in source
+    try:
+        await connection.execute(source.replace(left_alone, weakened))
+        yield
+    finally:
+        await connection.execute(source)
+        await connection.close()
+
+
+async def test_without_the_reference_that_money_stays_where_it_is(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The control: a blank reference leads to no account, and the refund is promised for ever."""
+    account = await world.shop.open(CODE, PRICE)
+    sold = await world.sell(buyer=account.id)
+    async with without_the_exception(world.place, monkeypatch):
+        assert (await world.place.erase(account.id)).changed["payments"] == 1
+    assert await world.cancel(*sold) == (PRICE, 0)
+
+
+async def test_what_an_operator_gave_back_is_not_given_back_again(place: Place) -> None:
+    """The payment's code says so; a buyer who is called like a word of it is erased all the same."""
+    async with desk_over(place) as desk:
+        await desk.post("events", event_body(place, "show"), key="show")
+        held = await desk.post("bookings", {"event_id": "show", "buyer": "hand", "seats": ["A1"]}, key="1")
+        await desk.post(f"bookings/{held['id']}/pay", {"method": "pm_card_visa"}, key="2")
+        await place.run("UPDATE payments SET state = 'needs_attention'")
+        await place.run(f"UPDATE payments SET state = 'settled', code = '{ALL_BY_HAND}'")
+        place.clock.advance(2 * HOURS)
+        assert (await place.erase("hand")).changed["bookings"] == 1
+        await desk.post(f"bookings/{held['id']}/cancel", {"refund": "full"}, key="3")
+    assert await promised(place, held["id"]) == 0
+
+
+async def test_without_its_code_that_payment_is_given_back_again(place: Place) -> None:
+    """The control: the code is what stands between the buyer and a second refund."""
+    async with desk_over(place) as desk:
+        await desk.post("events", event_body(place, "show"), key="show")
+        held = await desk.post("bookings", {"event_id": "show", "buyer": "hand", "seats": ["A1"]}, key="1")
+        await desk.post(f"bookings/{held['id']}/pay", {"method": "pm_card_visa"}, key="2")
+        await place.run("UPDATE payments SET state = 'needs_attention'")
+        await place.run("UPDATE payments SET state = 'settled', code = NULL")
+        await desk.post(f"bookings/{held['id']}/cancel", {"refund": "full"}, key="3")
+    assert await promised(place, held["id"]) == 1
+
+
+async def promised(place: Place, booking_id: str) -> int:
+    """How many refunds of a booking were promised or made."""
+    found = await place.store.list_payments(BookingId(UUID(booking_id)))
+    return sum(len(refunds) for _, refunds in found)
