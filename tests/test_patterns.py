@@ -128,7 +128,7 @@ FOREIGN: dict[str, list[Work]] = {
     "words.bodies.Who": _meta(bodies._WHO),
     "words.bodies.Label": _meta(bodies._TEXT),
     "words.bodies.Reference": _meta(bodies._WHO),
-    "words.bodies.return_url": _meta("^https?://"),
+    "words.bodies.ReturnUrl": _meta("^https?://"),
     "store.erasure._OWN": _pattern(erasure._OWN, "match"),
     "store.erasure._STANDS_ALONE": _pattern(erasure._STANDS_ALONE, "search"),
     "domain.allocation._LAST_NUMBER": _pattern(allocation._LAST_NUMBER, "match"),

@@ -38,7 +38,6 @@ EVENTS: dict[str, Json] = {
     "the same pool twice": making(pools=[GA, GA]),
     "a seat without a price": making(seats=[{"id": "A1"}]),
     "a price with a point": making(seats=[SEAT | {"price": 45.5}]),
-    "a whole price with a point": making(seats=[SEAT | {"price": 45.0}]),
     "a price as text": making(seats=[SEAT | {"price": "4500"}]),
     "a price below nothing": making(seats=[SEAT | {"price": -1}]),
     "a price beyond 64 bits": making(seats=[SEAT | {"price": 2**63}]),

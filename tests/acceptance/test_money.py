@@ -56,7 +56,17 @@ async def test_a_free_seat_costs_nothing_and_is_booked_all_the_same(shop: Caller
     refused(await shop.hold(event, buyer="bob", seats=["A1"]), 409, "seats_taken")
 
 
-@pytest.mark.parametrize("price", ["45.5", "45.0", "1e3", "-1", "NaN", '"4500"', "true", "null", "9223372036854775808"])
+@pytest.mark.parametrize("price, cents", [("45.0", 45), ("1e3", 1000)])
+async def test_a_whole_number_is_a_price_however_it_is_written(shop: Caller, price: str, cents: int) -> None:
+    """JSON Schema, and so the API's own document, calls it an integer. It is an amount in cents, with a point too."""
+    headers = {"Content-Type": "application/json"}
+    body = f'{{"name": "Show", "currency": "EUR", "seats": [{{"id": "A1", "price": {price}}}]}}'
+    made = await shop.http.post("/v1/events", content=body, headers=headers)
+    assert made.status_code == 201
+    assert (await shop.held(made.json()["id"], buyer="dan", seats=["A1"]))["total"]["amount"] == cents
+
+
+@pytest.mark.parametrize("price", ["45.5", "45e-1", "-1", "NaN", '"4500"', "true", "null", "9223372036854775808"])
 async def test_what_is_not_a_whole_number_is_no_price(shop: Caller, price: str) -> None:
     """Neither when an event is made nor when its price is changed."""
     event = await shop.theatre()

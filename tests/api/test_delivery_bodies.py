@@ -105,11 +105,19 @@ async def test_a_key_that_sells_too_reads_it(desk: Desk) -> None:
 
 
 async def test_a_key_that_only_manages_names_no_address(desk: Desk) -> None:
-    """The receiver of a webhook reads every booking: only a key that may read them says where they are sent."""
+    """The receiver of a webhook reads bookings: only a key that may read them says where they are sent, and which.
+
+    Nor does it get a secret, by which it could sign messages to the receiver.
+    """
     managing = await desk.key(Scope.MANAGE)
     made = await desk.ask("POST", "/v1/webhooks", managing, json={"url": "http://127.0.0.1:7/"})
     moved = await desk.ask("PATCH", desk.path, managing, json={"url": "http://127.0.0.1:7/"})
-    for answer in (made, moved):
+    widened = [
+        await desk.ask("PATCH", desk.path, managing, json={"event_id": None}),
+        await desk.ask("PATCH", desk.path, managing, json={"types": []}),
+    ]
+    signed = await desk.ask("POST", f"{desk.path}/rotate", managing, json={})
+    for answer in (made, moved, *widened, signed):
         assert (answer.status_code, answer.json()["code"], answer.json()["needs"]) == (403, "forbidden", "sell")
     (only,) = (await desk.ask("GET", "/v1/webhooks", managing)).json()["webhooks"]
     assert only["url"] == "http://127.0.0.1:9/"

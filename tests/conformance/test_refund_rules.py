@@ -151,7 +151,7 @@ async def test_a_fee_is_kept_of_a_whole_sale(shop: Shop) -> None:
     await shop.reconcile(seconds=600)
     payment = await shop.payment(undone)
     assert (payment.state, payment.refunded) == (PaymentState.PARTIALLY_REFUNDED, 2 * PRICE - 1050)
-    assert shop.gateway.calls[-1] == f"refund {2 * PRICE - 1050}"
+    assert [call for call in shop.gateway.calls if call.startswith("refund")] == [f"refund {2 * PRICE - 1050}"]
 
 
 async def test_one_seat_of_four_goes_back_with_its_share_less_the_fee(shop: Shop) -> None:

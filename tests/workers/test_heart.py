@@ -101,7 +101,11 @@ async def test_a_server_is_heard_of_while_it_runs_and_gone_when_it_has_stopped(t
     """The real command, with all its agents; a server is one role more."""
     url = f"sqlite:////{str(tmp_path).lstrip('/')}/shop.sqlite3"
     await wiring.migrate(url)
-    given = {"EARMARK_DATABASE_URL": url, "EARMARK_ADMIN_KEY": "k" * 20, "EARMARK_HEARTBEAT_SECONDS": "0.1"}
+    given = {
+        "EARMARK_DATABASE_URL": url,
+        "EARMARK_ADMIN_KEY": "ek_test_heartbeat",
+        "EARMARK_HEARTBEAT_SECONDS": "0.1",
+    }
     ours = environment(**given, EARMARK_PORT=str(free_port()))
     process = await asyncio.create_subprocess_exec(EARMARK, "serve", env=ours, stdout=asyncio.subprocess.DEVNULL)
     store = await wiring.open_store(url)

@@ -63,7 +63,7 @@ async def _make(visit: Visit, body: words.WebhookBody) -> Webhook:
 
 
 def _require_sell(visit: Visit) -> None:
-    """The receiver at a webhook's address reads every booking, so the key that names it must be allowed to."""
+    """A webhook's receiver reads bookings, and believes what is signed by the secret: a key must be allowed both."""
     if Scope.SELL not in visit.principal.scopes:
         raise Forbidden(needs=Scope.SELL)
 
@@ -86,8 +86,9 @@ async def read(visit: Visit) -> Reply:
 async def change(visit: Visit, body: words.WebhookPatchBody) -> Reply:
     """What is named. A webhook that is given another address, or is switched on again, begins afresh."""
     await _find(visit)
-    if body.url is not msgspec.UNSET:
+    if any(said is not msgspec.UNSET for said in (body.url, body.types, body.event_id)):
         _require_sell(visit)
+    if body.url is not msgspec.UNSET:
         await _check(visit, body.url)
     if body.event_id is not msgspec.UNSET:
         await _event(visit, body.event_id)
@@ -118,6 +119,7 @@ async def remove(visit: Visit) -> Reply:
 
 async def rotate(visit: Visit, _: words.NothingBody) -> Reply:
     """A new secret; the old one signs too for a day."""
+    _require_sell(visit)
     secret, now = new_secret(), visit.house.clock.now()
     return await once(visit, lambda: _save(visit, lambda webhook: rotated(webhook, secret=secret, now=now)))
 

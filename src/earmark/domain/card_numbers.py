@@ -26,6 +26,8 @@ WAY = "say how it was paid, such as card or cash, never the number"
 # Groups have three digits or more, as on cards: dates and times have fewer. Nothing is given back, for what ends a
 # group is none of its characters. The look behind follows the first digit, so that other text is passed over quickly.
 _GROUPS = re.compile(r"[0-9](?<!\w.)[0-9]{3,}+(?!\w)(?:[ \-]{1,3}+[0-9]{3,}+(?!\w))*+", re.ASCII)
+_SEPARATORS = str.maketrans(dict.fromkeys("-./_\u00b7", " "))
+"""What people write between the digits of a number that is the whole text."""
 _GROUP = re.compile(r"[0-9]+")
 _UUID = re.compile(r"\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b", re.IGNORECASE | re.ASCII)
 _UUID_LENGTH = 36
@@ -45,7 +47,7 @@ def check_payment_method(payment_method: str | None) -> None:
 
 def has_card_number(text: str) -> bool:
     """Whether a text is a card number, however it is spaced, or has one in it."""
-    return _passes("".join(_plain(text).replace("-", " ").split())) or next(find(text), None) is not None
+    return _passes("".join(_plain(text).translate(_SEPARATORS).split())) or next(find(text), None) is not None
 
 
 def find(text: str) -> Iterator[tuple[int, int]]:

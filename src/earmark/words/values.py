@@ -95,11 +95,12 @@ class Payment(Struct, frozen=True, kw_only=True):
     captured: int
     refunding: int
     refunded: int
-    refunded_elsewhere: int
     code: str | None
     message: str | None
     action: dict[str, str] | None
     created_at: Moment
+    refunded_elsewhere: int = 0
+    """What went back at the gateway's own page, without Earmark."""
     gateway_id: str | None = None
     """What the gateway calls it, once that has answered."""
     processed_at: Moment | None = None

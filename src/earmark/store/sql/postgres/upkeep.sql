@@ -19,8 +19,9 @@ SELECT process_id, role, host, version, started_at, beat_at, outcome, rounds
 
 -- name: clear_beats
 -- Those who were not heard of since, the oldest first. Who beats at this moment is passed over.
-DELETE FROM beats b
- USING (SELECT process_id, role FROM beats WHERE beat_at <= $1 ORDER BY beat_at LIMIT $2 FOR UPDATE SKIP LOCKED) AS old
+WITH old AS MATERIALIZED (
+    SELECT process_id, role FROM beats WHERE beat_at <= $1 ORDER BY beat_at LIMIT $2 FOR UPDATE SKIP LOCKED)
+DELETE FROM beats b USING old
  WHERE b.process_id = old.process_id AND b.role = old.role
 RETURNING b.role;
 
@@ -112,19 +113,21 @@ RETURNING t.buyer;
 
 -- name: forget_payment_keys
 -- Which requests opened payments, the oldest first; not where the payment is not decided yet. A decided one stays decided, so
--- this may be judged beside the lock.
-DELETE FROM payment_keys k
- USING (SELECT caller, key FROM payment_keys o
-         WHERE opened_at <= $1
-           AND NOT EXISTS (SELECT 1 FROM payments p
-                            WHERE p.id = o.payment_id AND p.state IN ('pending', 'requires_action', 'unknown'))
-         ORDER BY opened_at LIMIT $2 FOR UPDATE SKIP LOCKED) AS old
+-- this may be judged beside the lock. Materialised, or a plan may look for the oldest again and again, and find more.
+WITH old AS MATERIALIZED (
+    SELECT caller, key FROM payment_keys o
+     WHERE opened_at <= $1
+       AND NOT EXISTS (SELECT 1 FROM payments p
+                        WHERE p.id = o.payment_id AND p.state IN ('pending', 'requires_action', 'unknown'))
+     ORDER BY opened_at LIMIT $2 FOR UPDATE SKIP LOCKED)
+DELETE FROM payment_keys k USING old
  WHERE k.caller = old.caller AND k.key = old.key AND k.opened_at <= $1
 RETURNING k.key;
 
 -- name: forget_payers
 -- Who has not tried to pay since, the longest ago first. Who tries at this moment is passed over.
-DELETE FROM payers p
- USING (SELECT live, buyer FROM payers WHERE tried_at <= $1 ORDER BY tried_at LIMIT $2 FOR UPDATE SKIP LOCKED) AS old
+WITH old AS MATERIALIZED (
+    SELECT live, buyer FROM payers WHERE tried_at <= $1 ORDER BY tried_at LIMIT $2 FOR UPDATE SKIP LOCKED)
+DELETE FROM payers p USING old
  WHERE p.live = old.live AND p.buyer = old.buyer AND p.tried_at <= $1
 RETURNING p.buyer;

@@ -35,8 +35,9 @@ SELECT caller, key, request_hash, webhook_id, status, done_at FROM webhook_keys 
 
 -- name: forget_deeds
 -- The oldest first. What another janitor forgets at this moment is passed over.
-DELETE FROM webhook_keys k
- USING (SELECT caller, key FROM webhook_keys WHERE done_at <= $1 ORDER BY done_at LIMIT $2 FOR UPDATE SKIP LOCKED) AS old
+WITH old AS MATERIALIZED (
+    SELECT caller, key FROM webhook_keys WHERE done_at <= $1 ORDER BY done_at LIMIT $2 FOR UPDATE SKIP LOCKED)
+DELETE FROM webhook_keys k USING old
  WHERE k.caller = old.caller AND k.key = old.key;
 
 -- name: read_webhooks
