@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import re
+import time
 from contextlib import asynccontextmanager
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -135,18 +136,29 @@ async def test_a_pause_follows_every_batch(url: str, monkeypatch: pytest.MonkeyP
     for store in ("sqlite", "postgres"):
         monkeypatch.setattr(import_module(f"earmark.store.{store}.sealing"), "BATCH", 1)
     took: list[float] = []
-    pause = sealing.rest
+    slept: list[float] = []
+    pause, sleep, sleep_in_thread = sealing.rest, asyncio.sleep, time.sleep
 
     def rest(seconds: float) -> float:
-        assert pause(seconds) >= seconds
+        assert pause(seconds) >= seconds > 0
         took.append(seconds)
-        return 0
+        return -len(took)
 
-    monkeypatch.setattr(sealing, "rest", rest)
+    async def asleep(seconds: float, *result: Any) -> Any:
+        slept.append(seconds)
+        return await sleep(seconds, *result)
+
+    def asleep_in_thread(seconds: float) -> None:
+        slept.append(seconds)
+        sleep_in_thread(max(0, seconds))
+
     await sell_as_before(url, monkeypatch, CODE, "GIFT-CARD-OF-BOB-7777")
+    monkeypatch.setattr(sealing, "rest", rest)
+    monkeypatch.setattr(asyncio, "sleep", asleep)
+    monkeypatch.setattr(time, "sleep", asleep_in_thread)
     await wiring.migrate(url, codes=CODES)
     assert len(took) == 4
-    assert min(took) > 0
+    assert [seconds for seconds in slept if seconds < 0] == [-1, -2, -3, -4]
 
 
 def test_a_batch_is_small() -> None:
@@ -166,6 +178,32 @@ async def test_a_key_that_the_library_made_tells_no_code(url: str, monkeypatch: 
     [kept] = told["payment_keys", "key"]
     assert re.fullmatch(rf"pay:{booking}:0:[0-9a-f]{{32}}", kept.decode())
     assert kept in told["journal", "key"]
+
+
+async def test_a_key_in_the_journal_alone_tells_no_code_either(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which request opened the payment is no longer known, and its answer is."""
+    await sell_as_before(url, monkeypatch, CODE)
+    await execute(url, "DELETE FROM payment_keys")
+    before = await dump(url)
+    await wiring.migrate(url, codes=CODES)
+    after = await dump(url)
+    plain = {value for column in ("key", "request_hash") for value in before["journal", column] if value != b"None"}
+    kept = {value for column in ("key", "request_hash") for value in after["journal", column]}
+    assert len(plain) == 2
+    assert not plain & kept
+
+
+async def test_what_was_asked_of_no_account_keeps_no_code(url: str) -> None:
+    """Although no payment tells of it."""
+    moment, live = ("now()", "true") if is_postgres(url) else ("1", "1")
+    draw = (
+        "INSERT INTO account_payments (id, account_id, currency, live, amount, automatic, created_at, code) "
+        f"VALUES ('00000000-0000-7000-8000-000000000001', '{CODE}', 'EUR', {live}, 1, {live}, {moment}, 'unknown')"
+    )
+    await execute(url, draw)
+    assert await leaks(url, CODE)
+    await wiring.migrate(url, codes=CODES)
+    assert await leaks(url, CODE) == {}
 
 
 async def test_a_key_that_a_caller_chose_stays(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
