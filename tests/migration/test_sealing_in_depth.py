@@ -81,7 +81,9 @@ def statements(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return sent
 
 
-async def test_a_sale_that_is_under_way_is_in_nobodys_way(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_sale_that_is_under_way_keeps_no_batch_waiting(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A sale writes to all of these tables, and its transaction is not over when everything is sealed."""
     await sell_as_before(postgres_url, monkeypatch, CODE)
     async with another_session(postgres_url, "ROW EXCLUSIVE"):

@@ -31,7 +31,7 @@ END $$;
 -- The guards as they were, each with the exception. They are asked only where a statement breaks their rule, so a sale pays
 -- nothing for it.
 
--- An account that has a digest keeps it, whoever seals. Of entries only the first has its account's id as its own.
+-- An account that has a digest keeps it, in a sealing too. Of entries only the first has its account's id as its own.
 CREATE OR REPLACE FUNCTION earmark_refuse_account_change() RETURNS trigger LANGUAGE plpgsql AS $$
 DECLARE
     sealing boolean;
