@@ -208,6 +208,28 @@ async def test_what_was_asked_of_no_account_keeps_no_code(url: str) -> None:
     assert await leaks(url, CODE) == {}
 
 
+async def test_what_webhooks_have_to_send_tells_no_code(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A message is kept as it will be sent, and for a while after that; other bytes of it stay as they are."""
+    await sell_as_before(url, monkeypatch, CODE)
+    moment, live, none = ("now()", "true", "{}") if is_postgres(url) else ("1", "1", "[]")
+    webhook = (
+        "INSERT INTO webhooks (id, live, url, types, secret, created_at) "
+        f"VALUES ('00000000-0000-7000-8000-00000000000a', {live}, 'http://shop.test', '{none}', 'secret', {moment})"
+    )
+    body = '{"data": {"payment_method": "%s"}, "note": "…"}'
+    clear = f"convert_to('{body % CODE}', 'UTF8')" if is_postgres(url) else f"CAST('{body % CODE}' AS BLOB)"
+    delivery = (
+        "INSERT INTO deliveries (id, webhook_id, entry_id, type, body, created_at, due_at) "
+        f"SELECT id, '00000000-0000-7000-8000-00000000000a', id, verb, {clear}, {moment}, {moment} "
+        "FROM journal WHERE verb = 'pay'"
+    )
+    await execute(url, webhook, delivery)
+    assert ("deliveries", "body") in await leaks(url, CODE)
+    await wiring.migrate(url, codes=CODES)
+    assert await leaks(url, CODE) == {}
+    assert (await dump(url))["deliveries", "body"] == [(body % "…9F2K").encode()]
+
+
 async def test_a_key_that_a_caller_chose_stays(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is answered as before."""
     with monkeypatch.context() as before:

@@ -46,8 +46,8 @@ LIFTED = (
 CONFLICT = "An account of an older release has the code of a newer one: that code opens the newer one, the older one is"
 KEPT_BY_POSTGRES = (
     "PostgreSQL keeps old versions of these rows in its files, codes and all, until VACUUM FULL or pg_repack has "
-    "rewritten accounts, account_entries, account_payments, payments, payment_keys, bookings and journal. VACUUM FULL "
-    "stops sales while it runs. Archived WAL and backups keep them until they expire."
+    "rewritten accounts, account_entries, account_payments, payments, payment_keys, bookings, journal and deliveries. "
+    "VACUUM FULL stops sales while it runs. Archived WAL and backups keep them until they expire."
 )
 _KEY_OF_THE_LIBRARY = re.compile(r"(?P<front>pay:[0-9a-f-]{36}:[0-9]+:)(?P<hash>[0-9a-f]{32})")
 
@@ -174,9 +174,7 @@ def plan_entries(
     rows: Iterable[Any], payments: Collection[Payment], keys: Collection[RequestKey], codes: Codes
 ) -> list[Entry]:
     """Those entries that change: codes are struck out, and keys of requests that had one are sealed."""
-    clear: dict[str, list[str]] = {}
-    for payment in payments:
-        clear.setdefault(str(payment.booking_id), []).append(payment.code)
+    clear = _clear_codes(payments)
     asked = {(key.caller, key.key) for key in keys}
     entries = []
     for row in rows:
@@ -189,6 +187,27 @@ def plan_entries(
         if (after, key) != (before, row["key"]) or request_hash != row["request_hash"]:
             entries.append(Entry(row["id"], *after, key=key, request_hash=request_hash))
     return entries
+
+
+def plan_messages(
+    rows: Iterable[Any], entries: Iterable[Any], payments: Collection[Payment]
+) -> list[tuple[Any, bytes]]:
+    """Those messages of webhooks that change, with what they say from now on. `entries` are what they tell of."""
+    clear, about = _clear_codes(payments), {entry["id"]: entry["about"] for entry in entries}
+    messages = []
+    for row in rows:
+        after = struck(Story(facts="", answer=row["body"]), clear.get(about[row["entry_id"]], ())).answer
+        if after is not None and after != row["body"]:
+            messages.append((row["id"], after))
+    return messages
+
+
+def _clear_codes(payments: Iterable[Payment]) -> dict[str, list[str]]:
+    """What may stand in clear in rows about a booking."""
+    clear: dict[str, list[str]] = {}
+    for payment in payments:
+        clear.setdefault(str(payment.booking_id), []).append(payment.code)
+    return clear
 
 
 def seal_key(key: str, codes: Codes) -> str:

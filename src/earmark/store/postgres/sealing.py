@@ -72,8 +72,11 @@ class Sealer:
         answers = [entry for booking in bookings for entry in self._answers.get(str(booking), ())]
         told = await self._fetch("lock_entries", bookings, answers)
         entries = sealing.plan_entries(told, payments, keys, codes)
+        sent = await self._fetch("lock_messages", [entry["id"] for entry in told])
+        messages = sealing.plan_messages(sent, told, payments)
         async with self._sealing():
             await self._write(payments, keys, entries)
+            await self._fetch("seal_messages", *_columns(messages, 2))
         del self._page[:BATCH]
         return len(batch)
 

@@ -92,6 +92,8 @@ class _Sealer:
         answers = [entry for booking in bookings for entry in self._answers.get(booking, ())]
         told = self._run("list_entries", json.dumps(bookings), json.dumps(answers))
         entries = sealing.plan_entries(told, payments, keys, codes)
+        sent = self._run("list_messages", json.dumps([entry["id"] for entry in told]))
+        messages = sealing.plan_messages(sent, told, payments)
 
         def write() -> None:
             for payment in payments:
@@ -102,6 +104,8 @@ class _Sealer:
                 self._run("seal_payment_key", *key)
             for entry in entries:
                 self._run("seal_journal", *entry)
+            for message in messages:
+                self._run("seal_message", *message)
 
         return write
 

@@ -67,6 +67,11 @@ SELECT caller, key, request_hash FROM payment_keys WHERE payment_id = ANY ($1::u
 SELECT id, coalesce(booking_id::text, facts ->> 'booking_id') AS about, facts::text AS facts, answer_body, caller, key, request_hash
   FROM journal WHERE booking_id = ANY ($1::uuid[]) OR id = ANY ($2::uuid[]) ORDER BY id LIMIT 100000 FOR NO KEY UPDATE;
 
+-- name: lock_messages
+-- What webhooks are sent of these entries, or were sent lately; by the key that says that an entry is queued once.
+SELECT d.id, d.entry_id, d.body FROM webhooks w JOIN deliveries d ON d.webhook_id = w.id AND d.entry_id = ANY ($1::uuid[])
+ ORDER BY d.id LIMIT 100000 FOR NO KEY UPDATE OF d;
+
 -- name: seal_bookings
 -- A booking shows its method, and needs no more of it.
 UPDATE bookings b SET payment_method = n.shown
@@ -92,6 +97,10 @@ UPDATE payment_keys k SET key = n.sealed, request_hash = n.request_hash
 UPDATE journal j SET facts = n.facts::jsonb, answer_body = n.answer_body, key = n.key, request_hash = n.request_hash
   FROM unnest($1::uuid[], $2::text[], $3::bytea[], $4::text[], $5::bytea[]) AS n (id, facts, answer_body, key, request_hash)
  WHERE j.id = n.id;
+
+-- name: seal_messages
+-- The same message, with the codes struck out.
+UPDATE deliveries d SET body = n.body FROM unnest($1::uuid[], $2::bytea[]) AS n (id, body) WHERE d.id = n.id;
 
 -- name: list_strange_draws
 -- What was asked of no account, on from an id.

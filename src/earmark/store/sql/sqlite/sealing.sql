@@ -56,6 +56,11 @@ SELECT id, coalesce(booking_id, json_extract(facts, '$.booking_id')) AS about, f
   FROM journal
  WHERE booking_id IN (SELECT value FROM json_each(?1)) OR id IN (SELECT value FROM json_each(?2)) ORDER BY id LIMIT 100000;
 
+-- name: list_messages
+-- What webhooks are sent of these entries, or were sent lately; by the key that says that an entry is queued once.
+SELECT d.id, d.entry_id, d.body
+  FROM webhooks w JOIN deliveries d ON d.webhook_id = w.id AND d.entry_id IN (SELECT value FROM json_each(?1)) LIMIT 100000;
+
 -- name: seal_booking
 -- A booking shows its method, and needs no more of it.
 UPDATE bookings SET payment_method = ?3 WHERE id = ?1 AND payment_method = ?2;
@@ -75,6 +80,10 @@ UPDATE payment_keys SET key = ?3, request_hash = ?4 WHERE caller = ?1 AND key = 
 -- name: seal_journal
 -- The same story, with the codes struck out and the hashes sealed.
 UPDATE journal SET facts = ?2, answer_body = ?3, key = ?4, request_hash = ?5 WHERE id = ?1;
+
+-- name: seal_message
+-- The same message, with the codes struck out.
+UPDATE deliveries SET body = ?2 WHERE id = ?1;
 
 -- name: list_strange_draws
 -- What was asked of no account, on from an id.
