@@ -6,6 +6,7 @@ from .steps_breaks import Break
 
 SALE, OPEN, LATE, NEW = (f"00000000-0000-7000-8000-00000000000{n}" for n in range(1, 5))
 BACK, MORE = (f"00000000-0000-7000-8000-0000000000b{n}" for n in range(1, 3))
+CARD = "00000000-0000-7000-8000-0000000000c1"
 PAYMENT = "booking_id, event_id, live, gateway, method, amount, currency, automatic, created_at, state, due_at"
 REFUND = "payment_id, booking_id, amount, created_at, state"
 
@@ -52,9 +53,26 @@ _CALLED = (
     f"FROM payments WHERE id = '{LATE}'"
 )
 
+# What the sale is paid from, and what that says of it.
+_CARD = (
+    f"INSERT INTO accounts (id, currency, live, created_at) SELECT '{CARD}', currency, live, created_at "
+    "FROM bookings WHERE id = '{sold}'"
+)
+_OPENED = (
+    "INSERT INTO account_entries (account_id, number, kind, id, amount, aside, balance, set_aside, at) "
+    "SELECT id, 0, 'opened', id, 0, 0, 0, 0, created_at FROM accounts"
+)
+_DRAWN = (
+    "INSERT INTO account_payments (id, account_id, currency, live, amount, automatic, created_at) "
+    f"SELECT '{SALE}', id, currency, live, 1000, live, created_at FROM accounts"
+)
+
 MONEY = (
     # A sale of 1000, of which 400 went back.
-    a_payment(SALE, "sold"),
+    _CARD,
+    _OPENED,
+    a_payment(SALE, "sold", gateway="'balance'", method=f"'{CARD}/…9F2K'"),
+    _DRAWN,
     f"UPDATE bookings SET payment_id = '{SALE}' WHERE id = '{{sold}}'",
     on(SALE, "state = 'authorised', version = 2"),
     on(SALE, "state = 'captured', captured = 1000, due_at = NULL, version = 3"),

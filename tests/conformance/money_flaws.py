@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from .money_breaks import LATE, NEW, OPEN, SALE, on, on_back
+from .money_breaks import CARD, LATE, NEW, OPEN, SALE, on, on_back
 
 
 class Planted(NamedTuple):
@@ -172,9 +172,16 @@ MONEY_PLANTED = [
         on(SALE, "refunding = 500"),
         f"payment {SALE} is partially_refunded, owes 100, and nobody will look at it",
     ),
+    Planted(
+        "a payment from an account that gave nothing",
+        "payment_and_draw_name_one_account",
+        on(SALE, f"method = '{NEW}/…9F2K'"),
+        f"payment {SALE} refers to account {NEW}, and was drawn from {CARD}",
+    ),
 ]
 
 MONEY_IN_ORDER = {
+    "a payment that an older release recorded with its code": [on(SALE, "method = 'GIFT-CARD-OF-ALICE-9F2K'")],
     "a cancelled sale keeps its fee": [_UNDO, _told_of(fee=600)],
     "a cancelled sale gave back of its fee": [_UNDO, _told_of(fee=601)],
     "somebody was told of money without a booking": [on(LATE, "state = 'needs_attention', captured = amount")],

@@ -191,7 +191,8 @@ async def test_it_can_be_done_again_and_while_older_servers_write(url: str, monk
     await wiring.migrate(url, codes=CODES, tell=told.append)
     assert await leaks(url, late) == {}
     assert await leaks(url, past.code) == {}
-    assert len(told) == 1
+    assert [line.split(":")[0] for line in told[:1]] == ["Codes of accounts no longer stand in clear"]
+    assert len(told) == (2 if is_postgres(url) else 1)
 
 
 async def test_more_rows_than_a_batch_has_are_sealed(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -206,7 +207,7 @@ async def test_more_rows_than_a_batch_has_are_sealed(url: str, monkeypatch: pyte
     await wiring.migrate(url, codes=CODES, tell=told.append)
     for code in (past.code, UNKNOWN, *codes):
         assert await leaks(url, code) == {}
-    assert told == ["Codes of accounts no longer stand in clear: 9 rows of accounts and payments were sealed."]
+    assert told[0] == "Codes of accounts no longer stand in clear: 9 rows of accounts and payments were sealed."
 
 
 async def test_a_code_that_was_opened_anew_meanwhile_opens_the_newer_account(url: str) -> None:

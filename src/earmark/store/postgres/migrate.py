@@ -15,12 +15,12 @@ from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 import asyncpg
 
 from earmark.errors import NotWritable, SetupError, StoreUnavailable
+from earmark.store import sealing
 from earmark.store.migrations import Applied, Patience, pending, tell_newer
 from earmark.store.postgres import hosts
 from earmark.store.postgres.application_role import grant
 from earmark.store.postgres.outages import reason
 from earmark.store.postgres.sealing import Sealer
-from earmark.store.sealing import tell_sealed
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
@@ -87,7 +87,7 @@ async def migrate(
             return pending("postgres", await read_applied(connection), without=without)
         runner = _Runner(connection, dsn=dsn, without=without, patience=patience or Patience(), tell=tell)
         applied = await runner.run()
-        await runner.seal(Sealer(connection, codes, tell))
+        await runner.seal(Sealer(connection, codes))
         if application_role is not None:
             await grant(connection, application_role)
     except asyncpg.ReadOnlySQLTransactionError as refused:
@@ -153,14 +153,19 @@ class _Runner:
         return done
 
     async def seal(self, sealer: Sealer) -> None:
-        """No code of an account stays in clear: batch by batch, each a transaction."""
+        """No code of an account stays in clear: batch by batch, each a transaction, with pauses for the shop."""
         self._at = "the sealing of codes"
-        sealed = 0
+        sealed, loop = 0, asyncio.get_running_loop()
         async with self._watch():
             for kind in sealer.kinds:
+                began = loop.time()
                 while rows := await self._patiently(kind):
                     sealed += rows
-        tell_sealed(sealed, self._tell)
+                    for line in sealer.news:
+                        self._tell(line)
+                    await asyncio.sleep(sealing.rest(loop.time() - began))
+                    began = loop.time()
+        sealing.tell_sealed(sealed, self._tell, kept=sealing.KEPT_BY_POSTGRES)
 
     async def _prepare(self) -> None:
         """The list of migrations, in a transaction of its own: readiness reads it, and must not wait for a step."""

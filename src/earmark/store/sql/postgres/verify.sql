@@ -190,3 +190,10 @@ SELECT format('payment %s is %s, owes %s, and nobody will look at it', id, state
    AND (state IN ('pending', 'requires_action', 'unknown', 'authorised', 'voiding')
         OR (state = 'needs_attention' AND captured = 0)
         OR (state NOT IN ('needs_attention', 'settled') AND refunding > refunded)) LIMIT $1;
+
+-- name: payment_and_draw_name_one_account
+-- P3: money that was drawn from an account came from the one that its payment refers to
+SELECT format('payment %s refers to account %s, and was drawn from %s', p.id, left(p.method, 36), d.account_id) AS row
+  FROM payments p JOIN account_payments d ON d.id = p.id
+ WHERE p.gateway = 'balance' AND p.method LIKE '________-____-____-____-____________/…%' AND d.code IS NULL
+   AND d.account_id <> left(p.method, 36) LIMIT $1;
