@@ -20,7 +20,7 @@ from earmark.errors import InvalidRequest
 from earmark.locks import globs, keys
 from earmark.payments import stripe_calls
 from earmark.payments.sandbox import forms, http
-from earmark.store import erasure
+from earmark.store import erasure, sealing
 from earmark.words import asking, bodies
 
 if TYPE_CHECKING:
@@ -129,6 +129,7 @@ FOREIGN: dict[str, list[Work]] = {
     "words.bodies.Label": _meta(bodies._TEXT),
     "words.bodies.Reference": _meta(bodies._WHO),
     "words.bodies.ReturnUrl": _meta("^https?://"),
+    "store.sealing._KEY_OF_THE_LIBRARY": _pattern(sealing._KEY_OF_THE_LIBRARY, "fullmatch"),
     "store.erasure._OWN": _pattern(erasure._OWN, "match"),
     "store.erasure.__init__": [
         erasure.Unnamer("25%-@ a", "-").text,
