@@ -55,7 +55,8 @@ def pytest_collection_finish() -> None:
 STORES = ("memory", "sqlite", "postgres")
 _numbers = itertools.count(1)
 TEMPLATE = "earmark_template"
-# As a replica no guard of the schema is asked: they refuse to delete. The lock waits for whoever a test left behind.
+# As a replica no guard of the schema is asked: they refuse to delete. The lock waits for connections that a test left.
+# A database that was analysed is not used again.
 EMPTY = """
 SET lock_timeout = '2s';
 SET session_replication_role = replica;
@@ -63,6 +64,9 @@ DO $$
 DECLARE
     own text;
 BEGIN
+    IF EXISTS (SELECT FROM pg_stats WHERE schemaname = 'public') THEN
+        RAISE EXCEPTION 'a test has left statistics, by which other tests would get other plans';
+    END IF;
     FOR own IN SELECT c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
                 WHERE n.nspname = 'public' AND c.relkind = 'r' AND c.relname NOT IN ('earmark_migrations', 'marks')
                   AND pg_relation_size(c.oid) > 0 LOOP
