@@ -48,7 +48,7 @@ def _few(files: Counter[str]) -> str:
 
 @pytest.hookimpl(trylast=True)
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Say it where everybody looks."""
+    """Print them below the tests' own summary."""
     reports = terminalreporter.stats.get("skipped", [])
     for line in lines((report.nodeid.partition("::")[0], str(report.longrepr[2])) for report in reports):
         terminalreporter.write_line(line, yellow=True)

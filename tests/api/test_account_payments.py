@@ -1,4 +1,4 @@
-"""Paying from accounts over HTTP: what a code is, is told to nobody, in no answer."""
+"""Paying from accounts over HTTP: no answer tells a code."""
 
 from __future__ import annotations
 

@@ -134,7 +134,7 @@ async def test_what_is_read_is_read_before_the_guards_make_way(
 
 
 async def test_a_pause_follows_every_batch(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As long as the batch took, at the least: half of the time is everybody else's."""
+    """As long as the batch took, at the least: half of the time is left to sales."""
     for store in ("sqlite", "postgres"):
         monkeypatch.setattr(import_module(f"earmark.store.{store}.sealing"), "BATCH", 1)
     took: list[float] = []

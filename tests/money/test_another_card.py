@@ -177,7 +177,7 @@ async def test_control_without_the_mark_a_sale_is_undone_by_the_order_to_end_it(
 
 
 async def test_a_process_that_dies_after_the_end_leaves_the_hold(world: World) -> None:
-    """It was ended, and nobody was left to hear it: the worker learns it, and takes it for no decline."""
+    """It was ended, and the process that asked has died: the worker learns it, and takes it for no decline."""
     held, _ = await left(world)
     world.sandbox.script.append(Rule(name="void", fault=Fault.REPLY_LOST))
     world.sandbox.script.append(Rule(name="void", fault=Fault.ERROR_BEFORE, times=2))

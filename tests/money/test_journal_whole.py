@@ -109,7 +109,7 @@ async def sell_and_give_back(shop: Shop) -> None:
 
 
 async def give_back_elsewhere(shop: Shop) -> None:
-    """Somebody was at the gateway's own page."""
+    """An operator was at the gateway's own page."""
     await shop.open_another("matinee")
     sold = (await shop.pay(await shop.hold("A4", event="matinee"))).booking
     dossier = await shop.store.read_dossier((await shop.payment(sold)).id)

@@ -159,7 +159,7 @@ class Bank:
         return RefundReport(standing=RefundStanding.DONE) if made else None
 
     async def list_refunds(self, order: Order) -> list[RefundRecord]:
-        """Nobody else gives back."""
+        """No refund is made elsewhere."""
         return [
             RefundRecord(refund_id=refund_id, gateway_id=f"re-{refund_id}", amount=amount, standing=RefundStanding.DONE)
             for refund_id, amount in self.accounts[order.payment_id].refunds.items()

@@ -126,7 +126,7 @@ class House(msgspec.Struct, frozen=True, kw_only=True):
     trust_proxy: int = 0
     """How many proxies are believed in what they add about their callers."""
     counts_addresses: bool = False
-    """Whether an operator has said how many there are: behind one that nobody named, all buyers share an address."""
+    """Whether an operator has said how many there are: behind one that is not counted, all buyers share an address."""
     hub: Hub | None = None
     """Who follows events live; None where nobody can."""
     drain: Drain = msgspec.field(default_factory=Drain)

@@ -3,7 +3,7 @@
 A method is a word of its gateway. The code of an account is a secret: every buyer who has it can pay with it. So a
 payment keeps a reference to the account in its place; answers and the journal show at most its last four characters.
 Tokens of card gateways are no use without the shop's own key; they are shown by their prefix and their last four
-characters. What the sandbox charges are names that everybody knows, and stay readable.
+characters. What the sandbox charges are public names, and stay readable.
 """
 
 from __future__ import annotations

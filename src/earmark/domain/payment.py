@@ -171,7 +171,7 @@ class Payment(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def shown_method(self) -> str:
-        """What it is charged to, for everybody to read."""
+        """What it is charged to, as answers show it."""
         return show(self.gateway, self.method)
 
     @property

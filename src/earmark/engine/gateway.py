@@ -164,7 +164,7 @@ class TakesCodes(Protocol):
     """A gateway whose methods are secrets of buyers, such as the code of a gift card. None of them is ever recorded."""
 
     async def refer(self, method: str) -> str:
-        """What a payment keeps in place of the code: enough to charge it, and no use to anybody else."""
+        """What a payment keeps in place of the code: enough to charge it here, and of no use elsewhere."""
         ...
 
     def seal(self, request_hash: bytes) -> Sequence[bytes]:

@@ -43,7 +43,7 @@ class Group(StrEnum):
     """A refund may fail for good, or take its time."""
     CALLBACKS = "callbacks"
     ELSEWHERE = "elsewhere"
-    """Somebody may give money back at its own page, without us."""
+    """An operator may give money back at its own page, without Earmark."""
 
 
 class Situation(StrEnum):
@@ -98,7 +98,7 @@ class World(Protocol):
         ...
 
     async def give_back(self, gateway_id: str, amount: int) -> None:
-        """Somebody gives money back at the gateway's own page."""
+        """An operator gives money back at the gateway's own page."""
         ...
 
     async def moved(self, payment_id: UUID) -> Totals:

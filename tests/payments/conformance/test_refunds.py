@@ -190,7 +190,7 @@ async def test_refunds_that_were_made_without_us_are_listed_beside_ours(world: W
 
 @supporting(Group.ELSEWHERE)
 async def test_a_refund_of_ours_that_finds_too_little_left_is_refused(world: World) -> None:
-    """Somebody was quicker: the report says no, however often it is asked for, and nothing more goes back."""
+    """An operator was quicker: the report says no, however often it is asked for, and nothing more goes back."""
     order = await captured(world)
     assert order.gateway_id
     await world.give_back(order.gateway_id, PRICE - 1)

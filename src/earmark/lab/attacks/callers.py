@@ -1,4 +1,4 @@
-"""Attacks by who is asking: keys in cookies, guessed keys, forged addresses, pages for anybody, inward webhooks."""
+"""Attacks by who is asking: keys in cookies, guessed keys, forged addresses, public pages, inward webhooks."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ class WrongKeys:
 
 
 async def _pages(site: Site, seconds: float) -> Volley:
-    """What anybody may ask for, without a key."""
+    """What a client may ask for without a key."""
     paths = ("/metrics", "/openapi.json", "/metrics", "/openapi.json", "/readyz", "/", "/docs")
     sent = [request("GET", path) for path in paths]
     sent += [request("GET", "/metrics", headers={"Accept": "application/openmetrics-text; version=1.0.0"})]
