@@ -11,10 +11,10 @@ import time
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl, urlsplit
 
-from earmark.servers import ServerUnavailable
-from earmark.servers.account import account
-from earmark.servers.launched import Launched
-from earmark.servers.process import Supervised
+from earmark.testservers import ServerUnavailable
+from earmark.testservers.account import account
+from earmark.testservers.launched import Launched
+from earmark.testservers.process import Supervised
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

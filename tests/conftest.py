@@ -16,11 +16,11 @@ from tests.sqlite_files import make_migrated
 
 from earmark import rubbish
 from earmark.clock import MovableClock
-from earmark.servers import Postgres, ServerUnavailable, start_postgres, start_valkey
 from earmark.store import postgres
 from earmark.store.memory import MemoryStore
 from earmark.store.postgres import PostgresStore
 from earmark.store.sqlite import SqliteStore
+from earmark.testservers import Postgres, ServerUnavailable, start_postgres, start_valkey
 from earmark.uuids import Uuid7Ids
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from earmark.engine import beats
 from earmark.errors import InvalidRequest
 from earmark.locks import globs, keys
 from earmark.payments import stripe_calls
-from earmark.payments.sandbox import forms, http
+from earmark.sandbox import forms, http
 from earmark.store import erasure, sealing
 from earmark.words import asking, bodies
 

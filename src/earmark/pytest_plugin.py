@@ -13,7 +13,7 @@ import pytest
 if TYPE_CHECKING:
     from earmark.clock import MovableClock
     from earmark.library import Earmark
-    from earmark.payments.sandbox.gateway import SandboxGateway
+    from earmark.sandbox.gateway import SandboxGateway
 
 
 @pytest.fixture
@@ -27,8 +27,8 @@ def earmark_clock() -> MovableClock:
 @pytest.fixture
 def earmark_gateway(earmark_clock: MovableClock) -> SandboxGateway:
     """The bank that `earmark` is paid through: script what it does at `earmark_gateway.sandbox`."""
-    from earmark.payments.sandbox.gateway import SandboxGateway
-    from earmark.payments.sandbox.house import Sandbox
+    from earmark.sandbox.gateway import SandboxGateway
+    from earmark.sandbox.house import Sandbox
 
     return SandboxGateway(Sandbox(earmark_clock, seed=0))
 

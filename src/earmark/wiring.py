@@ -115,8 +115,8 @@ def open_sandbox(
     It runs for as long as its process, so it remembers the newest payments and a short log. A test that looks at all of
     it builds a `Sandbox` of its own.
     """
-    from earmark.payments.sandbox.gateway import SandboxGateway
-    from earmark.payments.sandbox.house import Sandbox
+    from earmark.sandbox.gateway import SandboxGateway
+    from earmark.sandbox.house import Sandbox
 
     sandbox = Sandbox(clock or SystemClock(), secret=secret, payments_max=SANDBOX_PAYMENTS_MAX, log_max=SANDBOX_LOG_MAX)
     sandbox.base_url = url or sandbox.base_url

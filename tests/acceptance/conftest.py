@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.schedule import WITH_REDIS
 
-from earmark.servers import Postgres, ServerUnavailable, Valkey, start_postgres, start_valkey
+from earmark.testservers import Postgres, ServerUnavailable, Valkey, start_postgres, start_valkey
 
 from .support import LIVE, Caller, Service, become_guest, calling, migrate, serve, unique
 

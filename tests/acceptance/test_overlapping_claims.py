@@ -15,7 +15,7 @@ from .support import Caller, Json, answered, eventually, refused
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from earmark.servers import Postgres
+    from earmark.testservers import Postgres
 
 BUYERS = 200
 ROUNDS = 4

@@ -19,7 +19,7 @@ from tests.admission.support import Slow
 from tests.locks.support_hazards import pause, resume
 from tests.locks.topologies import ask, start_private
 
-from earmark.servers import ServerUnavailable
+from earmark.testservers import ServerUnavailable
 
 from .support import Caller, Service, answered, calling, earmark, eventually, refused, serve, told, unique
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
     from pathlib import Path
 
-    from earmark.servers import Valkey
+    from earmark.testservers import Valkey
 
 PROOF = bool(os.environ.get("EARMARK_PROOF"))
 ROUNDS = 5 if PROOF else 1

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.locks.topologies import start_cluster, start_private, start_redlock, start_sentinels
 
-from earmark.servers import ServerUnavailable
+from earmark.testservers import ServerUnavailable
 
 from .support import Inside, gate_on
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tests.locks.topologies import Topology
 
     from earmark.admission import Gate
-    from earmark.servers import Valkey
+    from earmark.testservers import Valkey
 
 STARTS: dict[str, Callable[[], Topology]] = {
     "redis": start_private,

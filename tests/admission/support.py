@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from tests.locks.proxy import Link
 
     from earmark.admission.hints import Doubts
-    from earmark.servers import Valkey
+    from earmark.testservers import Valkey
 
 EVENT = EventId("concert-1")
 PATIENCE = 15.0

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from earmark.admission import Gate
     from earmark.domain.ids import SeatId
     from earmark.locks.redis.script import Call
-    from earmark.servers import Valkey
+    from earmark.testservers import Valkey
 
 A1, A2 = seats("A1", "A2")
 CROWD = 200

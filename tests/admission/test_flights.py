@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from earmark.admission import Gate, Pass
     from earmark.engine.admission import Busy
-    from earmark.servers import Valkey
+    from earmark.testservers import Valkey
 
 
 class Ground:

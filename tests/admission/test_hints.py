@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from earmark.admission import Gate
     from earmark.domain.ids import SeatId
-    from earmark.servers import Valkey
+    from earmark.testservers import Valkey
 
 A1, A2, A3 = seats("A1", "A2", "A3")
 NOBODY = 1

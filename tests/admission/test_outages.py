@@ -23,7 +23,7 @@ from earmark.admission.hints import Doubts
 from earmark.admission.script import SOURCE
 from earmark.domain.ids import EventId
 from earmark.locks.breaker import BreakerState
-from earmark.servers.ports import free_port
+from earmark.testservers.ports import free_port
 
 from .support import BOUND, DEADLINE, EVENT, Inside, Liar, Slow, passed, refs, refused, seats, until, until_true
 from .test_gate import is_free
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from earmark.admission import Gate
-    from earmark.servers import Valkey
+    from earmark.testservers import Valkey
 
 LONG = 60.0
 """A lifetime that no test waits for: what is gone before did not run out."""

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from earmark.admission import Gate
-    from earmark.servers import Valkey
+    from earmark.testservers import Valkey
 
 
 async def a_late_leave_removes_nobody_elses_mark(gate: Gate, inside: Inside) -> bool:

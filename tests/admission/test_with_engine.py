@@ -23,7 +23,7 @@ from earmark.domain.journal import Key
 from earmark.engine.admission import Busy
 from earmark.engine.asks import Decided, Memo, Replayed
 from earmark.errors import SeatsTaken
-from earmark.servers.ports import free_port
+from earmark.testservers.ports import free_port
 
 from .support import PATIENCE, Inside, Liar, Slow, until, until_true
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from earmark.domain.ids import BookingId, SeatRef
     from earmark.engine.asks import Answer, Hold
     from earmark.engine.engine import Engine
-    from earmark.servers import Valkey
+    from earmark.testservers import Valkey
 
 SEATS = [f"{row}{number}" for row in "AB" for number in range(1, 10)]
 BUYERS = 40

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from earmark.clock import MovableClock
     from earmark.domain.booking import Booking
     from earmark.engine.engine import Engine
-    from earmark.servers import Valkey
+    from earmark.testservers import Valkey
 
 SECRET = "a secret that all servers share"
 A1 = SeatId("A1")

@@ -29,8 +29,8 @@ from earmark.engine.till import Till
 from earmark.locks import LockBusy, Locks
 from earmark.locks.prometheus import register
 from earmark.publish.availability import Availability
-from earmark.servers import ServerUnavailable, start_valkey
 from earmark.store.memory import MemoryStore
+from earmark.testservers import ServerUnavailable, start_valkey
 from earmark.uuids import Uuid7Ids
 from earmark.wiring import open_sandbox
 from earmark.workers.crew import ROLES

@@ -19,13 +19,13 @@ from tests.acceptance.support import NO_TLS, earmark, environment, free_port, re
 
 from earmark import config, redaction
 from earmark.cli import main
-from earmark.servers import ServerUnavailable, start_valkey
+from earmark.testservers import ServerUnavailable, start_valkey
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from earmark.servers import Postgres, Valkey
+    from earmark.testservers import Postgres, Valkey
 
 BIRD = "kanarie"
 ADMIN = f"ek_test_{BIRD}admin0123456789"

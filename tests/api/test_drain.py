@@ -21,8 +21,8 @@ from earmark.api import drain as drains
 from earmark.api.app import create_app
 from earmark.api.drain import Drain, Stopping, doors, drop_unread
 from earmark.api.server import _drain
-from earmark.payments.sandbox.faults import Fault
-from earmark.payments.sandbox.gateway import SandboxGateway
+from earmark.sandbox.faults import Fault
+from earmark.sandbox.gateway import SandboxGateway
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

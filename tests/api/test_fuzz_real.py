@@ -15,7 +15,7 @@ from .test_fuzz import furnished, told
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from earmark.servers import Postgres
+    from earmark.testservers import Postgres
 
 PROOF = bool(os.environ.get("EARMARK_PROOF"))
 EXAMPLES, SENT_MIN = (120, 5000) if PROOF else (2, 100)

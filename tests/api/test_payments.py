@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from earmark.domain.payment import PaymentState
-from earmark.payments.sandbox import signature
-from earmark.payments.sandbox.faults import Fault
-from earmark.payments.sandbox.gateway import SandboxGateway
+from earmark.sandbox import signature
+from earmark.sandbox.faults import Fault
+from earmark.sandbox.gateway import SandboxGateway
 
 if TYPE_CHECKING:
     from collections.abc import Callable

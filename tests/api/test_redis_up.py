@@ -15,8 +15,8 @@ from earmark.api.metrics import Metrics
 from earmark.clock import MovableClock
 from earmark.engine.engine import Engine
 from earmark.locks import Locks
-from earmark.servers import ServerUnavailable, start_valkey
 from earmark.store.memory import MemoryStore
+from earmark.testservers import ServerUnavailable, start_valkey
 from earmark.uuids import Uuid7Ids
 
 from .promql import read
@@ -24,7 +24,7 @@ from .promql import read
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from earmark.servers import Valkey
+    from earmark.testservers import Valkey
 
 FACT_SECONDS_MAX = 30.0
 

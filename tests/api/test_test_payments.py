@@ -11,8 +11,8 @@ from tests.api.conftest import KEY
 from earmark import config
 from earmark.api import opening
 from earmark.library import Earmark
-from earmark.payments.sandbox.faults import Fault
-from earmark.payments.sandbox.gateway import SandboxGateway
+from earmark.sandbox.faults import Fault
+from earmark.sandbox.gateway import SandboxGateway
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -15,8 +15,8 @@ from tests.api.real import served
 
 from earmark.api.app import CALLS, create_app
 from earmark.api.patience import Patience
-from earmark.payments.sandbox import http, reading
-from earmark.payments.sandbox.house import Sandbox
+from earmark.sandbox import http, reading
+from earmark.sandbox.house import Sandbox
 
 if TYPE_CHECKING:
     import httpx2

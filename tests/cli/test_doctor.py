@@ -27,8 +27,8 @@ from earmark.engine.asks import Actor, Decided, GiveBack, Pay
 from earmark.engine.beats import Process, Pulse
 from earmark.engine.teller import Teller
 from earmark.library import Earmark
-from earmark.servers import ServerUnavailable, start_postgres, start_valkey
 from earmark.store import queries
+from earmark.testservers import ServerUnavailable, start_postgres, start_valkey
 from earmark.workers import loop
 from earmark.workers.courier import courier_for
 from earmark.workers.crew import ROLES, crew_for, heart_for
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from earmark.engine.ports import Store
-    from earmark.servers import Postgres, Valkey
+    from earmark.testservers import Postgres, Valkey
 
 KEY = "ek_live_0123456789abcdef0123456789"
 TEST_KEY = "ek_test_0123456789abcdef0123456789"

@@ -24,12 +24,12 @@ from earmark.cli.checkup import failover
 from earmark.cli.checkup.findings import Finding, Level
 from earmark.clock import MovableClock
 from earmark.library import Earmark
-from earmark.servers import ServerUnavailable, start_postgres
+from earmark.testservers import ServerUnavailable, start_postgres
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Mapping
 
-    from earmark.servers import Postgres
+    from earmark.testservers import Postgres
 
 WAITING = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
 SECONDS_MAX = 60.0

@@ -10,7 +10,7 @@ import pytest
 
 from earmark.cli import main
 from earmark.locks import Locks
-from earmark.servers import Valkey, start_valkey
+from earmark.testservers import Valkey, start_valkey
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator

@@ -24,8 +24,8 @@ from earmark.domain.ids import BookingId
 from earmark.engine.asks import Actor, Decided, GiveBack, Pay
 from earmark.engine.teller import Teller
 from earmark.library import Earmark
-from earmark.payments.sandbox.faults import Fault
-from earmark.payments.sandbox.server import run_in_thread
+from earmark.sandbox.faults import Fault
+from earmark.sandbox.server import run_in_thread
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from earmark.domain.payment import Payment
     from earmark.engine.engine import Engine
-    from earmark.payments.sandbox.server import RunningSandbox
+    from earmark.sandbox.server import RunningSandbox
 
 PRICE = 4500
 ACTOR = Actor(name="test", live=False)

@@ -23,8 +23,8 @@ from earmark.errors import (
     SeatUnknown,
 )
 from earmark.library import PAGE_SIZE
-from earmark.payments.sandbox.faults import Fault
-from earmark.payments.sandbox.gateway import SandboxGateway
+from earmark.sandbox.faults import Fault
+from earmark.sandbox.gateway import SandboxGateway
 from earmark.testing import open_in_memory
 
 if TYPE_CHECKING:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import pytest
 
     from earmark.engine.ports import Store
-    from earmark.servers import Postgres
+    from earmark.testservers import Postgres
 
 
 class Kind(NamedTuple):

@@ -15,7 +15,7 @@ from .stories import BIN, environment, free_port
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from earmark.servers import Postgres
+    from earmark.testservers import Postgres
 
 START_SECONDS_MAX = 30.0
 

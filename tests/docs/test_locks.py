@@ -30,7 +30,7 @@ from earmark.locks.prometheus import LocksCollector
 from earmark.locks.redis.leases import RedisLeases
 from earmark.locks.redis.redlock import Redlock
 from earmark.locks.stats import REFUSALS, Stats
-from earmark.servers import ServerUnavailable, start_valkey
+from earmark.testservers import ServerUnavailable, start_valkey
 
 from .pages import SOURCE, blocks, codes, outputs, read, section, table
 from .stories import STORY_SECONDS_MAX, Failed, compare, environment, tell
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Iterator
     from pathlib import Path
 
-    from earmark.servers import Postgres, Valkey
+    from earmark.testservers import Postgres, Valkey
 
 HOWTO = read("docs/howto/locks.md")
 REFERENCE = read("docs/reference/locks.md")

@@ -20,7 +20,7 @@ from .stories import BIN, Failed, compare, differs, environment, free_port, is_s
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from earmark.servers import Postgres
+    from earmark.testservers import Postgres
 
     from .conftest import Demo
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from earmark.servers import Postgres
+    from earmark.testservers import Postgres
 
     Ask = Callable[[str], list[tuple[str, ...]]]
 

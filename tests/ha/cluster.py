@@ -17,10 +17,10 @@ import urllib.request
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from earmark.servers import ServerUnavailable
-from earmark.servers.account import account
-from earmark.servers.ports import free_port
-from earmark.servers.process import Supervised
+from earmark.testservers import ServerUnavailable
+from earmark.testservers.account import account
+from earmark.testservers.ports import free_port
+from earmark.testservers.process import Supervised
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.ha.programs import find
 
-from earmark.servers import ServerUnavailable
+from earmark.testservers import ServerUnavailable
 
 if TYPE_CHECKING:
     from tests.ha.programs import Programs

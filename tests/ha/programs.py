@@ -16,12 +16,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from earmark.servers import ServerUnavailable
-from earmark.servers.account import account
-from earmark.servers.binaries import SHARED, _trusted, postgres_binaries
+from earmark.testservers import ServerUnavailable
+from earmark.testservers.account import account
+from earmark.testservers.binaries import SHARED, _trusted, postgres_binaries
 
 if TYPE_CHECKING:
-    from earmark.servers.account import Account
+    from earmark.testservers.account import Account
 
 ROOT = Path(__file__).parent.parent.parent
 REQUIREMENTS = ROOT / "requirements" / "ha.txt"

@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from urllib.parse import parse_qsl, urlsplit
 
-from earmark.servers import Postgres, ServerUnavailable
-from earmark.servers.account import account
-from earmark.servers.process import Supervised
+from earmark.testservers import Postgres, ServerUnavailable
+from earmark.testservers.account import account
+from earmark.testservers.process import Supervised
 
 _READY_SECONDS_MAX = 60.0
 _POLL_SECONDS = 0.02

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.ha import conftest, programs
 
-from earmark.servers import ServerUnavailable
-from earmark.servers.account import account
+from earmark.testservers import ServerUnavailable
+from earmark.testservers.account import account
 
 if TYPE_CHECKING:
     from pathlib import Path

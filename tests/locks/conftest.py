@@ -12,7 +12,7 @@ import pytest
 from tests.bouncer import bouncer_program
 
 from earmark.locks.ports import Group
-from earmark.servers import ServerUnavailable
+from earmark.testservers import ServerUnavailable
 
 from .topologies import start_cluster, start_one, start_redlock, start_sentinels
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from tests.bouncer import Bouncer
 
     from earmark.locks import Locks
-    from earmark.servers import Postgres
+    from earmark.testservers import Postgres
 
     from .topologies import Cluster, Sentinels, Topology
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
 
     from earmark.locks import Locks
-    from earmark.servers import Valkey
+    from earmark.testservers import Valkey
 
 KEY = "account:42"
 RETURN_SECONDS_MAX = 3.0

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from tests.locks.topologies import Topology
 
-    from earmark.servers import Valkey
+    from earmark.testservers import Valkey
 
 LONG = 30.0
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from earmark.locks.ports import Backend, Grant, Holding
-    from earmark.servers import Postgres
+    from earmark.testservers import Postgres
 
 SECONDS_MAX = 20.0
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from earmark.locks.fencing import Fences
     from earmark.locks.ports import Backend, Grant
-    from earmark.servers import Postgres
+    from earmark.testservers import Postgres
 
 SECONDS_MAX = 20.0
 

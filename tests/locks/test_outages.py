@@ -36,7 +36,7 @@ from tests.locks.topologies import ask, start_private
 
 from earmark.locks import LockBusy, LockLost, Locks, LocksUnavailable
 from earmark.locks.breaker import BreakerState
-from earmark.servers.ports import free_port
+from earmark.testservers.ports import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from tests.locks.topologies import Topology
 
     from earmark.locks import Held, SyncHeld
-    from earmark.servers import Valkey
+    from earmark.testservers import Valkey
 
 COOLDOWN_SECONDS = 0.1
 REFUSALS = 200

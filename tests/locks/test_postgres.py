@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
 
     from earmark.locks.ports import Backend, Grant
-    from earmark.servers import Postgres
+    from earmark.testservers import Postgres
 
 SECONDS_MAX = 20.0
 """For what is not about deadlines: far above what a busy machine needs."""

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from tests.locks.topologies import Topology
 
     from earmark.locks import Held
-    from earmark.servers import Valkey
+    from earmark.testservers import Valkey
 
 ROOT = Path(__file__).parents[2]
 OTHER = "account:43"

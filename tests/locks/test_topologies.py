@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from tests.locks.topologies import Cluster, Sentinels, Topology
 
-    from earmark.servers import Valkey
+    from earmark.testservers import Valkey
 
 KEYS = tuple(f"order:{number}" for number in range(6))
 ANSWER_SECONDS_MAX = 30.0

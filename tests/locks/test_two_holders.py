@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from tests.locks.topologies import Topology
 
     from earmark.locks import Held
-    from earmark.servers import Valkey
+    from earmark.testservers import Valkey
 
 ROOT = Path(__file__).parents[2]
 PAUSED_TTL = 0.7

@@ -17,8 +17,8 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from earmark.servers import Valkey, start_valkey
-from earmark.servers.valkey import URL_VARIABLE
+from earmark.testservers import Valkey, start_valkey
+from earmark.testservers.valkey import URL_VARIABLE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -11,13 +11,13 @@ from tests.races.wire import a_frozen_host
 
 from earmark import wiring
 from earmark.errors import NotWritable, StoreUnavailable
-from earmark.servers import ServerUnavailable, start_postgres
 from earmark.store import migrations
+from earmark.testservers import ServerUnavailable, start_postgres
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from earmark.servers import Postgres
+    from earmark.testservers import Postgres
 
 STEPS = [str(step) for step in migrations.migrations("postgres")]
 

@@ -16,7 +16,7 @@ from earmark.domain.booking import Booking
 from earmark.domain.machine import State, Verb
 from earmark.domain.payment import UNDECIDED, Payment, PaymentState, Refund, RefundState
 from earmark.engine.ports import BookingFilter
-from earmark.payments.sandbox.model import Move, Status
+from earmark.sandbox.model import Move, Status
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

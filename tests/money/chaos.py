@@ -15,8 +15,8 @@ from earmark.engine.money import LATE
 from earmark.engine.teller import CallbackMismatch
 from earmark.errors import EarmarkError
 from earmark.library import Earmark
-from earmark.payments.sandbox.faults import Fault
-from earmark.payments.sandbox.model import RefundStatus, Status
+from earmark.sandbox.faults import Fault
+from earmark.sandbox.model import RefundStatus, Status
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from earmark.clock import MovableClock
     from earmark.domain.booking import Booking
     from earmark.engine.ports import Store
-    from earmark.payments.sandbox.model import Intent, Refund
+    from earmark.sandbox.model import Intent, Refund
     from earmark.uuids import Uuid7Ids
 
 METHODS = (

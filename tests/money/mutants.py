@@ -13,7 +13,7 @@ from earmark.domain.payment import Standing
 from earmark.engine import cancel, money, orders, teller
 from earmark.engine.gateway import GatewaySilent, RefundOrder, RefundReport, Report
 from earmark.engine.teller import Step, Teller
-from earmark.payments.sandbox.gateway import SandboxGateway
+from earmark.sandbox.gateway import SandboxGateway
 
 if TYPE_CHECKING:
     from collections.abc import Callable

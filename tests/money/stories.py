@@ -15,8 +15,8 @@ from earmark.domain.payment import PaymentState
 from earmark.engine.engine import Engine
 from earmark.errors import Refusal
 from earmark.library import Earmark
-from earmark.payments.sandbox.faults import Fault
-from earmark.payments.sandbox.model import RefundStatus, Status
+from earmark.sandbox.faults import Fault
+from earmark.sandbox.model import RefundStatus, Status
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -18,8 +18,8 @@ from earmark.engine.engine import Engine
 from earmark.engine.orders import order_of
 from earmark.engine.teller import Teller
 from earmark.errors import TooManyDeclines
-from earmark.payments.sandbox.faults import Fault, Rule
-from earmark.payments.sandbox.model import Move, Status
+from earmark.sandbox.faults import Fault, Rule
+from earmark.sandbox.model import Move, Status
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from earmark.clock import MovableClock
     from earmark.domain.booking import Booking
     from earmark.engine.ports import Store
-    from earmark.payments.sandbox.model import Intent
+    from earmark.sandbox.model import Intent
     from earmark.uuids import Uuid7Ids
 
 ASKS = Method.AUTHENTICATION_REQUIRED

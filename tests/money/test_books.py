@@ -15,9 +15,9 @@ from earmark.domain.ids import BookingId, EventId, PaymentId
 from earmark.domain.payment import Payment, PaymentState, Standing
 from earmark.engine import books
 from earmark.engine.gateway import GatewaySilent, Record, Report
-from earmark.payments.sandbox.gateway import SandboxGateway
-from earmark.payments.sandbox.house import Sandbox
-from earmark.payments.sandbox.model import PAYMENT_ID
+from earmark.sandbox.gateway import SandboxGateway
+from earmark.sandbox.house import Sandbox
+from earmark.sandbox.model import PAYMENT_ID
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

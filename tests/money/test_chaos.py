@@ -14,8 +14,8 @@ from tests.money.chaos import Chaos
 from tests.money.hurry import StillClock, run
 from tests.money.world import PRICE, PRICES, World
 
-from earmark.payments.sandbox.faults import Fault
-from earmark.payments.sandbox.model import Line, Move
+from earmark.sandbox.faults import Fault
+from earmark.sandbox.model import Line, Move
 from earmark.store.memory import MemoryStore
 from earmark.uuids import Uuid7Ids
 

@@ -13,7 +13,7 @@ from earmark.domain.payment import PaymentState, RefundState
 from earmark.engine import teller
 from earmark.engine.gateway import GatewaySilent, RefundReport, RefundStanding
 from earmark.engine.teller import Teller
-from earmark.payments.sandbox.model import Move
+from earmark.sandbox.model import Move
 
 if TYPE_CHECKING:
     from tests.money.conftest import Shop

@@ -21,10 +21,10 @@ from earmark.engine.books import differences
 from earmark.engine.gateway import Callback, GatewaySilent, RefundRecord, Report
 from earmark.engine.teller import Teller
 from earmark.errors import RefundRefused
-from earmark.payments.sandbox.faults import Fault, Rule
-from earmark.payments.sandbox.gateway import SandboxGateway
-from earmark.payments.sandbox.model import Move
 from earmark.payments.stripe import StripeGateway
+from earmark.sandbox.faults import Fault, Rule
+from earmark.sandbox.gateway import SandboxGateway
+from earmark.sandbox.model import Move
 from earmark.store.memory import MemoryStore
 from earmark.uuids import Uuid7Ids
 from earmark.words.attention import cases
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from earmark.domain.payment import Payment
     from earmark.engine.gateway import Gateway
     from earmark.engine.ports import Store
-    from earmark.payments.sandbox.house import Sandbox
+    from earmark.sandbox.house import Sandbox
 
 REASON = "a refund was made at the gateway, and not by Earmark"
 FAILED = "a refund that was made at the gateway, and not by Earmark, has failed since"

@@ -22,9 +22,9 @@ from earmark.engine import money
 from earmark.engine.gateway import GatewaySilent, RefundReport, RefundStanding, Report
 from earmark.engine.teller import Step, Teller, next_step
 from earmark.errors import InvalidRequest
-from earmark.payments.sandbox.faults import Fault
-from earmark.payments.sandbox.model import Move
 from earmark.payments.stripe import StripeGateway
+from earmark.sandbox.faults import Fault
+from earmark.sandbox.model import Move
 from earmark.store.memory import MemoryStore
 from earmark.uuids import Uuid7Ids
 

@@ -16,8 +16,8 @@ from earmark.engine.engine import Engine
 from earmark.engine.teller import Teller
 from earmark.errors import EarmarkError
 from earmark.library import Earmark
-from earmark.payments.sandbox.gateway import SandboxGateway
-from earmark.payments.sandbox.house import Sandbox
+from earmark.sandbox.gateway import SandboxGateway
+from earmark.sandbox.house import Sandbox
 
 if TYPE_CHECKING:
     from earmark.clock import MovableClock

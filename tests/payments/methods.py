@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class Method(StrEnum):
-    """By what happens; each is a row of `earmark.payments.sandbox.methods.METHODS`."""
+    """By what happens; each is a row of `earmark.sandbox.methods.METHODS`."""
 
     VISA = "pm_card_visa"
     DECLINED = "pm_card_declined"

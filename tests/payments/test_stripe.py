@@ -17,9 +17,9 @@ from earmark.clock import MovableClock
 from earmark.domain.payment import PAYING_SECONDS_MAX, Standing
 from earmark.engine.gateway import GatewayDenied, GatewayRefused, GatewaySilent, RefundStanding
 from earmark.payments import stripe as stripe_gateway
-from earmark.payments.sandbox.faults import Fault
-from earmark.payments.sandbox.model import Refused, Status
 from earmark.payments.stripe import StripeGateway
+from earmark.sandbox.faults import Fault
+from earmark.sandbox.model import Refused, Status
 
 from .conformance.support import PRICE, Situation, Totals, authorised, captured, order_in, refund_of, unlearnt
 from .conformance.worlds import ANSWER_SECONDS_MAX, SandboxWorld, stripe_shaped, totals
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
     from earmark.engine.gateway import Order, RefundReport, Report
-    from earmark.payments.sandbox.desk import Call
-    from earmark.payments.sandbox.house import Sandbox
-    from earmark.payments.sandbox.model import Intent
+    from earmark.sandbox.desk import Call
+    from earmark.sandbox.house import Sandbox
+    from earmark.sandbox.model import Intent
 
     from .conformance.worlds import Reach
 

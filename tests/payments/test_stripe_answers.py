@@ -28,9 +28,9 @@ from earmark.engine.gateway import (
 )
 from earmark.errors import SetupError
 from earmark.payments import stripe_words as words
-from earmark.payments.sandbox import signature
 from earmark.payments.stripe import AMOUNTS_OF_THE_SHOP, FIELDS_BY_CODE, StripeGateway
 from earmark.payments.stripe_calls import SHOPS_OWN_FAULT
+from earmark.sandbox import signature
 
 from .conformance.support import order_in, refund_of
 from .conformance.worlds import in_process

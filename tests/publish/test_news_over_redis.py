@@ -12,8 +12,8 @@ from earmark import wiring
 from earmark.publish import redis as wire
 from earmark.publish import stream as streams
 from earmark.publish.news import Feed
-from earmark.servers import ServerUnavailable, start_valkey
 from earmark.store.memory import MemoryStore
+from earmark.testservers import ServerUnavailable, start_valkey
 
 from .conftest import drain, open_play
 from .streaming import FACT_SECONDS_MAX, hub_over, open_page, shut
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from earmark.domain.ids import EventId
     from earmark.engine.ports import Store
     from earmark.library import Earmark
-    from earmark.servers import Valkey
+    from earmark.testservers import Valkey
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
 
     from earmark.clock import MovableClock
-    from earmark.servers import Postgres
+    from earmark.testservers import Postgres
 
 PROOF = bool(os.environ.get("EARMARK_PROOF"))
 WITHOUT_GUARDS = ("test_seats", "test_takeovers", "test_hot_seat")

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import asyncpg
 import pytest
 
+from earmark.bench.booking.bench.house import House
 from earmark.clock import MovableClock
 from earmark.domain.journal import Key
 from earmark.domain.policy import Policy
@@ -19,7 +20,6 @@ from earmark.engine.asks import Decided, Hold
 from earmark.engine.engine import Engine
 from earmark.engine.ports import Look
 from earmark.errors import RowBusy, SetupError, StoreUnavailable
-from earmark.lab.booking.bench.house import House
 from earmark.store import queries
 from earmark.store.postgres import hosts
 from earmark.store.postgres import store as module

@@ -16,10 +16,10 @@ from earmark.domain.pool import Pool
 from earmark.engine.asks import Create, Decided
 from earmark.engine.engine import Engine
 from earmark.errors import StoreUnavailable
-from earmark.servers import ServerUnavailable, start_postgres
-from earmark.servers.postgres import URL_VARIABLE
 from earmark.store import postgres
 from earmark.store.postgres import PostgresStore
+from earmark.testservers import ServerUnavailable, start_postgres
+from earmark.testservers.postgres import URL_VARIABLE
 
 from .asks import EVENT, IDS, SHOP, a_hold
 from .drafts import memo

@@ -19,10 +19,10 @@ from earmark.engine.asks import Decided, Hold
 from earmark.engine.batch import Batcher
 from earmark.engine.engine import Engine
 from earmark.errors import SeatsTaken, SetupError, StoreUnavailable
-from earmark.servers import ServerUnavailable
 from earmark.store import queries
 from earmark.store.postgres import PostgresStore, maps
 from earmark.store.postgres import store as module
+from earmark.testservers import ServerUnavailable
 
 from .asks import EVENT, IDS, a_cancel, a_confirm, a_hold, a_play
 from .drafts import memo

@@ -22,10 +22,10 @@ from earmark.engine.admission import Busy
 from earmark.engine.asks import Hold, Replayed
 from earmark.engine.engine import Engine
 from earmark.errors import Outage, OutcomeUnknown, RowBusy, SeatsTaken, StoreUnavailable
-from earmark.servers import ServerUnavailable, start_postgres
-from earmark.servers.postgres import URL_VARIABLE
 from earmark.store import postgres
 from earmark.store.postgres import PostgresStore
+from earmark.testservers import ServerUnavailable, start_postgres
+from earmark.testservers.postgres import URL_VARIABLE
 
 from .asks import IDS, a_hold, a_play
 from .drafts import memo

@@ -35,15 +35,15 @@ from earmark.api.sight import Sight
 from earmark.domain.method import SANDBOX
 from earmark.domain.payment import PaymentState, payment_id_of
 from earmark.errors import EarmarkError
-from earmark.payments.sandbox import action
-from earmark.payments.sandbox.gateway import SandboxGateway
+from earmark.sandbox import action
+from earmark.sandbox.gateway import SandboxGateway
 from earmark.version import __version__
 
 if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.types import ASGIApp
 
-    from earmark.payments.sandbox.model import Intent
+    from earmark.sandbox.model import Intent
 
 ROOTS_MAX = 8
 """Under so many paths of larger applications the description is kept in words."""

@@ -79,10 +79,10 @@ def booking(
     check_folder(html)
     check_folder(markdown)
     try:
-        from earmark.lab.booking.bench import markdown as tables
-        from earmark.lab.booking.bench import plan as plans
-        from earmark.lab.booking.bench import report, screen
-        from earmark.lab.booking.bench import run as runs
+        from earmark.bench.booking.bench import markdown as tables
+        from earmark.bench.booking.bench import plan as plans
+        from earmark.bench.booking.bench import report, screen
+        from earmark.bench.booking.bench import run as runs
     except ModuleNotFoundError as missing:
         raise SetupError(problem="The bench needs extras: pip install 'earmark[postgres,redis,servers]'") from missing
     chosen = tuple(dict.fromkeys(workload)) if workload else tuple(plans.CONTESTS)
@@ -111,8 +111,8 @@ def locks(
     """Measure the locks beside those of other libraries, on one server. Exits with 1 when a lock let two in."""
     check_folder(html)
     try:
-        from earmark.lab.locks import peers, report, screen
-        from earmark.lab.locks import run as runs
+        from earmark.bench.locks import peers, report, screen
+        from earmark.bench.locks import run as runs
     except ModuleNotFoundError as missing:
         raise SetupError(problem="The locks need an extra: pip install 'earmark[redis]'") from missing
     plan = runs.Plan(rounds=rounds, seconds=seconds)
@@ -141,8 +141,8 @@ def stream(
 ) -> int:
     """Measure how soon readers of the live map see a change. Exits with 1 when a floor is missed."""
     try:
-        from earmark.lab.stream import run as runs
-        from earmark.lab.stream import screen
+        from earmark.bench.stream import run as runs
+        from earmark.bench.stream import screen
     except ModuleNotFoundError as missing:
         raise SetupError(problem="The bench needs extras: pip install 'earmark[postgres,server,servers]'") from missing
     plan = runs.Plan(readers=readers, rate=rate, seconds=seconds)
@@ -177,9 +177,9 @@ def http(
 ) -> int:
     """Measure holds over HTTP beside a FastAPI endpoint. Exits with 1 when a count is off or a ratio too small."""
     try:
-        from earmark.lab.http import run as runs
-        from earmark.lab.http import screen
-        from earmark.lab.http.figures import OVERLOAD_EACH, Plan
+        from earmark.bench.http import run as runs
+        from earmark.bench.http import screen
+        from earmark.bench.http.figures import OVERLOAD_EACH, Plan
     except ModuleNotFoundError as missing:
         needed = "pip install 'earmark[postgres,server,servers]' fastapi"
         raise SetupError(problem=f"The bench needs more than Earmark itself: {needed}") from missing
@@ -220,10 +220,10 @@ def incidents(
     """Measure what clients hear while something is out, and after it. Exits with 1 when a floor is missed."""
     check_folder(markdown)
     try:
-        from earmark.lab.incidents import run as runs
-        from earmark.lab.incidents import screen
-        from earmark.lab.incidents.faults import INCIDENTS
-        from earmark.lab.incidents.report import Plan
+        from earmark.bench.incidents import run as runs
+        from earmark.bench.incidents import screen
+        from earmark.bench.incidents.faults import INCIDENTS
+        from earmark.bench.incidents.report import Plan
     except ModuleNotFoundError as missing:
         raise SetupError(problem="The bench needs extras: pip install 'earmark[postgres,server,servers]'") from missing
     plan = Plan(
@@ -260,9 +260,9 @@ def attacks(
     """Attack a server of our own. Exits with 1 when an attack is not refused or bounded, or stalls other requests."""
     check_folder(markdown)
     try:
-        from earmark.lab.attacks import run as runs
-        from earmark.lab.attacks import screen
-        from earmark.lab.attacks.report import Plan
+        from earmark.bench.attacks import run as runs
+        from earmark.bench.attacks import screen
+        from earmark.bench.attacks.report import Plan
     except ModuleNotFoundError as missing:
         extras = "pip install 'earmark[postgres,redis,server,servers,stripe]'"
         raise SetupError(problem=f"The attacks need extras: {extras}") from missing

@@ -47,9 +47,9 @@ def race(
     try:
         import redis as _needed  # noqa: F401 (the strategies that lock in it import it when they are opened)
 
-        from earmark.lab.booking.race import markdown as tables
-        from earmark.lab.booking.race import place, run, screen
-        from earmark.lab.booking.strategies import STRATEGIES
+        from earmark.bench.booking.race import markdown as tables
+        from earmark.bench.booking.race import place, run, screen
+        from earmark.bench.booking.strategies import STRATEGIES
     except ModuleNotFoundError as missing:
         raise SetupError(problem="A race needs extras: pip install 'earmark[postgres,redis,servers]'") from missing
     if unknown := [name for name in strategy or () if name not in STRATEGIES]:

@@ -16,7 +16,7 @@ from earmark import config
 from earmark.errors import SetupError
 
 if TYPE_CHECKING:
-    from earmark.payments.sandbox.house import Sandbox
+    from earmark.sandbox.house import Sandbox
 
 IS_PORT = Number(gte=1, lte=65535)
 
@@ -51,8 +51,8 @@ def sandbox(
     try:
         from earmark.api.server import first_free_port
         from earmark.clock import MovableClock
-        from earmark.payments.sandbox.house import Sandbox
-        from earmark.payments.sandbox.server import check_callback_url
+        from earmark.sandbox.house import Sandbox
+        from earmark.sandbox.server import check_callback_url
     except ModuleNotFoundError as missing:
         raise SetupError(problem="The sandbox needs an extra: pip install 'earmark[server]'") from missing
     check_callback_url(callback_url)
@@ -70,7 +70,7 @@ def sandbox(
 
 
 async def _run(house: Sandbox, *, host: str, port: int, callback_url: str | None, seed: int) -> None:
-    from earmark.payments.sandbox.server import calling, serve
+    from earmark.sandbox.server import calling, serve
     from earmark.threads import threads_ended
 
     out = Console(highlight=False, soft_wrap=True)

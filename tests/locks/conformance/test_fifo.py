@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from tests.locks.topologies import Topology
 
     from earmark.locks import Locks
-    from earmark.servers import Valkey
+    from earmark.testservers import Valkey
 
 TIMED_LINES = tuple(name for name in TIMED if Group.FIFO in GROUPS[name])
 SHARED_LINES = tuple(name for name in SHARED if Group.FIFO in GROUPS[name])

@@ -13,7 +13,7 @@ from tests.locks.conftest import BOUNCER_ABSENT, GROUPS, PLACES, TIMED, unavaila
 
 from earmark.locks import LockBusy
 from earmark.locks.ports import Claim, Group
-from earmark.servers import ServerUnavailable
+from earmark.testservers import ServerUnavailable
 
 from .support import BOUND, KEY, SEATS, SHORT, eventually, until_nothing_is_left
 

@@ -10,8 +10,8 @@ from _pytest.outcomes import Failed
 
 from earmark.domain.payment import Standing
 from earmark.engine.gateway import GatewayRefused, RefundReport, RefundStanding, Report
-from earmark.payments.sandbox import signature
-from earmark.payments.sandbox.gateway import SandboxGateway
+from earmark.sandbox import signature
+from earmark.sandbox.gateway import SandboxGateway
 from earmark.uuids import Uuid7Ids
 
 from . import test_callbacks, test_core, test_refunds

@@ -15,12 +15,12 @@ from earmark.clock import MovableClock
 from earmark.domain.account import EntryKind
 from earmark.payments.balance.codes import AccountCodes, make_code
 from earmark.payments.balance.gateway import BalanceGateway
-from earmark.payments.sandbox import signature, words
-from earmark.payments.sandbox.gateway import SandboxGateway
-from earmark.payments.sandbox.house import Sandbox
-from earmark.payments.sandbox.model import Move
-from earmark.payments.sandbox.server import run_in_thread
 from earmark.payments.stripe import StripeGateway
+from earmark.sandbox import signature, words
+from earmark.sandbox.gateway import SandboxGateway
+from earmark.sandbox.house import Sandbox
+from earmark.sandbox.model import Move
+from earmark.sandbox.server import run_in_thread
 from earmark.store.memory import MemoryStore
 from earmark.store.postgres import PostgresStore
 from earmark.store.sqlite import SqliteStore

@@ -1,0 +1,114 @@
+"""SQLite, with every commit on the disk: batches against one transaction per request, by the same engine."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from earmark import rubbish, wiring
+from earmark.bench.booking.bench import cells, workloads
+from earmark.bench.booking.bench.house import Counted
+from earmark.bench.booking.bench.plan import SINGLE
+from earmark.bench.booking.strategies.ours import Earmark
+from earmark.domain.event import Event
+from earmark.domain.ids import EventId, SeatId
+from earmark.domain.machine import LIVE, State
+from earmark.domain.seat import Seat
+from earmark.engine.asks import Actor, Create
+from earmark.engine.engine import Engine
+from earmark.engine.ports import BookingFilter
+from earmark.uuids import Uuid7Ids
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from earmark.bench.booking.bench.figures import Reading
+    from earmark.bench.booking.bench.plan import Cell, Plan
+    from earmark.bench.booking.bench.workloads import Tally
+    from earmark.domain.booking import Booking
+    from earmark.engine.ports import Store
+
+PRICE = 4500
+PAGE = 1_000
+DISK = "/var/tmp"  # noqa: S108 -- unlike /tmp it is on a disk everywhere, and a commit to memory would be no commit
+
+
+async def measure(cell: Cell, plan: Plan) -> Reading:
+    """One cell, in a file of its own."""
+    disk = DISK if os.access(DISK, os.W_OK) else None
+    with tempfile.TemporaryDirectory(prefix="earmark-bench-", dir=disk) as folder:
+        url = f"sqlite:////{Path(folder, 'bench.sqlite3').as_posix().lstrip('/')}"
+        await wiring.migrate(url)
+        engine = await _open(url, single=cell.contender == SINGLE)
+        try:
+            return await _measure(cell, plan, engine)
+        finally:
+            await engine.close()
+
+
+async def _open(url: str, *, single: bool) -> Engine:
+    if not single:
+        return await wiring.open_engine(url)
+    return Engine(await wiring.open_store(url), ids=Uuid7Ids(), lanes=1, batch_size_max=1)
+
+
+async def _measure(cell: Cell, plan: Plan, engine: Engine) -> Reading:
+    sizes, event_id = plan.sizes, cells.fresh_name(cell)
+    warm = f"{event_id}-warm"
+    flows = max(int(sizes.flows_per_second_max * plan.seconds), plan.clients)
+    await open_house(engine, warm, seats=sizes.warm(plan.clients) * sizes.seats_each)
+    await open_house(engine, event_id, seats=flows * sizes.seats_each)
+    strategy = Earmark(engine)
+    warming = workloads.apart(warm, flows=sizes.warm(plan.clients), seats_each=sizes.seats_each)
+    await workloads.crowd(strategy, warming, clients=plan.clients, seconds=None)
+    rubbish.put_away()
+    wants = workloads.apart(event_id, flows=flows, seats_each=sizes.seats_each)
+    tally = await workloads.crowd(strategy, wants, clients=plan.clients, seconds=plan.seconds)
+    cells.check(cell, tally)
+    counted = await count(engine.store, event_id, tally)
+    return cells.reading(cell.workload, tally, counted, database_seconds=None)
+
+
+async def open_house(engine: Engine, event_id: str, *, seats: int) -> None:
+    """An event with seats S0, S1, …, by the engine's own verb."""
+    name = EventId(event_id)
+    now = (await engine.store.read_map(name)).now
+    event = Event(id=name, name="A benchmark", currency="EUR", live=False, created_at=now)
+    house = tuple(Seat(event_id=name, id=SeatId(f"S{number}"), price=PRICE) for number in range(seats))
+    actor = Actor(name="bench", live=False)
+    await engine.create(Create(actor=actor, entry_id=engine.ids.entry_id(), event=event, seats=house))
+
+
+async def count(store: Store, event_id: str, tally: Tally) -> Counted:
+    """What the tables say, by the store's own lists: no dialect is needed for it."""
+    bookings = [booking async for booking in _bookings(store, EventId(event_id))]
+    sales = {booking.id for booking in bookings if booking.state is State.CONFIRMED}
+    live = {booking.id for booking in bookings if booking.state in LIVE}
+    owners = Counter(ref for booking in bookings if booking.state in LIVE for ref in booking.seat_refs)
+    payments = Counter(booking.payment_id for booking in bookings if booking.payment_id)
+    pointers = {seat.seat.id: seat.owner_id for seat in (await store.read_map(EventId(event_id))).seats}
+    owned = Counter(owner for owner in pointers.values() if owner is not None)
+    robbed = {b.id for b in bookings if b.id in live and owned[b.id] < len(b.seat_refs)}
+    return Counted(
+        confirmed=len(sales),
+        held=len(live) - len(sales),
+        seats=sum(owner in sales for owner in pointers.values()),
+        oversold=sum(number - 1 for number in owners.values()),
+        double_charged=sum(number > 1 for number in payments.values()),
+        lost=sum(told not in sales or told in robbed for told in tally.confirmed)
+        + sum(told not in live or told in robbed for told in tally.held),
+    )
+
+
+async def _bookings(store: Store, event_id: EventId) -> AsyncIterator[Booking]:
+    after = None
+    while True:
+        _, found = await store.list_bookings(BookingFilter(live=False, limit=PAGE, after=after, event_id=event_id))
+        for booking in found:
+            yield booking
+        if len(found) < PAGE:
+            return
+        after = found[-1].id

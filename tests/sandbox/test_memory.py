@@ -1,0 +1,134 @@
+"""What a sandbox keeps in memory: in a server a bounded part, in a test all of it."""
+
+from __future__ import annotations
+
+import gc
+import tracemalloc
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+from tests.payments.methods import Method
+
+from earmark import wiring
+from earmark.domain.payment import Standing
+from earmark.engine.gateway import RefundStanding
+from earmark.sandbox.gateway import FORGOTTEN, SandboxGateway
+from earmark.sandbox.house import Sandbox
+from earmark.sandbox.keys import REMEMBERED_FOR, Answer, Keys
+from earmark.sandbox.model import Status
+
+from .support import authorised, captured, order, refund_of
+
+if TYPE_CHECKING:
+    from earmark.clock import MovableClock
+    from earmark.engine.gateway import Order
+
+MAX = 50
+LOG_MAX = 20
+
+
+def bounded(clock: MovableClock) -> Sandbox:
+    return Sandbox(clock, payments_max=MAX, log_max=LOG_MAX)
+
+
+async def sold(gateway: SandboxGateway, clock: MovableClock, method: str = Method.VISA) -> Order:
+    """A payment that was captured and in part given back."""
+    asked = order(clock, method)
+    report = await gateway.authorise(asked)
+    asked = msgspec.structs.replace(asked, gateway_id=report.gateway_id)
+    await gateway.capture(asked)
+    await gateway.refund(refund_of(asked, amount=100))
+    return asked
+
+
+async def grown(gateway: SandboxGateway, clock: MovableClock, count: int) -> int:
+    """How many bytes more there are after so many payments of every kind."""
+    gc.collect()
+    before = tracemalloc.get_traced_memory()[0]
+    for _ in range(count):
+        await sold(gateway, clock)
+        await gateway.authorise(order(clock, Method.DECLINED))
+        await sold(gateway, clock, Method.DISPUTE)
+        await gateway.void(order(clock))
+    gc.collect()
+    return tracemalloc.get_traced_memory()[0] - before
+
+
+@pytest.mark.parametrize("bound", [True, False], ids=["in a server", "the control: all of it"])
+async def test_a_server_does_not_grow_with_every_test_payment(clock: MovableClock, *, bound: bool) -> None:
+    """However many payments there were, what is kept of them stays the same."""
+    gateway = SandboxGateway(bounded(clock) if bound else Sandbox(clock), patience_seconds=60)
+    tracemalloc.start()
+    try:
+        first = await grown(gateway, clock, 4 * MAX)
+        more = await grown(gateway, clock, 4 * MAX)
+    finally:
+        tracemalloc.stop()
+    await gateway.close()
+    assert (more < first / 4) is bound, (first, more)
+
+
+async def test_the_sandbox_of_a_server_is_bounded_and_that_of_a_test_is_not(clock: MovableClock) -> None:
+    """A test that looks at the whole log makes its own."""
+    server = wiring.open_sandbox(clock)["sandbox"]
+    assert isinstance(server, SandboxGateway)
+    whole = SandboxGateway(Sandbox(clock))
+    for gateway in (server, whole):
+        for _ in range(wiring.SANDBOX_LOG_MAX // 2 + 1):
+            captured(gateway.bank)
+            await gateway.status(order(clock))
+    assert len(server.bank.ledger) == len(server.bank.events) == wiring.SANDBOX_LOG_MAX
+    assert len(whole.bank.ledger) == wiring.SANDBOX_LOG_MAX + 2
+    assert len(server.courier.letters) == wiring.SANDBOX_LOG_MAX
+    assert len(whole.sandbox.desk.calls) == wiring.SANDBOX_LOG_MAX // 2 + 1
+
+
+def test_what_is_under_way_outlives_what_has_ended(clock: MovableClock) -> None:
+    """The oldest that have ended are forgotten first; with none of those left, the oldest of all."""
+    bank = bounded(clock).bank
+    waiting = authorised(bank, Method.AUTHENTICATION_REQUIRED)
+    ended = [captured(bank) for _ in range(2 * MAX)]
+    known = {intent.id for intent in bank.intents()}
+    assert waiting.id in known
+    assert {intent.id for intent in ended[-MAX // 2 :]} <= known
+    assert ended[0].id not in known
+    open_ones = [authorised(bank) for _ in range(3 * MAX)]
+    known = {intent.id for intent in bank.intents()}
+    assert waiting.id not in known
+    assert open_ones[-1].id in known
+    assert len(known) <= MAX + MAX // 10 + 1
+    clock.advance(timedelta(days=8).total_seconds())
+    assert {intent.status for intent in bank.intents()} == {Status.CANCELED}
+
+
+async def test_a_payment_that_was_forgotten_comes_to_an_end(clock: MovableClock) -> None:
+    """It is not there for good: nothing is asked about it for ever."""
+    gateway = SandboxGateway(bounded(clock), patience_seconds=60)
+    old = await sold(gateway, clock)
+    for _ in range(2 * MAX):
+        await sold(gateway, clock)
+    report = await gateway.refund(refund_of(old, amount=100))
+    assert (report.standing, report.code) == (RefundStanding.REFUSED, FORGOTTEN.code)
+    assert await gateway.refund_status(refund_of(old, amount=100)) is None
+    assert (await gateway.status(old)).standing is Standing.ABSENT
+    assert (await gateway.capture(old)).standing is Standing.VOIDED
+    await gateway.close()
+
+
+def test_a_key_is_forgotten_after_a_day(clock: MovableClock) -> None:
+    """And the oldest before that, where there are too many."""
+    keys = Keys(clock, keys_max=MAX)
+    for number in range(3):
+        assert keys.begin(str(number), b"") is None
+        keys.finish(str(number), Answer())
+    assert len(keys) == 3
+    clock.advance(REMEMBERED_FOR.total_seconds())
+    assert keys.begin("new", b"") is None
+    assert len(keys) == 1
+    for number in range(2 * MAX):
+        keys.begin(f"more {number}", b"")
+    assert len(keys) == MAX
+    keys.finish("new", Answer())
+    assert keys.begin("new", b"") is None, "what is forgotten may be asked again"

@@ -1,0 +1,285 @@
+"""Banks in the memory of several processes over one database: after a restart, and beside each other."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+from uuid import UUID
+
+import pytest
+from tests.sandbox.support import PRICE
+
+from earmark import config, wiring
+from earmark.domain import payment as law
+from earmark.domain.ids import BookingId
+from earmark.domain.payment import (
+    PAYING_SECONDS,
+    PAYING_SECONDS_MAX,
+    Payment,
+    PaymentState,
+    Refund,
+    RefundState,
+    SettledAs,
+)
+from earmark.engine.engine import Engine
+from earmark.engine.teller import Teller
+from earmark.errors import PaymentDeclined
+from earmark.library import Earmark
+from earmark.sandbox.bank import Bank
+from earmark.sandbox.faults import Fault
+from earmark.sandbox.gateway import FOREIGN, GONE_AFTER, SandboxGateway
+from earmark.sandbox.house import Sandbox
+from earmark.sandbox.model import Status
+from earmark.store.memory import MemoryStore
+
+if TYPE_CHECKING:
+    from earmark.clock import MovableClock
+    from earmark.engine.gateway import Gateway
+    from earmark.engine.ports import Store
+    from earmark.uuids import Uuid7Ids
+
+    How = Literal["manual", "automatic"]
+
+ACTION = "pm_card_authenticationRequired"
+SEATS = ("A1", "A2", "A3", "A4")
+ROUNDS = 40
+
+
+class Process:
+    """A server: its own bank in its own memory, over the database of all."""
+
+    def __init__(self, store: Store, gateways: dict[str, Gateway], ids: Uuid7Ids) -> None:
+        engine = Engine(store, ids=ids)
+        self.store = store
+        self.earmark = Earmark(engine, live=False, gateways=gateways)
+        self.teller = Teller(engine, gateways)
+        gateway = gateways.get("sandbox")
+        self.gateway = gateway if isinstance(gateway, SandboxGateway) else None
+        self.bank = self.gateway.bank if self.gateway else None
+
+    def refuse_captures(self) -> None:
+        """Every capture is an error, and nothing is taken."""
+        assert self.gateway is not None
+        self.gateway.script.add(Fault.ERROR_BEFORE, "capture", times=None)
+
+    async def paid(self, seat: str, method: str = "pm_card_visa", capture: How | None = None) -> str:
+        """A booking for which a buyer has asked to pay."""
+        booking = await self.earmark.hold("play", buyer="alice", seats=[seat])
+        await self.earmark.pay(booking.id, method=method, capture=capture)
+        return booking.id
+
+    async def payment(self, booking: str) -> tuple[Payment, list[Refund]]:
+        """The one payment of a booking, and its refunds."""
+        [(payment, refunds)] = await self.store.list_payments(BookingId(UUID(booking)))
+        return payment, list(refunds)
+
+
+@pytest.fixture
+async def store(clock: MovableClock, ids: Uuid7Ids) -> Store:
+    """A database that outlives every process."""
+    opened = MemoryStore(clock=clock)
+    shop = Earmark(Engine(opened, ids=ids), live=False)
+    await shop.create("play", name="A play", currency="EUR", seats=dict.fromkeys(SEATS, PRICE))
+    return opened
+
+
+def started(store: Store, clock: MovableClock, ids: Uuid7Ids) -> Process:
+    return Process(store, wiring.open_sandbox(clock), ids)
+
+
+async def test_after_a_restart_no_payment_has_the_id_of_an_older_one(
+    store: Store, clock: MovableClock, ids: Uuid7Ids
+) -> None:
+    """A bank that begins anew gives ids that no bank before it gave."""
+    first = await started(store, clock, ids).paid("A1")
+    second = await started(store, clock, ids).paid("A2")
+    process = started(store, clock, ids)
+    (one, _), (other, _) = await process.payment(first), await process.payment(second)
+    assert one.gateway_id != other.gateway_id
+
+
+@pytest.mark.parametrize("seed", [None, 0])
+async def test_a_refund_never_comes_out_of_the_payment_of_another_booking(
+    store: Store, clock: MovableClock, ids: Uuid7Ids, seed: int | None
+) -> None:
+    """The bank that took the money is gone: the refund waits. With ids that repeat it is another buyer's money."""
+    first = await Process(store, {"sandbox": SandboxGateway(Sandbox(clock, seed=seed))}, ids).paid("A1")
+    restarted = Process(store, {"sandbox": SandboxGateway(Sandbox(clock, seed=seed))}, ids)
+    second = await restarted.paid("A2")
+    await restarted.earmark.refund(first, amount=PRICE)
+    [refund] = (await restarted.payment(first))[1]
+    assert restarted.bank is not None
+    [theirs] = restarted.bank.intents()
+    assert theirs.id == (await restarted.payment(second))[0].gateway_id
+    confused = seed is not None  # the control: ids from a seed repeat, as they are asked to
+    assert (theirs.refunded == PRICE) is confused
+    assert (refund.state is RefundState.DONE) is confused
+
+
+async def test_two_banks_have_neither_a_secret_nor_a_key_in_common(clock: MovableClock) -> None:
+    """What signs callbacks cannot be read in the source, unless it was set."""
+    one, other = Sandbox(clock), Sandbox(clock)
+    assert one.secret != other.secret
+    assert one.key != other.key
+    assert Sandbox(clock, secret="whsec_ours").secret == "whsec_ours"
+    assert Sandbox(clock, seed=7).bank.authorise(amount=1, currency="EUR", method="pm_card_visa").id == (
+        Sandbox(clock, seed=7).bank.authorise(amount=1, currency="EUR", method="pm_card_visa").id
+    )
+
+
+async def test_the_secret_of_a_servers_bank_can_be_set() -> None:
+    """For a test outside of the server that signs callbacks itself."""
+    settings = config.read({"EARMARK_SANDBOX_SECRET": "whsec_ours"})
+    gateway = wiring.open_sandbox(secret=settings.sandbox_secret)["sandbox"]
+    assert isinstance(gateway, SandboxGateway)
+    assert gateway.sandbox.secret == "whsec_ours"
+
+
+async def test_another_servers_reconciler_leaves_a_test_payment_alone(
+    store: Store, clock: MovableClock, ids: Uuid7Ids, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It says whose bank has it; the server whose bank it is then ends it."""
+    ours, theirs = started(store, clock, ids), started(store, clock, ids)
+    booking = await ours.paid("A1", ACTION)
+    assert ours.bank is not None
+    for _ in range(10):
+        clock.advance(PAYING_SECONDS)
+        await theirs.teller.reconcile(limit=100)
+    [intent] = ours.bank.intents()
+    assert intent.status is Status.REQUIRES_ACTION, "the money is still set aside, or may come"
+    assert (await ours.payment(booking))[0].state is PaymentState.VOIDING
+    assert "another process" in caplog.text
+    clock.advance(PAYING_SECONDS)
+    await ours.teller.reconcile(limit=100)
+    assert (await ours.payment(booking))[0].state is PaymentState.VOIDED
+    assert ours.bank.intent(intent.id).status is Status.CANCELED
+
+
+async def test_a_server_is_not_taken_to_have_a_silent_bank_because_of_foreign_payments(
+    store: Store, clock: MovableClock, ids: Uuid7Ids
+) -> None:
+    """Its own payments are seen through as before."""
+    ours, theirs = started(store, clock, ids), started(store, clock, ids)
+    for seat in ("A1", "A2", "A3"):
+        await ours.paid(seat, ACTION)
+    for _ in range(5):
+        clock.advance(PAYING_SECONDS)
+        await theirs.teller.reconcile(limit=100)
+    assert theirs.teller.silent_gateways == []
+
+
+async def test_a_worker_has_no_bank_and_ends_only_what_took_too_long(
+    store: Store, clock: MovableClock, ids: Uuid7Ids, caplog: pytest.LogCaptureFixture
+) -> None:
+    """`earmark work` beside a server: the seats are free again after the hour, and no money is said to be gone."""
+    server = started(store, clock, ids)
+    worker = Process(store, wiring.open_gateways(config.read({}), store.accounts), ids)
+    booking = await server.paid("A1", ACTION)
+    clock.advance(PAYING_SECONDS)
+    await worker.teller.reconcile(limit=100)
+    assert (await server.payment(booking))[0].state is PaymentState.REQUIRES_ACTION
+    clock.advance(PAYING_SECONDS_MAX)
+    await worker.teller.reconcile(limit=100)
+    assert (await server.payment(booking))[0].state is PaymentState.VOIDING
+    assert "this process has no gateway 'sandbox'" in caplog.text
+
+
+async def test_without_the_name_of_its_bank_a_foreign_payment_is_ended(
+    store: Store, clock: MovableClock, ids: Uuid7Ids, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The control: a bank that takes every id for its own says voided of money that it has never seen."""
+    ours, theirs = started(store, clock, ids), started(store, clock, ids)
+    booking = await ours.paid("A1", ACTION)
+    monkeypatch.setattr(Bank, "gave", lambda *_: True)
+    for _ in range(10):
+        clock.advance(PAYING_SECONDS)
+        await theirs.teller.reconcile(limit=100)
+    assert (await ours.payment(booking))[0].state is PaymentState.VOIDED
+    assert ours.bank is not None
+    assert [intent.status for intent in ours.bank.intents()] == [Status.REQUIRES_ACTION]
+
+
+async def test_what_its_bank_cannot_have_any_longer_is_ended_by_any_process(
+    store: Store, clock: MovableClock, ids: Uuid7Ids
+) -> None:
+    """A bank that is gone for good: no test payment stays open for ever."""
+    booking = await started(store, clock, ids).paid("A1", ACTION)
+    restarted = started(store, clock, ids)
+    clock.advance(GONE_AFTER.total_seconds())
+    for _ in range(3):
+        await restarted.teller.reconcile(limit=100)
+        clock.advance(PAYING_SECONDS)
+    assert (await restarted.payment(booking))[0].state is PaymentState.VOIDED
+
+
+async def rounds(process: Process, clock: MovableClock, *, seconds: float) -> int:
+    """The reconciler's rounds over so long; how many payments the last of them found."""
+    found = 0
+    for _ in range(ROUNDS):
+        clock.advance(seconds / ROUNDS)
+        found = await process.teller.reconcile(limit=100)
+    return found
+
+
+async def test_a_refund_that_its_bank_cannot_make_any_longer_is_refused(
+    store: Store, clock: MovableClock, ids: Uuid7Ids
+) -> None:
+    """Its process ended: after a day an operator is told, can settle it, and nothing is asked for any more."""
+    booking = await started(store, clock, ids).paid("A1")
+    clock.advance(3 * GONE_AFTER.total_seconds())
+    restarted = started(store, clock, ids)
+    await restarted.earmark.cancel(booking, refund="full")
+    await rounds(restarted, clock, seconds=GONE_AFTER.total_seconds() / 2)
+    payment, [refund] = await restarted.payment(booking)
+    assert (payment.state, refund.state) == (PaymentState.CAPTURED, RefundState.PENDING), "another process may have it"
+    assert await rounds(restarted, clock, seconds=GONE_AFTER.total_seconds()) == 0
+    payment, [refund] = await restarted.payment(booking)
+    assert (payment.state, payment.code) == (PaymentState.NEEDS_ATTENTION, FOREIGN)
+    assert (refund.state, refund.code, payment.refunded) == (RefundState.REFUSED, FOREIGN, 0)
+    assert (await store.watch_money(limit=100)).open == 0
+    settled = law.settled(payment, [refund], how=SettledAs.REFUNDED, note="test money")
+    assert settled.state is PaymentState.SETTLED
+
+
+@pytest.mark.parametrize("capture", ["manual", "automatic"])
+async def test_no_test_payment_is_asked_about_for_ever_after_a_restart(
+    store: Store, clock: MovableClock, ids: Uuid7Ids, capture: How
+) -> None:
+    """Whatever became of it before: declined, waiting for its buyer, to be captured, given back."""
+    first = started(store, clock, ids)
+    await first.paid("A1", ACTION, capture)
+    with pytest.raises(PaymentDeclined):
+        await first.paid("A2", "pm_card_declined", capture)
+    sold = await first.paid("A3", capture=capture)
+    await first.earmark.refund(sold, amount=PRICE)
+    first.refuse_captures()
+    await first.paid("A4", capture=capture)
+    restarted = started(store, clock, ids)
+    assert await rounds(restarted, clock, seconds=3 * GONE_AFTER.total_seconds()) == 0
+    assert await restarted.teller.seconds_to_next() is None
+    assert (await store.watch_money(limit=100)).open == 0
+
+
+async def test_a_sale_whose_money_its_bank_forgot_is_undone(store: Store, clock: MovableClock, ids: Uuid7Ids) -> None:
+    """It was set aside and never taken: as if the capture had been refused."""
+    first = started(store, clock, ids)
+    first.refuse_captures()
+    booking = await first.paid("A1")
+    restarted = started(store, clock, ids)
+    await rounds(restarted, clock, seconds=GONE_AFTER.total_seconds() / 2)
+    assert (await restarted.earmark.booking(booking)).state == "confirmed", "another process may have it"
+    await rounds(restarted, clock, seconds=GONE_AFTER.total_seconds())
+    assert (await restarted.payment(booking))[0].state is PaymentState.FAILED
+    assert (await restarted.earmark.booking(booking)).state == "cancelled"
+
+
+async def test_without_a_day_a_refund_at_a_bank_that_is_gone_never_ends(
+    store: Store, clock: MovableClock, ids: Uuid7Ids, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The control: a bank that waits for another process for good."""
+    monkeypatch.setattr(SandboxGateway, "_is_gone", lambda *_, **__: False)
+    booking = await started(store, clock, ids).paid("A1")
+    restarted = started(store, clock, ids)
+    await restarted.earmark.cancel(booking, refund="full")
+    assert await rounds(restarted, clock, seconds=40 * GONE_AFTER.total_seconds()) == 1
+    [refund] = (await restarted.payment(booking))[1]
+    assert refund.state is RefundState.PENDING
