@@ -19,9 +19,9 @@ import structlog
 from earmark import Earmark
 from earmark.domain.ids import EventId
 from earmark.domain.journal import Entry
-from earmark.publish.news import Feed
+from earmark.seatmap.entry_feed import Feed
 from earmark.testing import MovableClock
-from earmark.workers.relay import Relay
+from earmark.workers.outbox_relay import Relay
 
 PLAY = "letters:play"
 SEATS = {"A1": 4500, "A2": 4500, "A3": 4500}  # prices in cents

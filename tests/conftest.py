@@ -14,8 +14,8 @@ from tests import schedule, skips
 from tests.bouncer import Bouncer, start_bouncer
 from tests.sqlite_files import make_migrated
 
-from earmark import rubbish
 from earmark.clock import MovableClock
+from earmark.server import gc_tuning
 from earmark.store import postgres
 from earmark.store.memory import MemoryStore
 from earmark.store.postgres import PostgresStore
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
     from pathlib import Path
 
-    from earmark.engine.ports import Store
+    from earmark.engine.ports.store import Store
 
 settings.register_profile("earmark", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("earmark")
@@ -49,7 +49,7 @@ pytest_terminal_summary = skips.pytest_terminal_summary
 
 def pytest_collection_finish() -> None:
     """What was imported and collected stays to the end: the garbage collector need not search it again and again."""
-    rubbish.put_away()
+    gc_tuning.put_away()
 
 
 STORES = ("memory", "sqlite", "postgres")

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from earmark.domain.changes import UNTOLD, Change, changes_of
-from earmark.engine.ledger import Ledger
+from earmark.domain.journal_changes import UNTOLD, Change, changes_of
+from earmark.engine.pending_writes import Ledger
 from earmark.store.memory import MemoryTransaction
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import pytest
 
     from earmark.domain.journal import Entry
-    from earmark.engine.ports import Changes
+    from earmark.engine.ports.store import Changes
 
 OFFER = {"seats": ("price", "blocked"), "pools": ("capacity", "price")}
 """What an operator changes of these. Whose a seat is, and what of a pool is held and sold, follows from bookings."""

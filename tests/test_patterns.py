@@ -10,18 +10,20 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.growth import is_linear
 
-from earmark import logs, redaction
-from earmark.api import identity, limits, problems, sight
-from earmark.cli import settings
-from earmark.cli.checkup import failover
-from earmark.domain import allocation, card_numbers, method
-from earmark.engine import beats
+from earmark.api import problem_response
+from earmark.api.auth import api_keys
+from earmark.api.middleware import rate_limits, request_log
+from earmark.cli.commands import settings
+from earmark.cli.doctor import failover
+from earmark.domain import allocation, card_numbers, payment_method
+from earmark.engine.ports import heartbeats
 from earmark.errors import InvalidRequest
 from earmark.locks import globs, keys
+from earmark.observability import logs, redaction
 from earmark.payments import stripe_calls
 from earmark.sandbox import forms, http
+from earmark.schemas import requests, to_command
 from earmark.store import erasure, sealing
-from earmark.words import asking, bodies
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -100,7 +102,9 @@ def _forget(work: Work) -> Work:
 
 
 def _invalid(text: str) -> object:
-    return problems.describe(InvalidRequest.at(*bodies.place(f"Object contains unknown field `{text}` - at `$.a`")))
+    return problem_response.describe(
+        InvalidRequest.at(*requests.place(f"Object contains unknown field `{text}` - at `$.a`"))
+    )
 
 
 def _uncut(text: str) -> object:
@@ -116,18 +120,21 @@ FOREIGN: dict[str, list[Work]] = {
     "redaction._MARK": _pattern(redaction._MARK, "search"),
     "redaction._parts": [redaction._parts, lambda text: redaction._parts(f"a://{text}")],
     "logs._PLAIN": _pattern(logs._PLAIN, "fullmatch"),
-    "api.sight._ID": _pattern(sight._ID, "fullmatch"),
-    "api.limits._STRING": [*_pattern(limits._STRING, "findall"), lambda text: limits._STRING.sub(b"", text.encode())],
-    "api.identity._STORED": _pattern(identity._STORED, "fullmatch"),
-    "words.asking._KEY": _pattern(asking._KEY, "fullmatch"),
-    "words.bodies._AT": _pattern(bodies._AT, "match"),
-    "words.bodies._FIELD": _pattern(bodies._FIELD, "match"),
-    "words.bodies.Id": _meta(bodies._ID),
+    "api.sight._ID": _pattern(request_log._ID, "fullmatch"),
+    "api.limits._STRING": [
+        *_pattern(rate_limits._STRING, "findall"),
+        lambda text: rate_limits._STRING.sub(b"", text.encode()),
+    ],
+    "api.identity._STORED": _pattern(api_keys._STORED, "fullmatch"),
+    "words.asking._KEY": _pattern(to_command._KEY, "fullmatch"),
+    "words.bodies._AT": _pattern(requests._AT, "match"),
+    "words.bodies._FIELD": _pattern(requests._FIELD, "match"),
+    "words.bodies.Id": _meta(requests._ID),
     "words.bodies.EventIdText": _meta(r"^\w[\w.:-]*$(?!\n)"),
-    "words.bodies.Name": _meta(bodies._TEXT),
-    "words.bodies.Who": _meta(bodies._WHO),
-    "words.bodies.Label": _meta(bodies._TEXT),
-    "words.bodies.Reference": _meta(bodies._WHO),
+    "words.bodies.Name": _meta(requests._TEXT),
+    "words.bodies.Who": _meta(requests._WHO),
+    "words.bodies.Label": _meta(requests._TEXT),
+    "words.bodies.Reference": _meta(requests._WHO),
     "words.bodies.ReturnUrl": _meta("^https?://"),
     "store.sealing._KEY_OF_THE_LIBRARY": _pattern(sealing._KEY_OF_THE_LIBRARY, "fullmatch"),
     "store.erasure._OWN": _pattern(erasure._OWN, "match"),
@@ -140,9 +147,9 @@ FOREIGN: dict[str, list[Work]] = {
     "domain.card_numbers._GROUPS": _pattern(card_numbers._GROUPS, "search", "findall"),
     "domain.card_numbers._UUID": _pattern(card_numbers._UUID, "search", "findall"),
     "domain.card_numbers._GROUP": _pattern(card_numbers._GROUP, "findall"),
-    "domain.method._REFERENCE": _pattern(method._REFERENCE, "fullmatch"),
-    "domain.method._PREFIX": _pattern(method._PREFIX, "match"),
-    "engine.beats._FAILURE": _pattern(beats._FAILURE, "match"),
+    "domain.method._REFERENCE": _pattern(payment_method._REFERENCE, "fullmatch"),
+    "domain.method._PREFIX": _pattern(payment_method._PREFIX, "match"),
+    "engine.beats._FAILURE": _pattern(heartbeats._FAILURE, "match"),
     "cli.settings._PASSWORD": [settings.without_password],
     "cli.settings._IN_QUERY": [*_pattern(settings._IN_QUERY, "findall")],
     "cli.checkup.failover._COUNTED": _pattern(failover._COUNTED, "match"),
@@ -190,8 +197,8 @@ WHOLE: dict[str, Work] = {
     "clean_field": lambda text: redaction.clean_field(text, {text: [text, text.encode()]}),
     "a log line": lambda text: str(logs.Line(event=redaction.clean(text), value=redaction.clean(text))),
     "a JSON line": lambda text: logs._as_json({"event": text}),
-    "place": bodies.place,
-    "check_depth": lambda text: _refused(lambda: limits.check_depth(text.encode())),
+    "place": requests.place,
+    "check_depth": lambda text: _refused(lambda: rate_limits.check_depth(text.encode())),
     "a problem": _invalid,
     "without_password": settings.without_password,
 }

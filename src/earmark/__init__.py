@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING
 from earmark.version import __version__
 
 if TYPE_CHECKING:
-    from earmark.domain.changes import Change
     from earmark.domain.event import OnDecline
-    from earmark.domain.machine import State
+    from earmark.domain.journal_changes import Change
     from earmark.domain.money import Money
     from earmark.domain.payment import PaymentState
     from earmark.domain.seat import SeatState
+    from earmark.domain.state_machine import State
     from earmark.errors import EarmarkError, Outage, Refusal
     from earmark.library import Earmark
-    from earmark.words.bodies import Layout, NewPool, NewSeat, PoolChange, SeatChange
-    from earmark.words.values import (
+    from earmark.schemas.requests import Layout, NewPool, NewSeat, PoolChange, SeatChange
+    from earmark.schemas.responses import (
         Booking,
         Delta,
         Entry,

@@ -14,7 +14,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
 from earmark import config, wiring
-from earmark.api import problems
+from earmark.api import problem_response
 from earmark.api.app import create_app
 from earmark.api.opening import opened
 from earmark.errors import SetupError
@@ -73,7 +73,7 @@ class Service:
         if scope["type"] == "lifespan":
             await self._live(receive, send)
             return
-        app = self._app or problems.respond(SetupError(problem=_CLOSED))
+        app = self._app or problem_response.respond(SetupError(problem=_CLOSED))
         await app(scope, receive, send)
 
     async def _live(self, receive: Receive, send: Send) -> None:

@@ -21,12 +21,12 @@ import msgspec
 from earmark import wiring
 from earmark.domain.ids import Buyer, EventId, SeatId
 from earmark.domain.journal import Key
-from earmark.engine.asks import Actor, Decided, Extend, Memo, Release
-from earmark.engine.money import wants
-from earmark.engine.ports import BookingFilter
-from earmark.engine.till import Till
+from earmark.engine.commands import Actor, Decided, Extend, Memo, Release
+from earmark.engine.ports.store import BookingFilter
 from earmark.errors import BookingUnknown, EventUnknown, Refusal, SeatUnknown
-from earmark.words import asking, bodies, fields, problems, values, wording
+from earmark.payments.apply_report import wants
+from earmark.payments.service import Till
+from earmark.schemas import problems, request_fields, requests, responses, to_command, to_response
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -38,12 +38,12 @@ if TYPE_CHECKING:
     from earmark.domain.event import Event
     from earmark.domain.ids import BookingId
     from earmark.domain.payment import Payment
-    from earmark.engine.asks import Answer, Paid
+    from earmark.engine.commands import Answer, Paid
     from earmark.engine.engine import Engine
-    from earmark.engine.gateway import Gateway
-    from earmark.engine.ports import Clock, SeatMap
-    from earmark.words.bodies import Layout, NewPool, NewSeat, PoolChange, SeatChange
-    from earmark.words.fields import NewTerms, Terms
+    from earmark.engine.ports.gateway import Gateway
+    from earmark.engine.ports.store import Clock, SeatMap
+    from earmark.schemas.request_fields import NewTerms, Terms
+    from earmark.schemas.requests import Layout, NewPool, NewSeat, PoolChange, SeatChange
 
 T = TypeVar("T")
 
@@ -101,14 +101,16 @@ class Earmark:
         layout: Layout | None = None,
         key: str | None = None,
         **terms: Unpack[Terms],
-    ) -> values.Event:
+    ) -> responses.Event:
         """An event that sells seats (their prices by name) and pools (capacity and price by name)."""
-        said = fields.create(event_id, name=name, currency=currency, seats=seats, pools=pools, layout=layout, **terms)
-        body = bodies.read(bodies.EventBody, said)
+        said = request_fields.create(
+            event_id, name=name, currency=currency, seats=seats, pools=pools, layout=layout, **terms
+        )
+        body = requests.read(requests.EventBody, said)
         now = (await self.engine.store.read_map(EventId(event_id))).now
         common = self._common("create", said, key, _event)
-        ask = asking.create(body, now=now, ids=self.engine.ids, **common)
-        return _answer(await self.engine.create(ask), _event, values.Event)
+        ask = to_command.create(body, now=now, ids=self.engine.ids, **common)
+        return _answer(await self.engine.create(ask), _event, responses.Event)
 
     async def change(
         self,
@@ -118,43 +120,43 @@ class Earmark:
         pools: Sequence[PoolChange] = (),
         key: str | None = None,
         **terms: Unpack[NewTerms],
-    ) -> values.Event:
+    ) -> responses.Event:
         """Change window, limits, prices and capacity; block and unblock seats."""
-        said = fields.change(seats=seats, pools=pools, **terms)
-        body = bodies.read(bodies.EventPatchBody, said)
+        said = request_fields.change(seats=seats, pools=pools, **terms)
+        body = requests.read(requests.EventPatchBody, said)
         common = self._common(f"change {event_id}", said, key, _event)
-        ask = asking.change(body, event_id=EventId(event_id), **common)
-        return _answer(await self.engine.change(ask), _event, values.Event)
+        ask = to_command.change(body, event_id=EventId(event_id), **common)
+        return _answer(await self.engine.change(ask), _event, responses.Event)
 
-    async def event(self, event_id: str) -> values.Event:
+    async def event(self, event_id: str) -> responses.Event:
         """An event as it is."""
-        return wording.event_value(await self._find_event(event_id))
+        return to_response.event_value(await self._find_event(event_id))
 
-    async def events(self) -> AsyncIterator[values.Event]:
+    async def events(self) -> AsyncIterator[responses.Event]:
         """Every event, by id, read page by page as you go."""
         after: EventId | None = None
         while True:
             found = await self.engine.store.list_events(live=self._actor.live, after=after, limit=PAGE_SIZE)
             for event in found:
-                yield wording.event_value(event)
+                yield to_response.event_value(event)
             if len(found) < PAGE_SIZE:
                 return
             after = found[-1].id
 
-    async def map(self, event_id: str) -> values.Map:
+    async def map(self, event_id: str) -> responses.Map:
         """The seats and pools of an event, for showing."""
         event = await self._find_event(event_id)
-        return wording.map_value(event, await self.engine.store.read_map(event.id))
+        return to_response.map_value(event, await self.engine.store.read_map(event.id))
 
-    async def seat(self, event_id: str, seat_id: str) -> values.Seat:
+    async def seat(self, event_id: str, seat_id: str) -> responses.Seat:
         """One seat, for showing."""
         seen = await self._see(event_id, seat_id)
-        return wording.seat_value(seen.seats[0], now=seen.now, buyer=None)
+        return to_response.seat_value(seen.seats[0], now=seen.now, buyer=None)
 
-    async def explain(self, event_id: str, seat_id: str) -> values.Explanation:
+    async def explain(self, event_id: str, seat_id: str) -> responses.Explanation:
         """Why a seat is, or is not, available."""
         seen = await self._see(event_id, seat_id)
-        return wording.explanation_value(seen.seats[0], now=seen.now, buyer=None)
+        return to_response.explanation_value(seen.seats[0], now=seen.now, buyer=None)
 
     async def hold(
         self,
@@ -166,12 +168,12 @@ class Earmark:
         pools: Mapping[str, int] | None = None,
         ttl_seconds: int | None = None,
         key: str | None = None,
-    ) -> values.Booking:
+    ) -> responses.Booking:
         """Set seats and pool units aside for a few minutes, all or nothing.
 
         Instead of `seats` by name, `best_available={"count": 3}` takes the best that are free.
         """
-        said = fields.hold(
+        said = request_fields.hold(
             event_id,
             buyer=buyer,
             seats=seats,
@@ -179,48 +181,48 @@ class Earmark:
             pools=pools,
             ttl_seconds=ttl_seconds,
         )
-        body = bodies.read(bodies.HoldBody, said)
+        body = requests.read(requests.HoldBody, said)
         common = self._common("hold", said, key, _booking)
-        ask = asking.hold(body, buyer=Buyer(buyer), booking_id=self.engine.ids.booking_id(), **common)
-        wish = asking.wish_of(body)
+        ask = to_command.hold(body, buyer=Buyer(buyer), booking_id=self.engine.ids.booking_id(), **common)
+        wish = to_command.wish_of(body)
         answer = await (self.engine.hold(ask) if wish is None else self.engine.hold_best(ask, wish))
-        return _answer(answer, _booking, values.Booking)
+        return _answer(answer, _booking, responses.Booking)
 
-    async def booking(self, booking_id: str | UUID) -> values.Booking:
+    async def booking(self, booking_id: str | UUID) -> responses.Booking:
         """A booking as it is. A hold whose time is over reads as expired, whoever meets it first."""
         now, booking = await self._find_booking(booking_id)
-        return wording.booking_value(booking, now)
+        return to_response.booking_value(booking, now)
 
     async def bookings(
         self, *, buyer: str | None = None, event_id: str | None = None, state: str | None = None
-    ) -> AsyncIterator[values.Booking]:
+    ) -> AsyncIterator[responses.Booking]:
         """Bookings, oldest first, the expired ones too; read page by page as you go."""
         wanted = BookingFilter(
             live=self._actor.live,
             limit=PAGE_SIZE,
             buyer=Buyer(buyer) if buyer else None,
             event_id=EventId(event_id) if event_id else None,
-            state=asking.state_of(state),
+            state=to_command.state_of(state),
         )
         while True:
             now, found = await self.engine.store.list_bookings(wanted)
             for booking in found:
-                yield wording.booking_value(booking, now)
+                yield to_response.booking_value(booking, now)
             if len(found) < PAGE_SIZE:
                 return
             wanted = msgspec.structs.replace(wanted, after=found[-1].id)
 
-    async def history(self, booking_id: str | UUID) -> list[values.Entry]:
+    async def history(self, booking_id: str | UUID) -> list[responses.Entry]:
         """All that happened to a booking, oldest first."""
         _, booking = await self._find_booking(booking_id)
-        return [wording.entry_value(entry) for entry in await self.engine.store.read_history(booking.id)]
+        return [to_response.entry_value(entry) for entry in await self.engine.store.read_history(booking.id)]
 
-    async def extend(self, booking_id: str | UUID, *, seconds: int, key: str | None = None) -> values.Booking:
+    async def extend(self, booking_id: str | UUID, *, seconds: int, key: str | None = None) -> responses.Booking:
         """More time, within the longest life of a hold."""
-        said = fields.said(seconds=seconds)
-        body, own = bodies.read(bodies.ExtendBody, said), asking.booking_id_of(str(booking_id))
+        said = request_fields.said(seconds=seconds)
+        body, own = requests.read(requests.ExtendBody, said), to_command.booking_id_of(str(booking_id))
         ask = Extend(**self._common(f"extend {own}", said, key, _booking), booking_id=own, seconds=body.seconds)
-        return _answer(await self.engine.extend(ask), _booking, values.Booking)
+        return _answer(await self.engine.extend(ask), _booking, responses.Booking)
 
     async def pay(
         self,
@@ -231,7 +233,7 @@ class Earmark:
         capture: Literal["manual", "automatic"] | None = None,
         return_url: str | None = None,
         key: str | None = None,
-    ) -> values.Paid:
+    ) -> responses.Paid:
         """Pay for a hold at a gateway. Sold if the booking is `confirmed`; while it is `paying`, ask again later.
 
         Where there is nothing to pay, no `method` and no gateway is needed.
@@ -239,19 +241,19 @@ class Earmark:
         Without a `key`, the same call again is the same payment for a day, also after a crash; after a decline it is
         another try.
         """
-        said = fields.pay(method=method, gateway=gateway, capture=capture, return_url=return_url)
-        body, own = bodies.read(bodies.PayBody, said), asking.booking_id_of(str(booking_id))
+        said = request_fields.pay(method=method, gateway=gateway, capture=capture, return_url=return_url)
+        body, own = requests.read(requests.PayBody, said), to_command.booking_id_of(str(booking_id))
         terms = self.till.terms(self._actor, method=body.method, gateway=body.gateway, capture=body.capture)
-        digest = self.till.digest(fields.encode(said), gateway=terms["gateway"])
+        digest = self.till.digest(request_fields.encode(said), gateway=terms["gateway"])
         common = self._common(f"pay {own}", said, key or await self._pay_key(own, digest), _paid)
-        ask = asking.pay(body, booking_id=own, terms=terms, **common)
-        return _answer(await self.till.pay(ask), _paid, values.Paid)
+        ask = to_command.pay(body, booking_id=own, terms=terms, **common)
+        return _answer(await self.till.pay(ask), _paid, responses.Paid)
 
-    async def payments(self, booking_id: str | UUID) -> list[values.ListedPayment]:
+    async def payments(self, booking_id: str | UUID) -> list[responses.ListedPayment]:
         """The payments of a booking, oldest first, each with its refunds."""
         _, booking = await self._find_booking(booking_id)
         payments = await self.engine.store.list_payments(booking.id)
-        return [wording.listed_payment_value(payment, refunds) for payment, refunds in payments]
+        return [to_response.listed_payment_value(payment, refunds) for payment, refunds in payments]
 
     async def confirm(
         self,
@@ -260,19 +262,19 @@ class Earmark:
         payment_id: str,
         payment_method: str | None = None,
         key: str | None = None,
-    ) -> values.Booking:
+    ) -> responses.Booking:
         """The money was taken elsewhere: the hold becomes a sale."""
-        said = fields.confirm(payment_id=payment_id, payment_method=payment_method)
-        body, own = bodies.read(bodies.ConfirmBody, said), asking.booking_id_of(str(booking_id))
+        said = request_fields.confirm(payment_id=payment_id, payment_method=payment_method)
+        body, own = requests.read(requests.ConfirmBody, said), to_command.booking_id_of(str(booking_id))
         common = self._common(f"confirm {own}", said, key, _booking)
-        ask = asking.confirm(body, booking_id=own, **common)
-        return _answer(await self.engine.confirm(ask), _booking, values.Booking)
+        ask = to_command.confirm(body, booking_id=own, **common)
+        return _answer(await self.engine.confirm(ask), _booking, responses.Booking)
 
-    async def release(self, booking_id: str | UUID, *, key: str | None = None) -> values.Booking:
+    async def release(self, booking_id: str | UUID, *, key: str | None = None) -> responses.Booking:
         """Let go of a hold."""
-        own = asking.booking_id_of(str(booking_id))
+        own = to_command.booking_id_of(str(booking_id))
         ask = Release(**self._common(f"release {own}", {}, key, _booking), booking_id=own)
-        return _answer(await self.engine.release(ask), _booking, values.Booking)
+        return _answer(await self.engine.release(ask), _booking, responses.Booking)
 
     async def cancel(
         self,
@@ -283,27 +285,29 @@ class Earmark:
         pools: Mapping[str, int] | None = None,
         reason: str | None = None,
         key: str | None = None,
-    ) -> values.Undone:
+    ) -> responses.Undone:
         """Undo a sale, or some seats and units of it; its money goes back by the event's rules, unless you say."""
-        said = fields.cancel(refund=refund, seats=seats, pools=pools, reason=reason)
-        body, own = bodies.read(bodies.CancelBody, said), asking.booking_id_of(str(booking_id))
-        ask = asking.cancel(body, booking_id=own, **self._common(f"cancel {own}", said, key, wording.undone_value))
-        return _answer(await self.till.cancel(ask), wording.undone_value, values.Undone)
+        said = request_fields.cancel(refund=refund, seats=seats, pools=pools, reason=reason)
+        body, own = requests.read(requests.CancelBody, said), to_command.booking_id_of(str(booking_id))
+        ask = to_command.cancel(
+            body, booking_id=own, **self._common(f"cancel {own}", said, key, to_response.undone_value)
+        )
+        return _answer(await self.till.cancel(ask), to_response.undone_value, responses.Undone)
 
     async def refund(
         self, booking_id: str | UUID, *, amount: int, reason: str | None = None, key: str | None = None
-    ) -> values.Paid:
+    ) -> responses.Paid:
         """Money back for a sale, all of it or a part, without a change to what was sold.
 
         Without a `key`, the same amount for the same reason is the same refund for a day, also after a crash: a program
         that does not know whether its call was heard calls again, and gives nothing back twice. For another refund that
         looks the same, give a key.
         """
-        said = fields.said(amount=amount, reason=reason)
-        body, own = bodies.read(bodies.RefundBody, said), asking.booking_id_of(str(booking_id))
-        common = self._common(f"refund {own}", said, key or f"refund:{own}:{_digest(said)}", wording.paid_value)
-        ask = asking.refund(body, booking_id=own, ids=self.engine.ids, **common)
-        return _answer(await self.till.refund(ask), wording.paid_value, values.Paid)
+        said = request_fields.said(amount=amount, reason=reason)
+        body, own = requests.read(requests.RefundBody, said), to_command.booking_id_of(str(booking_id))
+        common = self._common(f"refund {own}", said, key or f"refund:{own}:{_digest(said)}", to_response.paid_value)
+        ask = to_command.refund(body, booking_id=own, ids=self.engine.ids, **common)
+        return _answer(await self.till.refund(ask), to_response.paid_value, responses.Paid)
 
     async def sweep(self, *, limit: int = 200) -> int:
         """End up to `limit` holds whose time is over. Nothing depends on it; counts and lists look tidier."""
@@ -324,7 +328,7 @@ class Earmark:
         return seen
 
     async def _find_booking(self, booking_id: str | UUID) -> tuple[datetime, law.Booking]:
-        now, booking = await self.engine.store.read_booking(asking.booking_id_of(str(booking_id)))
+        now, booking = await self.engine.store.read_booking(to_command.booking_id_of(str(booking_id)))
         if booking is None or not self._actor.may_see(booking):
             raise BookingUnknown(booking_id=str(booking_id))
         return now, booking
@@ -340,19 +344,19 @@ class Earmark:
         return f"pay:{booking_id}:{_tries_that_are_over(booking, payments)}:{digest.hex()[:32]}"
 
     def _common(
-        self, what: str, said: fields.Fields, key: str | None, word: Callable[[Any, datetime], Any]
-    ) -> asking.Common:
-        memo = None if key is None else self._memo(what, said, asking.check_key(key), word)
+        self, what: str, said: request_fields.Fields, key: str | None, word: Callable[[Any, datetime], Any]
+    ) -> to_command.Common:
+        memo = None if key is None else self._memo(what, said, to_command.check_key(key), word)
         return {"actor": self._actor, "entry_id": self.engine.ids.entry_id(), "memo": memo}
 
-    def _memo(self, what: str, said: fields.Fields, key: str, word: Callable[[Any, datetime], Any]) -> Memo:
+    def _memo(self, what: str, said: request_fields.Fields, key: str, word: Callable[[Any, datetime], Any]) -> Memo:
         def render(value: Any, now: datetime) -> tuple[int, bytes]:
             try:
                 return 200, msgspec.json.encode(word(value, now))
             except Refusal as refusal:
                 return REFUSED, msgspec.json.encode(problems.tell(refusal))
 
-        digest = hashlib.sha256(f"{what}\n".encode() + fields.encode(said)).digest()
+        digest = hashlib.sha256(f"{what}\n".encode() + request_fields.encode(said)).digest()
         return Memo(key=Key(self._scope, key), request_hash=digest, render=render)
 
 
@@ -375,20 +379,20 @@ def _tries_that_are_over(booking: law.Booking, payments: Sequence[Payment]) -> i
     return sum(not wants(booking, payment) for payment in payments)
 
 
-def _digest(said: fields.Fields) -> str:
-    return hashlib.sha256(fields.encode(said)).hexdigest()[:32]
+def _digest(said: request_fields.Fields) -> str:
+    return hashlib.sha256(request_fields.encode(said)).hexdigest()[:32]
 
 
-def _event(event: Event, _: datetime) -> values.Event:
-    return wording.event_value(event)
+def _event(event: Event, _: datetime) -> responses.Event:
+    return to_response.event_value(event)
 
 
-def _booking(booking: law.Booking, now: datetime) -> values.Booking:
-    return wording.booking_value(booking, now)
+def _booking(booking: law.Booking, now: datetime) -> responses.Booking:
+    return to_response.booking_value(booking, now)
 
 
-def _paid(paid: Paid, now: datetime) -> values.Paid:
+def _paid(paid: Paid, now: datetime) -> responses.Paid:
     """Sold, or under way; whoever paid for nothing is told so."""
-    if refusal := wording.refused_payment(paid, now):
+    if refusal := to_response.refused_payment(paid, now):
         raise refusal
-    return wording.paid_value(paid, now)
+    return to_response.paid_value(paid, now)

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from contextlib import AbstractAsyncContextManager
 
-    from earmark.engine.gateway import Gateway
-    from earmark.engine.ports import Clock
+    from earmark.engine.ports.gateway import Gateway
+    from earmark.engine.ports.store import Clock
 
 __all__ = ["MovableClock", "open_in_memory"]
 

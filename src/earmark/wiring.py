@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 
     from earmark.config import Settings
     from earmark.engine.accounts import Accounts
-    from earmark.engine.admission import Admission
-    from earmark.engine.gateway import Gateway
-    from earmark.engine.observer import Observer
-    from earmark.engine.ports import Clock, Store
+    from earmark.engine.ports.admission import Admission
+    from earmark.engine.ports.gateway import Gateway
+    from earmark.engine.ports.observer import Observer
+    from earmark.engine.ports.store import Clock, Store
     from earmark.locks import Locks
     from earmark.payments.balance.codes import AccountCodes
-    from earmark.publish.news import Feed
-    from earmark.publish.redis import Listener
+    from earmark.seatmap.entry_feed import Feed
+    from earmark.seatmap.redis_notifications import Listener
     from earmark.store.erasure import Erasure
     from earmark.store.migrations import Migration
     from earmark.store.vitals import Vitals
@@ -237,10 +237,10 @@ async def telling(redis_url: str | None, *, feed: Feed | None, listener: Listene
     if news is None:
         yield
         return
-    from earmark.publish import redis
+    from earmark.seatmap import redis_notifications
 
-    telling = [redis.herald(feed, news.pool)] if feed is not None else []
-    hearing = [redis.listen(listener, news.pool)] if listener is not None else []
+    telling = [redis_notifications.herald(feed, news.pool)] if feed is not None else []
+    hearing = [redis_notifications.listen(listener, news.pool)] if listener is not None else []
     tasks = [asyncio.create_task(one) for one in (*telling, *hearing)]
     try:
         yield

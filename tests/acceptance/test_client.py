@@ -136,7 +136,7 @@ def test_the_same_without_awaiting(service: Service) -> None:
 
 async def test_long_lists_are_read_page_by_page(client: AsyncClient, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever stops early has read no more than they wanted."""
-    monkeypatch.setattr("earmark.client.wire.PAGE_SIZE", "2")
+    monkeypatch.setattr("earmark.client.http_messages.PAGE_SIZE", "2")
     event_id = unique("pages")
     await client.create(event_id, name="A play", currency="EUR", pools={"GA": (9, 0)})
     held = [(await client.hold(event_id, buyer=f"b{number}", pools={"GA": 1})).id for number in range(5)]

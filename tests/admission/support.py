@@ -16,7 +16,7 @@ from earmark.admission.hints import Hints
 from earmark.admission.redis import open_lines
 from earmark.admission.script import SOURCE
 from earmark.domain.ids import EventId, SeatId, SeatRef
-from earmark.engine.admission import Busy
+from earmark.engine.ports.admission import Busy
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

@@ -11,7 +11,7 @@ from tests.locks.proxy import Proxy
 from earmark.admission import Pass
 from earmark.domain.ids import Buyer
 from earmark.domain.journal import Key
-from earmark.engine.admission import Busy
+from earmark.engine.ports.admission import Busy
 from earmark.locks.breaker import BreakerState
 from earmark.locks.errors import LocksNotAsked
 

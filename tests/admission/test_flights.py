@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from earmark.admission import Gate, Pass
-    from earmark.engine.admission import Busy
+    from earmark.engine.ports.admission import Busy
     from earmark.testservers import Valkey
 
 

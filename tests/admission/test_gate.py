@@ -11,7 +11,7 @@ from earmark.admission import Pass, open_admission
 from earmark.admission.hints import Doubts
 from earmark.domain.ids import Buyer, EventId
 from earmark.domain.journal import Key
-from earmark.engine.admission import Busy
+from earmark.engine.ports.admission import Busy
 from earmark.errors import SetupError
 
 from .support import EVENT, gate_on, passed, refs, refused, seats, until, until_true

@@ -20,8 +20,8 @@ from earmark import wiring
 from earmark.admission import open_admission
 from earmark.domain.ids import SeatId
 from earmark.domain.journal import Key
-from earmark.engine.admission import Busy
-from earmark.engine.asks import Decided, Memo, Replayed
+from earmark.engine.commands import Decided, Memo, Replayed
+from earmark.engine.ports.admission import Busy
 from earmark.errors import SeatsTaken
 from earmark.testservers.ports import free_port
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from earmark.clock import MovableClock
     from earmark.domain.booking import Booking
     from earmark.domain.ids import BookingId, SeatRef
-    from earmark.engine.asks import Answer, Hold
+    from earmark.engine.commands import Answer, Hold
     from earmark.engine.engine import Engine
     from earmark.testservers import Valkey
 

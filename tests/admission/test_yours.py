@@ -14,8 +14,9 @@ from earmark.admission import open_admission, script
 from earmark.admission.gate import Gate
 from earmark.domain.ids import Buyer, SeatId
 from earmark.domain.journal import Key
-from earmark.engine.asks import Decided, Memo
+from earmark.engine.commands import Decided, Memo
 from earmark.errors import IdempotencyMismatch, SeatsTaken
+from earmark.payments.pay import open_payment
 
 from .support import PATIENCE, Inside, until
 
@@ -85,7 +86,7 @@ async def test_a_buyers_own_seat_is_yours_at_every_server(engines: list[Engine],
     """Whatever state the booking is in; the rest of the claim, which is another buyer's, is refused with it."""
     booking = await held(engines[0], inside, "A1")
     if state == "paying":
-        await engines[0].pay(a_payment(booking))
+        await open_payment(engines[0], a_payment(booking))
     if state == "confirmed":
         await engines[0].confirm(a_confirm(booking))
     await held(engines[1], inside, "A2", buyer="bob")

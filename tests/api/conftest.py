@@ -8,26 +8,26 @@ import httpx2
 import pytest
 
 from earmark.api.app import create_app
-from earmark.api.door import House
-from earmark.api.events import draw
-from earmark.api.identity import Identity
-from earmark.api.metrics import Metrics
-from earmark.api.pictures import Words
+from earmark.api.auth.api_keys import Identity
+from earmark.api.endpoint import House
+from earmark.api.routes.events import draw
 from earmark.engine.engine import Engine
-from earmark.engine.till import Till
-from earmark.publish.availability import Availability
-from earmark.publish.news import Feed
-from earmark.publish.stream import Hub
-from earmark.publish.targets import Targets
+from earmark.observability.metrics.metrics import Metrics
+from earmark.payments.service import Till
+from earmark.schemas.seat_map import Words
+from earmark.seatmap.cache import Availability
+from earmark.seatmap.entry_feed import Feed
+from earmark.seatmap.followers import Hub
 from earmark.store.memory import MemoryStore
 from earmark.uuids import Uuid7Ids
+from earmark.webhooks.targets import Targets
 from earmark.wiring import open_sandbox
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from earmark.clock import MovableClock
-    from earmark.engine.ports import Store
+    from earmark.engine.ports.store import Store
 
 KEY = "ek_test_0123456789abcdef"
 

@@ -19,25 +19,25 @@ from typing import TYPE_CHECKING, Any
 from tests.sqlite_files import make_migrated
 
 from earmark.api.app import create_app
-from earmark.api.cookies import COOKIE
-from earmark.api.door import House
-from earmark.api.events import draw
-from earmark.api.identity import Identity, Principal, hash_of, new_key, new_key_id
-from earmark.api.metrics import Metrics
-from earmark.api.pictures import Words
+from earmark.api.auth.api_keys import Identity, Principal, hash_of, new_key, new_key_id
+from earmark.api.auth.guest_cookie import COOKIE
+from earmark.api.endpoint import House
+from earmark.api.routes.events import draw
 from earmark.clock import MovableClock
+from earmark.domain.api_key import GRANTABLE, Scope
 from earmark.domain.ids import Buyer, KeyId
-from earmark.domain.key import GRANTABLE, Scope
 from earmark.engine.engine import Engine
-from earmark.engine.till import Till
+from earmark.observability.metrics.metrics import Metrics
 from earmark.payments.balance.codes import AccountCodes
 from earmark.payments.balance.gateway import BalanceGateway
-from earmark.publish.availability import Availability
-from earmark.publish.news import Feed
-from earmark.publish.stream import Hub
-from earmark.publish.targets import Targets
+from earmark.payments.service import Till
+from earmark.schemas.seat_map import Words
+from earmark.seatmap.cache import Availability
+from earmark.seatmap.entry_feed import Feed
+from earmark.seatmap.followers import Hub
 from earmark.store.sqlite import SqliteStore
 from earmark.uuids import Uuid7Ids
+from earmark.webhooks.targets import Targets
 from earmark.wiring import open_sandbox
 
 if TYPE_CHECKING:

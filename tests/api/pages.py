@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any
 from prometheus_client.parser import text_string_to_metric_families
 
 from earmark.admission.gate import Counts
-from earmark.api.metrics import Metrics
 from earmark.clock import MovableClock
 from earmark.engine.engine import Engine
-from earmark.engine.observer import StoreFigures
+from earmark.engine.ports.observer import StoreFigures
 from earmark.locks.breaker import Breaker
 from earmark.locks.stats import Stats
+from earmark.observability.metrics.metrics import Metrics
 from earmark.store.memory import MemoryStore
 from earmark.uuids import Uuid7Ids
-from earmark.workers.crew import ROLES
+from earmark.workers.chosen_workers import ROLES
 
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric

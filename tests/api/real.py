@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import httpx2
 
-from earmark.api.server import _door, first_free_port
 from earmark.config import Settings
+from earmark.server.run import _door, first_free_port
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
-    from earmark.api.door import House
+    from earmark.api.endpoint import House
 
 HOST = "127.0.0.1"
 # The door is plain HTTP here; an empty context spares every client the reading of certificate bundles.

@@ -19,21 +19,21 @@ from tests.docs.pages import read as read_page
 
 from earmark.admission import open_admission
 from earmark.api.app import create_app
-from earmark.api.door import House
-from earmark.api.events import draw
-from earmark.api.metrics import Metrics
-from earmark.engine.beats import Process, Pulse
+from earmark.api.endpoint import House
+from earmark.api.routes.events import draw
 from earmark.engine.engine import Engine
-from earmark.engine.gateway import GatewayDenied
-from earmark.engine.till import Till
+from earmark.engine.ports.gateway import GatewayDenied
+from earmark.engine.ports.heartbeats import Process, Pulse
 from earmark.locks import LockBusy, Locks
 from earmark.locks.prometheus import register
-from earmark.publish.availability import Availability
+from earmark.observability.metrics.metrics import Metrics
+from earmark.payments.service import Till
+from earmark.seatmap.cache import Availability
 from earmark.store.memory import MemoryStore
 from earmark.testservers import ServerUnavailable, start_valkey
 from earmark.uuids import Uuid7Ids
 from earmark.wiring import open_sandbox
-from earmark.workers.crew import ROLES
+from earmark.workers.chosen_workers import ROLES
 
 from . import promtool
 from .conftest import KEY

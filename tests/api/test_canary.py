@@ -17,8 +17,9 @@ import msgspec
 import pytest
 from tests.acceptance.support import NO_TLS, earmark, environment, free_port, readiness
 
-from earmark import config, redaction
+from earmark import config
 from earmark.cli import main
+from earmark.observability import redaction
 from earmark.testservers import ServerUnavailable, start_valkey
 
 if TYPE_CHECKING:

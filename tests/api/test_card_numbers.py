@@ -16,15 +16,15 @@ import structlog
 from tests.api.conftest import KEY, house_over
 from tests.client.conftest import Script
 
-from earmark import logs
 from earmark.api.app import create_app
 from earmark.cli import main
 from earmark.client import AsyncClient, Client
 from earmark.domain import card_numbers
-from earmark.engine.asks import Actor
-from earmark.engine.till import Till
+from earmark.engine.commands import Actor
 from earmark.errors import InvalidRequest, PaymentDeclined
 from earmark.library import Earmark
+from earmark.observability import logs
+from earmark.payments.service import Till
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator

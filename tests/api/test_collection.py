@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from earmark.api.app import CALLS
-from earmark.api.stories import STORIES
-from earmark.cli.openapi import text
+from earmark.api.openapi.example_flows import STORIES
+from earmark.cli.commands.openapi import text
 from earmark.errors import SeatsTaken
 
 from .collection_runner import Runner
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
     import httpx2
 
-    from earmark.api.door import House
-    from earmark.engine.asks import Answer, Hold
+    from earmark.api.endpoint import House
+    from earmark.engine.commands import Answer, Hold
 
 FILE = Path(__file__).parents[2] / "docs/reference/earmark.postman_collection.json"
 COLLECTION: dict[str, Any] = json.loads(FILE.read_text(encoding="utf-8"))

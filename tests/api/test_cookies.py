@@ -12,15 +12,15 @@ from starlette.applications import Starlette
 from starlette.routing import Mount
 
 from earmark.api.app import create_app
-from earmark.api.identity import Identity, hash_of, new_key, new_key_id
+from earmark.api.auth.api_keys import Identity, hash_of, new_key, new_key_id
+from earmark.domain.api_key import Scope
 from earmark.domain.ids import Buyer
-from earmark.domain.key import Scope
-from earmark.redaction import STRUCK, redact
+from earmark.observability.redaction import STRUCK, redact
 
 from .conftest import KEY
 
 if TYPE_CHECKING:
-    from earmark.api.door import House
+    from earmark.api.endpoint import House
 
 PLAIN, HOST, SECURE = "earmark_guest", "__Host-earmark_guest", "__Secure-earmark_guest"
 ELSEWHERE = {"Origin": "https://elsewhere.example"}

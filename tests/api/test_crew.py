@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from earmark.api import crew
 from earmark.config import Settings
 from earmark.errors import SetupError
+from earmark.server import processes
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -35,7 +35,7 @@ for order in sys.stdin:
 class Watched:
     """A crew, and what its hands wrote down."""
 
-    def __init__(self, running: crew.Crew, diary: Path, ready: list[str]) -> None:
+    def __init__(self, running: processes.Crew, diary: Path, ready: list[str]) -> None:
         self.crew = running
         self.ready = ready
         self._diary = diary
@@ -59,7 +59,7 @@ async def sailing(tmp_path: Path, *, workers: int = 2, name: str = "earmark") ->
     diary.mkdir()
     settings = Settings(workers=workers, host="127.0.0.1", port=8080, secret=name)
     told: list[str] = []
-    running = crew.Crew(settings, command=[sys.executable, "-c", HAND, str(diary)], metrics=str(tmp_path))
+    running = processes.Crew(settings, command=[sys.executable, "-c", HAND, str(diary)], metrics=str(tmp_path))
     task = asyncio.create_task(running.run(told.append))
     try:
         yield Watched(running, diary, told)
@@ -113,10 +113,10 @@ async def test_a_crew_that_never_comes_up_says_so(tmp_path: Path) -> None:
 
 def test_whoever_keeps_dying_is_started_ever_more_slowly() -> None:
     """A hand that dies at once does not keep a core busy with its births, and never waits for minutes either."""
-    pauses = [crew.pause_seconds(deaths) for deaths in range(1, 2000)]
+    pauses = [processes.pause_seconds(deaths) for deaths in range(1, 2000)]
     assert pauses[:4] == [0.05, 0.1, 0.2, 0.4]
     assert pauses == sorted(pauses)
-    assert pauses[-1] == crew.AGAIN_SECONDS_MAX
+    assert pauses[-1] == processes.AGAIN_SECONDS_MAX
 
 
 @pytest.mark.parametrize("database, why", [("sqlite:///shop.sqlite3", "one writer"), ("memory:", "memory")])
@@ -124,9 +124,9 @@ def test_several_workers_need_a_database_for_several(database: str, why: str) ->
     """Refused with the reason; one worker is content with any database."""
     settings = Settings(database_url=database, workers=2)
     with pytest.raises(SetupError, match=f"{why}.*use PostgreSQL.*EARMARK_WORKERS"):
-        crew.refuse(settings)
-    crew.refuse(msgspec.structs.replace(settings, workers=1))
-    crew.refuse(msgspec.structs.replace(settings, database_url="postgresql://shop@localhost/shop"))
+        processes.refuse(settings)
+    processes.refuse(msgspec.structs.replace(settings, workers=1))
+    processes.refuse(msgspec.structs.replace(settings, database_url="postgresql://shop@localhost/shop"))
 
 
 def test_the_settings_of_a_hand_are_those_of_its_parent() -> None:
@@ -135,6 +135,6 @@ def test_the_settings_of_a_hand_are_those_of_its_parent() -> None:
     assert msgspec.json.decode(msgspec.json.encode(settings), type=Settings) == settings
 
 
-def _kill(running: crew.Crew, pid: int) -> None:
+def _kill(running: processes.Crew, pid: int) -> None:
     (hand,) = (one for one in running._hands.values() if one.process.pid == pid)
     hand.process.kill()

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from earmark.api.patience import Patience
-from earmark.api.turnstile import Turnstile
-from earmark.engine.batch import Batcher
+from earmark.api.middleware.body_timeout import Patience
+from earmark.api.middleware.rejection_throttle import Turnstile
+from earmark.engine.group_commit import Batcher
 
 if TYPE_CHECKING:
     import httpx2
 
-    from earmark.api.door import House
+    from earmark.api.endpoint import House
 
 FEW = 3
 

@@ -9,11 +9,11 @@ import msgspec
 import pytest
 
 from earmark.api.app import create_app
-from earmark.api.identity import Identity
+from earmark.api.auth.api_keys import Identity
 from earmark.domain.policy import Policy
 
 if TYPE_CHECKING:
-    from earmark.api.door import House
+    from earmark.api.endpoint import House
 
 KEY = "ek_test_0123456789abcdef"
 

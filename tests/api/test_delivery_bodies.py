@@ -10,9 +10,9 @@ import msgspec
 import pytest
 
 from earmark.api.app import create_app
-from earmark.api.identity import Identity, hash_of, new_key, new_key_id
+from earmark.api.auth.api_keys import Identity, hash_of, new_key, new_key_id
+from earmark.domain.api_key import Scope
 from earmark.domain.ids import WebhookId
-from earmark.domain.key import Scope
 from earmark.domain.webhook import Delivery
 from earmark.uuids import new_delivery_id
 
@@ -21,7 +21,7 @@ from .conftest import KEY
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from earmark.api.door import House
+    from earmark.api.endpoint import House
 
 CANARY = "alice-the-buyer"
 

@@ -7,7 +7,7 @@ import httpx2
 import pytest
 
 from earmark.api.app import CALLS
-from earmark.api.identity import Scope
+from earmark.api.auth.api_keys import Scope
 
 if TYPE_CHECKING:
     from earmark.clock import MovableClock
@@ -58,9 +58,9 @@ async def test_the_guest_s_token_is_out_of_reach_of_scripts(stranger: httpx2.Asy
 async def test_a_key_of_one_kind_does_not_see_the_other(house: object, event: str, clock: MovableClock) -> None:
     """A live key finds no test event, nor its bookings."""
     from earmark.api.app import create_app
-    from earmark.api.door import House
-    from earmark.api.identity import Identity
-    from earmark.api.metrics import Metrics
+    from earmark.api.auth.api_keys import Identity
+    from earmark.api.endpoint import House
+    from earmark.observability.metrics.metrics import Metrics
 
     assert isinstance(house, House)
     key = "ek_live_0123456789abcdef"
@@ -173,7 +173,7 @@ async def test_a_server_on_a_foreign_schema_is_not_ready(
     house: object, shop: httpx2.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """503 and a problem, not a crash."""
-    from earmark.api.door import House
+    from earmark.api.endpoint import House
     from earmark.errors import SetupError
 
     async def foreign() -> None:

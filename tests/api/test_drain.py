@@ -17,17 +17,18 @@ from typing import TYPE_CHECKING, Any
 import httpx2
 import pytest
 
-from earmark.api import drain as drains
 from earmark.api.app import create_app
-from earmark.api.drain import Drain, Stopping, doors, drop_unread
-from earmark.api.server import _drain
+from earmark.api.middleware.in_flight import QUIET_SECONDS, RequestsInFlight, Stopping
 from earmark.sandbox.faults import Fault
 from earmark.sandbox.gateway import SandboxGateway
+from earmark.server import shutdown as drains
+from earmark.server.run import _drain
+from earmark.server.shutdown import drop_unread, listening_sockets, wait_for_requests
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from earmark.api.door import House
+    from earmark.api.endpoint import House
 
 SYN_SENT = 2
 on_linux = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has such filters")
@@ -57,10 +58,10 @@ def state(client: socket.socket) -> int:
 def test_a_shut_door_keeps_those_in_line_and_lets_nobody_else_in(listening: socket.socket) -> None:
     """The control comes first: while the door is open, the kernel lets in whoever knocks."""
     port = listening.getsockname()[1]
-    with knock(listening) as early, doors(port) as [door]:
+    with knock(listening) as early, listening_sockets(port) as [door]:
         assert state(early) != SYN_SENT
-        assert drains._waiting(door) == 1
-        drains._shut(door)
+        assert drains._unaccepted(door) == 1
+        drains._refuse_new_connections(door)
         with knock(listening) as late:
             assert state(late) == SYN_SENT
             accepted, _ = listening.accept()
@@ -68,7 +69,7 @@ def test_a_shut_door_keeps_those_in_line_and_lets_nobody_else_in(listening: sock
                 early.send(b"still here")
                 accepted.settimeout(30)
                 assert accepted.recv(100) == b"still here"
-            assert drains._waiting(door) == 0
+            assert drains._unaccepted(door) == 0
             with pytest.raises(BlockingIOError):
                 listening.accept()
 
@@ -85,7 +86,11 @@ def test_clients_that_do_not_read_are_left_to_the_kernel(listening: socket.socke
 
 def test_only_the_sockets_that_listen_on_the_port_are_found(listening: socket.socket) -> None:
     """Not those of another port, and not a connection of this one."""
-    with knock(listening), socket.create_server(("127.0.0.1", 0)) as other, doors(other.getsockname()[1]) as found:
+    with (
+        knock(listening),
+        socket.create_server(("127.0.0.1", 0)) as other,
+        listening_sockets(other.getsockname()[1]) as found,
+    ):
         assert [door.getsockname() for door in found] == ([other.getsockname()] if sys.platform == "linux" else [])
 
 
@@ -111,7 +116,7 @@ def test_looking_for_the_door_leaves_nothing_open(listening: socket.socket) -> N
     """Files and pipes are looked at too, and a server that starts and stops often must not run out of descriptors."""
     before = len(list(Path("/proc/self/fd").iterdir()))
     for _ in range(10):
-        with doors(listening.getsockname()[1]) as found:
+        with listening_sockets(listening.getsockname()[1]) as found:
             assert len(found) == 1
     assert len(list(Path("/proc/self/fd").iterdir())) == before
 
@@ -122,7 +127,7 @@ def test_looking_for_the_door_ends_no_lock_on_a_file(listening: socket.socket, t
     taken = "import fcntl, sys; fcntl.lockf(open(sys.argv[1], 'r+'), fcntl.LOCK_EX | fcntl.LOCK_NB)"
     with file.open("w+") as held:
         fcntl.lockf(held, fcntl.LOCK_EX)
-        with doors(listening.getsockname()[1]):
+        with listening_sockets(listening.getsockname()[1]):
             pass
         tried = subprocess.run([sys.executable, "-c", taken, str(file)], capture_output=True, check=False, timeout=60)
         assert b"BlockingIOError" in tried.stderr
@@ -133,12 +138,12 @@ def test_looking_for_the_door_ends_no_lock_on_a_file(listening: socket.socket, t
 
 async def test_a_request_under_way_is_waited_for_and_closes_its_connection(listening: socket.socket) -> None:
     """What began before the end has its answer, which says that it is the last."""
-    drain, answers = Drain(), Answers()
+    drain, answers = RequestsInFlight(), Answers()
     counted = drain.around(answers.app)
     request = asyncio.ensure_future(counted({"http_version": "1.1"}, None, answers.send))  # type: ignore[arg-type]
     await asyncio.sleep(0)
-    finishing = asyncio.create_task(drain.finish(port=listening.getsockname()[1], seconds=0.0))
-    await asyncio.sleep(drains.QUIET_SECONDS * 2)
+    finishing = asyncio.create_task(wait_for_requests(drain, port=listening.getsockname()[1], seconds=0.0))
+    await asyncio.sleep(QUIET_SECONDS * 2)
     assert not finishing.done()
     answers.may.set()
     await asyncio.wait_for(asyncio.gather(request, finishing), timeout=30)
@@ -148,10 +153,10 @@ async def test_a_request_under_way_is_waited_for_and_closes_its_connection(liste
 @pytest.mark.parametrize("version, begun", [("1.1", False), ("2", True)])
 async def test_a_connection_that_may_go_on_is_left_alone(version: str, begun: bool) -> None:  # noqa: FBT001
     """Before the end, and over HTTP/2, which has no such header."""
-    drain, answers = Drain(), Answers()
+    drain, answers = RequestsInFlight(), Answers()
     answers.may.set()
     if begun:
-        drain.begin()
+        drain.begin_shutdown()
     await drain.around(answers.app)({"http_version": version}, None, answers.send)  # type: ignore[arg-type]
     assert answers.told[0]["headers"] == [(b"a", b"b")]
 
@@ -161,21 +166,21 @@ async def test_a_request_that_takes_too_long_is_not_waited_for_for_ever(
 ) -> None:
     """A server that was told to stop does stop."""
     monkeypatch.setattr(drains, "REQUESTS_SECONDS_MAX", 0.05)
-    drain, answers = Drain(), Answers()
+    drain, answers = RequestsInFlight(), Answers()
     request = asyncio.ensure_future(drain.around(answers.app)({"http_version": "1.1"}, None, answers.send))  # type: ignore[arg-type]
     await asyncio.sleep(0)
-    await asyncio.wait_for(drain.finish(port=listening.getsockname()[1], seconds=0.0), timeout=30)
+    await asyncio.wait_for(wait_for_requests(drain, port=listening.getsockname()[1], seconds=0.0), timeout=30)
     assert not request.done(), "it was left behind, not waited for"
     request.cancel()
 
 
 def test_a_server_that_goes_away_says_so() -> None:
     """As a problem with a code, transient."""
-    drain = Drain()
-    drain.check()
-    drain.begin()
+    drain = RequestsInFlight()
+    drain.check_not_stopping()
+    drain.begin_shutdown()
     with pytest.raises(Stopping) as refused:
-        drain.check()
+        drain.check_not_stopping()
     assert refused.value.transient
 
 
@@ -187,7 +192,7 @@ async def paying(house: House, shop: httpx2.AsyncClient, event: str) -> AsyncIte
     gateway.script.add(Fault.HANG, "authorise")
     body = {"event_id": event, "buyer": "alice", "seats": ["A1"]}
     booking_id = (await shop.post("/v1/bookings", json=body)).json()["id"]
-    transport = httpx2.ASGITransport(app=house.drain.around(create_app(house)))
+    transport = httpx2.ASGITransport(app=house.in_flight.around(create_app(house)))
     async with httpx2.AsyncClient(transport=transport, base_url="http://shop", headers=shop.headers) as client:
         headers, how = {"Idempotency-Key": "one"}, {"method": "pm_card_visa"}
         request = asyncio.create_task(client.post(f"/v1/bookings/{booking_id}/pay", json=how, headers=headers))
@@ -219,7 +224,9 @@ async def test_control_without_the_word_to_hurry_the_payment_is_left_behind(
     """Its gateway is given more time than the door stays open for."""
     monkeypatch.setattr(drains, "REQUESTS_SECONDS_MAX", 0.2)
     async with paying(house, shop, event) as request:
-        await asyncio.wait_for(house.drain.finish(port=listening.getsockname()[1], seconds=0.0), timeout=30)
+        await asyncio.wait_for(
+            wait_for_requests(house.in_flight, port=listening.getsockname()[1], seconds=0.0), timeout=30
+        )
         assert not request.done()
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from earmark.api import event_loop
+from earmark.server import event_loop
 
 THREADS = 4
 CALLS = 5_000

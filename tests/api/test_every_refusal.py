@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import pytest
 
 from earmark import errors
-from earmark.api import problems
+from earmark.api import problem_response
 from earmark.clock import MovableClock
 from earmark.domain.payment import Standing
-from earmark.engine.batch import Batcher
-from earmark.engine.gateway import GatewayDenied, Report
+from earmark.engine.group_commit import Batcher
+from earmark.engine.ports.gateway import GatewayDenied, Report
 from earmark.errors import UNTOLD, EarmarkError
 from earmark.store.memory import MemoryStore
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     import httpx2
 
-    from earmark.api.door import House
+    from earmark.api.endpoint import House
 
 STANDARD = {"type", "title", "status", "detail", "code", "transient"}
 _numbers = itertools.count(1)
@@ -159,7 +159,7 @@ async def too_many_requests(w: World) -> httpx2.Response:
 
 
 async def stopping(w: World) -> httpx2.Response:
-    w.patch.setattr(w.house.drain, "begun", True)
+    w.patch.setattr(w.house.in_flight, "is_stopping", True)
     return await w.stranger.get("/readyz")
 
 
@@ -395,7 +395,7 @@ def kinds(kind: type[EarmarkError] = EarmarkError) -> dict[str, type[EarmarkErro
 
 def test_no_code_is_left_out() -> None:
     """A new refusal is not done before somebody has provoked it."""
-    assert set(PROVOKED) == set(problems.STATUS) - {"setup"}
+    assert set(PROVOKED) == set(problem_response.STATUS) - {"setup"}
 
 
 @pytest.mark.parametrize("code", PROVOKED)
@@ -404,7 +404,7 @@ async def test_every_refusal_is_told_in_one_shape(world: World, code: str) -> No
     answer = await PROVOKED[code](world)
     assert answer.headers["Content-Type"] == "application/problem+json", answer.text
     told, kind = answer.json(), kinds()[code]
-    assert (told["code"], answer.status_code) == (code, problems.STATUS[code]), answer.text
+    assert (told["code"], answer.status_code) == (code, problem_response.STATUS[code]), answer.text
     assert told["status"] == answer.status_code
     assert told["type"] == f"urn:earmark:problem:{code}"
     facts = {name for name in getattr(kind, "__dataclass_fields__", {}) if name not in {*UNTOLD, "because"}}
@@ -412,7 +412,7 @@ async def test_every_refusal_is_told_in_one_shape(world: World, code: str) -> No
     own = getattr(kind, "__dataclass_fields__", {}).get("transient")
     assert isinstance(told["transient"], bool)
     assert told["transient"] is kind.transient or (own is not None and not own.default)
-    for name, value in problems.HEADERS.get(code, {}).items():
+    for name, value in problem_response.HEADERS.get(code, {}).items():
         assert answer.headers[name] == value
     assert ("Allow" in answer.headers) is (code == "method_not_allowed")
     assert told["title"] != told["detail"]

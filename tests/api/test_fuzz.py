@@ -15,8 +15,8 @@ import msgspec
 import pytest
 import requests
 
-from earmark.api.door import Reply
-from earmark.api.limits import Buckets
+from earmark.api.endpoint import Reply
+from earmark.api.middleware.rate_limits import Buckets
 from earmark.clock import MovableClock
 from earmark.store.memory import MemoryStore
 
@@ -27,7 +27,7 @@ from .real import running
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from earmark.api.door import House
+    from earmark.api.endpoint import House
 
 PROOF = bool(os.environ.get("EARMARK_PROOF"))
 EXAMPLES, SENT_MIN = (120, 5000) if PROOF else (5, 200)
@@ -135,7 +135,7 @@ def test_a_planted_500_is_found_and_the_rest_is_still_sent(monkeypatch: pytest.M
 @pytest.mark.skipif(not PROOF, reason="a long proof")
 def test_an_answer_that_the_document_has_not_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """The control: a field of another type, and a status that nobody wrote down."""
-    from earmark.api import events
+    from earmark.api.routes import events
 
     plain = Reply
 

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from earmark.api.identity import Identity, hash_of, new_key, new_key_id
-from earmark.api.limits import Buckets, Limits
+from earmark.api.auth.api_keys import Identity, hash_of, new_key, new_key_id
+from earmark.api.middleware.rate_limits import Buckets, Limits
 from earmark.clock import MovableClock
-from earmark.domain.key import Scope
+from earmark.domain.api_key import Scope
 from earmark.store.memory import MemoryStore
 
 from .conftest import KEY, house_over
@@ -27,7 +27,7 @@ from .test_fuzz import furnished, told
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from earmark.api.door import House
+    from earmark.api.endpoint import House
 
 PROOF = bool(os.environ.get("EARMARK_PROOF"))
 EXAMPLES, SENT_MIN = (120, 5000) if PROOF else (2, 60)

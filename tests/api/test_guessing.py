@@ -10,13 +10,13 @@ import httpx2
 import msgspec
 import pytest
 
-from earmark.api import all_keys, keyring
 from earmark.api.app import create_app
-from earmark.api.deadline import Deadline
-from earmark.api.identity import Identity, hash_of, new_key, new_key_id
-from earmark.api.limits import FAILURES_BURST, Limits
-from earmark.domain.key import Scope
-from earmark.engine.keys import LIST_MAX, Keys
+from earmark.api.auth import key_cache, key_snapshot
+from earmark.api.auth.api_keys import Identity, hash_of, new_key, new_key_id
+from earmark.api.middleware.deadlines import Deadline
+from earmark.api.middleware.rate_limits import FAILURES_BURST, Limits
+from earmark.domain.api_key import Scope
+from earmark.engine.api_keys import LIST_MAX, Keys
 from earmark.errors import StoreUnavailable
 
 from .conftest import KEY
@@ -25,9 +25,9 @@ from .matrix import Ticks
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable
 
-    from earmark.api.door import House
+    from earmark.api.endpoint import House
+    from earmark.domain.api_key import ApiKey
     from earmark.domain.ids import KeyId
-    from earmark.domain.key import ApiKey
 
 
 async def _open() -> None:
@@ -150,7 +150,7 @@ async def test_the_control_is_an_address_without_wrong_keys(house: House) -> Non
 
 async def test_a_key_that_was_made_a_moment_ago_is_found_too(guessed: Guessed, monkeypatch: pytest.MonkeyPatch) -> None:
     """What was read before a request came does not answer it with no."""
-    monkeypatch.setattr(all_keys, "PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(key_snapshot, "PAUSE_SECONDS", 0.0)
     assert await guessed.guess(1) == [429]
     _, secret = await guessed.key()
     assert await guessed.ask(secret) == 200
@@ -165,9 +165,9 @@ async def test_a_revoked_key_is_a_wrong_one(guessed: Guessed) -> None:
 
 async def test_all_keys_are_read_page_by_page_up_to_a_bound(guessed: Guessed, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where there are more keys than are read at once, a key beyond them waits until its address may guess again."""
-    monkeypatch.setattr(all_keys, "PAUSE_SECONDS", 0.0)
-    monkeypatch.setattr(all_keys, "PAGE", 2)
-    monkeypatch.setattr(all_keys, "KEYS_MAX", 4)
+    monkeypatch.setattr(key_snapshot, "PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(key_snapshot, "PAGE", 2)
+    monkeypatch.setattr(key_snapshot, "KEYS_MAX", 4)
     made = sorted([await guessed.key() for _ in range(6)])
     assert [await guessed.ask(secret) for _, secret in made[:4]] == [200] * 4
     assert await guessed.ask(made[5][1]) == 429
@@ -181,13 +181,13 @@ async def test_a_burst_of_wrong_keys_turns_no_good_one_away(house: House) -> Non
     _, secret = await server.key()
     shut = asyncio.Event()
     server.keys.gate = shut.wait
-    wrong = [asyncio.create_task(server.ask(new_key(live=False))) for _ in range(keyring.STRANGERS_WAITING_MAX + 50)]
+    wrong = [asyncio.create_task(server.ask(new_key(live=False))) for _ in range(key_cache.STRANGERS_WAITING_MAX + 50)]
     for _ in range(10_000):
-        if server.keys.singles == keyring.STRANGERS_AT_ONCE:
+        if server.keys.singles == key_cache.STRANGERS_AT_ONCE:
             break
         await asyncio.sleep(0)
     assert await server.ask(secret) == 200
-    assert server.keys.singles <= keyring.STRANGERS_AT_ONCE, "the line has not moved"
+    assert server.keys.singles <= key_cache.STRANGERS_AT_ONCE, "the line has not moved"
     shut.set()
     assert set(await asyncio.gather(*wrong)) <= {401, 429}
     await server.house.identity.close()
@@ -200,7 +200,7 @@ async def test_a_burst_is_counted_before_it_is_looked_up(house: House) -> None:
     server.keys.gate = shut.wait
     wrong = [asyncio.create_task(server.ask(new_key(live=False))) for _ in range(5 * FAILURES_BURST)]
     for _ in range(10_000):
-        if server.keys.singles == keyring.STRANGERS_AT_ONCE:
+        if server.keys.singles == key_cache.STRANGERS_AT_ONCE:
             break
         await asyncio.sleep(0)
     shut.set()
@@ -234,22 +234,23 @@ async def most_at_once(work: Iterable[Coroutine[Any, Any, object]]) -> int:
 async def test_wrong_keys_that_waited_together_are_refused_in_portions(guessed: Guessed) -> None:
     """Other requests have their turns between them: to refuse thousands in one turn would stop all others."""
     assert (
-        await most_at_once(guessed.ask(new_key(live=False)) for _ in range(10 * all_keys.PORTION)) <= all_keys.PORTION
+        await most_at_once(guessed.ask(new_key(live=False)) for _ in range(10 * key_snapshot.PORTION))
+        <= key_snapshot.PORTION
     )
 
 
 async def test_the_control_refuses_them_all_at_once(guessed: Guessed, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the guard off."""
-    count = 10 * all_keys.PORTION
-    monkeypatch.setattr(all_keys, "PORTION", 100_000)
+    count = 10 * key_snapshot.PORTION
+    monkeypatch.setattr(key_snapshot, "PORTION", 100_000)
     assert await most_at_once(guessed.ask(new_key(live=False)) for _ in range(count)) > count // 2
 
 
 async def test_callers_who_wait_for_all_keys_share_one_look(house: House) -> None:
     """A caller who goes away does not stop the others; of a look that fails each hears, and the next is a new one."""
     keys = Counted(house.engine.store.keys)
-    told = all_keys.AllKeys(keys, timer=Ticks(), deadline=Deadline(60))
-    gone, *stay = (asyncio.create_task(told.read()) for _ in range(2 * all_keys.PORTION))
+    told = key_snapshot.AllKeys(keys, timer=Ticks(), deadline=Deadline(60))
+    gone, *stay = (asyncio.create_task(told.read()) for _ in range(2 * key_snapshot.PORTION))
     await asyncio.sleep(0)
     gone.cancel()
     assert len({id(await one) for one in stay}) == 1

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from earmark.api.identity import Identity, Principal, Scope, new_guest, new_key
+from earmark.api.auth.api_keys import Identity, Principal, Scope, new_guest, new_key
 from earmark.domain.ids import Buyer
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from earmark.api import all_keys, keyring
-from earmark.api.deadline import Deadline
-from earmark.api.identity import Doubt, Identity, Principal, hash_of, new_key, new_key_id
-from earmark.api.keyring import Keyring
-from earmark.domain.key import ApiKey, Scope
-from earmark.engine.keys import Keys
+from earmark.api.auth import key_cache, key_snapshot
+from earmark.api.auth.api_keys import Doubt, Identity, Principal, hash_of, new_key, new_key_id
+from earmark.api.auth.key_cache import Keyring
+from earmark.api.middleware.deadlines import Deadline
+from earmark.domain.api_key import ApiKey, Scope
+from earmark.engine.api_keys import Keys
 from earmark.errors import Outage, Overloaded, StoreUnavailable
 from earmark.store.memory_keys import MemoryKeys
 
@@ -176,18 +176,18 @@ async def test_a_flood_of_wrong_keys_fills_neither_the_memory_nor_the_database(d
     desk.open.clear()
     strangers = [hashlib.sha256(b"%d" % n).digest() for n in range(5000)]
     looks = [asyncio.create_task(ring.look(stranger)) for stranger in strangers]
-    await until(lambda: desk.at_once == keyring.STRANGERS_AT_ONCE)
-    assert len(ring._looks) == keyring.STRANGERS_WAITING_MAX
+    await until(lambda: desk.at_once == key_cache.STRANGERS_AT_ONCE)
+    assert len(ring._looks) == key_cache.STRANGERS_WAITING_MAX
     ticks.now += 5
     own = asyncio.create_task(ring.look(hash_of(secret)))
-    await until(lambda: desk.at_once == keyring.STRANGERS_AT_ONCE + 1)
+    await until(lambda: desk.at_once == key_cache.STRANGERS_AT_ONCE + 1)
     desk.open.set()
     assert await own, "a key that was good before does not stand in the strangers' line"
     told = await asyncio.gather(*looks, return_exceptions=True)
     assert {type(answer) for answer in told} == {type(None), Overloaded}
-    assert told.count(None) == keyring.STRANGERS_WAITING_MAX + all_keys.WAITING_MAX, "so many wait, and no more"
-    assert desk.asked <= keyring.STRANGERS_WAITING_MAX + 2, "all others shared one look at all keys"
-    assert desk.at_once_max <= keyring.STRANGERS_AT_ONCE + 1
+    assert told.count(None) == key_cache.STRANGERS_WAITING_MAX + key_snapshot.WAITING_MAX, "so many wait, and no more"
+    assert desk.asked <= key_cache.STRANGERS_WAITING_MAX + 2, "all others shared one look at all keys"
+    assert desk.at_once_max <= key_cache.STRANGERS_AT_ONCE + 1
     for stranger in strangers[:500]:
         await ring.look(stranger)
     assert len(ring._strangers) == 100
@@ -199,15 +199,15 @@ async def test_a_crowd_is_told_to_come_again_where_not_all_keys_can_be_read(
     desk: Desk, ticks: Ticks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A key beyond those that were read is not called wrong."""
-    monkeypatch.setattr(all_keys, "PAUSE_SECONDS", 0.0)
-    monkeypatch.setattr(all_keys, "PAGE", 1)
-    monkeypatch.setattr(all_keys, "KEYS_MAX", 1)
+    monkeypatch.setattr(key_snapshot, "PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(key_snapshot, "PAGE", 1)
+    monkeypatch.setattr(key_snapshot, "KEYS_MAX", 1)
     ring = Keyring(Keys(desk), timer=ticks)
     first, second = sorted([await made(desk), await made(desk)])
     desk.open.clear()
-    strangers = [hashlib.sha256(b"%d" % n).digest() for n in range(keyring.STRANGERS_WAITING_MAX)]
+    strangers = [hashlib.sha256(b"%d" % n).digest() for n in range(key_cache.STRANGERS_WAITING_MAX)]
     looks = [asyncio.create_task(ring.look(stranger)) for stranger in strangers]
-    await until(lambda: len(ring._looks) == keyring.STRANGERS_WAITING_MAX)
+    await until(lambda: len(ring._looks) == key_cache.STRANGERS_WAITING_MAX)
     assert await ring.look(hash_of(first[1])), "it is among those that were read"
     with pytest.raises(Overloaded):
         await ring.look(hash_of(second[1]))
@@ -221,11 +221,11 @@ async def test_the_key_behind_a_token_is_no_guess(desk: Desk, ticks: Ticks) -> N
     ring = Keyring(Keys(desk), timer=ticks)
     key_id, _ = await made(desk)
     desk.open.clear()
-    strangers = [hashlib.sha256(b"%d" % n).digest() for n in range(2 * keyring.STRANGERS_WAITING_MAX)]
+    strangers = [hashlib.sha256(b"%d" % n).digest() for n in range(2 * key_cache.STRANGERS_WAITING_MAX)]
     looks = [asyncio.create_task(ring.look(stranger)) for stranger in strangers]
-    await until(lambda: desk.at_once == keyring.STRANGERS_AT_ONCE)
+    await until(lambda: desk.at_once == key_cache.STRANGERS_AT_ONCE)
     own = asyncio.create_task(ring.look(key_id))
-    await until(lambda: desk.at_once == keyring.STRANGERS_AT_ONCE + 1)
+    await until(lambda: desk.at_once == key_cache.STRANGERS_AT_ONCE + 1)
     desk.open.set()
     assert await own
     await asyncio.gather(*looks)
@@ -234,7 +234,7 @@ async def test_the_key_behind_a_token_is_no_guess(desk: Desk, ticks: Ticks) -> N
 
 async def test_those_who_wait_are_told_in_groups(desk: Desk, ticks: Ticks) -> None:
     """Another request has its turn after each group, whatever number waits."""
-    rolls = all_keys.AllKeys(Keys(desk), timer=ticks, deadline=Deadline(3.0))
+    rolls = key_snapshot.AllKeys(Keys(desk), timer=ticks, deadline=Deadline(3.0))
     told = 0
 
     async def wait() -> None:
@@ -242,21 +242,21 @@ async def test_those_who_wait_are_told_in_groups(desk: Desk, ticks: Ticks) -> No
         await rolls.read()
         told += 1
 
-    waits = [asyncio.create_task(wait()) for _ in range(all_keys.WAITING_MAX)]
-    await until(lambda: rolls._waiting_count == all_keys.WAITING_MAX)
+    waits = [asyncio.create_task(wait()) for _ in range(key_snapshot.WAITING_MAX)]
+    await until(lambda: rolls._waiting_count == key_snapshot.WAITING_MAX)
     steps, before = [], 0
     while not all(one.done() for one in waits):
         await asyncio.sleep(0)
         steps.append(told - before)
         before = told
-    assert told == all_keys.WAITING_MAX
-    assert max(steps) <= all_keys.PORTION
+    assert told == key_snapshot.WAITING_MAX
+    assert max(steps) <= key_snapshot.PORTION
     await rolls.close()
 
 
 async def test_a_caller_who_comes_when_the_last_was_told_is_told_too(desk: Desk) -> None:
     """The task that reads has nothing left to do then, and is not done yet."""
-    rolls = all_keys.AllKeys(Keys(desk), timer=lambda: next(seconds), deadline=Deadline(3.0))
+    rolls = key_snapshot.AllKeys(Keys(desk), timer=lambda: next(seconds), deadline=Deadline(3.0))
     seconds = itertools.count(0.0, 2.0)
     first = asyncio.create_task(rolls.read())
     for turns in range(12):
@@ -266,7 +266,7 @@ async def test_a_caller_who_comes_when_the_last_was_told_is_told_too(desk: Desk)
     await rolls.close()
 
 
-async def _after(turns: int, rolls: all_keys.AllKeys) -> all_keys.Found:
+async def _after(turns: int, rolls: key_snapshot.AllKeys) -> key_snapshot.Found:
     first = asyncio.create_task(rolls.read())
     for _ in range(turns):
         await asyncio.sleep(0)
@@ -277,7 +277,7 @@ async def _after(turns: int, rolls: all_keys.AllKeys) -> all_keys.Found:
 
 async def test_callers_wait_no_longer_for_all_keys_once_the_reader_is_closed(desk: Desk, ticks: Ticks) -> None:
     """Also where the reading has not begun."""
-    rolls = all_keys.AllKeys(Keys(desk), timer=ticks, deadline=Deadline(3.0))
+    rolls = key_snapshot.AllKeys(Keys(desk), timer=ticks, deadline=Deadline(3.0))
     wait = asyncio.create_task(rolls.read())
     await asyncio.sleep(0)
     await rolls.close()
@@ -291,14 +291,14 @@ async def test_a_key_that_was_read_lately_does_not_wait_for_the_next_reading(des
     (_, first), (_, second) = await made(desk), await made(desk)
     assert await ring.look_among_all(hash_of(first))
     wrong = [
-        asyncio.create_task(ring.look_among_all(hash_of(new_key(live=False)))) for _ in range(all_keys.WAITING_MAX)
+        asyncio.create_task(ring.look_among_all(hash_of(new_key(live=False)))) for _ in range(key_snapshot.WAITING_MAX)
     ]
-    await until(lambda: ring._all_keys._waiting_count == all_keys.WAITING_MAX)
+    await until(lambda: ring._all_keys._waiting_count == key_snapshot.WAITING_MAX)
     assert await ring.look_among_all(hash_of(second))
     with pytest.raises(Overloaded):
         await ring.look_among_all(hash_of(new_key(live=False)))
-    ticks.now += keyring.SEEN_SECONDS
-    assert ring._all_keys.find_lately(hash_of(second), seconds=keyring.SEEN_SECONDS) is None, "a revocation is felt"
+    ticks.now += key_cache.SEEN_SECONDS
+    assert ring._all_keys.find_lately(hash_of(second), seconds=key_cache.SEEN_SECONDS) is None, "a revocation is felt"
     for one in wrong:
         one.cancel()
     await asyncio.gather(*wrong, return_exceptions=True)

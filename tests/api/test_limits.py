@@ -10,7 +10,8 @@ import msgspec
 import pytest
 
 from earmark.api.app import create_app
-from earmark.api.limits import (
+from earmark.api.middleware.client_address import address_of, is_secure
+from earmark.api.middleware.rate_limits import (
     DEPTH_MAX,
     FAILURES_BURST,
     Buckets,
@@ -18,8 +19,7 @@ from earmark.api.limits import (
     check_depth,
     check_encoding,
 )
-from earmark.api.problems import WrongMediaType
-from earmark.api.proxies import address_of, is_secure
+from earmark.api.problem_response import WrongMediaType
 from earmark.domain.ids import Buyer
 from earmark.errors import InvalidRequest
 
@@ -27,7 +27,7 @@ from .conftest import KEY
 from .matrix import Ticks
 
 if TYPE_CHECKING:
-    from earmark.api.door import House
+    from earmark.api.endpoint import House
 
 
 @pytest.fixture

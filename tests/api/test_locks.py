@@ -16,7 +16,7 @@ from earmark.locks import Locks
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from earmark.api.door import House
+    from earmark.api.endpoint import House
 
 SEAT = "event:{opera}:seat:A1"
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from earmark import logs
 from earmark.errors import SetupError
+from earmark.observability import logs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from earmark.api.metrics import WATCH_SECONDS
 from earmark.errors import StoreUnavailable
+from earmark.observability.metrics.metrics import WATCH_SECONDS
 
 if TYPE_CHECKING:
     import httpx2
     import pytest
 
-    from earmark.api.door import House
+    from earmark.api.endpoint import House
     from earmark.clock import MovableClock
 
 ATTENTION = "earmark_payments_needing_attention"

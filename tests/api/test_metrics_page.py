@@ -9,17 +9,17 @@ import pytest
 from prometheus_client import generate_latest
 from tests.docs.pages import codes, read, table
 
-from earmark.api import metrics
-from earmark.api.metrics import WATCH_SECONDS, readings
 from earmark.domain.ids import Buyer
 from earmark.errors import StoreUnavailable
+from earmark.observability.metrics import database_gauges, metrics
+from earmark.observability.metrics.metrics import WATCH_SECONDS
 
 from .pages import families, value, whole_page
 
 if TYPE_CHECKING:
     import httpx2
 
-    from earmark.api.door import House
+    from earmark.api.endpoint import House
     from earmark.clock import MovableClock
 
 REFERENCE = "docs/reference/metrics.md"
@@ -149,7 +149,7 @@ async def test_a_page_does_not_wait_for_a_slow_database(
         await answers.wait()
         return await real(**asked)
 
-    monkeypatch.setattr(readings, "PATIENCE_SECONDS", 0.01)
+    monkeypatch.setattr(database_gauges, "PATIENCE_SECONDS", 0.01)
     monkeypatch.setattr(house.engine.store, "watch_money", slow)
     for _ in range(2):
         seen = await page(shop)

@@ -12,7 +12,7 @@ from earmark.api.app import CALLS, create_app
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from earmark.api.door import House
+    from earmark.api.endpoint import House
 
 
 def refs(value: Any) -> Iterator[str]:

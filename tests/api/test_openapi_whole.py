@@ -10,8 +10,10 @@ import msgspec
 import pytest
 from schemathesis.specs.openapi.definitions import OPENAPI_31
 
-from earmark.api import examples, openapi, problems
+from earmark.api import problem_response
 from earmark.api.app import CALLS
+from earmark.api.openapi import document as openapi
+from earmark.api.openapi import examples
 from earmark.version import __version__
 
 if TYPE_CHECKING:
@@ -109,14 +111,14 @@ def test_every_status_and_header_is_described(call: Any) -> None:
     keyed = {"idempotency_mismatch", "idempotency_in_progress"} if call.idempotent else set()
     assert described.keys() >= {*call.refusals, *always, *scoped, *keyed}
     for code, response in described.items():
-        assert set(response.get("headers", {})) >= set(problems.HEADERS.get(code, {})), code
+        assert set(response.get("headers", {})) >= set(problem_response.HEADERS.get(code, {})), code
     granted = operation["responses"][str(int(call.status))]
     assert ("Idempotency-Replayed" in granted.get("headers", {})) is call.idempotent
 
 
 def test_every_code_has_an_example() -> None:
     """But for the one that ends the program before it serves."""
-    assert set(examples.REFUSALS) == set(problems.STATUS) - {"setup"}
+    assert set(examples.REFUSALS) == set(problem_response.STATUS) - {"setup"}
     assert {code: error.code for code, error in examples.REFUSALS.items()} == {code: code for code in examples.REFUSALS}
 
 

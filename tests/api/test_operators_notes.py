@@ -13,16 +13,16 @@ import pytest
 from earmark.api.app import create_app
 from earmark.domain.ids import BookingId, Buyer
 from earmark.domain.payment import PaymentState, SettledAs
-from earmark.engine import money
-from earmark.engine.asks import Decided, Paid
-from earmark.engine.till import Till
+from earmark.engine.commands import Decided, Paid
+from earmark.payments import apply_report
+from earmark.payments.service import Till
 
 from .test_payments import pay
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from earmark.api.door import House
+    from earmark.api.endpoint import House
     from earmark.clock import MovableClock
 
 NOTE = "Rude on the phone, suspected reseller."
@@ -44,7 +44,7 @@ async def settle(house: House, booking_id: str, how: SettledAs) -> None:
     about = await house.engine.store.read_dossier(payment.id)
     assert about is not None
     ids = house.engine.ids
-    await house.engine.transact(partial(money.settle, how=how, note=NOTE, about=about, ids=ids))
+    await house.engine.transact(partial(apply_report.settle, how=how, note=NOTE, about=about, ids=ids))
 
 
 async def sold(alice: httpx2.AsyncClient, event: str, **how: Any) -> str:

@@ -10,26 +10,27 @@ import httpx2
 import msgspec
 import pytest
 
-from earmark.api import ops, ops_words
 from earmark.api.app import create_app
-from earmark.api.identity import Identity, hash_of, new_key, new_key_id
+from earmark.api.auth.api_keys import Identity, hash_of, new_key, new_key_id
+from earmark.api.routes import ops
+from earmark.domain.api_key import Scope
 from earmark.domain.ids import WebhookId
-from earmark.domain.key import Scope
-from earmark.engine.beats import Process, Pulse
-from earmark.engine.outbox import START
+from earmark.engine.ports.heartbeats import Process, Pulse
+from earmark.engine.ports.outbox import START
 from earmark.errors import StoreUnavailable
 from earmark.locks import Locks
+from earmark.schemas import ops as ops_words
 from earmark.version import __version__
-from earmark.workers.crew import ROLES
+from earmark.workers.chosen_workers import ROLES
 
 from .conftest import KEY, house_over
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from earmark.api.door import House
+    from earmark.api.endpoint import House
     from earmark.clock import MovableClock
-    from earmark.engine.ports import Store
+    from earmark.engine.ports.store import Store
 
 SEATS = 30
 EVENT = {
@@ -304,7 +305,7 @@ async def test_a_redis_that_is_gone_is_said_and_the_rest_is_told(house: House) -
 
 async def test_a_server_that_is_about_to_stop_says_so(house: House) -> None:
     """As readiness does."""
-    house.drain.begin()
+    house.in_flight.begin_shutdown()
     seen = await Desk(house).look()
     assert [(part.name, part.up) for part in seen.parts] == [("server", False), ("database", True)]
     assert "about to stop" in said(seen)["server"]

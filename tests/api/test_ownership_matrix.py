@@ -11,12 +11,12 @@ from uuid import UUID
 
 import pytest
 
-from earmark.api.identity import Identity, Principal, new_guest
+from earmark.api.auth.api_keys import Identity, Principal, new_guest
+from earmark.domain.api_key import Scope
 from earmark.domain.ids import BookingId, Buyer
 from earmark.domain.journal import Key
-from earmark.domain.key import Scope
 from earmark.domain.payment import payment_id_for
-from earmark.engine.asks import Actor
+from earmark.engine.commands import Actor
 
 from .matrix import ADMIN, VICTIM_KEY, Answer, Kind, Operation, World, altered, open_world
 
@@ -270,8 +270,8 @@ async def test_the_matrix_finds_a_leak_when_ownership_is_not_checked(
 
 async def test_the_matrix_finds_a_key_that_outlives_its_end(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """The control: a server that never looks again still knows a revoked key, and the matrix says so."""
-    monkeypatch.setattr("earmark.api.keyring.SEEN_SECONDS", 1e9)
-    monkeypatch.setattr("earmark.api.keyring.AGAIN_SECONDS", 1e9)
+    monkeypatch.setattr("earmark.api.auth.key_cache.SEEN_SECONDS", 1e9)
+    monkeypatch.setattr("earmark.api.auth.key_cache.AGAIN_SECONDS", 1e9)
     kind = world.kinds[True]
     key_id, secret = await world.key(live=True)
     assert (await world.ask("GET", "/v1/bookings", credential=secret)).status == 200

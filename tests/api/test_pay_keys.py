@@ -13,7 +13,7 @@ from earmark.workers.janitor import Janitor
 if TYPE_CHECKING:
     import httpx2
 
-    from earmark.api.door import House
+    from earmark.api.endpoint import House
     from earmark.clock import MovableClock
 
 WAITS = "pm_card_authenticationRequired"

@@ -17,7 +17,7 @@ from earmark.wiring import capture_for
 if TYPE_CHECKING:
     import httpx2
 
-    from earmark.api.door import House
+    from earmark.api.endpoint import House
     from earmark.clock import MovableClock
 
 SEATS = ("A1", "A2", "A3", "B1", "B2", "B3")

@@ -11,14 +11,14 @@ import pytest
 
 from earmark.api.app import create_app
 from earmark.domain.ids import Buyer
-from earmark.words import values
+from earmark.schemas import responses
 
 from .test_payments import bank, pay
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from earmark.api.door import House
+    from earmark.api.endpoint import House
     from earmark.clock import MovableClock
 
 WHY = "Rude on the phone."
@@ -112,7 +112,7 @@ def test_an_answer_of_before_is_still_read() -> None:
     old = b"""{"id": "p", "booking_id": "b", "gateway": "stripe", "method": "pm", "state": "captured",
                "amount": {"amount": 1, "currency": "EUR"}, "captured": 1, "refunding": 0, "refunded": 0, "code": null,
                "message": null, "action": null, "created_at": "2030-01-01T00:00:00Z"}"""
-    read = msgspec.json.decode(old, type=values.Payment)
+    read = msgspec.json.decode(old, type=responses.Payment)
     assert (read.gateway_id, read.processed_at) == (None, None)
-    line = msgspec.json.decode(b'{"id": "A1", "price": 4500}', type=values.SeatLine)
+    line = msgspec.json.decode(b'{"id": "A1", "price": 4500}', type=responses.SeatLine)
     assert (line.row, line.number, line.section) == (None, None, None)

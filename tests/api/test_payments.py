@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     import httpx2
 
-    from earmark.api.door import House
+    from earmark.api.endpoint import House
     from earmark.clock import MovableClock
 
 PRICE = 4500
@@ -395,6 +395,6 @@ async def test_a_gateway_that_is_not_there_is_not_found(stranger: httpx2.AsyncCl
 
 
 async def _bookings(house: House) -> Any:
-    from earmark.engine.ports import BookingFilter
+    from earmark.engine.ports.store import BookingFilter
 
     return (await house.engine.store.list_bookings(BookingFilter(live=False, limit=10)))[1]

@@ -4,16 +4,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from earmark import errors, redaction
-from earmark.api import problems
+from earmark import errors
+from earmark.api import problem_response
 from earmark.errors import EarmarkError, Outage, Refusal, SetupError
+from earmark.observability import redaction
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     import httpx2
 
-    from earmark.api.door import House
+    from earmark.api.endpoint import House
 
 FACTS = {
     "event_id": "concert",
@@ -62,25 +63,25 @@ def build(kind: type[EarmarkError]) -> EarmarkError:
 @pytest.mark.parametrize("kind", ALL, ids=lambda kind: kind.__name__)
 def test_every_failure_has_one_shape(kind: type[EarmarkError]) -> None:
     """A status, a stable code, a title for engineers and another sentence for buyers."""
-    told = problems.describe(build(kind))
+    told = problem_response.describe(build(kind))
     assert {"type", "title", "status", "detail", "code", "transient"} <= told.keys()
     assert told["code"] == kind.code
     assert 400 <= told["status"] <= 599
     assert told["title"] != told["detail"]
     assert told["detail"].endswith(".")
-    assert problems.respond(build(kind)).media_type == "application/problem+json"
+    assert problem_response.respond(build(kind)).media_type == "application/problem+json"
 
 
 def test_every_code_belongs_to_one_kind_of_failure() -> None:
     """One word, one meaning; and no status is kept for a code that nobody raises."""
     codes = [kind.code for kind in ALL]
     assert len(codes) == len(set(codes))
-    assert set(codes) == set(problems.STATUS)
+    assert set(codes) == set(problem_response.STATUS)
 
 
 def test_what_went_wrong_inside_is_not_told_outside() -> None:
     """The reason of an outage goes to the log; a caller gets a sentence."""
-    told = problems.describe(errors.StoreUnavailable(because="password authentication failed for user earmark"))
+    told = problem_response.describe(errors.StoreUnavailable(because="password authentication failed for user earmark"))
     assert "password" not in str(told)
 
 
@@ -119,7 +120,7 @@ async def test_an_answer_does_not_repeat_a_long_path(shop: httpx2.AsyncClient, m
     """A client's words come back as far as they help: a client that sends much is not sent as much again."""
     answer = await shop.request(method, path.format("-" * 60_000))
     assert answer.status_code == 404
-    assert len(answer.content) < 3 * problems.SAID_BACK_MAX
+    assert len(answer.content) < 3 * problem_response.SAID_BACK_MAX
 
 
 async def test_an_answer_does_not_repeat_a_long_name(shop: httpx2.AsyncClient) -> None:
@@ -129,10 +130,10 @@ async def test_an_answer_does_not_repeat_a_long_name(shop: httpx2.AsyncClient) -
         assert answer.status_code == 422
         (wrong,) = answer.json()["errors"]
         assert wrong["path"].endswith(redaction.CUT)
-        assert len(answer.content) < 4 * problems.SAID_BACK_MAX
+        assert len(answer.content) < 4 * problem_response.SAID_BACK_MAX
         answer = await shop.get("/v1/bookings", params={name[:20_000]: 1})
         assert answer.status_code == 422
-        assert len(answer.content) < 4 * problems.SAID_BACK_MAX
+        assert len(answer.content) < 4 * problem_response.SAID_BACK_MAX
 
 
 async def test_a_key_that_a_cut_parts_is_not_repeated_in_part(shop: httpx2.AsyncClient) -> None:

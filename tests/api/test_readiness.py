@@ -13,7 +13,7 @@ from earmark.errors import StoreUnavailable
 if TYPE_CHECKING:
     import httpx2
 
-    from earmark.api.door import House
+    from earmark.api.endpoint import House
 
 
 class ReadyStore:
@@ -117,7 +117,7 @@ async def test_a_server_that_stops_gives_no_answer_of_a_moment_ago(
     """Though the store has just said yes, and probes share that answer."""
     assert await probe(stranger) == 200
     assert await probe(stranger) == 200
-    house.drain.begin()
+    house.in_flight.begin_shutdown()
     assert await refusal(stranger) == (503, "stopping")
     assert store.asked == 1
 
@@ -132,7 +132,7 @@ async def test_a_server_that_stops_says_so_at_once(
     store.may_answer.clear()
     waiting = asyncio.ensure_future(refusal(stranger))
     await store.begun.wait()
-    house.drain.begin()
+    house.in_flight.begin_shutdown()
     assert await refusal(stranger) == (503, "stopping")
     store.may_answer.set()
     assert await waiting == (503, "stopping")

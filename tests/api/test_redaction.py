@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from earmark import redaction
-from earmark.api.identity import new_key
+from earmark.api.auth.api_keys import new_key
 from earmark.domain import card_numbers
-from earmark.logs import Line
-from earmark.redaction import CUT, STRUCK, TEXT_MAX, clean, clean_field, know, redact
+from earmark.observability import redaction
+from earmark.observability.logs import Line
+from earmark.observability.redaction import CUT, STRUCK, TEXT_MAX, clean, clean_field, know, redact
 
 PIECE = 4
 """So many letters of a secret in a row are a part of it."""

@@ -11,10 +11,10 @@ import pytest
 from tests.conftest import unavailable
 
 from earmark.admission import open_admission
-from earmark.api.metrics import Metrics
 from earmark.clock import MovableClock
 from earmark.engine.engine import Engine
 from earmark.locks import Locks
+from earmark.observability.metrics.metrics import Metrics
 from earmark.store.memory import MemoryStore
 from earmark.testservers import ServerUnavailable, start_valkey
 from earmark.uuids import Uuid7Ids

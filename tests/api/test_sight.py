@@ -17,13 +17,13 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from earmark import logs
 from earmark.api.app import create_app
 from earmark.engine.engine import Engine
-from earmark.engine.till import Till
 from earmark.errors import StoreUnavailable
+from earmark.observability import logs
+from earmark.observability.tracing import open_tracing
+from earmark.payments.service import Till
 from earmark.store.memory import MemoryStore
-from earmark.tracing import open_tracing
 from earmark.wiring import open_sandbox
 
 from .conftest import KEY
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from opentelemetry.sdk.trace import ReadableSpan
 
-    from earmark.api.door import House
+    from earmark.api.endpoint import House
     from earmark.clock import MovableClock
     from earmark.uuids import Uuid7Ids
 
@@ -205,7 +205,7 @@ async def test_a_refusal_is_no_failure(traced: Traced) -> None:
 def test_nothing_is_imported_unless_it_is_asked_for() -> None:
     """Who wants no spans pays for none."""
     look = (
-        "import sys, earmark.api.server, earmark.cli; print([name for name in sys.modules if 'opentelemetry' in name])"
+        "import sys, earmark.server.run, earmark.cli; print([name for name in sys.modules if 'opentelemetry' in name])"
     )
     done = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout == "[]\n"

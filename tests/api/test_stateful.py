@@ -26,7 +26,7 @@ from hypothesis.stateful import (
 )
 from tests.conformance.test_model import BUYERS, CAPACITY, LIMIT, POOLS, SEATS, Model
 
-from earmark.api import problems
+from earmark.api import problem_response
 from earmark.store import sqlite
 from earmark.store.postgres import PostgresStore
 from earmark.store.sqlite import SqliteStore
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from pathlib import Path
 
-    from earmark.api.door import House
+    from earmark.api.endpoint import House
     from earmark.clock import MovableClock
 
 PROOF = bool(os.environ.get("EARMARK_PROOF"))
@@ -101,8 +101,8 @@ class Counter(RuleBasedStateMachine):
         status, told, headers = self.line.send("POST", path, raw, key)
         answer = json.loads(told)
         assert "Idempotency-Replayed" not in headers
-        if expected in problems.STATUS:
-            assert (status, answer["code"]) == (problems.STATUS[expected], expected), told
+        if expected in problem_response.STATUS:
+            assert (status, answer["code"]) == (problem_response.STATUS[expected], expected), told
             return None
         assert status < 300, told
         assert answer["state"] == expected, told
@@ -244,10 +244,10 @@ def test_a_door_that_words_a_repeat_anew_is_noticed(
     tmp_path: Path, clock: MovableClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The control: one byte more in a repeat, and the clerk protests."""
-    from earmark.api import door
-    from earmark.engine.asks import Replayed
+    from earmark.api import endpoint
+    from earmark.engine.commands import Replayed
 
-    true = door.again
+    true = endpoint.again
 
     def anew(answer: Any) -> Any:
         told = true(answer)
@@ -255,6 +255,6 @@ def test_a_door_that_words_a_repeat_anew_is_noticed(
             told.body += b" "
         return told
 
-    monkeypatch.setattr(door, "again", anew)
+    monkeypatch.setattr(endpoint, "again", anew)
     with pytest.raises(AssertionError):
         play(on_sqlite(tmp_path, clock), clock, examples=50, shrink=False)

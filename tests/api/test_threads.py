@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from earmark import threads
+from earmark.server import native_threads
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -55,7 +55,7 @@ def _no_collector() -> Iterator[None]:
 
 async def test_a_thread_that_began_inside_is_waited_for() -> None:
     """A program that ended before it would be aborted."""
-    async with threads.threads_ended():
+    async with native_threads.threads_ended():
         thread = Foreign()
         asyncio.get_running_loop().call_later(0.05, thread.end)
     assert not thread.runs
@@ -64,7 +64,7 @@ async def test_a_thread_that_began_inside_is_waited_for() -> None:
 @pytest.mark.usefixtures("_no_collector")
 async def test_a_thread_that_rubbish_has_hold_of_ends_too() -> None:
     """A request that was refused may still be there, and nobody looks for it when a server stops."""
-    async with threads.threads_ended():
+    async with native_threads.threads_ended():
         thread = Foreign()
         Request(thread)
     assert not thread.runs
@@ -76,9 +76,9 @@ async def test_control_whoever_looks_for_no_rubbish_leaves_while_the_thread_runs
 ) -> None:
     """Though it waits as long as it may."""
     with monkeypatch.context() as without:
-        without.setattr(threads, "SECONDS_MAX", 0.1)
-        without.setattr("earmark.threads.gc.collect", lambda: 0)
-        async with threads.threads_ended():
+        without.setattr(native_threads, "SECONDS_MAX", 0.1)
+        without.setattr("earmark.server.native_threads.gc.collect", lambda: 0)
+        async with native_threads.threads_ended():
             thread = Foreign()
             Request(thread)
     assert thread.runs

@@ -9,16 +9,16 @@ import msgspec
 import pytest
 
 from earmark.api.app import create_app
-from earmark.api.identity import Identity, hash_of, new_key, new_key_id
-from earmark.api.tokens import TOKEN_SECONDS_MAX
-from earmark.domain.key import Scope
+from earmark.api.auth.api_keys import Identity, hash_of, new_key, new_key_id
+from earmark.api.routes.tokens import TOKEN_SECONDS_MAX
+from earmark.domain.api_key import Scope
 
 from .matrix import Ticks
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from earmark.api.door import House
+    from earmark.api.endpoint import House
     from earmark.clock import MovableClock
     from earmark.domain.ids import KeyId
 

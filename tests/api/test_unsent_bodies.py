@@ -14,7 +14,7 @@ from tests.api.conftest import KEY
 from tests.api.real import served
 
 from earmark.api.app import CALLS, create_app
-from earmark.api.patience import Patience
+from earmark.api.middleware.body_timeout import Patience
 from earmark.sandbox import http, reading
 from earmark.sandbox.house import Sandbox
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import httpx2
     from starlette.types import ASGIApp
 
-    from earmark.api.door import House
+    from earmark.api.endpoint import House
     from earmark.clock import MovableClock
 
 BOUND_SECONDS = 60.0

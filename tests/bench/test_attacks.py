@@ -20,7 +20,7 @@ from earmark.bench.attacks.prober import Prober
 from earmark.bench.attacks.report import STALL_MS_MAX, Measured, Phase, Plan, Report, Result, phase
 from earmark.bench.attacks.sender import CLOSED, NO_ANSWER, Ask, Asking, Heard, Occupy, occupy
 from earmark.bench.attacks.wire import is_whole, request, said_by
-from earmark.cli import bench
+from earmark.cli.commands import bench
 from earmark.testservers import ServerUnavailable
 from earmark.testservers.account import account
 from earmark.testservers.binaries import postgres_binaries, valkey_binary

@@ -43,7 +43,7 @@ from earmark.bench.booking.bench.plan import CONTESTS, Cell, Plan, Sizes
 from earmark.bench.booking.ports import About, Place, Want
 from earmark.bench.booking.strategies import STRATEGIES
 from earmark.cli import main
-from earmark.cli.bench import Workload
+from earmark.cli.commands.bench import Workload
 from earmark.errors import OutcomeUnknown, SetupError
 from earmark.testservers import ServerUnavailable
 from earmark.uuids import uuid7

@@ -17,7 +17,7 @@ from earmark.bench.incidents.clients import CLOSED, OK, REFUSED, TIMEOUT, Answer
 from earmark.bench.incidents.faults import INCIDENTS
 from earmark.bench.incidents.figures import AFTER, ALL, BEFORE, DURING, HOT, OTHERS, Marks, Sample
 from earmark.bench.incidents.report import Plan, Report, Result, report
-from earmark.cli import bench
+from earmark.cli.commands import bench
 from earmark.testservers import ServerUnavailable
 from earmark.testservers.account import account
 from earmark.testservers.binaries import postgres_binaries

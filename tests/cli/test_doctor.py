@@ -16,28 +16,28 @@ from tests.sqlite_files import make_migrated
 
 from earmark import config, wiring
 from earmark.cli import main
-from earmark.cli.checkup import proxies, secrets, work
-from earmark.cli.checkup import redis as of_redis
-from earmark.cli.checkup.findings import Finding, Level
-from earmark.cli.checkup.work import COUNTS
-from earmark.cli.doctor import examine
+from earmark.cli.commands.doctor import examine
+from earmark.cli.doctor import proxies, secrets, workers
+from earmark.cli.doctor import redis as of_redis
+from earmark.cli.doctor.findings import Finding, Level
+from earmark.cli.doctor.workers import COUNTS
 from earmark.clock import MovableClock, SystemClock
 from earmark.domain.ids import BookingId
-from earmark.engine.asks import Actor, Decided, GiveBack, Pay
-from earmark.engine.beats import Process, Pulse
-from earmark.engine.teller import Teller
+from earmark.engine.commands import Actor, Decided, GiveBack, Pay
+from earmark.engine.ports.heartbeats import Process, Pulse
 from earmark.library import Earmark
+from earmark.payments.driver import Teller
 from earmark.store import queries
 from earmark.testservers import ServerUnavailable, start_postgres, start_valkey
 from earmark.workers import loop
-from earmark.workers.courier import courier_for
-from earmark.workers.crew import ROLES, crew_for, heart_for
+from earmark.workers.chosen_workers import ROLES, crew_for, heart_for
+from earmark.workers.webhook_dispatcher import courier_for
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
     from pathlib import Path
 
-    from earmark.engine.ports import Store
+    from earmark.engine.ports.store import Store
     from earmark.testservers import Postgres, Valkey
 
 KEY = "ek_live_0123456789abcdef0123456789"
@@ -374,7 +374,7 @@ async def test_a_payment_that_is_open_too_long_is_told(file_url: str, monkeypatc
     await teller.pay(Pay(**about, gateway="gone", method="pm_card_visa"), within=60)
     await engine.close()
     assert levels((await findings(file_url))["money"]) == ["ok"]
-    monkeypatch.setattr(work, "OPEN_SECONDS", 0.0)
+    monkeypatch.setattr(workers, "OPEN_SECONDS", 0.0)
     (found,) = (await findings(file_url))["money"]
     assert found.level is Level.NOTE
     assert found.said.startswith("The oldest open test payment or refund is open for")

@@ -20,8 +20,8 @@ from tests.docs.stories import tell
 from tests.ha.standby import address, start_standby
 from tests.races.wire import a_frozen_host
 
-from earmark.cli.checkup import failover
-from earmark.cli.checkup.findings import Finding, Level
+from earmark.cli.doctor import failover
+from earmark.cli.doctor.findings import Finding, Level
 from earmark.clock import MovableClock
 from earmark.library import Earmark
 from earmark.testservers import ServerUnavailable, start_postgres

@@ -12,13 +12,14 @@ import msgspec
 import pytest
 
 from earmark import Earmark
-from earmark.cli import main, story
+from earmark.cli import main
+from earmark.cli.explain import booking as story
 from earmark.domain.booking import Booking, Lines, SeatLine
-from earmark.domain.currency import spelled
 from earmark.domain.ids import BookingId, Buyer, EntryId, EventId, PaymentId, RefundId, SeatId
 from earmark.domain.journal import Entry
-from earmark.domain.machine import State
+from earmark.domain.money_text import spelled
 from earmark.domain.payment import Payment, PaymentState, Refund, RefundState
+from earmark.domain.state_machine import State
 
 if TYPE_CHECKING:
     from pathlib import Path

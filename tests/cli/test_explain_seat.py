@@ -12,7 +12,7 @@ from earmark import Earmark
 from earmark.cli import main
 from earmark.clock import MovableClock
 from earmark.domain.ids import EventId, SeatId
-from earmark.engine.asks import Actor, Change, SeatPatch
+from earmark.engine.commands import Actor, Change, SeatPatch
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -21,9 +21,9 @@ from tests.sqlite_files import make_migrated
 from earmark import config, wiring
 from earmark.cli import main
 from earmark.domain.ids import BookingId
-from earmark.engine.asks import Actor, Decided, GiveBack, Pay
-from earmark.engine.teller import Teller
+from earmark.engine.commands import Actor, Decided, GiveBack, Pay
 from earmark.library import Earmark
+from earmark.payments.driver import Teller
 from earmark.sandbox.faults import Fault
 from earmark.sandbox.server import run_in_thread
 

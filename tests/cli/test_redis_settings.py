@@ -12,8 +12,8 @@ from earmark import config, wiring
 from earmark.api.app import create_app
 from earmark.api.opening import opened
 from earmark.cli import main
-from earmark.cli.checkup.findings import Finding, Level
-from earmark.cli.doctor import examine
+from earmark.cli.commands.doctor import examine
+from earmark.cli.doctor.findings import Finding, Level
 from earmark.errors import SetupError
 from earmark.locks import Locks
 from earmark.locks.redis.leases import RedisLeases

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from earmark.cli.seat_names import seat_name
-from earmark.words.values import SeatLine
+from earmark.cli.explain.seat_name import seat_name
+from earmark.schemas.responses import SeatLine
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,8 @@ from tests.api.conftest import KEY, house_over
 from tests.api.real import NO_TLS, running
 from tests.sqlite_files import make_migrated
 
-from earmark.cli import main, service_story
+from earmark.cli import main
+from earmark.cli.explain import over_http
 from earmark.client import AsyncClient, Client
 from earmark.clock import MovableClock
 from earmark.domain.ids import BookingId, EventId, SeatId
@@ -25,8 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from earmark.api.door import House
-    from earmark.words import values
+    from earmark.api.endpoint import House
+    from earmark.schemas import responses
 
     Run = Callable[..., tuple[int, str, str]]
 
@@ -106,9 +107,9 @@ async def test_a_password_in_the_address_is_not_told(
     async with AsyncClient(shop.url, key=KEY) as inner, AsyncClient(address, key=KEY) as client:
         # What sends takes a password in an address for credentials, in the place of the key.
         monkeypatch.setattr(client, "_send", inner._send)
-        told = await service_story.read(client, BookingId(UUID(held.id)), key=KEY)
-    assert list(service_story.lines(told))[-1].startswith("So says the service at http://ops:")
-    assert "hunter2secret" not in "\n".join(service_story.lines(told)) + told.service
+        told = await over_http.read(client, BookingId(UUID(held.id)), key=KEY)
+    assert list(over_http.lines(told))[-1].startswith("So says the service at http://ops:")
+    assert "hunter2secret" not in "\n".join(over_http.lines(told)) + told.service
     monkeypatch.setenv("EARMARK_KEY", KEY)
     for command in (("explain", held.id), ("verify",)):
         code, out, err = await asyncio.to_thread(earmark, *command, "--url", address)
@@ -158,11 +159,11 @@ async def test_what_a_service_of_an_older_release_does_not_tell_is_said_to_be_le
         listed = await client.payments(held.id)
         older = [msgspec.structs.replace(one, gateway_id=None, processed_at=None, refunds=()) for one in listed]
 
-        async def payments(_: object) -> list[values.ListedPayment]:
+        async def payments(_: object) -> list[responses.ListedPayment]:
             return older
 
         monkeypatch.setattr(client, "payments", payments)
-        told = "\n".join(service_story.lines(await service_story.read(client, BookingId(UUID(held.id)), key=KEY)))
+        told = "\n".join(over_http.lines(await over_http.read(client, BookingId(UUID(held.id)), key=KEY)))
     assert "    10.00 EUR went back, in all" in told
     assert "gateway's own ids" in told
     assert "each refund by itself" in told
@@ -249,14 +250,14 @@ async def test_an_event_with_very_many_bookings_is_read_so_far_and_no_further(sh
     for buyer in ("ann", "bob", "cy"):
         shop.release(shop.hold("play", buyer=buyer, seats=["A1"]).id)
     async with AsyncClient(shop.url, key=KEY) as client:
-        told = await service_story.read_seat(
+        told = await over_http.read_seat(
             client, event_id=EventId("play"), seat_id=SeatId("A1"), key=KEY, bookings_max=2
         )
-        whole = await service_story.read_seat(client, event_id=EventId("play"), seat_id=SeatId("A1"), key=KEY)
+        whole = await over_http.read_seat(client, event_id=EventId("play"), seat_id=SeatId("A1"), key=KEY)
     assert [booking.buyer for booking in told.had] == ["ann", "bob"]
-    assert service_story.MORE_BOOKINGS in told.not_told
+    assert over_http.MORE_BOOKINGS in told.not_told
     assert [booking.buyer for booking in whole.had] == ["ann", "bob", "cy"]
-    assert service_story.MORE_BOOKINGS not in whole.not_told
+    assert over_http.MORE_BOOKINGS not in whole.not_told
 
 
 def test_explain_at_a_service_and_at_a_database_is_refused(earmark: Run, tmp_path: Path) -> None:

@@ -13,14 +13,14 @@ import pytest
 
 from earmark import config, wiring
 from earmark.cli import main
-from earmark.cli.settings import unknown, without_password
-from earmark.engine.teller import Teller
-from earmark.engine.till import Till
-from earmark.publish.news import Feed
+from earmark.cli.commands.settings import unknown, without_password
+from earmark.payments.driver import Teller
+from earmark.payments.service import Till
+from earmark.seatmap.entry_feed import Feed
 from earmark.store.memory import MemoryStore
 from earmark.store.postgres import PostgresStore
-from earmark.workers.courier import courier_for
-from earmark.workers.crew import ROLES, crew_for, heart_for
+from earmark.workers.chosen_workers import ROLES, crew_for, heart_for
+from earmark.workers.webhook_dispatcher import courier_for
 
 if TYPE_CHECKING:
     from earmark.clock import MovableClock

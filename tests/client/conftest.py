@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import httpx2
 import pytest
 
-from earmark.client import AsyncClient, wire
+from earmark.client import AsyncClient, http_messages
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -79,6 +79,6 @@ def script() -> Script:
 @pytest.fixture
 async def earmark(script: Script, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[AsyncClient]:
     """A client that speaks to the script, and takes no time between two attempts."""
-    monkeypatch.setattr(wire, "PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(http_messages, "PAUSE_SECONDS", 0.0)
     async with AsyncClient("http://shop", key="ek_test_x", transport=httpx2.MockTransport(script)) as client:
         yield client

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import httpx2
 import pytest
 
-from earmark.client import AsyncClient, Client, wire
+from earmark.client import AsyncClient, Client, http_messages
 from earmark.errors import (
     IdempotencyInProgress,
     Overloaded,
@@ -16,7 +16,7 @@ from earmark.errors import (
     SetupError,
     Unreachable,
 )
-from earmark.words.problems import OtherOutage
+from earmark.schemas.problems import OtherOutage
 
 from .conftest import booked, problem
 
@@ -74,13 +74,13 @@ async def test_a_refusal_is_the_last_word(earmark: AsyncClient, script: Script) 
 
 async def test_patience_has_an_end(earmark: AsyncClient, script: Script) -> None:
     """The caller hears what the last attempt heard; or, where it heard nothing, which key to ask again with."""
-    script.says(*[problem(503, "overloaded") for _ in range(wire.RETRIES + 1)])
+    script.says(*[problem(503, "overloaded") for _ in range(http_messages.RETRIES + 1)])
     with pytest.raises(Overloaded):
         await earmark.hold("play", buyer="alice", seats=["A1"])
-    script.says(*[problem(409, "idempotency_in_progress") for _ in range(wire.RETRIES + 1)])
+    script.says(*[problem(409, "idempotency_in_progress") for _ in range(http_messages.RETRIES + 1)])
     with pytest.raises(IdempotencyInProgress):
         await earmark.release("b")
-    script.says(*[LOST for _ in range(wire.RETRIES + 1)])
+    script.says(*[LOST for _ in range(http_messages.RETRIES + 1)])
     with pytest.raises(Unreachable) as silent:
         await earmark.extend("b", seconds=60)
     assert silent.value.key == script.keys[-1]
@@ -96,17 +96,17 @@ async def test_a_question_is_asked_again_without_a_key(earmark: AsyncClient, scr
 
 def test_without_a_key_nothing_that_changes_is_sent_twice() -> None:
     """The guard itself: a request that has none is given up after its first loss."""
-    bare = wire.Ask(method="POST", path="/v1/bookings", content=b"{}")
+    bare = http_messages.Ask(method="POST", path="/v1/bookings", content=b"{}")
     with pytest.raises(Unreachable):
-        wire.Patience(bare, url="http://shop", retries=5, deadline_seconds=30).after_loss(LOST)
-    keyed = wire.post("bookings", said={}, key=None)
-    assert wire.Patience(keyed, url="http://shop", retries=5, deadline_seconds=30).after_loss(LOST) >= 0
+        http_messages.Patience(bare, url="http://shop", retries=5, deadline_seconds=30).after_loss(LOST)
+    keyed = http_messages.post("bookings", said={}, key=None)
+    assert http_messages.Patience(keyed, url="http://shop", retries=5, deadline_seconds=30).after_loss(LOST) >= 0
 
 
-def patience(*, now: list[float], retries: int = 99, deadline_seconds: float = 30.0) -> wire.Patience:
+def patience(*, now: list[float], retries: int = 99, deadline_seconds: float = 30.0) -> http_messages.Patience:
     """With a clock to push, and chance at its worst."""
-    return wire.Patience(
-        wire.post("bookings", said={}, key="k"),
+    return http_messages.Patience(
+        http_messages.post("bookings", said={}, key="k"),
         url="http://shop",
         retries=retries,
         deadline_seconds=deadline_seconds,
@@ -120,7 +120,7 @@ def test_pauses_double_up_to_a_bound() -> None:
     calm = patience(now=[0.0])
     pauses = [calm.after_loss(LOST) for _ in range(8)]
     assert pauses[:3] == [0.1, 0.2, 0.4]
-    assert pauses[-1] == wire.PAUSE_SECONDS_MAX
+    assert pauses[-1] == http_messages.PAUSE_SECONDS_MAX
 
 
 def test_the_server_says_how_long_to_wait() -> None:

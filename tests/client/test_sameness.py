@@ -10,10 +10,10 @@ import msgspec
 import pytest
 
 from earmark import Earmark, errors
-from earmark.api import problems as door
+from earmark.api import problem_response as door
 from earmark.client import AsyncClient, Client
 from earmark.errors import EarmarkError, Outage, Refusal, SeatsTaken
-from earmark.words import problems
+from earmark.schemas import problems
 
 from .unasync import ASYNC, SYNC, tidy, unasync
 

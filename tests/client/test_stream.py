@@ -10,8 +10,8 @@ import httpx2
 import pytest
 
 from earmark import Delta, Map
-from earmark.client import wire
-from earmark.client.follow import Follower
+from earmark.client import http_messages
+from earmark.client.event_stream import Follower
 from earmark.errors import EventUnknown, Unreachable
 
 from .conftest import problem
@@ -84,9 +84,9 @@ async def test_a_follower_is_told_no(earmark: AsyncClient, script: Script) -> No
 
 async def test_a_follower_gives_up_after_a_while(earmark: AsyncClient, script: Script) -> None:
     """Only when nothing is heard in between: a line that breaks once an hour is followed for ever."""
-    for number in range(wire.RETRIES + 3):
+    for number in range(http_messages.RETRIES + 3):
         script.says(streamed((number, HELD)))
-    script.says(*[httpx2.ConnectError("gone") for _ in range(wire.RETRIES)])
+    script.says(*[httpx2.ConnectError("gone") for _ in range(http_messages.RETRIES)])
     with pytest.raises(Unreachable):
         await follow(earmark, 99)
     assert not script.answers

@@ -1,6 +1,6 @@
 """Makes the client for programs that do not await from the one for those that do.
 
-Run it after a change of `src/earmark/client/aio.py`: `python tests/client/unasync.py`.
+Run it after a change of `src/earmark/client/async_client.py`: `python tests/client/unasync.py`.
 """
 
 from __future__ import annotations

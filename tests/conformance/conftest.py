@@ -13,10 +13,10 @@ from tests.journal_watch import Watch
 from earmark.domain.event import Event
 from earmark.domain.ids import Buyer, EventId, PoolId, SeatId
 from earmark.domain.journal import Key
-from earmark.domain.machine import State
 from earmark.domain.pool import Pool
 from earmark.domain.seat import Seat, shown_state
-from earmark.engine.asks import (
+from earmark.domain.state_machine import State
+from earmark.engine.commands import (
     Actor,
     Cancel,
     Change,
@@ -32,15 +32,15 @@ from earmark.engine.asks import (
     Undone,
 )
 from earmark.engine.engine import Engine
-from earmark.engine.ports import BookingFilter
+from earmark.engine.ports.store import BookingFilter
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 
     from earmark.domain.booking import Booking
     from earmark.domain.journal import Entry
-    from earmark.engine.asks import Answer
-    from earmark.engine.ports import Ids, SeatMap, Store
+    from earmark.engine.commands import Answer
+    from earmark.engine.ports.store import Ids, SeatMap, Store
 
 PROOF = bool(os.environ.get("EARMARK_PROOF"))
 POOLED = [*STORES, "pooled"]

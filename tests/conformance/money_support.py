@@ -11,7 +11,7 @@ import asyncpg
 import msgspec
 
 from earmark.domain.payment import Payment, PaymentState, Refund
-from earmark.engine.ports import Changes
+from earmark.engine.ports.store import Changes
 
 from .steps_support import Shop
 

@@ -16,10 +16,10 @@ from earmark.domain.booking import Booking, Lines, PoolLine, SeatLine
 from earmark.domain.event import Event
 from earmark.domain.ids import Buyer, EventId, OutsidePaymentRef, PoolId, PoolRef, SeatId, SeatRef, TotalRef
 from earmark.domain.journal import Entry
-from earmark.domain.machine import LIVE, State
 from earmark.domain.pool import Pool, PoolDelta
 from earmark.domain.seat import Seat
-from earmark.engine.ports import Changes, SeatChange
+from earmark.domain.state_machine import LIVE, State
+from earmark.engine.ports.store import Changes, SeatChange
 from earmark.store.memory import MemoryStore
 from earmark.store.postgres import PostgresStore
 from earmark.store.sqlite import SqliteStore
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from earmark.clock import MovableClock
     from earmark.domain.journal import Key, Memory
-    from earmark.engine.ports import Store, Transaction
+    from earmark.engine.ports.store import Store, Transaction
     from earmark.uuids import Uuid7Ids
 
 T = TypeVar("T")

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     import pytest
 
-    from earmark.engine.ports import Store
+    from earmark.engine.ports.store import Store
     from earmark.testservers import Postgres
 
 

@@ -10,9 +10,9 @@ import pytest
 
 from earmark.domain.ids import EventId
 from earmark.domain.journal import Key
-from earmark.domain.machine import State
-from earmark.engine.asks import Ask, Decided, Memo, Replayed
-from earmark.engine.replay import KnownKeys
+from earmark.domain.state_machine import State
+from earmark.engine.commands import Ask, Decided, Memo, Replayed
+from earmark.engine.idempotency import KnownKeys
 from earmark.errors import (
     BookingResolved,
     EventExists,
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from earmark.clock import MovableClock
     from earmark.domain.journal import Memory
-    from earmark.engine.ports import Ids
+    from earmark.engine.ports.store import Ids
 
     from .conftest import Shop
 

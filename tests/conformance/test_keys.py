@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 import asyncpg
 import pytest
 
+from earmark.domain.api_key import ApiKey, Scope
 from earmark.domain.ids import KeyId
-from earmark.domain.key import ApiKey, Scope
 from earmark.errors import InvalidRequest
 
 if TYPE_CHECKING:
     from earmark.clock import MovableClock
-    from earmark.engine.ports import Store
+    from earmark.engine.ports.store import Store
     from earmark.store.postgres import PostgresStore
     from earmark.store.sqlite import SqliteStore
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tests.publish.conftest import drain, open_play
+from tests.seatmap.conftest import drain, open_play
 
 from earmark.domain.ids import EventId, SeatId
 from earmark.engine.engine import Engine
@@ -12,7 +12,7 @@ from earmark.library import Earmark
 
 if TYPE_CHECKING:
     from earmark.clock import MovableClock
-    from earmark.engine.ports import Store
+    from earmark.engine.ports.store import Store
     from earmark.uuids import Uuid7Ids
 
 PLAY = EventId("play")

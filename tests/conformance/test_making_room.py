@@ -11,12 +11,12 @@ from earmark.engine import engine as module
 from earmark.engine.engine import Engine
 from earmark.errors import LimitExceeded, PoolExhausted
 from earmark.library import Earmark
+from earmark.schemas.requests import PoolChange
 from earmark.uuids import Uuid7Ids
-from earmark.words.bodies import PoolChange
 
 if TYPE_CHECKING:
     from earmark.clock import MovableClock
-    from earmark.engine.ports import Store
+    from earmark.engine.ports.store import Store
 
 LAPSED = 60
 TTL_SECONDS = 60

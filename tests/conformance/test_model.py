@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from earmark.domain.ids import Buyer, EventId, PoolId, SeatId
-from earmark.engine.asks import Actor, PoolPatch, SeatPatch
+from earmark.engine.commands import Actor, PoolPatch, SeatPatch
 from earmark.errors import Refusal
 from earmark.store.memory import MemoryStore
 
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
     from earmark.clock import MovableClock
     from earmark.domain.booking import Booking
-    from earmark.domain.machine import State
-    from earmark.engine.ports import Ids, Store
+    from earmark.domain.state_machine import State
+    from earmark.engine.ports.store import Ids, Store
     from earmark.store.postgres import PostgresStore
     from earmark.store.sqlite import SqliteStore
 

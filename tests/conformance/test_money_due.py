@@ -18,7 +18,7 @@ from .money_support import Till
 if TYPE_CHECKING:
     from earmark.clock import MovableClock
     from earmark.domain.ids import PaymentId
-    from earmark.engine.ports import Store, Transaction
+    from earmark.engine.ports.store import Store, Transaction
     from earmark.store.postgres import PostgresStore
     from earmark.uuids import Uuid7Ids
 

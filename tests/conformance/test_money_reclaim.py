@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from earmark.domain.machine import State
-from earmark.engine.ports import Changes, SeatChange
+from earmark.domain.state_machine import State
+from earmark.engine.ports.store import Changes, SeatChange
 
 from .conftest import BEHIND_A_POOLER_IN_A_PROOF
 from .money_support import REFUSED
@@ -17,7 +17,7 @@ from .steps_support import ANN, BOB, GA, SHOW, Shop, seat_ref, total_ref
 if TYPE_CHECKING:
     from earmark.clock import MovableClock
     from earmark.domain.booking import Booking
-    from earmark.engine.ports import Store
+    from earmark.engine.ports.store import Store
     from earmark.uuids import Uuid7Ids
 
 pytestmark = BEHIND_A_POOLER_IN_A_PROOF

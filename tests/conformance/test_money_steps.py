@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from earmark.domain.payment import Payment, PaymentState, Refund, RefundState
-from earmark.engine.ports import Changes
+from earmark.engine.ports.store import Changes
 
 from .money_support import REFUSED, Till, somebody_waits
 from .steps_support import BOB, count
@@ -18,7 +18,7 @@ from .steps_support import BOB, count
 if TYPE_CHECKING:
     from earmark.clock import MovableClock
     from earmark.domain.ids import PaymentId
-    from earmark.engine.ports import Store, Transaction
+    from earmark.engine.ports.store import Store, Transaction
     from earmark.store.postgres import PostgresStore
     from earmark.uuids import Uuid7Ids
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from earmark.domain.machine import State
-from earmark.engine.asks import Actor
+from earmark.domain.state_machine import State
+from earmark.engine.commands import Actor
 from earmark.errors import PaymentUsed
 
 from .conftest import BEHIND_A_POOLER_TOO, SHOP

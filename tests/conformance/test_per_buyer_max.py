@@ -10,19 +10,19 @@ import pytest
 
 from earmark.domain.event import Event
 from earmark.domain.ids import Buyer, EventId, SeatId
-from earmark.domain.machine import State
 from earmark.domain.policy import Policy
 from earmark.domain.seat import Seat
-from earmark.engine.asks import Actor, Answer, Create, Hold, Release
+from earmark.domain.state_machine import State
+from earmark.engine.commands import Actor, Answer, Create, Hold, Release
 from earmark.engine.engine import Engine
-from earmark.engine.ports import BookingFilter
+from earmark.engine.ports.store import BookingFilter
 from earmark.errors import InvalidRequest, LimitExceeded
+from earmark.schemas import to_command
+from earmark.schemas.requests import HoldBody
 from earmark.store.postgres.draft import NeedsLocks, PostgresDraft
-from earmark.words import asking
-from earmark.words.bodies import HoldBody
 
 if TYPE_CHECKING:
-    from earmark.engine.ports import Store
+    from earmark.engine.ports.store import Store
     from earmark.store.postgres import PostgresStore
     from earmark.uuids import Uuid7Ids
 
@@ -90,7 +90,7 @@ async def test_the_limit_bounds_live_holds_too(store: Store, ids: Uuid7Ids) -> N
     _, live = await store.list_bookings(wanted)
     assert len(live) == 3
     with pytest.raises(InvalidRequest):
-        asking.hold(
+        to_command.hold(
             HoldBody(event_id="concert", buyer="ann"),
             buyer=Buyer("ann"),
             booking_id=ids.booking_id(),

@@ -13,12 +13,12 @@ from tests.money.scripted import CAPTURED, PROCESSING
 
 from earmark.domain.event import Event
 from earmark.domain.ids import Buyer, EventId
-from earmark.domain.machine import State
 from earmark.domain.payment import PaymentState, Standing
-from earmark.domain.refunds import Reason, Ruling
-from earmark.engine.asks import Actor, Cancel, Confirm, Decided, Full, Replayed
-from earmark.engine.gateway import GatewaySilent, Report
-from earmark.engine.ports import BookingFilter
+from earmark.domain.refund_rules import Reason, Ruling
+from earmark.domain.state_machine import State
+from earmark.engine.commands import Actor, Cancel, Confirm, Decided, Full, Replayed
+from earmark.engine.ports.gateway import GatewaySilent, Report
+from earmark.engine.ports.store import BookingFilter
 from earmark.errors import PaymentInProgress, RefundRefused
 
 from .money_support import REFUSED
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
     from earmark.clock import MovableClock
     from earmark.domain.booking import Booking
-    from earmark.engine.asks import Memo
-    from earmark.engine.ports import Store, Transaction
+    from earmark.engine.commands import Memo
+    from earmark.engine.ports.store import Store, Transaction
     from earmark.uuids import Uuid7Ids
 
 DAY = 86_400

@@ -11,8 +11,8 @@ from earmark.domain.booking import SeatLine
 from earmark.domain.ids import EventId, SeatId
 from earmark.domain.journal import Key
 from earmark.domain.seat import Seat
-from earmark.engine.asks import Memo, Replayed
-from earmark.words import wording
+from earmark.engine.commands import Memo, Replayed
+from earmark.schemas import to_response
 
 from .conftest import BEHIND_A_POOLER_IN_A_PROOF
 
@@ -42,7 +42,7 @@ async def furnish(shop: Shop) -> None:
 
 def told(booking: Booking, now: datetime) -> list[dict[str, Any]]:
     """The seats as a client reads them."""
-    return list(msgspec.to_builtins(wording.booking_value(booking, now).seats))
+    return list(msgspec.to_builtins(to_response.booking_value(booking, now).seats))
 
 
 async def test_a_hold_and_all_that_follows_name_the_seats(shop: Shop) -> None:
@@ -95,7 +95,7 @@ async def test_a_repeat_reads_the_first_answer_byte_for_byte(shop: Shop) -> None
     await furnish(shop)
 
     def render(booking: Booking, now: datetime) -> tuple[int, bytes]:
-        return 201, msgspec.json.encode(wording.booking_value(booking, now))
+        return 201, msgspec.json.encode(to_response.booking_value(booking, now))
 
     memo = Memo(key=Key("key:1", "basket-7"), request_hash=b"1", render=render)
     first = await shop.engine.hold(shop.ask_hold("ada", "S1", memo=memo))

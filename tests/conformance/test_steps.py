@@ -1,7 +1,7 @@
 """Each step of a transaction, and each plain read, does the same on every store.
 
-The steps are what the verbs are built from (`earmark.engine.ports`). Here they are taken one at a time, with plain
-data, over memory, SQLite and PostgreSQL alike.
+The steps are what the verbs are built from (`earmark.engine.ports.store`). Here they are taken one at a time, with
+plain data, over memory, SQLite and PostgreSQL alike.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ import pytest
 from earmark.domain.booking import Lines
 from earmark.domain.ids import EventId, OutsidePaymentRef, PoolId, PoolRef, SeatId, SeatRef
 from earmark.domain.journal import Key, Memory
-from earmark.domain.machine import State
 from earmark.domain.pool import Pool
 from earmark.domain.seat import Seat
-from earmark.engine.ports import Changes, PoolChange, SeatChange
+from earmark.domain.state_machine import State
+from earmark.engine.ports.store import Changes, PoolChange, SeatChange
 
 from .steps_support import ANN, BOB, CEM, GA, SHOW, WITHIN, Shop, count, paid, seat_ref, total_ref
 
 if TYPE_CHECKING:
     from earmark.clock import MovableClock
-    from earmark.engine.ports import Store, Transaction
+    from earmark.engine.ports.store import Store, Transaction
     from earmark.store.postgres import PostgresStore
     from earmark.uuids import Uuid7Ids
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from earmark.domain.machine import EDGES, State
+from earmark.domain.state_machine import EDGES, State
 from earmark.store import queries
 from earmark.store.migrations import migrations
 

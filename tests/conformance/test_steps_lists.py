@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from earmark.domain.ids import EventId, PoolRef
-from earmark.domain.machine import State
-from earmark.engine.ports import BookingFilter
+from earmark.domain.state_machine import State
+from earmark.engine.ports.store import BookingFilter
 
 from .steps_support import ANN, BOB, CEM, GA, SHOW, Shop
 
 if TYPE_CHECKING:
     from earmark.clock import MovableClock
-    from earmark.engine.ports import Store
+    from earmark.engine.ports.store import Store
     from earmark.uuids import Uuid7Ids
 
 

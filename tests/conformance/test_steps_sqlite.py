@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from earmark.engine.ports import Changes
+from earmark.engine.ports.store import Changes
 from earmark.errors import OutcomeUnknown, SetupError, StoreUnavailable
 from earmark.store.migrations import Migration, migrations
 from earmark.store.sqlite import SqliteStore, migrate
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from earmark.clock import MovableClock
-    from earmark.engine.ports import Transaction
+    from earmark.engine.ports.store import Transaction
     from earmark.uuids import Uuid7Ids
 
 

@@ -16,10 +16,10 @@ import pytest
 
 from earmark.domain.ids import Buyer, EntryId, EventId, PoolId, PoolRef, TotalRef
 from earmark.domain.journal import Entry, Key, Memory
-from earmark.engine.asks import Actor, Decided, Memo, Replayed
-from earmark.engine.beats import Process, Pulse
-from earmark.engine.outbox import START
-from earmark.engine.ports import Changes
+from earmark.engine.commands import Actor, Decided, Memo, Replayed
+from earmark.engine.ports.heartbeats import Process, Pulse
+from earmark.engine.ports.outbox import START
+from earmark.engine.ports.store import Changes
 from earmark.store import queries
 from earmark.store.memory import MemoryStore
 from earmark.store.postgres import PostgresStore
@@ -29,7 +29,7 @@ from earmark.store.sqlite import SqliteStore
 if TYPE_CHECKING:
     from earmark.clock import MovableClock
     from earmark.domain.booking import Booking
-    from earmark.engine.ports import Store, Transaction
+    from earmark.engine.ports.store import Store, Transaction
     from earmark.uuids import Uuid7Ids
 
     from .conftest import Shop

@@ -12,8 +12,8 @@ import pytest
 
 from earmark.domain.booking import Lines, PoolLine, SeatLine
 from earmark.domain.ids import BookingId, Buyer, PoolId, SeatId
-from earmark.domain.machine import State
-from earmark.engine.asks import Actor
+from earmark.domain.state_machine import State
+from earmark.engine.commands import Actor
 from earmark.errors import (
     BookingExpired,
     BookingResolved,

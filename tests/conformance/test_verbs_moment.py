@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from earmark.clock import MovableClock
-from earmark.domain.machine import State
+from earmark.domain.state_machine import State
 from earmark.errors import BookingExpired, SaleClosed, SeatsTaken
 from earmark.store.memory import MemoryStore
 
 if TYPE_CHECKING:
-    from earmark.engine.ports import Store
+    from earmark.engine.ports.store import Store
 
     from .conftest import Shop
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from earmark.domain.ids import EventId, PoolId, SeatId
-from earmark.domain.machine import State
-from earmark.engine.asks import PoolPatch, SeatPatch
+from earmark.domain.state_machine import State
+from earmark.engine.commands import PoolPatch, SeatPatch
 from earmark.errors import (
     BookingExpired,
     CapacityInUse,

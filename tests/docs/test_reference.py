@@ -13,17 +13,19 @@ from rich.console import Console
 
 import earmark
 from earmark import Earmark, config, errors
-from earmark.api import limits, money_words, ops_words, problems, webhook_words, words
+from earmark.api import problem_response
 from earmark.api.app import CALLS
-from earmark.api.identity import GUEST_SECONDS
-from earmark.api.tokens import TOKEN_SECONDS_MAX
+from earmark.api.auth.api_keys import GUEST_SECONDS
+from earmark.api.middleware import rate_limits
+from earmark.api.routes.tokens import TOKEN_SECONDS_MAX
 from earmark.cli.main import app
 from earmark.client import AsyncClient, Client
-from earmark.domain.machine import LIVE, MOVES, SAGA_ONLY, State, Verb
 from earmark.domain.payment import PaymentState
 from earmark.domain.policy import TTL_SECONDS_MAX, TTL_SECONDS_MIN
 from earmark.domain.seat import SeatState
+from earmark.domain.state_machine import LIVE, MOVES, SAGA_ONLY, State, Verb
 from earmark.errors import UNTOLD, SetupError
+from earmark.schemas import api_words, ops, payments, webhooks
 from earmark.version import __version__
 
 from .pages import ROOT, codes, read, section, table
@@ -31,7 +33,7 @@ from .pages import ROOT, codes, read, section, table
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from earmark.api.door import Call
+    from earmark.api.endpoint import Call
     from earmark.errors import EarmarkError
 
 ERRORS = read("docs/reference/errors.md")
@@ -41,19 +43,19 @@ STATES = read("docs/reference/states.md")
 COMMANDS = read("docs/reference/command-line.md")
 LIBRARY = read("docs/reference/library.md")
 ANSWERS = (
-    words.BookingAnswer,
-    money_words.PaidAnswer,
-    money_words.PaymentAnswer,
-    money_words.UndoneAnswer,
-    money_words.RulingAnswer,
-    words.EventAnswer,
-    words.SeatAnswer,
-    words.PoolAnswer,
-    words.EntryAnswer,
-    webhook_words.WebhookAnswer,
-    webhook_words.SecretAnswer,
-    webhook_words.DeliveryAnswer,
-    *(kind for name, kind in vars(ops_words).items() if name.startswith("Ops") and name != "OpsAnswer"),
+    api_words.BookingAnswer,
+    payments.PaidAnswer,
+    payments.PaymentAnswer,
+    payments.UndoneAnswer,
+    payments.RulingAnswer,
+    api_words.EventAnswer,
+    api_words.SeatAnswer,
+    api_words.PoolAnswer,
+    api_words.EntryAnswer,
+    webhooks.WebhookAnswer,
+    webhooks.SecretAnswer,
+    webhooks.DeliveryAnswer,
+    *(kind for name, kind in vars(ops).items() if name.startswith("Ops") and name != "OpsAnswer"),
 )
 
 
@@ -79,12 +81,12 @@ def _error_row(code: str) -> list[str]:
     kind = next(kind for kind in _kinds() if kind.code == code and "__dataclass_fields__" in vars(kind))
     facts = ", ".join(f"`{fact}`" for fact in _facts(kind) if fact not in {*UNTOLD, "because"})
     meaning = (kind.__doc__ or "").partition("\n")[0]
-    return [f"`{code}`", str(int(problems.STATUS[code])), _transient(kind), meaning, facts]
+    return [f"`{code}`", str(int(problem_response.STATUS[code])), _transient(kind), meaning, facts]
 
 
 def test_every_error_is_listed_with_its_status_meaning_and_facts() -> None:
     """A caller can look up any code that an answer may have, and finds no code that none has."""
-    assert table(section(ERRORS, "## Codes")) == [_error_row(code) for code in problems.STATUS]
+    assert table(section(ERRORS, "## Codes")) == [_error_row(code) for code in problem_response.STATUS]
 
 
 def test_every_move_is_listed() -> None:
@@ -174,14 +176,14 @@ def test_the_limits_are_those_of_the_code() -> None:
     """Numbers in the settings page are the numbers that hold."""
     assert [row[1] for row in table(section(SETTINGS, "## Limits"))] == [
         f"{TTL_SECONDS_MIN} to {TTL_SECONDS_MAX} seconds",
-        str(words.CLAIM_ITEMS_MAX),
-        str(words.UNITS_MAX),
-        f"{words.EVENT_SEATS_MAX}, {words.EVENT_POOLS_MAX}",
+        str(api_words.CLAIM_ITEMS_MAX),
+        str(api_words.UNITS_MAX),
+        f"{api_words.EVENT_SEATS_MAX}, {api_words.EVENT_POOLS_MAX}",
         "64 KB; 16 MB for events",
-        str(limits.DEPTH_MAX),
+        str(rate_limits.DEPTH_MAX),
         f"{GUEST_SECONDS // 3600} hours",
         f"{TOKEN_SECONDS_MAX // 3600} hours",
-        f"{limits.FAILURES_BURST} at once, then {limits.FAILURES_PER_SECOND:g} a second",
+        f"{rate_limits.FAILURES_BURST} at once, then {rate_limits.FAILURES_PER_SECOND:g} a second",
     ]
 
 
@@ -233,8 +235,8 @@ def test_a_call_is_documented_whole(call: Call) -> None:
     assert ("idempotent" in told) is call.idempotent
     assert named >= {parameter for parameter, _ in call.query}
     assert named >= set(call.refusals)
-    assert named & set(problems.STATUS) == set(call.refusals), "it names a refusal that the call does not give"
-    if call.answer not in {*ANSWERS, words.HealthAnswer}:
+    assert named & set(problem_response.STATUS) == set(call.refusals), "it names a refusal that the call does not give"
+    if call.answer not in {*ANSWERS, api_words.HealthAnswer}:
         assert named >= set(call.answer.__struct_fields__)
     if call.body and call.body.__struct_fields__:
         fields = [field for row in table(told) for field in codes(row[0])]

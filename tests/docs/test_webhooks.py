@@ -8,11 +8,11 @@ from datetime import datetime
 from earmark.domain.ids import EventId
 from earmark.domain.journal import Entry
 from earmark.domain.webhook import GRACE_SECONDS, WEBHOOKS_MAX
-from earmark.domain.webhook_types import FACTS_BYTES_MAX, TYPES, body_of
-from earmark.publish.postman import SHOWN_BYTES_MAX
-from earmark.publish.targets import HTTPS, PORT_MAX, PORT_MIN
+from earmark.domain.webhook_messages import FACTS_BYTES_MAX, TYPES, body_of
 from earmark.uuids import Uuid7Ids
-from earmark.workers.courier import AT_ONCE_MAX, ERRANDS_MAX
+from earmark.webhooks.sender import SHOWN_BYTES_MAX
+from earmark.webhooks.targets import HTTPS, PORT_MAX, PORT_MIN
+from earmark.workers.webhook_dispatcher import AT_ONCE_MAX, ERRANDS_MAX
 
 from .pages import outputs, read, section, table
 

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from earmark.domain.event import Event, check_on_sale
 from earmark.domain.ids import BookingId, EventId, PoolId, SeatId, SeatRef
-from earmark.domain.machine import State
 from earmark.domain.money import EXPONENTS, Money, is_currency
 from earmark.domain.pool import Pool, PoolDelta
 from earmark.domain.seat import SeatSeen, SeatState, Verdict, shown_state, verdict
+from earmark.domain.state_machine import State
 from earmark.errors import SaleClosed
 
 NOW = datetime(2030, 6, 1, 20, 0, tzinfo=UTC)

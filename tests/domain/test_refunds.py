@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from earmark.domain import refunds as law
+from earmark.domain import refund_rules as law
 from earmark.domain.event import Event
 from earmark.domain.ids import EventId
 from earmark.domain.money import AMOUNT_MAX
-from earmark.domain.refunds import Reason, Ruling
+from earmark.domain.refund_rules import Reason, Ruling
 from earmark.errors import InvalidRequest
 
 NOW = datetime(2030, 6, 1, 20, 0, tzinfo=UTC)

@@ -11,14 +11,14 @@ from uuid import UUID
 import pytest
 
 from earmark.domain.ids import EntryId
-from earmark.engine.asks import Actor, Ask, Decided, Row
-from earmark.engine.batch import Batcher
-from earmark.engine.expire import Room
+from earmark.engine.commands import Actor, Ask, Decided, Row
+from earmark.engine.group_commit import Batcher
+from earmark.engine.verbs.expire import Room
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 
-    from earmark.engine.asks import Outcome
+    from earmark.engine.commands import Outcome
 
 NOW = datetime(2030, 6, 1, 20, 0, tzinfo=UTC)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from earmark.engine.asks import Again, Ask, Decided
+from earmark.engine.commands import Again, Ask, Decided
 from earmark.engine.queued_requests import QueuedRequest, Shared
 from earmark.errors import (
     IdempotencyInProgress,
@@ -244,7 +244,7 @@ async def test_a_line_that_is_slow_takes_in_what_it_can_carry_in_time(
     line_of: Callable[..., Line], turn: Turn, monkeypatch: pytest.MonkeyPatch, jump: Callable[[float], None]
 ) -> None:
     """The pace of the batches before says how long a newcomer would wait, before any request has waited."""
-    monkeypatch.setattr("earmark.engine.pace.HALF_LIFE_SECONDS", 3600)
+    monkeypatch.setattr("earmark.engine.commit_speed.HALF_LIFE_SECONDS", 3600)
     line = line_of(waiting_seconds_max=1, size_max=100)
     for number in range(3):
         slow = line.submit(number)

@@ -11,8 +11,8 @@ from earmark.domain.allocation import Wish
 from earmark.domain.event import Event
 from earmark.domain.ids import Buyer, EventId, SeatId
 from earmark.domain.seat import Seat
-from earmark.engine.asks import Actor, Create, Decided, Hold
-from earmark.engine.best import ROUNDS_MAX, BestSeats
+from earmark.engine.best_available import ROUNDS_MAX, BestSeats
+from earmark.engine.commands import Actor, Create, Decided, Hold
 from earmark.engine.engine import Engine
 from earmark.errors import NoneAvailable, Overloaded, SeatsTaken
 from earmark.store.memory import MemoryStore
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from earmark.clock import MovableClock
-    from earmark.engine.asks import Answer
-    from earmark.engine.ports import SeatMap
+    from earmark.engine.commands import Answer
+    from earmark.engine.ports.store import SeatMap
     from earmark.uuids import Uuid7Ids
 
 EVENT = EventId("concert")

@@ -12,15 +12,15 @@ from earmark.domain.allocation import Wish, allocate
 from earmark.domain.event import Event
 from earmark.domain.ids import Buyer, EventId, SeatId
 from earmark.domain.seat import Seat
-from earmark.engine import best as best_module
-from earmark.engine.asks import Actor, Create, Decided, Hold
+from earmark.engine import best_available as best_module
+from earmark.engine.commands import Actor, Create, Decided, Hold
 from earmark.engine.engine import Engine
 from earmark.errors import NoneAvailable, Overloaded
 from earmark.store.memory import MemoryStore
 
 if TYPE_CHECKING:
     from earmark.clock import MovableClock
-    from earmark.engine.ports import SeatMap
+    from earmark.engine.ports.store import SeatMap
     from earmark.uuids import Uuid7Ids
 
 EVENT = EventId("concert")

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from earmark.engine.batch import DECIDING_SECONDS, ROW_WAITS_MAX
-from earmark.engine.pace import LOCK_SECONDS_MIN
-from earmark.engine.ports import LOCK_SECONDS_MAX
+from earmark.engine.commit_speed import LOCK_SECONDS_MIN
+from earmark.engine.group_commit import DECIDING_SECONDS, ROW_WAITS_MAX
+from earmark.engine.ports.store import LOCK_SECONDS_MAX
 from earmark.errors import OutcomeUnknown, Overloaded, RowBusy, StoreUnavailable
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from earmark.engine.asks import Row
+    from earmark.engine.commands import Row
 
     from .conftest import Batch, Line
 

@@ -13,7 +13,7 @@ from earmark.domain.ids import Buyer, EventId, PoolId, PoolRef, SeatId
 from earmark.domain.pool import Pool
 from earmark.domain.seat import Seat
 from earmark.engine import engine as engine_module
-from earmark.engine.asks import Actor, Create, Decided, Hold
+from earmark.engine.commands import Actor, Create, Decided, Hold
 from earmark.engine.engine import Engine
 from earmark.errors import Outage, OutcomeUnknown, Refusal, StoreUnavailable
 from earmark.store.memory import MemoryStore
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from earmark.domain.ids import EntryId
-    from earmark.engine.ports import Transaction
+    from earmark.engine.ports.store import Transaction
 
 SHOP = Actor(name="shop", live=True)
 IDS = Uuid7Ids()

@@ -12,10 +12,10 @@ from earmark.domain.booking import Booking, Lines, PoolLine, SeatLine
 from earmark.domain.event import Event
 from earmark.domain.ids import BookingId, Buyer, EntryId, EventId, PoolId, PoolRef, SeatId, SeatRef, TotalRef
 from earmark.domain.journal import Key
-from earmark.domain.machine import MOVES, State, Verb
 from earmark.domain.pool import PoolDelta
-from earmark.engine.asks import Actor, Ask, Memo
-from earmark.engine.ledger import Ledger
+from earmark.domain.state_machine import MOVES, State, Verb
+from earmark.engine.commands import Actor, Ask, Memo
+from earmark.engine.pending_writes import Ledger
 from earmark.uuids import Uuid7Ids
 
 from .conftest import NOW

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from earmark.engine import pace as module
-from earmark.engine.pace import LOCK_SECONDS_MIN, Pace
-from earmark.engine.ports import LOCK_SECONDS_MAX
+from earmark.engine import commit_speed as module
+from earmark.engine.commit_speed import LOCK_SECONDS_MIN, Pace
+from earmark.engine.ports.store import LOCK_SECONDS_MAX
 from earmark.errors import OutcomeUnknown, StoreUnavailable
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from earmark.engine import questions as module
-from earmark.engine.questions import Questions
+from earmark.engine import shared_reads as module
+from earmark.engine.shared_reads import Questions
 from earmark.errors import Overloaded, StoreUnavailable
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from earmark.engine import batch, desk, queued_requests
+from earmark.engine import batch_transaction, group_commit, queued_requests
 from earmark.errors import Refusal
 from earmark.testing import open_in_memory
 
@@ -79,7 +79,7 @@ async def test_a_refusal_is_gone_once_it_was_told(refused: Callable[[Earmark], A
 
 async def test_a_refusal_that_knows_where_it_was_found_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     """The control: its frames have the desk, and the desk has it."""
-    monkeypatch.setattr(desk.Desk, "refuse", lambda self, ask, refusal: self._settle(ask, refusal))
+    monkeypatch.setattr(batch_transaction.Desk, "refuse", lambda self, ask, refusal: self._settle(ask, refusal))
     assert not await is_gone(hold)
 
 
@@ -93,5 +93,5 @@ async def test_a_refusal_that_its_request_keeps_stays(monkeypatch: pytest.Monkey
         self._enter(request)
         return await request.answer
 
-    monkeypatch.setattr(batch.Batcher, "submit", submit)
+    monkeypatch.setattr(group_commit.Batcher, "submit", submit)
     assert not await is_gone(hold)

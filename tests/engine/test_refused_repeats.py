@@ -14,9 +14,9 @@ from tests.races.drafts import memo
 from earmark.clock import MovableClock
 from earmark.domain.ids import SeatId
 from earmark.domain.policy import Policy
-from earmark.engine.admission import Busy
-from earmark.engine.asks import Change, Decided, Hold, Replayed, SeatPatch
+from earmark.engine.commands import Change, Decided, Hold, Replayed, SeatPatch
 from earmark.engine.engine import Engine
+from earmark.engine.ports.admission import Busy
 from earmark.errors import IdempotencyMismatch, LimitExceeded, Refusal, SaleClosed, SeatsTaken, SeatUnknown
 from earmark.store.memory import MemoryStore
 from earmark.uuids import Uuid7Ids

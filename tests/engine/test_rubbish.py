@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from earmark import rubbish
+from earmark.server import gc_tuning
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,14 +24,14 @@ def _put_away_again() -> Iterator[None]:
 
 def test_what_is_there_is_put_away_and_the_new_is_searched_in_larger_heaps() -> None:
     """And `as_found` undoes both, so that a benchmark leaves nothing behind in its host."""
-    rubbish.as_found()
+    gc_tuning.as_found()
     threshold = gc.get_threshold()
     try:
-        rubbish.put_away()
-        assert gc.get_threshold() == (rubbish.NEW_MAX, *threshold[1:])
+        gc_tuning.put_away()
+        assert gc.get_threshold() == (gc_tuning.NEW_MAX, *threshold[1:])
         assert gc.get_freeze_count() > 0
     finally:
-        rubbish.as_found()
+        gc_tuning.as_found()
     assert gc.get_threshold() == threshold
     assert gc.get_freeze_count() == 0
 
@@ -52,9 +52,9 @@ def test_rubbish_in_circles_is_still_found() -> None:
             Circle.alive -= 1
 
     try:
-        rubbish.put_away()
-        for _ in range(2 * rubbish.NEW_MAX):
+        gc_tuning.put_away()
+        for _ in range(2 * gc_tuning.NEW_MAX):
             Circle()
-        assert Circle.alive <= rubbish.NEW_MAX
+        assert Circle.alive <= gc_tuning.NEW_MAX
     finally:
-        rubbish.as_found()
+        gc_tuning.as_found()

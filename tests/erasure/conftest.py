@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from earmark.clock import MovableClock
-    from earmark.engine.ports import Store
+    from earmark.engine.ports.store import Store
     from earmark.store.erasure import Erasure
     from earmark.store.postgres import PostgresStore
     from earmark.store.sqlite import SqliteStore

@@ -15,7 +15,7 @@ import pytest
 
 from earmark import wiring
 from earmark.engine.engine import Engine
-from earmark.engine.ports import BookingFilter
+from earmark.engine.ports.store import BookingFilter
 from earmark.errors import SetupError
 from earmark.library import Earmark
 from earmark.store import queries

@@ -91,7 +91,7 @@ async def test_money_goes_back_also_where_an_older_release_kept_the_code(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Such a payment is found by its code, of which the buyer's name may be a part."""
-    monkeypatch.setattr("earmark.domain.method.mask_code", lambda code: code)
+    monkeypatch.setattr("earmark.domain.payment_method.mask_code", lambda code: code)
     accounts: Any = world.place.store.accounts
     world.shop = Shop(world.place.store, OldGateway(accounts))
     await open_old_account(world.place.url, accounts, CODE, PRICE)

@@ -16,9 +16,9 @@ from tests import zygote
 from tests.docs.pages import ROOT, Block, blocks, codes, prose, read
 from tests.docs.stories import BIN, Failed, compare, environment, tell
 
-from earmark.api.words import EventIdText
 from earmark.domain.ids import EntryId, EventId
 from earmark.domain.journal import Entry
+from earmark.schemas.api_words import EventIdText
 
 if TYPE_CHECKING:
     import subprocess

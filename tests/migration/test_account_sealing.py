@@ -29,8 +29,8 @@ from tests.sqlite_files import make_migrated
 from earmark import wiring
 from earmark.cli import main
 from earmark.domain.payment import PaymentState, payment_id_of
-from earmark.engine import orders
 from earmark.errors import PaymentDeclined, Refusal, SetupError
+from earmark.payments import gateway_orders
 from earmark.payments.balance.codes import make_code
 from earmark.store import migrations, sealing
 
@@ -154,7 +154,7 @@ async def test_a_repeat_of_a_request_from_before_is_answered_as_before(
     """But for the code in the answer. Its hash is under the key by then."""
     past = await live_through(url, monkeypatch)
     await wiring.migrate(url, codes=CODES)
-    monkeypatch.setattr(orders, "_sealed", _only_new(orders._sealed))
+    monkeypatch.setattr(gateway_orders, "_sealed", _only_new(gateway_orders._sealed))
     async with opened(url) as shop:
         again = await shop.earmark.pay(past.sold, method=past.code, key=KEY)
     assert again.payment is not None
@@ -235,7 +235,7 @@ async def test_a_payment_that_an_older_server_left_open_is_seen_through(
         booking = await shop.hold()
         with monkeypatch.context() as before:
             as_before(before)
-            before.setattr("earmark.engine.teller.without_code", _as_sent)
+            before.setattr("earmark.payments.driver.without_code", _as_sent)
             before.setattr(shop.earmark.till.teller, "_drive_within", _never)
             await shop.earmark.pay(booking, method=code)
         [left] = await shop.earmark.payments(booking)

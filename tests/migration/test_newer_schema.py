@@ -11,8 +11,8 @@ import asyncpg
 import pytest
 
 from earmark import config, wiring
-from earmark.cli import doctor
-from earmark.cli.checkup import database as checkup
+from earmark.cli.commands import doctor
+from earmark.cli.doctor import database as checkup
 from earmark.errors import SetupError
 from earmark.library import Earmark
 from earmark.store.migrations import migrations

@@ -13,7 +13,7 @@ import pytest
 from tests.conformance.conftest import SHOP, Shop
 
 from earmark import wiring
-from earmark.engine.asks import Actor
+from earmark.engine.commands import Actor
 from earmark.errors import PaymentUsed
 from earmark.store import migrations
 from earmark.store.postgres.migrate import _Runner

@@ -32,9 +32,9 @@ from tests.sqlite_files import make_migrated
 from earmark import wiring
 from earmark.domain.payment import PaymentState, payment_id_of
 from earmark.errors import StoreUnavailable
+from earmark.schemas import request_fields
 from earmark.store import sealing
 from earmark.store.migrations import Patience
-from earmark.words import fields
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -171,7 +171,7 @@ def test_a_batch_is_small() -> None:
 async def test_a_key_that_the_library_made_tells_no_code(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """It had a plain hash of the request in it, all of which but the code can be guessed."""
     [booking] = await sell_as_before(url, monkeypatch, CODE)
-    said = fields.encode(fields.pay(method=CODE, gateway=None, capture=None, return_url=None))
+    said = request_fields.encode(request_fields.pay(method=CODE, gateway=None, capture=None, return_url=None))
     plain = hashlib.sha256(said).hexdigest()[:32]
     assert set(await leaks(url, plain)) == {("payment_keys", "key"), ("journal", "key")}
     await wiring.migrate(url, codes=CODES)

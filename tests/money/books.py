@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from earmark.domain.booking import Booking
-from earmark.domain.machine import State, Verb
 from earmark.domain.payment import UNDECIDED, Payment, PaymentState, Refund, RefundState
-from earmark.engine.ports import BookingFilter
+from earmark.domain.state_machine import State, Verb
+from earmark.engine.ports.store import BookingFilter
 from earmark.sandbox.model import Move, Status
 
 if TYPE_CHECKING:

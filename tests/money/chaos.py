@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 from tests.money.books import account_of
 from tests.money.world import PRICES, SEATS, World
 
-from earmark.domain.machine import State
-from earmark.engine.money import LATE
-from earmark.engine.teller import CallbackMismatch
+from earmark.domain.state_machine import State
 from earmark.errors import EarmarkError
 from earmark.library import Earmark
+from earmark.payments.apply_report import LATE
+from earmark.payments.driver import CallbackMismatch
 from earmark.sandbox.faults import Fault
 from earmark.sandbox.model import RefundStatus, Status
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from earmark.clock import MovableClock
     from earmark.domain.booking import Booking
-    from earmark.engine.ports import Store
+    from earmark.engine.ports.store import Store
     from earmark.sandbox.model import Intent, Refund
     from earmark.uuids import Uuid7Ids
 

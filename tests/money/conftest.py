@@ -10,10 +10,10 @@ from tests.journal_watch import Watch
 from tests.money.scripted import ScriptedGateway
 
 from earmark.domain.ids import BookingId, EventId, SeatId
-from earmark.engine.asks import Actor, Cancel, Change, Decided, GiveBack, Pay, SeatPatch
+from earmark.engine.commands import Actor, Cancel, Change, Decided, GiveBack, Pay, SeatPatch
 from earmark.engine.engine import Engine
-from earmark.engine.teller import Teller
 from earmark.library import Earmark
+from earmark.payments.driver import Teller
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from earmark.clock import MovableClock
     from earmark.domain.booking import Booking
     from earmark.domain.payment import Payment
-    from earmark.engine.asks import Paid, Undone
-    from earmark.engine.ports import SeatMap, Store
+    from earmark.engine.commands import Paid, Undone
+    from earmark.engine.ports.store import SeatMap, Store
     from earmark.uuids import Uuid7Ids
 
 PRICE = 4500

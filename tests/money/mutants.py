@@ -10,9 +10,10 @@ import msgspec
 from earmark.domain import payment as law
 from earmark.domain.ids import RefundId
 from earmark.domain.payment import Standing
-from earmark.engine import cancel, money, orders, teller
-from earmark.engine.gateway import GatewaySilent, RefundOrder, RefundReport, Report
-from earmark.engine.teller import Step, Teller
+from earmark.engine.ports.gateway import GatewaySilent, RefundOrder, RefundReport, Report
+from earmark.engine.verbs import cancel
+from earmark.payments import apply_report, driver, gateway_orders
+from earmark.payments.driver import Step, Teller
 from earmark.sandbox.gateway import SandboxGateway
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     import pytest
 
     from earmark.domain.payment import Payment
-    from earmark.engine.gateway import Callback, Order
+    from earmark.engine.ports.gateway import Callback, Order
 
     Mutant = Callable[[pytest.MonkeyPatch], None]
 
@@ -88,7 +89,7 @@ def the_last_callback_is_right(patch: pytest.MonkeyPatch) -> None:
 
 def late_money_is_kept(patch: pytest.MonkeyPatch) -> None:
     """It came, and nobody asks what for."""
-    patch.setattr(money._Hearing, "_give_back", lambda _, payment, **__: payment)
+    patch.setattr(apply_report._Hearing, "_give_back", lambda _, payment, **__: payment)
 
 
 def nobody_asks_again(patch: pytest.MonkeyPatch) -> None:
@@ -122,8 +123,8 @@ def what_is_given_up_is_not_voided(patch: pytest.MonkeyPatch) -> None:
 
 def everything_is_charged_in_euro(patch: pytest.MonkeyPatch) -> None:
     """The same numbers, in the wrong money."""
-    order_of = orders.order_of
-    patch.setattr(teller, "order_of", lambda payment: msgspec.structs.replace(order_of(payment), currency="EUR"))
+    order_of = gateway_orders.order_of
+    patch.setattr(driver, "order_of", lambda payment: msgspec.structs.replace(order_of(payment), currency="EUR"))
 
 
 def _never_look_back(patch: pytest.MonkeyPatch) -> None:

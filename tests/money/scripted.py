@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from earmark.domain.payment import Standing
-from earmark.engine.gateway import Callback, CallbackRefused, RefundReport, RefundStanding, Report
+from earmark.engine.ports.gateway import Callback, CallbackRefused, RefundReport, RefundStanding, Report
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
     from datetime import datetime
     from uuid import UUID
 
-    from earmark.engine.gateway import Order, Record, RefundOrder, RefundRecord
+    from earmark.engine.ports.gateway import Order, Record, RefundOrder, RefundRecord
 
 
 class ScriptedGateway:

@@ -10,8 +10,8 @@ from tests.money.mortal import Died, Fate, Mortal
 from tests.money.world import CARD, PRICE, World
 
 from earmark.domain.booking import Booking
-from earmark.domain.machine import State
 from earmark.domain.payment import PaymentState
+from earmark.domain.state_machine import State
 from earmark.engine.engine import Engine
 from earmark.errors import Refusal
 from earmark.library import Earmark
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from earmark.clock import MovableClock
-    from earmark.engine.ports import Store
+    from earmark.engine.ports.store import Store
     from earmark.uuids import Uuid7Ids
 
 Act = Callable[[World, Booking], Awaitable[object]]

@@ -10,14 +10,14 @@ from tests.money.world import CARD, PRICE, World
 from tests.payments.methods import Method
 
 from earmark.domain.event import OnDecline
-from earmark.domain.machine import State
 from earmark.domain.payment import PaymentState
 from earmark.domain.policy import Policy
-from earmark.engine import pay as pay_verb
+from earmark.domain.state_machine import State
 from earmark.engine.engine import Engine
-from earmark.engine.orders import order_of
-from earmark.engine.teller import Teller
 from earmark.errors import TooManyDeclines
+from earmark.payments import pay as pay_verb
+from earmark.payments.driver import Teller
+from earmark.payments.gateway_orders import order_of
 from earmark.sandbox.faults import Fault, Rule
 from earmark.sandbox.model import Move, Status
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from earmark.clock import MovableClock
     from earmark.domain.booking import Booking
-    from earmark.engine.ports import Store
+    from earmark.engine.ports.store import Store
     from earmark.sandbox.model import Intent
     from earmark.uuids import Uuid7Ids
 

@@ -10,19 +10,19 @@ import pytest
 from tests.money.conftest import PRICE, Shop
 from tests.money.scripted import AUTHORISED, PROCESSING
 
-from earmark.domain.machine import State
 from earmark.domain.payment import PaymentState, RefundState, SettledAs, Standing
-from earmark.engine import money
-from earmark.engine.gateway import GatewaySilent, RefundReport, RefundStanding, Report
-from earmark.engine.ports import Changes
+from earmark.domain.state_machine import State
+from earmark.engine.ports.gateway import GatewaySilent, RefundReport, RefundStanding, Report
+from earmark.engine.ports.store import Changes
 from earmark.errors import InvalidRequest
+from earmark.payments import apply_report
 from earmark.store.memory import MemoryStore
 
 if TYPE_CHECKING:
     from earmark.clock import MovableClock
     from earmark.domain.booking import Booking
     from earmark.domain.payment import Payment
-    from earmark.engine.ports import Transaction
+    from earmark.engine.ports.store import Transaction
     from earmark.uuids import Uuid7Ids
 
 REFUSED = RefundReport(standing=RefundStanding.REFUSED, code="charge_disputed")
@@ -34,7 +34,9 @@ NOTE = "Paid back by bank transfer on Monday."
 async def settle(shop: Shop, payment: Payment, how: SettledAs) -> Payment:
     about = await shop.store.read_dossier(payment.id)
     assert about is not None
-    return await shop.engine.transact(partial(money.settle, how=how, note=NOTE, about=about, ids=shop.engine.ids))
+    return await shop.engine.transact(
+        partial(apply_report.settle, how=how, note=NOTE, about=about, ids=shop.engine.ids)
+    )
 
 
 async def refused(shop: Shop, amount: int = PRICE) -> tuple[Booking, Payment]:
@@ -97,7 +99,7 @@ async def test_a_booking_that_still_waits_is_sold_for_what_is_kept_and_else_lost
     about = await shop.store.read_dossier(payment.id)
     assert about is not None
     await shop.engine.transact(
-        partial(money.hear, report=LESS, about=about, ids=shop.engine.ids, policy=shop.engine.policy)
+        partial(apply_report.hear, report=LESS, about=about, ids=shop.engine.ids, policy=shop.engine.policy)
     )
     flagged = await shop.payment(held)
     assert (flagged.state, flagged.captured) == (PaymentState.NEEDS_ATTENTION, 1000)
@@ -117,7 +119,7 @@ async def test_what_a_person_gave_back_is_not_given_back_again(shop: Shop, how: 
     about = await shop.store.read_dossier((await shop.payment(paid.booking)).id)
     assert about is not None
     await shop.engine.transact(
-        partial(money.hear, report=LESS, about=about, ids=shop.engine.ids, policy=shop.engine.policy)
+        partial(apply_report.hear, report=LESS, about=about, ids=shop.engine.ids, policy=shop.engine.policy)
     )
     await settle(shop, await shop.payment(paid.booking), how)
     assert (await shop.cancel(paid.booking)).state is State.CANCELLED

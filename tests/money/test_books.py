@@ -9,12 +9,12 @@ from uuid import uuid4
 import pytest
 from tests.money.world import CARD, PRICE, World
 
-from earmark.cli import books as walk
-from earmark.cli.books import compare
+from earmark.cli.commands import compare_payments as walk
+from earmark.cli.commands.compare_payments import compare
 from earmark.domain.ids import BookingId, EventId, PaymentId
 from earmark.domain.payment import Payment, PaymentState, Standing
-from earmark.engine import books
-from earmark.engine.gateway import GatewaySilent, Record, Report
+from earmark.engine.ports.gateway import GatewaySilent, Record, Report
+from earmark.payments import gateway_comparison
 from earmark.sandbox.gateway import SandboxGateway
 from earmark.sandbox.house import Sandbox
 from earmark.sandbox.model import PAYMENT_ID
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
     from earmark.clock import MovableClock
     from earmark.domain.booking import Booking
-    from earmark.engine.books import Comparison
-    from earmark.engine.gateway import Gateway, Order
-    from earmark.engine.ports import Store
+    from earmark.engine.ports.gateway import Gateway, Order
+    from earmark.engine.ports.store import Store
+    from earmark.payments.gateway_comparison import Comparison
     from earmark.uuids import Uuid7Ids
 
 
@@ -83,15 +83,15 @@ async def test_money_that_was_captured_behind_our_back_is_found(world: World) ->
     booking, payment = await sold(world, "A1")
     await world.cancel(booking)
     young = await compared(world, forgetful)
-    assert (young.flaws, [flaw.rule for flaw in young.still_open]) == ([], [books.SET_ASIDE])
+    assert (young.flaws, [flaw.rule for flaw in young.still_open]) == ([], [gateway_comparison.SET_ASIDE])
     for _ in range(4):
         world.clock.advance(20 * 3600)
         await world.teller.reconcile(limit=10)
-    assert rules(await compared(world, forgetful)) == [books.SET_ASIDE]
+    assert rules(await compared(world, forgetful)) == [gateway_comparison.SET_ASIDE]
     [intent] = world.bank.find(str(payment.id))
     world.bank.capture(intent.id)
     found = await compared(world, forgetful)
-    assert rules(found) == [books.TOOK]
+    assert rules(found) == [gateway_comparison.TOOK]
     assert found.flaws[0].row.endswith(f"captured 0 here and {PRICE} there")
     assert str(payment.id) in found.flaws[0].row
     assert str(booking.id) in found.flaws[0].row
@@ -104,7 +104,7 @@ async def test_a_refund_that_we_do_not_know_is_found(world: World) -> None:
     assert payment.gateway_id is not None
     world.bank.refund(payment.gateway_id, amount=1000)
     found = await compared(world)
-    assert (found.agree, rules(found)) == (1, [books.GAVE_BACK])
+    assert (found.agree, rules(found)) == (1, [gateway_comparison.GAVE_BACK])
     assert found.flaws[0].row.endswith("refunded 0 here and 1000 there")
 
 
@@ -113,7 +113,7 @@ async def test_a_charge_for_a_payment_that_is_not_here_is_found(world: World) ->
     lost = str(uuid4())
     _charge(world, lost)
     found = await compared(world)
-    assert rules(found) == [books.ORPHAN]
+    assert rules(found) == [gateway_comparison.ORPHAN]
     assert f"took {PRICE} EUR for payment {lost}" in found.flaws[0].row
 
 
@@ -131,7 +131,7 @@ async def test_a_second_charge_for_one_payment_is_found(world: World) -> None:
     _, payment = await sold(world, "A1")
     again = _charge(world, str(payment.id))
     found = await compared(world)
-    assert rules(found) == [books.TWICE]
+    assert rules(found) == [gateway_comparison.TWICE]
     assert f"{PRICE} EUR more was taken as {again}" in found.flaws[0].row
 
 
@@ -139,7 +139,7 @@ async def test_a_payment_that_the_gateway_does_not_know_is_found(world: World) -
     """It took money by our books, and by nobody else's."""
     await sold(world, "A1")
     found = await compared(world, SandboxGateway(Sandbox(world.clock, seed=world.seed)))
-    assert rules(found) == [books.UNKNOWN_THERE]
+    assert rules(found) == [gateway_comparison.UNKNOWN_THERE]
     assert f"captured {PRICE} here" in found.flaws[0].row
 
 
@@ -162,7 +162,7 @@ async def test_every_page_of_our_books_is_turned(world: World, monkeypatch: pyte
     monkeypatch.setattr(walk, "PAGE_SIZE", 2)
     payments = [(await sold(world, seat))[1] for seat in ("A1", "A2", "A3", "A4", "B1")]
     found = await compared(world, SandboxGateway(Sandbox(world.clock, seed=world.seed)))
-    assert rules(found) == [books.UNKNOWN_THERE] * len(payments)
+    assert rules(found) == [gateway_comparison.UNKNOWN_THERE] * len(payments)
     later = payments[0].created_at + timedelta(days=1)
     assert await world.store.page_payments("sandbox", since=later, after=None, limit=9) == []
     assert await world.store.page_payments("bank", since=payments[0].created_at, after=None, limit=9) == []
@@ -231,43 +231,43 @@ def theirs(**known: Any) -> Record:
     "here, there, expected",
     [
         ({}, {}, []),
-        ({}, {"captured": PRICE - 1}, [books.TOOK]),
-        ({}, {"captured": PRICE + 1}, [books.TOOK]),
-        ({"captured": 0, "state": PaymentState.FAILED}, {}, [books.TOOK]),
-        ({}, {"refunded": 1}, [books.GAVE_BACK]),
-        ({"refunding": 5, "refunded": 5}, {"refunded": 4}, [books.GAVE_BACK]),
-        ({}, {"currency": "USD"}, [books.CURRENCY]),
+        ({}, {"captured": PRICE - 1}, [gateway_comparison.TOOK]),
+        ({}, {"captured": PRICE + 1}, [gateway_comparison.TOOK]),
+        ({"captured": 0, "state": PaymentState.FAILED}, {}, [gateway_comparison.TOOK]),
+        ({}, {"refunded": 1}, [gateway_comparison.GAVE_BACK]),
+        ({"refunding": 5, "refunded": 5}, {"refunded": 4}, [gateway_comparison.GAVE_BACK]),
+        ({}, {"currency": "USD"}, [gateway_comparison.CURRENCY]),
         (
             {"captured": 0, "state": PaymentState.VOIDED},
             {"captured": 0, "standing": Standing.AUTHORISED},
-            [books.SET_ASIDE],
+            [gateway_comparison.SET_ASIDE],
         ),
         ({"captured": 0, "state": PaymentState.FAILED}, {"captured": 0, "standing": Standing.DECLINED}, []),
-        ({}, {"captured": 1, "refunded": 1}, [books.TOOK, books.GAVE_BACK]),
+        ({}, {"captured": 1, "refunded": 1}, [gateway_comparison.TOOK, gateway_comparison.GAVE_BACK]),
     ],
 )
 def test_every_way_to_differ_has_its_rule(here: dict[str, Any], there: dict[str, Any], expected: list[str]) -> None:
     """And what is the same has none."""
-    assert [flaw.rule for flaw in books.differences(ours(**here), theirs(**there))] == expected
+    assert [flaw.rule for flaw in gateway_comparison.differences(ours(**here), theirs(**there))] == expected
 
 
 @pytest.mark.parametrize("refunded, wrong", [(0, False), (PRICE, False), (PRICE + 1, True)])
 def test_what_a_person_settled_may_have_gone_back_there_or_elsewhere(refunded: int, *, wrong: bool) -> None:
     """Never more than was taken, though."""
     settled = ours(state=PaymentState.SETTLED, refunding=PRICE, code="refunded_by_hand")
-    assert bool(books.differences(settled, theirs(refunded=refunded))) is wrong
+    assert bool(gateway_comparison.differences(settled, theirs(refunded=refunded))) is wrong
 
 
 def test_control_the_same_of_a_payment_that_nobody_settled_is_wrong() -> None:
     """So it is the person's word that makes it right."""
-    assert books.differences(ours(), theirs(refunded=PRICE))
+    assert gateway_comparison.differences(ours(), theirs(refunded=PRICE))
 
 
 def test_more_than_was_asked_for_is_right_once_a_person_has_settled_it() -> None:
     """Our books count at most what was asked."""
     more = theirs(captured=PRICE + 100)
-    assert books.differences(ours(state=PaymentState.SETTLED), more) == []
-    assert books.differences(ours(), more)
+    assert gateway_comparison.differences(ours(state=PaymentState.SETTLED), more) == []
+    assert gateway_comparison.differences(ours(), more)
 
 
 def _charge(world: World, payment_id: str | None) -> str:

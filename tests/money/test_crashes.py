@@ -14,7 +14,7 @@ from tests.money.hurry import StillClock, run
 from tests.money.mortal import Fate
 from tests.money.stories import STORIES, TOTAL, Stage, Story, end_of, pays
 
-from earmark.domain.machine import State
+from earmark.domain.state_machine import State
 from earmark.store.memory import MemoryStore
 from earmark.uuids import Uuid7Ids
 

@@ -12,10 +12,10 @@ import pytest
 from tests.money.scripted import AUTHORISED, DECLINED, PROCESSING
 
 from earmark.domain.ids import BookingId
-from earmark.domain.machine import State
 from earmark.domain.policy import Policy
-from earmark.engine.asks import Actor, Release
-from earmark.engine.gateway import GatewayDenied, GatewayInvalid, Report
+from earmark.domain.state_machine import State
+from earmark.engine.commands import Actor, Release
+from earmark.engine.ports.gateway import GatewayDenied, GatewayInvalid, Report
 from earmark.errors import GatewayUnavailable, InvalidRequest, TooManyDeclines
 from earmark.library import Earmark
 
@@ -87,7 +87,7 @@ async def test_tries_that_are_not_reserved_are_as_many_as_there_are_holds(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The control: where only declines count, and not the payments that are open, ten holds have ten tries."""
-    monkeypatch.setattr("earmark.domain.declines.UNDECIDED", frozenset())
+    monkeypatch.setattr("earmark.domain.decline_limits.UNDECIDED", frozenset())
     shop.gateway.says |= {"authorise": PROCESSING, "status": PROCESSING}
     said = await asyncio.gather(*(tried(shop, one) for one in await holds(shop)))
     assert said == ["paying"] * 10
@@ -152,7 +152,7 @@ async def test_tries_without_a_banks_word_have_ever_longer_pauses(shop: Shop, fa
 
 async def test_without_the_pauses_each_try_leaves_rows(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     """The control."""
-    monkeypatch.setattr("earmark.domain.declines.UNJUDGED_AT_ONCE", 1000)
+    monkeypatch.setattr("earmark.domain.decline_limits.UNJUDGED_AT_ONCE", 1000)
     [held] = await holds(shop, 1)
     shop.gateway.says["authorise"] = FAULTS["the shop's"]
     assert await tried_each_second(shop, held, seconds=60) == 60

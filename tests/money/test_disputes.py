@@ -14,10 +14,10 @@ from tests.payments.conformance.worlds import stripe_shaped
 from tests.payments.methods import Method
 
 from earmark.clock import MovableClock
-from earmark.domain.machine import State
 from earmark.domain.payment import PaymentState, SettledAs
-from earmark.engine.gateway import Callback, GatewaySilent
-from earmark.engine.teller import Teller
+from earmark.domain.state_machine import State
+from earmark.engine.ports.gateway import Callback, GatewaySilent
+from earmark.payments.driver import Teller
 from earmark.payments.stripe import StripeGateway
 from earmark.store.memory import MemoryStore
 from earmark.uuids import Uuid7Ids
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from tests.money.conftest import Shop
 
     from earmark.domain.payment import Payment
-    from earmark.engine.gateway import Gateway
-    from earmark.engine.ports import Store
+    from earmark.engine.ports.gateway import Gateway
+    from earmark.engine.ports.store import Store
 
 
 def about(payment: Payment, *, event: str = "evt_1", kind: str = "charge.dispute.created") -> Callback:

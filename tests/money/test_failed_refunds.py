@@ -10,9 +10,9 @@ from tests.money.scripted import CAPTURED
 from tests.money.world import World
 
 from earmark.domain.payment import PaymentState, RefundState
-from earmark.engine import teller
-from earmark.engine.gateway import GatewaySilent, RefundReport, RefundStanding
-from earmark.engine.teller import Teller
+from earmark.engine.ports.gateway import GatewaySilent, RefundReport, RefundStanding
+from earmark.payments import driver
+from earmark.payments.driver import Teller
 from earmark.sandbox.model import Move
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from earmark.clock import MovableClock
     from earmark.domain.booking import Booking
     from earmark.domain.payment import Refund
-    from earmark.engine.ports import Store
+    from earmark.engine.ports.store import Store
     from earmark.uuids import Uuid7Ids
 
 FAILED = RefundReport(standing=RefundStanding.REFUSED, gateway_id="re_1", code="lost_or_stolen_card")
@@ -126,7 +126,7 @@ async def test_a_refund_that_takes_days_hides_none_that_failed(shop: Shop) -> No
 
 async def test_control_without_the_question_nobody_notices(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     """How a payment stands says nothing of its refunds."""
-    monkeypatch.setattr(teller, "REFUNDS_LOOKED_AT_MAX", -PRICE)
+    monkeypatch.setattr(driver, "REFUNDS_LOOKED_AT_MAX", -PRICE)
     booking = await given_back(shop, 1000)
     shop.gateway.made = FAILED
     await shop.teller.advance((await shop.payment(booking)).id, look=True)

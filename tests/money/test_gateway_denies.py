@@ -11,9 +11,9 @@ from tests.money.test_pay_keys import ask_of, pay
 
 from earmark.domain.event import OnDecline
 from earmark.domain.journal import Key
-from earmark.domain.machine import State
 from earmark.domain.payment import GATEWAY_UNAVAILABLE, PaymentState
-from earmark.engine.gateway import GatewayDenied, GatewayInvalid, GatewayRefused, GatewaySilent
+from earmark.domain.state_machine import State
+from earmark.engine.ports.gateway import GatewayDenied, GatewayInvalid, GatewayRefused, GatewaySilent
 from earmark.errors import GatewayUnavailable, InvalidRequest
 
 if TYPE_CHECKING:

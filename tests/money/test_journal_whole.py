@@ -17,16 +17,16 @@ from tests.money.scripted import AUTHORISED, CAPTURED, DECLINED, PROCESSING
 from tests.money.test_attention import settle
 from tests.money.test_disputes import about
 
-from earmark.domain import changes
+from earmark.domain import journal_changes
 from earmark.domain.booking import Booking
 from earmark.domain.event import Event, OnDecline
 from earmark.domain.ids import EventId, PoolId, SeatId
-from earmark.domain.machine import State
 from earmark.domain.payment import Payment, Refund, SettledAs, Standing
-from earmark.domain.webhook_types import BY_MOVE, NOTE, type_of
-from earmark.engine import money_back
-from earmark.engine.asks import Change, Confirm, Extend, PoolPatch, Release, SeatPatch
-from earmark.engine.gateway import GatewaySilent, RefundRecord, RefundReport, RefundStanding, Report
+from earmark.domain.state_machine import State
+from earmark.domain.webhook_messages import BY_MOVE, NOTE, type_of
+from earmark.engine.commands import Change, Confirm, Extend, PoolPatch, Release, SeatPatch
+from earmark.engine.ports.gateway import GatewaySilent, RefundRecord, RefundReport, RefundStanding, Report
+from earmark.payments import apply_refund_report
 from earmark.store.memory import MemoryStore
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from tests.journal_watch import Watch
 
     from earmark.clock import MovableClock
-    from earmark.domain.changes import Change as Changed
+    from earmark.domain.journal_changes import Change as Changed
     from earmark.uuids import Uuid7Ids
 
 CLOSES = datetime(2040, 1, 1, tzinfo=UTC)
@@ -46,13 +46,13 @@ REFUND_REFUSED = RefundReport(standing=RefundStanding.REFUSED, gateway_id="re_1"
 
 async def history(shop: Shop, booking: Booking) -> list[dict[str, Changed]]:
     """What each entry tells, in order."""
-    told = [changes.changes_of(entry) for entry in await shop.store.read_history(booking.id)]
+    told = [journal_changes.changes_of(entry) for entry in await shop.store.read_history(booking.id)]
     assert all(one is not None for one in told)
     return [one for one in told if one is not None]
 
 
 def pair(before: object, after: object) -> Changed:
-    return changes.Change(before=before, after=after)
+    return journal_changes.Change(before=before, after=after)
 
 
 async def operate(shop: Shop) -> None:
@@ -115,7 +115,9 @@ async def give_back_elsewhere(shop: Shop) -> None:
     dossier = await shop.store.read_dossier((await shop.payment(sold)).id)
     assert dossier is not None
     found = [RefundRecord(refund_id=None, gateway_id="re_9", amount=100, standing=RefundStanding.DONE)]
-    await shop.engine.transact(partial(money_back.hear_elsewhere, found=found, about=dossier, ids=shop.engine.ids))
+    await shop.engine.transact(
+        partial(apply_refund_report.hear_elsewhere, found=found, about=dossier, ids=shop.engine.ids)
+    )
 
 
 async def decline(shop: Shop) -> None:
@@ -177,8 +179,12 @@ async def test_every_verb_tells_every_field_before_and_after(memory_shop: Shop, 
         "a verb was left out"
     )
     assert {verb for verb, _ in watch.moves} >= {"change", NOTE}
-    told = {f"payment.{name}" for name in changes.PAYMENT_FIELDS} | {f"refund.{name}" for name in changes.REFUND_FIELDS}
-    told |= {f"booking.{name}" for name in changes.BOOKING_FIELDS if name not in changes.UNTOLD["booking"]}
+    told = {f"payment.{name}" for name in journal_changes.PAYMENT_FIELDS} | {
+        f"refund.{name}" for name in journal_changes.REFUND_FIELDS
+    }
+    told |= {
+        f"booking.{name}" for name in journal_changes.BOOKING_FIELDS if name not in journal_changes.UNTOLD["booking"]
+    }
     told |= {"event.name", "event.sale_closes_at", "seats.blocked", "seats.price", "pools.capacity", "pools.price"}
     # A gateway's message comes with gateways that have one; refunds at its own page are made in a file of their own,
     # under the same watch.
@@ -199,7 +205,7 @@ async def test_control_a_field_that_is_left_out_is_noticed(
     memory_shop: Shop, monkeypatch: pytest.MonkeyPatch, the_journal_is_whole: Watch, where: str, name: str
 ) -> None:
     """The comparison sees one missing field among all."""
-    monkeypatch.setattr(changes, where, tuple(one for one in getattr(changes, where) if one != name))
+    monkeypatch.setattr(journal_changes, where, tuple(one for one in getattr(journal_changes, where) if one != name))
     watch = the_journal_is_whole
     await pay_elsewhere(memory_shop)
     await sell_and_give_back(memory_shop)
@@ -212,8 +218,8 @@ async def test_control_an_old_value_that_is_left_out_is_noticed(
     memory_shop: Shop, monkeypatch: pytest.MonkeyPatch, the_journal_is_whole: Watch
 ) -> None:
     """With the new values alone, as entries had them once, the comparison fails."""
-    monkeypatch.setattr(changes, "was", lambda *_: {})
-    monkeypatch.setattr(changes, "event_was", lambda _, names: dict.fromkeys(names))
+    monkeypatch.setattr(journal_changes, "was", lambda *_: {})
+    monkeypatch.setattr(journal_changes, "event_was", lambda _, names: dict.fromkeys(names))
     watch = the_journal_is_whole
     await operate(memory_shop)
     await pay_elsewhere(memory_shop)
@@ -227,14 +233,14 @@ async def test_control_an_old_value_that_is_left_out_is_noticed(
 def test_every_field_is_told_or_says_why_not(kind: str, value: Any) -> None:
     """A new column of a row is one or the other, with a reason."""
     told = {
-        "booking": set(changes.BOOKING_FIELDS),
-        "payment": {*changes.PAYMENT_FIELDS, *changes.NEW_PAYMENT_FIELDS},
-        "refund": set(changes.REFUND_FIELDS),
-        "event": set(Event.__struct_fields__) - set(changes.UNTOLD["event"]),
+        "booking": set(journal_changes.BOOKING_FIELDS),
+        "payment": {*journal_changes.PAYMENT_FIELDS, *journal_changes.NEW_PAYMENT_FIELDS},
+        "refund": set(journal_changes.REFUND_FIELDS),
+        "event": set(Event.__struct_fields__) - set(journal_changes.UNTOLD["event"]),
     }[kind]
     fields = set(value.__struct_fields__)
-    assert fields - told == set(changes.UNTOLD[kind]) - told
-    assert all(changes.UNTOLD[kind].values())
+    assert fields - told == set(journal_changes.UNTOLD[kind]) - told
+    assert all(journal_changes.UNTOLD[kind].values())
 
 
 async def test_a_history_reads_the_same_from_every_store(shop: Shop) -> None:
@@ -269,7 +275,7 @@ async def test_an_operators_change_reads_the_same_from_every_store(shop: Shop) -
     numbered = await shop.store.outbox.read_numbered(EventId("concert"), after=0, limit=100)
     entries = [told.entry for told in numbered]
     [entry] = [entry for entry in entries if entry.verb == "change"]
-    told = changes.changes_of(entry)
+    told = journal_changes.changes_of(entry)
     assert told == {
         "name": pair("A show", "Another show"),
         "sale_closes_at": pair(None, "2040-01-01T00:00:00Z"),
@@ -286,9 +292,9 @@ async def test_an_entry_of_before_does_not_claim_that_nothing_stood_there(shop: 
     held = await shop.hold("A1")
     await shop.engine.extend(Extend(**shop.about(held), seconds=60))
     first, last = await shop.store.read_history(held.id)
-    old = {name: value for name, value in last.facts.items() if name != changes.WAS}
-    assert changes.changes_of(msgspec.structs.replace(last, facts=old)) is None
-    assert changes.changes_of(first) is not None
+    old = {name: value for name, value in last.facts.items() if name != journal_changes.WAS}
+    assert journal_changes.changes_of(msgspec.structs.replace(last, facts=old)) is None
+    assert journal_changes.changes_of(first) is not None
 
 
 async def test_silence_is_told_and_details_call_no_webhook(shop: Shop) -> None:

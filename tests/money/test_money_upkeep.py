@@ -9,7 +9,7 @@ from tests.money.scripted import AUTHORISED, DECLINED, PROCESSING
 from tests.money.test_declines import holds, tried
 from tests.money.test_pay_keys import ask_of, pay
 
-from earmark.domain.declines import WINDOW_SECONDS
+from earmark.domain.decline_limits import WINDOW_SECONDS
 from earmark.domain.journal import Key
 from earmark.domain.payment import KEY_SECONDS_MIN
 from earmark.errors import IdempotencyMismatch

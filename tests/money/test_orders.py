@@ -12,16 +12,16 @@ import pytest
 from tests.money.world import World
 
 from earmark.clock import MovableClock
-from earmark.domain.machine import State
 from earmark.domain.payment import PaymentState
-from earmark.engine.teller import Teller
+from earmark.domain.state_machine import State
+from earmark.payments.driver import Teller
 from earmark.store.memory import MemoryStore
 from earmark.uuids import Uuid7Ids
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from earmark.engine.gateway import Gateway, Order, Report
+    from earmark.engine.ports.gateway import Gateway, Order, Report
 
 PROOF = bool(os.environ.get("EARMARK_PROOF"))
 CALLBACKS = 5 if PROOF else 3

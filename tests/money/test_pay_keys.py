@@ -8,12 +8,13 @@ import pytest
 from tests.money.scripted import AUTHORISED, DECLINED, PROCESSING
 
 from earmark.domain.journal import Key
-from earmark.domain.machine import State
 from earmark.domain.payment import first_payment_id_for, payment_id_for
-from earmark.engine.asks import Decided, Memo, Pay
+from earmark.domain.state_machine import State
+from earmark.engine.commands import Decided, Memo, Pay
 from earmark.engine.engine import Engine
-from earmark.engine.teller import Teller
 from earmark.errors import IdempotencyMismatch
+from earmark.payments.driver import Teller
+from earmark.payments.pay import open_payment
 
 if TYPE_CHECKING:
     from tests.money.conftest import Shop
@@ -66,7 +67,7 @@ async def test_another_request_with_the_key_is_refused_by_every_process(shop: Sh
 async def test_another_request_with_the_key_is_refused_after_a_crash(shop: Shop) -> None:
     """The process died when the payment was recorded and its gateway not asked yet."""
     held = await shop.hold("A1")
-    await shop.engine.pay(ask_of(shop, held))
+    await open_payment(shop.engine, ask_of(shop, held))
     teller = another_process(shop)
     with pytest.raises(IdempotencyMismatch):
         await pay(shop, ask_of(shop, held, body="mastercard"), teller=teller)
@@ -81,7 +82,7 @@ async def test_without_the_record_another_request_takes_the_key_over(
     held = await shop.hold("A1")
     shop.gateway.says |= {"authorise": PROCESSING, "status": PROCESSING}
     await pay(shop, ask_of(shop, held))
-    monkeypatch.setattr("earmark.engine.pay._refuse_another", lambda *_, **__: None)
+    monkeypatch.setattr("earmark.payments.pay._refuse_another", lambda *_, **__: None)
     shop.gateway.says["status"] = AUTHORISED
     assert (await pay(shop, ask_of(shop, held, body="mastercard"))).memory.body == b"confirmed"
     with pytest.raises(IdempotencyMismatch):
@@ -92,7 +93,7 @@ async def test_a_key_pays_for_another_booking_when_its_time_is_over(shop: Shop) 
     """And not before."""
     first, second = await shop.hold("A1"), await shop.hold("A2")
     shop.gateway.says |= {"authorise": DECLINED}
-    await shop.engine.pay(ask_of(shop, first))
+    await open_payment(shop.engine, ask_of(shop, first))
     with pytest.raises(IdempotencyMismatch):
         await pay(shop, ask_of(shop, second))
     await shop.reconcile(seconds=DAY)
@@ -105,7 +106,7 @@ async def test_a_payment_that_an_older_release_opened_is_found(shop: Shop) -> No
     """It has the id that was made of the key alone, and no record of its request: it is paid once."""
     held = await shop.hold("A1")
     old = ask_of(shop, held, memo=None, payment_id=first_payment_id_for(KEY))
-    await shop.engine.pay(old)
+    await open_payment(shop.engine, old)
     assert (await pay(shop, ask_of(shop, held))).memory.body == b"confirmed"
     assert (await shop.payment(held)).id == first_payment_id_for(KEY)
     assert shop.gateway.calls.count("authorise") == 1
@@ -114,7 +115,7 @@ async def test_a_payment_that_an_older_release_opened_is_found(shop: Shop) -> No
 async def test_the_key_of_an_older_release_pays_for_another_booking_when_its_time_is_over(shop: Shop) -> None:
     """The same as for keys with a record."""
     old = ask_of(shop, await shop.hold("A1"), memo=None, payment_id=first_payment_id_for(KEY))
-    await shop.engine.pay(old)
+    await open_payment(shop.engine, old)
     with pytest.raises(IdempotencyMismatch):
         await pay(shop, ask_of(shop, await shop.hold("A2")))
     await shop.reconcile(seconds=DAY)

@@ -14,20 +14,20 @@ from tests.payments.conformance.worlds import stripe_shaped
 from tests.payments.methods import Method
 
 from earmark.clock import MovableClock
-from earmark.domain.machine import State
 from earmark.domain.payment import PaymentState, RefundState, SettledAs, Standing
-from earmark.engine import money, money_back
-from earmark.engine.books import differences
-from earmark.engine.gateway import Callback, GatewaySilent, RefundRecord, Report
-from earmark.engine.teller import Teller
+from earmark.domain.state_machine import State
+from earmark.engine.ports.gateway import Callback, GatewaySilent, RefundRecord, Report
 from earmark.errors import RefundRefused
+from earmark.payments import apply_refund_report, apply_report
+from earmark.payments.driver import Teller
+from earmark.payments.gateway_comparison import differences
 from earmark.payments.stripe import StripeGateway
 from earmark.sandbox.faults import Fault, Rule
 from earmark.sandbox.gateway import SandboxGateway
 from earmark.sandbox.model import Move
+from earmark.schemas.payment_review import cases
 from earmark.store.memory import MemoryStore
 from earmark.uuids import Uuid7Ids
-from earmark.words.attention import cases
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 
     from earmark.domain.booking import Booking
     from earmark.domain.payment import Payment
-    from earmark.engine.gateway import Gateway
-    from earmark.engine.ports import Store
+    from earmark.engine.ports.gateway import Gateway
+    from earmark.engine.ports.store import Store
     from earmark.sandbox.house import Sandbox
 
 REASON = "a refund was made at the gateway, and not by Earmark"
@@ -83,7 +83,7 @@ async def settle(world: World, booking: Booking, how: SettledAs) -> Payment:
     """A person has dealt with it."""
     about = await world.store.read_dossier((await payment_of(world, booking)).id)
     assert about is not None
-    return await world.engine.transact(partial(money.settle, how=how, note=NOTE, about=about, ids=world.ids))
+    return await world.engine.transact(partial(apply_report.settle, how=how, note=NOTE, about=about, ids=world.ids))
 
 
 async def told_of(world: World, booking: Booking, reason: str = REASON) -> list[tuple[int, int]]:
@@ -289,7 +289,7 @@ async def test_an_old_list_does_not_undo_what_a_newer_one_told(world: World) -> 
     refund_by_hand(world, 1000)
     await hear_all(world)
     await world.engine.transact(
-        lambda transaction: money_back.hear_elsewhere(transaction, found=[], about=before, ids=world.ids)
+        lambda transaction: apply_refund_report.hear_elsewhere(transaction, found=[], about=before, ids=world.ids)
     )
     payment = await payment_of(world, held)
     assert (payment.refunded_elsewhere, payment.due_at is not None) == (1000, True)
@@ -321,7 +321,7 @@ async def test_control_without_the_version_an_old_list_undoes_it(world: World) -
     now = await world.store.read_dossier((await payment_of(world, held)).id)
     assert now is not None
     await world.engine.transact(
-        lambda transaction: money_back.hear_elsewhere(transaction, found=[], about=now, ids=world.ids)
+        lambda transaction: apply_refund_report.hear_elsewhere(transaction, found=[], about=now, ids=world.ids)
     )
     assert (await payment_of(world, held)).refunded_elsewhere == 0
 

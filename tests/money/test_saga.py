@@ -9,11 +9,11 @@ from tests.money.conftest import PRICE
 from tests.money.scripted import AUTHORISED, CAPTURED, DECLINED, PROCESSING
 
 from earmark.domain.event import OnDecline
-from earmark.domain.machine import State
 from earmark.domain.payment import PaymentState, Standing
 from earmark.domain.policy import Policy
-from earmark.engine.asks import Confirm
-from earmark.engine.gateway import GatewayRefused, GatewaySilent, RefundReport, RefundStanding, Report
+from earmark.domain.state_machine import State
+from earmark.engine.commands import Confirm
+from earmark.engine.ports.gateway import GatewayRefused, GatewaySilent, RefundReport, RefundStanding, Report
 from earmark.errors import PaymentInProgress, RefundRefused
 
 if TYPE_CHECKING:

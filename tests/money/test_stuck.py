@@ -16,12 +16,12 @@ from tests.payments.conformance.worlds import stripe_shaped
 
 from earmark.clock import MovableClock
 from earmark.domain import payment as law
-from earmark.domain.machine import State
 from earmark.domain.payment import PaymentState, SettledAs, Standing
-from earmark.engine import money
-from earmark.engine.gateway import GatewaySilent, RefundReport, RefundStanding, Report
-from earmark.engine.teller import Step, Teller, next_step
+from earmark.domain.state_machine import State
+from earmark.engine.ports.gateway import GatewaySilent, RefundReport, RefundStanding, Report
 from earmark.errors import InvalidRequest
+from earmark.payments import apply_report
+from earmark.payments.driver import Step, Teller, next_step
 from earmark.payments.stripe import StripeGateway
 from earmark.sandbox.faults import Fault
 from earmark.sandbox.model import Move
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from tests.money.conftest import Shop
 
     from earmark.domain.booking import Booking
-    from earmark.engine.ports import Store
+    from earmark.engine.ports.store import Store
 
 
 async def unanswered(world: World, fault: Fault) -> Booking:
@@ -198,7 +198,7 @@ async def test_a_sale_for_which_nothing_was_taken_is_cancelled(shop: Shop) -> No
     about = await shop.store.read_dossier((await shop.payment(paid.booking)).id)
     assert about is not None
     nothing = Report(standing=Standing.CAPTURED, gateway_id="pi_1", captured=0)
-    hear = partial(money.hear, report=nothing, about=about, ids=shop.engine.ids, policy=shop.engine.policy)
+    hear = partial(apply_report.hear, report=nothing, about=about, ids=shop.engine.ids, policy=shop.engine.policy)
     await shop.engine.transact(hear)
     await settle(shop, await shop.payment(paid.booking), SettledAs.NOTHING)
     assert (await shop.booking(paid.booking)).state is State.CANCELLED

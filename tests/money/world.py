@@ -10,20 +10,20 @@ from uuid import UUID
 from tests.money import books
 
 from earmark.domain.ids import BookingId, EventId, PoolId, SeatId
-from earmark.engine.asks import Actor, Cancel, Decided, GiveBack, Pay
-from earmark.engine.cancel import cancel
+from earmark.engine.commands import Actor, Cancel, Decided, GiveBack, Pay
 from earmark.engine.engine import Engine
-from earmark.engine.teller import Teller
+from earmark.engine.verbs.cancel import cancel
 from earmark.errors import EarmarkError
 from earmark.library import Earmark
+from earmark.payments.driver import Teller
 from earmark.sandbox.gateway import SandboxGateway
 from earmark.sandbox.house import Sandbox
 
 if TYPE_CHECKING:
     from earmark.clock import MovableClock
     from earmark.domain.booking import Booking
-    from earmark.engine.gateway import Gateway
-    from earmark.engine.ports import Store
+    from earmark.engine.ports.gateway import Gateway
+    from earmark.engine.ports.store import Store
     from earmark.uuids import Uuid7Ids
 
 PRICE = 4500

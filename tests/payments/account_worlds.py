@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import pytest
 
     from earmark.domain.account import Account
-    from earmark.engine.ports import Store
+    from earmark.engine.ports.store import Store
 
 SECRET = "b1946ac92492d2347c6235b4d2611184"
 OLDER = "591785b794601e212b260e25925636fd"
@@ -119,7 +119,7 @@ async def execute(url: str, *statements: str, keep: bool = True) -> None:
 
 def as_before(monkeypatch: pytest.MonkeyPatch) -> None:
     """Codes are shown as they are, as they were."""
-    monkeypatch.setattr("earmark.domain.method.mask_code", lambda code: code)
+    monkeypatch.setattr("earmark.domain.payment_method.mask_code", lambda code: code)
 
 
 @asynccontextmanager

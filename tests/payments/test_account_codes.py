@@ -12,13 +12,13 @@ import pytest
 from tests.sqlite_files import make_migrated
 
 from earmark import config, library
-from earmark.domain import method
+from earmark.domain import payment_method
 from earmark.domain.payment import PaymentState
-from earmark.engine import teller
 from earmark.errors import IdempotencyMismatch, InvalidRequest, PaymentDeclined, SetupError
+from earmark.payments import driver
 from earmark.payments.balance.codes import LETTERS, AccountCodes, check_code, make_code
 from earmark.payments.balance.gateway import BalanceGateway
-from earmark.words import fields
+from earmark.schemas import request_fields
 
 from .account_worlds import OLDER, PRICE, SECRET, Shop, dump, leaks, open_account, opened
 
@@ -82,8 +82,8 @@ async def test_without_the_guard_the_code_is_everywhere(shop: Shop, url: str, mo
     async def as_sent(ask: Any, _: object) -> Any:
         return ask
 
-    monkeypatch.setattr(teller, "without_code", as_sent)
-    monkeypatch.setattr(method, "mask_code", lambda code: code)
+    monkeypatch.setattr(driver, "without_code", as_sent)
+    monkeypatch.setattr(payment_method, "mask_code", lambda code: code)
     code = make_code()
     answers = await sell_and_decline(shop, code)
     places = {table for table, _ in await leaks(url, code)}
@@ -120,7 +120,7 @@ async def test_the_hash_of_a_request_cannot_be_tried_out(shop: Shop, url: str) -
     booking, another = await shop.hold(), await shop.hold()
     await shop.earmark.pay(booking, method=code, gateway="balance", key=KEY)
     await shop.earmark.pay(another, method=code, gateway="balance")
-    said = fields.encode(fields.said(method=code, gateway="balance", capture=None, return_url=None))
+    said = request_fields.encode(request_fields.said(method=code, gateway="balance", capture=None, return_url=None))
     guesses = [hashlib.sha256(f"pay {one}\n".encode() + said).digest() for one in (booking, another)]
     guesses.append(hashlib.sha256(said).hexdigest()[:32].encode())
     for guess in guesses:
@@ -136,7 +136,7 @@ async def test_without_a_key_the_hash_of_a_request_tells_the_code(
     await shop.open(code, PRICE)
     booking = await shop.hold()
     await shop.earmark.pay(booking, method=code, key=KEY)
-    said = fields.encode(fields.said(method=code, gateway=None, capture=None, return_url=None))
+    said = request_fields.encode(request_fields.said(method=code, gateway=None, capture=None, return_url=None))
     guess = hashlib.sha256(f"pay {booking}\n".encode() + said).digest()
     assert {table for table, _ in await leaks(url, guess)} == {"payment_keys", "journal"}
 
@@ -291,7 +291,7 @@ async def test_an_account_in_memory_is_the_same(clock: Any) -> None:
 )
 def test_a_method_is_masked_as_its_gateway_needs_it(gateway: str, kept: str, shown: str) -> None:
     """Codes are secrets, tokens are nearly so, and what the sandbox charges are names from its manual."""
-    assert method.show(gateway, kept) == shown
+    assert payment_method.show(gateway, kept) == shown
 
 
 def test_codes_are_made_by_chance() -> None:

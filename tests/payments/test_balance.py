@@ -17,12 +17,12 @@ from earmark import config, wiring
 from earmark.domain import account as law
 from earmark.domain.account import Draw, EntryKind
 from earmark.domain.ids import BookingId
-from earmark.domain.method import NO_ACCOUNT
 from earmark.domain.payment import PaymentState, Standing
+from earmark.domain.payment_method import NO_ACCOUNT
 from earmark.engine.accounts import Accounts
-from earmark.engine.asks import Actor, Cancel, Decided, Pay
+from earmark.engine.commands import Actor, Cancel, Decided, Pay
 from earmark.engine.engine import Engine
-from earmark.engine.gateway import (
+from earmark.engine.ports.gateway import (
     CallbackRefused,
     GatewayRefused,
     GatewaySilent,
@@ -30,11 +30,11 @@ from earmark.engine.gateway import (
     RefundOrder,
     RefundStanding,
 )
-from earmark.engine.teller import Teller
 from earmark.errors import IdempotencyMismatch, InvalidRequest, SetupError
 from earmark.library import Earmark
 from earmark.payments.balance.codes import AccountCodes, make_code
 from earmark.payments.balance.gateway import BalanceGateway
+from earmark.payments.driver import Teller
 from earmark.store.sqlite.connection import connect
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from earmark.clock import MovableClock
     from earmark.domain.account import Account
     from earmark.engine.accounts import AccountSteps
-    from earmark.engine.gateway import Report
+    from earmark.engine.ports.gateway import Report
     from earmark.store.memory import MemoryStore
     from earmark.store.postgres import PostgresStore
     from earmark.store.sqlite import SqliteStore

@@ -15,7 +15,7 @@ from tests.listening import listening
 
 from earmark.clock import MovableClock
 from earmark.domain.payment import PAYING_SECONDS_MAX, Standing
-from earmark.engine.gateway import GatewayDenied, GatewayRefused, GatewaySilent, RefundStanding
+from earmark.engine.ports.gateway import GatewayDenied, GatewayRefused, GatewaySilent, RefundStanding
 from earmark.payments import stripe as stripe_gateway
 from earmark.payments.stripe import StripeGateway
 from earmark.sandbox.faults import Fault
@@ -27,7 +27,7 @@ from .conformance.worlds import ANSWER_SECONDS_MAX, SandboxWorld, stripe_shaped,
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
-    from earmark.engine.gateway import Order, RefundReport, Report
+    from earmark.engine.ports.gateway import Order, RefundReport, Report
     from earmark.sandbox.desk import Call
     from earmark.sandbox.house import Sandbox
     from earmark.sandbox.model import Intent

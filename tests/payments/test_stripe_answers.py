@@ -18,7 +18,7 @@ from requests.structures import CaseInsensitiveDict
 
 from earmark.clock import MovableClock
 from earmark.domain.payment import Standing
-from earmark.engine.gateway import (
+from earmark.engine.ports.gateway import (
     CallbackRefused,
     GatewayDenied,
     GatewayInvalid,
@@ -38,7 +38,7 @@ from .conformance.worlds import in_process
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
-    from earmark.engine.gateway import Callback, Order
+    from earmark.engine.ports.gateway import Callback, Order
 
 KEY = "sk_test_canaryCANARYcanary"
 SECRET = "whsec_canaryCANARYcanary"

@@ -9,7 +9,7 @@ from earmark.domain.event import Event
 from earmark.domain.ids import Buyer, EventId, PoolId, SeatId
 from earmark.domain.pool import Pool
 from earmark.domain.seat import Seat
-from earmark.engine.asks import (
+from earmark.engine.commands import (
     Actor,
     Cancel,
     Change,

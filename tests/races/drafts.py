@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from earmark.domain.journal import Key
-from earmark.engine.asks import Memo
+from earmark.engine.commands import Memo
 
 from .support import AS_BUILT, Shortcut
 
 if TYPE_CHECKING:
-    from earmark.engine.asks import Ask
+    from earmark.engine.commands import Ask
 
     from .support import House, Till
 

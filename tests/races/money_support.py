@@ -15,12 +15,21 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from earmark.domain.ids import PaymentId
-from earmark.domain.machine import State
 from earmark.domain.payment import Payment, PaymentState, Refund, Standing
-from earmark.engine import money
-from earmark.engine.asks import Decided, GiveBack, Pay
-from earmark.engine.gateway import Callback, CallbackRefused, Record, RefundRecord, RefundReport, RefundStanding, Report
-from earmark.engine.teller import Teller
+from earmark.domain.state_machine import State
+from earmark.engine.commands import Decided, GiveBack, Pay
+from earmark.engine.ports.gateway import (
+    Callback,
+    CallbackRefused,
+    Record,
+    RefundRecord,
+    RefundReport,
+    RefundStanding,
+    Report,
+)
+from earmark.payments import apply_report
+from earmark.payments.driver import Teller
+from earmark.payments.pay import open_payment
 
 from .asks import IDS, SHOP
 from .support import AS_BUILT, PATIENCE_SECONDS, Shortcut, Till, in_time, until
@@ -31,10 +40,10 @@ if TYPE_CHECKING:
     from random import Random
 
     from earmark.domain.booking import Booking
-    from earmark.engine.asks import Memo
+    from earmark.engine.commands import Memo
     from earmark.engine.engine import Engine
-    from earmark.engine.gateway import Order, RefundOrder
-    from earmark.engine.ports import Store
+    from earmark.engine.ports.gateway import Order, RefundOrder
+    from earmark.engine.ports.store import Store
 
     from .support import House
 
@@ -245,7 +254,7 @@ class Cashier:
 
     def give_up(self, about: Any) -> Till:
         """Begin to give a payment up."""
-        work = partial(money.give_up, about=about, ids=IDS)
+        work = partial(apply_report.give_up, about=about, ids=IDS)
         return self.till._begin(self.till.store.transact(work, within=WITHIN))
 
 
@@ -333,7 +342,7 @@ class MoneyHouse:
 
 async def opened(engine: Engine, ask: Pay) -> Payment:
     """Record a payment; nobody is asked for money yet."""
-    answer = await engine.pay(ask)
+    answer = await open_payment(engine, ask)
     assert isinstance(answer, Decided), repr(answer)
     payment: Payment = answer.value.payment
     return payment

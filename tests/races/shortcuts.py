@@ -12,10 +12,10 @@ import msgspec
 
 from earmark.domain.ids import OutsidePaymentRef, PoolRef, SeatRef, TotalRef
 from earmark.domain.journal import Entry, Key
-from earmark.domain.machine import State
 from earmark.domain.payment import PaymentState
 from earmark.domain.pool import PoolDelta
-from earmark.engine.ports import Changes, Look, Opening
+from earmark.domain.state_machine import State
+from earmark.engine.ports.store import Changes, Look, Opening
 from earmark.store import queries
 from earmark.store.postgres import rows
 

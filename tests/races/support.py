@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import asyncpg
 
 from earmark.domain.policy import Policy
-from earmark.engine.asks import (
+from earmark.engine.commands import (
     Ask,
     Cancel,
     Change,
@@ -30,15 +30,15 @@ from earmark.engine.asks import (
     Release,
     Undone,
 )
-from earmark.engine.batch import Batcher
-from earmark.engine.cancel import cancel
-from earmark.engine.confirm import confirm
 from earmark.engine.engine import Engine
-from earmark.engine.expire import expire
-from earmark.engine.extend import extend
-from earmark.engine.hold import hold
-from earmark.engine.ports import LOCK_SECONDS_MAX
-from earmark.engine.release import release
+from earmark.engine.group_commit import Batcher
+from earmark.engine.ports.store import LOCK_SECONDS_MAX
+from earmark.engine.verbs.cancel import cancel
+from earmark.engine.verbs.confirm import confirm
+from earmark.engine.verbs.expire import expire
+from earmark.engine.verbs.extend import extend
+from earmark.engine.verbs.hold import hold
+from earmark.engine.verbs.release import release
 from earmark.store import queries
 from earmark.store.postgres import PostgresStore
 from earmark.store.postgres.idle import Prepared
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from earmark.clock import MovableClock
     from earmark.domain.booking import Booking
     from earmark.domain.ids import BookingId
-    from earmark.engine.ports import Transaction
+    from earmark.engine.ports.store import Transaction
 
 T = TypeVar("T")
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from earmark.domain.journal import Key
-from earmark.engine.asks import Confirm, Hold, Memo
+from earmark.engine.commands import Confirm, Hold, Memo
 from earmark.engine.engine import Engine
 from earmark.errors import (
     BookingResolved,
@@ -27,7 +27,7 @@ from .support import granted
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Sequence
 
-    from earmark.engine.asks import Answer
+    from earmark.engine.commands import Answer
 
     from .support import House
 
@@ -117,7 +117,7 @@ async def test_a_twin_whose_time_is_over_is_told_that_the_first_is_still_being_d
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It waits for the first, gives up, and never happens by itself."""
-    monkeypatch.setattr("earmark.engine.desk.TWIN_DELAY_SECONDS", 60)
+    monkeypatch.setattr("earmark.engine.batch_transaction.TWIN_DELAY_SECONDS", 60)
     memo = Memo(key=Key("shop", "twin"), request_hash=b"", render=lambda booking, _: (201, str(booking.id).encode()))
     first = (await house.till("before write")).ask(a_hold("A1", memo=memo))
     await first.reached("before write")

@@ -16,9 +16,9 @@ from earmark.bench.booking.bench.house import House
 from earmark.clock import MovableClock
 from earmark.domain.journal import Key
 from earmark.domain.policy import Policy
-from earmark.engine.asks import Decided, Hold
+from earmark.engine.commands import Decided, Hold
 from earmark.engine.engine import Engine
-from earmark.engine.ports import Look
+from earmark.engine.ports.store import Look
 from earmark.errors import RowBusy, SetupError, StoreUnavailable
 from earmark.store import queries
 from earmark.store.postgres import hosts
@@ -419,7 +419,7 @@ async def test_a_roles_statement_timeout_makes_no_outage_of_a_locked_row(
     postgres_url: str, observer: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Shorter than the wait for a lock, it would cancel a batch of which most requests need another row."""
-    monkeypatch.setattr("earmark.engine.batch.LOCK_SECONDS_MAX", 0.3)
+    monkeypatch.setattr("earmark.engine.group_commit.LOCK_SECONDS_MAX", 0.3)
     await observer.execute(f"ALTER DATABASE \"{_name(postgres_url)}\" SET statement_timeout = '100ms'")
     async with opened(postgres_url, lanes=1) as engine:
         holds = [a_hold(f"A{n}", buyer=f"buyer-{n}") for n in (1, 2, 3)]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from earmark.engine.asks import Change, Decided
+from earmark.engine.commands import Change, Decided
 from earmark.errors import (
     BookingExpired,
     InvalidRequest,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from earmark.engine.asks import Decided, Replayed
+from earmark.engine.commands import Decided, Replayed
 from earmark.errors import SeatsTaken
 
 from . import shortcuts
@@ -15,7 +15,7 @@ from .drafts import by_another, decided_again, drafting, kept, memo
 from .support import AS_BUILT, LOST_ITS_SEAT, Shortcut, granted
 
 if TYPE_CHECKING:
-    from earmark.engine.asks import Ask
+    from earmark.engine.commands import Ask
 
     from .support import House, Till
 

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from earmark.clock import MovableClock
-from earmark.engine.asks import Decided
+from earmark.engine.commands import Decided
 from earmark.engine.engine import Engine
 from earmark.errors import SeatsTaken
 from earmark.store.postgres import PostgresStore
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
     from earmark.domain.ids import TotalRef
-    from earmark.engine.asks import Ask
+    from earmark.engine.commands import Ask
 
     from .support import House
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import asyncpg
 import pytest
 
-from earmark.engine.asks import Decided, Hold, Replayed
+from earmark.engine.commands import Decided, Hold, Replayed
 from earmark.engine.engine import Engine
 from earmark.errors import OutcomeUnknown, RowBusy, StoreUnavailable
 
@@ -22,7 +22,7 @@ from .wire import Wire
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from earmark.engine.ports import Changes
+    from earmark.engine.ports.store import Changes
 
     from .support import House, Till
 

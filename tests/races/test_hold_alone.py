@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from earmark.domain.journal import Key
-from earmark.engine.asks import Decided, Memo
+from earmark.engine.commands import Decided, Memo
 from earmark.errors import IdempotencyMismatch, LimitExceeded, SaleClosed, SeatsTaken
 
 from . import shortcuts
@@ -22,7 +22,7 @@ from .test_recall import a_window, by_another, in_an_hour, remembering, wrong
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from earmark.engine.asks import Hold
+    from earmark.engine.commands import Hold
 
     from .support import House, Till
 

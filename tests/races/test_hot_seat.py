@@ -6,7 +6,7 @@ import asyncio
 import json
 from typing import TYPE_CHECKING
 
-from earmark.engine.asks import Decided
+from earmark.engine.commands import Decided
 from earmark.errors import SeatsTaken
 
 from .asks import a_hold

@@ -11,18 +11,18 @@ import httpx2
 import pytest
 
 from earmark.api.app import CALLS, create_app
-from earmark.api.deadline import Deadline
-from earmark.api.door import House
-from earmark.api.events import draw
-from earmark.api.identity import Identity, Scope, hash_of, new_key, new_key_id
-from earmark.api.metrics import Metrics
+from earmark.api.auth.api_keys import Identity, Scope, hash_of, new_key, new_key_id
+from earmark.api.endpoint import House
+from earmark.api.middleware.deadlines import Deadline
+from earmark.api.routes.events import draw
 from earmark.clock import SystemClock
 from earmark.engine.engine import Engine
-from earmark.engine.till import Till
-from earmark.publish.availability import Availability
-from earmark.publish.targets import Targets
+from earmark.observability.metrics.metrics import Metrics
+from earmark.payments.service import Till
+from earmark.seatmap.cache import Availability
 from earmark.store.postgres import PostgresStore
 from earmark.uuids import Uuid7Ids
+from earmark.webhooks.targets import Targets
 from earmark.wiring import open_sandbox
 
 from .wire import Wire as Line
@@ -30,8 +30,8 @@ from .wire import Wire as Line
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
 
-    from earmark.api.door import Call
-    from earmark.engine.asks import Hold, Outcome
+    from earmark.api.endpoint import Call
+    from earmark.engine.commands import Hold, Outcome
 
 KEY = "ek_test_of-a-hung-database"
 SECONDS = 0.4
@@ -246,7 +246,7 @@ async def test_a_key_that_cannot_be_looked_up_is_not_called_wrong(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A stored key, shown to a server for the first time while its database hangs, is answered with 503."""
-    monkeypatch.setattr("earmark.api.keyring.LOOK_SECONDS_MAX", SECONDS)
+    monkeypatch.setattr("earmark.api.auth.key_cache.LOOK_SECONDS_MAX", SECONDS)
     async with Wire(postgres_url) as wire, served(wire.url) as (client, house):
         secret = new_key(live=False)
         scopes = frozenset({Scope.MANAGE})

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import asyncpg
 
 from earmark.domain.journal import Key
-from earmark.engine.asks import Memo, Replayed
+from earmark.engine.commands import Memo, Replayed
 from earmark.errors import SeatsTaken
 
 from . import shortcuts

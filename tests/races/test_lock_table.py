@@ -13,7 +13,7 @@ from earmark.clock import MovableClock
 from earmark.domain.event import Event
 from earmark.domain.ids import PoolId
 from earmark.domain.pool import Pool
-from earmark.engine.asks import Create, Decided
+from earmark.engine.commands import Create, Decided
 from earmark.engine.engine import Engine
 from earmark.errors import StoreUnavailable
 from earmark.store import postgres

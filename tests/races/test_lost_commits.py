@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import pytest
 
 from earmark.domain.journal import Key
-from earmark.engine.asks import Hold, Memo, Replayed
+from earmark.engine.commands import Hold, Memo, Replayed
 from earmark.engine.engine import Engine
 from earmark.errors import OutcomeUnknown, SeatsTaken
 
@@ -17,7 +17,7 @@ from .support import VERBS, granted
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from earmark.engine.ports import Store, Transaction
+    from earmark.engine.ports.store import Store, Transaction
 
 T = TypeVar("T")
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from earmark.domain.booking import Booking
-    from earmark.engine.asks import Ask
+    from earmark.engine.commands import Ask
 
     from .support import House, Till
 

@@ -9,10 +9,12 @@ import msgspec
 import pytest
 
 from earmark.domain.payment import Payment, PaymentState, Standing
-from earmark.engine.asks import Decided
-from earmark.engine.gateway import GatewayRefused, GatewaySilent
-from earmark.engine.orders import order_of
+from earmark.engine.commands import Decided
+from earmark.engine.ports.gateway import GatewayRefused, GatewaySilent
 from earmark.errors import IdempotencyMismatch, RefundRefused
+from earmark.payments.gateway_orders import order_of
+from earmark.payments.pay import open_payment
+from earmark.payments.refund import record_refund
 
 from .asks import a_cancel, a_confirm, a_hold, a_limit, a_release
 from .money_support import MoneyHouse, a_callback, a_pay, a_refund
@@ -175,7 +177,7 @@ async def test_a_sale_that_names_the_payment_of_another_gives_back_nothing_of_it
     await shop.house.tried(a_confirm(other, payment_id=str(payment.id)))
     await shop.house.tried(a_cancel(other))
     with pytest.raises(RefundRefused):
-        await shop.first.till.engine.refund(a_refund(other, 1))
+        await record_refund(shop.first.till.engine, a_refund(other, 1))
     assert await shop.refunds(payment) == []
     await shop.settle_down()
     await shop.assert_books_agree()
@@ -186,7 +188,7 @@ async def test_one_key_does_not_open_the_payment_of_another_booking(shop: MoneyH
     first, second = await shop.house.held("A1"), await shop.house.held("A2", buyer="bob")
     payment = await shop.opened(first)
     with pytest.raises(IdempotencyMismatch):
-        await shop.first.till.engine.pay(a_pay(second, payment_id=payment.id))
+        await open_payment(shop.first.till.engine, a_pay(second, payment_id=payment.id))
     assert await shop.house.state(second) == "held"
 
 
@@ -207,7 +209,7 @@ async def test_late_money_is_not_sent_back_for_lapsed_holds_in_two_places(shop: 
 async def test_a_refund_that_is_refused_does_not_stop_the_others(shop: MoneyHouse) -> None:
     """A sale is cancelled after a small refund of it was refused: the rest is owed all the same."""
     sold, payment = await shop.sold("A1", "A2")
-    await shop.first.till.engine.refund(a_refund(sold, 100))
+    await record_refund(shop.first.till.engine, a_refund(sold, 100))
     shop.bank.refund_trouble = "charge_disputed"
     assert (await shop.first.drive(payment).outcome()).state is PaymentState.NEEDS_ATTENTION
     shop.bank.refund_trouble = None

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 import asyncpg
 import pytest
 
-from earmark.domain.machine import State
 from earmark.domain.payment import LEASE_SECONDS, Payment, PaymentState, Standing
-from earmark.engine import money
-from earmark.engine.orders import order_of
+from earmark.domain.state_machine import State
+from earmark.payments import apply_report
+from earmark.payments.gateway_orders import order_of
+from earmark.payments.refund import record_refund
 
 from . import shortcuts
 from .asks import a_cancel, a_hold
@@ -82,7 +83,7 @@ async def test_a_no_that_is_not_bound_to_its_payment_ends_another(
     shop: MoneyHouse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A buyer whose second card is being charged loses the booking to the first card's no."""
-    monkeypatch.setattr(money, "wants", wants_whatever_is_paid)
+    monkeypatch.setattr(apply_report, "wants", wants_whatever_is_paid)
     held, _ = await a_no_is_heard_again_after_the_next_payment(shop, shortcuts.JUDGES_PAYMENTS_AS_THEY_BEGAN)
     assert await shop.house.state(held) == "held"
 
@@ -94,7 +95,7 @@ async def test_either_of_two_guards_keeps_a_repeated_no_from_the_next_payment(
     """A payment that has failed does not fail again, and a booking listens only to the payment that it waits for."""
     shortcut = AS_BUILT
     if guard == "the payment's state":
-        monkeypatch.setattr(money, "wants", wants_whatever_is_paid)
+        monkeypatch.setattr(apply_report, "wants", wants_whatever_is_paid)
     else:
         shortcut = shortcuts.JUDGES_PAYMENTS_AS_THEY_BEGAN
     held, second = await a_no_is_heard_again_after_the_next_payment(shop, shortcut)
@@ -217,7 +218,7 @@ async def test_a_refund_and_a_cancel_owe_no_more_than_was_taken(either_shop: Mon
     """The cancel waits for the refund, and gives back the rest."""
     sold, payment = await either_shop.sold("A1", "A2")
     till = await either_shop.house.till("before write")
-    giving_back = till._begin(till.engine.refund(a_refund(sold, 500)))
+    giving_back = till._begin(record_refund(till.engine, a_refund(sold, 500)))
     await giving_back.reached("before write")
     undoing = (await either_shop.house.till()).ask(a_cancel(sold))
     await undoing.waits_for_a_lock()

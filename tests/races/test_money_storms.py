@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from earmark.domain.journal import Key
-from earmark.domain.machine import State
 from earmark.domain.payment import PaymentState, Standing
-from earmark.engine.asks import Memo, Paid
+from earmark.domain.state_machine import State
+from earmark.engine.commands import Memo, Paid
 from earmark.engine.engine import Engine
-from earmark.engine.gateway import GatewaySilent
-from earmark.engine.teller import Teller
+from earmark.engine.ports.gateway import GatewaySilent
 from earmark.errors import BookingExpired, Refusal
+from earmark.payments.driver import Teller
 from earmark.store.postgres import PostgresStore
 from earmark.store.sqlite import SqliteStore
 
@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from earmark.domain.booking import Booking
     from earmark.domain.ids import PaymentId
     from earmark.domain.payment import Payment
-    from earmark.engine.asks import Pay
-    from earmark.engine.ports import Store
+    from earmark.engine.commands import Pay
+    from earmark.engine.ports.store import Store
 
     Shared = tuple[Store, Callable[[], Awaitable[Store]]]
 

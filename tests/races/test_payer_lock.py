@@ -9,7 +9,7 @@ from tests.money.conftest import Shop
 from tests.money.scripted import AUTHORISED, DECLINED
 from tests.money.test_declines import tried
 
-from earmark.domain.declines import Payer
+from earmark.domain.decline_limits import Payer
 from earmark.domain.policy import Policy
 from earmark.store.postgres import money
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from earmark.clock import MovableClock
     from earmark.domain.booking import Booking
-    from earmark.domain.declines import PayerRef
+    from earmark.domain.decline_limits import PayerRef
     from earmark.store.postgres import PostgresStore
     from earmark.uuids import Uuid7Ids
 

@@ -8,6 +8,7 @@ import pytest
 
 from earmark.engine.engine import Engine
 from earmark.errors import PaymentInProgress, PoolExhausted, SeatsTaken
+from earmark.payments.pay import open_payment
 
 from .asks import IDS, TTL_SECONDS, a_block, a_hold, a_payment, a_play, a_release
 from .support import granted
@@ -15,7 +16,7 @@ from .support import granted
 if TYPE_CHECKING:
     from earmark.clock import MovableClock
     from earmark.domain.booking import Booking
-    from earmark.engine.ports import Store
+    from earmark.engine.ports.store import Store
 
 
 @pytest.fixture(params=["sqlite_store", "postgres_store"])
@@ -31,7 +32,7 @@ async def paid(truth: Store, clock: MovableClock) -> tuple[Engine, Booking]:
     engine = Engine(truth, ids=IDS)
     await engine.create(a_play())
     booking = granted(await engine.hold(a_hold("A1", "A2", units=10, buyer="ann")))
-    await engine.pay(a_payment(booking))
+    await open_payment(engine, a_payment(booking))
     clock.advance(TTL_SECONDS + 1)
     return engine, booking
 

@@ -15,9 +15,9 @@ import pytest
 from tests.bouncer import Bouncer, start_bouncer
 from tests.conftest import unavailable
 
-from earmark.engine.asks import Decided, Hold
-from earmark.engine.batch import Batcher
+from earmark.engine.commands import Decided, Hold
 from earmark.engine.engine import Engine
+from earmark.engine.group_commit import Batcher
 from earmark.errors import SeatsTaken, SetupError, StoreUnavailable
 from earmark.store import queries
 from earmark.store.postgres import PostgresStore, maps

@@ -14,8 +14,8 @@ import pytest
 from earmark.domain.event import Event
 from earmark.domain.ids import EventId, PoolId, PoolRef, SeatId, SeatRef
 from earmark.domain.journal import Key
-from earmark.engine.asks import Change, Decided, Memo, Replayed
-from earmark.engine.ports import Look
+from earmark.engine.commands import Change, Decided, Memo, Replayed
+from earmark.engine.ports.store import Look
 from earmark.errors import IdempotencyMismatch, LimitExceeded, PoolExhausted, SaleClosed, SeatsTaken
 from earmark.store.postgres import recall as module
 from earmark.store.postgres.recall import Recall
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from earmark.domain.booking import Booking
-    from earmark.engine.asks import Ask
+    from earmark.engine.commands import Ask
     from earmark.store.postgres.recall import Page
 
     from .support import House, Till

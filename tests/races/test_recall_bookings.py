@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from earmark.domain.machine import State
-from earmark.engine.asks import Decided, Replayed
-from earmark.engine.confirm import confirm
+from earmark.domain.state_machine import State
+from earmark.engine.commands import Decided, Replayed
 from earmark.engine.engine import Engine
+from earmark.engine.verbs.confirm import confirm
 from earmark.errors import BookingExpired, BookingResolved, BookingUnknown, PaymentUsed
 
 from . import shortcuts
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from earmark.domain.booking import Booking
-    from earmark.engine.asks import Ask
+    from earmark.engine.commands import Ask
 
     from .support import House, Till
 

@@ -18,9 +18,9 @@ from tests.conftest import unavailable
 from earmark.clock import MovableClock
 from earmark.domain.ids import SeatId, SeatRef
 from earmark.domain.journal import Key
-from earmark.engine.admission import Busy
-from earmark.engine.asks import Hold, Replayed
+from earmark.engine.commands import Hold, Replayed
 from earmark.engine.engine import Engine
+from earmark.engine.ports.admission import Busy
 from earmark.errors import Outage, OutcomeUnknown, RowBusy, SeatsTaken, StoreUnavailable
 from earmark.store import postgres
 from earmark.store.postgres import PostgresStore

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 import stripe
 from tests.payments.methods import Method
 
-from earmark.engine.gateway import Order, RefundOrder
+from earmark.engine.ports.gateway import Order, RefundOrder
 from earmark.uuids import Uuid7Ids
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from earmark.engine.ports import Clock
+    from earmark.engine.ports.store import Clock
     from earmark.sandbox.bank import Bank
     from earmark.sandbox.model import Intent
     from earmark.sandbox.server import RunningSandbox

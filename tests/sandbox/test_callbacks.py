@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from tests.payments.methods import Method
 
-from earmark.engine.gateway import Callback, CallbackRefused
+from earmark.engine.ports.gateway import Callback, CallbackRefused
 from earmark.sandbox.callbacks import Post
 from earmark.sandbox.faults import Fault
 from earmark.sandbox.signature import HEADER, sign

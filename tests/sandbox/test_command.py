@@ -12,7 +12,7 @@ import pytest
 import stripe
 from cyclopts import App
 
-from earmark.cli.sandbox import sandbox
+from earmark.cli.commands.sandbox import sandbox
 from earmark.errors import SetupError
 from earmark.testservers.ports import free_port
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 PROGRAM = """
 import sys
 from cyclopts import App
-from earmark.cli.sandbox import sandbox
+from earmark.cli.commands.sandbox import sandbox
 app = App()
 app.default(sandbox)
 app(sys.argv[1:])

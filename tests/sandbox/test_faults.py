@@ -10,7 +10,7 @@ import pytest
 from tests.payments.methods import Method
 
 from earmark.domain.payment import Standing
-from earmark.engine.gateway import GatewayRefused, GatewaySilent, Order, RefundStanding, Report
+from earmark.engine.ports.gateway import GatewayRefused, GatewaySilent, Order, RefundStanding, Report
 from earmark.sandbox.desk import ReplyLost
 from earmark.sandbox.faults import Fault
 from earmark.sandbox.gateway import SandboxGateway

@@ -13,7 +13,7 @@ from tests.payments.methods import Method
 
 from earmark import wiring
 from earmark.domain.payment import Standing
-from earmark.engine.gateway import RefundStanding
+from earmark.engine.ports.gateway import RefundStanding
 from earmark.sandbox.gateway import FORGOTTEN, SandboxGateway
 from earmark.sandbox.house import Sandbox
 from earmark.sandbox.keys import REMEMBERED_FOR, Answer, Keys
@@ -23,7 +23,7 @@ from .support import authorised, captured, order, refund_of
 
 if TYPE_CHECKING:
     from earmark.clock import MovableClock
-    from earmark.engine.gateway import Order
+    from earmark.engine.ports.gateway import Order
 
 MAX = 50
 LOG_MAX = 20

@@ -21,9 +21,9 @@ from earmark.domain.payment import (
     SettledAs,
 )
 from earmark.engine.engine import Engine
-from earmark.engine.teller import Teller
 from earmark.errors import PaymentDeclined
 from earmark.library import Earmark
+from earmark.payments.driver import Teller
 from earmark.sandbox.bank import Bank
 from earmark.sandbox.faults import Fault
 from earmark.sandbox.gateway import FOREIGN, GONE_AFTER, SandboxGateway
@@ -33,8 +33,8 @@ from earmark.store.memory import MemoryStore
 
 if TYPE_CHECKING:
     from earmark.clock import MovableClock
-    from earmark.engine.gateway import Gateway
-    from earmark.engine.ports import Store
+    from earmark.engine.ports.gateway import Gateway
+    from earmark.engine.ports.store import Store
     from earmark.uuids import Uuid7Ids
 
     How = Literal["manual", "automatic"]

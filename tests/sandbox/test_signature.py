@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 import stripe
 
-from earmark.engine.gateway import CallbackRefused
+from earmark.engine.ports.gateway import CallbackRefused
 from earmark.sandbox.signature import HEADER, WINDOW_SECONDS, digest, sign, verify
 
 NOW = datetime(2030, 1, 2, 3, 4, 5, tzinfo=UTC)

@@ -14,18 +14,18 @@ from tests.listening import listening
 from earmark.domain.ids import EventId
 from earmark.domain.webhook import WEBHOOKS_MAX, DeliveryState, Webhook
 from earmark.engine.engine import Engine
-from earmark.engine.outbox import START
+from earmark.engine.ports.outbox import START
 from earmark.library import Earmark
-from earmark.publish.postman import Postman, new_secret
-from earmark.publish.targets import Targets
 from earmark.uuids import new_webhook_id
-from earmark.workers.courier import Courier
+from earmark.webhooks.sender import Postman, new_secret
+from earmark.webhooks.targets import Targets
+from earmark.workers.webhook_dispatcher import Courier
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
     from earmark.domain.webhook import Delivery
-    from earmark.engine.ports import Store
+    from earmark.engine.ports.store import Store
     from earmark.uuids import Uuid7Ids
 
 PLAY = EventId("play")
@@ -172,7 +172,7 @@ async def deliver(own: Courier) -> None:
 def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is tried again before the test has pushed its clock, however long the machine stalls."""
     monkeypatch.setattr("earmark.domain.webhook.WAIT_SECONDS_MIN", 45.0)
-    monkeypatch.setattr("earmark.workers.courier.GRACE_SECONDS", PATIENCE_SECONDS)
+    monkeypatch.setattr("earmark.workers.webhook_dispatcher.GRACE_SECONDS", PATIENCE_SECONDS)
 
 
 @pytest.fixture

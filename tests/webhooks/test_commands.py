@@ -11,7 +11,7 @@ import pytest
 
 from earmark.cli import main
 from earmark.domain.webhook import DeliveryState
-from earmark.engine.webhooks import Health, Outcome
+from earmark.engine.ports.webhooks import Health, Outcome
 from earmark.library import Earmark
 from earmark.uuids import new_webhook_id
 

@@ -16,12 +16,12 @@ from earmark.domain.webhook import (
     DeliveryState,
     rotated,
 )
-from earmark.publish.postman import SHOWN_BYTES_MAX, new_secret
 from earmark.store.memory import MemoryStore
 from earmark.store.postgres import PostgresStore
 from earmark.store.sqlite import SqliteStore
+from earmark.webhooks.sender import SHOWN_BYTES_MAX, new_secret
 from earmark.workers import loop
-from earmark.workers.courier import AT_ONCE_MAX, GAVE_UP, GONE, OFF
+from earmark.workers.webhook_dispatcher import AT_ONCE_MAX, GAVE_UP, GONE, OFF
 
 from .conftest import (
     DAY,
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from earmark.clock import MovableClock
-    from earmark.engine.ports import Store
+    from earmark.engine.ports.store import Store
     from earmark.library import Earmark
     from earmark.uuids import Uuid7Ids
 

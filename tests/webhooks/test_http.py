@@ -11,14 +11,14 @@ from standardwebhooks import Webhook as Verifier
 from tests.api.conftest import KEY, event, house, identity, shop
 
 from earmark.api.app import create_app
-from earmark.api.identity import Identity
+from earmark.api.auth.api_keys import Identity
 from earmark.domain.webhook import GRACE_SECONDS, WEBHOOKS_MAX
-from earmark.publish.targets import Targets
+from earmark.webhooks.targets import Targets
 
 from .conftest import answer, courier, deliver, receiver, relay
 
 if TYPE_CHECKING:
-    from earmark.api.door import House
+    from earmark.api.endpoint import House
     from earmark.clock import MovableClock
 
 __all__ = ["KEY", "event", "house", "identity", "shop"]

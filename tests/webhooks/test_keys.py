@@ -12,18 +12,18 @@ from tests.api.conftest import KEY, house, house_over, identity, shop
 
 from earmark.api.app import create_app
 from earmark.domain.journal import Key
-from earmark.engine.webhooks import AlreadyDone, Deed
-from earmark.publish.postman import new_secret
+from earmark.engine.ports.webhooks import AlreadyDone, Deed
 from earmark.uuids import new_webhook_id
+from earmark.webhooks.sender import new_secret
 from earmark.workers.janitor import KEYS_SECONDS, Janitor
 
 from .conftest import again, now_of, subscribe
 
 if TYPE_CHECKING:
-    from earmark.api.door import House
+    from earmark.api.endpoint import House
     from earmark.clock import MovableClock
     from earmark.domain.webhook import Webhook
-    from earmark.engine.ports import Store
+    from earmark.engine.ports.store import Store
 
 __all__ = ["KEY", "house", "identity", "shop"]
 

@@ -12,8 +12,8 @@ import pytest
 from earmark.domain.ids import EventId
 from earmark.domain.webhook import DeliveryState
 from earmark.engine.engine import Engine
-from earmark.engine.outbox import START
-from earmark.engine.webhooks import Health, Outcome
+from earmark.engine.ports.outbox import START
+from earmark.engine.ports.webhooks import Health, Outcome
 from earmark.library import Earmark
 from earmark.store import queries
 from earmark.uuids import new_delivery_id, new_webhook_id
@@ -23,8 +23,8 @@ from .conftest import PLAY, again, hold, log, now_of, relay, subscribe
 if TYPE_CHECKING:
     from earmark.clock import MovableClock
     from earmark.domain.webhook import Delivery, Webhook
-    from earmark.engine.ports import Store
-    from earmark.engine.webhooks import Errand
+    from earmark.engine.ports.store import Store
+    from earmark.engine.ports.webhooks import Errand
     from earmark.store.postgres import PostgresStore
     from earmark.uuids import Uuid7Ids
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from earmark.domain.webhook import DeliveryState
-from earmark.publish.postman import Postman, new_secret
-from earmark.publish.targets import TargetRefused, Targets, is_public
 from earmark.store.memory import MemoryStore
+from earmark.webhooks.sender import Postman, new_secret
+from earmark.webhooks.targets import TargetRefused, Targets, is_public
 
 from .conftest import answer, courier, deliver, hold, log, open_play, receiver, relay, subscribe
 

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import earmark.engine
-from earmark.domain.changes import BOOKING_FIELDS
 from earmark.domain.ids import EventId
 from earmark.domain.journal import Entry
-from earmark.domain.machine import MOVES
+from earmark.domain.journal_changes import BOOKING_FIELDS
 from earmark.domain.payment import PaymentState
-from earmark.domain.webhook_types import (
+from earmark.domain.state_machine import MOVES
+from earmark.domain.webhook_messages import (
     BOOKING_FACTS,
     BY_MOVE,
     BY_VERB,
@@ -27,7 +27,7 @@ from earmark.domain.webhook_types import (
     ping_body,
     type_of,
 )
-from earmark.engine import ledger
+from earmark.engine import pending_writes
 
 if TYPE_CHECKING:
     from earmark.uuids import Uuid7Ids
@@ -47,9 +47,9 @@ def test_every_other_verb_of_the_journal_has_a_type_or_is_no_news() -> None:
     """As the verbs that write entries without a booking's move name them."""
     source = "".join(path.read_text() for path in Path(earmark.engine.__path__[0]).glob("*.py"))
     told = set(re.findall(r'tell_of_event\(\s*"(\w+)"', source))
-    assert told == set(BY_VERB) - {ledger.REPEAT}
-    assert NOTE == ledger.PAYMENT
-    assert BY_VERB[ledger.REPEAT] is None
+    assert told == set(BY_VERB) - {pending_writes.REPEAT}
+    assert NOTE == pending_writes.PAYMENT
+    assert BY_VERB[pending_writes.REPEAT] is None
 
 
 def test_every_type_is_in_the_table_and_nothing_else_is() -> None:
@@ -70,7 +70,7 @@ def test_a_note_about_money_is_named_by_where_the_payment_stands(ids: Uuid7Ids) 
     assert note(to="captured") == "payment.captured"
     assert note(to="something new") is note() is None
     assert type_of(entry(ids, verb="a new verb", booking_id=ids.booking_id(), after="held")) is None
-    assert type_of(entry(ids, verb=ledger.REPEAT)) is None
+    assert type_of(entry(ids, verb=pending_writes.REPEAT)) is None
 
 
 def test_no_credential_is_told(ids: Uuid7Ids) -> None:

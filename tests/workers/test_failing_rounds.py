@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from earmark.domain.ids import EventId
-from earmark.domain.machine import State
-from earmark.engine.beats import WELL
+from earmark.domain.state_machine import State
+from earmark.engine.ports.heartbeats import WELL
 from earmark.errors import StoreUnavailable
 from earmark.store.memory import MemoryStore
 from earmark.testing import open_in_memory
 from earmark.workers import loop
-from earmark.workers.heart import Heart
+from earmark.workers.heartbeat import Heart
 from earmark.workers.janitor import Janitor
 from earmark.workers.sweeper import Sweeper
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from earmark.clock import MovableClock
     from earmark.domain.booking import Booking as Row
-    from earmark.engine.beats import Beat
+    from earmark.engine.ports.heartbeats import Beat
     from earmark.library import Earmark
 
 SLEEP = loop._sleep

@@ -11,16 +11,16 @@ from earmark import wiring
 from earmark.errors import StoreUnavailable
 from earmark.store.memory import MemoryStore
 from earmark.workers import loop
-from earmark.workers.crew import ROLES
-from earmark.workers.heart import Heart
+from earmark.workers.chosen_workers import ROLES
+from earmark.workers.heartbeat import Heart
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
     from earmark.clock import MovableClock
-    from earmark.engine.beats import Roll
-    from earmark.engine.ports import Store
+    from earmark.engine.ports.heartbeats import Roll
+    from earmark.engine.ports.store import Store
 
 
 class Busy:

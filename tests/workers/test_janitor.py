@@ -13,14 +13,14 @@ from earmark.cli import main
 from earmark.domain.ids import EventId
 from earmark.domain.journal import Key
 from earmark.domain.webhook import DeliveryState, Webhook
-from earmark.engine.asks import Actor, Hold, Memo
-from earmark.engine.beats import Process, Pulse
-from earmark.engine.outbox import START
-from earmark.engine.webhooks import Outcome
-from earmark.publish.postman import new_secret
+from earmark.engine.commands import Actor, Hold, Memo
+from earmark.engine.ports.heartbeats import Process, Pulse
+from earmark.engine.ports.outbox import START
+from earmark.engine.ports.webhooks import Outcome
 from earmark.testing import open_in_memory
 from earmark.uuids import new_webhook_id
-from earmark.workers.crew import janitor_for
+from earmark.webhooks.sender import new_secret
+from earmark.workers.chosen_workers import janitor_for
 from earmark.workers.janitor import BEATS_SECONDS, Janitor
 
 if TYPE_CHECKING:

@@ -12,12 +12,13 @@ from tests.money.scripted import CAPTURED, ScriptedGateway
 
 from earmark.domain.ids import BookingId
 from earmark.domain.payment import PaymentState
-from earmark.engine.asks import Actor, Pay
+from earmark.engine.commands import Actor, Pay
 from earmark.engine.engine import Engine
-from earmark.engine.gateway import GatewaySilent
-from earmark.engine.reconciliation import SILENT_SECONDS
-from earmark.engine.teller import Teller
+from earmark.engine.ports.gateway import GatewaySilent
 from earmark.library import Earmark
+from earmark.payments.driver import Teller
+from earmark.payments.gateway_queues import SILENT_SECONDS
+from earmark.payments.pay import open_payment
 from earmark.store.memory import MemoryStore
 from earmark.workers.reconciler import Reconciler
 from earmark.workers.round_status import RoundFailed
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
     from earmark.clock import MovableClock
     from earmark.domain.ids import PaymentId
-    from earmark.engine.gateway import Order, Report
+    from earmark.engine.ports.gateway import Order, Report
     from earmark.uuids import Uuid7Ids
 
 MANY = 60
@@ -103,7 +104,7 @@ class Town:
                 gateway=gateway,
                 method="card",
             )
-            await self.engine.pay(ask)
+            await open_payment(self.engine, ask)
             opened.append(ask.payment_id)
         return opened
 

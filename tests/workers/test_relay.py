@@ -6,20 +6,20 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from earmark.domain.ids import EventId
-from earmark.engine.outbox import START, Numbering
+from earmark.engine.ports.outbox import START, Numbering
 from earmark.errors import StoreUnavailable
 from earmark.library import Earmark
-from earmark.publish.news import Feed
+from earmark.seatmap.entry_feed import Feed
 from earmark.testing import open_in_memory
 from earmark.workers import loop
-from earmark.workers.relay import Relay
+from earmark.workers.outbox_relay import Relay
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from earmark.engine.outbox import Numbered
-    from earmark.publish.news import Follower
+    from earmark.engine.ports.outbox import Numbered
+    from earmark.seatmap.entry_feed import Follower
 
 PLAY = EventId("play")
 LONG = 1000.0

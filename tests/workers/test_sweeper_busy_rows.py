@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from earmark.domain.ids import EventId
-from earmark.domain.machine import State
+from earmark.domain.state_machine import State
 from earmark.errors import RowBusy
 from earmark.testing import open_in_memory
 from earmark.workers import sweeper as module

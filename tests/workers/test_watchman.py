@@ -13,7 +13,7 @@ from tests.acceptance.support import serve
 from earmark.config import Settings
 from earmark.errors import StoreUnavailable
 from earmark.locks import Locks
-from earmark.workers.watchman import Watchman, watchmen_for
+from earmark.workers.lock_monitor import Watchman, watchmen_for
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -28,7 +28,7 @@ import msgspec
 
 from earmark.admission import script
 from earmark.admission.hints import Distrusted, Doubts, Hints
-from earmark.engine.admission import Busy
+from earmark.engine.ports.admission import Busy
 from earmark.locks.breaker import BreakerState
 from earmark.locks.errors import LocksNotAsked, LocksUnavailable
 

@@ -14,29 +14,18 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.routing import Route
 
-from earmark.api import (
-    bookings,
-    events,
-    guests,
-    idempotency,
-    locks,
-    openapi,
-    ops,
-    payments,
-    problems,
-    stream,
-    tokens,
-    webhooks,
-    words,
-)
-from earmark.api.door import Call, House, Reply, Visit, endpoint, say
+from earmark.api import problem_response
+from earmark.api.endpoint import Call, House, Reply, Visit, endpoint, say
+from earmark.api.middleware.request_log import Sight
+from earmark.api.openapi import document
 from earmark.api.router import Router
-from earmark.api.sight import Sight
-from earmark.domain.method import SANDBOX
+from earmark.api.routes import bookings, events, guests, idempotency, locks, ops, payments, stream, tokens, webhooks
 from earmark.domain.payment import PaymentState, payment_id_of
+from earmark.domain.payment_method import SANDBOX
 from earmark.errors import EarmarkError
 from earmark.sandbox import action
 from earmark.sandbox.gateway import SandboxGateway
+from earmark.schemas import api_words
 from earmark.version import __version__
 
 if TYPE_CHECKING:
@@ -58,16 +47,16 @@ SECURITY_HEADERS = {
 
 async def healthz(_: Visit) -> Reply:
     """The process is alive."""
-    return say(words.HealthAnswer(status="ok", version=__version__))
+    return say(api_words.HealthAnswer(status="ok", version=__version__))
 
 
 async def readyz(visit: Visit) -> Reply:
     """The store answers and takes writes, its schema allows this server, and this server is not about to stop."""
     house = visit.house
-    house.drain.check()
+    house.in_flight.check_not_stopping()
     await house.readiness.check(lambda: house.deadline.within(house.engine.store.check_ready()))
-    house.drain.check()
-    return say(words.HealthAnswer(status="ready", version=__version__))
+    house.in_flight.check_not_stopping()
+    return say(api_words.HealthAnswer(status="ready", version=__version__))
 
 
 async def metrics(visit: Visit) -> Reply:
@@ -85,7 +74,7 @@ HEALTH = (
         name="healthz",
         summary="Say that the process is alive",
         handler=healthz,
-        answer=words.HealthAnswer,
+        answer=api_words.HealthAnswer,
         scope=None,
         group="operations",
     ),
@@ -95,7 +84,7 @@ HEALTH = (
         name="readyz",
         summary="Say that bookings can be taken",
         handler=readyz,
-        answer=words.HealthAnswer,
+        answer=api_words.HealthAnswer,
         refusals=("stopping",),
         scope=None,
         group="operations",
@@ -128,7 +117,7 @@ METRICS = Call(
 
 def create_app(house: House) -> ASGIApp:
     """The whole service, in front of one engine."""
-    described = openapi.document(CALLS, version=__version__)
+    described = document.document(CALLS, version=__version__)
 
     @lru_cache(maxsize=ROOTS_MAX)
     def worded(root: str) -> tuple[bytes, str]:
@@ -193,7 +182,7 @@ async def _asset(request: Request) -> Response:
 def _file(name: str) -> Response:
     found = _files().get(name)
     if found is None:
-        return problems.respond(problems.NotFound())
+        return problem_response.respond(problem_response.NotFound())
     media_type = MEDIA_TYPES[name.rpartition(".")[2]]
     headers = {**SECURITY_HEADERS, "Cache-Control": "no-cache"}
     return Response(found, media_type=media_type, headers=headers)
@@ -202,7 +191,7 @@ def _file(name: str) -> Response:
 @cache
 def _files() -> dict[str, bytes]:
     """The page's own files, by name: nothing else can be asked for."""
-    folder = resources.files("earmark.api") / "web"
+    folder = resources.files("earmark") / "web"
     own = (file for file in folder.iterdir() if file.name.rpartition(".")[2] in MEDIA_TYPES)
     return {file.name: file.read_bytes() for file in own}
 
@@ -213,8 +202,8 @@ async def _stray(request: Request, exception: Exception) -> Response:
     if exception.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
         path = request.url.path.removeprefix(request.scope.get("root_path", ""))
         allowed = sorted({method for call in (*CALLS, METRICS) if _fits(call.path, path) for method in (call.method,)})
-        return problems.respond(problems.MethodNotAllowed(allowed=allowed or ["GET"]))
-    return problems.respond(problems.NotFound())
+        return problem_response.respond(problem_response.MethodNotAllowed(allowed=allowed or ["GET"]))
+    return problem_response.respond(problem_response.NotFound())
 
 
 def _fits(template: str, path: str) -> bool:
@@ -226,4 +215,4 @@ def _fits(template: str, path: str) -> bool:
 
 async def _refused(_: Request, exception: Exception) -> Response:
     assert isinstance(exception, EarmarkError)
-    return problems.respond(exception)
+    return problem_response.respond(exception)

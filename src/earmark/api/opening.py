@@ -9,39 +9,39 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING, NamedTuple
 
-from earmark.api.deadline import Deadline
-from earmark.api.door import House
-from earmark.api.events import draw
-from earmark.api.identity import Identity
-from earmark.api.limits import Limits
-from earmark.api.metrics import PAGE_SECONDS, Metrics
-from earmark.api.pictures import Words
+from earmark.api.auth.api_keys import Identity
+from earmark.api.endpoint import House
+from earmark.api.middleware.deadlines import Deadline
+from earmark.api.middleware.rate_limits import Limits
+from earmark.api.routes.events import draw
 from earmark.clock import SystemClock
-from earmark.domain.method import SANDBOX
-from earmark.engine.beats import alive_seconds
-from earmark.engine.teller import Teller
-from earmark.engine.till import Till
+from earmark.domain.payment_method import SANDBOX
+from earmark.engine.ports.heartbeats import alive_seconds
 from earmark.errors import SetupError
-from earmark.publish.availability import Availability
-from earmark.publish.news import Feed
-from earmark.publish.stream import Hub
-from earmark.publish.targets import Targets
-from earmark.tracing import open_tracing
+from earmark.observability.metrics.metrics import PAGE_SECONDS, Metrics
+from earmark.observability.tracing import open_tracing
+from earmark.payments.driver import Teller
+from earmark.payments.service import Till
+from earmark.schemas.seat_map import Words
+from earmark.seatmap.cache import Availability
+from earmark.seatmap.entry_feed import Feed
+from earmark.seatmap.followers import Hub
 from earmark.version import __version__
+from earmark.webhooks.targets import Targets
 from earmark.wiring import capture_for, engine_for, lock_addresses, open_gateways, open_locks, open_sandbox, telling
 from earmark.workers import loop
-from earmark.workers.courier import courier_for
-from earmark.workers.crew import crew_for, heart_for
+from earmark.workers.chosen_workers import crew_for, heart_for
+from earmark.workers.lock_monitor import watchmen_for
 from earmark.workers.reconciler import Reconciler
-from earmark.workers.watchman import watchmen_for
+from earmark.workers.webhook_dispatcher import courier_for
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
     from earmark.config import Settings
     from earmark.engine.engine import Engine
-    from earmark.tracing import Tracing
-    from earmark.workers.heart import Heart
+    from earmark.observability.tracing import Tracing
+    from earmark.workers.heartbeat import Heart
     from earmark.workers.loop import Agent
 
 

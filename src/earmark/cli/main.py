@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 from cyclopts import App, CycloptsError, CycloptsPanel
 from rich.console import Console
 
-from earmark.cli.logs import configure, learn
+from earmark.cli.log_setup import configure, learn
 from earmark.errors import EarmarkError, SetupError
-from earmark.logs import crash
-from earmark.redaction import redact, redact_setup
+from earmark.observability.logs import crash
+from earmark.observability.redaction import redact, redact_setup
 from earmark.version import __version__
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except CycloptsError:
         sys.exit(2)
     except EarmarkError as error:
-        from earmark.cli.telling import advise
+        from earmark.cli.output import advise
 
         said = redact_setup(str(error)) if isinstance(error, SetupError) else redact(advise(error))
         Console(stderr=True, soft_wrap=True, highlight=False).print(f"[red]earmark:[/] {_escape(said)}")

@@ -8,8 +8,8 @@ key, so that it can be asked again after a lost answer and has one effect.
 """
 
 try:
-    from earmark.client.aio import AsyncClient
-    from earmark.client.sync import Client
+    from earmark.client.async_client import AsyncClient
+    from earmark.client.sync_client import Client
 except ModuleNotFoundError as missing:
     raise ImportError("The client needs an extra: pip install 'earmark[client]'") from missing
 

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from earmark.domain import machine
+from earmark.domain import state_machine
 from earmark.domain.ids import BookingId, Buyer, EventId, PoolId, PoolRef, SeatId, SeatRef, TotalRef
-from earmark.domain.machine import LIVE, State, Verb
 from earmark.domain.policy import Policy, extended_until
 from earmark.domain.pool import PoolDelta
+from earmark.domain.state_machine import LIVE, State, Verb
 from earmark.errors import BookingExpired, BookingResolved, ExtensionRefused, InvalidRequest, Refusal
 
 if TYPE_CHECKING:
@@ -244,11 +244,11 @@ def refusal(booking: Booking, verb: Verb, *, now: datetime) -> Refusal | None:
     """The refusal that this verb meets on this booking now, if any; a due hold counts as expired."""
     if booking.state is State.EXPIRED or booking.is_due(now):
         return BookingExpired(expires_at=booking.expires_at)
-    if machine.may(booking.state, verb):
+    if state_machine.may(booking.state, verb):
         return None
-    return machine.refusal(booking.state, verb)
+    return state_machine.refusal(booking.state, verb)
 
 
 def _moved(booking: Booking, verb: Verb, to: State) -> Booking:
-    assert to in machine.MOVES[booking.state, verb], f"{verb} does not lead from {booking.state} to {to}"
+    assert to in state_machine.MOVES[booking.state, verb], f"{verb} does not lead from {booking.state} to {to}"
     return msgspec.structs.replace(booking, state=to, version=booking.version + 1)

@@ -24,7 +24,7 @@ import msgspec
 
 from earmark.domain.ids import BookingId, EventId, PaymentId, RefundId
 from earmark.domain.journal import Key
-from earmark.domain.method import show
+from earmark.domain.payment_method import show
 from earmark.errors import InvalidRequest, RefundRefused
 
 PAYING_SECONDS = 900

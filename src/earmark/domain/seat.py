@@ -8,7 +8,7 @@ from enum import StrEnum
 import msgspec
 
 from earmark.domain.ids import BookingId, Buyer, EventId, SeatId, SeatRef
-from earmark.domain.machine import LIVE, State
+from earmark.domain.state_machine import LIVE, State
 
 
 class Seat(msgspec.Struct, frozen=True, kw_only=True, gc=False):

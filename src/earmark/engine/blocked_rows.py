@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from earmark.engine.asks import Ask, Row
+from earmark.engine.commands import Ask, Row
 from earmark.engine.queued_requests import unanswered
 from earmark.errors import Overloaded
 

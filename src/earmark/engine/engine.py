@@ -15,10 +15,10 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from earmark.domain.ids import PoolRef, TotalRef
-from earmark.domain.machine import Verb
 from earmark.domain.policy import Policy
-from earmark.engine.admission import Busy
-from earmark.engine.asks import (
+from earmark.domain.state_machine import Verb
+from earmark.engine.best_available import BestSeats
+from earmark.engine.commands import (
     Again,
     Answer,
     Ask,
@@ -28,28 +28,24 @@ from earmark.engine.asks import (
     Create,
     Decided,
     Extend,
-    GiveBack,
     Hold,
     Outcome,
-    Pay,
     Release,
 )
-from earmark.engine.batch import ROW_WAITS_MAX, Batcher, for_now
-from earmark.engine.best import BestSeats
-from earmark.engine.cancel import cancel
-from earmark.engine.change import change
-from earmark.engine.confirm import confirm
-from earmark.engine.create import create
-from earmark.engine.expire import CONTENDED_SECONDS, Room, expire, make_room
-from earmark.engine.extend import extend
-from earmark.engine.hold import hold
-from earmark.engine.ledger import CLOCK
-from earmark.engine.observer import Nobody
-from earmark.engine.pay import conclude, pay
-from earmark.engine.ports import LOCK_SECONDS_MAX
-from earmark.engine.refund import refund
-from earmark.engine.release import release
-from earmark.engine.replay import KnownKeys, Recalled, recall
+from earmark.engine.group_commit import ROW_WAITS_MAX, Batcher, for_now
+from earmark.engine.idempotency import KnownKeys, Recalled, recall
+from earmark.engine.pending_writes import CLOCK
+from earmark.engine.ports.admission import Busy
+from earmark.engine.ports.observer import Nobody
+from earmark.engine.ports.store import LOCK_SECONDS_MAX
+from earmark.engine.verbs.cancel import cancel
+from earmark.engine.verbs.change_event import change
+from earmark.engine.verbs.confirm import confirm
+from earmark.engine.verbs.create_event import create
+from earmark.engine.verbs.expire import CONTENDED_SECONDS, Room, expire, make_room
+from earmark.engine.verbs.extend import extend
+from earmark.engine.verbs.hold import hold
+from earmark.engine.verbs.release import release
 from earmark.errors import EarmarkError, OutcomeUnknown, Refusal, RowBusy, SeatsTaken
 
 if TYPE_CHECKING:
@@ -58,9 +54,9 @@ if TYPE_CHECKING:
     from earmark.domain.allocation import Wish
     from earmark.domain.booking import Booking
     from earmark.domain.journal import Key
-    from earmark.engine.admission import Admission
-    from earmark.engine.observer import Observer
-    from earmark.engine.ports import Changes, Ids, Store, Transaction
+    from earmark.engine.ports.admission import Admission
+    from earmark.engine.ports.observer import Observer
+    from earmark.engine.ports.store import Changes, Ids, Store, Transaction
 
 A = TypeVar("A", bound=Ask)
 T = TypeVar("T")
@@ -202,25 +198,13 @@ class Engine:
         """Undo a sale."""
         return self._cancels.submit(ask, within=self._request_seconds_max)
 
-    async def pay(self, ask: Pay) -> Answer:
-        """Open a payment for a hold. Nobody is asked for money yet: see `teller`."""
-        return await self._alone("pay", ask, partial(pay, ask=ask, ids=self.ids, policy=self.policy))
-
-    async def conclude(self, ask: Pay) -> Answer:
-        """Word what became of a payment, once and for good."""
-        return await self._alone("conclude", ask, lambda transaction: conclude(transaction, ask, ids=self.ids))
-
-    async def refund(self, ask: GiveBack) -> Answer:
-        """Record money as owed back. The gateway is asked for it afterwards: see `teller`."""
-        return await self._alone("refund", ask, lambda transaction: refund(transaction, ask, ids=self.ids))
-
     async def create(self, ask: Create) -> Answer:
         """Open an event."""
-        return await self._alone("create", ask, lambda transaction: create(transaction, ask, ids=self.ids))
+        return await self.run_alone("create", ask, lambda transaction: create(transaction, ask, ids=self.ids))
 
     async def change(self, ask: Change) -> Answer:
         """Change an event."""
-        return await self._alone("change", ask, lambda transaction: change(transaction, ask, ids=self.ids))
+        return await self.run_alone("change", ask, lambda transaction: change(transaction, ask, ids=self.ids))
 
     async def recall(self, key: Key) -> Recalled:
         """What became of the request with this key."""
@@ -364,7 +348,7 @@ class Engine:
                     await asyncio.sleep(LOOKUP_SECONDS)
         return False
 
-    async def _alone(self, name: str, ask: Ask, verb: Callable[[Transaction], Awaitable[Outcome]]) -> Answer:
+    async def run_alone(self, name: str, ask: Ask, verb: Callable[[Transaction], Awaitable[Outcome]]) -> Answer:
         """A verb that is not batched: rare, and larger than a booking."""
 
         async def batch_of_one(transaction: Transaction, _: Sequence[Ask]) -> list[Outcome]:

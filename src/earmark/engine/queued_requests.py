@@ -6,7 +6,7 @@ import asyncio
 from collections import Counter, deque
 from typing import TYPE_CHECKING, Generic, TypeVar, cast
 
-from earmark.engine.asks import Answer, Ask
+from earmark.engine.commands import Answer, Ask
 from earmark.errors import EarmarkError, OutcomeUnknown, Overloaded
 
 if TYPE_CHECKING:

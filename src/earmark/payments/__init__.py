@@ -1,1 +1,1 @@
-"""The money: the gateways behind the port of `earmark.engine.gateway`."""
+"""The money: the gateways behind the port of `earmark.engine.ports.gateway`."""

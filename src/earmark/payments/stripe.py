@@ -16,7 +16,7 @@ import stripe
 
 from earmark.clock import SystemClock
 from earmark.domain.payment import PAYING_SECONDS_MAX, Standing
-from earmark.engine.gateway import (
+from earmark.engine.ports.gateway import (
     CallbackRefused,
     GatewayDenied,
     GatewayInvalid,
@@ -42,8 +42,8 @@ if TYPE_CHECKING:
         RefundListParams,
     )
 
-    from earmark.engine.gateway import Callback, Order, Record, RefundOrder, RefundRecord
-    from earmark.engine.ports import Clock
+    from earmark.engine.ports.gateway import Callback, Order, Record, RefundOrder, RefundRecord
+    from earmark.engine.ports.store import Clock
     from earmark.payments.stripe_words import Intent, Refund
 
 HEADER = "Stripe-Signature"

@@ -19,7 +19,7 @@ import requests
 import stripe
 from requests.adapters import HTTPAdapter
 
-from earmark.engine.gateway import GatewayDenied, GatewayRefused, GatewaySilent
+from earmark.engine.ports.gateway import GatewayDenied, GatewayRefused, GatewaySilent
 from earmark.errors import SetupError
 from earmark.payments.stripe_words import Intent, Refund, Trouble
 

@@ -22,8 +22,16 @@ import msgspec
 
 from earmark.domain.money import EXPONENTS
 from earmark.domain.payment import Standing
-from earmark.engine.gateway import Callback, CallbackRefused, GatewayDenied, Record, RefundRecord, RefundReport, Report
-from earmark.engine.gateway import RefundStanding as Refunding
+from earmark.engine.ports.gateway import (
+    Callback,
+    CallbackRefused,
+    GatewayDenied,
+    Record,
+    RefundRecord,
+    RefundReport,
+    Report,
+)
+from earmark.engine.ports.gateway import RefundStanding as Refunding
 
 PAYMENT_ID = "payment_id"
 BOOKING_ID = "booking_id"

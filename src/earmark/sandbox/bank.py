@@ -44,7 +44,7 @@ from earmark.sandbox.model import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from earmark.engine.ports import Clock
+    from earmark.engine.ports.store import Clock
 
 AUTHORISED_FOR = timedelta(days=7)
 REFUND_SECONDS = 60

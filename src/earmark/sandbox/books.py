@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from datetime import datetime
 
-    from earmark.engine.ports import Clock
+    from earmark.engine.ports.store import Clock
     from earmark.sandbox.methods import Objection
 
 _ALPHABET = string.ascii_letters + string.digits

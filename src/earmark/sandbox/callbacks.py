@@ -16,7 +16,7 @@ from earmark.sandbox.faults import Fault, Script
 from earmark.sandbox.model import Event
 
 if TYPE_CHECKING:
-    from earmark.engine.ports import Clock
+    from earmark.engine.ports.store import Clock
 
 Deliver = Callable[[Mapping[str, str], bytes], Awaitable[None]]
 """Hands a callback to the shop; whatever it raises means that it was not taken."""

@@ -1,4 +1,4 @@
-"""The sandbox as a gateway in this process: the port of `earmark.engine.gateway` over a bank that plays its script.
+"""The sandbox as a gateway in this process: the gateway port over a simulated bank that follows its script.
 
 A payment that is in the bank of another process is left to that process for a day. After that its bank is taken to be
 gone, and with it the money: nothing more is captured, nothing is set aside, and a refund is refused.
@@ -14,7 +14,7 @@ from uuid import UUID
 import msgspec
 
 from earmark.domain.payment import Standing
-from earmark.engine.gateway import (
+from earmark.engine.ports.gateway import (
     Callback,
     CallbackRefused,
     GatewayDenied,

@@ -11,7 +11,7 @@ from earmark.sandbox.desk import Desk
 from earmark.sandbox.faults import Script
 
 if TYPE_CHECKING:
-    from earmark.engine.ports import Clock
+    from earmark.engine.ports.store import Clock
 
 
 class Sandbox:

@@ -10,7 +10,7 @@ import msgspec
 from earmark.sandbox.model import Intent, Kind, Problem, Refund, Refused
 
 if TYPE_CHECKING:
-    from earmark.engine.ports import Clock
+    from earmark.engine.ports.store import Clock
 
 REMEMBERED_FOR = timedelta(hours=24)
 

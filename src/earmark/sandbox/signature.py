@@ -11,7 +11,7 @@ import hashlib
 import hmac
 from typing import TYPE_CHECKING
 
-from earmark.engine.gateway import CallbackRefused
+from earmark.engine.ports.gateway import CallbackRefused
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

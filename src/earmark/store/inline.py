@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, TypeVar
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from earmark.engine.ports import Transaction
+    from earmark.engine.ports.store import Transaction
 
 T = TypeVar("T")
 

@@ -21,11 +21,11 @@ from earmark.domain.ids import (
     SeatRef,
     TotalRef,
 )
-from earmark.domain.machine import EDGES, LIVE, State
 from earmark.domain.seat import Seat, SeatSeen
+from earmark.domain.state_machine import EDGES, LIVE, State
 from earmark.engine.accounts import Accounts
-from earmark.engine.keys import Keys
-from earmark.engine.ports import LOCK_SECONDS_MAX, BookingFilter, Changes, Flaw, Opening, SeatMap, SeatOnMap
+from earmark.engine.api_keys import Keys
+from earmark.engine.ports.store import LOCK_SECONDS_MAX, BookingFilter, Changes, Flaw, Opening, SeatMap, SeatOnMap
 from earmark.store.inline import drive
 from earmark.store.memory_accounts import MemoryAccounts
 from earmark.store.memory_keys import MemoryKeys
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from earmark.domain.event import Event
     from earmark.domain.journal import Entry, Key, Memory
     from earmark.domain.pool import Pool
-    from earmark.engine.ports import Clock, Look, Transaction
+    from earmark.engine.ports.store import Clock, Look, Transaction
 
 T = TypeVar("T")
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from earmark.engine.accounts import AccountSteps
-    from earmark.engine.ports import Clock
+    from earmark.engine.ports.store import Clock
 
 T = TypeVar("T")
 

@@ -8,10 +8,10 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from datetime import datetime
 
+    from earmark.domain.api_key import ApiKey
     from earmark.domain.ids import KeyId
-    from earmark.domain.key import ApiKey
-    from earmark.engine.keys import KeySteps
-    from earmark.engine.ports import Clock
+    from earmark.engine.api_keys import KeySteps
+    from earmark.engine.ports.store import Clock
 
 T = TypeVar("T")
 

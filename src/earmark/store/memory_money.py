@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from earmark.domain.declines import Payer, PayerRef
+from earmark.domain.decline_limits import Payer, PayerRef
 from earmark.domain.payment import EDGES, UNDECIDED, Payment, PaymentState, Refund, RefundState, is_past_cap
-from earmark.engine.ports import Dossier, Flaw
-from earmark.engine.watch import MoneyWatch
+from earmark.engine.ports.payment_watch import MoneyWatch
+from earmark.engine.ports.store import Dossier, Flaw
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from earmark.domain.ids import BookingId, PaymentId, RefundId
     from earmark.domain.journal import Key
     from earmark.domain.payment import PaymentKey
-    from earmark.engine.ports import Clock
+    from earmark.engine.ports.store import Clock
 
 
 class MoneyTables:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from earmark.engine.outbox import START, Lag, Numbered, Numbering, total
+from earmark.engine.ports.outbox import START, Lag, Numbered, Numbering, total
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence

@@ -10,23 +10,23 @@ from uuid import UUID
 import msgspec
 
 from earmark.domain.ids import BookingId, EntryId, PoolRef, TotalRef
-from earmark.domain.machine import State
 from earmark.domain.payment import UNDECIDED
 from earmark.domain.pool import PoolDelta
-from earmark.engine.beats import Beat, Roll
-from earmark.engine.upkeep import BACKLOG_COUNTED_MAX, Backlog, Forgetting, Holds
+from earmark.domain.state_machine import State
+from earmark.engine.ports.heartbeats import Beat, Roll
+from earmark.engine.ports.maintenance import BACKLOG_COUNTED_MAX, Backlog, Forgetting, Holds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
 
     from earmark.domain.booking import Booking
-    from earmark.domain.declines import Payer, PayerRef
+    from earmark.domain.decline_limits import Payer, PayerRef
     from earmark.domain.ids import PaymentId
     from earmark.domain.journal import Entry, Key, Memory
     from earmark.domain.payment import Payment, PaymentKey
     from earmark.domain.pool import Pool
-    from earmark.engine.beats import Process, Pulse
-    from earmark.engine.ports import Clock
+    from earmark.engine.ports.heartbeats import Process, Pulse
+    from earmark.engine.ports.store import Clock
 
 FIRST = EntryId(UUID(int=0))
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from earmark.domain.webhook import Delivery, DeliveryState, Webhook
-from earmark.engine.webhooks import AlreadyDone, Errand, Waiting, Wanted, deliveries_of
+from earmark.engine.ports.webhooks import AlreadyDone, Errand, Waiting, Wanted, deliveries_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from earmark.domain.event import Event
     from earmark.domain.ids import DeliveryId, EventId, WebhookId
     from earmark.domain.journal import Key
-    from earmark.engine.outbox import Numbered
-    from earmark.engine.ports import Clock
-    from earmark.engine.webhooks import Deed, Health, Outcome
+    from earmark.engine.ports.outbox import Numbered
+    from earmark.engine.ports.store import Clock
+    from earmark.engine.ports.webhooks import Deed, Health, Outcome
 
 replace = msgspec.structs.replace
 

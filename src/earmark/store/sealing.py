@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import msgspec
 
-from earmark.domain import method
+from earmark.domain import payment_method
 from earmark.errors import SetupError
 from earmark.uuids import Uuid7Ids
 
@@ -90,12 +90,12 @@ class Payment(NamedTuple):
     @property
     def method(self) -> str:
         """It refers to the account from now on."""
-        return method.refer(self.account_id, self.code)
+        return payment_method.refer(self.account_id, self.code)
 
     @property
     def shown(self) -> str:
         """What its booking shows of it."""
-        return method.mask_code(self.code)
+        return payment_method.mask_code(self.code)
 
 
 class RequestKey(NamedTuple):
@@ -126,14 +126,14 @@ def plan_accounts(clear: Iterable[str], opened: Mapping[bytes, str], codes: Code
         if any(known in opened for known in digests):
             told.append(f"{CONFLICT} {account_id}.")
             digest = secrets.token_bytes(len(digest))
-        elif len(code) < method.CODE_LENGTH_MIN:
+        elif len(code) < payment_method.CODE_LENGTH_MIN:
             short.append(account_id)
         accounts.append(Account(code=code, id=account_id, digest=digest))
     if short:
         told.append(
-            f"The codes of these accounts have fewer than {method.CODE_LENGTH_MIN} characters, so buyers could find "
-            f"them by trying: {', '.join(short)}. Note the ids, which are told this once, and give their buyers new "
-            'codes: see "Short codes" in docs/howto/accounts.md.'
+            f"The codes of these accounts have fewer than {payment_method.CODE_LENGTH_MIN} characters, so buyers could "
+            f"find them by trying: {', '.join(short)}. Note the ids, which are told this once, and give their buyers "
+            'new codes: see "Short codes" in docs/howto/accounts.md.'
         )
     return accounts, told
 
@@ -154,7 +154,7 @@ def plan_payments(rows: Iterable[Any], opened: Mapping[bytes, str], codes: Codes
 
 
 def _opened_by(code: str, opened: Mapping[bytes, str], codes: Codes) -> str:
-    return next((opened[digest] for digest in codes.digests(code) if digest in opened), method.NO_ACCOUNT)
+    return next((opened[digest] for digest in codes.digests(code) if digest in opened), payment_method.NO_ACCOUNT)
 
 
 def plan_keys(rows: Iterable[Any], codes: Codes) -> list[RequestKey]:
@@ -223,7 +223,7 @@ def struck(story: Story, codes: Sequence[str]) -> Story:
     """The same with masks in place of the codes, where a whole value is a code."""
     facts, answer = story
     for code in codes:
-        clear, shown = (msgspec.json.encode(text) for text in (code, method.mask_code(code)))
+        clear, shown = (msgspec.json.encode(text) for text in (code, payment_method.mask_code(code)))
         facts = facts.replace(clear.decode(), shown.decode())
         answer = None if answer is None else answer.replace(clear, shown)
     return Story(facts=facts, answer=answer)

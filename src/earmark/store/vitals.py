@@ -11,7 +11,7 @@ import msgspec
 from earmark.store.migrations import Applied
 
 if TYPE_CHECKING:
-    from earmark.engine.ports import Clock
+    from earmark.engine.ports.store import Clock
 
 
 class Standby(msgspec.Struct, frozen=True, kw_only=True):

@@ -13,17 +13,17 @@ import time
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from earmark import logs
 from earmark.clock import SystemClock
-from earmark.domain.declines import WINDOW_SECONDS
+from earmark.domain.decline_limits import WINDOW_SECONDS
 from earmark.domain.payment import KEY_SECONDS_MIN
 from earmark.errors import Outage
+from earmark.observability import logs
 from earmark.workers.round_status import RoundFailed, described
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
-    from earmark.engine.ports import Clock, Store
+    from earmark.engine.ports.store import Clock, Store
 
 BATCH_SIZE_MAX = 500
 """Small enough that who meets it at SQLite's one writer waits for tens of milliseconds."""

@@ -11,7 +11,7 @@ from earmark.workers.round_status import RoundFailed, RoundStatus, described
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from earmark.workers.heart import Heart
+    from earmark.workers.heartbeat import Heart
 
 
 class Agent(Protocol):

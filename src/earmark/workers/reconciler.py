@@ -9,11 +9,11 @@ from __future__ import annotations
 import random
 from typing import TYPE_CHECKING
 
-from earmark import logs
+from earmark.observability import logs
 from earmark.workers.round_status import RoundFailed
 
 if TYPE_CHECKING:
-    from earmark.engine.teller import Teller
+    from earmark.payments.driver import Teller
 
 BATCH_SIZE_MAX = 50
 LEAST_SECONDS = 0.1

@@ -11,7 +11,7 @@ import time
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from earmark import logs, redaction
+from earmark.observability import logs, redaction
 
 if TYPE_CHECKING:
     from collections.abc import Callable

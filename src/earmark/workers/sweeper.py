@@ -11,8 +11,8 @@ import random
 import time
 from typing import TYPE_CHECKING
 
-from earmark import logs
 from earmark.errors import Outage, RowBusy
+from earmark.observability import logs
 from earmark.workers.round_status import RoundFailed, described
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
-from earmark.engine.gateway import Order, RefundOrder
+from earmark.engine.ports.gateway import Order, RefundOrder
 from earmark.uuids import Uuid7Ids
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from earmark.clock import MovableClock
-    from earmark.engine.gateway import Gateway
+    from earmark.engine.ports.gateway import Gateway
 
 PRICE = 4500
 _ids = Uuid7Ids()

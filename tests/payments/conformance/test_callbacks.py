@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.payments.conftest import supporting
 
-from earmark.engine.gateway import CallbackRefused
+from earmark.engine.ports.gateway import CallbackRefused
 
 from .support import PRICE, Group, authorised, captured, refund_of
 
 if TYPE_CHECKING:
-    from earmark.engine.gateway import Callback
+    from earmark.engine.ports.gateway import Callback
 
     from .support import Letter, World
 

@@ -9,7 +9,7 @@ import pytest
 from _pytest.outcomes import Failed
 
 from earmark.domain.payment import Standing
-from earmark.engine.gateway import GatewayRefused, RefundReport, RefundStanding, Report
+from earmark.engine.ports.gateway import GatewayRefused, RefundReport, RefundStanding, Report
 from earmark.sandbox import signature
 from earmark.sandbox.gateway import SandboxGateway
 from earmark.uuids import Uuid7Ids
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
     from datetime import datetime
 
-    from earmark.engine.gateway import Callback, Order, Record, RefundOrder
+    from earmark.engine.ports.gateway import Callback, Order, Record, RefundOrder
 
     from .support import World
 

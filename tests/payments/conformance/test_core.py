@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from earmark.domain.payment import Standing
-from earmark.engine.gateway import GatewayRefused
+from earmark.engine.ports.gateway import GatewayRefused
 
 from .support import PRICE, Situation, Totals, authorised, captured, order_in, refund_of, unlearnt
 

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from tests.payments.conftest import supporting
 
-from earmark.engine.gateway import GatewayRefused, RefundStanding
+from earmark.engine.ports.gateway import GatewayRefused, RefundStanding
 
 from .support import PRICE, Group, Situation, Totals, authorised, captured, order_in, refund_of, unlearnt
 

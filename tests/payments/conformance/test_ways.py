@@ -8,7 +8,7 @@ import pytest
 from tests.payments.conftest import supporting
 
 from earmark.domain.payment import Standing
-from earmark.engine.gateway import GatewayDenied, GatewayInvalid
+from earmark.engine.ports.gateway import GatewayDenied, GatewayInvalid
 
 from .support import PRICE, Group, Situation, Totals, authorised, order_in, refund_of, unlearnt
 

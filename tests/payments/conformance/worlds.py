@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from earmark.engine.accounts import Accounts
-    from earmark.engine.gateway import Gateway
+    from earmark.engine.ports.gateway import Gateway
 
     from .support import World
 

@@ -15,7 +15,7 @@ from earmark.bench.attacks.wire import request
 from earmark.clock import MovableClock
 from earmark.config import Settings
 from earmark.domain.payment import PAYING_SECONDS_MAX
-from earmark.engine.teller import Teller
+from earmark.payments.driver import Teller
 
 if TYPE_CHECKING:
     from earmark.bench.attacks.attack import Volley

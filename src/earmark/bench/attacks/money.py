@@ -10,7 +10,7 @@ from earmark.bench.attacks.attack import Attack, volley
 from earmark.bench.attacks.bound import Bound
 from earmark.bench.attacks.wire import request
 from earmark.config import Settings
-from earmark.domain.declines import WINDOW_SECONDS
+from earmark.domain.decline_limits import WINDOW_SECONDS
 from earmark.errors import SetupError
 
 if TYPE_CHECKING:

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 from earmark.domain.account import VOIDED, Draw, EntryKind
-from earmark.domain.method import BALANCE, NO_ACCOUNT, account_of, refer
 from earmark.domain.payment import Standing
+from earmark.domain.payment_method import BALANCE, NO_ACCOUNT, account_of, refer
 from earmark.engine.accounts import LIST_MAX
-from earmark.engine.gateway import (
+from earmark.engine.ports.gateway import (
     CallbackRefused,
     GatewayRefused,
     GatewaySilent,
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from earmark.engine.accounts import Accounts
-    from earmark.engine.gateway import Callback, Order, RefundOrder
+    from earmark.engine.ports.gateway import Callback, Order, RefundOrder
     from earmark.payments.balance.codes import AccountCodes
 
 _log = logging.getLogger("earmark.money")

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from earmark.domain.booking import Booking
     from earmark.domain.ids import BookingId, PoolRef, SeatRef, TotalRef
     from earmark.domain.seat import SeatSeen
-    from earmark.engine.asks import Row
+    from earmark.engine.commands import Row
 
 
 @dataclass(kw_only=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from earmark.engine.ports import Flaw
+from earmark.engine.ports.store import Flaw
 from earmark.errors import NotWritable, SetupError
 from earmark.store import queries
 from earmark.store.migrations import check_current

@@ -15,8 +15,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from earmark.domain.ids import PaymentId, PoolRef, SeatRef, TotalRef
-from earmark.domain.machine import LIVE
-from earmark.engine.ports import LOCK_SECONDS_MAX, Opening
+from earmark.domain.state_machine import LIVE
+from earmark.engine.ports.store import LOCK_SECONDS_MAX, Opening
 from earmark.store.postgres import rows
 from earmark.store.postgres.busy_rows import Wanted
 
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
     from datetime import datetime, timedelta
 
     from earmark.domain.booking import Booking
-    from earmark.domain.declines import Payer, PayerRef
+    from earmark.domain.decline_limits import Payer, PayerRef
     from earmark.domain.event import Event
     from earmark.domain.ids import BookingId, EventId, OutsidePaymentRef
     from earmark.domain.journal import Key
     from earmark.domain.payment import Payment, PaymentKey, Refund
     from earmark.domain.pool import Pool
     from earmark.domain.seat import Seat, SeatSeen
-    from earmark.engine.ports import Changes, Look
+    from earmark.engine.ports.store import Changes, Look
     from earmark.store.postgres.recall import Recall
 
 Connection = Any  # asyncpg ships no types

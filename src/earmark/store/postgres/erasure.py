@@ -17,7 +17,7 @@ from earmark.store.postgres.migrate import BUSY, SILENT, read_applied, split_url
 from earmark.store.postgres.outages import reason
 
 if TYPE_CHECKING:
-    from earmark.engine.ports import Clock
+    from earmark.engine.ports.store import Clock
 
 LOCK_TIMEOUT = "SET LOCAL lock_timeout = '5s'"
 TRIES = 3

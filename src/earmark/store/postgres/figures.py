@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from earmark.engine.observer import StoreFigures
+from earmark.engine.ports.observer import StoreFigures
 
 if TYPE_CHECKING:
     from earmark.store.postgres.idle import Idle

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection
 
     from earmark.domain.ids import EventId, SeatId
-    from earmark.engine.ports import SeatMap
+    from earmark.engine.ports.store import SeatMap
 
 
 class PostgresLive:

@@ -6,7 +6,7 @@ import asyncio
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from earmark.engine.ports import MAP_HORIZON, SeatMap
+from earmark.engine.ports.store import MAP_HORIZON, SeatMap
 from earmark.store.postgres import rows
 
 if TYPE_CHECKING:
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from datetime import timedelta
 
     from earmark.domain.ids import EventId, SeatId
-    from earmark.engine.ports import SeatOnMap
+    from earmark.engine.ports.store import SeatOnMap
 
     Pages = Callable[[], Awaitable[list[Any]]]
 

@@ -8,18 +8,18 @@ from uuid import UUID
 
 import msgspec
 
-from earmark.domain.declines import Payer, PayerRef
+from earmark.domain.decline_limits import Payer, PayerRef
 from earmark.domain.journal import Key
 from earmark.domain.payment import PAYING_SECONDS_MAX, Payment, PaymentKey, PaymentState, Refund, RefundState
-from earmark.engine.ports import Dossier
-from earmark.engine.watch import MoneyWatch
+from earmark.engine.ports.payment_watch import MoneyWatch
+from earmark.engine.ports.store import Dossier
 from earmark.store.postgres import rows
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 
     from earmark.domain.ids import BookingId, PaymentId
-    from earmark.engine.ports import Clock
+    from earmark.engine.ports.store import Clock
 
 Row = Any
 _TRIES: Any = msgspec.json.Decoder(dict[UUID, datetime])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from earmark.engine.outbox import START, UNSENT_COUNTED_MAX, Lag, Numbered, Numbering, total
+from earmark.engine.ports.outbox import START, UNSENT_COUNTED_MAX, Lag, Numbered, Numbering, total
 from earmark.store import queries
 from earmark.store.postgres import rows
 from earmark.store.postgres.webhooks import find_wanted, queue_entries

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from earmark.engine.ports import BookingFilter, SeatMap
+from earmark.engine.ports.store import BookingFilter, SeatMap
 from earmark.store.postgres import rows
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from earmark.domain.event import Event
     from earmark.domain.ids import BookingId, EventId, SeatId
     from earmark.domain.journal import Entry
-    from earmark.engine.ports import Clock
+    from earmark.engine.ports.store import Clock
 
 FIRST = UUID(int=0)
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from earmark.domain.event import Event
     from earmark.domain.ids import EventId, PoolId, PoolRef, SeatId, SeatRef
     from earmark.domain.pool import Pool
-    from earmark.engine.ports import Changes, Look
+    from earmark.engine.ports.store import Changes, Look
 
     Page = tuple[
         int, int, list[SeatId], list[BookingId] | None, SeatId, str | None, str | None, str | None, list[int | None]

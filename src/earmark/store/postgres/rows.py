@@ -10,10 +10,10 @@ import msgspec
 from earmark.domain.booking import Booking, Lines
 from earmark.domain.event import Event, OnDecline
 from earmark.domain.journal import Entry, Key, Memory
-from earmark.domain.machine import State
 from earmark.domain.pool import Pool
 from earmark.domain.seat import Seat, SeatSeen
-from earmark.engine.ports import SeatOnMap
+from earmark.domain.state_machine import State
+from earmark.engine.ports.store import SeatOnMap
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

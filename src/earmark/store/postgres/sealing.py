@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from earmark.domain.method import NO_ACCOUNT
+from earmark.domain.payment_method import NO_ACCOUNT
 from earmark.store import queries, sealing
 from earmark.store.sealing import BATCH, PAGE
 

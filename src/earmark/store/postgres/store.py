@@ -11,8 +11,8 @@ import asyncpg
 import stamina
 
 from earmark.engine.accounts import Accounts
-from earmark.engine.keys import Keys
-from earmark.engine.ports import LOCK_SECONDS_MAX, Transaction
+from earmark.engine.api_keys import Keys
+from earmark.engine.ports.store import LOCK_SECONDS_MAX, Transaction
 from earmark.errors import OutcomeUnknown, RowBusy, SetupError, StoreUnavailable
 from earmark.store import queries
 from earmark.store.postgres import rows
@@ -54,9 +54,9 @@ if TYPE_CHECKING:
 
     from earmark.domain.ids import EntryId, EventId, SeatId
     from earmark.domain.journal import Key
-    from earmark.engine.asks import Row
-    from earmark.engine.observer import StoreFigures
-    from earmark.engine.ports import Clock, SeatMap
+    from earmark.engine.commands import Row
+    from earmark.engine.ports.observer import StoreFigures
+    from earmark.engine.ports.store import Clock, SeatMap
 
 T = TypeVar("T")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from earmark.domain.ids import BookingId, Buyer, EventId, OutsidePaymentRef, PoolRef, SeatRef, TotalRef
-from earmark.engine.ports import LOCK_SECONDS_MAX, Changes, Opening
+from earmark.engine.ports.store import LOCK_SECONDS_MAX, Changes, Opening
 from earmark.store import queries
 from earmark.store.postgres import rows
 from earmark.store.postgres.busy_rows import Wanted
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from earmark.domain.journal import Key
     from earmark.domain.pool import Pool
     from earmark.domain.seat import Seat, SeatSeen
-    from earmark.engine.ports import Look
+    from earmark.engine.ports.store import Look
 
 Connection = Any  # asyncpg ships no types
 

@@ -9,15 +9,15 @@ from uuid import UUID
 
 import asyncpg
 
-from earmark.engine.beats import Beat, Roll
-from earmark.engine.upkeep import BACKLOG_COUNTED_MAX, Backlog, Forgetting, Holds
+from earmark.engine.ports.heartbeats import Beat, Roll
+from earmark.engine.ports.maintenance import BACKLOG_COUNTED_MAX, Backlog, Forgetting, Holds
 from earmark.store import queries
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection
 
-    from earmark.engine.beats import Process, Pulse
-    from earmark.engine.ports import Clock
+    from earmark.engine.ports.heartbeats import Process, Pulse
+    from earmark.engine.ports.store import Clock
 
 KEYS = "keys"
 FIRST = UUID(int=0)

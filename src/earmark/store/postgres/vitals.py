@@ -14,7 +14,7 @@ from earmark.store.postgres.migrate import read_applied, split_url
 from earmark.store.vitals import Replication, Standby, Vitals, skew
 
 if TYPE_CHECKING:
-    from earmark.engine.ports import Clock
+    from earmark.engine.ports.store import Clock
 
 SECONDS_MAX = 10.0
 SILENT = (

@@ -8,7 +8,7 @@ from uuid import UUID
 
 from earmark.domain.journal import Key
 from earmark.domain.webhook import Delivery, DeliveryState, Webhook
-from earmark.engine.webhooks import AlreadyDone, Deed, Errand, Waiting, Wanted, deliveries_of
+from earmark.engine.ports.webhooks import AlreadyDone, Deed, Errand, Waiting, Wanted, deliveries_of
 from earmark.store import queries
 
 if TYPE_CHECKING:
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from earmark.domain.ids import DeliveryId, WebhookId
-    from earmark.engine.outbox import Numbered
-    from earmark.engine.webhooks import Health, Outcome
+    from earmark.engine.ports.outbox import Numbered
+    from earmark.engine.ports.webhooks import Health, Outcome
 
 SECONDS_MAX = 10.0
 REMOVED_MAX = 5_000

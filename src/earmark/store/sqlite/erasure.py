@@ -19,7 +19,7 @@ from earmark.store.sqlite.migrate import read_applied
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from earmark.engine.ports import Clock
+    from earmark.engine.ports.store import Clock
 
 ERASED = {
     "outside payments": "erase_outside_payments",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from earmark.domain.key import ApiKey, Scope
+from earmark.domain.api_key import ApiKey, Scope
 from earmark.store import queries
 from earmark.store.sqlite import rows
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from earmark.domain.ids import KeyId
-    from earmark.engine.keys import KeySteps
+    from earmark.engine.api_keys import KeySteps
 
 T = TypeVar("T")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from earmark.engine.ports import MAP_HORIZON, SeatMap
+from earmark.engine.ports.store import MAP_HORIZON, SeatMap
 from earmark.store import queries
 from earmark.store.sqlite import rows
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection
 
     from earmark.domain.ids import EventId, SeatId
-    from earmark.engine.ports import Clock
+    from earmark.engine.ports.store import Clock
 
 READ_SECONDS = 10.0
 

@@ -8,12 +8,12 @@ from uuid import UUID
 
 import msgspec
 
-from earmark.domain.declines import Payer, PayerRef
+from earmark.domain.decline_limits import Payer, PayerRef
 from earmark.domain.ids import BookingId, PaymentId, RefundId
 from earmark.domain.journal import Key
 from earmark.domain.payment import PAYING_SECONDS_MAX, Payment, PaymentKey, PaymentState, Refund, RefundState
-from earmark.engine.ports import Dossier
-from earmark.engine.watch import MoneyWatch
+from earmark.engine.ports.payment_watch import MoneyWatch
+from earmark.engine.ports.store import Dossier
 from earmark.store.sqlite import rows
 
 if TYPE_CHECKING:

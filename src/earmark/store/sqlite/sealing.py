@@ -8,7 +8,7 @@ import time
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
-from earmark.domain.method import NO_ACCOUNT
+from earmark.domain.payment_method import NO_ACCOUNT
 from earmark.store import queries, sealing
 from earmark.store.sealing import BATCH, LIFTED, PAGE
 

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import UUID
 
 from earmark.engine.accounts import Accounts
-from earmark.engine.keys import Keys
-from earmark.engine.ports import LOCK_SECONDS_MAX, MAP_HORIZON, BookingFilter, Flaw, SeatMap, Transaction
+from earmark.engine.api_keys import Keys
+from earmark.engine.ports.store import LOCK_SECONDS_MAX, MAP_HORIZON, BookingFilter, Flaw, SeatMap, Transaction
 from earmark.errors import OutcomeUnknown, SetupError, StoreUnavailable
 from earmark.store import queries
 from earmark.store.migrations import check_current
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from earmark.domain.event import Event
     from earmark.domain.ids import BookingId, EntryId, EventId, PaymentId, SeatId
     from earmark.domain.journal import Entry, Key
-    from earmark.engine.ports import Clock
+    from earmark.engine.ports.store import Clock
 
 T = TypeVar("T")
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from earmark.domain.ids import BookingId, Buyer, EventId, OutsidePaymentRef, PoolRef, SeatRef, TotalRef
-from earmark.engine.ports import Changes, Opening
+from earmark.engine.ports.store import Changes, Opening
 from earmark.store.sqlite import rows
 from earmark.store.sqlite.money import MoneySteps, key_columns, payer_columns
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from earmark.domain.journal import Key
     from earmark.domain.pool import Pool
     from earmark.domain.seat import Seat, SeatSeen
-    from earmark.engine.ports import Clock, Look
+    from earmark.engine.ports.store import Clock, Look
 
 
 class SqliteTransaction(MoneySteps):

@@ -8,16 +8,16 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from earmark.engine.beats import Beat, Roll
-from earmark.engine.upkeep import BACKLOG_COUNTED_MAX, Backlog, Forgetting, Holds
+from earmark.engine.ports.heartbeats import Beat, Roll
+from earmark.engine.ports.maintenance import BACKLOG_COUNTED_MAX, Backlog, Forgetting, Holds
 from earmark.store import queries
 from earmark.store.sqlite import rows
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection
 
-    from earmark.engine.beats import Process, Pulse
-    from earmark.engine.ports import Clock
+    from earmark.engine.ports.heartbeats import Process, Pulse
+    from earmark.engine.ports.store import Clock
 
 KEYS = "keys"
 FIRST = str(UUID(int=0))

@@ -11,7 +11,7 @@ import msgspec
 from earmark.domain.ids import DeliveryId, EntryId, WebhookId
 from earmark.domain.journal import Key
 from earmark.domain.webhook import Delivery, DeliveryState, Webhook
-from earmark.engine.webhooks import AlreadyDone, Deed, Errand, Waiting, Wanted, deliveries_of
+from earmark.engine.ports.webhooks import AlreadyDone, Deed, Errand, Waiting, Wanted, deliveries_of
 from earmark.store import queries
 from earmark.store.sqlite import rows
 
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Sequence
     from datetime import datetime
 
-    from earmark.engine.outbox import Numbered
-    from earmark.engine.ports import Clock
-    from earmark.engine.webhooks import Health, Outcome
+    from earmark.engine.ports.outbox import Numbered
+    from earmark.engine.ports.store import Clock
+    from earmark.engine.ports.webhooks import Health, Outcome
 
 SECONDS_MAX = 10.0
 REMOVED_MAX = 1_000

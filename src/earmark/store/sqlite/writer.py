@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
     from pathlib import Path
 
-    from earmark.engine.ports import Clock, Transaction
+    from earmark.engine.ports.store import Clock, Transaction
 
 T = TypeVar("T")
 

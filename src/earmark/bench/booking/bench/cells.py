@@ -6,7 +6,6 @@ import asyncio
 import itertools
 from typing import TYPE_CHECKING
 
-from earmark import rubbish
 from earmark.bench.booking.bench import workloads
 from earmark.bench.booking.bench.figures import Reading, curve, p50_p99, sample
 from earmark.bench.booking.bench.plan import (
@@ -24,6 +23,7 @@ from earmark.bench.booking.bench.plan import (
 from earmark.bench.booking.ports import Place
 from earmark.bench.booking.strategies import STRATEGIES
 from earmark.errors import SetupError
+from earmark.server import gc_tuning
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator, Sequence
@@ -126,7 +126,7 @@ async def measure(
     try:
         # Connections are open and statements are known before the clock starts, for everybody alike.
         await Load(warming, clients=load.clients, seconds=None, confirm=load.confirm).run(strategy)
-        rubbish.put_away()
+        gc_tuning.put_away()
         before = site.meter.read()
         async with asyncio.TaskGroup() as beside:
             if meanwhile is not None:

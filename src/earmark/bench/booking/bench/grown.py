@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from earmark import rubbish
 from earmark.bench.booking.bench import cells, growth, workloads
 from earmark.bench.booking.bench.house import Counted
 from earmark.bench.booking.bench.plan import FEW, GROWTH, MANY, OURS, Cell
 from earmark.bench.booking.ports import Place
 from earmark.bench.booking.strategies import STRATEGIES
 from earmark.errors import SetupError
+from earmark.server import gc_tuning
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -100,7 +100,7 @@ class Grown:
         if name == FEW:
             event_id = await self._open_few(plan)
             wants = workloads.apart(event_id, flows=flows, seats_each=plan.sizes.seats_each)
-        rubbish.put_away()
+        gc_tuning.put_away()
         before = self._meter.read()
         tally = await workloads.crowd(self._sellers[name], wants, clients=plan.clients, seconds=None)
         after = self._meter.read()

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from earmark import rubbish
 from earmark.bench.booking.bench import cells, workloads
 from earmark.bench.booking.bench.plan import CONTESTS, LONE, OURS, Cell
+from earmark.server import gc_tuning
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -79,7 +79,7 @@ async def measure(number: int, plan: Plan, site: Site) -> dict[str, Reading]:
             sellers.append(Seller(cell, await site.open(name, workload=LONE), site))
         for seller in sellers:
             await seller.prepare(plan)
-        rubbish.put_away()
+        gc_tuning.put_away()
         for turn in range(TURNS):
             for seller in sellers if turn % 2 else reversed(sellers):
                 await seller.work(seconds=plan.seconds * CONTESTS[LONE].share / TURNS)

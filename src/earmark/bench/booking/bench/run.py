@@ -12,7 +12,6 @@ import asyncpg
 import msgspec
 import redis as redis_py
 
-from earmark import rubbish
 from earmark.bench.booking.bench import cells, ground, limits, lone, memory, outage, sqlite, two
 from earmark.bench.booking.bench.figures import RATIOS, Figures, meets
 from earmark.bench.booking.bench.grown import Grown
@@ -39,6 +38,7 @@ from earmark.bench.booking.bench.plan import (
 from earmark.bench.booking.bench.workloads import DEADLOCK
 from earmark.bench.booking.strategies import STRATEGIES
 from earmark.errors import EarmarkError, SetupError
+from earmark.server import gc_tuning
 from earmark.version import __version__
 
 if TYPE_CHECKING:
@@ -154,7 +154,7 @@ async def run(plan: Plan, *, database: str | None, redis: str | None, watch: Wat
             await _rounds(session, figures)
         weighed = await _weigh(plan, database, redis, watch) if MEMORY in plan.workloads else None
     finally:
-        rubbish.as_found()
+        gc_tuning.as_found()
     return Result(
         plan=plan,
         figures=figures,

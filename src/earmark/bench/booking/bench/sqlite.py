@@ -8,18 +8,19 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from earmark import rubbish, wiring
+from earmark import wiring
 from earmark.bench.booking.bench import cells, workloads
 from earmark.bench.booking.bench.house import Counted
 from earmark.bench.booking.bench.plan import SINGLE
 from earmark.bench.booking.strategies.ours import Earmark
 from earmark.domain.event import Event
 from earmark.domain.ids import EventId, SeatId
-from earmark.domain.machine import LIVE, State
 from earmark.domain.seat import Seat
-from earmark.engine.asks import Actor, Create
+from earmark.domain.state_machine import LIVE, State
+from earmark.engine.commands import Actor, Create
 from earmark.engine.engine import Engine
-from earmark.engine.ports import BookingFilter
+from earmark.engine.ports.store import BookingFilter
+from earmark.server import gc_tuning
 from earmark.uuids import Uuid7Ids
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from earmark.bench.booking.bench.plan import Cell, Plan
     from earmark.bench.booking.bench.workloads import Tally
     from earmark.domain.booking import Booking
-    from earmark.engine.ports import Store
+    from earmark.engine.ports.store import Store
 
 PRICE = 4500
 PAGE = 1_000
@@ -64,7 +65,7 @@ async def _measure(cell: Cell, plan: Plan, engine: Engine) -> Reading:
     strategy = Earmark(engine)
     warming = workloads.apart(warm, flows=sizes.warm(plan.clients), seats_each=sizes.seats_each)
     await workloads.crowd(strategy, warming, clients=plan.clients, seconds=None)
-    rubbish.put_away()
+    gc_tuning.put_away()
     wants = workloads.apart(event_id, flows=flows, seats_each=sizes.seats_each)
     tally = await workloads.crowd(strategy, wants, clients=plan.clients, seconds=plan.seconds)
     cells.check(cell, tally)

@@ -23,12 +23,12 @@ from uuid import UUID
 
 import msgspec
 
-from earmark import rubbish
 from earmark.bench.booking.bench import cells, workloads
 from earmark.bench.booking.bench.plan import CONTESTS, ONE_PROCESS, OURS, TWO, TWO_PROCESSES, Cell
 from earmark.bench.booking.ports import Place, Want
 from earmark.bench.booking.strategies import STRATEGIES
 from earmark.errors import SetupError
+from earmark.server import gc_tuning
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -266,7 +266,7 @@ async def _serve(part: Part) -> None:
     try:
         warm = workloads.apart(f"{part.event_id}-warm-{part.number}", flows=part.warm_flows, seats_each=part.seats_each)
         await workloads.crowd(strategy, warm, clients=part.clients, seconds=None)
-        rubbish.put_away()
+        gc_tuning.put_away()
         _say(READY)
         clock = Clock()
         wanted = wants(part, clock)

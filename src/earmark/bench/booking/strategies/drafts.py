@@ -15,9 +15,9 @@ from uuid import UUID
 import msgspec
 
 from earmark.domain.booking import Booking, Lines, PoolLine, SeatLine
-from earmark.domain.changes import WAS, was
 from earmark.domain.ids import BookingId, Buyer, EventId, PoolId, SeatId
-from earmark.domain.machine import State, Verb
+from earmark.domain.journal_changes import WAS, was
+from earmark.domain.state_machine import State, Verb
 from earmark.uuids import uuid7
 
 if TYPE_CHECKING:

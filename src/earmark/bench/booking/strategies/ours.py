@@ -25,7 +25,7 @@ from earmark.bench.booking.ports import About, Place
 from earmark.bench.booking.strategies import drafts
 from earmark.domain.ids import BookingId, EntryId
 from earmark.domain.journal import Key
-from earmark.engine.asks import Actor, Confirm, Decided, Hold, Memo
+from earmark.engine.commands import Actor, Confirm, Decided, Hold, Memo
 from earmark.errors import Refusal
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from earmark.bench.booking.ports import Want
     from earmark.domain.booking import Booking
-    from earmark.engine.asks import Answer
+    from earmark.engine.commands import Answer
     from earmark.engine.engine import Engine
 
 ACTOR = Actor(name=drafts.CALLER, live=False)

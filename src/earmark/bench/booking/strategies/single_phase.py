@@ -28,7 +28,7 @@ from earmark.bench.booking.strategies.ground import (
     judge_pools,
     judge_seats,
 )
-from earmark.domain.machine import State
+from earmark.domain.state_machine import State
 from earmark.uuids import uuid7
 
 if TYPE_CHECKING:

@@ -1,0 +1,1 @@
+"""Which caller sends a request: API keys, buyer tokens, and the guest's cookie."""

@@ -1,0 +1,172 @@
+"""Limits at the door: how often somebody may ask, and what a body may be like before it is read.
+
+A rate is a bucket of tokens for each name: it holds a burst, and fills again at so many a second. The buckets are in
+this process's memory and bounded in number, so a limit costs no round trip and depends on nobody. Several servers
+beside each other allow so much each.
+
+The buckets are our own: the moving window in memory of `limits` starts a thread for each burst of requests, keeps a
+list for every name that it ever heard, and asks the wall clock.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import time
+from collections import OrderedDict
+from typing import TYPE_CHECKING
+
+from earmark.api.problem_response import TooManyRequests, WrongMediaType
+from earmark.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from earmark.api.auth.api_keys import Principal
+
+BURST_SECONDS = 3
+"""A bucket holds as much as comes in so many seconds."""
+NAMES_MAX = 50_000
+FAILURES_PER_SECOND = 1.0
+FAILURES_BURST = 20
+STREAM_RETRY_SECONDS = 1.0
+DEPTH_MAX = 32
+
+# One that never ends is one too: else each quote in it would be tried as the beginning of another.
+_STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)
+_ALIKE = bytes.maketrans(b"{}", b"[]")
+_NOT_BRACKETS = bytes(byte for byte in range(256) if byte not in b"[]{}")
+
+
+class Buckets:
+    """One bucket for each name. A name that nobody remembers has a full one."""
+
+    def __init__(
+        self, *, per_second: float, burst: float, timer: Callable[[], float], names_max: int = NAMES_MAX
+    ) -> None:
+        self._seconds_each = 1 / per_second
+        self._ahead_max = (burst - 1) * self._seconds_each
+        self._timer = timer
+        self._names_max = names_max
+        # When the bucket will be full again: one number says how much is in it, whenever one looks.
+        self._full_at: OrderedDict[object, float] = OrderedDict()
+
+    def wait(self, name: object) -> float:
+        """How many seconds until there is a token; none are when there is one. Takes nothing."""
+        return max(0.0, self._full_at.get(name, 0.0) - self._timer() - self._ahead_max)
+
+    def take(self, name: object) -> float:
+        """Take a token; how many seconds it takes until there is one, if there is none."""
+        now = self._timer()
+        full_at = max(self._full_at.get(name, now), now)
+        wait = full_at - now - self._ahead_max
+        if wait > 0:
+            return wait
+        self._full_at[name] = full_at + self._seconds_each
+        self._full_at.move_to_end(name)
+        if len(self._full_at) > self._names_max:
+            self._full_at.popitem(last=False)
+        return 0.0
+
+    def give_back(self, name: object) -> None:
+        """Put a token back that was taken."""
+        if name in self._full_at:
+            self._full_at[name] -= self._seconds_each
+
+
+class Limits:
+    """How often a key, a buyer, or an address without either may ask, and follow. 0 is as often as they like."""
+
+    def __init__(
+        self,
+        *,
+        per_key: float = 0,
+        per_buyer: float = 0,
+        guests_per_address: float = 0,
+        streams_per_key: int = 0,
+        streams_per_buyer: int = 0,
+        streams_per_address: int = 0,
+        timer: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._per_key, self._per_buyer, self._guests_per_address = per_key, per_buyer, guests_per_address
+        self._streams_per_key, self._streams_per_buyer = streams_per_key, streams_per_buyer
+        self._streams_per_address = streams_per_address
+        self._guests = _buckets(guests_per_address, timer)
+        self._keys = _buckets(per_key, timer)
+        self._buyers = _buckets(per_buyer, timer)
+        self._failures = Buckets(per_second=FAILURES_PER_SECOND, burst=FAILURES_BURST, timer=timer)
+
+    def admit(self, principal: Principal) -> None:
+        """Refuse whoever asks too often."""
+        actor = principal.actor
+        if actor.buyer is None:
+            if self._keys is not None and (wait := self._keys.take(principal.issuer)):
+                raise _too_many("key", self._per_key, wait)
+        elif self._buyers is not None and (wait := self._buyers.take((actor.live, actor.buyer))):
+            raise _too_many("buyer", self._per_buyer, wait)
+
+    def admit_guest(self, address: str) -> None:
+        """Refuse an address that becomes too many guests: each of them would have a full bucket."""
+        if self._guests is not None and (wait := self._guests.take(address)):
+            raise _too_many("address", self._guests_per_address, wait)
+
+    def check_streams(self, principal: Principal, *, open_: int, open_at_address: int = 0) -> None:
+        """Refuse one more stream to a caller, or to an address, that has as many as it may."""
+        buys = principal.actor.buyer is not None
+        most = self._streams_per_buyer if buys else self._streams_per_key
+        if most and open_ >= most:
+            raise _too_many("buyer" if buys else "key", most, STREAM_RETRY_SECONDS)
+        if self._streams_per_address and open_at_address >= self._streams_per_address:
+            raise _too_many("address", self._streams_per_address, STREAM_RETRY_SECONDS)
+
+    def is_suspicious(self, address: str) -> bool:
+        """Whether an address has shown too many wrong keys lately."""
+        return self._failures.wait(address) > 0
+
+    def check_guess(self, address: str) -> None:
+        """Refuse a key from an address that has no guess left."""
+        if wait := self._failures.wait(address):
+            raise _too_many("address", FAILURES_PER_SECOND, wait)
+
+    def count_guess(self, address: str) -> None:
+        """A key that may be wrong comes from there."""
+        self._failures.take(address)
+
+    def forgive_guess(self, address: str) -> None:
+        """It was a good one."""
+        self._failures.give_back(address)
+
+
+def _buckets(per_second: float, timer: Callable[[], float]) -> Buckets | None:
+    if not per_second:
+        return None
+    return Buckets(per_second=per_second, burst=max(1.0, BURST_SECONDS * per_second), timer=timer)
+
+
+def _too_many(per: str, limit: float, wait: float) -> TooManyRequests:
+    return TooManyRequests(per=per, limit=limit, retry_in=math.ceil(wait * 1000) / 1000)
+
+
+def check_encoding(content_encoding: str | None) -> None:
+    """A body comes as it is: what is packed is not unpacked, so a small bomb stays small."""
+    if content_encoding and content_encoding.strip().lower() != "identity":
+        raise WrongMediaType
+
+
+def check_depth(raw: bytes, *, depth_max: int = DEPTH_MAX) -> None:
+    """Refuse JSON that is nested deeper than anything that makes sense here, before it is decoded.
+
+    Of all but its brackets nothing is looked at, and each round takes the innermost pairs away. What is left after so
+    many rounds is deeper than that, or is no JSON, which the decoder can say better if it is little.
+    """
+    if raw.count(b"[") + raw.count(b"{") <= depth_max:
+        return
+    # Without an escape, texts are what stands between every other quote, which is quicker to find.
+    plain = _STRING.sub(b"", raw) if b"\\" in raw else b"".join(raw.split(b'"')[::2])
+    brackets = plain.translate(_ALIKE, _NOT_BRACKETS)
+    for _ in range(depth_max):
+        if b"[" * (depth_max + 1) in brackets:
+            break
+        brackets = brackets.replace(b"[]", b"")
+    if b"[]" in brackets or len(brackets) > depth_max:
+        raise InvalidRequest.at("", f"is nested deeper than {depth_max} levels")

@@ -1,0 +1,121 @@
+"""What may stand in a path, behind the question mark and in the headers, as OpenAPI describes it."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from earmark.api.pagination import LIMIT_DEFAULT, LIMIT_MAX
+from earmark.domain.state_machine import State
+from earmark.domain.webhook import DeliveryState
+from earmark.schemas import api_words
+
+if TYPE_CHECKING:
+    from earmark.api.endpoint import Call
+
+TEXT: dict[str, Any] = {"type": "string"}
+KEY: dict[str, Any] = {"type": "string", "minLength": 1, "maxLength": 255, "pattern": "^[\\x21-\\x7e]+$"}
+UUID: dict[str, Any] = {"type": "string", "format": "uuid"}
+CURSOR: dict[str, Any] = {"type": "string", "minLength": 1, "pattern": "^[A-Za-z0-9_-]+$"}
+LIMIT: dict[str, Any] = {"type": "integer", "minimum": 1, "maximum": LIMIT_MAX, "default": LIMIT_DEFAULT}
+
+_NAMES = re.compile(r"\{(\w+)\}")
+
+
+def _schema(kind: Any) -> dict[str, Any]:
+    return msgspec.json.schema(kind)
+
+
+PATH: dict[str, tuple[dict[str, Any], str]] = {
+    "event_id": (_schema(api_words.EventIdText), "concert"),
+    "seat_id": (_schema(api_words.Id), "A1"),
+    "booking_id": (UUID, "01997b1c-6f2a-7c3e-9d41-2f6d0c9a7b10"),
+    "webhook_id": (UUID, "01997b1c-6f2a-7c3e-9d41-2f6d0c9a7b11"),
+    "delivery_id": (UUID, "01997b1c-6f2a-7c3e-9d41-2f6d0c9a7b12"),
+    "gateway": ({"type": "string", "pattern": "^[a-z]+$"}, "stripe"),
+    "key": ({"type": "string", "minLength": 1, "maxLength": 255, "pattern": "^[\\x21-\\x2e\\x30-\\x7e]+$"}, "basket-7"),
+}
+QUERY_OF: dict[tuple[str, str], tuple[dict[str, Any], Any]] = {
+    ("list_deliveries", "state"): ({"type": "string", "enum": [state.value for state in DeliveryState]}, "failed"),
+}
+"""Where a name means something else than elsewhere."""
+QUERY: dict[str, tuple[dict[str, Any], Any]] = {
+    "buyer": (_schema(api_words.Who), "alice"),
+    "event_id": (_schema(api_words.EventIdText), "concert"),
+    "state": ({"type": "string", "enum": [state.value for state in State]}, "held"),
+    "last_event_id": ({"type": "string", "pattern": "^[0-9]{1,18}$"}, "42"),
+    "match": ({"type": "string", "minLength": 1, "maxLength": 512}, "event:*"),
+    "cursor": (CURSOR, None),
+    "limit": (LIMIT, LIMIT_DEFAULT),
+}
+EXAMPLES: dict[tuple[str, str], str] = {("break_lock", "key"): "order:{7}"}
+"""Where a name means something else than elsewhere."""
+IDEMPOTENCY_KEYS = {
+    "create": "event-concert",
+    "change": "close-the-sale-of-concert",
+    "hold": "basket-7",
+    "extend": "basket-7-more-time",
+    "pay": "basket-7-pay",
+    "confirm": "till-1-0001",
+    "release": "basket-7-let-go",
+    "cancel": "case-1234",
+    "refund": "case-1234-refund",
+    "make_webhook": "webhook-shop-example",
+    "rotate_webhook": "new-secret-2030-01-01",
+    "welcome": "visit-42",
+}
+"""An example for each operation: requests that are copied one after the other do not meet each other's keys."""
+_SAID = {
+    "event_id": "The event.",
+    "seat_id": "The seat, as the event's plan names it.",
+    "booking_id": "The booking, from its first hold to its last refund.",
+    "webhook_id": "The webhook.",
+    "delivery_id": "One message to the webhook.",
+    "gateway": "The gateway that calls.",
+    "key": "The idempotency key that the request was sent with.",
+}
+_SAID_OF = {("break_lock", "key"): "The lock's key, as the list of locks shows it."}
+
+
+def parameters(call: Call) -> list[dict[str, Any]]:
+    """All of a call's, each with its form and an example."""
+    return [*_in_path(call), *_in_query(call), *_in_headers(call)]
+
+
+def _in_path(call: Call) -> list[dict[str, Any]]:
+    found = []
+    for name in _NAMES.findall(call.path):
+        schema, example = PATH.get(name, (TEXT, None))
+        shown = EXAMPLES.get((call.name, name), example)
+        why = _SAID_OF.get((call.name, name)) or _SAID[name]
+        place = {"name": name, "in": "path", "required": True, "description": why, "schema": schema}
+        found.append(place | _example(shown))
+    return found
+
+
+def _in_query(call: Call) -> list[dict[str, Any]]:
+    found = []
+    for name, why in call.query:
+        schema, example = QUERY_OF.get((call.name, name)) or QUERY.get(name, (TEXT, None))
+        found.append({"name": name, "in": "query", "description": why, "schema": schema} | _example(example))
+    return found
+
+
+def _example(shown: Any) -> dict[str, Any]:
+    return {} if shown is None else {"example": shown}
+
+
+def _in_headers(call: Call) -> list[dict[str, Any]]:
+    if call.name == "show_map":
+        why = "The `ETag` of the map that you have: 304 while nothing has changed."
+        return [{"name": "If-None-Match", "in": "header", "description": why, "schema": TEXT}]
+    if call.name == "welcome":
+        why = "Accepted, and without effect: a stranger has no scope that a key could belong to."
+    elif call.idempotent:
+        why = "The same key with the same request gets the same answer again, byte for byte."
+    else:
+        return []
+    key = {"name": "Idempotency-Key", "in": "header", "required": call.keyed, "description": why, "schema": KEY}
+    return [key | {"example": IDEMPOTENCY_KEYS[call.name]}]

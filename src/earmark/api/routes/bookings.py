@@ -1,0 +1,263 @@
+"""Bookings: hold, read, list, extend, confirm, release, cancel, history."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+import msgspec
+
+from earmark.api.auth.api_keys import Scope
+from earmark.api.endpoint import Call, Render, Reply, Visit, reply, say
+from earmark.api.pagination import read_page
+from earmark.api.problem_response import Forbidden
+from earmark.domain.ids import BookingId, Buyer
+from earmark.engine.commands import Extend, Release
+from earmark.engine.ports.store import BookingFilter
+from earmark.errors import BookingUnknown, InvalidRequest
+from earmark.schemas import api_words, payments, to_command
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from datetime import datetime
+
+    from earmark.domain.booking import Booking
+    from earmark.schemas.to_command import Common
+
+
+async def hold(visit: Visit, body: api_words.HoldBody) -> Reply:
+    """Set seats and pool units aside for a few minutes, all or nothing."""
+    common = _common(visit, status=HTTPStatus.CREATED)
+    ask = to_command.hold(body, buyer=_buyer(visit, body.buyer), booking_id=visit.engine.ids.booking_id(), **common)
+    wish = to_command.wish_of(body)
+    answer = await (visit.engine.hold(ask) if wish is None else visit.engine.hold_best(ask, wish))
+    return reply(answer, _render, status=HTTPStatus.CREATED)
+
+
+async def extend(visit: Visit, body: api_words.ExtendBody) -> Reply:
+    """More time, within the longest life of a hold."""
+    ask = Extend(**_common(visit), booking_id=booking_id(visit), seconds=body.seconds)
+    return reply(await visit.engine.extend(ask), _render)
+
+
+async def confirm(visit: Visit, body: api_words.ConfirmBody) -> Reply:
+    """The shop took the money itself: the hold becomes a sale."""
+    ask = to_command.confirm(body, booking_id=booking_id(visit), **_common(visit))
+    return reply(await visit.engine.confirm(ask), _render)
+
+
+async def release(visit: Visit, _: api_words.ReleaseBody) -> Reply:
+    """Let go of a hold."""
+    return reply(await visit.engine.release(Release(**_common(visit), booking_id=booking_id(visit))), _render)
+
+
+async def cancel(visit: Visit, body: api_words.CancelBody) -> Reply:
+    """Undo a sale, or some lines of it."""
+    common = _common(visit, render=payments.undone_answer)
+    ask = to_command.cancel(body, booking_id=booking_id(visit), **common)
+    return reply(await visit.house.till.cancel(ask), payments.undone_answer)
+
+
+async def read(visit: Visit) -> Reply:
+    """One booking."""
+    now, booking = await find(visit)
+    return say(api_words.booking_answer(booking, now))
+
+
+async def list_(visit: Visit) -> Reply:
+    """Bookings, oldest first: a buyer's own, or for a shop anybody's."""
+    query = visit.request.query_params
+    actor = visit.principal.actor
+    page = read_page(query, of=visit.call.name, actor=actor)
+    if actor.buyer is not None and query.get("buyer", actor.buyer) != actor.buyer:
+        raise Forbidden
+    wanted = BookingFilter(
+        live=actor.live,
+        limit=page.limit + 1,
+        after=_after(page.after),
+        buyer=actor.buyer or _asked(query, "buyer", api_words.Who),
+        event_id=_asked(query, "event_id", api_words.EventIdText),
+        state=to_command.state_of(query.get("state")),
+    )
+    now, found = await visit.engine.store.list_bookings(wanted)
+    shown = tuple(api_words.booking_answer(booking, now) for booking in found[: page.limit])
+    more = len(found) > page.limit
+    return say(api_words.BookingsPage(bookings=shown, next_cursor=page.cursor(shown[-1].id) if more else None))
+
+
+async def show_history(visit: Visit) -> Reply:
+    """All that happened to a booking; what people of the shop noted about it is for the shop."""
+    _, booking = await find(visit)
+    entries = await visit.engine.store.read_history(booking.id)
+    notes = visit.principal.actor.buyer is None
+    return say(api_words.HistoryAnswer(entries=tuple(api_words.entry_answer(entry, notes=notes) for entry in entries)))
+
+
+async def find(visit: Visit) -> tuple[datetime, Booking]:
+    """The booking that a call is about, if the caller may see it."""
+    wanted = booking_id(visit)
+    now, booking = await visit.engine.store.read_booking(wanted)
+    if booking is None or not visit.principal.actor.may_see(booking):
+        raise BookingUnknown(booking_id=str(wanted))
+    return now, booking
+
+
+def _render(booking: Booking, now: datetime) -> Any:
+    return api_words.booking_answer(booking, now)
+
+
+def _common(visit: Visit, *, status: HTTPStatus = HTTPStatus.OK, render: Render = _render) -> Common:
+    return {
+        "actor": visit.principal.actor,
+        "entry_id": visit.engine.ids.entry_id(),
+        "memo": visit.memo(render, status=status),
+    }
+
+
+def booking_id(visit: Visit) -> BookingId:
+    """The id in a call's path."""
+    return to_command.booking_id_of(visit.path["booking_id"])
+
+
+def _buyer(visit: Visit, named: str | None) -> Buyer:
+    """A token speaks for its own buyer; a shop says for whom it asks."""
+    own = visit.principal.actor.buyer
+    if own is not None:
+        if named not in {None, own}:
+            raise Forbidden
+        return own
+    if named is None:
+        raise InvalidRequest.at("buyer", "is required: say who this is held for")
+    return Buyer(named)
+
+
+def _after(text: str | None) -> BookingId | None:
+    try:
+        return BookingId(UUID(text)) if text else None
+    except ValueError:
+        raise InvalidRequest.at("cursor", "is not one that this server gave out") from None
+
+
+def _asked(query: Mapping[str, str], name: str, kind: Any) -> Any:
+    """A filter, if there is one: what nobody can be called is refused, not answered with nothing."""
+    try:
+        return msgspec.convert(query[name], type=kind) if name in query else None
+    except msgspec.ValidationError:
+        raise InvalidRequest.at(name, "is nothing that can be asked for") from None
+
+
+_ON_BOOKING = ("booking_unknown", "booking_expired", "booking_resolved", "payment_in_progress")
+
+CALLS = (
+    Call(
+        method="POST",
+        path="/v1/bookings",
+        name="hold",
+        summary="Hold seats and pool units, all or nothing",
+        handler=hold,
+        body=api_words.HoldBody,
+        answer=api_words.BookingAnswer,
+        status=HTTPStatus.CREATED,
+        refusals=(
+            "event_unknown",
+            "seat_unknown",
+            "pool_unknown",
+            "seats_taken",
+            "none_available",
+            "pool_exhausted",
+            "limit_exceeded",
+            "sale_closed",
+        ),
+        idempotent=True,
+        in_line=True,
+        example={"event_id": "concert", "buyer": "alice", "seats": ["A1", "A2"], "pools": {"GA": 1}},
+    ),
+    Call(
+        method="GET",
+        path="/v1/bookings",
+        name="list_bookings",
+        summary="List bookings, the expired ones too",
+        handler=list_,
+        answer=api_words.BookingsPage,
+        query=(
+            ("buyer", "whose"),
+            ("event_id", "of which event"),
+            ("state", "in which state"),
+            ("cursor", "where the last page ended"),
+            ("limit", "how many, at most 200"),
+        ),
+    ),
+    Call(
+        method="GET",
+        path="/v1/bookings/{booking_id}",
+        name="read_booking",
+        summary="Read a booking",
+        handler=read,
+        answer=api_words.BookingAnswer,
+        refusals=("booking_unknown",),
+    ),
+    Call(
+        method="GET",
+        path="/v1/bookings/{booking_id}/history",
+        name="show_history",
+        summary="Show all that happened to a booking",
+        handler=show_history,
+        answer=api_words.HistoryAnswer,
+        refusals=("booking_unknown",),
+    ),
+    Call(
+        method="POST",
+        path="/v1/bookings/{booking_id}/extend",
+        name="extend",
+        summary="Give a hold more time",
+        handler=extend,
+        body=api_words.ExtendBody,
+        answer=api_words.BookingAnswer,
+        refusals=(*_ON_BOOKING, "extension_refused"),
+        idempotent=True,
+        in_line=True,
+        example={"seconds": 120},
+    ),
+    Call(
+        method="POST",
+        path="/v1/bookings/{booking_id}/confirm",
+        name="confirm",
+        summary="Confirm a hold whose money was taken elsewhere",
+        handler=confirm,
+        body=api_words.ConfirmBody,
+        answer=api_words.BookingAnswer,
+        scope=Scope.SELL,
+        refusals=(*_ON_BOOKING, "payment_used"),
+        idempotent=True,
+        in_line=True,
+        example={"payment_id": "till-1-0001", "payment_method": "cash"},
+    ),
+    Call(
+        method="POST",
+        path="/v1/bookings/{booking_id}/release",
+        name="release",
+        summary="Let go of a hold",
+        handler=release,
+        body=api_words.ReleaseBody,
+        answer=api_words.BookingAnswer,
+        refusals=_ON_BOOKING,
+        idempotent=True,
+        in_line=True,
+        example={},
+    ),
+    Call(
+        method="POST",
+        path="/v1/bookings/{booking_id}/cancel",
+        name="cancel",
+        summary="Undo a sale, or some lines of it",
+        handler=cancel,
+        body=api_words.CancelBody,
+        answer=payments.UndoneAnswer,
+        scope=Scope.SELL,
+        refusals=(*_ON_BOOKING, "booking_not_confirmed", "refund_refused"),
+        idempotent=True,
+        in_line=True,
+        example={"refund": "none"},
+    ),
+)

@@ -1,0 +1,49 @@
+"""Guests: an anonymous buyer gets a token, in a cookie that scripts cannot read."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from http import HTTPStatus
+
+from earmark.api.auth.api_keys import GUEST_SECONDS, HOUSE, new_guest
+from earmark.api.auth.guest_cookie import set_cookie
+from earmark.api.endpoint import KEY_HEADER, Call, Reply, Visit, say
+from earmark.api.middleware.client_address import address_at
+from earmark.api.problem_response import NotFound
+from earmark.schemas import api_words
+from earmark.schemas.to_command import check_key
+
+
+async def welcome(visit: Visit) -> Reply:
+    """A name and a token for somebody who has none; somebody who has one keeps the name."""
+    if not visit.house.guests:
+        raise NotFound
+    if (key := visit.request.headers.get(KEY_HEADER)) is not None:
+        check_key(key)
+    visit.house.limits.admit_guest(address_at(visit.scope, hops=visit.house.trust_proxy))
+    now, identity = visit.house.clock.now(), visit.house.identity
+    known = visit._principal  # noqa: SLF001 (this call needs nobody)
+    # A token that a key has issued ends with that key: it is never turned into one that does not.
+    is_guest = known is not None and known.issuer == HOUSE and known.actor.live == identity.live
+    buyer = (known.actor.buyer if known and is_guest else None) or new_guest()
+    token = identity.issue(buyer, now=now, seconds=GUEST_SECONDS)
+    ends_at = datetime.fromtimestamp(int(now.timestamp()) + GUEST_SECONDS, UTC)
+    cookie = set_cookie(token, visit.scope, hops=visit.house.trust_proxy, seconds=GUEST_SECONDS)
+    answer = api_words.GuestAnswer(buyer=buyer, expires_at=ends_at)
+    return say(answer, status=HTTPStatus.CREATED, headers={"Set-Cookie": cookie, "Cache-Control": "no-store"})
+
+
+CALLS = (
+    Call(
+        method="POST",
+        path="/v1/guests",
+        name="welcome",
+        summary="Become an anonymous buyer",
+        handler=welcome,
+        answer=api_words.GuestAnswer,
+        status=HTTPStatus.CREATED,
+        scope=None,
+        refusals=("not_found", "too_many_requests"),
+        group="buyers",
+    ),
+)

@@ -1,0 +1,140 @@
+"""What became of a request: asked by its idempotency key, by the caller who chose it."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from msgspec import Struct
+
+from earmark.api.auth.api_keys import Scope
+from earmark.api.endpoint import Call, Reply, Visit, say
+from earmark.api.routes.payments import word
+from earmark.domain.journal import Key
+from earmark.domain.state_machine import State
+from earmark.engine.commands import Memo, Paid, Pay
+from earmark.payments.pay import conclude_payment, has_answer
+from earmark.schemas.to_command import check_key
+from earmark.schemas.to_response import is_under_way
+from earmark.schemas.webhooks import webhook_answer
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from earmark.engine.idempotency import Recalled
+    from earmark.engine.ports.webhooks import Deed
+    from earmark.schemas.to_command import Common
+
+
+class Progress(StrEnum):
+    """How far a request got."""
+
+    DONE = "done"
+    """It was answered, and the same request again gets the same answer."""
+    IN_PROGRESS = "in_progress"
+    """It is being decided, or its payment is."""
+    UNKNOWN = "unknown"
+    """Nothing was changed by it: it never came, it was refused, or it waits in line."""
+
+
+class ProgressAnswer(Struct, kw_only=True, omit_defaults=True):
+    """What became of the request with this key. `status` and `answer` are what it was told."""
+
+    key: str
+    state: Progress
+    status: int | None = None
+    booking_id: str | None = None
+    answer: Any = None
+
+
+async def recall(visit: Visit) -> Reply:
+    """A key of the caller's own; what others did with the same word is not told."""
+    text = visit.request.path_params["key"]
+    check_key(text)
+    found = await visit.engine.recall(Key(visit.principal.caller, text))
+    headers = {"Cache-Control": "no-store"}
+    if found.memory is None and not found.busy and Scope.MANAGE in visit.principal.scopes:
+        deed = await visit.engine.store.webhooks.recall(Key(visit.principal.caller, text))
+        if deed is not None:
+            return say(await _done(visit, deed), headers=headers)
+    booking_id = str(found.about.booking.id) if found.about else None
+    said = await _end_of_payment(visit, Key(visit.principal.caller, text), found)
+    if said is None:
+        state = Progress.IN_PROGRESS if found.busy else Progress.UNKNOWN
+        return say(ProgressAnswer(key=text, state=state, booking_id=booking_id), headers=headers)
+    status, body = said
+    told = ProgressAnswer(
+        key=text,
+        state=Progress.DONE,
+        status=status,
+        booking_id=booking_id or _booking_id(body),
+        answer=msgspec.Raw(body),
+    )
+    return say(told, headers=headers)
+
+
+async def _end_of_payment(visit: Visit, key: Key, found: Recalled) -> tuple[int, bytes] | None:
+    """The status and the body of the answer; None while there is none.
+
+    A payment may have ended by a callback or a worker, which word no answers. Then it is worded here, and remembered
+    where the same request would be answered with the same words for a day.
+    """
+    if found.memory is not None:
+        return found.memory.status, found.memory.body
+    if found.about is None:
+        return None
+    about, now = found.about, found.about.now
+    render = partial(_render, notes=visit.principal.actor.buyer is None)
+    if about.booking.state is State.PAYING or is_under_way(Paid(booking=about.booking, payment=about.payment)):
+        return None
+    if found.request_hash is not None and has_answer(about.booking, about.payment):
+        memo = Memo(key=key, request_hash=found.request_hash, render=render)
+        common: Common = {"actor": visit.principal.actor, "entry_id": visit.engine.ids.entry_id(), "memo": memo}
+        ask = Pay(**common, booking_id=about.booking.id, payment_id=about.payment.id)
+        answer = await conclude_payment(visit.engine, ask)
+        assert answer.memory is not None, "what is concluded is remembered"
+        return answer.memory.status, answer.memory.body
+    return render(Paid(booking=about.booking, payment=about.payment), now)
+
+
+def _render(paid: Paid, now: datetime, *, notes: bool) -> tuple[int, bytes]:
+    said = word(paid, now, notes=notes)
+    return int(said.status), said.body
+
+
+async def _done(visit: Visit, deed: Deed) -> ProgressAnswer:
+    """Of a webhook it is said that it was done, and how the webhook is by now, without its secret."""
+    webhook = await visit.engine.store.webhooks.read(deed.webhook_id)
+    answer = None if webhook is None else webhook_answer(webhook)
+    return ProgressAnswer(key=deed.key.key, state=Progress.DONE, status=deed.status, answer=answer)
+
+
+class _Booking(Struct):
+    """What tells the answer about a booking from any other."""
+
+    id: str
+    event_id: str
+    buyer: str
+
+
+def _booking_id(body: bytes) -> str | None:
+    """The booking that an answer is about, if it is about one."""
+    try:
+        return msgspec.json.decode(body, type=_Booking).id
+    except msgspec.ValidationError:
+        return None
+
+
+CALLS = (
+    Call(
+        method="GET",
+        path="/v1/idempotency/{key}",
+        name="recall",
+        summary="Say what became of the request with an idempotency key",
+        handler=recall,
+        answer=ProgressAnswer,
+        or_scope=Scope.MANAGE,
+    ),
+)

@@ -1,0 +1,111 @@
+"""Locks: who holds what on the configured Redis, and taking one away."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from earmark.api.auth.api_keys import Scope
+from earmark.api.endpoint import Call, Reply, Visit, say
+from earmark.api.pagination import read_limit
+from earmark.api.problem_response import LockUnknown
+from earmark.errors import InvalidRequest, StoreUnavailable
+from earmark.locks.errors import LocksUnavailable
+from earmark.observability import logs
+
+if TYPE_CHECKING:
+    from earmark.locks import Holding
+
+MATCH_LENGTH_MAX = 512
+
+log = logs.get()
+
+
+class LocksSilent(StoreUnavailable):
+    """The server that keeps the locks cannot be reached."""
+
+
+class LockAnswer(Struct, kw_only=True):
+    """A lock that is held: by whom, since when, for how long yet, and who waits for it."""
+
+    key: str
+    holder: str
+    fence: int | None
+    age_seconds: float
+    ttl_seconds: float
+    waiters: list[str]
+
+
+class LocksAnswer(Struct, kw_only=True):
+    """The locks that are held, by key; none where no Redis is set up."""
+
+    locks: list[LockAnswer]
+
+
+async def list_(visit: Visit) -> Reply:
+    """Who holds what."""
+    query = visit.request.query_params
+    limit, match, opened = read_limit(query), query.get("match", "*"), visit.house.locks
+    if not 1 <= len(match) <= MATCH_LENGTH_MAX:
+        raise InvalidRequest.at("match", f"must have 1 to {MATCH_LENGTH_MAX} characters")
+    if opened is None:
+        return say(LocksAnswer(locks=[]))
+    try:
+        found = await opened.holdings(match=match, limit=limit)
+    except LocksUnavailable as silent:
+        raise LocksSilent(because=silent.because) from silent
+    return say(LocksAnswer(locks=[_answer(holding) for holding in found]))
+
+
+async def break_(visit: Visit) -> Reply:
+    """Take a lock from whoever has it; the next in line gets it. An operator's last resort, and it is logged."""
+    key, opened = visit.request.path_params["key"], visit.house.locks
+    if opened is None:
+        raise LockUnknown(key=key)
+    try:
+        found = await opened.find(key)
+        broken = found is not None and await opened.evict(key)
+    except LocksUnavailable as silent:
+        raise LocksSilent(because=silent.because) from silent
+    if found is None or not broken:
+        raise LockUnknown(key=key)
+    log.warning("break_lock", outcome="ok", key=key, holder=found.holder, actor=visit.principal.actor.name)
+    return say(_answer(found))
+
+
+def _answer(holding: Holding) -> LockAnswer:
+    return LockAnswer(
+        key=holding.key,
+        holder=holding.holder,
+        fence=holding.fence,
+        age_seconds=round(holding.age_seconds, 3),
+        ttl_seconds=round(holding.ttl_seconds, 3),
+        waiters=list(holding.waiters),
+    )
+
+
+CALLS = (
+    Call(
+        method="GET",
+        path="/v1/locks",
+        name="list_locks",
+        summary="List the locks that are held",
+        handler=list_,
+        answer=LocksAnswer,
+        scope=Scope.OPS,
+        query=(("match", "only keys like this; `*` stands for anything"), ("limit", "how many, at most 200")),
+        group="operations",
+    ),
+    Call(
+        method="DELETE",
+        path="/v1/locks/{key}",
+        name="break_lock",
+        summary="Take a lock away from whoever holds it",
+        handler=break_,
+        answer=LockAnswer,
+        scope=Scope.OPS,
+        refusals=("lock_unknown",),
+        group="operations",
+    ),
+)

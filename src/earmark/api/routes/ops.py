@@ -1,0 +1,290 @@
+"""How the service fares, for whoever runs it: everything the console shows, in one call.
+
+Payments, holds and webhooks are those of the key's kind. Agents, the relay, the lines and the locks serve both kinds.
+Redis may be silent and the rest is told all the same; without the database there is nothing to tell.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from earmark.api.auth.api_keys import Scope
+from earmark.api.endpoint import Call, Reply, Visit, say
+from earmark.api.routes import ops_alerts
+from earmark.api.routes.webhooks import BY_THE_SHOP
+from earmark.domain.money import Money
+from earmark.domain.webhook import WEBHOOKS_MAX
+from earmark.engine.ports.heartbeats import WELL
+from earmark.locks.errors import LocksUnavailable
+from earmark.observability.metrics.redis_gauges import PING_SECONDS, AsksRedis
+from earmark.schemas import ops
+from earmark.schemas.payment_review import cases
+from earmark.version import __version__
+from earmark.workers.chosen_workers import ROLES
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from datetime import datetime
+
+    from earmark.api.endpoint import House
+    from earmark.domain.webhook import Webhook
+    from earmark.engine.ports.heartbeats import Beat
+    from earmark.engine.ports.store import Store
+    from earmark.engine.ports.webhooks import Waiting
+    from earmark.locks import Holding, Locks
+    from earmark.schemas.payment_review import Case
+
+CASES_MAX = 20
+AGENTS_MAX = 100
+WEBHOOKS_SHOWN_MAX = 20
+LOCKS_MAX = 50
+WAITERS_MAX = 10
+COUNT_MAX = 10_000
+LOCKS_SECONDS_MAX = 2.0
+"""How long a Redis may keep the rest of the answer waiting."""
+
+
+async def show(visit: Visit) -> Reply:
+    """All of it. One question to the database after the other: nobody who books waits for an operator."""
+    house, live = visit.house, visit.principal.actor.live
+    store, counted = visit.engine.store, _Counted(house)
+    await store.check()
+    left = await store.upkeep.backlog()
+    payments = await _payments(store, live=live)
+    holds = await _holds(store, counted, live=live)
+    relay = ops.OpsRelay(unsent=left.unsent, oldest_seconds=_seconds(left.unsent_since, left.now))
+    webhooks = await _webhooks(store, live=live, now=left.now)
+    missing, agents = await _agents(store, seconds=house.alive_seconds)
+    locks = await _locks(house.locks)
+    parts = await _parts(house, locks)
+    found = (
+        *ops_alerts.of_payments(payments),
+        *ops_alerts.of_parts(parts),
+        *ops_alerts.of_agents(missing, agents),
+        *ops_alerts.of_holds(holds),
+        *ops_alerts.of_relay(relay),
+        *ops_alerts.of_webhooks(webhooks, now=left.now),
+    )
+    return say(
+        ops.OpsAnswer(
+            now=left.now,
+            version=__version__,
+            live=live,
+            needs=list(found),
+            parts=parts,
+            payments=payments,
+            holds=holds,
+            relay=relay,
+            webhooks=webhooks,
+            roles_missing=missing,
+            agents=agents,
+            lines=counted.lines(),
+            locks=locks,
+        )
+    )
+
+
+async def _payments(store: Store, *, live: bool) -> ops.OpsPayments:
+    watch = await store.watch_money(limit=COUNT_MAX, live=live)
+    flagged = await cases(store, limit=CASES_MAX, live=live) if watch.attention else []
+    return ops.OpsPayments(
+        attention=sum(watch.attention.values()),
+        open=watch.open,
+        open_oldest_seconds=_seconds(watch.open_since, watch.now),
+        cases=[_case(case) for case in flagged],
+    )
+
+
+def _case(case: Case) -> ops.OpsCase:
+    refused = [ops.OpsRefusedRefund(id=str(one.id), amount=one.amount, code=one.code) for one in case.refused]
+    return ops.OpsCase(
+        payment_id=case.payment_id,
+        booking_id=case.booking_id,
+        booking_state=case.booking_state,
+        event_id=case.event_id,
+        gateway=case.gateway,
+        gateway_id=case.gateway_id,
+        amount=Money(amount=case.amount, currency=case.currency),
+        captured=case.captured,
+        refunded=case.refunded,
+        since=case.since,
+        code=case.code,
+        message=case.message,
+        refused=refused,
+        what_to_do=f"{case.advice}.",
+        commands=[case.command, f"earmark explain {case.booking_id}"],
+    )
+
+
+async def _holds(store: Store, counted: _Counted, *, live: bool) -> ops.OpsHolds:
+    seen = await store.upkeep.holds(live=live, limit=COUNT_MAX)
+    return ops.OpsHolds(
+        held=seen.held,
+        next_in_seconds=_seconds(seen.now, seen.next_at) if seen.next_at else None,
+        due=seen.due,
+        due_seconds=_seconds(seen.due_since, seen.now),
+        expired=counted.expired(),
+    )
+
+
+async def _webhooks(store: Store, *, live: bool, now: datetime) -> ops.OpsWebhooks:
+    """Those in trouble first, then those for which the most waits; the quiet ones are only counted."""
+    known = await store.webhooks.page(live=live, after=None, limit=WEBHOOKS_MAX)
+    waiting = {one.webhook_id: one for one in await store.webhooks.waiting(live=live, limit=COUNT_MAX)}
+    all_ = [_webhook(one, waiting.get(one.id), now=now) for one in known]
+    loud = [one for one in all_ if one.standing != "well" or one.pending]
+    loud.sort(key=lambda one: (_WORST_FIRST.index(one.standing), -one.pending))
+    return ops.OpsWebhooks(
+        known=len(all_),
+        pending=sum(one.pending for one in all_),
+        late_seconds=max((one.late_seconds for one in all_ if one.standing == "well"), default=0.0),
+        listed=loud[:WEBHOOKS_SHOWN_MAX],
+    )
+
+
+_WORST_FIRST = ("disabled", "failing", "well", "off")
+
+
+def _webhook(webhook: Webhook, waiting: Waiting | None, *, now: datetime) -> ops.OpsWebhook:
+    return ops.OpsWebhook(
+        id=str(webhook.id),
+        host=urlsplit(webhook.url).hostname or "nowhere",
+        standing=_standing_of(webhook),
+        failing_since=webhook.failing_since,
+        disabled_because=webhook.disabled_because,
+        pending=waiting.pending if waiting else 0,
+        late_seconds=_seconds(waiting.due_at, now) if waiting else 0.0,
+    )
+
+
+def _standing_of(webhook: Webhook) -> ops.WebhookStanding:
+    if webhook.disabled_at is not None:
+        return "off" if webhook.disabled_because == BY_THE_SHOP else "disabled"
+    return "well" if webhook.failing_since is None else "failing"
+
+
+async def _agents(store: Store, *, seconds: float) -> tuple[list[str], list[ops.OpsAgent]]:
+    """Which roles nobody has, and everybody who was heard of: who needs a look first."""
+    roll = await store.beats.read(limit=COUNT_MAX)
+    agents = [_agent(beat, now=roll.now, seconds=seconds) for beat in roll.beats]
+    manned = {agent.role for agent in agents if agent.standing != "silent"}
+    agents.sort(key=lambda agent: agent.standing == "well")
+    return [role for role in ROLES if role not in manned], agents[:AGENTS_MAX]
+
+
+def _agent(beat: Beat, *, now: datetime, seconds: float) -> ops.OpsAgent:
+    age = _seconds(beat.beat_at, now)
+    standing: ops.AgentStanding = "well" if beat.code in WELL else "failing"
+    return ops.OpsAgent(
+        role=beat.role,
+        host=beat.host,
+        process_id=str(beat.process_id),
+        version=beat.version,
+        standing="silent" if age > seconds else standing,
+        outcome=beat.code,
+        failing_since=beat.failing_since,
+        because=beat.because,
+        rounds=beat.rounds,
+        started_at=beat.started_at,
+        beat_at=beat.beat_at,
+        age_seconds=age,
+    )
+
+
+async def _locks(opened: Locks | None) -> ops.OpsLocks:
+    if opened is None:
+        return ops.OpsLocks(configured=False, up=False, more=False, listed=[])
+    try:
+        async with asyncio.timeout(LOCKS_SECONDS_MAX):
+            found = await opened.holdings(limit=LOCKS_MAX + 1)
+    except (LocksUnavailable, TimeoutError):
+        return ops.OpsLocks(configured=True, up=False, more=False, listed=[])
+    listed = [_lock(holding) for holding in found[:LOCKS_MAX]]
+    return ops.OpsLocks(configured=True, up=True, more=len(found) > LOCKS_MAX, listed=listed)
+
+
+def _lock(holding: Holding) -> ops.OpsLock:
+    return ops.OpsLock(
+        key=holding.key,
+        holder=holding.holder,
+        fence=holding.fence,
+        age_seconds=round(holding.age_seconds, 3),
+        ttl_seconds=round(holding.ttl_seconds, 3),
+        waiting=len(holding.waiters),
+        waiters=list(holding.waiters[:WAITERS_MAX]),
+    )
+
+
+async def _parts(house: House, locks: ops.OpsLocks) -> list[ops.OpsPart]:
+    """What readiness looks at, and the Redis beside it. A database that does not answer has ended the call before."""
+    going, admission = house.in_flight.is_stopping, _admission(house)
+    said = "This server is about to stop." if going else "This server takes bookings."
+    parts = [
+        ops.OpsPart(name="server", up=not going, said=said),
+        ops.OpsPart(name="database", up=True, said="The database answers, and its schema is current."),
+    ]
+    if locks.configured:
+        said = "The Redis of the locks answers." if locks.up else "The Redis of the locks does not answer."
+        parts.append(ops.OpsPart(name="locks", up=locks.up, said=said))
+    if admission is not None:
+        up = all((await admission.answering(within=PING_SECONDS)).values())
+        said = "The Redis of admission answers." if up else "The Redis of admission does not answer."
+        parts.append(ops.OpsPart(name="admission", up=up, said=said))
+    return parts
+
+
+def _admission(house: House) -> AsksRedis | None:
+    admission: object = house.engine.admission
+    return admission if isinstance(admission, AsksRedis) else None
+
+
+class _Counted:
+    """What the servers of this host have counted, all of them together."""
+
+    def __init__(self, house: House) -> None:
+        self._verbs = list(house.engine.lines)
+        self._values: Mapping[tuple[str, str], float] = house.metrics.figures()
+
+    def lines(self) -> list[ops.OpsLine]:
+        """One for each verb that travels in batches."""
+        return [
+            ops.OpsLine(
+                verb=verb,
+                waiting=self._of("earmark_queue_waiting", verb),
+                in_flight=self._of("earmark_batches_in_flight", verb),
+                batches=self._of("earmark_batch_size_count", verb),
+                requests=self._of("earmark_batch_size_sum", verb),
+            )
+            for verb in self._verbs
+        ]
+
+    def expired(self) -> ops.OpsExpired:
+        """By how they came to it."""
+        name = "earmark_expired_total"
+        return ops.OpsExpired(
+            swept=self._of(name, "swept"), met=self._of(name, "met"), made_room=self._of(name, "made_room")
+        )
+
+    def _of(self, name: str, label: str) -> int:
+        return int(self._values.get((name, label), 0))
+
+
+def _seconds(since: datetime | None, until: datetime) -> float:
+    """How long, and nothing where it has not begun."""
+    return round(max((until - since).total_seconds(), 0.0), 3) if since else 0.0
+
+
+CALLS = (
+    Call(
+        method="GET",
+        path="/v1/ops",
+        name="show_ops",
+        summary="Say how the service fares, and what needs a person",
+        handler=show,
+        answer=ops.OpsAnswer,
+        scope=Scope.OPS,
+        group="operations",
+    ),
+)

@@ -1,0 +1,113 @@
+"""What needs a person: judged from what the console shows, so that it says nothing that one cannot see there.
+
+The measures are the doctor's, and so is the advice. Pure: what is known in, what to do out.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from earmark.engine.ports.maintenance import LATE_SECONDS
+from earmark.schemas.ops import OpsNeed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from datetime import datetime
+
+    from earmark.schemas.ops import OpsAgent, OpsHolds, OpsPart, OpsPayments, OpsRelay, OpsWebhooks
+
+OPEN_SECONDS = 3600.0
+"""A payment that is open for longer than this is stuck; the alert about it says the same."""
+FAILING_SECONDS = 300.0
+"""A receiver may be restarted: what fails for less than this is tried again, and nobody is called."""
+
+
+def of_parts(parts: Sequence[OpsPart]) -> Iterator[OpsNeed]:
+    """What does not answer."""
+    advice = {
+        "server": "Nothing, if somebody is replacing it; else see who stops it.",
+        "locks": "See whether Redis runs and can be reached from here; `earmark doctor` says what is wrong with it.",
+        "admission": "Sales go on without it. See whether Redis runs and can be reached from here: `earmark doctor`.",
+    }
+    for part in parts:
+        if not part.up and part.name != "database":
+            yield OpsNeed(area=part.name, count=1, said=part.said, what_to_do=advice[part.name])
+
+
+def of_payments(payments: OpsPayments) -> Iterator[OpsNeed]:
+    """Money that only a person can settle, and money that takes too long."""
+    if payments.attention:
+        said = f"{_count(payments.attention, 'payment needs', 'payments need')} somebody."
+        yield OpsNeed(
+            area="payments",
+            count=payments.attention,
+            said=said,
+            what_to_do="Each stands below with what to do about it; `earmark payments attention` lists them all.",
+        )
+    if payments.open_oldest_seconds > OPEN_SECONDS:
+        said = f"A payment or refund is open for {_age(payments.open_oldest_seconds)}."
+        advice = "See whether the reconciler is at work below, and whether the gateway answers: the logs name it."
+        yield OpsNeed(area="payments", count=1, said=said, what_to_do=advice)
+
+
+def of_agents(missing: Sequence[str], agents: Sequence[OpsAgent]) -> Iterator[OpsNeed]:
+    """Roles that nobody has, and those who get nowhere."""
+    if missing:
+        said = f"Nobody is at work as {_listed(missing)}."
+        yield OpsNeed(
+            area="agents", count=1, said=said, what_to_do="Run `earmark work`, or serve with `EARMARK_SWEEP=on`."
+        )
+    for agent in agents:
+        if agent.standing == "failing":
+            why = f" ({agent.because})" if agent.because else ""
+            said = f"The {agent.role} on {agent.host} fails: {agent.outcome}{why}."
+            yield OpsNeed(area="agents", count=1, said=said, what_to_do="Its log has the whole error.")
+
+
+def of_holds(holds: OpsHolds) -> Iterator[OpsNeed]:
+    """Seats are sold all the same; lists and counts are not right until the holds are ended."""
+    if holds.due_seconds > LATE_SECONDS:
+        said = f"{_count(holds.due, 'hold is', 'holds are')} due and not ended, for {_age(holds.due_seconds)}."
+        advice = "Run `earmark work`; `earmark doctor --fix` ends them now."
+        yield OpsNeed(area="holds", count=1, said=said, what_to_do=advice)
+
+
+def of_relay(relay: OpsRelay) -> Iterator[OpsNeed]:
+    """Those who follow events wait."""
+    if relay.oldest_seconds > LATE_SECONDS:
+        have = _count(relay.unsent, "journal entry has", "journal entries have")
+        said = f"{have} no number, the oldest for {_age(relay.oldest_seconds)}."
+        advice = "Run `earmark work`; `earmark doctor --fix` numbers them now."
+        yield OpsNeed(area="relay", count=1, said=said, what_to_do=advice)
+
+
+def of_webhooks(webhooks: OpsWebhooks, *, now: datetime) -> Iterator[OpsNeed]:
+    """Receivers that have not answered for a while, and deliveries that nobody makes."""
+    for one in webhooks.listed:
+        failing = (now - one.failing_since).total_seconds() if one.failing_since else 0.0
+        if one.standing == "failing" and failing > FAILING_SECONDS:
+            said = f"The webhook to {one.host} fails, for {_age(failing)}."
+            advice = f"It is tried again by itself. `earmark webhooks deliveries {one.id}` says how it answers."
+            yield OpsNeed(area="webhooks", count=1, said=said, what_to_do=advice)
+        if one.standing == "disabled":
+            said = f"The webhook to {one.host} is switched off: {one.disabled_because}."
+            advice = f"Mend the receiver, and switch it on again: `earmark webhooks enable {one.id}`."
+            yield OpsNeed(area="webhooks", count=1, said=said, what_to_do=advice)
+    if webhooks.late_seconds > LATE_SECONDS:
+        said = f"A delivery that was due {_age(webhooks.late_seconds)} ago has not been tried."
+        yield OpsNeed(area="webhooks", count=1, said=said, what_to_do="See whether a courier is at work below.")
+
+
+def _age(seconds: float) -> str:
+    for unit, name in ((86_400, "day"), (3_600, "hour"), (60, "minute")):
+        if seconds >= 2 * unit:
+            return f"{seconds // unit:.0f} {name}s"
+    return f"{seconds:.0f} seconds"
+
+
+def _count(number: int, one: str, many: str) -> str:
+    return f"{number} {one if number == 1 else many}"
+
+
+def _listed(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} or {names[-1]}"

@@ -1,0 +1,168 @@
+"""Payments: pay, refund, list, and what gateways call about."""
+
+from __future__ import annotations
+
+from functools import partial
+from http import HTTPStatus
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from earmark.api import problem_response
+from earmark.api.auth.api_keys import Scope
+from earmark.api.endpoint import KEY_HEADER, Call, Reply, Visit, again, reply, say
+from earmark.api.middleware.client_address import address_at
+from earmark.api.problem_response import CallbackForged, NotFound
+from earmark.api.routes.bookings import booking_id, find
+from earmark.engine.commands import Decided
+from earmark.engine.ports.gateway import CallbackRefused, GatewaySilent
+from earmark.errors import InvalidRequest
+from earmark.observability import logs
+from earmark.payments.driver import CallbackMismatch
+from earmark.schemas import payments as money_words
+from earmark.schemas import to_command, to_response
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from earmark.engine.commands import Memo, Paid
+    from earmark.schemas.to_command import Common
+
+log = logs.get()
+
+
+async def pay(visit: Visit, body: money_words.PayBody) -> Reply:
+    """Open a payment for a hold, and see it through."""
+    actor, till = visit.principal.actor, visit.house.till
+    worded = partial(word, notes=actor.buyer is None)
+    common = _common(visit, visit.memo_of(worded))
+    terms = till.terms(actor, method=body.method, gateway=body.gateway, capture=body.capture)
+    ask = to_command.pay(body, booking_id=booking_id(visit), terms=terms, address=_address(visit), **common)
+    answer = await till.pay(ask)
+    if told := again(answer):
+        return told
+    assert isinstance(answer, Decided), "what is replayed is remembered"
+    return worded(answer.value, answer.now)
+
+
+async def refund(visit: Visit, body: money_words.RefundBody) -> Reply:
+    """Money back for a sale, all of it or a part."""
+    common = _common(visit, visit.memo(money_words.paid_answer, status=HTTPStatus.CREATED))
+    ask = to_command.refund(body, booking_id=booking_id(visit), ids=visit.engine.ids, **common)
+    return reply(await visit.house.till.refund(ask), money_words.paid_answer, status=HTTPStatus.CREATED)
+
+
+async def list_(visit: Visit) -> Reply:
+    """The payments of a booking."""
+    _, booking = await find(visit)
+    payments = await visit.engine.store.list_payments(booking.id)
+    notes = visit.principal.actor.buyer is None
+    shown = tuple(money_words.listed_payment_answer(one, refunds, notes=notes) for one, refunds in payments)
+    return say(money_words.PaymentsAnswer(payments=shown))
+
+
+async def callback(visit: Visit) -> Reply:
+    """A gateway calls: its signature is checked over the very bytes, and then it is asked how things stand."""
+    name = visit.path["gateway"]
+    gateway = visit.house.till.gateways.get(name)
+    if gateway is None:
+        raise NotFound
+    try:
+        called = gateway.read_callback(visit.request.headers, visit.raw)
+        ours = await visit.house.till.teller.hear(name, called)
+    except (CallbackRefused, CallbackMismatch) as refused:
+        log.warning("callback", outcome="refused", gateway=name, because=str(refused))
+        raise CallbackForged from refused
+    except (GatewaySilent, TimeoutError) as silence:
+        log.warning("callback", outcome="not yet", gateway=name, because=str(silence))
+        raise NotFound from silence
+    if not ours and called.payment_id is not None:
+        # Perhaps it is faster than the row that it is about: the gateway calls again, a bounded number of times.
+        raise NotFound
+    return say(money_words.CallbackAnswer(received=True))
+
+
+def word(paid: Paid, now: datetime, *, notes: bool) -> Reply:
+    """200 sold, 202 under way, 402 declined; else what became of the booking instead."""
+    if refused := to_response.refused_payment(paid, now):
+        problem = problem_response.describe(refused)
+        return Reply(
+            status=HTTPStatus(problem["status"]),
+            body=msgspec.json.encode(problem),
+            media_type=problem_response.MEDIA_TYPE,
+        )
+    status = HTTPStatus.ACCEPTED if to_response.is_under_way(paid) else HTTPStatus.OK
+    return say(money_words.paid_answer(paid, now, notes=notes), status=status)
+
+
+def _address(visit: Visit) -> str | None:
+    """From where a buyer pays, as it is counted; None for a key, behind which all buyers of a shop stand."""
+    house = visit.house
+    if visit.principal.actor.buyer is None or not house.counts_addresses:
+        return None
+    return house.identity.pseudonym(address_at(visit.scope, hops=house.trust_proxy))
+
+
+def _common(visit: Visit, memo: Memo | None) -> Common:
+    if memo is None:
+        raise InvalidRequest.at("Idempotency-Key", f"is required where money moves: send the header {KEY_HEADER}")
+    return {"actor": visit.principal.actor, "entry_id": visit.engine.ids.entry_id(), "memo": memo}
+
+
+_ON_BOOKING = ("booking_unknown", "booking_expired", "booking_resolved")
+
+CALLS = (
+    Call(
+        method="POST",
+        path="/v1/bookings/{booking_id}/pay",
+        name="pay",
+        summary="Pay for a hold",
+        handler=pay,
+        body=money_words.PayBody,
+        answer=money_words.PaidAnswer,
+        refusals=(*_ON_BOOKING, "payment_declined", "too_many_declines", "gateway_unavailable"),
+        idempotent=True,
+        keyed=True,
+        also=(HTTPStatus.ACCEPTED,),
+        group="payments",
+        example={"method": "pm_card_visa"},
+    ),
+    Call(
+        method="GET",
+        path="/v1/bookings/{booking_id}/payments",
+        name="list_payments",
+        summary="Show the payments of a booking",
+        handler=list_,
+        answer=money_words.PaymentsAnswer,
+        refusals=("booking_unknown",),
+        group="payments",
+    ),
+    Call(
+        method="POST",
+        path="/v1/bookings/{booking_id}/refunds",
+        name="refund",
+        summary="Give money back, all of it or a part",
+        handler=refund,
+        body=money_words.RefundBody,
+        answer=money_words.PaidAnswer,
+        status=HTTPStatus.CREATED,
+        scope=Scope.SELL,
+        refusals=(*_ON_BOOKING, "payment_in_progress", "booking_not_confirmed", "refund_refused"),
+        idempotent=True,
+        keyed=True,
+        group="payments",
+        example={"amount": 4500},
+    ),
+    Call(
+        method="POST",
+        path="/v1/payments/{gateway}/callback",
+        name="callback",
+        summary="Where a gateway calls",
+        handler=callback,
+        raw=True,
+        answer=money_words.CallbackAnswer,
+        scope=None,
+        refusals=("not_found", "callback_refused", "body_too_large", "unsupported_media_type"),
+        group="payments",
+    ),
+)

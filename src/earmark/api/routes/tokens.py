@@ -1,0 +1,60 @@
+"""Tokens: a shop's back end lets one buyer speak for themselves, for a while."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from http import HTTPStatus
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+from earmark.api.auth.api_keys import Scope
+from earmark.api.endpoint import Call, Reply, Visit, say
+from earmark.domain.ids import Buyer
+from earmark.schemas.api_words import Moment, Who
+
+TOKEN_SECONDS_DEFAULT = 3600
+TOKEN_SECONDS_MAX = 86_400
+
+
+class TokenBody(Struct, forbid_unknown_fields=True, kw_only=True):
+    """Whom a token shall speak for, and for how long."""
+
+    buyer: Who
+    seconds: Annotated[int, Meta(ge=1, le=TOKEN_SECONDS_MAX)] = TOKEN_SECONDS_DEFAULT
+
+
+class TokenAnswer(Struct, kw_only=True):
+    """A token for one buyer. It is shown once, and ends by itself, or with the key that issued it."""
+
+    token: str
+    buyer: str
+    expires_at: Moment
+
+
+async def issue(visit: Visit, body: TokenBody) -> Reply:
+    """A token for one buyer, of the kind of the key that asks. No answer is kept, with a key too: it is a token."""
+    visit.shown_key()
+    now = visit.house.clock.now()
+    buyer = Buyer(body.buyer)
+    token = visit.house.identity.issue(buyer, now=now, seconds=body.seconds, by=visit.principal)
+    ends_at = datetime.fromtimestamp(int(now.timestamp()) + body.seconds, UTC)
+    answer = TokenAnswer(token=token, buyer=buyer, expires_at=ends_at)
+    return say(answer, status=HTTPStatus.CREATED, headers={"Cache-Control": "no-store"})
+
+
+CALLS = (
+    Call(
+        method="POST",
+        path="/v1/tokens",
+        name="issue",
+        summary="Issue a token for one buyer",
+        handler=issue,
+        body=TokenBody,
+        answer=TokenAnswer,
+        status=HTTPStatus.CREATED,
+        scope=Scope.SELL,
+        group="buyers",
+        example={"buyer": "alice", "seconds": 3600},
+    ),
+)

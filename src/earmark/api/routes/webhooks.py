@@ -1,0 +1,367 @@
+"""Webhooks: make, read, change, rotate, try out, look at what was delivered, and send it again."""
+
+from __future__ import annotations
+
+import asyncio
+from http import HTTPStatus
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+import msgspec
+
+from earmark.api.auth.api_keys import Scope
+from earmark.api.endpoint import Call, Reply, Visit, say
+from earmark.api.pagination import read_page
+from earmark.api.routes.webhook_idempotency import deed_of, once
+from earmark.domain.ids import DeliveryId, EventId, WebhookId
+from earmark.domain.webhook import WEBHOOKS_MAX, Delivery, DeliveryState, Webhook, enabled, rotated
+from earmark.domain.webhook_messages import PING, ping_body
+from earmark.errors import (
+    DeliveryUnknown,
+    EventUnknown,
+    Forbidden,
+    InvalidRequest,
+    Overloaded,
+    WebhookDisabled,
+    WebhookUnknown,
+)
+from earmark.schemas import webhooks as words
+from earmark.uuids import new_delivery_id, new_webhook_id
+from earmark.webhooks.sender import new_secret
+from earmark.webhooks.targets import TargetRefused
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+BY_THE_SHOP = "switched off by the shop"
+SAVE_ROUNDS_MAX = 5
+RESOLVE_SECONDS_MAX = 5.0
+
+
+async def make(visit: Visit, body: words.WebhookBody) -> Reply:
+    """A new webhook, with its secret. It hears of what is numbered from now on."""
+    _require_sell(visit)
+    return await once(visit, lambda: _make(visit, body))
+
+
+async def _make(visit: Visit, body: words.WebhookBody) -> Webhook:
+    await _check(visit, body.url)
+    event_id = await _event(visit, body.event_id)
+    new = Webhook(
+        id=new_webhook_id(),
+        live=visit.principal.actor.live,
+        url=body.url,
+        secret=new_secret(),
+        created_at=visit.house.clock.now(),
+        types=tuple(kind.value for kind in body.types),
+        event_id=event_id,
+        description=body.description,
+    )
+    if not await visit.engine.store.webhooks.make(new, limit=WEBHOOKS_MAX, deed=deed_of(visit, new.id)):
+        raise InvalidRequest.at("", f"there are {WEBHOOKS_MAX} webhooks already, and there can be no more")
+    return new
+
+
+def _require_sell(visit: Visit) -> None:
+    """A webhook's receiver reads bookings, and believes what is signed by the secret: a key must be allowed both."""
+    if Scope.SELL not in visit.principal.scopes:
+        raise Forbidden(needs=Scope.SELL)
+
+
+async def list_(visit: Visit) -> Reply:
+    """By age."""
+    page = read_page(visit.request.query_params, of=visit.call.name, actor=visit.principal.actor)
+    after = WebhookId(_uuid(page.after)) if page.after else None
+    found = await visit.engine.store.webhooks.page(live=visit.principal.actor.live, after=after, limit=page.limit + 1)
+    shown = [words.webhook_answer(webhook) for webhook in found[: page.limit]]
+    more = len(found) > page.limit
+    return say(words.WebhooksPage(webhooks=shown, next_cursor=page.cursor(shown[-1].id) if more else None))
+
+
+async def read(visit: Visit) -> Reply:
+    """One webhook."""
+    return say(words.webhook_answer(await _find(visit)))
+
+
+async def change(visit: Visit, body: words.WebhookPatchBody) -> Reply:
+    """What is named. A webhook that is given another address, or is switched on again, begins afresh."""
+    await _find(visit)
+    if any(said is not msgspec.UNSET for said in (body.url, body.types, body.event_id)):
+        _require_sell(visit)
+    if body.url is not msgspec.UNSET:
+        await _check(visit, body.url)
+    if body.event_id is not msgspec.UNSET:
+        await _event(visit, body.event_id)
+    named = {name: value for name, value in msgspec.structs.asdict(body).items() if value is not msgspec.UNSET}
+    active = named.pop("active", None)
+    if "types" in named:
+        named["types"] = tuple(kind.value for kind in named["types"])
+
+    def changed(webhook: Webhook) -> Webhook:
+        after = msgspec.structs.replace(webhook, **named, version=webhook.version + 1)
+        if active is False and after.disabled_at is None:
+            now = visit.house.clock.now()
+            return msgspec.structs.replace(after, disabled_at=now, disabled_because=BY_THE_SHOP)
+        if active:
+            return enabled(after)
+        fresh = after.url != webhook.url
+        return msgspec.structs.replace(after, failing_since=None, resting_until=None) if fresh else after
+
+    return say(words.webhook_answer(await _save(visit, changed)))
+
+
+async def remove(visit: Visit) -> Reply:
+    """With its log, and with whatever it has not heard yet."""
+    webhook = await _find(visit)
+    await visit.engine.store.webhooks.remove(webhook.id)
+    return say(words.webhook_answer(webhook))
+
+
+async def rotate(visit: Visit, _: words.NothingBody) -> Reply:
+    """A new secret; the old one signs too for a day."""
+    _require_sell(visit)
+    secret, now = new_secret(), visit.house.clock.now()
+    return await once(visit, lambda: _save(visit, lambda webhook: rotated(webhook, secret=secret, now=now)))
+
+
+async def test(visit: Visit, _: words.NothingBody) -> Reply:
+    """A ping, in the line with everything else. Twice is two pings, with a key too."""
+    visit.shown_key()
+    webhook = _active(await _find(visit))
+    now = visit.house.clock.now()
+    ping = Delivery(
+        id=new_delivery_id(),
+        webhook_id=webhook.id,
+        type=PING,
+        body=ping_body(now=now),
+        created_at=now,
+        due_at=now,
+    )
+    await visit.engine.store.webhooks.queue(ping)
+    return say(_answer(visit, ping), status=HTTPStatus.ACCEPTED)
+
+
+async def log(visit: Visit) -> Reply:
+    """What was sent and what waits, newest first."""
+    webhook = await _find(visit)
+    query = visit.request.query_params
+    page = read_page(query, of=visit.call.name, actor=visit.principal.actor)
+    before = _number(page.after)
+    found = await visit.engine.store.webhooks.log(
+        webhook.id, state=_state(query.get("state")), before=before, limit=page.limit + 1
+    )
+    shown = found[: page.limit]
+    more = len(found) > page.limit
+    answers = [_answer(visit, delivery) for delivery in shown]
+    return say(
+        words.DeliveriesPage(deliveries=answers, next_cursor=page.cursor(str(shown[-1].number)) if more else None)
+    )
+
+
+async def replay(visit: Visit) -> Reply:
+    """The same message once more, under the same id, by which its receiver knows it."""
+    visit.shown_key()
+    webhook = _active(await _find(visit))
+    text = visit.request.path_params["delivery_id"]
+    try:
+        delivery_id = DeliveryId(UUID(text))
+    except ValueError:
+        raise DeliveryUnknown(delivery_id=text) from None
+    delivery = await visit.engine.store.webhooks.replay(webhook.id, delivery_id)
+    if delivery is None:
+        raise DeliveryUnknown(delivery_id=text)
+    return say(_answer(visit, delivery), status=HTTPStatus.ACCEPTED)
+
+
+def _answer(visit: Visit, delivery: Delivery) -> words.DeliveryAnswer:
+    """Whole for a key that may read bookings: to manage webhooks alone does not include that."""
+    return words.delivery_answer(delivery, whole=Scope.SELL in visit.principal.scopes)
+
+
+async def _find(visit: Visit) -> Webhook:
+    text = visit.request.path_params["webhook_id"]
+    try:
+        webhook = await visit.engine.store.webhooks.read(WebhookId(UUID(text)))
+    except ValueError:
+        webhook = None
+    if webhook is None or webhook.live != visit.principal.actor.live:
+        raise WebhookUnknown(webhook_id=text)
+    return webhook
+
+
+async def _save(visit: Visit, change: Callable[[Webhook], Webhook]) -> Webhook:
+    """On what is there now: if somebody else saves it meanwhile, once more."""
+    for _ in range(SAVE_ROUNDS_MAX):
+        after = change(await _find(visit))
+        if await visit.engine.store.webhooks.save(after, deed=deed_of(visit, after.id)):
+            return after
+    raise Overloaded
+
+
+async def _check(visit: Visit, url: str) -> None:
+    try:
+        async with asyncio.timeout(RESOLVE_SECONDS_MAX):
+            await visit.house.targets.find(url)
+    except TargetRefused as refused:
+        raise InvalidRequest.at("url", str(refused)) from refused
+    except TimeoutError as slow:
+        raise InvalidRequest.at("url", "its host could not be resolved in time") from slow
+
+
+async def _event(visit: Visit, event_id: str | None) -> EventId | None:
+    if event_id is None:
+        return None
+    event = await visit.engine.store.read_event(EventId(event_id))
+    if event is None or event.live != visit.principal.actor.live:
+        raise EventUnknown(event_id=event_id)
+    return event.id
+
+
+def _active(webhook: Webhook) -> Webhook:
+    if webhook.disabled_at is not None:
+        raise WebhookDisabled(why=webhook.disabled_because or BY_THE_SHOP)
+    return webhook
+
+
+def _uuid(cursor: str) -> UUID:
+    try:
+        return UUID(cursor)
+    except ValueError:
+        raise InvalidRequest.at("cursor", "is not one that this server gave out") from None
+
+
+def _number(cursor: str | None) -> int | None:
+    if cursor is None:
+        return None
+    if not cursor.isascii() or not cursor.isdecimal() or len(cursor) > len(str(2**62)):
+        raise InvalidRequest.at("cursor", "is not one that this server gave out")
+    return min(int(cursor), 2**62)
+
+
+def _state(text: str | None) -> DeliveryState | None:
+    if not text:
+        return None
+    try:
+        return DeliveryState(text)
+    except ValueError:
+        raise InvalidRequest.at("state", f"is one of {', '.join(DeliveryState)}") from None
+
+
+_PATH = "/v1/webhooks/{webhook_id}"
+_PAGE = (("cursor", "next_cursor of the page before"), ("limit", "how many"))
+
+CALLS = (
+    Call(
+        method="POST",
+        path="/v1/webhooks",
+        name="make_webhook",
+        summary="Ask to be called when something happens",
+        handler=make,
+        body=words.WebhookBody,
+        answer=words.SecretAnswer,
+        status=HTTPStatus.CREATED,
+        scope=Scope.MANAGE,
+        refusals=("event_unknown", "webhook_unknown"),
+        idempotent=True,
+        group="webhooks",
+        example={"url": "https://shop.example/earmark", "types": ["booking.confirmed", "booking.expired"]},
+    ),
+    Call(
+        method="GET",
+        path="/v1/webhooks",
+        name="list_webhooks",
+        summary="List webhooks",
+        handler=list_,
+        answer=words.WebhooksPage,
+        scope=Scope.MANAGE,
+        query=_PAGE,
+        group="webhooks",
+    ),
+    Call(
+        method="GET",
+        path=_PATH,
+        name="read_webhook",
+        summary="Read a webhook",
+        handler=read,
+        answer=words.WebhookAnswer,
+        scope=Scope.MANAGE,
+        refusals=("webhook_unknown",),
+        group="webhooks",
+    ),
+    Call(
+        method="PATCH",
+        path=_PATH,
+        name="change_webhook",
+        summary="Change a webhook, or switch it off or on",
+        handler=change,
+        body=words.WebhookPatchBody,
+        answer=words.WebhookAnswer,
+        scope=Scope.MANAGE,
+        refusals=("webhook_unknown", "event_unknown"),
+        group="webhooks",
+        example={"active": False},
+    ),
+    Call(
+        method="DELETE",
+        path=_PATH,
+        name="remove_webhook",
+        summary="Remove a webhook, with its log and all that waits",
+        handler=remove,
+        answer=words.WebhookAnswer,
+        scope=Scope.MANAGE,
+        refusals=("webhook_unknown",),
+        group="webhooks",
+    ),
+    Call(
+        method="POST",
+        path=f"{_PATH}/rotate",
+        name="rotate_webhook",
+        summary="Give a webhook a new secret",
+        handler=rotate,
+        body=words.NothingBody,
+        answer=words.SecretAnswer,
+        scope=Scope.MANAGE,
+        refusals=("webhook_unknown",),
+        idempotent=True,
+        group="webhooks",
+        example={},
+    ),
+    Call(
+        method="POST",
+        path=f"{_PATH}/test",
+        name="test_webhook",
+        summary="Send a ping",
+        handler=test,
+        body=words.NothingBody,
+        answer=words.DeliveryAnswer,
+        status=HTTPStatus.ACCEPTED,
+        scope=Scope.MANAGE,
+        refusals=("webhook_unknown", "webhook_disabled"),
+        group="webhooks",
+        example={},
+    ),
+    Call(
+        method="GET",
+        path=f"{_PATH}/deliveries",
+        name="list_deliveries",
+        summary="Show what was delivered, what failed and what waits",
+        handler=log,
+        answer=words.DeliveriesPage,
+        scope=Scope.MANAGE,
+        refusals=("webhook_unknown",),
+        query=(("state", "pending, delivered or failed"), *_PAGE),
+        group="webhooks",
+    ),
+    Call(
+        method="POST",
+        path=f"{_PATH}/deliveries/{{delivery_id}}/replay",
+        name="replay_delivery",
+        summary="Send a message once more",
+        handler=replay,
+        answer=words.DeliveryAnswer,
+        status=HTTPStatus.ACCEPTED,
+        scope=Scope.MANAGE,
+        refusals=("webhook_unknown", "delivery_unknown", "webhook_disabled"),
+        group="webhooks",
+    ),
+)

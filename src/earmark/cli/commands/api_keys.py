@@ -1,0 +1,181 @@
+"""Commands about API keys: make one, list them, change a secret, take one back."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import UTC, datetime
+from typing import Annotated, Any, Literal, TypeVar
+
+import msgspec
+from cyclopts import App, Parameter
+from cyclopts.validators import Number
+from rich.console import Console
+
+from earmark import config, wiring
+from earmark.api.auth.api_keys import hash_of, new_key, new_key_id
+from earmark.cli.commands.database import Database
+from earmark.domain.api_key import GRACE_SECONDS_MAX, ApiKey, Scope
+from earmark.domain.ids import KeyId
+from earmark.engine.api_keys import LIST_MAX, Keys
+from earmark.errors import InvalidRequest, SetupError
+
+T = TypeVar("T")
+
+DAY = 86_400
+
+KeyArgument = Annotated[str, Parameter(help="The key's id, as `list` shows it.")]
+Json = Annotated[bool, Parameter(name="--json", negative="", help="JSON on stdout, and nothing else.")]
+
+keys = App(name="keys", help="Keep the API keys that speak for the shop, each with its scopes.", help_format="markdown")
+
+
+@keys.command
+def create(
+    name: Annotated[str, Parameter(help="What people call it, such as the till or the program that has it.")],
+    *,
+    scope: Annotated[
+        list[Literal["sell", "manage", "ops"]],
+        Parameter(help="What it may do: `sell`, `manage` or `ops`; can be given several times.", negative=""),
+    ],
+    test: Annotated[bool, Parameter(negative="", help="For test events. Else for live ones.")] = False,
+    days: Annotated[
+        int | None, Parameter(validator=Number(gte=1, lte=36_500), help="Until when it is good. Else until revoked.")
+    ] = None,
+    json: Json = False,
+    database: Database = None,
+) -> None:
+    """Make a key. Its secret is printed once, on stdout, and kept nowhere."""
+    secret, scopes = new_key(live=not test), frozenset(map(Scope, scope))
+    seconds = None if days is None else days * DAY
+    made = _run(
+        database,
+        lambda known: known.create(
+            new_key_id(), name=name, live=not test, scopes=scopes, secret_hash=hash_of(secret), seconds=seconds
+        ),
+    )
+    _tell(made, secret, json=json)
+
+
+@keys.command(name="list")
+def list_(*, json: Json = False, database: Database = None) -> None:
+    """List the keys, the revoked ones too. No secret is shown: none is kept."""
+    found = _run(database, _all)
+    out = Console(highlight=False, soft_wrap=True)
+    if json:
+        _print_json([_facts(key) for key in found])
+        return
+    for key in found:
+        out.print(_line(key), markup=False)
+
+
+@keys.command
+def rotate(
+    key_id: KeyArgument,
+    *,
+    grace_seconds: Annotated[
+        int,
+        Parameter(
+            validator=Number(gte=0, lte=GRACE_SECONDS_MAX), help="How long the old secret is good. A day if not said."
+        ),
+    ] = DAY,
+    json: Json = False,
+    database: Database = None,
+) -> None:
+    """Give a key a new secret, printed once. The old one is good for a while longer, so that nobody is locked out."""
+
+    async def work(known: Keys) -> tuple[ApiKey, str]:
+        before = await known.read(KeyId(key_id))
+        secret = new_key(live=before.live if before else True)
+        after = await known.rotate(KeyId(key_id), secret_hash=hash_of(secret), grace_seconds=grace_seconds)
+        return after, secret
+
+    _tell(*_run(database, work), json=json)
+
+
+@keys.command
+def revoke(key_id: KeyArgument, *, json: Json = False, database: Database = None) -> None:
+    """Take a key back, for good. Servers refuse it, and the tokens that it issued, within a second."""
+    gone = _run(database, lambda known: known.revoke(KeyId(key_id)))
+    if json:
+        _print_json(_facts(gone))
+    else:
+        Console(highlight=False, soft_wrap=True).print(_line(gone), markup=False)
+
+
+async def _all(known: Keys) -> list[ApiKey]:
+    found: list[ApiKey] = []
+    while page := await known.list_all(after=found[-1].id if found else ""):
+        found += page
+        if len(page) < LIST_MAX:
+            break
+    return found
+
+
+def _tell(key: ApiKey, secret: str, *, json: bool) -> None:
+    """The secret alone on stdout, so that a script can take it; what it belongs to on stderr."""
+    if json:
+        _print_json(_facts(key) | {"secret": secret})
+        return
+    Console(stderr=True, highlight=False, soft_wrap=True).print(_line(key), markup=False)
+    Console(highlight=False, soft_wrap=True).print(secret, markup=False)
+
+
+def _facts(key: ApiKey) -> dict[str, Any]:
+    return {
+        "id": key.id,
+        "name": key.name,
+        "kind": _kind(key),
+        "scopes": sorted(key.scopes),
+        "state": _state(key),
+        "created_at": key.created_at,
+        "expires_at": key.expires_at,
+        "rotated_at": key.rotated_at,
+        "old_secret_until": key.old_until,
+        "revoked_at": key.revoked_at,
+    }
+
+
+def _kind(key: ApiKey) -> str:
+    return "live" if key.live else "test"
+
+
+def _state(key: ApiKey) -> str:
+    now = datetime.now(UTC)
+    if key.revoked_at is not None:
+        return "revoked"
+    if not key.is_live_at(now):
+        return "expired"
+    return "rotating" if len(key.hashes_at(now)) > 1 else "good"
+
+
+def _line(key: ApiKey) -> str:
+    state = _state(key)
+    until = {"rotating": key.old_until, "good": key.expires_at}.get(state)
+    told = {"rotating": "old secret good until", "good": "good until"}.get(state, "")
+    when = f"  {told} {until:%Y-%m-%d %H:%M:%S} UTC" if until else f"  {state}"
+    return f"{key.id}  {_kind(key)}  {','.join(sorted(key.scopes))}  {key.name}{when}"
+
+
+def _print_json(value: dict[str, Any] | Sequence[dict[str, Any]]) -> None:
+    sys.stdout.write(msgspec.json.encode(value).decode() + "\n")
+
+
+def _run(database: str | None, work: Callable[[Keys], Awaitable[T]]) -> T:
+    url = config.read(os.environ, database_url=database).database_url
+    try:
+        return asyncio.run(_within(url, work))
+    except InvalidRequest as refused:
+        told = "; ".join(f"{error['path']} {error['message']}" for error in refused.errors)
+        raise SetupError(problem=f"Not done: {told}.") from refused
+
+
+async def _within(url: str, work: Callable[[Keys], Awaitable[T]]) -> T:
+    store = await wiring.open_store(url)
+    try:
+        await store.check()
+        return await work(store.keys)
+    finally:
+        await store.close()

@@ -1,0 +1,168 @@
+"""The command that looks at everything Earmark rests on, and says what to do about what is wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import msgspec
+from cyclopts import Parameter
+from rich.console import Console
+
+from earmark import config, wiring
+from earmark.cli.commands import settings as show
+from earmark.cli.commands.database import Database
+from earmark.cli.doctor import database as of_database
+from earmark.cli.doctor import failover as of_failover
+from earmark.cli.doctor import proxies as of_proxies
+from earmark.cli.doctor import redis as of_redis
+from earmark.cli.doctor import secrets as of_secrets
+from earmark.cli.doctor import workers as of_work
+from earmark.cli.doctor.findings import Finding, Level, ill
+from earmark.clock import SystemClock
+from earmark.errors import EarmarkError, Outage, SetupError
+from earmark.locks import url as addresses
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from earmark.engine.ports.store import Clock, Store
+    from earmark.store.vitals import Vitals
+
+COLOURS = {Level.OK: "green", Level.NOTE: "yellow", Level.ILL: "red", Level.FIXED: "cyan"}
+CONNECTIONS_MAX = 4
+
+
+def doctor(
+    *,
+    database: Database = None,
+    redis: Annotated[
+        str | None,
+        Parameter(
+            help="A Redis to look at too. Else EARMARK_REDIS_URL; that of EARMARK_LOCKS_URL is looked at as well."
+        ),
+    ] = None,
+    fix: Annotated[
+        bool,
+        Parameter(
+            negative="",
+            help="Set right what can be set right safely: end due holds, number entries, recount, forget the dead.",
+        ),
+    ] = False,
+    as_json: Annotated[bool, Parameter(name="--json", negative="", help="JSON on stdout.")] = False,
+) -> int:
+    """Check everything that Earmark rests on, and say what to do about what is wrong.
+
+    Database, schema, clocks, poolers, durability, failover, secrets, Redis, workers, backlog, counts and money. Exits
+    with 1 when something is ill.
+    """
+    found = asyncio.run(_collect(database, redis, fix=fix))
+    if as_json:
+        sys.stdout.write(msgspec.json.format(msgspec.json.encode(found), indent=2).decode() + "\n")
+    else:
+        _print(found)
+    return 1 if any(finding.level is Level.ILL for finding in found) else 0
+
+
+async def _collect(database: str | None, redis: str | None, *, fix: bool) -> list[Finding]:
+    try:
+        settings = config.read(os.environ, database_url=database, redis_url=redis)
+    except SetupError as wrong:
+        return [ill("settings", wrong.problem, "See `earmark config show`.")]
+    return [finding async for finding in examine(settings, fix=fix, named="--database" if database else None)]
+
+
+async def examine(
+    settings: config.Settings, *, fix: bool = False, clock: Clock | None = None, named: str | None = None
+) -> AsyncIterator[Finding]:
+    """Check after check, the deepest first: what lies deeper explains what lies above.
+
+    `named` is the option that named the database, where none of the settings did.
+    """
+    clock = clock or SystemClock()
+    for slip, meant in show.unknown(os.environ).items():
+        yield ill(
+            "settings", f"{slip} is no setting, and has no effect.", f"Is {meant} meant?" if meant else "Remove it."
+        )
+    try:
+        vitals = await wiring.examine(settings.database_url, clock=clock)
+    except EarmarkError as silence:
+        because = getattr(silence, "because", None)
+        said = f"The database cannot be used: {because or silence}"
+        where = named or _variable_of("database_url")
+        yield ill("database", said, f"{where} is {show.without_password(settings.database_url)}.")
+    else:
+        for finding in of_database.judge(vitals):
+            yield finding
+        if fix and (reason := of_failover.why_no_write(vitals.replication)):
+            fix = False
+            yield ill(
+                "failover",
+                f"--fix changes nothing now: {reason}",
+                "Repair that first, then run `earmark doctor --fix` again.",
+            )
+        if of_database.schema(vitals).level is not Level.ILL:
+            async for finding in _within(settings, vitals, fix=fix):
+                yield finding
+    async for finding in _redis(settings, clock):
+        yield finding
+
+
+def _variable_of(name: str) -> str:
+    """The variable that a setting came from; its own name where it has its default."""
+    (origin,) = (one for one in config.trace(os.environ) if one.setting.name == name)
+    return origin.setting.variable if origin.source == "default" else origin.source
+
+
+async def _redis(settings: config.Settings, clock: Clock) -> AsyncIterator[Finding]:
+    """Each Redis once: those of admission, then those that only the locks use."""
+    for_admission = addresses.addresses_of(settings.redis_url) if settings.redis_url else []
+    for url in for_admission:
+        for finding in await of_redis.judge(url, clock=clock, patience_seconds=settings.admission_timeout_seconds):
+            yield finding
+    for url in wiring.lock_addresses(settings):
+        if url not in for_admission and of_redis.is_redis(url):
+            for finding in await of_redis.judge(url, clock=clock, patience_seconds=None):
+                yield finding
+
+
+async def _within(settings: config.Settings, vitals: Vitals, *, fix: bool) -> AsyncIterator[Finding]:
+    """What takes an open store. Behind a pooler that the URL does not name it is opened as if it did."""
+    url = settings.database_url
+    if vitals.pooled and not vitals.told:
+        url += f"{'&' if '?' in url else '?'}pgbouncer=true"
+    try:
+        store = await wiring.open_store(url, connections_max=CONNECTIONS_MAX)
+    except EarmarkError as silence:
+        yield ill("database", f"The store cannot be opened: {silence}", "See what is ill above.")
+        return
+    try:
+        for finding in of_secrets.judge(settings, live_events=await _has_live_events(store)):
+            yield finding
+        for finding in of_proxies.judge(settings):
+            yield finding
+        async for finding in of_work.judge(store, settings, fix=fix):
+            yield finding
+    except Outage as silence:
+        yield ill(
+            "database", f"The database stopped answering: {silence.facts() or silence}", "Look at it, and ask again."
+        )
+    finally:
+        await store.close()
+
+
+async def _has_live_events(store: Store) -> bool:
+    return bool(await store.list_events(live=True, after=None, limit=1))
+
+
+def _print(found: list[Finding]) -> None:
+    out = Console(highlight=False, soft_wrap=True)
+    for finding in found:
+        level = f"[{COLOURS[finding.level]}]{finding.level.value:>5}[/]"
+        out.print(f"{level}  {finding.check:<10}  {finding.said.replace('[', chr(92) + '[')}")
+        if finding.advice and finding.level in {Level.ILL, Level.NOTE}:
+            out.print(f"{'':>5}  {'':<10}  → {finding.advice}", markup=False)
+    sick = sum(finding.level is Level.ILL for finding in found)
+    out.print(f"{sick} {'thing is' if sick == 1 else 'things are'} ill." if sick else "All is well.")

@@ -1,0 +1,201 @@
+"""Commands that run: demo, serve, work."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import tempfile
+import webbrowser
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+from cyclopts.validators import Number
+from rich.console import Console
+
+from earmark import config, wiring
+from earmark.cli.commands.database import Database
+from earmark.cli.log_setup import configure
+from earmark.errors import SetupError
+
+Host = Annotated[str | None, Parameter(help="Address to listen on.")]
+Redis = Annotated[
+    str | None, Parameter(help="A Redis that refuses hopeless holds early. Never needed: the database decides.")
+]
+IS_PORT = Number(gte=1, lte=65535)
+Port = Annotated[int | None, Parameter(validator=IS_PORT, help="Port to listen on. Else EARMARK_PORT, else 8080.")]
+Verbose = Annotated[bool, Parameter(negative="", help="Log everything, down to level debug.")]
+
+
+def demo(
+    *,
+    host: Host = None,
+    port: Annotated[
+        int | None, Parameter(validator=IS_PORT, help="Port to listen on. Else the first free one from 8080.")
+    ] = None,
+    database: Annotated[str | None, Parameter(help="Keep the demo's data here. Else it is gone at the end.")] = None,
+    redis: Redis = None,
+    open_: Annotated[bool, Parameter(name="--open", help="Open the page in a browser.")] = True,
+    verbose: Verbose = False,
+) -> None:
+    """Run a seeded theatre on SQLite, with its page: nothing else to install, nothing left behind."""
+    from earmark.api.auth.api_keys import new_key
+    from earmark.server import event_loop
+    from earmark.server.run import first_free_port
+
+    configure(verbose=verbose)
+    with tempfile.TemporaryDirectory(prefix="earmark-demo-") as folder:
+        url = database or f"sqlite:////{Path(folder, 'demo.sqlite3').as_posix().lstrip('/')}"
+        host = host or "127.0.0.1"
+        settings = config.read(
+            os.environ,
+            host=host,
+            port=port if port is not None else first_free_port(host, first=8080),
+            database_url=url,
+            redis_url=redis,
+            guests=True,
+        )
+        if settings.admin_key is None:
+            settings = config.read(
+                os.environ,
+                host=host,
+                port=settings.port,
+                database_url=url,
+                redis_url=redis,
+                guests=True,
+                admin_key=new_key(live=False),
+            )
+        event_loop.run(_demo(settings, open_page=open_ and sys.stdout.isatty(), verbose=verbose))
+
+
+async def _demo(settings: config.Settings, *, open_page: bool, verbose: bool) -> None:
+    from earmark.cli.demo_event import seed
+    from earmark.server import process_main, processes
+
+    processes.refuse(settings)
+    await wiring.migrate(settings.database_url)
+    event_id = await seed(settings)
+    out = Console(highlight=False, soft_wrap=True)
+
+    def ready(url: str) -> None:
+        # Without the key: `ps` shows a browser's command line to every user, and browsers keep addresses.
+        page = f"{url}/"
+        out.print(f"Earmark demo: a theatre ({event_id}), on {settings.database_url.partition(':')[0]}.")
+        out.print(f"  page  {page}")
+        out.print(f"  url   {url}")
+        out.print(f"  key   {settings.admin_key}")
+        out.print(f"  docs  {url}/docs")
+        out.print("Ctrl-C to stop.")
+        if open_page:
+            webbrowser.open(page)
+
+    await processes.serve(settings, ready=ready, command=process_main.command(verbose=verbose))
+    out.print("Stopped.")
+
+
+def serve(
+    *,
+    host: Host = None,
+    port: Port = None,
+    database: Database = None,
+    redis: Redis = None,
+    guests: Annotated[bool | None, Parameter(help="Let anonymous buyers in (`POST /v1/guests`).")] = None,
+    sweep: Annotated[bool | None, Parameter(help="Run the workers here too. Else run `earmark work`.")] = None,
+    workers: Annotated[
+        int | None,
+        Parameter(
+            validator=Number(gte=1, lte=config.WORKERS_MAX),
+            help="How many processes serve on the port. Else EARMARK_WORKERS, else 1. More than one needs PostgreSQL.",
+        ),
+    ] = None,
+    verbose: Verbose = False,
+) -> None:
+    """Serve the API and the page. Needs a migrated database and EARMARK_ADMIN_KEY."""
+    settings = config.read(
+        os.environ,
+        host=host,
+        port=port,
+        database_url=database,
+        redis_url=redis,
+        guests=guests,
+        sweep=sweep,
+        workers=workers,
+    )
+    configure(verbose=verbose, level=settings.log)
+    if settings.admin_key is None:
+        from earmark.api.auth.api_keys import new_key
+
+        problem = (
+            f"Set EARMARK_ADMIN_KEY to a secret of your own, for example: export EARMARK_ADMIN_KEY={new_key(live=True)}"
+        )
+        raise SetupError(problem=problem)
+    from earmark.server import event_loop
+
+    _refuse_memory(settings)
+    event_loop.run(_serve(settings, verbose=verbose))
+
+
+async def _serve(settings: config.Settings, *, verbose: bool) -> None:
+    from earmark.server import process_main, processes
+
+    out = Console(highlight=False, soft_wrap=True)
+
+    def ready(url: str) -> None:
+        out.print(f"Earmark serves {url}" + (f" with {settings.workers} workers" if settings.workers > 1 else ""))
+
+    await processes.serve(settings, ready=ready, command=process_main.command(verbose=verbose))
+    out.print("Stopped.")
+
+
+def work(*, database: Database = None, redis: Redis = None, verbose: Verbose = False) -> None:
+    """Run the workers beside several servers.
+
+    The sweeper ends due holds, the reconciler sees payments through, the relay numbers what happened, the courier calls
+    webhooks, and the janitor clears what nobody needs any more.
+    """
+    settings = config.read(os.environ, database_url=database, redis_url=redis)
+    configure(verbose=verbose, level=settings.log)
+    _refuse_memory(settings)
+    asyncio.run(_work(settings))
+
+
+async def _work(settings: config.Settings) -> None:
+    from earmark.engine.ports.observer import Nobody
+    from earmark.observability.tracing import open_tracing
+    from earmark.payments.driver import Teller
+    from earmark.seatmap.entry_feed import Feed
+    from earmark.workers import loop
+    from earmark.workers.chosen_workers import crew_for, heart_for
+
+    try:
+        from earmark.workers.webhook_dispatcher import courier_for
+    except ImportError as missing:
+        raise SetupError(problem="Calling webhooks needs an extra: pip install 'earmark[server]'") from missing
+
+    tracing = open_tracing() if settings.tracing else None
+    engine = await wiring.engine_for(settings, observer=tracing.around(Nobody()) if tracing else None)
+    stop = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    out = Console(highlight=False, soft_wrap=True)
+    teller = Teller(engine, wiring.open_gateways(settings, engine.store.accounts))
+    feed, courier = Feed(), courier_for(settings, engine.store.webhooks)
+    agents = crew_for(settings, engine, teller, courier, feed=feed)
+    out.print(f"Earmark works: {', '.join(agent.name for agent in agents)}.")
+    try:
+        async with wiring.telling(settings.redis_url, feed=feed, listener=None):
+            await loop.run(agents, stop, heart=heart_for(settings, engine.store))
+    finally:
+        await courier.close()
+        await teller.close()
+        await engine.close()
+    out.print("Stopped.")
+
+
+def _refuse_memory(settings: config.Settings) -> None:
+    if settings.database_url.startswith("memory:"):
+        raise SetupError(
+            problem="The memory database is for tests: it lives in one process and forgets. Use SQLite or PostgreSQL."
+        )

@@ -1,0 +1,51 @@
+"""The command that tidies once, by hand: what the janitor does by itself."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections import Counter
+from typing import Annotated
+
+from cyclopts import Parameter
+from rich.console import Console
+
+from earmark import config, wiring
+from earmark.cli.commands.database import Database
+from earmark.workers.chosen_workers import janitor_for
+
+
+def tidy(
+    *,
+    database: Database = None,
+    from_start: Annotated[
+        bool,
+        Parameter(negative="", help="Walk through the whole journal, not on from where the last walk stopped."),
+    ] = False,
+) -> None:
+    """Clear what nobody needs any more, now: what the janitor does by itself.
+
+    What idempotency keys remember past EARMARK_IDEMPOTENCY_SECONDS, what webhooks were sent past
+    EARMARK_WEBHOOK_LOG_SECONDS, heartbeats of those who are long gone, which requests opened payments days ago, and who
+    tried to pay more than an hour ago. The story of the bookings is never deleted.
+    """
+    settings = config.read(os.environ, database_url=database)
+    cleared = asyncio.run(_tidy(settings, from_start=from_start))
+    told = ", ".join(f"{count} {what.replace('_', ' ')}" for what, count in cleared.items())
+    Console(highlight=False, soft_wrap=True).print(f"Cleared: {told}.")
+
+
+async def _tidy(settings: config.Settings, *, from_start: bool) -> Counter[str]:
+    store = await wiring.open_store(settings.database_url)
+    cleared: Counter[str] = Counter()
+    try:
+        await store.check()
+        janitor = janitor_for(settings, store)
+        more = True
+        while more:
+            done, more = await janitor.tidy(from_start=from_start)
+            cleared.update(done)
+            from_start = False
+        return cleared
+    finally:
+        await store.close()

@@ -1,0 +1,93 @@
+"""The demo's theatre: stalls and balcony, standing room, a few seats sold, held and blocked already."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from earmark import wiring
+from earmark.api.auth.api_keys import TEST_PREFIX
+from earmark.domain.event import Event
+from earmark.domain.ids import Buyer, EventId, PoolId, SeatId
+from earmark.domain.pool import Pool
+from earmark.domain.seat import Seat
+from earmark.engine.commands import Actor, Confirm, Create, Hold
+from earmark.errors import EventExists
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from earmark.config import Settings
+    from earmark.engine.engine import Engine
+
+THEATRE = EventId("theatre")
+STALLS, BALCONY = "ABCDEFGH", "JKL"
+PER_ROW = 16
+
+
+async def seed(settings: Settings) -> EventId:
+    """Make the theatre, unless it is there from last time."""
+    assert settings.admin_key is not None
+    engine = await wiring.open_engine(settings.database_url)
+    actor = Actor(name="demo", live=not settings.admin_key.startswith(TEST_PREFIX))
+    try:
+        await _create(engine, actor)
+        await _sell_some(engine, actor)
+    except EventExists:
+        pass
+    finally:
+        await engine.close()
+    return THEATRE
+
+
+async def _create(engine: Engine, actor: Actor) -> None:
+    now = (await engine.store.read_map(THEATRE)).now
+    event = Event(
+        id=THEATRE,
+        name="The Tempest, opening night",
+        currency="EUR",
+        live=actor.live,
+        created_at=now,
+        starts_at=(now + timedelta(days=14)).replace(hour=19, minute=30, second=0, microsecond=0),
+        per_buyer_max=8,
+    )
+    pools = (Pool(event_id=THEATRE, id=PoolId("standing"), capacity=40, price=1200),)
+    ask = Create(actor=actor, entry_id=engine.ids.entry_id(), event=event, seats=tuple(_seats()), pools=pools)
+    await engine.create(ask)
+
+
+def _seats() -> Iterator[Seat]:
+    for section, rows, price in (("Stalls", STALLS, 4500), ("Balcony", BALCONY, 2800)):
+        for row in rows:
+            for number in range(1, PER_ROW + 1):
+                yield Seat(
+                    event_id=THEATRE,
+                    id=SeatId(f"{row}{number}"),
+                    price=price + (1500 if row in "AB" else 0),
+                    row=row,
+                    number=number,
+                    section=section,
+                    category="premium" if row in "AB" else "standard",
+                    blocked=row == "H" and number in {1, 2, PER_ROW - 1, PER_ROW},
+                )
+
+
+async def _sell_some(engine: Engine, actor: Actor) -> None:
+    for buyer, seats in (("early-bird-1", ("C7", "C8")), ("early-bird-2", ("D9", "D10", "D11"))):
+        hold = Hold(
+            actor=actor,
+            entry_id=engine.ids.entry_id(),
+            booking_id=engine.ids.booking_id(),
+            event_id=THEATRE,
+            buyer=Buyer(buyer),
+            seats=tuple(SeatId(seat) for seat in seats),
+        )
+        await engine.hold(hold)
+        paid = Confirm(
+            actor=actor,
+            entry_id=engine.ids.entry_id(),
+            booking_id=hold.booking_id,
+            payment_id=f"demo-{buyer}",
+            payment_method="cash",
+        )
+        await engine.confirm(paid)

@@ -1,0 +1,164 @@
+"""How a Redis fares. Bookings do not depend on it; locks that are kept there do."""
+
+from __future__ import annotations
+
+import time
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from statistics import median
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from earmark.cli.commands.settings import without_password
+from earmark.cli.doctor.findings import Finding, ill, note, well
+from earmark.errors import SetupError
+from earmark.store.vitals import skew
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator, Mapping
+
+    from earmark.engine.ports.store import Clock
+
+CHECK = "redis"
+OLDEST = (6, 2)
+PINGS = 5
+SECONDS_MAX = 2.0
+SKEW_SECONDS_MAX = 1.0
+ADVICE_ADMISSION = "Start it, or take it out of EARMARK_REDIS_URL. The database alone is asked meanwhile."
+ADVICE_LOCKS = "Start it, or take it out of EARMARK_LOCKS_URL. Without it, or without a majority, locks are refused."
+
+
+def is_redis(url: str) -> bool:
+    """Whether the address is of a Redis at all: locks can be kept elsewhere."""
+    from earmark.locks import url as addresses
+
+    return urlsplit(url).scheme in {*addresses.REDIS, *addresses.PORTS}
+
+
+async def judge(url: str, *, clock: Clock, patience_seconds: float | None) -> list[Finding]:
+    """One address: reachable, version, latency, clock, eviction, persistence.
+
+    `patience_seconds` is how long holds wait for it; None where only the locks use it.
+    """
+    try:
+        from redis.exceptions import RedisError
+    except ImportError:
+        said = "A Redis is set up, and this installation cannot speak to one."
+        return [ill(CHECK, said, "pip install 'earmark[redis]'")]
+    place = without_password(url)
+    try:
+        async with _client(url) as client:
+            took = [await _ping(client) for _ in range(PINGS)]
+            told: Mapping[str, Any] = await client.info("server")
+            before = clock.now()
+            theirs = _moment(await client.time())
+            _, apart = skew(clock, before=before, theirs=theirs)
+            kept = await _configured(client)
+    except SetupError as odd:
+        return [ill(CHECK, odd.problem, "See EARMARK_REDIS_URL.")]
+    except (RedisError, OSError, TimeoutError, ValueError) as silence:
+        said = f"{place} does not answer: {silence}"
+        return [ill(CHECK, said, ADVICE_ADMISSION if patience_seconds is not None else ADVICE_LOCKS)]
+    return [
+        *_version(place, told),
+        _latency(place, median(took), patience_seconds=patience_seconds),
+        _skew(place, apart),
+        *_kept(place, kept),
+    ]
+
+
+def _version(place: str, told: Mapping[str, Any]) -> Iterator[Finding]:
+    version = str(told.get("redis_version", "?"))
+    name = f"Valkey {told['valkey_version']}" if "valkey_version" in told else f"Redis {version}"
+    parts = tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
+    if parts < OLDEST:
+        yield ill(CHECK, f"{place} is {name}.", "Earmark needs Redis 6.2 or newer, or Valkey.")
+    else:
+        yield well(CHECK, f"{place} answers: {name}.")
+
+
+def _latency(place: str, seconds: float, *, patience_seconds: float | None) -> Finding:
+    said = f"{place} takes {seconds * 1000:.1f} ms."
+    if patience_seconds is None or seconds < patience_seconds:
+        return well(CHECK, said)
+    advice = (
+        f"Holds wait {patience_seconds * 1000:.0f} ms for it and then pass without (EARMARK_ADMISSION_TIMEOUT_SECONDS)."
+    )
+    return ill(CHECK, said, advice)
+
+
+def _skew(place: str, apart: float) -> Finding:
+    if abs(apart) <= SKEW_SECONDS_MAX:
+        return well(CHECK, f"The clock of {place} and this machine's agree to the second.")
+    way = "ahead of" if apart > 0 else "behind"
+    advice = "Let both machines keep their time by NTP. Nothing is decided by that clock, but a jump ends locks early."
+    return ill(CHECK, f"The clock of {place} is {abs(apart):.1f} s {way} this machine's.", advice)
+
+
+def _kept(place: str, kept: Mapping[str, str] | None) -> Iterator[Finding]:
+    """What it may forget: by eviction, which takes locks away from their holders, and by a restart."""
+    if kept is None:
+        yield note(CHECK, f"{place} does not tell how it is set up (CONFIG is refused).")
+        return
+    policy, room = kept.get("maxmemory-policy", "noeviction"), kept.get("maxmemory", "0")
+    if policy != "noeviction" and room != "0":
+        said = f"{place} evicts keys when it is full (maxmemory-policy {policy}): a lock may vanish under its holder."
+        yield ill(CHECK, said, "Set maxmemory-policy to noeviction, or keep locks in a Redis of their own.")
+    else:
+        yield well(CHECK, f"{place} evicts nothing.")
+    if kept.get("appendonly") == "no" and not kept.get("save"):
+        said = f"{place} keeps nothing on disk: a restart forgets every lock."
+        yield note(CHECK, said, "Where locks must survive that, set appendonly to yes. Bookings do not need it.")
+
+
+async def _configured(client: Any) -> Mapping[str, str] | None:
+    from redis.exceptions import ResponseError
+
+    try:
+        found: Mapping[str, str] = await client.config_get("maxmemory-policy", "maxmemory", "appendonly", "save")
+    except ResponseError:
+        return None
+    return found
+
+
+async def _ping(client: Any) -> float:
+    began = time.monotonic()
+    await client.ping()
+    return time.monotonic() - began
+
+
+def _moment(told: tuple[int, int]) -> datetime:
+    seconds, microseconds = told
+    return datetime.fromtimestamp(seconds, UTC).replace(microsecond=microseconds)
+
+
+@asynccontextmanager
+async def _client(url: str) -> AsyncIterator[Any]:
+    """A plain client: of the server itself, of a Sentinel's primary, or of a cluster's first node."""
+    from redis.asyncio import Redis
+    from redis.asyncio.sentinel import Sentinel
+
+    from earmark.locks import url as addresses
+
+    within: dict[str, Any] = {"socket_timeout": SECONDS_MAX, "socket_connect_timeout": SECONDS_MAX}
+    scheme = urlsplit(url).scheme
+    watchers: Any = None
+    if scheme in addresses.REDIS:
+        client: Any = Redis.from_url(url, decode_responses=True, **within)
+    elif scheme in addresses.PORTS:
+        hosts, service, options = addresses.hosts_of(url)
+        options |= within | {"decode_responses": True}
+        if scheme == "sentinel":
+            sentinel: Any = Sentinel
+            watchers = sentinel(hosts, sentinel_kwargs=within, **options)
+            client = watchers.master_for(service)
+        else:
+            client = Redis(host=hosts[0][0], port=hosts[0][1], **options)
+    else:
+        raise SetupError(problem=f"{without_password(url)} is no address of a Redis.")
+    try:
+        yield client
+    finally:
+        await client.aclose()
+        for watcher in watchers.sentinels if watchers else ():
+            await watcher.aclose()

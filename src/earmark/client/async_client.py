@@ -1,0 +1,305 @@
+"""The client for programs that await. `sync.py` is made from this file by `tests/client/unasync.py`."""
+
+from __future__ import annotations
+
+import asyncio
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
+
+import httpx2
+
+from earmark.client import http_messages
+from earmark.client.event_stream import EVENT_BYTES_MAX, SILENCE_SECONDS_MAX, Follower
+from earmark.schemas import request_fields, responses
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Mapping, Sequence
+    from types import TracebackType
+    from typing import Unpack
+    from uuid import UUID
+
+    from earmark.schemas.request_fields import NewTerms, Terms
+    from earmark.schemas.requests import Layout, NewPool, NewSeat, PoolChange, SeatChange
+
+T = TypeVar("T")
+
+
+class AsyncClient:
+    """An Earmark that is served at `url`, as the bearer of `key` sees it: an API key, or a buyer's token.
+
+    One attempt takes `timeout` seconds at most. Where no answer comes, or one that says "not now", the same request is
+    sent again with the same idempotency key: up to `retries` times, and for `deadline` seconds in all.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        key: str | None = None,
+        timeout: float = http_messages.TIMEOUT_SECONDS,
+        retries: int = http_messages.RETRIES,
+        deadline: float = http_messages.DEADLINE_SECONDS,
+        transport: httpx2.AsyncBaseTransport | None = None,
+    ) -> None:
+        self.url = http_messages.address(url)
+        self._timeout = timeout
+        self._retries = retries
+        self._deadline = deadline
+        self._http = httpx2.AsyncClient(headers=http_messages.headers(key), timeout=timeout, transport=transport)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Let go of the connections."""
+        await self._http.aclose()
+
+    async def create(
+        self,
+        event_id: str,
+        *,
+        name: str,
+        currency: str,
+        seats: Mapping[str, int] | Sequence[NewSeat] | None = None,
+        pools: Mapping[str, tuple[int, int]] | Sequence[NewPool] | None = None,
+        layout: Layout | None = None,
+        key: str | None = None,
+        **terms: Unpack[Terms],
+    ) -> responses.Event:
+        """An event that sells seats (their prices by name) and pools (capacity and price by name)."""
+        said = request_fields.create(
+            event_id, name=name, currency=currency, seats=seats, pools=pools, layout=layout, **terms
+        )
+        return await self._send(http_messages.post("events", said=said, key=key), responses.Event)
+
+    async def change(
+        self,
+        event_id: str,
+        *,
+        seats: Sequence[SeatChange] = (),
+        pools: Sequence[PoolChange] = (),
+        key: str | None = None,
+        **terms: Unpack[NewTerms],
+    ) -> responses.Event:
+        """Change window, limits, prices and capacity; block and unblock seats."""
+        said = request_fields.change(seats=seats, pools=pools, **terms)
+        return await self._send(
+            http_messages.post("events", event_id, said=said, key=key, method="PATCH"), responses.Event
+        )
+
+    async def event(self, event_id: str) -> responses.Event:
+        """An event as it is."""
+        return await self._send(http_messages.get("events", event_id), responses.Event)
+
+    async def events(self) -> AsyncIterator[responses.Event]:
+        """Every event, by id, read page by page as you go."""
+        cursor: str | None = None
+        while True:
+            page = await self._send(
+                http_messages.get("events", cursor=cursor, limit=http_messages.PAGE_SIZE), responses.EventsPage
+            )
+            for event in page.events:
+                yield event
+            if page.next_cursor is None:
+                return
+            cursor = page.next_cursor
+
+    async def map(self, event_id: str) -> responses.Map:
+        """The seats and pools of an event, for showing."""
+        return await self._send(http_messages.get("events", event_id, "seats"), responses.Map)
+
+    async def seat(self, event_id: str, seat_id: str) -> responses.Seat:
+        """One seat, for showing."""
+        return await self._send(http_messages.get("events", event_id, "seats", seat_id), responses.Seat)
+
+    async def explain(self, event_id: str, seat_id: str) -> responses.Explanation:
+        """Why a seat is, or is not, available."""
+        return await self._send(
+            http_messages.get("events", event_id, "seats", seat_id, "explain"), responses.Explanation
+        )
+
+    async def hold(
+        self,
+        event_id: str,
+        *,
+        buyer: str,
+        seats: Sequence[str] = (),
+        best_available: Mapping[str, Any] | None = None,
+        pools: Mapping[str, int] | None = None,
+        ttl_seconds: int | None = None,
+        key: str | None = None,
+    ) -> responses.Booking:
+        """Set seats and pool units aside for a few minutes, all or nothing.
+
+        Instead of `seats` by name, `best_available={"count": 3}` takes the best that are free.
+        """
+        said = request_fields.hold(
+            event_id,
+            buyer=buyer,
+            seats=seats,
+            best_available=best_available,
+            pools=pools,
+            ttl_seconds=ttl_seconds,
+        )
+        return await self._send(http_messages.post("bookings", said=said, key=key), responses.Booking)
+
+    async def booking(self, booking_id: str | UUID) -> responses.Booking:
+        """A booking as it is. A hold whose time is over reads as expired, whoever meets it first."""
+        return await self._send(http_messages.get("bookings", str(booking_id)), responses.Booking)
+
+    async def bookings(
+        self, *, buyer: str | None = None, event_id: str | None = None, state: str | None = None
+    ) -> AsyncIterator[responses.Booking]:
+        """Bookings, oldest first, the expired ones too; read page by page as you go."""
+        cursor: str | None = None
+        while True:
+            ask = http_messages.get(
+                "bookings", buyer=buyer, event_id=event_id, state=state, cursor=cursor, limit=http_messages.PAGE_SIZE
+            )
+            page = await self._send(ask, responses.BookingsPage)
+            for booking in page.bookings:
+                yield booking
+            if page.next_cursor is None:
+                return
+            cursor = page.next_cursor
+
+    async def history(self, booking_id: str | UUID) -> list[responses.Entry]:
+        """All that happened to a booking, oldest first."""
+        return list(
+            (await self._send(http_messages.get("bookings", str(booking_id), "history"), responses.History)).entries
+        )
+
+    async def extend(self, booking_id: str | UUID, *, seconds: int, key: str | None = None) -> responses.Booking:
+        """More time, within the longest life of a hold."""
+        said = request_fields.said(seconds=seconds)
+        return await self._send(
+            http_messages.post("bookings", str(booking_id), "extend", said=said, key=key), responses.Booking
+        )
+
+    async def pay(
+        self,
+        booking_id: str | UUID,
+        *,
+        method: str | None = None,
+        gateway: str | None = None,
+        capture: Literal["manual", "automatic"] | None = None,
+        return_url: str | None = None,
+        key: str | None = None,
+    ) -> responses.Paid:
+        """Pay for a hold at a gateway. Sold if the booking is `confirmed`; while it is `paying`, ask again later.
+
+        Where there is nothing to pay, no `method` and no gateway is needed.
+        """
+        said = request_fields.pay(method=method, gateway=gateway, capture=capture, return_url=return_url)
+        return await self._send(
+            http_messages.post("bookings", str(booking_id), "pay", said=said, key=key), responses.Paid
+        )
+
+    async def payments(self, booking_id: str | UUID) -> list[responses.ListedPayment]:
+        """The payments of a booking, oldest first, each with its refunds."""
+        return list(
+            (await self._send(http_messages.get("bookings", str(booking_id), "payments"), responses.Payments)).payments
+        )
+
+    async def confirm(
+        self,
+        booking_id: str | UUID,
+        *,
+        payment_id: str,
+        payment_method: str | None = None,
+        key: str | None = None,
+    ) -> responses.Booking:
+        """The money was taken elsewhere: the hold becomes a sale."""
+        said = request_fields.confirm(payment_id=payment_id, payment_method=payment_method)
+        return await self._send(
+            http_messages.post("bookings", str(booking_id), "confirm", said=said, key=key), responses.Booking
+        )
+
+    async def release(self, booking_id: str | UUID, *, key: str | None = None) -> responses.Booking:
+        """Let go of a hold."""
+        return await self._send(
+            http_messages.post("bookings", str(booking_id), "release", said={}, key=key), responses.Booking
+        )
+
+    async def cancel(
+        self,
+        booking_id: str | UUID,
+        *,
+        refund: Literal["full", "none"] | int | None = None,
+        seats: Sequence[str] = (),
+        pools: Mapping[str, int] | None = None,
+        reason: str | None = None,
+        key: str | None = None,
+    ) -> responses.Undone:
+        """Undo a sale, or some seats and units of it; its money goes back by the event's rules, unless you say."""
+        said = request_fields.cancel(refund=refund, seats=seats, pools=pools, reason=reason)
+        return await self._send(
+            http_messages.post("bookings", str(booking_id), "cancel", said=said, key=key), responses.Undone
+        )
+
+    async def refund(
+        self, booking_id: str | UUID, *, amount: int, reason: str | None = None, key: str | None = None
+    ) -> responses.Paid:
+        """Money back for a sale, all of it or a part, without a change to what was sold."""
+        said = request_fields.said(amount=amount, reason=reason)
+        return await self._send(
+            http_messages.post("bookings", str(booking_id), "refunds", said=said, key=key), responses.Paid
+        )
+
+    async def stream(self, event_id: str) -> AsyncIterator[responses.Map | responses.Delta]:
+        """Follow an event: its whole map, and then what changes. It comes back by itself to where it was cut off."""
+        follower = Follower(event_id, url=self.url, retries=self._retries, deadline_seconds=self._deadline)
+        while True:
+            try:
+                async with self._http.sse(
+                    self.url + follower.path,
+                    headers=follower.headers,
+                    timeout=httpx2.Timeout(self._timeout, read=SILENCE_SECONDS_MAX),
+                    max_event_size=EVENT_BYTES_MAX,
+                ) as source:
+                    answer = source.response
+                    if answer.status_code == HTTPStatus.OK:
+                        async for event in source:
+                            if change := follower.hear(event.event, event.data, event.id):
+                                yield change
+                        pause = follower.after_end()
+                    else:
+                        pause = follower.after(answer.status_code, answer.headers, await answer.aread())
+            except httpx2.RequestError as lost:
+                pause = follower.after_loss(lost)
+            await asyncio.sleep(pause)
+
+    async def idempotency(self, key: str) -> responses.Recalled:
+        """What became of your own request with this key."""
+        return await self._send(http_messages.get("idempotency", key), responses.Recalled)
+
+    async def token(self, buyer: str, *, seconds: int | None = None) -> responses.Token:
+        """A token for one buyer, to hand to their browser."""
+        said = request_fields.said(buyer=buyer, seconds=seconds)
+        return await self._send(http_messages.post("tokens", said=said, key=None), responses.Token)
+
+    async def _send(self, ask: http_messages.Ask, kind: type[T]) -> T:
+        patience = http_messages.Patience(ask, url=self.url, retries=self._retries, deadline_seconds=self._deadline)
+        while True:
+            try:
+                answer = await self._http.request(
+                    ask.method,
+                    self.url + ask.path,
+                    content=ask.content,
+                    params=ask.params,
+                    headers=ask.headers,
+                    timeout=patience.seconds(self._timeout),
+                )
+            except httpx2.RequestError as lost:
+                pause = patience.after_loss(lost)
+            else:
+                again = patience.after(answer.status_code, answer.headers, answer.content)
+                if again is None:
+                    return http_messages.read(kind, answer.status_code, answer.content)
+                pause = again
+            await asyncio.sleep(pause)

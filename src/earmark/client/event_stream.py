@@ -1,0 +1,103 @@
+"""Following an event: what was heard last, what an event of the stream says, and how to come back. No I/O here."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from earmark.client import http_messages
+from earmark.schemas import problems
+from earmark.schemas.responses import Delta, Map
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+SILENCE_SECONDS_MAX = 60.0
+"""A server that gives no sign of life for so long is gone, whatever the connection says."""
+EVENT_BYTES_MAX = 64 * 1024 * 1024
+
+
+class End(msgspec.Struct, frozen=True, kw_only=True):
+    """The server sends its readers away: to come back, perhaps to another one."""
+
+    reason: str
+    retry_seconds: float = 0.0
+
+
+class Follower:
+    """One reader's place in a stream."""
+
+    def __init__(
+        self,
+        event_id: str,
+        *,
+        url: str,
+        retries: int,
+        deadline_seconds: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._ask = http_messages.get("events", event_id, "stream")
+        self._url = url
+        self._retries = retries
+        self._deadline_seconds = deadline_seconds
+        self._last: str | None = None
+        self._end: End | None = None
+        self._clock = clock
+        self._patience: http_messages.Patience | None = None
+        """Counted from the first loss after something was heard."""
+
+    @property
+    def path(self) -> str:
+        """Where the stream is."""
+        return self._ask.path
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """From where to go on."""
+        return {"Last-Event-ID": self._last} if self._last else {}
+
+    def hear(self, kind: str, data: str, number: str) -> Map | Delta | None:
+        """What an event says of the map; None for one that says nothing of it, or is not known."""
+        self._patience = None
+        self._last = number or self._last
+        try:
+            match kind:
+                case "snapshot":
+                    return msgspec.json.decode(data, type=Map)
+                case "delta":
+                    return msgspec.json.decode(data, type=Delta)
+                case "end":
+                    self._end = msgspec.json.decode(data, type=End)
+        except msgspec.MsgspecError as odd:
+            because = f"the stream cannot be read: {odd}"
+            raise problems.OtherOutage("answer_unknown", transient=False, facts={"because": because}) from odd
+        return None
+
+    def after_end(self) -> float:
+        """How long to wait when the stream is over: as the server said, or as after a loss."""
+        end, self._end = self._end, None
+        return end.retry_seconds if end else self.after_loss(ConnectionError("the stream ended"))
+
+    def after_loss(self, lost: Exception) -> float:
+        """How long to wait after a broken line; raises when that happens too often with nothing heard in between."""
+        return self._patient().after_loss(lost)
+
+    def after(self, status: int, headers: Mapping[str, str], body: bytes) -> float:
+        """How long to wait after an answer that is no stream; raises what it says where that is the last word."""
+        pause = self._patient().after(status, headers, body)
+        if pause is None:
+            raise http_messages.error_of(status, body)
+        return pause
+
+    def _patient(self) -> http_messages.Patience:
+        if self._patience is None:
+            self._patience = http_messages.Patience(
+                self._ask,
+                url=self._url,
+                retries=self._retries,
+                deadline_seconds=self._deadline_seconds,
+                clock=self._clock,
+            )
+        return self._patience

@@ -1,0 +1,168 @@
+"""What both clients share: requests as values, answers as values or errors, and when to ask again. No I/O here."""
+
+from __future__ import annotations
+
+import math
+import random
+import secrets
+import time
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import quote
+
+import msgspec
+
+from earmark.errors import EarmarkError, SetupError, Unreachable
+from earmark.schemas import problems, request_fields
+from earmark.version import __version__
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+T = TypeVar("T")
+
+TIMEOUT_SECONDS = 10.0
+DEADLINE_SECONDS = 30.0
+RETRIES = 5
+PAGE_SIZE = "200"
+PAUSE_SECONDS = 0.1
+PAUSE_SECONDS_MAX = 5.0
+KEY_HEADER = "Idempotency-Key"
+AGAIN = frozenset(
+    {
+        HTTPStatus.TOO_MANY_REQUESTS,
+        HTTPStatus.BAD_GATEWAY,
+        HTTPStatus.SERVICE_UNAVAILABLE,
+        HTTPStatus.GATEWAY_TIMEOUT,
+    }
+)
+"""Answers that say "not now", from the server or from a proxy in front of it."""
+IN_PROGRESS = "idempotency_in_progress"
+
+
+class Ask(msgspec.Struct, frozen=True, kw_only=True):
+    """One request, the same each time it is sent."""
+
+    method: str
+    path: str
+    content: bytes | None = None
+    params: dict[str, str] = {}
+    headers: dict[str, str] = {}
+
+    @property
+    def key(self) -> str | None:
+        """The idempotency key, without which only a question may be asked twice."""
+        return self.headers.get(KEY_HEADER)
+
+
+def get(*path: str, **params: str | None) -> Ask:
+    """A question."""
+    return Ask(method="GET", path=_path(path), params={name: value for name, value in params.items() if value})
+
+
+def post(*path: str, said: request_fields.Fields, key: str | None, method: str = "POST") -> Ask:
+    """A request that changes something: it has a key, chosen by the caller or made once here."""
+    return Ask(
+        method=method,
+        path=_path(path),
+        content=request_fields.encode(said),
+        headers={"Content-Type": "application/json", KEY_HEADER: key or secrets.token_hex(16)},
+    )
+
+
+def address(url: str) -> str:
+    """Where the service is, without a slash at the end."""
+    if not url.startswith(("http://", "https://")):
+        raise SetupError(problem=f"{url!r} is no address of a service: they begin with http:// or https://.")
+    return url.rstrip("/")
+
+
+def headers(key: str | None) -> dict[str, str]:
+    """What every request says of who asks."""
+    own = {"User-Agent": f"earmark-python/{__version__}", "Accept": "application/json"}
+    return own | ({"Authorization": f"Bearer {key}"} if key else {})
+
+
+def read(kind: type[T], status: int, body: bytes) -> T:
+    """The value of an answer, or its problem as the error that it is."""
+    if status >= HTTPStatus.MULTIPLE_CHOICES:
+        raise error_of(status, body)
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except msgspec.MsgspecError as odd:
+        raise problems.OtherOutage(
+            "answer_unknown", transient=False, facts={"because": f"the answer cannot be read: {odd}"}
+        ) from odd
+
+
+def error_of(status: int, body: bytes) -> EarmarkError:
+    """What an answer that is no success means; not everything between here and the server speaks our words."""
+    try:
+        problem = msgspec.json.decode(body, type=dict[str, Any])
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        problem = {}
+    if "code" not in problem:
+        problem = {"code": f"http_{status}", "transient": status in AGAIN}
+    return problems.retell(problem, status=status)
+
+
+class Patience:
+    """How often one call is asked again, and for how long: bounded, with growing pauses of random length."""
+
+    def __init__(
+        self,
+        ask: Ask,
+        *,
+        url: str,
+        retries: int,
+        deadline_seconds: float,
+        clock: Callable[[], float] = time.monotonic,
+        chance: Callable[[float, float], float] = random.uniform,
+    ) -> None:
+        self._ask = ask
+        self._url = url
+        self._left = retries if ask.method == "GET" or ask.key is not None else 0
+        self._pauses = 0
+        self._clock = clock
+        self._chance = chance
+        self._ends_at = clock() + deadline_seconds
+
+    def seconds(self, timeout_seconds: float) -> float:
+        """How long this attempt may take."""
+        return max(0.001, min(timeout_seconds, self._ends_at - self._clock()))
+
+    def after_loss(self, lost: Exception) -> float:
+        """How long to wait after no answer came; raises when it is no use any more."""
+        pause = self._pause()
+        if pause is None:
+            because = str(lost) or type(lost).__name__
+            raise Unreachable(url=self._url, because=because, key=self._ask.key) from lost
+        return pause
+
+    def after(self, status: int, answer_headers: Mapping[str, str], body: bytes) -> float | None:
+        """How long to wait after this answer; None when it is the last word."""
+        if status not in AGAIN and not (status == HTTPStatus.CONFLICT and error_of(status, body).code == IN_PROGRESS):
+            return None
+        return self._pause(at_least=_retry_after(answer_headers))
+
+    def _pause(self, *, at_least: float = 0.0) -> float | None:
+        self._left -= 1
+        if self._left < 0:
+            return None
+        most = min(PAUSE_SECONDS_MAX, PAUSE_SECONDS * 2**self._pauses)
+        self._pauses += 1
+        pause = at_least + self._chance(0.0, most)
+        return pause if self._clock() + pause < self._ends_at else None
+
+
+def _retry_after(answer_headers: Mapping[str, str]) -> float:
+    """Seconds that the server asks for; nothing where it names none, or a date."""
+    try:
+        seconds = float(answer_headers.get("retry-after", "0"))
+    except ValueError:
+        return 0.0
+    return seconds if math.isfinite(seconds) and seconds > 0 else 0.0
+
+
+def _path(parts: tuple[str, ...]) -> str:
+    return "/v1/" + "/".join(quote(part, safe="") for part in parts)

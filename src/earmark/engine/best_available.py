@@ -1,0 +1,302 @@
+"""Best available: a hold whose seats are chosen here, from a map that is read for it.
+
+    earlier answer? → read the map → choose → hold, as if the buyer had named these seats
+
+The map decides nothing: the hold does. Who finds the seats gone reads again and chooses again, a bounded number of
+times, and all of it within the one deadline of the request. All who ask for one event while its map is being read share
+the next reading, and are offered different seats; what was offered and is not decided yet is offered to nobody else of
+this process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from earmark.domain.allocation import Offer, Wish, allocate
+from earmark.domain.event import check_on_sale
+from earmark.domain.ids import SeatId
+from earmark.domain.seat import SeatState, shown_state
+from earmark.engine.idempotency import KnownKeys
+from earmark.errors import EventUnknown, NoneAvailable, Overloaded, SeatsTaken
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Collection, Iterable, Sequence
+    from typing import Protocol
+
+    from earmark.domain.ids import EventId
+    from earmark.domain.seat import Seat
+    from earmark.engine.commands import Answer, Hold
+    from earmark.engine.ports.store import SeatMap, SeatOnMap, Store
+
+    class Holding(Protocol):
+        """The engine's own hold."""
+
+        def __call__(self, ask: Hold, /, *, within: float) -> Awaitable[Answer]:
+            """In so many seconds."""
+            ...
+
+
+ROUNDS_MAX = 10
+PAUSE_SECONDS = 0.001
+PAUSE_SECONDS_MAX = 0.05
+"""Between rounds, growing: as long as it takes until the map shows what another request was given."""
+BATCH_MAX = 500
+"""How many share one reading and one search."""
+AT_ONCE_MAX = 500
+"""So many seats are searched in 4 ms or less, which is done at once."""
+WISH_COSTS = 5
+"""One wish more is as much work as so many seats."""
+FORGET_MIN = 64
+WAITING_MAX = 5000
+
+
+class _Wanted:
+    """One who waits to be offered seats."""
+
+    __slots__ = ("ask", "avoid", "offer", "wish")
+
+    def __init__(self, ask: Hold, wish: Wish, *, avoid: frozenset[SeatId]) -> None:
+        self.ask = ask
+        self.wish = wish
+        self.avoid = avoid
+        """Seats that it was refused a moment ago, though the map still shows them as free: another request has them."""
+        self.offer: asyncio.Future[tuple[SeatId, ...]] = asyncio.get_running_loop().create_future()
+
+
+class _OnlyAvoided(Exception):
+    """The seats that would do were refused a moment ago. They are to be tried again."""
+
+
+class _House:
+    """One event: who waits for an offer, who waits for what others were offered, and what that is."""
+
+    def __init__(self) -> None:
+        self.waiting: list[_Wanted] = []
+        self.parked: list[_Wanted] = []
+        self.offered: set[SeatId] = set()
+        self.reading: asyncio.Task[None] | None = None
+        self._gone = 0
+
+    def forget_one(self) -> None:
+        """A waiting request was cancelled. When most are, they are taken out: the lists do not grow without bound."""
+        self._gone += 1
+        if self._gone > max(FORGET_MIN, (len(self.waiting) + len(self.parked)) // 2):
+            self.waiting = [wanted for wanted in self.waiting if not wanted.offer.done()]
+            self.parked = [wanted for wanted in self.parked if not wanted.offer.done()]
+            self._gone = 0
+
+    @property
+    def idle(self) -> bool:
+        """Whether nobody is here any more."""
+        return not (self.waiting or self.parked or self.offered or self.reading)
+
+
+class BestSeats:
+    """Chooses for many at once; the hold itself is the engine's."""
+
+    def __init__(self, store: Store, *, hold: Holding, waiting_max: int = WAITING_MAX) -> None:
+        self._store = store
+        self._hold = hold
+        # Of its own: a rush of holds that Redis refuses fills the engine's.
+        self._known_keys = KnownKeys(store)
+        self._waiting_max = waiting_max
+        self._waiting = 0
+        """How many wait for an offer, of all events."""
+        self._houses: dict[EventId, _House] = {}
+        # One search at a time: threads that compute take turns of 5 ms with the event loop, each of them.
+        self._searching = asyncio.Semaphore(1)
+
+    async def hold(self, ask: Hold, wish: Wish, *, within: float) -> Answer:
+        """The best seats there are, held; a repeat gets those that were chosen the first time.
+
+        A request whose time is over while seats are chosen was not begun, and is told so.
+        """
+        until = asyncio.get_running_loop().time() + within
+        taken: Sequence[str] = ()
+        avoid: frozenset[SeatId] = frozenset()
+        for number in range(ROUNDS_MAX):
+            try:
+                if number:
+                    # The map may show for some more milliseconds as free what another request is being given.
+                    await asyncio.sleep(_pause_seconds(ask, number))
+                return await self._round(ask, wish, until=until, avoid=avoid)
+            except SeatsTaken as refused:
+                taken, avoid = refused.seats, frozenset(map(SeatId, refused.seats))
+            except _OnlyAvoided:
+                avoid = frozenset()
+            except TimeoutError as late:
+                raise Overloaded from late
+        raise SeatsTaken(seats=taken, transient=True)
+
+    async def _round(self, ask: Hold, wish: Wish, *, until: float, avoid: frozenset[SeatId]) -> Answer:
+        """Choose and hold, once."""
+        async with asyncio.timeout_at(until):
+            if again := await self._remembered(ask, until=until):
+                return again
+        house = self._houses.setdefault(ask.event_id, _House())
+        seats: tuple[SeatId, ...] = ()
+        try:
+            async with asyncio.timeout_at(until):
+                seats = await self._offer(house, _Wanted(ask, wish, avoid=avoid))
+            # The line has its own way to say whose time is over, and knows more about what it was doing.
+            left = until - asyncio.get_running_loop().time()
+            return await self._hold(msgspec.structs.replace(ask, seats=seats, _seat_refs=None), within=left)
+        except NoneAvailable:
+            # The last ones may have gone to this very request, sent twice.
+            async with asyncio.timeout_at(until):
+                if again := await self._remembered(ask, until=until):
+                    return again
+            raise
+        finally:
+            if seats:
+                self._settle(house, ask.event_id, seats)
+            else:
+                self._tidy(house, ask.event_id)
+
+    async def _remembered(self, ask: Hold, *, until: float) -> Answer | None:
+        if ask.memo is None:
+            return None
+        return await self._known_keys.answer(ask.memo, within=until - asyncio.get_running_loop().time())
+
+    async def close(self) -> None:
+        """Finish what was asked."""
+        await self._known_keys.close()
+        readings = [house.reading for house in self._houses.values() if house.reading]
+        if readings:
+            await asyncio.wait(readings)
+
+    async def _offer(self, house: _House, wanted: _Wanted) -> tuple[SeatId, ...]:
+        if self._waiting >= self._waiting_max:
+            raise Overloaded
+        event_id = wanted.ask.event_id
+        house.waiting.append(wanted)
+        self._waiting += 1
+        self._wake(house, event_id)
+        try:
+            return await wanted.offer
+        except asyncio.CancelledError:
+            # Whoever left while the offer was on its way has not taken it.
+            if wanted.offer.done() and not wanted.offer.cancelled() and wanted.offer.exception() is None:
+                self._settle(house, event_id, wanted.offer.result())
+            house.forget_one()
+            raise
+        finally:
+            self._waiting -= 1
+
+    def _settle(self, house: _House, event_id: EventId, seats: Collection[SeatId]) -> None:
+        """These are decided: whoever waited for that is offered what is left."""
+        house.offered.difference_update(seats)
+        house.waiting[:0] = house.parked
+        house.parked.clear()
+        self._wake(house, event_id)
+        self._tidy(house, event_id)
+
+    def _tidy(self, house: _House, event_id: EventId) -> None:
+        if house.idle and self._houses.get(event_id) is house:
+            del self._houses[event_id]
+
+    def _wake(self, house: _House, event_id: EventId) -> None:
+        if house.waiting and house.reading is None:
+            house.reading = asyncio.get_running_loop().create_task(self._read(house, event_id))
+
+    async def _read(self, house: _House, event_id: EventId) -> None:
+        try:
+            while house.waiting:
+                batch, house.waiting = house.waiting[:BATCH_MAX], house.waiting[BATCH_MAX:]
+                try:
+                    await self._choose(house, event_id, batch)
+                except Exception as broken:  # noqa: BLE001 (whatever it is, those who wait must hear of it)
+                    for wanted in batch:
+                        if not wanted.offer.done():
+                            wanted.offer.set_exception(broken)
+        finally:
+            house.reading = None
+            self._tidy(house, event_id)
+
+    async def _choose(self, house: _House, event_id: EventId, batch: list[_Wanted]) -> None:
+        """One reading for all of them, each offered what is best of what is left."""
+        before = frozenset(house.offered)
+        event = await self._store.read_event(event_id)
+        seen = await self._store.read_map(event_id)
+        for wanted in batch:
+            if not wanted.offer.done() and (event is None or event.live != wanted.ask.actor.live):
+                wanted.offer.set_exception(EventUnknown(event_id=event_id))
+        batch = [wanted for wanted in batch if not wanted.offer.done()]
+        if event is None or not batch:
+            return
+        check_on_sale(event, now=seen.now)
+        # An offer that was decided while the map was read may stand on it as free.
+        avoided = frozenset[SeatId]().union(*(wanted.avoid for wanted in batch))
+        offered = before | house.offered | avoided
+        wishes = [wanted.wish for wanted in batch]
+        chosen = await self._search(seen, offered=offered, wishes=wishes)
+        for wanted, found in zip(batch, chosen, strict=True):
+            if not wanted.offer.done():
+                self._tell(house, wanted, found)
+
+    async def _search(
+        self, seen: SeatMap, *, offered: frozenset[SeatId], wishes: Sequence[Wish]
+    ) -> list[Offer | NoneAvailable]:
+        """A long search runs in a thread, so that others are answered meanwhile."""
+        if len(seen.seats) + WISH_COSTS * len(wishes) <= AT_ONCE_MAX:
+            return _search(seen, offered=offered, wishes=wishes)
+        async with self._searching:
+            return await asyncio.to_thread(_search, seen, offered=offered, wishes=wishes)
+
+    @staticmethod
+    def _tell(house: _House, wanted: _Wanted, found: Offer | NoneAvailable) -> None:
+        if isinstance(found, NoneAvailable):
+            wanted.offer.set_exception(found)
+        elif found.seats is not None:
+            house.offered.update(found.seats)
+            wanted.offer.set_result(found.seats)
+        elif house.offered:
+            wanted.avoid = frozenset()
+            house.parked.append(wanted)
+        elif wanted.avoid:
+            wanted.offer.set_exception(_OnlyAvoided())
+        else:
+            # All that was on offer was decided during the search: the next reading shows how.
+            house.waiting.append(wanted)
+
+
+def _pause_seconds(ask: Hold, number: int) -> float:
+    """Before the round of this number. Requests that were refused together do not come again together."""
+    spread: float = 0.5 + ask.booking_id.int % 1024 / 2048
+    return spread * min(PAUSE_SECONDS * float(2**number), PAUSE_SECONDS_MAX)
+
+
+def _search(seen: SeatMap, *, offered: frozenset[SeatId], wishes: Sequence[Wish]) -> list[Offer | NoneAvailable]:
+    """For each wish its seats, or that it has to wait for others to decide, or why there are none.
+
+    It runs in a thread, on values that do not change: for a stadium it takes a good part of a second.
+    """
+    states = [(one.seat, _state(one, seen)) for one in seen.seats]
+    free = {seat.id for seat, state in states if state is SeatState.AVAILABLE}
+    offers = allocate((seat for seat, _ in states), free=free, offered=offered, wishes=wishes)
+    counts: dict[Wish, NoneAvailable] = {}
+    found: list[Offer | NoneAvailable] = []
+    for wish, offer in zip(wishes, offers, strict=True):
+        if offer.seats is None and not offer.later:
+            if wish not in counts:
+                counts[wish] = _none(wish, states)
+            found.append(counts[wish])
+        else:
+            found.append(offer)
+    return found
+
+
+def _state(on_map: SeatOnMap, seen: SeatMap) -> SeatState:
+    ends_at = on_map.owner_expires_at
+    due = ends_at is not None and seen.now >= ends_at
+    return shown_state(blocked=on_map.seat.blocked, owner_state=on_map.owner_state, due=due)
+
+
+def _none(wish: Wish, states: Iterable[tuple[Seat, SeatState]]) -> NoneAvailable:
+    """How many there are of the kind; holds that run out may still bring more."""
+    fit = [state for seat, state in states if wish.fits(seat)]
+    free, held = fit.count(SeatState.AVAILABLE), fit.count(SeatState.HELD)
+    return NoneAvailable(asked=wish.count, available=free, transient=held > 0 and free + held >= wish.count)

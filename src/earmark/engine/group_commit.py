@@ -1,0 +1,413 @@
+"""Group commit: requests that come while a transaction commits travel together in the next one.
+
+There is no timer. A lone request goes at once; under load, batches grow by themselves, up to a cap that keeps them
+from marching in step. Within a batch the order of arrival decides. One failing request never fails the others: a
+batch that breaks is split and run again, until the one that breaks is alone.
+
+Nor does one locked row stop the others. A batch waits for it only as long as a few batches take. Then the requests that
+need the row wait for it in a transaction of their own (`blocked_rows`), and the others are run again at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections import Counter, deque
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from earmark.engine.blocked_rows import UNKNOWN, BlockedRows
+from earmark.engine.commands import Again, Answer, Ask, Outcome, Row
+from earmark.engine.commit_speed import LOCK_SECONDS_MIN, Pace
+from earmark.engine.ports.observer import Nobody
+from earmark.engine.ports.store import LOCK_SECONDS_MAX
+from earmark.engine.queued_requests import ANSWERED, Deadlines, QueuedRequest, Shared, unanswered
+from earmark.engine.verbs.expire import CONTENDED_SECONDS
+from earmark.errors import EarmarkError, Outage, Overloaded, Refusal, RowBusy
+from earmark.observability import logs
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Collection, Sequence
+
+    from earmark.engine.ports.observer import Observer
+    from earmark.engine.verbs.expire import Room
+
+A = TypeVar("A", bound=Ask)
+
+log = logs.get()
+
+PASSED_MAX = 200
+"""How many who wait for a rival are passed over for one batch: to look past more of them costs more than it gives."""
+ROW_WAITS_MAX = 2
+"""How many connections may wait for locked rows at once: the others stay free for requests that can be decided."""
+DECIDING_SECONDS = 0.25
+"""What a request keeps of its time for the work after a lock, so that its caller still waits when it is decided."""
+
+
+class Batcher(Generic[A]):
+    """A queue of requests for one verb, and a few lanes that carry batches of them to the store."""
+
+    def __init__(
+        self,
+        run: Callable[..., Awaitable[list[Outcome]]],
+        *,
+        relieve: Callable[..., Awaitable[Room]],
+        claims: Callable[[A], Collection[object]] = lambda _: (),
+        lanes: int = 3,
+        lane_min: int = 32,
+        size_max: int = 100,
+        waiting_max: int = 5000,
+        waiting_seconds_max: float = 15.0,
+        verb: str = "",
+        observer: Observer | None = None,
+        row_waits: asyncio.Semaphore | None = None,
+    ) -> None:
+        self._run = run
+        """One transaction: `run(begin, lock_seconds=…)` calls `begin` for its requests, each time it is run."""
+        self._verb = verb
+        self._observer: Observer = observer or Nobody()
+        self._relieve = relieve
+        self._claims = claims
+        self._claimed: set[object] = set()
+        """What the batches under way are deciding about. A request for the same waits, and is then told at once."""
+        self._lanes = lanes
+        self._lane_min = lane_min
+        self._size_max = size_max
+        self._waiting_max = waiting_max
+        self._waiting_seconds_max = waiting_seconds_max
+        self._flying = 0
+        """Requests that are under way."""
+        self._pace = Pace()
+        self._line: deque[QueuedRequest[A]] = deque()
+        self._running: set[asyncio.Task[None]] = set()
+        self._gathered_at = 0.0
+        """When a lane last took a batch."""
+        self._standstill: asyncio.TimerHandle | None = None
+        self._later: dict[QueuedRequest[A], asyncio.TimerHandle] = {}
+        self._deadlines: Deadlines[A] = Deadlines()
+        # Counted apart from the queue: requests for one row must not keep out those for others.
+        self._blocked: BlockedRows[A] = BlockedRows(waiting_max=waiting_max // 2, wait_for=self._start_waiting)
+        self._row_waits = row_waits or asyncio.Semaphore(ROW_WAITS_MAX)
+        self._row_tries = asyncio.Semaphore(ROW_WAITS_MAX)
+        self._row_tasks: set[asyncio.Task[None]] = set()
+        self._closing = False
+
+    @property
+    def waiting(self) -> int:
+        """How many stand in line, wait to stand in it again, or wait for a locked row."""
+        return len(self._line) + len(self._later) + len(self._blocked)
+
+    @property
+    def in_flight(self) -> int:
+        """How many batches are under way."""
+        return len(self._running) + len(self._row_tasks)
+
+    @property
+    def lock_seconds(self) -> float:
+        """How long a batch waits for a locked row at present."""
+        return self._pace.lock_seconds(now=asyncio.get_running_loop().time())
+
+    async def submit(self, ask: A, *, within: float) -> Answer:
+        """Stand in line, and return the answer once its transaction is certain."""
+        if self.is_full:
+            raise Overloaded
+        loop = asyncio.get_running_loop()
+        request = QueuedRequest(ask, loop.create_future(), deadline=loop.time() + within, mark=self._observer.mark())
+        self._deadlines.watch(request)
+        self._enter(request)
+        try:
+            return await request.answer
+        finally:
+            # What still has the request would keep what was raised here, and with it every frame that it has passed.
+            request.answer = ANSWERED
+
+    @property
+    def is_full(self) -> bool:
+        """Whether newcomers are turned away.
+
+        A newcomer waits as long as the first in line has waited, at least, and as those before it will take. So a
+        burst is taken in as far as it can be carried away in time, and none is let in only to hear of it too late.
+        """
+        line = self._line
+        if not line:
+            return False
+        now = asyncio.get_running_loop().time()
+        ahead = self._pace.queue_seconds(len(line) + self._flying, now=now)
+        return max(now - line[0].since, ahead) > self._waiting_seconds_max or len(line) >= self._waiting_max
+
+    async def close(self) -> None:
+        """Finish what was accepted; a request that waits for a twin elsewhere is told so."""
+        self._closing = True
+        for request, handle in self._later.items():
+            handle.cancel()
+            request.fail(request.refusal or Overloaded())
+        self._later.clear()
+        while tasks := self._running | self._row_tasks:
+            await asyncio.wait(tasks)
+
+    def _enter(self, request: QueuedRequest[A], *, first: bool = False) -> None:
+        if request.answer.done():
+            return
+        request.since = asyncio.get_running_loop().time()
+        (self._line.appendleft if first else self._line.append)(request)
+        # A few are not worth a transaction of their own while one is under way: they will be the next.
+        if not self._running or (len(self._running) < self._lanes and len(self._line) >= self._lane_min):
+            self._open_lane()
+        elif self._standstill is None and len(self._running) < self._lanes:
+            self._watch_for_standstill()
+
+    def _open_lane(self) -> None:
+        self._running.add(asyncio.get_running_loop().create_task(self._drive()))
+
+    def _watch_for_standstill(self) -> None:
+        self._standstill = asyncio.get_running_loop().call_later(self.lock_seconds, self._end_standstill)
+
+    def _end_standstill(self) -> None:
+        """Even a few are worth another lane when those that run have taken nothing for a while: one may hang."""
+        self._standstill = None
+        if not self._line or len(self._running) >= self._lanes:
+            return
+        if asyncio.get_running_loop().time() - self._gathered_at >= self.lock_seconds:
+            self._open_lane()
+        self._watch_for_standstill()
+
+    async def _drive(self) -> None:
+        """One lane: batch after batch until the line is empty."""
+        lane = asyncio.current_task()
+        assert lane is not None
+        # The request that came first made this task, but it serves all: its id is not for the lines of others.
+        logs.request_id.set(None)
+        try:
+            while batch := self._gather():
+                claimed = {claim for request in batch for claim in self._claims(request.ask)}
+                self._claimed |= claimed
+                self._flying += len(batch)
+                try:
+                    with self._observer.batch(self._verb, [request.mark for request in batch]):
+                        await self._carry(batch)
+                finally:
+                    self._flying -= len(batch)
+                    self._claimed -= claimed
+        finally:
+            # At once, and not by a callback: a request that came in between would find a lane that never comes.
+            self._running.discard(lane)
+
+    def _gather(self) -> list[QueuedRequest[A]]:
+        """The next batch: first come, first served, but for those whose rivals are being decided at this moment.
+
+        They keep their places, and no request behind them gets what they want. Those that need a locked row leave.
+        """
+        batch: list[QueuedRequest[A]] = []
+        passed: list[QueuedRequest[A]] = []
+        wanted = set(self._claimed)
+        blocked = self._blocked or None
+        self._gathered_at = asyncio.get_running_loop().time()
+        while self._line and len(batch) < self._size_max and len(passed) < PASSED_MAX:
+            request = self._line.popleft()
+            if request.answer.done() or (blocked is not None and blocked.take(request)):
+                continue
+            if wanted and not wanted.isdisjoint(claims := self._claims(request.ask)):
+                wanted.update(claims)
+                passed.append(request)
+                continue
+            batch.append(request)
+        self._line.extendleft(reversed(passed))
+        return batch
+
+    async def _carry(self, requests: Sequence[QueuedRequest[A]]) -> None:
+        """One batch; where a row is locked, again without the requests that need it."""
+        in_vain = 0
+        while requests:
+            try:
+                await self._decide(requests, lock_seconds=self.lock_seconds)
+            except RowBusy as busy:
+                self._observer.blocked(self._verb)
+                waiting = unanswered(requests)
+                requests = self._blocked.part(waiting, busy.rows)
+                in_vain += len(requests) == len(waiting)
+                if in_vain > 1 or not busy.rows:
+                    # No row can be named that one of these needs.
+                    self._blocked.keep(UNKNOWN, requests)
+                    return
+            else:
+                return
+
+    async def _decide(self, requests: Sequence[QueuedRequest[A]], *, lock_seconds: float, teaches: bool = True) -> None:
+        """One transaction for these, and their answers. `RowBusy` is for the caller to see to."""
+        shared = Shared(requests)
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        try:
+            outcomes = await self._run(shared.begin, lock_seconds=lock_seconds)
+        except RowBusy:
+            shared.undo()
+            raise
+        except Outage as outage:
+            for request in requests:
+                request.fail(outage)
+            return
+        except Exception as broken:  # noqa: BLE001 (whatever broke must reach its own caller, and no other)
+            shared.undo()
+            await self._split(requests, broken)
+            return
+        now = loop.time()
+        if teaches and outcomes:
+            self._pace.learn(
+                requests=len(outcomes), seconds=now - began, side_by_side=max(1, len(self._running)), now=now
+            )
+        told = zip(shared.requests, outcomes, strict=True)
+        if undecided := [(request, again) for request, outcome in told if (again := self._settle(request, outcome))]:
+            await self._retry(undecided)
+
+    async def _split(self, requests: Sequence[QueuedRequest[A]], broken: Exception) -> None:
+        if len(requests) == 1:
+            requests[0].fail(broken)
+            return
+        middle = len(requests) // 2
+        await self._carry(requests[:middle])
+        await self._carry(requests[middle:])
+
+    def _start_waiting(self, row: Row) -> None:
+        self._row_tasks.add(asyncio.get_running_loop().create_task(self._wait_for_row(row)))
+
+    async def _wait_for_row(self, row: Row) -> None:
+        """Let the requests for one row wait for it together, until some have had it; then it is as any other.
+
+        The first try waits as briefly as a batch does: most rows were only in use. Then it has one of the few turns.
+        """
+        task = asyncio.current_task()
+        assert task is not None
+        logs.request_id.set(None)
+        try:
+            async with self._row_tries:
+                freed = await self._try_row(row, lock_seconds=self.lock_seconds)
+            while not freed:
+                async with self._row_waits:
+                    freed = await self._try_row(row, lock_seconds=LOCK_SECONDS_MAX)
+        finally:
+            for request in reversed(self._blocked.free(row)):
+                self._enter(request, first=True)
+            self._row_tasks.discard(task)
+
+    async def _try_row(self, row: Row, *, lock_seconds: float) -> bool:
+        """Decide the next requests for this row; whether it was to be had, or none is left that needs it."""
+        requests = self._blocked.next(row, limit=self._size_max)
+        now = asyncio.get_running_loop().time()
+        in_time = [request for request in requests if request.deadline - now > LOCK_SECONDS_MIN + DECIDING_SECONDS]
+        for request in requests:
+            if request not in in_time:
+                request.fail(Overloaded())
+        if not in_time:
+            return not requests
+        patience = min(lock_seconds, min(request.deadline for request in in_time) - now - DECIDING_SECONDS)
+        try:
+            with self._observer.batch(self._verb, [request.mark for request in in_time]):
+                # The long wait teaches nothing: what it took says when a row was free, not how quick the database is.
+                await self._decide(in_time, lock_seconds=patience, teaches=lock_seconds < LOCK_SECONDS_MAX)
+        except RowBusy as busy:
+            await self._sort_out(row, unanswered(in_time), busy, for_good=patience >= LOCK_SECONDS_MAX)
+            return False
+        return True
+
+    async def _sort_out(self, row: Row, requests: Sequence[QueuedRequest[A]], busy: RowBusy, *, for_good: bool) -> None:
+        """Refuse those that have waited for the row for long enough, let the others that need it wait on.
+
+        Those that do not need it stand in line again. Where no row can be named, they are found by halves.
+        """
+        stuck = [request for request in requests if any(one in busy.rows for one in request.ask.rows)]
+        others = [request for request in requests if request not in stuck]
+        if not busy.rows:
+            await self._isolate(row, requests, busy, for_good=for_good)
+            return
+        if for_good:
+            for request in stuck:
+                request.fail(busy)
+        else:
+            self._blocked.keep(row, stuck, first=True)
+        for request in reversed(others):
+            self._enter(request, first=True)
+
+    async def _isolate(self, row: Row, requests: Sequence[QueuedRequest[A]], busy: RowBusy, *, for_good: bool) -> None:
+        """Run halves with the short wait, until the request that needs what is locked is alone."""
+        if len(requests) <= 1:
+            if for_good:
+                for request in requests:
+                    request.fail(busy)
+            else:
+                self._blocked.keep(row, requests, first=True)
+            return
+        middle = len(requests) // 2
+        for half in (requests[:middle], requests[middle:]):
+            if not (still := unanswered(half)):
+                continue
+            try:
+                await self._decide(still, lock_seconds=self.lock_seconds, teaches=False)
+            except RowBusy as again:
+                await self._isolate(row, unanswered(still), again, for_good=for_good)
+
+    def _settle(self, request: QueuedRequest[A], outcome: Outcome) -> Again | None:
+        """Answer the request, or return why it shall be decided again instead."""
+        if isinstance(outcome, Again):
+            reason = outcome.refusal.code
+            request.rounds = request.rounds or Counter()
+            request.rounds[reason] += 1
+            is_final = outcome.relief is not None and _key(outcome.relief) in request.dry
+            refusal = outcome.refusal if is_final or outcome.relief is None else for_now(outcome.refusal)
+            if not is_final and request.rounds[reason] < outcome.rounds_max:
+                request.refusal = refusal
+                request.in_flight = False
+                self._observer.again(self._verb, reason)
+                return outcome
+            outcome = refusal
+        if isinstance(outcome, EarmarkError):
+            request.fail(outcome)
+        elif not request.answer.done():
+            request.answer.set_result(outcome)
+        return None
+
+    async def _retry(self, again: Sequence[tuple[QueuedRequest[A], Again]]) -> None:
+        """Those that moved go first in the next batch; those that were starved go there once room was made."""
+        short: Counter[tuple[type, object]] = Counter()
+        for _, outcome in again:
+            if outcome.relief is not None:
+                short[_key(outcome.relief)] += outcome.short
+        rooms = {key: await self._make_room(key[1], units=units) for key, units in short.items()}
+        for request, outcome in reversed(again):
+            delay = outcome.delay_seconds
+            if outcome.relief is not None:
+                room = rooms[_key(outcome.relief)]
+                if room is None:
+                    request.fail(for_now(outcome.refusal))
+                    continue
+                if room.is_dry:
+                    request.dry |= {_key(outcome.relief)}
+                elif not room.ended:
+                    delay = CONTENDED_SECONDS
+            if delay and not self._closing:
+                self._enter_later(request, seconds=delay)
+            else:
+                self._enter(request, first=True)
+
+    async def _make_room(self, relief: object, *, units: int) -> Room | None:
+        """None where it failed: then those that were starved are refused for now, and the line moves on."""
+        try:
+            return await self._relieve(relief, units=units, lock_seconds=self.lock_seconds)
+        except Exception as broken:  # noqa: BLE001 (whatever it is, no request in this line caused it)
+            log.warning("expire", outcome="failed", relief=repr(relief), because=repr(broken))
+            return None
+
+    def _enter_later(self, request: QueuedRequest[A], *, seconds: float) -> None:
+        def enter() -> None:
+            del self._later[request]
+            self._enter(request)
+
+        self._later[request] = asyncio.get_running_loop().call_later(seconds, enter)
+
+
+def _key(relief: object) -> tuple[type, object]:
+    """A pool and a buyer's total may be equal as tuples."""
+    return type(relief), relief
+
+
+def for_now(refusal: Refusal) -> Refusal:
+    """The same refusal, of a request that may succeed later: it is not known yet that nothing is left."""
+    return dataclasses.replace(refusal, transient=True)  # type: ignore[type-var] # every refusal with a relief has it

@@ -1,0 +1,102 @@
+"""Replay: what an idempotency key remembers, for requests that are refused before the store has judged them.
+
+A hold that Redis refuses may be a repeat of one that was granted, and a repeat gets its answer whatever became of its
+seats. Only the store knows whether it is one. Most often it is not: so first a plain read asks which keys are known,
+for all requests that wait. Only a request whose key is known goes on to the transaction that gives its answer again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from earmark.domain.journal import Key, Memory
+from earmark.domain.payment import first_payment_id_for, was_denied
+from earmark.domain.state_machine import State
+from earmark.engine.batch_transaction import TWIN_DELAY_SECONDS
+from earmark.engine.commands import Replayed
+from earmark.engine.ports.store import Dossier
+from earmark.engine.shared_reads import Questions
+from earmark.errors import IdempotencyMismatch
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
+    from earmark.domain.payment import PaymentKey
+    from earmark.engine.commands import Memo
+    from earmark.engine.ports.store import Opening, Store, Transaction
+
+
+class Recalled(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of the request with a key, as far as the store knows it."""
+
+    memory: Memory | None = None
+    """The answer that it got."""
+    busy: bool = False
+    """It is being decided at this moment, or it opened a payment."""
+    about: Dossier | None = None
+    """The payment that it opened, with its booking."""
+    request_hash: bytes | None = None
+    """Which request opened it; None where an older release did."""
+
+
+async def recall(store: Store, key: Key, *, within: float, key_seconds: float) -> Recalled:
+    """Look a key up without deciding anything. A payment that it opened is found by the record of that."""
+
+    async def look(transaction: Transaction) -> tuple[Opening, PaymentKey | None]:
+        return await transaction.begin([key]), await transaction.read_payment_key(key)
+
+    opening, opened = await store.transact(look, within=within)
+    if memory := opening.remembered.get(key):
+        return Recalled(memory=memory)
+    about = await store.read_dossier(opened.payment_id if opened else first_payment_id_for(key))
+    if about is not None and about.now - about.payment.created_at >= timedelta(seconds=key_seconds):
+        # The key's time is over: only a payment that is still open is told of.
+        about = about if about.booking.state is State.PAYING else None
+    if about is not None and was_denied(about.payment):
+        about = None
+    return Recalled(
+        busy=about is not None or key in opening.busy,
+        about=about,
+        request_hash=opened.request_hash if opened else None,
+    )
+
+
+class KnownKeys:
+    """Asks the store which keys remember an answer, many in one call."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._questions: Questions[Key, bool] = Questions(self._are_known)
+        self.is_known: Callable[[Key], Awaitable[bool]] = self._questions.ask
+        """Whether a committed request used this key."""
+
+    async def answer(self, memo: Memo, *, within: float) -> Replayed | None:
+        """The answer that this request got before; None if it never got one."""
+        if not await self.is_known(memo.key):
+            return None
+        memory = await self._read(memo.key, within=within)
+        if memory is None:
+            return None
+        if not memo.is_of(memory.request_hash):
+            raise IdempotencyMismatch
+        return Replayed(memory=memory)
+
+    async def close(self) -> None:
+        """Finish what was asked."""
+        await self._questions.close()
+
+    async def _read(self, key: Key, *, within: float) -> Memory | None:
+        """What a known key remembers. While another request has it claimed, wait: the caller's deadline bounds that."""
+        while True:
+            opening = await self._store.transact(lambda transaction: transaction.begin([key]), within=within)
+            if key not in opening.busy:
+                return opening.remembered.get(key)
+            await asyncio.sleep(TWIN_DELAY_SECONDS)
+
+    async def _are_known(self, keys: Sequence[Key]) -> list[bool]:
+        known = await self._store.known_keys(keys)
+        return [key in known for key in keys] if known else [False] * len(keys)

@@ -1,0 +1,56 @@
+"""Recording, in a verb's transaction, that money of a payment is owed back. The payment driver sends it afterwards."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from earmark.domain import journal_changes
+from earmark.domain import payment as law
+from earmark.domain.payment import PaymentState, Refund, payment_id_of
+
+if TYPE_CHECKING:
+    from earmark.domain.booking import Booking
+    from earmark.domain.ids import RefundId
+    from earmark.domain.payment import Payment
+    from earmark.engine.pending_writes import Ledger
+    from earmark.engine.ports.store import Transaction
+
+
+async def payment_of(transaction: Transaction, booking: Booking) -> Payment | None:
+    """The payment that a booking was sold for, locked; None when the money was taken elsewhere."""
+    payment_id = payment_id_of(booking.payment_id) if booking.payment_id else None
+    if payment_id is None:
+        return None
+    payment = (await transaction.lock_payments({payment_id})).get(payment_id)
+    return payment if payment and payment.booking_id == booking.id else None
+
+
+def owe(ledger: Ledger, before: Payment, amount: int, *, refund_id: RefundId, reason: str | None) -> Payment:
+    """So much of a payment is to go back: recorded here, and sent by the payment driver."""
+    after = law.scheduled(law.owing(before, amount), now=ledger.now, tried=False, open_question=True)
+    ledger.refund(
+        Refund(
+            id=refund_id,
+            payment_id=before.id,
+            booking_id=before.booking_id,
+            amount=amount,
+            created_at=ledger.now,
+            reason=reason,
+        )
+    )
+    return ledger.pay(msgspec.structs.replace(after, version=before.version + 1))
+
+
+def give_up(ledger: Ledger, before: Payment) -> Payment:
+    """Money that was set aside and not taken yet is let go."""
+    assert before.state is PaymentState.AUTHORISED, f"a {before.state} payment is not let go"
+    after = law.scheduled(law.given_up(before), now=ledger.now, tried=False)
+    return ledger.pay(msgspec.structs.replace(after, version=before.version + 1))
+
+
+def told(payment: Payment, *, before: Payment, **facts: Any) -> dict[str, Any]:
+    """A payment, as the journal tells of what is owed of it."""
+    own = {"id": str(payment.id), "state": payment.state.value, "currency": payment.currency}
+    return own | {journal_changes.CHANGED: journal_changes.payment_pairs(before, payment)} | facts

@@ -1,0 +1,294 @@
+"""The ledger of one transaction: what moved, and what that means for totals, pools and seats.
+
+Verbs say only "this booking was that and is now this". What a buyer's total and each pool gain or lose follows from
+the two states, by one rule for every verb: a live booking counts towards its buyer; held and paying units are held,
+confirmed units are sold. Counting by hand, verb by verb, is how counts drift.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from earmark.domain import booking as law
+from earmark.domain import journal_changes
+from earmark.domain.journal import Entry
+from earmark.domain.payment import PaymentKey
+from earmark.domain.pool import PoolDelta
+from earmark.domain.state_machine import State, Verb
+from earmark.engine.ports.store import Changes
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from earmark.domain.booking import Booking
+    from earmark.domain.decline_limits import Payer
+    from earmark.domain.event import Event
+    from earmark.domain.ids import BookingId, EntryId, PaymentId, PoolRef, RefundId, SeatRef, TotalRef
+    from earmark.domain.journal import Memory
+    from earmark.domain.payment import Payment, Refund
+    from earmark.engine.commands import Ask, Memo
+    from earmark.engine.ports.store import Ids
+
+CLOCK = "clock"
+REPEAT = "repeat"
+PAYMENT = "payment"
+"""What is told of a booking's money when the booking itself does not move."""
+
+
+class Ledger:
+    """Moves so far, in memory; nothing is written before `changes`."""
+
+    def __init__(self, *, now: datetime, ids: Ids) -> None:
+        self.now = now
+        self._ids = ids
+        self._expired: dict[BookingId, Booking] = {}
+        self._moved: dict[BookingId, Booking] = {}
+        self._opened: dict[BookingId, Booking] = {}
+        self._cleared: dict[SeatRef, BookingId] = {}
+        self._reclaimed: dict[BookingId, Booking] = {}
+        self._payments: dict[PaymentId, Payment] = {}
+        self._payment_keys: list[PaymentKey] = []
+        self._payers: list[Payer] = []
+        self._refunds: dict[RefundId, Refund] = {}
+        self._refunds_untold: dict[str, dict[str, Any]] = {}
+        """What changed of refunds and stands in no entry yet, by their payment."""
+        self._entries: list[Entry] = []
+        self.memories: dict[EntryId, Memory] = {}
+        self.totals: dict[TotalRef, int] = {}
+        self.pools: dict[PoolRef, PoolDelta] = {}
+        self.seats: dict[SeatRef, BookingId] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._entries or self._payments or self._refunds)
+
+    def current(self, booking: Booking) -> Booking:
+        """The booking as this transaction has moved it so far."""
+        return self._moved.get(booking.id) or self._expired.get(booking.id) or booking
+
+    def expire(self, booking: Booking, *, reason: str) -> Booking:
+        """The clock lets go of a due hold. Its seats need no write: a pointer to an ended booking is free."""
+        after = law.expire(booking, now=self.now)
+        self._expired[booking.id] = after
+        self._count(booking, after)
+        self._tell(Verb.EXPIRE.value, booking, after, entry_id=self._ids.entry_id(), actor=CLOCK, reason=reason)
+        return after
+
+    def open(self, booking: Booking, *, ask: Ask) -> Booking:
+        """A new hold, with its seats."""
+        self._opened[booking.id] = booking
+        self._count(None, booking)
+        self.seats.update(dict.fromkeys(booking.seat_refs, booking.id))
+        self._tell(Verb.HOLD.value, None, booking, entry_id=ask.entry_id, actor=ask.actor.name, ask=ask)
+        return booking
+
+    def move(
+        self,
+        verb: Verb,
+        before: Booking,
+        after: Booking,
+        *,
+        ask: Ask,
+        reason: str | None = None,
+        told: object = None,
+        money: dict[str, Any] | None = None,
+        opened: Payment | None = None,
+    ) -> Booking:
+        """A booking that a verb has moved; `told` is the answer, where that is more than the booking.
+
+        `opened` is a payment that is new with it.
+        """
+        self._moved[before.id] = after
+        self._count(before, after)
+        if after.is_live and after.lines is not before.lines:
+            self._cleared |= dict.fromkeys(set(before.seat_refs) - set(after.seat_refs), before.id)
+        self._tell(
+            verb.value,
+            before,
+            after,
+            entry_id=ask.entry_id,
+            actor=ask.actor.name,
+            ask=ask,
+            reason=reason,
+            told=told,
+            money=money,
+            opened=opened,
+        )
+        return after
+
+    def settle(
+        self, verb: Verb, before: Booking, after: Booking, *, actor: str, reason: str | None, money: dict[str, Any]
+    ) -> Booking:
+        """A booking that money has moved, or its absence; an expired one that is sold has all its seats again."""
+        again = before.state is State.EXPIRED and after.state is State.CONFIRMED
+        (self._reclaimed if again else self._moved)[before.id] = after
+        self._count(before, after)
+        told = self._ids.entry_id()
+        self._tell(verb.value, before, after, entry_id=told, actor=actor, reason=reason, money=money)
+        return after
+
+    def note(self, before: Booking, after: Booking, *, actor: str, reason: str | None, money: dict[str, Any]) -> None:
+        """Something about a booking's money that does not move the booking."""
+        self._moved[before.id] = after
+        told = self._ids.entry_id()
+        self._tell(PAYMENT, before, after, entry_id=told, actor=actor, reason=reason, money=money)
+
+    def pay(self, payment: Payment) -> Payment:
+        """A payment as it now is: one version on, however often it moves in one transaction."""
+        if known := self._payments.get(payment.id):
+            payment = msgspec.structs.replace(payment, version=known.version)
+        self._payments[payment.id] = payment
+        return payment
+
+    def open_by_key(self, payment: Payment, memo: Memo) -> None:
+        """The key is this payment's from here on: another request with it is refused."""
+        opened = PaymentKey(
+            key=memo.key, request_hash=memo.request_hash, payment_id=payment.id, opened_at=payment.created_at
+        )
+        self._payment_keys.append(opened)
+
+    def count_try(self, payer: Payer) -> None:
+        """A buyer with one try more."""
+        self._payers.append(payer)
+
+    def refund(self, refund: Refund, *, before: Refund | None = None) -> Refund:
+        """A refund as it now is, and as it was if it is not new. The next entry about its payment tells of it."""
+        self._refunds[refund.id] = refund
+        untold = self._refunds_untold.setdefault(str(refund.payment_id), {})
+        untold[str(refund.id)] = journal_changes.refund_pairs(before, refund)
+        return refund
+
+    def remember(self, verb: Verb, booking: Booking, *, ask: Ask, told: object = None) -> None:
+        """A verb that found its work done: nothing moved, so the entry is about no version, but its key remembers."""
+        if ask.memo is None:
+            return
+        entry = Entry(
+            id=ask.entry_id,
+            event_id=booking.event_id,
+            verb=REPEAT,
+            actor=ask.actor.name,
+            at=self.now,
+            facts={"booking_id": str(booking.id), "verb": verb.value},
+            key=ask.memo.key,
+            memory=ask.memo.remember(told or booking, self.now),
+        )
+        self._add(entry)
+
+    def owner(self, seat: SeatRef) -> Booking | None:
+        """The booking that this transaction has given a seat to."""
+        given = self.seats.get(seat)
+        return self._opened[given] if given else None
+
+    def tell_of_event(self, verb: str, event: Event, *, ask: Ask, facts: dict[str, Any]) -> None:
+        """What an operator did to an event."""
+        entry = Entry(
+            id=ask.entry_id,
+            event_id=event.id,
+            version=event.version,
+            verb=verb,
+            actor=ask.actor.name,
+            at=self.now,
+            facts=facts,
+            key=ask.memo.key if ask.memo else None,
+            memory=ask.memo.remember(event, self.now) if ask.memo else None,
+        )
+        self._add(entry)
+
+    def changes(self, **offer: Any) -> Changes:
+        """Everything to write; `offer` is what an operator changed about the event."""
+        return Changes(
+            expired=list(self._expired.values()),
+            moved=list(self._moved.values()),
+            payments=list(self._payments.values()),
+            payment_keys=self._payment_keys,
+            payers=self._payers,
+            refunds=list(self._refunds.values()),
+            totals={ref: units for ref, units in self.totals.items() if units},
+            pools={ref: delta for ref, delta in self.pools.items() if delta != PoolDelta()},
+            opened=list(self._opened.values()),
+            seats=self.seats,
+            reclaimed=list(self._reclaimed.values()),
+            cleared=self._cleared,
+            entries=self._entries,
+            **offer,
+        )
+
+    def _count(self, before: Booking | None, after: Booking) -> None:
+        gained = _counted(after) - (_counted(before) if before else 0)
+        if gained:
+            total = after.total_ref
+            self.totals[total] = self.totals.get(total, 0) + gained
+        if not after.lines.pools and not (before and before.lines.pools):
+            return
+        for ref, delta in _units(after, sign=1).items():
+            self.pools[ref] = self.pools.get(ref, PoolDelta()) + delta
+        for ref, delta in (_units(before, sign=-1) if before else {}).items():
+            self.pools[ref] = self.pools.get(ref, PoolDelta()) + delta
+
+    def _tell(
+        self,
+        verb: str,
+        before: Booking | None,
+        after: Booking,
+        *,
+        entry_id: EntryId,
+        actor: str,
+        ask: Ask | None = None,
+        reason: str | None = None,
+        money: dict[str, Any] | None = None,
+        told: object = None,
+        opened: Payment | None = None,
+    ) -> None:
+        memo = ask.memo if ask else None
+        facts = _facts(before, after)
+        if money:
+            refunds = self._refunds_untold.pop(money["id"], None)
+            facts["payment"] = money | {journal_changes.REFUNDS: refunds} if refunds else money
+        if opened:
+            pairs = journal_changes.payment_pairs(None, opened)
+            facts[journal_changes.OPENED] = {name: new for name, (_, new) in pairs.items()}
+        entry = Entry(
+            id=entry_id,
+            event_id=after.event_id,
+            booking_id=after.id,
+            version=after.version,
+            verb=verb,
+            before=before.state.value if before else None,
+            after=after.state.value,
+            actor=actor,
+            reason=reason,
+            at=self.now,
+            facts=facts,
+            key=memo.key if memo else None,
+            memory=memo.remember(told or after, self.now) if memo else None,
+        )
+        self._add(entry)
+
+    def _add(self, entry: Entry) -> None:
+        self._entries.append(entry)
+        if entry.memory:
+            self.memories[entry.id] = entry.memory
+
+
+def _counted(booking: Booking) -> int:
+    return booking.lines.units if booking.is_live else 0
+
+
+def _units(booking: Booking, *, sign: int) -> dict[PoolRef, PoolDelta]:
+    if booking.state is State.CONFIRMED:
+        return booking.pool_deltas(sold=sign)
+    return booking.pool_deltas(held=sign) if booking.is_live else {}
+
+
+def _facts(before: Booking | None, after: Booking) -> dict[str, Any]:
+    """What changed, by name, as it now is, and as it was."""
+    facts: dict[str, Any] = {}
+    if before is not None:
+        facts[journal_changes.WAS] = journal_changes.was(before, after)
+    for name in journal_changes.BOOKING_FIELDS:
+        value = getattr(after, name)
+        if value is None or (before is not None and (value is (was := getattr(before, name)) or value == was)):
+            continue
+        facts[name] = value
+    return facts

@@ -1,0 +1,24 @@
+"""The parts of a store beside its bookings, each with a port of its own."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from earmark.engine.accounts import KeepsAccounts
+from earmark.engine.api_keys import KeepsKeys
+from earmark.engine.ports.followed_events import Followed
+from earmark.engine.ports.maintenance import KeptUp
+from earmark.engine.ports.payment_watch import Watched
+from earmark.engine.ports.webhooks import KeepsWebhooks
+
+
+class Parts(Followed, KeepsAccounts, KeepsKeys, KeepsWebhooks, KeptUp, Watched, Protocol):
+    """Accounts, API keys, webhooks, who follows, who watches, and who tidies up."""
+
+    def requests_at_once_max(self, *, batches: int) -> int | None:
+        """How many requests one transaction may carry when so many run at once; None where nothing limits it."""
+        ...
+
+    async def check_ready(self) -> None:
+        """Raise unless the store's `check` passes and what is written now would be kept: for load balancers."""
+        ...

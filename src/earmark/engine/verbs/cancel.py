@@ -1,0 +1,134 @@
+"""cancel: a sale undone, whole or in part. The seats return in the transaction that records what goes back.
+
+How much goes back was asked for, or follows from the event's rules, above which no buyer's own cancel goes. Money taken
+elsewhere goes back elsewhere. Money that was set aside and not taken yet is let go where all of it would go back.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from earmark.domain import booking as law
+from earmark.domain.payment import PaymentState, payment_id_of
+from earmark.domain.refund_rules import Ruling, as_asked, by_the_rules
+from earmark.domain.state_machine import State, Verb
+from earmark.engine.batch_transaction import find, lock, lock_counts, open_on_bookings
+from earmark.engine.commands import Full, Undone
+from earmark.engine.owed_refunds import give_up, owe, told
+from earmark.errors import PaymentInProgress, RefundRefused, Refusal
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from datetime import datetime
+
+    from earmark.domain.booking import Booking
+    from earmark.domain.event import Event
+    from earmark.domain.ids import PaymentId
+    from earmark.domain.payment import Payment
+    from earmark.engine.batch_transaction import Desk
+    from earmark.engine.commands import Cancel, Outcome
+    from earmark.engine.ports.store import Ids, Transaction
+
+
+async def cancel(transaction: Transaction, batch: Sequence[Cancel], *, ids: Ids) -> list[Outcome]:
+    """Earlier answer? → lock → judge → write what returns and what is owed."""
+    desk = await open_on_bookings(transaction, batch, ids=ids)
+    bookings = await lock(desk)
+    payments = await transaction.lock_payments(_paid_for(bookings.values()))
+    events = await transaction.read_events({booking.event_id for booking in bookings.values()}) if payments else {}
+    for ask in desk.waiting:
+        try:
+            before = find(desk, ask, bookings, verb=Verb.CANCEL)
+            after = _judge(ask, before, desk.now)
+            payment = _payment_of(before, payments)
+            money = _rule(ask, before, after, payment=payment, event=events.get(before.event_id), now=desk.now)
+        except Refusal as refusal:
+            desk.refuse(ask, refusal)
+            continue
+        undone = Undone(booking=after, money=money)
+        moved = after is not before
+        if moved:
+            facts = _give_back(desk, ask, payment, undone, payments=payments, ids=ids)
+            desk.ledger.move(Verb.CANCEL, before, after, ask=ask, reason=ask.reason, told=undone, money=facts)
+        else:
+            desk.ledger.remember(Verb.CANCEL, after, ask=ask, told=undone)
+        desk.answer(ask, undone, wrote=moved or ask.memo is not None)
+    await lock_counts(desk)
+    return await desk.close()
+
+
+def _judge(ask: Cancel, booking: Booking, now: datetime) -> Booking:
+    if ask.seats or ask.pools:
+        kept, _ = law.cancel_lines(booking, seats=ask.seats, pools=ask.pools, now=now)
+        return kept
+    return law.cancel(booking, now=now)
+
+
+def _paid_for(bookings: Iterable[Booking]) -> set[PaymentId]:
+    named = {payment_id_of(booking.payment_id) for booking in bookings if booking.payment_id}
+    return {payment_id for payment_id in named if payment_id}
+
+
+def _payment_of(booking: Booking, payments: dict[PaymentId, Payment]) -> Payment | None:
+    payment_id = payment_id_of(booking.payment_id) if booking.payment_id else None
+    payment = payments.get(payment_id) if payment_id else None
+    # A shop that confirms with one of our ids as its own reference has not been paid by it.
+    return payment if payment and payment.booking_id == booking.id else None
+
+
+def _rule(
+    ask: Cancel, before: Booking, after: Booking, *, payment: Payment | None, event: Event | None, now: datetime
+) -> Ruling | None:
+    """How much goes back of the money that was taken here; None where none was."""
+    if after is before:
+        return None
+    price = before.total - (after.total if after.state is State.CONFIRMED else 0)
+    if payment is None:
+        if ask.refund:
+            raise RefundRefused(available=0, asked=price if isinstance(ask.refund, Full) else ask.refund)
+        return None
+    assert event is not None, "who has a payment has an event"
+    if payment.state is PaymentState.AUTHORISED:
+        if price != before.total or _ruling(ask, event, share=price, now=now).refund != price:
+            # What is set aside is taken whole. A moment later it is, and a part of it can go back.
+            raise PaymentInProgress
+        return None
+    if not payment.captured:
+        return None
+    ruling = _ruling(ask, event, share=min(price, payment.left), now=now)
+    if ruling.refund > payment.left:
+        raise RefundRefused(available=payment.left, asked=ruling.refund)
+    return ruling
+
+
+def _ruling(ask: Cancel, event: Event, *, share: int, now: datetime) -> Ruling:
+    """As asked, else by the event's rules, which are also the most that a buyer may ask for."""
+    given = by_the_rules(event, share=share, now=now)
+    if ask.refund is None:
+        return given
+    amount = share if isinstance(ask.refund, Full) else ask.refund
+    if ask.actor.buyer is not None and amount > given.refund:
+        raise RefundRefused(available=given.refund, asked=amount)
+    return as_asked(amount, share=share)
+
+
+def _give_back(
+    desk: Desk[Cancel],
+    ask: Cancel,
+    payment: Payment | None,
+    undone: Undone,
+    *,
+    payments: dict[PaymentId, Payment],
+    ids: Ids,
+) -> dict[str, Any] | None:
+    """Record what goes back, or let go of what was only set aside; what of that the journal tells."""
+    if payment is None:
+        return None
+    if payment.state is PaymentState.AUTHORISED:
+        payments[payment.id] = give_up(desk.ledger, payment)
+    elif undone.money and undone.money.refund:
+        reason = ask.reason or "cancelled"
+        payments[payment.id] = owe(desk.ledger, payment, undone.money.refund, refund_id=ids.refund_id(), reason=reason)
+    return told(payments[payment.id], before=payment, **(msgspec.structs.asdict(undone.money) if undone.money else {}))

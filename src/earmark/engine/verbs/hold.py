@@ -1,0 +1,241 @@
+"""hold: seats and pool units for a few minutes, all or nothing.
+
+The steps, in the one order of locks (see `ports`):
+
+    keys → read events, seats and owners in one snapshot → refuse what is taken
+         → lock the lapsed owners, and judge them anew on the locked rows
+         → lock totals, pools, and the seats if they are still as they were seen
+         → decide in arrival order → write: lapsed holds end first, then seats change hands
+
+Whatever moved between the look and the lock is decided again in a new transaction, never in place: a booking
+that is locked after a seat is a deadlock waiting for its second half.
+"""
+
+from __future__ import annotations
+
+import math
+from datetime import timedelta
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from earmark.domain.booking import Booking, Lines, PoolLine, SeatLine
+from earmark.domain.event import check_on_sale
+from earmark.domain.policy import per_buyer_max, ttl_seconds
+from earmark.domain.pool import PoolDelta
+from earmark.domain.seat import SeatSeen, Verdict, verdict
+from earmark.domain.state_machine import State
+from earmark.engine.batch_transaction import Desk
+from earmark.engine.commands import Again
+from earmark.engine.ports.store import Look
+from earmark.errors import (
+    EventUnknown,
+    LimitExceeded,
+    PoolExhausted,
+    PoolUnknown,
+    Refusal,
+    SeatsTaken,
+    SeatUnknown,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+    from datetime import datetime
+
+    from earmark.domain.event import Event
+    from earmark.domain.ids import BookingId, Buyer, EventId, PoolRef, SeatRef, TotalRef
+    from earmark.domain.policy import Policy
+    from earmark.domain.pool import Pool
+    from earmark.engine.commands import Hold, Outcome
+    from earmark.engine.ports.store import Ids, Transaction
+
+MOVED_ROUNDS_MAX = 3
+RELIEF_ROUNDS_MAX = 20
+"""How often lapsed holds are ended for one request: each time others may have been quicker to take what they freed."""
+
+
+async def hold(transaction: Transaction, batch: Sequence[Hold], *, policy: Policy, ids: Ids) -> list[Outcome]:
+    """Earlier answer? → look → lock → decide → write."""
+    events_wanted = {ask.event_id for ask in batch}
+    seats_wanted = {ref for ask in batch for ref in ask.seat_refs}
+    look = Look(requests=len(batch), events=events_wanted, seats=seats_wanted, per_buyer_max=policy.per_buyer_max)
+    desk = await Desk.open(transaction, batch, ids=ids, look=look)
+    events = await transaction.read_events({ask.event_id for ask in desk.waiting})
+    seen = await transaction.read_seats({ref for ask in desk.waiting for ref in ask.seat_refs})
+    for ask in desk.waiting:
+        try:
+            _screen(ask, event=events.get(ask.event_id), seen=seen, policy=policy, now=desk.now)
+        except Refusal as refusal:
+            desk.refuse(ask, refusal)
+    waiting = desk.waiting
+    if not waiting:
+        return await desk.close()
+
+    wanted = {ref: seen[ref] for ask in waiting for ref in ask.seat_refs}
+    alive = await _end_lapsed(desk, wanted.values())
+    totals = await transaction.lock_totals({*desk.ledger.totals, *(ask.total_ref for ask in waiting)})
+    pools = await transaction.lock_pools({*desk.ledger.pools, *(ref for ask in waiting for ref in ask.pool_refs)})
+    unmoved = await transaction.lock_seats([seat for seat in wanted.values() if seat.pointer not in alive])
+
+    counter = _Counter(desk, events=events, seen=seen, alive=alive, unmoved=unmoved, totals=totals, pools=pools)
+    for ask in waiting:
+        counter.decide(ask, policy=policy)
+    return await desk.close()
+
+
+def _screen(ask: Hold, *, event: Event | None, seen: Mapping[SeatRef, SeatSeen], policy: Policy, now: datetime) -> None:
+    """Refuse without a lock what the snapshot shows to be hopeless."""
+    if event is None or event.live != ask.actor.live:
+        raise EventUnknown(event_id=ask.event_id)
+    check_on_sale(event, now=now)
+    ttl_seconds(policy, asked=ask.ttl_seconds, of_event=event.hold_ttl_seconds)
+    if unknown := [ref.seat_id for ref in ask.seat_refs if ref not in seen]:
+        raise SeatUnknown(seats=unknown)
+    said = [verdict(seen[ref], now=now) for ref in ask.seat_refs]
+    if Verdict.BLOCKED in said:
+        blocked = [ref.seat_id for ref, one in zip(ask.seat_refs, said, strict=True) if one is Verdict.BLOCKED]
+        raise SeatsTaken(seats=blocked, why="blocked")
+    if Verdict.TAKEN in said:
+        taken = [seen[ref] for ref, one in zip(ask.seat_refs, said, strict=True) if one is Verdict.TAKEN]
+        raise _taken(ask, taken, now=now)
+
+
+async def _end_lapsed(desk: Desk[Hold], wanted: Collection[SeatSeen]) -> set[BookingId]:
+    """End the holds on these seats whose time is over, as the locked rows show; the owners that live after all."""
+    lapsed = {seat.pointer for seat in wanted if seat.pointer and verdict(seat, now=desk.now) is Verdict.LAPSED}
+    owners = await desk.transaction.lock_bookings(lapsed) if lapsed else {}
+    for owner in owners.values():
+        if owner.is_due(desk.now):
+            desk.ledger.expire(owner, reason="taken over")
+    return {owner.id for owner in owners.values() if owner.is_live and not owner.is_due(desk.now)}
+
+
+class _Counter:
+    """Where a batch's holds are granted one after the other, over rows that are locked by now."""
+
+    def __init__(
+        self,
+        desk: Desk[Hold],
+        *,
+        events: Mapping[EventId, Event],
+        seen: Mapping[SeatRef, SeatSeen],
+        alive: set[BookingId],
+        unmoved: frozenset[SeatRef],
+        totals: Mapping[TotalRef, int],
+        pools: Mapping[PoolRef, Pool],
+    ) -> None:
+        self._desk = desk
+        self._ledger = desk.ledger
+        self._events = events
+        self._seen = seen
+        self._alive = alive
+        self._unmoved = unmoved
+        self._totals = totals
+        self._pools = pools
+
+    def decide(self, ask: Hold, *, policy: Policy) -> None:
+        """Grant, refuse, or look again."""
+        try:
+            if again := self._judge(ask, policy=policy):
+                self._desk.again(ask, again)
+                return
+        except Refusal as refusal:
+            self._desk.refuse(ask, refusal)
+            return
+        booking = self._ledger.open(self._booking(ask, policy=policy), ask=ask)
+        self._desk.answer(ask, booking)
+
+    def _judge(self, ask: Hold, *, policy: Policy) -> Again | None:
+        self._check_seats(ask)
+        if moved := [ref.seat_id for ref in ask.seat_refs if ref not in self._unmoved]:
+            return Again(refusal=SeatsTaken(seats=moved, transient=True), rounds_max=MOVED_ROUNDS_MAX)
+        for ref, units in ask.pool_refs.items() if ask.pools else ():
+            free = self._free(ref)
+            if units > free:
+                short = PoolExhausted(pool=ref.pool_id, asked=units, available=max(free, 0))
+                return Again(refusal=short, rounds_max=RELIEF_ROUNDS_MAX, relief=ref, short=units - free)
+        limit = per_buyer_max(policy, of_event=self._events[ask.event_id].per_buyer_max)
+        if limit is None:
+            return None
+        total = ask.total_ref
+        have = self._totals[total] + self._ledger.totals.get(total, 0)
+        if have + ask.units > limit:
+            over = LimitExceeded(limit=limit, have=have, asked=ask.units)
+            short_by = have + ask.units - limit
+            return Again(refusal=over, rounds_max=RELIEF_ROUNDS_MAX, relief=total, short=short_by)
+        return None
+
+    def _check_seats(self, ask: Hold) -> None:
+        """None is a live owner's, and none was given to somebody who came before in this batch."""
+        if ask.pools and (unknown := [ref.pool_id for ref in ask.pool_refs if ref not in self._pools]):
+            raise PoolUnknown(pools=unknown)
+        refs = ask.seat_refs
+        given = {ref: owner for ref in refs if (owner := self._ledger.owner(ref))}
+        kept = [self._seen[ref] for ref in refs if self._seen[ref].pointer in self._alive] if self._alive else []
+        if kept or given:
+            raise _taken(ask, kept, given=given, now=self._desk.now)
+
+    def _free(self, ref: PoolRef) -> int:
+        """What this transaction has left of a pool."""
+        delta = self._ledger.pools.get(ref, PoolDelta())
+        return self._pools[ref].free - delta.held - delta.sold
+
+    def _booking(self, ask: Hold, *, policy: Policy) -> Booking:
+        event = self._events[ask.event_id]
+        seen = self._seen
+        lines = Lines(
+            seats=tuple([_line(seen[ref]) for ref in ask.seat_refs]),
+            pools=tuple(
+                PoolLine(id=ref.pool_id, units=units, price=self._pools[ref].price)
+                for ref, units in ask.pool_refs.items()
+            )
+            if ask.pools
+            else (),
+        )
+        ttl = ttl_seconds(policy, asked=ask.ttl_seconds, of_event=event.hold_ttl_seconds)
+        return Booking(
+            id=ask.booking_id,
+            event_id=ask.event_id,
+            buyer=ask.buyer,
+            live=event.live,
+            state=State.HELD,
+            lines=lines,
+            total=lines.total,
+            currency=event.currency,
+            created_at=self._desk.now,
+            expires_at=self._desk.now + timedelta(seconds=ttl),
+        )
+
+
+def _line(seat: SeatSeen) -> SeatLine:
+    """With its names, which the look at the seat has brought."""
+    return SeatLine(
+        id=seat.ref.seat_id,
+        price=seat.price,
+        section=seat.section,
+        row=seat.row,
+        number=seat.number,
+        category=seat.category,
+    )
+
+
+def _taken(
+    ask: Hold, seats: Sequence[SeatSeen], *, now: datetime, given: Mapping[SeatRef, Booking] = MappingProxyType({})
+) -> SeatsTaken:
+    """Which seats, whose they are, which of them are the asker's own already, and when a hold on them ends."""
+    owners: dict[str, Buyer | None] = {}
+    lapses: dict[str, float] = {}
+    yours: dict[str, str] = {}
+    for seat in seats:
+        name = seat.ref.seat_id
+        owners[name] = seat.owner_buyer
+        ends = seat.owner_expires_at if seat.owner_state is State.HELD else None
+        lapses[name] = (ends - now).total_seconds() if ends else math.inf
+        if seat.owner_buyer == ask.buyer:
+            yours[name] = str(seat.pointer)
+    for ref, owner in given.items():
+        name = ref.seat_id
+        owners[name] = owner.buyer
+        lapses[name] = (owner.expires_at - now).total_seconds()
+        if owner.buyer == ask.buyer:
+            yours[name] = str(owner.id)
+    return SeatsTaken(seats=sorted(owners), yours=yours or None, lapses=lapses, owners=owners)

@@ -1,0 +1,23 @@
+"""release: the buyer lets go of a hold, and everything returns."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from earmark.domain import booking as law
+from earmark.domain.state_machine import Verb
+from earmark.engine.batch_transaction import open_on_bookings, settle
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from earmark.engine.commands import Outcome, Release
+    from earmark.engine.ports.store import Ids, Transaction
+
+
+async def release(transaction: Transaction, batch: Sequence[Release], *, ids: Ids) -> list[Outcome]:
+    """Earlier answer? → lock → judge → write. Seats need no write: a pointer to an ended booking is free."""
+    desk = await open_on_bookings(transaction, batch, ids=ids)
+    return await settle(
+        desk, Verb.RELEASE, lambda _, booking, now: law.release(booking, now=now), reason=lambda _: None
+    )

@@ -1,0 +1,1 @@
+"""Logs, redaction, traces and metrics."""

@@ -1,0 +1,204 @@
+"""Logs: one structured line for each thing that happened, without secrets, and silence unless somebody asked.
+
+    log = logs.get()
+    log.info("confirm", booking=booking_id, outcome="ok", took_ms=1.2)
+
+Lines go to the logger `earmark` of Python's `logging`. As a library Earmark adds no handler: a program that configures
+`logging` sees the lines, and one that does not sees none. The commands call `configure`, which writes to stderr: JSON,
+or on a terminal text for people. A value can never end its line: control characters are escaped.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import re
+import sys
+import time
+import traceback
+from contextvars import ContextVar
+from typing import Any, TextIO
+
+import msgspec
+import structlog
+
+from earmark.errors import SetupError
+from earmark.observability import redaction
+
+LEVELS = {"off": logging.CRITICAL + 1, "warning": logging.WARNING, "info": logging.INFO, "debug": logging.DEBUG}
+OURS = "earmark"
+TRACE_MAX = 65_536
+"""So many characters of a traceback are written: the last frames of each error, and what it says."""
+TRACE_FRAMES_MAX = 50
+_PLAIN = re.compile(r"[\w.:/@+\-\[\]]+", re.ASCII)
+
+request_id: ContextVar[str | None] = ContextVar("earmark_request_id", default=None)
+"""The id of the request that is being answered: it stands in each of its lines."""
+
+_ours = logging.getLogger(OURS)
+_ours.addHandler(logging.NullHandler())
+_NUMBERS = {int, float, bool}
+_LEVEL_NAMES = {level: name for name, level in LEVELS.items()}
+
+
+class Line(dict[str, Any]):
+    """What a line says, by name, cleaned of secrets. As text it is `event name=value name=value`."""
+
+    def __str__(self) -> str:
+        said = (f"{name}={_shown(value)}" for name, value in self.items() if name not in {"event", "exception"})
+        text = " ".join((_escaped(str(self["event"])), *said))
+        trace = self.get("exception")
+        # Indented and barred: nothing in a traceback can look like a line of its own.
+        return f"{text}\n{_indented(trace)}" if trace else text
+
+
+def get(name: str = OURS) -> Any:
+    """A logger that takes an event and named values."""
+    return structlog.wrap_logger(
+        logging.getLogger(name),
+        processors=[structlog.stdlib.filter_by_level, _to_line],
+        wrapper_class=structlog.stdlib.BoundLogger,
+        cache_logger_on_first_use=True,
+    )
+
+
+def is_told(level: int) -> bool:
+    """Whether a line of this level goes anywhere."""
+    return _ours.isEnabledFor(level)
+
+
+def tell(level: int, event: str, /, **said: object) -> None:
+    """One line, by the short way: the same as a logger's, for the one that each request has."""
+    if not is_told(level):
+        return
+    line = Line(event=event)
+    for name, value in said.items():
+        if value is not None:
+            line[name] = value if type(value) in _NUMBERS else redaction.clean_field(name, value)
+    if (known := request_id.get()) is not None:
+        line["request_id"] = known
+    root = logging.getLogger().handlers
+    if len(root) == 1 and isinstance(root[0], _Stderr):
+        # Nobody else listens: the record that `logging` makes for its handlers costs as much as all the rest.
+        root[0].put(_LEVEL_NAMES[level], line)
+    else:
+        _ours.handle(logging.LogRecord(OURS, level, "", 0, line, None, None))
+
+
+def configure(level: str, *, stream: TextIO | None = None) -> None:
+    """Write from this level on to stderr; warnings of libraries too. Calling it again replaces what it did before."""
+    if level not in LEVELS:
+        raise SetupError(problem=f"EARMARK_LOG is one of {', '.join(LEVELS)}, not {level!r}.")
+    root = logging.getLogger()
+    for old in [handler for handler in root.handlers if isinstance(handler, _Stderr)]:
+        root.removeHandler(old)
+    root.addHandler(_Stderr(stream))
+    root.setLevel(max(LEVELS[level], logging.WARNING))
+    _ours.setLevel(LEVELS[level])
+
+
+def crash(error: BaseException) -> None:
+    """A program's last words: the traceback, without secrets."""
+    sys.stderr.write(_traceback(error))
+
+
+class _Stderr(logging.StreamHandler[TextIO]):
+    """Writes to what `sys.stderr` is at that moment, unless it was given another stream."""
+
+    def __init__(self, stream: TextIO | None) -> None:
+        self._given = stream
+        logging.Handler.__init__(self)
+        self._people = self.stream.isatty()
+        self._second, self._prefix = 0, ""
+
+    @property
+    def stream(self) -> TextIO:  # type: ignore[override]
+        return self._given or sys.stderr
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Any record as one line of ours."""
+        line = record.msg if isinstance(record.msg, Line) else _foreign(record)
+        return self._worded(record.levelname.lower(), line, at=record.created)
+
+    def put(self, level: str, line: Line) -> None:
+        """A line without a record. What cannot be written is lost: no request fails for it."""
+        text = self._worded(level, line, at=time.time()) + "\n"
+        with contextlib.suppress(OSError, ValueError):
+            self.stream.write(text)
+
+    def _worded(self, level: str, line: Line, *, at: float) -> str:
+        second = int(at)
+        if second != self._second:
+            self._second, self._prefix = second, time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second))
+        moment = f"{self._prefix}.{int(at * 1000) % 1000:03d}Z"
+        if self._people:
+            return f"{moment} {level:<8}{line}"
+        return _as_json({"timestamp": moment, "level": level, **line})
+
+
+def _to_line(_: object, __: str, event: structlog.typing.EventDict) -> tuple[tuple[Line], dict[str, Any]]:
+    """The last step of structlog: the values cleaned, the traceback as text, and on to `logging`."""
+    raised = event.pop("exc_info", None)
+    line = Line(event=redaction.clean(event.pop("event")))
+    line |= {name: redaction.clean_field(name, value) for name, value in event.items()}
+    if (known := request_id.get()) is not None:
+        line["request_id"] = known
+    if raised:
+        line["exception"] = _traceback(raised)
+    return (line,), {}
+
+
+def _foreign(record: logging.LogRecord) -> Line:
+    """A line that a library wrote, or a part of ours that speaks in sentences."""
+    line = Line(logger=record.name, event=redaction.redact(record.getMessage()))
+    if (known := request_id.get()) is not None:
+        line["request_id"] = known
+    if record.exc_info:
+        line["exception"] = _traceback(record.exc_info)
+    return line
+
+
+def _traceback(raised: Any) -> str:
+    error = raised if isinstance(raised, BaseException) else (sys.exc_info() if raised is True else raised)[1]
+    if error is None:
+        return ""
+    return redaction.redact("".join(traceback.format_exception(error, limit=-TRACE_FRAMES_MAX)), most=TRACE_MAX)
+
+
+def _as_json(said: dict[str, Any]) -> str:
+    try:
+        text = msgspec.json.encode(said).decode()
+    except UnicodeEncodeError:
+        # Half a character, which no encoding has: only as an escape can it be written.
+        return json.dumps(said)
+    # JSON itself lets some line ends pass: those of Unicode.
+    return text if text.isprintable() else "".join(map(_escape_json, text))
+
+
+def _escape_json(character: str) -> str:
+    return character if character.isprintable() else json.dumps(character)[1:-1]
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, str):
+        return value if _PLAIN.fullmatch(value) else _quoted(value)
+    return json.dumps(value)
+
+
+def _quoted(text: str) -> str:
+    plain = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{_escaped(plain)}"'
+
+
+def _escaped(text: str) -> str:
+    """With every character that is no letter of a line written as its escape."""
+    return text if text.isprintable() else "".join(map(_escape, text))
+
+
+def _escape(character: str) -> str:
+    return character if character.isprintable() else character.encode("unicode_escape").decode()
+
+
+def _indented(text: str) -> str:
+    return "\n".join(f"    | {_escaped(line)}" for line in text.splitlines())

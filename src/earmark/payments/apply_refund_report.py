@@ -1,0 +1,102 @@
+"""money back: what a gateway said of a refund, and what that means for its payment.
+
+    pending ──► done ──► refused      (made, and weeks later it came back: an account that is closed by now)
+       └──────────────► refused
+
+Whatever is refused leaves money without a booking, or a buyer without money: somebody has to look. So has somebody
+where a person gave money back at the gateway's own page: the booking stays sold until they say otherwise.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from earmark.domain import payment as law
+from earmark.domain.payment import RefundState
+from earmark.engine.pending_writes import Ledger
+from earmark.engine.ports.gateway import RefundReport, RefundStanding
+from earmark.payments import journal_notes as notes
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from earmark.domain.booking import Booking
+    from earmark.domain.ids import RefundId
+    from earmark.domain.payment import Payment, Refund
+    from earmark.engine.ports.gateway import RefundRecord
+    from earmark.engine.ports.store import Dossier, Ids, Transaction
+
+REFUNDED_ELSEWHERE = "a refund was made at the gateway, and not by Earmark"
+FAILED_ELSEWHERE = "a refund that was made at the gateway, and not by Earmark, has failed since"
+
+
+async def hear_refund(
+    transaction: Transaction, *, report: RefundReport, refund_id: RefundId, about: Dossier, ids: Ids
+) -> Payment:
+    """Lay what the gateway said of a refund over what is known of it."""
+    opening = await transaction.begin([])
+    ledger = Ledger(now=opening.now, ids=ids)
+    booking = (await transaction.lock_bookings({about.booking.id}))[about.booking.id]
+    before = (await transaction.lock_payments({about.payment.id}))[about.payment.id]
+    refunds = {one.id: one for one in await transaction.read_refunds(before.id)}
+    refund, after = _heard(ledger, booking, before, refunds.pop(refund_id), report)
+    on_their_way = any(one.state is RefundState.PENDING for one in (refund, *refunds.values()))
+    after = ledger.pay(notes.scheduled(before, after, about=about, now=ledger.now, open_question=on_their_way))
+    await transaction.write(ledger.changes())
+    return after
+
+
+async def hear_elsewhere(
+    transaction: Transaction, *, found: Sequence[RefundRecord], about: Dossier, ids: Ids
+) -> Payment:
+    """Lay the gateway's list of refunds over ours: what is on none of our rows was made without Earmark.
+
+    A refund of ours is recorded before its gateway is asked, so it is never taken for another, answered or not.
+    """
+    opening = await transaction.begin([])
+    ledger = Ledger(now=opening.now, ids=ids)
+    booking = (await transaction.lock_bookings({about.booking.id}))[about.booking.id]
+    before = (await transaction.lock_payments({about.payment.id}))[about.payment.id]
+    refunds = {one.id: one for one in await transaction.read_refunds(before.id)}
+    after = before
+    if before.version == about.payment.version:
+        # Else the list may be older than what is known: the payment is due at once, and asked about again.
+        others = [one for one in found if one.refund_id not in refunds and one.standing is not RefundStanding.REFUSED]
+        after = law.refunded_elsewhere(before, sum(one.amount for one in others))
+    more = after.refunded_elsewhere - before.refunded_elsewhere
+    if more:
+        why = REFUNDED_ELSEWHERE if more > 0 else FAILED_ELSEWHERE
+        facts = {"more": more, "refunded_elsewhere": after.refunded_elsewhere}
+        notes.note(ledger, booking, before, after, reason=why, **facts)
+    on_their_way = any(one.state is RefundState.PENDING for one in refunds.values())
+    after = ledger.pay(notes.scheduled(before, after, about=about, now=ledger.now, open_question=on_their_way))
+    await transaction.write(ledger.changes())
+    return after
+
+
+def _heard(
+    ledger: Ledger, booking: Booking, before: Payment, refund: Refund, report: RefundReport
+) -> tuple[Refund, Payment]:
+    after = before
+    known = msgspec.structs.replace(refund, gateway_id=report.gateway_id or refund.gateway_id, code=report.code)
+    decided = msgspec.structs.replace(known, processed_at=ledger.now)
+    match refund.state, report.standing:
+        case RefundState.PENDING, RefundStanding.DONE:
+            after = law.repaid(before, refund)
+            refund = ledger.refund(msgspec.structs.replace(decided, state=RefundState.DONE), before=refund)
+            notes.note(ledger, booking, before, after, reason=refund.reason, refunded=refund.amount)
+        case RefundState.PENDING, RefundStanding.REFUSED:
+            after = law.flagged(before, code=report.code or "refund_refused")
+            refund = ledger.refund(msgspec.structs.replace(decided, state=RefundState.REFUSED), before=refund)
+            notes.note(ledger, booking, before, after, reason="the gateway refused the refund", refused=refund.amount)
+        case RefundState.PENDING, RefundStanding.PROCESSING if known != refund:
+            refund = ledger.refund(known, before=refund)
+            notes.learn(ledger, booking, before, after)
+        case RefundState.DONE, RefundStanding.REFUSED:
+            after = law.came_back(before, refund, code=report.code or "refund_failed")
+            refund = ledger.refund(msgspec.structs.replace(decided, state=RefundState.REFUSED), before=refund)
+            why = "a refund that was made has failed since"
+            notes.note(ledger, booking, before, after, reason=why, refused=refund.amount)
+    return refund, after

@@ -1,0 +1,400 @@
+"""money: what a gateway said of a payment, and what that means for its booking. One verb for whoever heard it.
+
+    look at the seats that a re-claim would need → lock the booking, with the lapsed owners of those seats → the payment
+         → judge on the locked rows → lock totals, pools and seats where the booking takes or gives → write
+
+Money that came late finds its booking expired. If everything is still free it is sold after all; if something moved
+meanwhile, that is decided again; if something is gone, the money goes back. It is never kept without a booking.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from earmark.domain import booking as booking_law
+from earmark.domain import journal_changes
+from earmark.domain import payment as law
+from earmark.domain.event import OnDecline
+from earmark.domain.ids import PoolRef, TotalRef
+from earmark.domain.payment import UNDECIDED, Payment, PaymentState, Refund, RefundState, SettledAs, Standing
+from earmark.domain.policy import per_buyer_max
+from earmark.domain.seat import Verdict, verdict
+from earmark.domain.state_machine import State, Verb
+from earmark.engine.pending_writes import Ledger
+from earmark.engine.ports.store import Changes
+from earmark.payments import journal_notes as notes
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+    from datetime import datetime
+
+    from earmark.domain.booking import Booking
+    from earmark.domain.event import Event
+    from earmark.domain.ids import BookingId, SeatRef
+    from earmark.domain.policy import Policy
+    from earmark.domain.seat import SeatSeen
+    from earmark.engine.ports.gateway import Callback, Report
+    from earmark.engine.ports.store import Dossier, Ids, Transaction
+
+LATE = "the payment came too late"
+OPERATOR = "operator"
+
+
+class Moved(msgspec.Struct, frozen=True, kw_only=True):
+    """Not decided: something is not as it was seen. Look again; first end the lapsed holds of `relief`, if any."""
+
+    relief: PoolRef | TotalRef | None = None
+    short: int = 0
+    """How many units of it are missing."""
+
+
+async def hear(
+    transaction: Transaction,
+    *,
+    report: Report,
+    about: Dossier,
+    ids: Ids,
+    policy: Policy,
+    dry: Collection[PoolRef | TotalRef] = (),
+) -> Payment | Moved:
+    """Lay what the gateway said over what is known. What is `dry` has no lapsed hold left that could be ended."""
+    opening = await transaction.begin([])
+    hearing = await _Hearing.open(transaction, about, ledger=Ledger(now=opening.now, ids=ids), ids=ids)
+    if hearing is None:
+        return Moved()
+    return await hearing.hear(report, policy=policy, dry=dry)
+
+
+async def hear_nothing(transaction: Transaction, *, about: Dossier, ids: Ids) -> Payment:
+    """The gateway was silent: what was asked of it may have happened, and is looked at again later."""
+    opening = await transaction.begin([])
+    ledger = Ledger(now=opening.now, ids=ids)
+    booking = (await transaction.lock_bookings({about.booking.id}))[about.booking.id]
+    before = (await transaction.lock_payments({about.payment.id}))[about.payment.id]
+    unknown = law.unanswered(before)
+    if unknown is not before:
+        notes.note(ledger, booking, before, unknown, reason="the gateway did not answer")
+    after = notes.scheduled(before, unknown, about=about, now=ledger.now, open_question=True)
+    ledger.pay(after)
+    await transaction.write(ledger.changes())
+    return after
+
+
+async def give_up(transaction: Transaction, *, about: Dossier, ids: Ids, hand_over: bool = False) -> Payment:
+    """Nobody waits for this money any longer: its booking is lost, or the gateway took too long to decide.
+
+    Where the gateway takes the money by itself only its own word ends the wait: such a payment is flagged instead, and
+    its booking stays pinned until somebody has looked.
+
+    With `hand_over` the payment is due at once, for another driver to end it at its gateway.
+    """
+    opening = await transaction.begin([])
+    ledger = Ledger(now=opening.now, ids=ids)
+    booking = (await transaction.lock_bookings({about.booking.id}))[about.booking.id]
+    before = (await transaction.lock_payments({about.payment.id}))[about.payment.id]
+    waits = wants(booking, before) and booking.state is State.PAYING
+    over = waits and booking.paying_until is not None and ledger.now >= booking.paying_until
+    after = before
+    if over and before.state in UNDECIDED:
+        if before.automatic:
+            after = law.flagged(before, code="undecided")
+            notes.note(ledger, booking, before, after, reason="the gateway did not decide")
+        else:
+            after = law.given_up(before)
+            lost = booking_law.lapse(booking, now=ledger.now)
+            ledger.settle(
+                Verb.EXPIRE,
+                booking,
+                lost,
+                actor=notes.actor(before),
+                reason="not paid in time",
+                money=notes.told(before, after),
+            )
+    elif not wants(booking, before) and before.state in UNDECIDED | {PaymentState.AUTHORISED}:
+        after = law.given_up(before)
+        notes.note(ledger, booking, before, after, reason="its booking is lost")
+    after = notes.scheduled(before, after, about=about, now=ledger.now)
+    after = ledger.pay(msgspec.structs.replace(after, due_at=ledger.now) if hand_over else after)
+    await transaction.lock_totals({ref for ref, units in ledger.totals.items() if units})
+    await transaction.lock_pools(ledger.pools.keys())
+    await transaction.write(ledger.changes())
+    return after
+
+
+async def mark_replaced(transaction: Transaction, *, about: Dossier, ids: Ids) -> Payment:
+    """Its buyer has left its action undone and named another method: it is about to be ended at its gateway."""
+    opening = await transaction.begin([])
+    ledger = Ledger(now=opening.now, ids=ids)
+    booking = (await transaction.lock_bookings({about.booking.id}))[about.booking.id]
+    before = (await transaction.lock_payments({about.payment.id}))[about.payment.id]
+    if before.state is not PaymentState.REQUIRES_ACTION or before.code == law.REPLACED:
+        return before
+    marked = msgspec.structs.replace(before, code=law.REPLACED)
+    notes.note(ledger, booking, before, marked, reason="the buyer has named another method")
+    after = ledger.pay(notes.scheduled(before, marked, about=about, now=ledger.now, open_question=True))
+    await transaction.write(ledger.changes())
+    return after
+
+
+async def settle(transaction: Transaction, *, how: SettledAs, note: str, about: Dossier, ids: Ids) -> Payment:
+    """A person has dealt with a flagged payment elsewhere. A booking that still waits for it is sold, or lost."""
+    opening = await transaction.begin([])
+    ledger = Ledger(now=opening.now, ids=ids)
+    booking = (await transaction.lock_bookings({about.booking.id}))[about.booking.id]
+    before = (await transaction.lock_payments({about.payment.id}))[about.payment.id]
+    after = law.settled(before, await transaction.read_refunds(before.id), how=how, note=note)
+    told = notes.told(before, after, typed=True) | {"settled_as": how.value}
+    waits = wants(booking, before) and (booking.state is State.PAYING or how is SettledAs.NOTHING)
+    if not waits:
+        ledger.note(booking, booking_law.noted(booking), actor=OPERATOR, reason=note, money=told)
+    elif how is SettledAs.KEPT:
+        sold = booking_law.settle(booking, payment_id=str(after.id), method=after.shown_method, now=ledger.now)
+        ledger.settle(Verb.CONFIRM, booking, sold, actor=OPERATOR, reason=note, money=told)
+    elif booking.state is State.CONFIRMED:
+        undone = booking_law.cancel(booking, now=ledger.now)
+        ledger.settle(Verb.CANCEL, booking, undone, actor=OPERATOR, reason=note, money=told)
+    else:
+        lost = booking_law.lapse(booking, now=ledger.now)
+        ledger.settle(Verb.EXPIRE, booking, lost, actor=OPERATOR, reason=note, money=told)
+    after = ledger.pay(notes.scheduled(before, after, about=about, now=ledger.now))
+    await transaction.lock_totals({ref for ref, units in ledger.totals.items() if units})
+    await transaction.lock_pools(ledger.pools.keys())
+    await transaction.write(ledger.changes())
+    return after
+
+
+async def take_callback(
+    transaction: Transaction, *, gateway: str, callback: Callback, about: Dossier, ids: Ids
+) -> bool:
+    """Remember the callback and make its payment due, in one transaction.
+
+    A process that crashes afterwards loses nothing.
+    """
+    opening = await transaction.begin([])
+    if not await transaction.take_callback(gateway, callback.id, payment_id=about.payment.id):
+        return False
+    booking = (await transaction.lock_bookings({about.booking.id}))[about.booking.id]
+    payment = (await transaction.lock_payments({about.payment.id}))[about.payment.id]
+    if callback.disputed:
+        ledger = Ledger(now=opening.now, ids=ids)
+        notes.dispute(ledger, booking, payment, kind=callback.kind)
+        await transaction.write(ledger.changes())
+    else:
+        await transaction.write(due_now(payment, now=opening.now))
+    return True
+
+
+def wants(booking: Booking, payment: Payment) -> bool:
+    """Whether the booking waits for this very payment, or is sold for it."""
+    return booking.state in {State.PAYING, State.CONFIRMED} and booking.payment_id == str(payment.id)
+
+
+class _Hearing:
+    """One report, on rows that are locked by now."""
+
+    def __init__(
+        self,
+        transaction: Transaction,
+        *,
+        about: Dossier,
+        ledger: Ledger,
+        ids: Ids,
+        event: Event,
+        booking: Booking,
+        payment: Payment,
+        seen: dict[SeatRef, SeatSeen],
+        owners: dict[BookingId, Booking],
+    ) -> None:
+        self._transaction = transaction
+        self._about = about
+        self._ledger = ledger
+        self._ids = ids
+        self._event = event
+        self._booking = booking
+        self._payment = payment
+        self._seen = seen
+        self._owners = owners
+        self._told = False
+        """Whether the journal has what was heard."""
+
+    @classmethod
+    async def open(cls, transaction: Transaction, about: Dossier, *, ledger: Ledger, ids: Ids) -> _Hearing | None:
+        """Look, then lock; None when the booking ran out between the two."""
+        was = about.booking
+        [event] = (await transaction.read_events({was.event_id})).values()
+        seen = await transaction.read_seats(was.seat_refs) if was.state is State.EXPIRED else {}
+        lapsed = {seat.pointer for seat in seen.values() if seat.pointer and _is_lapsed(seat, ledger)}
+        locked = await transaction.lock_bookings({was.id, *lapsed})
+        payments = await transaction.lock_payments({about.payment.id})
+        booking = locked.pop(was.id)
+        if booking.state is State.EXPIRED and was.state is not State.EXPIRED:
+            return None
+        return cls(
+            transaction,
+            about=about,
+            ledger=ledger,
+            ids=ids,
+            event=event,
+            booking=booking,
+            payment=payments[about.payment.id],
+            seen=seen,
+            owners=locked,
+        )
+
+    async def hear(self, report: Report, *, policy: Policy, dry: Collection[PoolRef | TotalRef]) -> Payment | Moved:
+        """Judge, and write what follows."""
+        before, booking, now = self._payment, self._booking, self._ledger.now
+        wanted = wants(booking, before)
+        wanted_still = wanted and not law.is_replaced(before)
+        after = law.heard(before, report.standing, wanted=wanted_still, captured=report.captured)
+        news = after is not before
+        after = _known(after, report)
+        if news and report.standing in law.DECISIONS:
+            after = msgspec.structs.replace(after, processed_at=now)
+        if news and booking.state is State.EXPIRED and after.state is PaymentState.CAPTURED:
+            moved = await self._reclaim(after, policy=policy, dry=dry)
+            if isinstance(moved, Moved):
+                return moved
+            if moved is None:
+                after = self._give_back(after, reason=LATE)
+                self._note(before, after, reason=LATE)
+            else:
+                self._settle(Verb.CONFIRM, moved, before, after, reason="late money, and everything was still free")
+        elif news:
+            after = self._follow(before, after, wanted=wanted)
+        elif self._is_deciding(report) and wanted:
+            self._pin(before, after, processing=report.standing is Standing.PROCESSING)
+        if not self._told and journal_changes.payment_pairs(before, after):
+            notes.learn(self._ledger, booking, before, after)
+        # A refund on its way is asked about again, also of a payment that a person has to look at.
+        asked = any(refund.state is RefundState.PENDING for refund in self._about.refunds)
+        after = self._ledger.pay(notes.scheduled(before, after, about=self._about, now=now, open_question=asked))
+        if booking.state is not State.EXPIRED:
+            await self._transaction.lock_totals({ref for ref, units in self._ledger.totals.items() if units})
+            await self._transaction.lock_pools(self._ledger.pools.keys())
+        await self._transaction.write(self._ledger.changes())
+        return after
+
+    def _follow(self, before: Payment, after: Payment, *, wanted: bool) -> Payment:
+        """What news of a payment means for a booking that has not run out."""
+        booking, now = self._booking, self._ledger.now
+        match after.state:
+            case PaymentState.AUTHORISED | PaymentState.CAPTURED if wanted and booking.state is State.PAYING:
+                sold = booking_law.settle(booking, payment_id=str(after.id), method=after.shown_method, now=now)
+                self._settle(Verb.CONFIRM, sold, before, after)
+            case PaymentState.CAPTURED if not wanted:
+                after = self._give_back(after, reason=LATE)
+                self._note(before, after, reason=LATE)
+            case PaymentState.FAILED if wanted and booking.state is State.PAYING:
+                # What the shop did wrong at its gateway costs no buyer the hold, nor does a change of card.
+                keep = self._event.on_decline is OnDecline.KEEP or law.keeps_hold(after)
+                kept = booking_law.decline(booking, keep=keep, now=now)
+                self._settle(Verb.DECLINE, kept, before, after, reason=after.code)
+            case PaymentState.VOIDING if wanted and booking.state is State.PAYING:
+                # It is being ended for another, and was authorised meanwhile: the hold is free for the other.
+                kept = booking_law.decline(booking, keep=True, now=now)
+                self._settle(Verb.DECLINE, kept, before, after, reason=law.REPLACED)
+            case PaymentState.FAILED if wanted:
+                undone = booking_law.cancel(booking, now=now)
+                self._settle(Verb.CANCEL, undone, before, after, reason=f"the capture was refused: {after.code}")
+            case PaymentState.REQUIRES_ACTION | PaymentState.PENDING if wanted:
+                self._pin(before, after, processing=after.state is PaymentState.PENDING)
+            case _:
+                self._note(before, after)
+        return after
+
+    async def _reclaim(
+        self, payment: Payment, *, policy: Policy, dry: Collection[PoolRef | TotalRef]
+    ) -> Booking | Moved | None:
+        """The booking, sold after all; None when something of it is gone."""
+        booking, ledger = self._booking, self._ledger
+        if self._event.is_over(now=ledger.now) or not self._all_free():
+            return None
+        flipped = [owner for owner in self._owners.values() if owner.is_due(ledger.now)]
+        if any(owner.is_live and not owner.is_due(ledger.now) for owner in self._owners.values()):
+            return None
+        for owner in flipped:
+            ledger.expire(owner, reason="taken over")
+        sold = booking_law.settle(booking, payment_id=str(payment.id), method=payment.shown_method, now=ledger.now)
+        totals = await self._transaction.lock_totals({booking.total_ref, *ledger.totals})
+        pools = await self._transaction.lock_pools({*booking.pool_deltas(), *ledger.pools})
+        if len(await self._transaction.lock_seats(list(self._seen.values()))) < len(self._seen):
+            return Moved()
+        limit = per_buyer_max(policy, of_event=self._event.per_buyer_max)
+        have = totals[booking.total_ref] + ledger.totals.get(booking.total_ref, 0)
+        if limit is not None and have + booking.lines.units > limit:
+            short = have + booking.lines.units - limit
+            return None if booking.total_ref in dry else Moved(relief=booking.total_ref, short=short)
+        for ref, delta in booking.pool_deltas(sold=1).items():
+            given = ledger.pools.get(ref)
+            free = pools[ref].free - (given.held + given.sold if given else 0)
+            if delta.sold > free:
+                return None if ref in dry else Moved(relief=ref, short=delta.sold - free)
+        return sold
+
+    def _all_free(self) -> bool:
+        """As far as the look shows: each seat is this booking's, nobody's, or lapsed."""
+        free = {Verdict.FREE, Verdict.LAPSED}
+        return all(verdict(seat, now=self._ledger.now) in free for seat in self._seen.values())
+
+    def _give_back(self, payment: Payment, *, reason: str) -> Payment:
+        """All that is left of it is owed from here on."""
+        refund = Refund(
+            id=self._ids.refund_id(),
+            payment_id=payment.id,
+            booking_id=payment.booking_id,
+            amount=payment.left,
+            created_at=self._ledger.now,
+            reason=reason,
+        )
+        self._ledger.refund(refund)
+        return law.owing(payment, refund.amount)
+
+    def _pin(self, before: Payment, after: Payment, *, processing: bool) -> None:
+        """The gateway is deciding: the hold waits for it, within bounds. A buyer who has to act has no more time."""
+        booking = self._booking
+        assert booking.paying_until is not None, "paying has an end"
+        until = booking.paying_until
+        if processing:
+            until = law.paying_until(began=before.created_at, now=self._ledger.now)
+        if after.state is not before.state or (until - booking.paying_until).total_seconds() > law.WAIT_SECONDS_MAX:
+            self._told = True
+            pinned = booking_law.noted(booking, paying_until=max(until, booking.paying_until))
+            self._ledger.note(booking, pinned, actor=notes.actor(before), reason=None, money=notes.told(before, after))
+
+    def _is_deciding(self, report: Report) -> bool:
+        deciding = {Standing.PROCESSING, Standing.REQUIRES_ACTION}
+        return report.standing in deciding and self._booking.state is State.PAYING
+
+    def _settle(self, verb: Verb, booking: Booking, before: Payment, after: Payment, reason: str | None = None) -> None:
+        self._told = True
+        told = notes.told(before, after)
+        self._ledger.settle(verb, self._booking, booking, actor=notes.actor(before), reason=reason, money=told)
+
+    def _note(self, before: Payment, after: Payment, reason: str | None = None) -> None:
+        self._told = True
+        notes.note(self._ledger, self._booking, before, after, reason=reason)
+
+
+def _is_lapsed(seat: SeatSeen, ledger: Ledger) -> bool:
+    return verdict(seat, now=ledger.now) is Verdict.LAPSED
+
+
+def _known(payment: Payment, report: Report) -> Payment:
+    """With what the gateway told beside how it stands. What a person said when settling it is not overwritten."""
+    if payment.state is PaymentState.SETTLED:
+        return payment
+    return msgspec.structs.replace(
+        payment,
+        gateway_id=report.gateway_id or payment.gateway_id,
+        code=report.code or law.code_after(payment),
+        message=report.message or payment.message,
+        action=report.action,
+    )
+
+
+def due_now(payment: Payment, *, now: datetime) -> Changes:
+    """Somebody has to look at this payment, whatever is known of it."""
+    return Changes(payments=[msgspec.structs.replace(payment, due_at=now, version=payment.version + 1)])

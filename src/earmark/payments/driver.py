@@ -1,0 +1,492 @@
+"""The teller: takes a payment from where its rows stand to where nothing is left to do.
+
+    read the payment, its booking and its refunds → one step → call the gateway → write what it said → and again
+
+The rows are the saga. Whoever drives a payment (a request, a callback, the reconciler) starts from them, and may die
+anywhere: the next one starts from them too. No lock and no transaction is open while a gateway works, and two who drive
+the same payment do no harm, for every call carries an id that makes it the same call.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from enum import StrEnum
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
+
+from earmark.domain import payment as law
+from earmark.domain.ids import PaymentId, PoolRef, RefundId, TotalRef
+from earmark.domain.payment import UNDECIDED, Payment, PaymentState, RefundState, Standing
+from earmark.engine.commands import Decided, Paid, Replayed
+from earmark.engine.ports.gateway import (
+    Gateway,
+    GatewayDenied,
+    GatewayInvalid,
+    GatewayRefused,
+    GatewaySilent,
+    Order,
+    RefundStanding,
+    Report,
+)
+from earmark.engine.verbs.expire import CONTENDED_SECONDS
+from earmark.engine.verbs.hold import RELIEF_ROUNDS_MAX
+from earmark.errors import GatewayUnavailable, InvalidRequest, Outage, PaymentInProgress
+from earmark.payments import apply_refund_report, apply_report
+from earmark.payments.gateway_orders import order_of, refund_order_of, without_code
+from earmark.payments.gateway_queues import GatewayQueues
+from earmark.payments.pay import conclude_payment, has_answer, open_payment
+from earmark.payments.refund import record_refund
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
+
+    from earmark.domain.booking import Booking
+    from earmark.domain.payment import Refund
+    from earmark.engine.commands import Answer, GiveBack, Pay
+    from earmark.engine.engine import Engine
+    from earmark.engine.ports.gateway import Callback, RefundReport
+    from earmark.engine.ports.store import Dossier, Transaction
+
+T = TypeVar("T")
+
+STEPS_MAX = 20
+HURRIED_SECONDS = 1.0
+"""How long whoever comes after the word to hurry waits for a gateway: most answer by then."""
+MOVED_ROUNDS_MAX = 3
+REPLACE_TRIES_MAX = 2
+"""How often a gateway is asked at once to end a payment for another: the first answer may be lost."""
+REFUND_STATUS = "refund_status"
+LIST_REFUNDS = "list_refunds"
+REFUNDS_LOOKED_AT_MAX = 100
+"""Of a payment with more refunds than that, the newest are asked about."""
+
+_log = logging.getLogger("earmark.money")
+
+
+class Step(StrEnum):
+    """What to do next about a payment."""
+
+    AUTHORISE = "authorise"
+    CAPTURE = "capture"
+    VOID = "void"
+    REFUND = "refund"
+    STATUS = "status"
+    GIVE_UP = "give_up"
+    REPLACE = "replace"
+    """Void it, because its buyer left its action undone and has named another method."""
+
+
+def next_step(about: Dossier, *, look: bool, asked: Collection[RefundId] = ()) -> Step | None:
+    """What the rows ask for; where they ask for nothing, a `look` at how things stand, or None.
+
+    Refunds that were `asked` for a moment ago are on their way; those behind them need not wait for that.
+    """
+    payment = about.payment
+    if payment.state in UNDECIDED:
+        return _while_undecided(about)
+    pending = [refund for refund in about.refunds if refund.state is RefundState.PENDING]
+    if any(refund.id not in asked for refund in pending):
+        return Step.REFUND
+    match payment.state:
+        case _ if pending:
+            pass
+        case PaymentState.AUTHORISED:
+            return Step.CAPTURE if apply_report.wants(about.booking, payment) else Step.GIVE_UP
+        case PaymentState.VOIDING:
+            return Step.VOID
+        case PaymentState.NEEDS_ATTENTION if not payment.captured:
+            return Step.VOID
+    return Step.STATUS if look else None
+
+
+def _while_undecided(about: Dossier) -> Step:
+    """Ask, until the gateway took too long. What it may take by itself is only ended by its own word."""
+    payment, now, until = about.payment, about.now, about.booking.paying_until
+    if until is not None and now >= until:
+        return Step.VOID if payment.automatic and not law.is_past_cap(payment, now=now) else Step.GIVE_UP
+    if law.is_replaced(payment):
+        return Step.REPLACE
+    known = payment.gateway_id is not None or not law.may_resend(payment, now=now)
+    return Step.STATUS if known or law.is_to_be_looked_up(payment) else Step.AUTHORISE
+
+
+class CallbackMismatch(Exception):
+    """A callback about a payment of ours whose facts are not those of the payment."""
+
+
+class Teller:
+    """One per process, over the engine's store."""
+
+    def __init__(self, engine: Engine, gateways: Mapping[str, Gateway], *, call_seconds_max: float = 30.0) -> None:
+        self._engine = engine
+        self._gateways = gateways
+        self._call_seconds_max = call_seconds_max
+        self._driving: dict[PaymentId, asyncio.Task[Payment | None]] = {}
+        self._hurried = asyncio.Event()
+        self._queues = GatewayQueues(gateways)
+
+    async def pay(self, ask: Pay, *, within: float) -> Answer:
+        """Open a payment and drive it, for so long; what is not decided by then goes on by itself."""
+        until = asyncio.get_running_loop().time() + within
+        ask = await without_code(ask, self._gateways)
+        answer = await open_payment(self._engine, ask)
+        if isinstance(answer, Decided) and answer.value.gives_way:
+            answer = await self._pay_instead(ask, answer, within=within)
+        if isinstance(answer, Replayed) or answer.value.payment is None:
+            return answer
+        payment_id: PaymentId = answer.value.payment.id
+        await self._drive_within(payment_id, max(0.0, until - asyncio.get_running_loop().time()))
+        about = await self._engine.store.read_dossier(payment_id)
+        assert about is not None, "a payment is never deleted"
+        if law.was_denied(about.payment):
+            raise GatewayUnavailable(gateway=about.payment.gateway)
+        if field := law.invalid_field(about.payment):
+            if answer.value.joined:
+                # Another request named it, and is over: this one may be sent again.
+                raise PaymentInProgress
+            raise InvalidRequest.at(field, f"is nothing that {about.payment.gateway} takes: {about.payment.message}")
+        if not answer.value.joined and has_answer(about.booking, about.payment):
+            again = msgspec.structs.replace(ask, entry_id=self._engine.ids.entry_id(), payment_id=payment_id)
+            return await conclude_payment(self._engine, again)
+        return Decided(value=Paid(booking=about.booking, payment=about.payment), now=about.now)
+
+    async def _pay_instead(self, ask: Pay, joined: Decided, *, within: float) -> Answer:
+        """End the payment whose action was left undone, and open this request's own once it is known to be over.
+
+        While its gateway has not said that it is over, the open payment stays the answer; so it does if it succeeded.
+        """
+        open_one: Payment = joined.value.payment
+        if driving := self._driving.get(open_one.id):
+            await self._wait(driving, seconds=within)
+        if open_one.id not in self._driving:
+            await self._wait(self._track(open_one.id, self._replace(open_one.id)), seconds=within)
+        about = await self._engine.store.read_dossier(open_one.id)
+        if about is None or about.payment.state is not PaymentState.FAILED:
+            return joined
+        return await open_payment(self._engine, msgspec.structs.replace(ask, entry_id=self._engine.ids.entry_id()))
+
+    async def _replace(self, payment_id: PaymentId) -> Payment | None:
+        """End a payment that waits for its buyer. One that was paid meanwhile is left, and seen through."""
+        payment = await self._drive(payment_id, look=False)
+        about = await self._engine.store.read_dossier(payment_id)
+        if about is None or about.payment.state is not PaymentState.REQUIRES_ACTION:
+            return payment
+        # Recorded before its gateway is asked: from here on it is ended, by whichever process is there.
+        await self._transact(partial(apply_report.mark_replaced, about=about, ids=self._engine.ids))
+        for _ in range(REPLACE_TRIES_MAX):
+            payment = await self._drive(payment_id, look=False)
+            if payment is not None and payment.state not in UNDECIDED:
+                break
+        return payment
+
+    async def refund(self, ask: GiveBack, *, within: float) -> Answer:
+        """Record what goes back and ask the gateway for it; what is not done by then goes on by itself."""
+        answer = await record_refund(self._engine, ask)
+        if isinstance(answer, Decided):
+            await self._drive_within(answer.value.payment.id, within)
+        return answer
+
+    def follow_up(self, booking: Booking) -> None:
+        """Drive the payment of a booking that was just changed, behind whoever changed it."""
+        payment_id = law.payment_id_of(booking.payment_id) if booking.payment_id else None
+        if payment_id is not None:
+            self._drive_on(payment_id)
+
+    async def hear(self, gateway: str, callback: Callback) -> bool:
+        """A gateway called: remember that it did, and look how the payment stands now. False for one that is not ours.
+
+        Nothing that the callback says is believed but which payment it is about.
+        """
+        about = await self._subject(gateway, callback)
+        if about is None:
+            return False
+        _check(about.payment, gateway, callback)
+        if callback.disputed and not about.payment.captured:
+            # It overtook the answer to our capture: that is looked at first, and the gateway calls again.
+            await self.advance(about.payment.id, look=True)
+            raise GatewaySilent("what is disputed is not known to be taken yet")
+        take = partial(
+            apply_report.take_callback, gateway=gateway, callback=callback, about=about, ids=self._engine.ids
+        )
+        new = await self._transact(take)
+        # Whoever drives it now may wait for a reply that this overtook. The payment is due, and looked at afterwards.
+        if new and about.payment.id not in self._driving:
+            await self._wait(self._drive_on(about.payment.id, look=True))
+        return True
+
+    async def _subject(self, gateway: str, callback: Callback) -> Dossier | None:
+        """The payment that a callback is about.
+
+        A dispute does not carry our id, nor does a refund that was made without us: the gateway is asked whose it is.
+        """
+        payment_id = callback.payment_id
+        known = self._gateways.get(gateway)
+        nameless = payment_id is None and (callback.disputed or callback.refund)
+        if nameless and callback.gateway_id and known is not None:
+            payment_id = await self._call(known, "whose", known.whose(callback.gateway_id))
+        return await self._engine.store.read_dossier(PaymentId(payment_id)) if payment_id else None
+
+    async def seconds_to_next(self) -> float | None:
+        """How long until a payment is due that can be taken; None when none is under way."""
+        return await self._engine.store.seconds_to_next_payment(gateways=self._queues.ready)
+
+    async def reconcile(self, *, limit: int, within: float | None = None) -> int:
+        """Drive the payments that are due, each gateway's in a queue of its own; how many were found.
+
+        They are waited for, for so long; those that are not done by then go on by themselves.
+        """
+        claim = partial(self._engine.store.claim_payments, lease_seconds=law.LEASE_SECONDS)
+        return await self._queues.drive(claim, self._advance_claimed, limit=limit, within=within)
+
+    @property
+    def silent_gateways(self) -> list[str]:
+        """The gateways that are silent now."""
+        return self._queues.silent
+
+    async def advance(self, payment_id: PaymentId, *, look: bool = False) -> Payment | None:
+        """Take a payment as far as it goes now. Whoever asks for one that is being driven waits for that drive.
+
+        With `look`, also one that is over is asked about once.
+        """
+        return await asyncio.shield(self._drive_on(payment_id, look=look))
+
+    async def _advance_claimed(self, queue: str, payment_id: PaymentId) -> None:
+        """Drive what a queue has claimed. A payment of another gateway is only given up: its own queue voids it."""
+        try:
+            about = await self._engine.store.read_dossier(payment_id)
+            if about is None or about.payment.gateway == queue:
+                await self.advance(payment_id, look=True)
+            elif next_step(about, look=False) is Step.GIVE_UP:
+                # No gateway is called here: one that hangs would take a turn of a queue that is not its own.
+                await self._transact(partial(apply_report.give_up, about=about, ids=self._engine.ids, hand_over=True))
+                if about.payment.gateway not in self._gateways:
+                    _log.error("payment %s waits: this process has no gateway %r", payment_id, about.payment.gateway)
+        except Outage as outage:
+            _log.warning("payment %s paused: %s; due again when its claim ends", payment_id, outage)
+
+    def hurry(self) -> None:
+        """Let nobody wait for a gateway any longer: this process is about to end, and what was recorded goes on."""
+        self._hurried.set()
+
+    async def close(self) -> None:
+        """Finish the steps that are under way, then let go of the gateways."""
+        await self._queues.close()
+        while self._driving:
+            await asyncio.wait(self._driving.values())
+        for gateway in self._gateways.values():
+            await gateway.close()
+
+    def _drive_on(self, payment_id: PaymentId, *, look: bool = False) -> asyncio.Task[Payment | None]:
+        return self._driving.get(payment_id) or self._track(payment_id, self._drive(payment_id, look=look))
+
+    def _track(self, payment_id: PaymentId, drive: Coroutine[Any, Any, Payment | None]) -> asyncio.Task[Payment | None]:
+        task = asyncio.create_task(drive)
+        self._driving[payment_id] = task
+        task.add_done_callback(lambda _: self._driving.pop(payment_id, None))
+        return task
+
+    async def _drive_within(self, payment_id: PaymentId, seconds: float) -> None:
+        await self._wait(self._drive_on(payment_id), seconds=seconds)
+
+    async def _wait(self, driving: asyncio.Task[Payment | None], *, seconds: float | None = None) -> None:
+        """Until it is done, for so long; and at once no longer when there is word to hurry."""
+        if self._hurried.is_set():
+            await asyncio.wait([driving], timeout=HURRIED_SECONDS)
+        else:
+            hurried = asyncio.ensure_future(self._hurried.wait())
+            try:
+                await asyncio.wait([driving, hurried], timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                hurried.cancel()
+        if driving.done():
+            driving.result()
+
+    async def _drive(self, payment_id: PaymentId, *, look: bool) -> Payment | None:
+        payment = None
+        asked: set[RefundId] = set()
+        try:
+            heard_all = not look or await self._look_at_refunds(payment_id)
+            looks = look
+            for _ in range(STEPS_MAX):
+                about = await self._engine.store.read_dossier(payment_id)
+                step = next_step(about, look=looks, asked=asked) if about else None
+                if about is None or step is None:
+                    break
+                heard, looks = len(asked), looks and step is Step.REFUND
+                payment = await self._take(step, about, first=not look and about.payment.version == 1, asked=asked)
+                if not _went_on(about.payment, payment) and len(asked) == heard:
+                    break
+            if not heard_all and (about := await self._engine.store.read_dossier(payment_id)):
+                payment = await self._transact(partial(apply_report.hear_nothing, about=about, ids=self._engine.ids))
+        except Outage as outage:
+            # Whatever was asked of the gateway is asked again: the payment is due soon.
+            _log.warning("payment %s paused: %s; the reconciler goes on when it is due", payment_id, outage)
+        return payment
+
+    async def _take(self, step: Step, about: Dossier, *, first: bool, asked: set[RefundId]) -> Payment:
+        """One step: ask, then write what was said. `first` tells that nothing was asked before."""
+        ids = self._engine.ids
+        if step is Step.GIVE_UP:
+            return await self._transact(partial(apply_report.give_up, about=about, ids=ids))
+        gateway = self._gateways.get(about.payment.gateway)
+        if gateway is None:
+            _log.error("payment %s waits: this process has no gateway %r", about.payment.id, about.payment.gateway)
+            return await self._transact(partial(apply_report.hear_nothing, about=about, ids=ids))
+        try:
+            if step is Step.REFUND:
+                return await self._refund_next(gateway, about, asked=asked)
+            report = await self._ask(gateway, step, about.payment, first=first)
+        except (GatewaySilent, TimeoutError) as silence:
+            _log.warning("gateway %s did not say what became of %s: %s", gateway.name, about.payment.id, silence)
+            return await self._transact(partial(apply_report.hear_nothing, about=about, ids=ids))
+        payment = await self._hear(report, about)
+        return await self._look_elsewhere(gateway, payment) if _is_news(payment, report) else payment
+
+    async def _ask(self, gateway: Gateway, step: Step, payment: Payment, *, first: bool) -> Report:
+        calls: dict[Step, Callable[[Order], Awaitable[Report]]] = {
+            Step.AUTHORISE: gateway.authorise,
+            Step.CAPTURE: gateway.capture,
+            Step.VOID: gateway.void,
+            Step.REPLACE: gateway.void,
+            Step.STATUS: gateway.status,
+        }
+        try:
+            with self._engine.observer.gateway(gateway.name, step), self._queues.call(gateway.name):
+                async with asyncio.timeout(self._call_seconds_max):
+                    report = await calls[step](order_of(payment))
+        except GatewayRefused as refused:
+            denied = isinstance(refused, GatewayDenied)
+            if denied:
+                _log.error("gateway %s refuses this shop: %s; check its key and its account", gateway.name, refused)
+            if step is not Step.AUTHORISE or not first:
+                # It says nothing of the money, which an earlier call may have moved: a key that was revoked, say.
+                raise GatewaySilent(str(refused)) from refused
+            if isinstance(refused, GatewayInvalid):
+                return Report(standing=Standing.DECLINED, code=f"{refused.field}_invalid", message=str(refused))
+            if denied:
+                # The gateway's words are for the log: they may tell of the shop's key, and buyers can read the payment.
+                return Report(standing=Standing.DECLINED, code=law.GATEWAY_UNAVAILABLE)
+            return Report(standing=Standing.DECLINED, code=refused.code, message=str(refused))
+        if step in {Step.VOID, Step.REPLACE} and report.standing is Standing.ABSENT:
+            report = msgspec.structs.replace(report, standing=Standing.VOIDED)
+        if step is Step.REPLACE and report.standing is Standing.VOIDED:
+            return msgspec.structs.replace(report, code=law.REPLACED, message=None)
+        return report
+
+    async def _hear(self, report: Report, about: Dossier) -> Payment:
+        """Write what was said; where something moved underneath, look again and decide anew, a few times.
+
+        What was only contended is left as it is: the reconciler hears of it again, and gives nothing back before that.
+        """
+        dry: set[PoolRef | TotalRef] = set()
+        rounds = {"moved": MOVED_ROUNDS_MAX, "relieved": RELIEF_ROUNDS_MAX}
+        while all(rounds.values()):
+            heard = await self._transact(
+                partial(
+                    apply_report.hear,
+                    report=report,
+                    about=about,
+                    ids=self._engine.ids,
+                    policy=self._engine.policy,
+                    dry=dry,
+                )
+            )
+            if isinstance(heard, Payment):
+                return heard
+            rounds["moved" if heard.relief is None else "relieved"] -= 1
+            if heard.relief is not None:
+                room = await self._engine.relieve(heard.relief, units=heard.short)
+                if room.is_dry:
+                    dry.add(heard.relief)
+                elif not room.ended:
+                    await asyncio.sleep(CONTENDED_SECONDS)
+            about = await self._engine.store.read_dossier(about.payment.id) or about
+        return about.payment
+
+    async def _refund_next(self, gateway: Gateway, about: Dossier, *, asked: set[RefundId]) -> Payment:
+        pending = (one for one in about.refunds if one.state is RefundState.PENDING and one.id not in asked)
+        refund = next(pending)  # `next_step` has seen it
+        report = await self._call(gateway, Step.REFUND, gateway.refund(refund_order_of(refund, about.payment)))
+        asked.add(refund.id)
+        return await self._hear_refund(report, refund, about)
+
+    async def _look_at_refunds(self, payment_id: PaymentId) -> bool:
+        """Whether what was given back has stayed there: a refund that was made can still fail. False for no answer."""
+        about = await self._engine.store.read_dossier(payment_id)
+        gateway = self._gateways.get(about.payment.gateway) if about else None
+        if about is None or gateway is None:
+            return True
+        made = [refund for refund in about.refunds if refund.state is RefundState.DONE]
+        for refund in made[-REFUNDS_LOOKED_AT_MAX:]:
+            order = refund_order_of(refund, about.payment)
+            try:
+                report = await self._call(gateway, REFUND_STATUS, gateway.refund_status(order))
+            except (GatewaySilent, TimeoutError) as silence:
+                _log.warning("gateway %s did not say what became of refund %s: %s", gateway.name, refund.id, silence)
+                return False
+            if report is not None and report.standing is RefundStanding.REFUSED:
+                await self._hear_refund(report, refund, about)
+                about = await self._engine.store.read_dossier(payment_id) or about
+        return True
+
+    async def _look_elsewhere(self, gateway: Gateway, payment: Payment) -> Payment:
+        """More or less of a payment went back than is known here: which refunds did Earmark not ask for?"""
+        # Read before the gateway is asked: what moves meanwhile shows that its list is too old.
+        about = await self._engine.store.read_dossier(payment.id)
+        assert about is not None, "a payment is never deleted"
+        try:
+            found = await self._call(gateway, LIST_REFUNDS, gateway.list_refunds(order_of(about.payment)))
+        except (GatewaySilent, TimeoutError) as silence:
+            _log.warning("gateway %s did not list the refunds of %s: %s", gateway.name, payment.id, silence)
+            return await self._transact(partial(apply_report.hear_nothing, about=about, ids=self._engine.ids))
+        hear = partial(apply_refund_report.hear_elsewhere, found=found, about=about, ids=self._engine.ids)
+        after = await self._transact(hear)
+        if after.refunded_elsewhere != about.payment.refunded_elsewhere:
+            told = (after.id, after.refunded_elsewhere, after.currency, gateway.name)
+            _log.error("payment %s: %s %s went back at gateway %s, and not by Earmark; a person has to look", *told)
+        return after
+
+    async def _hear_refund(self, report: RefundReport, refund: Refund, about: Dossier) -> Payment:
+        hear = partial(apply_refund_report.hear_refund, report=report, refund_id=refund.id)
+        return await self._transact(partial(hear, about=about, ids=self._engine.ids))
+
+    async def _call(self, gateway: Gateway, name: str, call: Awaitable[T]) -> T:
+        """Ask about a refund. A call that the gateway would not take says nothing of the money."""
+        try:
+            with self._engine.observer.gateway(gateway.name, name), self._queues.call(gateway.name):
+                async with asyncio.timeout(self._call_seconds_max):
+                    return await call
+        except GatewayRefused as refused:
+            raise GatewaySilent(str(refused)) from refused
+
+    async def _transact(self, work: Callable[[Transaction], Awaitable[T]]) -> T:
+        return await self._engine.transact(work)
+
+
+def _went_on(before: Payment, after: Payment) -> bool:
+    """Whether a step led somewhere, so that the next may follow at once."""
+    return after.state not in UNDECIDED and (before.state, before.refunded) != (after.state, after.refunded)
+
+
+def _is_news(payment: Payment, report: Report) -> bool:
+    """Whether a gateway has given back something that is not counted here, or has no longer what was counted."""
+    if report.standing is not Standing.CAPTURED:
+        # A gateway that does not know the payment any more says nothing of what went back.
+        return False
+    elsewhere = report.refunded - payment.refunded
+    has_failed = elsewhere < payment.refunded_elsewhere and payment.refunded_elsewhere > 0
+    return payment.captured > 0 and (elsewhere > payment.refunded_elsewhere or has_failed)
+
+
+def _check(payment: Payment, gateway: str, callback: Callback) -> None:
+    ours: dict[str, Any] = {"live": payment.live, "amount": payment.amount, "currency": payment.currency}
+    ours |= {"booking_id": payment.booking_id, "gateway_id": payment.gateway_id}
+    theirs = {name: getattr(callback, name) for name in ours}
+    for name, said in theirs.items():
+        if said is not None and ours[name] is not None and said != ours[name]:
+            raise CallbackMismatch(f"{name} is {said!r}, not {ours[name]!r}")
+    if gateway != payment.gateway:
+        raise CallbackMismatch(f"{payment.id} is no payment of {gateway}")

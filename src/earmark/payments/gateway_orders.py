@@ -1,0 +1,58 @@
+"""Payments and refunds as their gateway is told of them, and what of a request may be recorded."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from earmark.engine.ports.gateway import Order, RefundOrder, as_code_taker
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from earmark.domain.payment import Payment, Refund
+    from earmark.engine.commands import Memo, Pay
+    from earmark.engine.ports.gateway import Gateway, TakesCodes
+
+
+async def without_code(ask: Pay, gateways: Mapping[str, Gateway]) -> Pay:
+    """A request to pay as it may be recorded. What a caller sends is looked up as a code, whatever it looks like."""
+    gateway = as_code_taker(gateways.get(ask.gateway)) if ask.gateway else None
+    if gateway is None:
+        return ask
+    method = None if ask.method is None else await gateway.refer(ask.method)
+    return msgspec.structs.replace(ask, method=method, memo=ask.memo and _sealed(ask.memo, gateway))
+
+
+def _sealed(memo: Memo, gateway: TakesCodes) -> Memo:
+    now, *older = gateway.seal(memo.request_hash)
+    # Older releases recorded the hash as it is.
+    return msgspec.structs.replace(memo, request_hash=now, older_hashes=(*older, memo.request_hash))
+
+
+def order_of(payment: Payment) -> Order:
+    """A payment as its gateway is told of it."""
+    return Order(
+        payment_id=payment.id,
+        booking_id=payment.booking_id,
+        event_id=payment.event_id,
+        amount=payment.amount,
+        currency=payment.currency,
+        method=payment.method,
+        automatic=payment.automatic,
+        created_at=payment.created_at,
+        return_url=payment.return_url,
+        gateway_id=payment.gateway_id,
+    )
+
+
+def refund_order_of(refund: Refund, payment: Payment) -> RefundOrder:
+    """A refund as its gateway is told of it."""
+    return RefundOrder(
+        refund_id=refund.id,
+        payment=order_of(payment),
+        amount=refund.amount,
+        created_at=refund.created_at,
+        gateway_id=refund.gateway_id,
+    )

@@ -1,0 +1,74 @@
+"""How a step of a payment is written down: when somebody looks next, and what the booking's journal tells of it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from earmark.domain import booking as booking_law
+from earmark.domain import journal_changes
+from earmark.domain import payment as law
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from earmark.domain.booking import Booking
+    from earmark.domain.payment import Payment
+    from earmark.engine.pending_writes import Ledger
+    from earmark.engine.ports.store import Dossier
+
+DETAILS = "details"
+"""The fact of an entry that no webhook is called about."""
+
+
+def note(
+    ledger: Ledger, booking: Booking, before: Payment, after: Payment, *, reason: str | None, **facts: Any
+) -> None:
+    """A step that does not move the booking."""
+    noted = booking_law.noted(booking)
+    ledger.note(booking, noted, actor=actor(before), reason=reason, money=told(before, after) | facts)
+
+
+def learn(ledger: Ledger, booking: Booking, before: Payment, after: Payment) -> None:
+    """The gateway told something that moves nothing, such as what it calls the payment. No webhook is called."""
+    note(ledger, booking, before, after, reason=None, **{DETAILS: True})
+
+
+def dispute(ledger: Ledger, booking: Booking, before: Payment, *, kind: str) -> Payment:
+    """The buyer has asked their bank for the money back, or that went on: somebody is called, and it is looked at."""
+    after = law.flagged(before, code=law.DISPUTED)
+    note(ledger, booking, before, after, reason="the buyer disputes the payment", event=kind)
+    return ledger.pay(msgspec.structs.replace(after, due_at=ledger.now, version=before.version + 1))
+
+
+def scheduled(
+    before: Payment, after: Payment, *, about: Dossier, now: datetime, open_question: bool = False
+) -> Payment:
+    """With when to look next. If somebody has touched it since we looked, at once: what they know may be newer."""
+    tried = (before.state, before.refunded) == (after.state, after.refunded)
+    due = law.scheduled(after, now=now, tried=tried, open_question=open_question)
+    if before.version != about.payment.version:
+        due = msgspec.structs.replace(due, due_at=now)
+    return msgspec.structs.replace(due, version=before.version + 1)
+
+
+def actor(payment: Payment) -> str:
+    """Whose word it was."""
+    return f"gateway:{payment.gateway}"
+
+
+def told(before: Payment, after: Payment, *, typed: bool = False) -> dict[str, Any]:
+    """A payment's step, as the journal tells it; `typed` where a person has written what stands in it."""
+    facts = {
+        "id": str(after.id),
+        "gateway": after.gateway,
+        "from": before.state.value,
+        "to": after.state.value,
+        "amount": after.amount,
+        "currency": after.currency,
+        "code": after.code if after.code != before.code else None,
+        "owed": after.refunding - before.refunding or None,
+        journal_changes.CHANGED: journal_changes.payment_pairs(before, after, typed=typed) or None,
+    }
+    return {name: value for name, value in facts.items() if value is not None}

@@ -1,0 +1,139 @@
+"""From the arguments of a verb to the fields of its request: the same for the library and for the client.
+
+What is not said is not sent, so that the other side's defaults hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
+
+import msgspec
+
+from earmark.domain.card_numbers import check_method, check_payment_method
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from datetime import datetime
+    from typing import Unpack
+
+    from earmark.domain.event import OnDecline
+    from earmark.schemas.requests import Layout, NewPool, NewSeat, PoolChange, SeatChange
+
+Fields = dict[str, Any]
+
+_encode = msgspec.json.Encoder(order="deterministic").encode
+
+
+class Terms(TypedDict, total=False):
+    """The rules that a new event is sold by."""
+
+    starts_at: datetime
+    sale_opens_at: datetime
+    sale_closes_at: datetime
+    hold_ttl_seconds: int
+    per_buyer_max: int
+    on_decline: OnDecline | Literal["keep", "release"]
+    refund_until_seconds: int
+    refund_fee_percent: int
+    refund_fee_fixed: int
+
+
+class NewTerms(TypedDict, total=False):
+    """What to change about an event. None clears an optional field; one that is not named stays."""
+
+    name: str
+    starts_at: datetime | None
+    sale_opens_at: datetime | None
+    sale_closes_at: datetime | None
+    hold_ttl_seconds: int | None
+    per_buyer_max: int | None
+    on_decline: OnDecline | Literal["keep", "release"]
+    refund_until_seconds: int | None
+    refund_fee_percent: int
+    refund_fee_fixed: int
+
+
+def encode(fields: Fields) -> bytes:
+    """As JSON, in one order: the same request is the same bytes, and so fits its idempotency key."""
+    return _encode(fields)
+
+
+def create(
+    event_id: str,
+    *,
+    name: str,
+    currency: str,
+    seats: Mapping[str, int] | Sequence[NewSeat] | None,
+    pools: Mapping[str, tuple[int, int]] | Sequence[NewPool] | None,
+    layout: Layout | None,
+    **terms: Unpack[Terms],
+) -> Fields:
+    """A new event."""
+    own = {"id": event_id, "name": name, "currency": currency, **terms}
+    return own | said(seats=_new_seats(seats), pools=_new_pools(pools), layout=layout)
+
+
+def change(*, seats: Sequence[SeatChange], pools: Sequence[PoolChange], **terms: Unpack[NewTerms]) -> Fields:
+    """A change of an event, in which None has a meaning of its own."""
+    return {**terms, **said(seats=[_told(seat) for seat in seats], pools=[_told(pool) for pool in pools])}
+
+
+def hold(
+    event_id: str,
+    *,
+    buyer: str,
+    seats: Sequence[str],
+    best_available: Mapping[str, Any] | None,
+    pools: Mapping[str, int] | None,
+    ttl_seconds: int | None,
+) -> Fields:
+    """A claim."""
+    own = {"event_id": event_id, "buyer": buyer}
+    best = None if best_available is None else dict(best_available)
+    return own | said(seats=list(seats), best_available=best, pools=dict(pools or {}), ttl_seconds=ttl_seconds)
+
+
+def pay(*, method: str | None, gateway: str | None, capture: str | None, return_url: str | None) -> Fields:
+    """How to pay. A card number is not sent to a gateway for cards; where none is named, the other side knows which."""
+    if gateway is not None:
+        check_method(method, gateway=gateway)
+    return said(method=method, gateway=gateway, capture=capture, return_url=return_url)
+
+
+def confirm(*, payment_id: str, payment_method: str | None) -> Fields:
+    """What was paid elsewhere. A card number is not sent."""
+    check_payment_method(payment_method)
+    return said(payment_id=payment_id, payment_method=payment_method)
+
+
+def cancel(
+    *,
+    refund: Literal["full", "none"] | int | None,
+    seats: Sequence[str],
+    pools: Mapping[str, int] | None,
+    reason: str | None,
+) -> Fields:
+    """What to undo."""
+    return said(refund=refund, seats=list(seats), pools=dict(pools or {}), reason=reason)
+
+
+def said(**fields: Any) -> Fields:
+    """Those that say something."""
+    return {name: value for name, value in fields.items() if value is not None and value not in ([], {})}
+
+
+def _new_seats(seats: Mapping[str, int] | Sequence[NewSeat] | None) -> list[Any]:
+    if not isinstance(seats, Mapping):
+        return list(seats or ())
+    return [{"id": seat, "price": price} for seat, price in seats.items()]
+
+
+def _new_pools(pools: Mapping[str, tuple[int, int]] | Sequence[NewPool] | None) -> list[Any]:
+    if not isinstance(pools, Mapping):
+        return list(pools or ())
+    return [{"id": pool, "capacity": capacity, "price": price} for pool, (capacity, price) in pools.items()]
+
+
+def _told(changed: SeatChange | PoolChange) -> Fields:
+    return {name: value for name, value in msgspec.structs.asdict(changed).items() if value is not None}

@@ -1,0 +1,78 @@
+"""The map in the API's words: worded once for everybody, whole or in parts, and finished for each buyer."""
+
+from __future__ import annotations
+
+import hashlib
+import zlib
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from earmark.domain.seat import SeatState
+from earmark.schemas import api_words
+from earmark.seatmap.cache import Picture
+from earmark.seatmap.state_and_changes import Part
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from datetime import datetime
+
+    from earmark.domain.event import Event
+    from earmark.domain.ids import Buyer
+    from earmark.domain.pool import Pool
+    from earmark.engine.ports.store import SeatOnMap
+
+OWNED = frozenset({SeatState.HELD, SeatState.BOOKED})
+
+_SEATS = b'"seats":['
+_NOT_MINE = b'"mine":false}'
+_encode = msgspec.json.Encoder().encode
+
+
+class Words:
+    """How the map is worded. It has no state."""
+
+    def part(self, on_map: SeatOnMap, *, now: datetime) -> Part:
+        """A seat as it is for a shop, and whose it is."""
+        seat = api_words.seat_answer(on_map, now=now, buyer=None)
+        body = _encode(seat)
+        assert body.endswith(_NOT_MINE)
+        return Part(body, on_map.owner_buyer if seat.state in OWNED else None)
+
+    def pool(self, pool: Pool) -> bytes:
+        """A pool, which is the same for everybody."""
+        return _encode(api_words.pool_answer(pool))
+
+    def paint(self, event: Event, parts: Sequence[Part], pools: Sequence[bytes]) -> Picture:
+        """As it is for a shop; whose the seats are is only marked, and `tell` says it."""
+        own: dict[Buyer, list[int]] = {}
+        place = len(_SEATS)
+        for part in parts:
+            place += len(part.body) + 1
+            if part.owner is not None:
+                own.setdefault(part.owner, []).append(place - 1 - len("false}"))
+        body = b"".join((_SEATS, b",".join([part.body for part in parts]), b'],"pools":[', b",".join(pools), b"]}"))
+        digest = hashlib.sha256(b"%d " % event.version)
+        digest.update(body)
+        return Picture(version=digest.hexdigest()[:16], body=body, own=own)
+
+    def tell(self, picture: Picture, buyer: Buyer | None, *, whole: bool) -> bytes:
+        """For one buyer, or for a shop; a whole map has its version in front."""
+        own = picture.own.get(buyer, ()) if buyer else ()
+        front = b'{"version":"%b",' % version(picture, own).encode() if whole else b"{"
+        return finish(picture.body, front=front, own=own)
+
+
+def version(picture: Picture, own: Sequence[int]) -> str:
+    """Of the map, as it is for who owns these."""
+    return picture.version + (f"-{zlib.crc32(repr(own).encode()):08x}" if own else "")
+
+
+def finish(body: bytes, *, front: bytes, own: Sequence[int]) -> bytes:
+    """The body with something in front, and the buyer's own seats marked as theirs."""
+    whole, at = memoryview(body), 0
+    pieces: list[bytes | memoryview] = [front]
+    for place in own:
+        pieces += (whole[at:place], b"true")
+        at = place + len("false")
+    return b"".join((*pieces, whole[at:]))

@@ -1,0 +1,370 @@
+"""The hub: everybody in this process who follows an event live, one channel per event, whatever the number of readers.
+
+A reader has no queue. It remembers which revision of the scene it was sent, and when it has taken that, it is sent what
+changed since: one frame, shared with all who are at the same place. Whoever takes nothing for too long is dropped, and
+whoever has nothing to hear gets a sign of life.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections import Counter
+from typing import TYPE_CHECKING, Self
+
+from earmark.errors import EarmarkError, Outage, Overloaded
+from earmark.observability import logs
+from earmark.seatmap import sse_frames
+from earmark.seatmap.event_channel import Channel
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from earmark.domain.ids import Buyer, EventId
+    from earmark.engine.ports.store import Clock, Store
+    from earmark.seatmap.entry_feed import Feed
+    from earmark.seatmap.state_and_changes import Brush
+
+POLL_SECONDS = 0.25
+"""How often entries are counted while nobody tells us of other processes."""
+HEARING_POLL_SECONDS = 5.0
+"""How often while somebody does: a lost message may only delay."""
+TICK_SECONDS = 1.0
+LIFE_SECONDS_MAX = 3600.0
+"""After so long a reader has to come back, and to show again who they are."""
+RETRY_SECONDS = (0.5, 3.0)
+"""Readers that are sent away together come back apart."""
+STOPPING = "stopping"
+RENEW = "renew"
+CREDENTIAL_ENDED = "credential_ended"
+"""What let the reader in has ended: the key was revoked, or the token's time is over."""
+
+log = logs.get()
+
+
+class Reader:
+    """Somebody who follows an event: `async with reader: async for data in reader: …`, and nobody waits for them."""
+
+    def __init__(
+        self,
+        hub: Hub,
+        channel: Channel,
+        *,
+        buyer: Buyer | None,
+        first: bytes,
+        now: float,
+        caller: str | None = None,
+        address: str | None = None,
+    ) -> None:
+        self.channel = channel
+        self.caller = caller
+        self.address = address
+        self.stalled = False
+        self.sending_since: float | None = None
+        self._hub = hub
+        self._buyer = buyer
+        self._first: bytes | None = first
+        self._revision = channel.scene.revision
+        self._began = self._sent = now
+        self._end: sse_frames.End | None = None
+        self._at_once = False
+        self._until: float | None = None
+        self._beat = False
+        self._gone = False
+        self._waiter: asyncio.Future[None] | None = None
+        self._task: asyncio.Task[object] | None = None
+
+    async def __aenter__(self) -> Self:
+        self._task = asyncio.current_task()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._gone = True
+        self._hub.leave(self)
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> bytes:
+        self.sending_since = None
+        while (data := self._next()) is None:
+            if self._gone:
+                raise StopAsyncIteration
+            self._waiter = asyncio.get_running_loop().create_future()
+            await self._waiter
+        self.sending_since = self._sent = time.monotonic()
+        return data
+
+    def wake(self) -> None:
+        """There may be something to send."""
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def close(self) -> None:
+        """They have hung up."""
+        self._gone = True
+        self.wake()
+
+    def stay(self, seconds: float | None) -> None:
+        """Until what let them in ends by itself, if it does."""
+        self._until = None if seconds is None else time.monotonic() + seconds
+
+    def end(self, reason: str, *, at_once: bool = False) -> None:
+        """Let them have one last event, that says so; at once, whatever else they have not heard."""
+        self._at_once = self._at_once or at_once
+        self._end = self._end or sse_frames.End(reason=reason, retry_seconds=round(random.uniform(*RETRY_SECONDS), 2))  # noqa: S311 (jitter)
+        self.wake()
+
+    def tick(self, now: float, *, heartbeat_seconds: float, stall_seconds: float) -> None:
+        """Once in a while: is there something to say, or nobody who listens?"""
+        if self.sending_since is not None:
+            if now - self.sending_since >= stall_seconds and self._task is not None and not self.stalled:
+                self.stalled = True
+                self._task.cancel()
+        elif self._until is not None and now >= self._until:
+            self.end(CREDENTIAL_ENDED, at_once=True)
+        elif now - self._began >= self._hub.life_seconds_max:
+            self.end(RENEW)
+        elif now - self._sent >= heartbeat_seconds:
+            self._beat = True
+            self.wake()
+
+    def _next(self) -> bytes | None:
+        """What to send now. A sign of life is only sent when there is nothing else."""
+        if self._gone:
+            return None
+        if self._end is not None and self._at_once:
+            self._gone = True
+            return sse_frames.last(self._end)
+        beat, self._beat = self._beat, False
+        scene = self.channel.scene
+        if self._first is not None:
+            first, self._first = self._first, None
+            return first
+        if frame := scene.since(self._revision):
+            self._revision = scene.revision
+            return frame.for_(self._buyer)
+        if self._end is not None:
+            self._gone = True
+            return sse_frames.last(self._end)
+        return sse_frames.beat(number=scene.number) if beat else None
+
+
+class Hub:
+    """One per process. Everything here happens in the event loop's thread but for the wording of large maps."""
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        clock: Clock,
+        brush: Brush,
+        feed: Feed,
+        heartbeat_seconds: float = 15.0,
+        stall_seconds: float = 30.0,
+        readers_max: int = 10_000,
+        life_seconds_max: float = LIFE_SECONDS_MAX,
+        tick_seconds: float = TICK_SECONDS,
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._brush = brush
+        self._feed = feed
+        self._heartbeat_seconds = heartbeat_seconds
+        self._stall_seconds = stall_seconds
+        self._readers_max = readers_max
+        self.life_seconds_max = life_seconds_max
+        self._tick_seconds = min(tick_seconds, heartbeat_seconds, stall_seconds)
+        self._channels: dict[EventId, Channel] = {}
+        self._readers: dict[EventId, set[Reader]] = {}
+        self._joining: Counter[EventId] = Counter()
+        self._callers: Counter[str | None] = Counter()
+        """How many each has, or is about to have."""
+        self._addresses: Counter[str | None] = Counter()
+        """The same for each address."""
+        self._opening: dict[EventId, asyncio.Task[Channel]] = {}
+        self._closing: set[asyncio.Task[None]] = set()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._ended = False
+        self._hearing = False
+        self._asked = float("-inf")
+        self.dropped = 0
+        """How many readers took nothing for too long."""
+
+    @property
+    def readers(self) -> int:
+        """How many follow an event at this moment."""
+        return sum(map(len, self._readers.values()))
+
+    def followed_by(self, caller: str) -> int:
+        """How many streams somebody has, or is about to have."""
+        return self._callers[caller]
+
+    def followed_from(self, address: str) -> int:
+        """How many streams go to an address, or are about to."""
+        return self._addresses[address]
+
+    def keep_room(self, readers_max: int) -> None:
+        """Serve no more than so many at once, though more were asked for."""
+        self._readers_max = min(self._readers_max, readers_max)
+
+    async def join(
+        self,
+        event_id: EventId,
+        *,
+        live: bool,
+        buyer: Buyer | None,
+        after: int | None,
+        caller: str | None = None,
+        address: str | None = None,
+    ) -> Reader | None:
+        """Begin to follow, from an entry on if that is known; None when this kind of caller sees no such event."""
+        if self._ended or self.readers + self._joining.total() >= self._readers_max:
+            raise Overloaded
+        self._joining[event_id] += 1
+        self._callers[caller] += 1
+        self._addresses[address] += 1
+        reader: Reader | None = None
+        try:
+            channel = await self._open(event_id)
+            if channel.scene.event.live != live:
+                return None
+            frame = channel.scene.snapshot() if after is None else await channel.resume(after)
+            # From here to the end nothing else runs: what changes now is news to this reader.
+            if self._ended:
+                raise Overloaded
+            first, now = frame.for_(buyer), time.monotonic()
+            reader = Reader(self, channel, buyer=buyer, first=first, now=now, caller=caller, address=address)
+            self._readers.setdefault(event_id, set()).add(reader)
+            return reader
+        finally:
+            if reader is None:
+                self._uncount(caller, address)
+            self._joining[event_id] -= 1
+            if not self._joining[event_id]:
+                del self._joining[event_id]
+            self._close_if_idle(event_id)
+
+    def leave(self, reader: Reader) -> None:
+        """Follow no longer."""
+        event_id = reader.channel.event_id
+        if reader.stalled:
+            self.dropped += 1
+            log.info("stream", outcome="stalled", event_id=event_id)
+        self._readers.get(event_id, set()).discard(reader)
+        self._uncount(reader.caller, reader.address)
+        self._close_if_idle(event_id)
+
+    def _uncount(self, caller: str | None, address: str | None) -> None:
+        for counted, name in ((self._callers, caller), (self._addresses, address)):
+            counted[name] -= 1
+            if not counted[name]:
+                del counted[name]
+
+    def promise(self, event_id: EventId, number: int) -> None:
+        """Somebody has given a number to an entry of this event."""
+        if channel := self._channels.get(event_id):
+            channel.promise(number)
+
+    def hear(self, *, hearing: bool) -> None:
+        """Whether we are told, from now on, what other processes do. What was said before nobody knows."""
+        self._hearing = hearing
+        self._asked = float("-inf")
+
+    def end(self) -> None:
+        """Send everybody home, each with a last event; nobody is let in any more."""
+        self._ended = True
+        for readers in self._readers.values():
+            for reader in readers:
+                reader.end(STOPPING)
+
+    async def close(self) -> None:
+        """Let go of everything."""
+        self._ended = True
+        for event_id in list(self._channels):
+            for reader in self._readers.pop(event_id, set()):
+                reader.close()
+            self._close_if_idle(event_id)
+        await asyncio.gather(*self._closing, *self._opening.values(), return_exceptions=True)
+
+    async def _open(self, event_id: EventId) -> Channel:
+        """The channel there is, or a new one, which many may wait for."""
+        if channel := self._channels.get(event_id):
+            return channel
+        opening = self._opening.get(event_id)
+        if opening is None:
+            opening = self._opening[event_id] = asyncio.create_task(self._begin(event_id))
+            opening.add_done_callback(lambda done: done.cancelled() or done.exception())
+        return await asyncio.shield(opening)
+
+    async def _begin(self, event_id: EventId) -> Channel:
+        channel = Channel(
+            event_id,
+            store=self._store,
+            clock=self._clock,
+            brush=self._brush,
+            changed=lambda: self._wake(event_id),
+        )
+        try:
+            await channel.open()
+            self._channels[event_id] = channel
+            if not self._tasks:
+                doing = (self._follow(), self._poll(), self._tick())
+                self._tasks = [asyncio.create_task(one) for one in doing]
+            return channel
+        finally:
+            del self._opening[event_id]
+
+    def _close_if_idle(self, event_id: EventId) -> None:
+        """A channel that nobody reads, and that nobody is about to, is closed; with the last one, all is quiet."""
+        if self._readers.get(event_id) or event_id in self._joining:
+            return
+        self._readers.pop(event_id, None)
+        closing = [channel.task] if (channel := self._channels.pop(event_id, None)) else []
+        if not self._channels:
+            closing += self._tasks
+            self._tasks = []
+        for task in closing:
+            task.cancel()
+            self._closing.add(task)
+            task.add_done_callback(self._closing.discard)
+
+    def _wake(self, event_id: EventId) -> None:
+        for reader in self._readers.get(event_id, ()):
+            reader.wake()
+
+    async def _follow(self) -> None:
+        """What the relay of this process tells."""
+        async with self._feed.subscribe() as follower:
+            async for numbered in follower:
+                if channel := self._channels.get(numbered.entry.event_id):
+                    channel.hear(numbered)
+
+    async def _poll(self) -> None:
+        """What other processes did, in one question about all followed events."""
+        while True:
+            await asyncio.sleep(POLL_SECONDS)
+            if self._hearing and time.monotonic() - self._asked < HEARING_POLL_SECONDS:
+                continue
+            self._asked = time.monotonic()
+            try:
+                counted = await self._store.outbox.count(self._channels.keys())
+            except Outage as outage:
+                log.warning("stream", outcome=outage.code, **outage.facts())
+            except EarmarkError:
+                log.exception("stream", outcome="internal")
+            else:
+                for event_id, entries in counted.items():
+                    if channel := self._channels.get(event_id):
+                        channel.count(entries)
+
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(self._tick_seconds)
+            now = time.monotonic()
+            for readers in list(self._readers.values()):
+                for reader in list(readers):
+                    reader.tick(now, heartbeat_seconds=self._heartbeat_seconds, stall_seconds=self._stall_seconds)

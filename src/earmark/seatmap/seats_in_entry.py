@@ -1,0 +1,45 @@
+"""Which seats a journal entry is about. How they are now, only the store says."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from earmark.domain.ids import SeatId
+from earmark.domain.state_machine import State, Verb
+
+if TYPE_CHECKING:
+    from earmark.domain.journal import Entry
+
+UNMOVED = frozenset({"create", "repeat"})
+"""Entries about an event after which every seat is as it was before."""
+CHANGE = "change"
+
+
+def seats_named(entry: Entry) -> set[SeatId] | None:
+    """The seats that the entry itself names; None when it does not tell, so that all have to be looked at.
+
+    Most entries of a booking name none: their seats are those that are known to be the booking's.
+    """
+    if entry.booking_id is not None:
+        return _ids(entry.facts.get("lines"), "seats")
+    if entry.verb == CHANGE:
+        return _ids(entry.facts, "seats")
+    return set() if entry.verb in UNMOVED else None
+
+
+def needs_history(entry: Entry) -> bool:
+    """Whether the booking's older entries have to be asked for its seats.
+
+    One that let go of some lines no longer names them, and one that was sold after it had expired has its seats again.
+    """
+    if entry.booking_id is None or entry.verb == Verb.HOLD:
+        return False
+    return "lines" in entry.facts or entry.before == State.EXPIRED
+
+
+def _ids(said: Any, name: str) -> set[SeatId]:
+    """Values of the domain where nobody has stored them yet, else plain data."""
+    named = msgspec.to_builtins(said) if said is not None else {}
+    return {SeatId(one["id"]) for one in named.get(name) or ()}

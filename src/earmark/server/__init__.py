@@ -1,0 +1,1 @@
+"""Running the HTTP server: one process or several, start and shutdown."""

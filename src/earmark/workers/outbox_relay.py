@@ -1,0 +1,69 @@
+"""The relay: numbers what was committed, event by event, and tells those in this process who follow.
+
+No booking waits for it, and none depends on it. Any number of relays may run: each passes over the events that
+another is at. The number is committed before anybody is told, so a relay that dies between the two loses nothing:
+whoever follows an event reads on from the last number it saw.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from typing import TYPE_CHECKING
+
+from earmark.engine.ports.outbox import START
+from earmark.observability import logs
+
+if TYPE_CHECKING:
+    from earmark.engine.ports.outbox import Outbox
+    from earmark.seatmap.entry_feed import Feed
+
+BATCH_SIZE_MAX = 500
+"""Small enough that who meets it at SQLite's one writer waits for tens of milliseconds."""
+
+FOLLOWED_SECONDS_MAX = 0.1
+"""How long until the next round where things happen and somebody waits to hear of them."""
+
+log = logs.get()
+
+
+class Relay:
+    """An agent around the outbox."""
+
+    name = "relay"
+
+    def __init__(
+        self,
+        outbox: Outbox,
+        feed: Feed,
+        *,
+        batch_size_max: int = BATCH_SIZE_MAX,
+        interval_seconds_max: float = 0.25,
+    ) -> None:
+        self._outbox = outbox
+        self._feed = feed
+        self._batch_size_max = batch_size_max
+        self._interval_seconds_max = interval_seconds_max
+        self._after = START
+        self._behind = False
+
+    async def act(self) -> float:
+        """One batch. Soon again while there is more, and no more than half of the time: those who book come first."""
+        began = time.monotonic()
+        numbering = await self._outbox.number(
+            after=self._after, limit=self._batch_size_max, tell=self._feed.has_followers
+        )
+        self._feed.publish(numbering.entries)
+        if numbering.count:
+            log.debug("relay", outcome="ok", count=numbering.count)
+        self._after = numbering.after
+        self._behind = self._behind or numbering.more
+        came_round = self._after == START
+        # With nothing to show for it, another relay is at these events: no hurry.
+        soon = self._behind and bool(numbering.count or came_round)
+        self._behind = self._behind and not came_round
+        # Jitter keeps relays apart.
+        hurry = bool(numbering.count) and self._feed.has_followers
+        interval = min(self._interval_seconds_max, FOLLOWED_SECONDS_MAX) if hurry else self._interval_seconds_max
+        longest = interval * random.uniform(0.8, 1.0)  # noqa: S311 (jitter, not a secret)
+        return min(time.monotonic() - began, longest) if soon else longest

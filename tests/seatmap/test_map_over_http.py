@@ -1,0 +1,171 @@
+"""The map at the door: worded once for everybody, and right for each."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import httpx2
+import msgspec
+import pytest
+
+from earmark import NewSeat
+from earmark.api.app import create_app
+from earmark.api.auth.api_keys import Identity
+from earmark.api.endpoint import House
+from earmark.api.routes.events import draw
+from earmark.domain.ids import Buyer, EventId
+from earmark.engine.engine import Engine
+from earmark.library import Earmark
+from earmark.observability.metrics.metrics import Metrics
+from earmark.payments.service import Till
+from earmark.schemas import api_words
+from earmark.seatmap.cache import Availability, Picture
+from earmark.store.memory import MemoryStore
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+    from earmark.clock import MovableClock
+    from earmark.domain.event import Event
+    from earmark.engine.ports.store import SeatMap
+    from earmark.uuids import Uuid7Ids
+
+KEY = "ek_test_0123456789abcdef"
+PATH = "/v1/events/play/seats"
+ODD = 'A "1",\\ "mine":false} ✓'
+SEATS = [NewSeat(id="A1", price=1, section=ODD), NewSeat(id="A2", price=2), NewSeat(id="A3", price=3)]
+
+
+class Words:
+    """Counts how often a map is worded."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def __call__(self, event: Event, seen: SeatMap) -> Picture:
+        """As the door words it."""
+        self.count += 1
+        return draw(event, seen)
+
+
+@pytest.fixture
+def worded() -> Words:
+    return Words()
+
+
+@pytest.fixture
+def house(clock: MovableClock, ids: Uuid7Ids, worded: Words) -> House:
+    engine = Engine(MemoryStore(clock=clock), ids=ids)
+    return House(
+        engine=engine,
+        identity=Identity(admin_key=KEY),
+        metrics=Metrics(version="test"),
+        clock=clock,
+        guests=True,
+        availability=Availability(engine, clock=clock, word=worded),
+        till=Till(engine, {}),
+    )
+
+
+@pytest.fixture
+async def shop(house: House) -> Earmark:
+    """The same house, without the door."""
+    shop = Earmark(house.engine, live=False)
+    await shop.create("play", name="A play", currency="EUR", seats=SEATS, pools={"GA": (10, 5)})
+    return shop
+
+
+@pytest.fixture
+async def look(house: House) -> AsyncIterator[Callable[..., Any]]:
+    """Somebody asks for the map: the shop, or a buyer by name."""
+    transport = httpx2.ASGITransport(app=create_app(house), raise_app_exceptions=False)
+    async with httpx2.AsyncClient(transport=transport, base_url="http://shop") as client:
+
+        async def get(buyer: str | None = None, *, having: httpx2.Response | None = None) -> httpx2.Response:
+            token = house.identity.issue(Buyer(buyer), now=house.clock.now(), seconds=600) if buyer else KEY
+            headers = {"Authorization": f"Bearer {token}"}
+            if having is not None:
+                headers["If-None-Match"] = having.headers["ETag"]
+            return await client.get(PATH, headers=headers)
+
+        yield get
+
+
+async def plain(shop: Earmark, buyer: str | None = None) -> dict[str, Any]:
+    """The same map, worded without any cache."""
+    seen = await shop.engine.store.read_map(EventId("play"))
+    whose = Buyer(buyer) if buyer else None
+    told = api_words.MapAnswer(
+        version="",
+        seats=tuple(api_words.seat_answer(seat, now=seen.now, buyer=whose) for seat in seen.seats),
+        pools=tuple(api_words.pool_answer(pool) for pool in seen.pools),
+    )
+    builtins: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(told))
+    return builtins
+
+
+async def test_each_sees_their_own_seats_on_the_map_that_all_share(
+    shop: Earmark, look: Callable[..., Any], worded: Words
+) -> None:
+    """The shop, who has something, who has something else and who has nothing: one wording serves them all."""
+    held = await shop.hold("play", buyer="alice", seats=["A1", "A3"], pools={"GA": 1})
+    await shop.confirm(held.id, payment_id="till-1")
+    await shop.hold("play", buyer="bob", seats=["A2"])
+    for buyer in (None, "alice", "bob", "carol"):
+        answer = await look(buyer)
+        told = answer.json()
+        assert answer.headers["ETag"] == f'"{told["version"]}"'
+        assert told | {"version": ""} == await plain(shop, buyer)
+    mine = {buyer: [seat["mine"] for seat in (await look(buyer)).json()["seats"]] for buyer in ("alice", "bob")}
+    assert mine == {"alice": [True, False, True], "bob": [False, True, False]}
+    assert worded.count == 1
+
+
+async def test_a_map_that_somebody_has_is_neither_sent_nor_worded_again(
+    shop: Earmark, look: Callable[..., Any], worded: Words
+) -> None:
+    """304, to each by their own tag."""
+    await shop.hold("play", buyer="alice", seats=["A2"])
+    for buyer in (None, "alice", "carol"):
+        first = await look(buyer)
+        again = await look(buyer, having=first)
+        assert (again.status_code, again.content, again.headers["ETag"]) == (304, b"", first.headers["ETag"])
+    assert worded.count == 1
+    assert (await look("alice", having=await look())).status_code == 200
+
+
+async def test_a_seat_that_changes_hands_changes_the_tag_of_who_had_it(shop: Earmark, look: Callable[..., Any]) -> None:
+    """To everybody else the map is as it was: held, and held again."""
+    held = await shop.hold("play", buyer="alice", seats=["A2"])
+    alices, shops = await look("alice"), await look()
+    await shop.release(held.id)
+    await shop.hold("play", buyer="bob", seats=["A2"])
+    assert (await look(having=shops)).status_code == 304
+    after = await look("alice", having=alices)
+    assert after.status_code == 200
+    assert [seat["mine"] for seat in after.json()["seats"]] == [False, False, False]
+    assert after.json()["version"] != alices.json()["version"]
+
+
+async def test_a_hold_that_ran_out_is_nobodys(shop: Earmark, look: Callable[..., Any], clock: MovableClock) -> None:
+    """On time, for who had it too."""
+    await shop.hold("play", buyer="alice", seats=["A2"], ttl_seconds=3)
+    before = await look("alice")
+    clock.advance(3)
+    after = await look("alice", having=before)
+    assert after.json()["seats"][1] | {"price": 0} == before.json()["seats"][2] | {"id": "A2", "price": 0}
+
+
+async def test_an_operators_change_of_the_event_changes_the_tag(shop: Earmark, look: Callable[..., Any]) -> None:
+    """Whoever shows the map shows the event's words beside it."""
+    from earmark.engine.commands import Actor, Change
+
+    before = await look()
+    change = Change(
+        actor=Actor(name="manager", live=False),
+        entry_id=shop.engine.ids.entry_id(),
+        event_id=EventId("play"),
+        fields={"name": "Another play"},
+    )
+    await shop.engine.change(change)
+    assert (await look(having=before)).status_code == 200

@@ -1,0 +1,66 @@
+"""The feed: quick, never in anybody's way, and honest about what it lost."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from earmark.engine.ports.outbox import Numbered
+from earmark.seatmap.entry_feed import Feed
+
+from .conftest import entry
+
+if TYPE_CHECKING:
+    from earmark.seatmap.entry_feed import Follower
+    from earmark.uuids import Uuid7Ids
+
+
+def news(ids: Uuid7Ids, *sequences: int) -> list[Numbered]:
+    return [Numbered(sequence=sequence, entry=entry(ids)) for sequence in sequences]
+
+
+async def take(follower: Follower, count: int) -> list[int]:
+    return [(await asyncio.wait_for(anext(follower), timeout=5)).sequence for _ in range(count)]
+
+
+async def test_everybody_who_follows_hears_everything_in_order(ids: Uuid7Ids) -> None:
+    """From the moment they begin."""
+    feed = Feed()
+    feed.publish(news(ids, 1))
+    async with feed.subscribe() as one:
+        feed.publish(news(ids, 2, 3))
+        async with feed.subscribe() as other:
+            feed.publish(news(ids, 4))
+            assert await take(one, 3) == [2, 3, 4]
+            assert await take(other, 1) == [4]
+
+
+async def test_a_follower_waits_for_news(ids: Uuid7Ids) -> None:
+    """It is woken, it does not ask again and again."""
+    feed = Feed()
+    async with feed.subscribe() as follower:
+        waiting = asyncio.create_task(take(follower, 2))
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        feed.publish(news(ids, 1))
+        feed.publish([])
+        feed.publish(news(ids, 2))
+        assert await waiting == [1, 2]
+
+
+async def test_a_slow_follower_loses_the_oldest_and_can_tell(ids: Uuid7Ids) -> None:
+    """Memory is bounded and nobody waits for it; the numbers show what to read from the store."""
+    feed = Feed()
+    async with feed.subscribe(waiting_max=3) as follower:
+        feed.publish(news(ids, *range(1, 8)))
+        assert await take(follower, 3) == [5, 6, 7]
+
+
+async def test_who_has_left_is_told_nothing(ids: Uuid7Ids) -> None:
+    """And is not kept in memory."""
+    feed = Feed()
+    async with feed.subscribe() as follower:
+        pass
+    feed.publish(news(ids, 1))
+    assert not follower._waiting
+    assert not feed._followers

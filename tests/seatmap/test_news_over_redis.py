@@ -1,0 +1,140 @@
+"""News between processes: quicker with a Redis, and never wrong without one."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+from earmark import wiring
+from earmark.seatmap import followers as streams
+from earmark.seatmap import redis_notifications as wire
+from earmark.seatmap.entry_feed import Feed
+from earmark.store.memory import MemoryStore
+from earmark.testservers import ServerUnavailable, start_valkey
+
+from .conftest import drain, open_play
+from .streaming import FACT_SECONDS_MAX, hub_over, open_page, shut
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from earmark.clock import MovableClock
+    from earmark.domain.ids import EventId
+    from earmark.engine.ports.store import Store
+    from earmark.library import Earmark
+    from earmark.testservers import Valkey
+
+
+@pytest.fixture
+def redis() -> Iterator[Valkey]:
+    """A server that a test may kill."""
+    try:
+        server = start_valkey()
+    except ServerUnavailable as reason:
+        if os.environ.get("CI"):
+            pytest.fail(f"No server to speak over: {reason}")
+        pytest.skip(f"NEWS OVER REDIS IS NOT TESTED: {reason}")
+    with server:
+        yield server
+
+
+class Ear:
+    """Remembers what it was told."""
+
+    def __init__(self) -> None:
+        self.hearing: asyncio.Queue[bool] = asyncio.Queue()
+        self.numbers: asyncio.Queue[tuple[str, int]] = asyncio.Queue()
+
+    def promise(self, event_id: EventId, number: int) -> None:
+        """A number."""
+        self.numbers.put_nowait((event_id, number))
+
+    def hear(self, *, hearing: bool) -> None:
+        """Whether there will be any."""
+        self.hearing.put_nowait(hearing)
+
+    async def until(self, *, hearing: bool) -> None:
+        """Wait for the fact."""
+        async with asyncio.timeout(FACT_SECONDS_MAX):
+            while await self.hearing.get() is not hearing:
+                pass
+
+
+async def test_a_number_given_here_moves_a_page_that_another_process_serves(
+    clock: MovableClock, redis: Valkey, shop_over: Callable[[Store], Earmark], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody counts entries: all it knows, it heard."""
+    monkeypatch.setattr(streams, "POLL_SECONDS", 3600.0)
+    store = MemoryStore(clock=clock)
+    shop = shop_over(store)
+    await open_play(shop)
+    feed, ear = Feed(), Ear()
+    elsewhere = hub_over(store, clock=clock, feed=Feed())
+    async with (
+        wiring.telling(redis.url, feed=feed, listener=ear),
+        wiring.telling(redis.url, feed=None, listener=elsewhere),
+    ):
+        page = await open_page(elsewhere)
+        await ear.until(hearing=True)
+        async with asyncio.timeout(FACT_SECONDS_MAX):
+            while not (elsewhere._hearing and feed.has_followers):  # noqa: ASYNC110 (two facts, told to nobody)
+                await asyncio.sleep(0.01)
+        await shop.hold("play", buyer="alice", seats=["A1"])
+        feed.publish(await drain(store))
+        await page.until(lambda page: page.states["A1"] == "held")
+        assert await asyncio.wait_for(ear.numbers.get(), timeout=FACT_SECONDS_MAX) == ("play", 2)
+        await shut(elsewhere)
+
+
+async def test_a_redis_that_goes_away_is_noticed_and_found_again(redis: Valkey) -> None:
+    """Meanwhile the hub knows that it hears nothing; publishing into the void holds nobody up."""
+    feed, ear = Feed(), Ear()
+    async with wiring.telling(redis.url, feed=feed, listener=ear):
+        await ear.until(hearing=True)
+        redis.kill()
+        await ear.until(hearing=False)
+        redis.start()
+        await ear.until(hearing=True)
+
+
+async def test_without_news_entries_are_counted_as_often_as_without_redis(
+    clock: MovableClock, shop_over: Callable[[Store], Earmark], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While it hears, it counts rarely; the moment it does not, it counts again."""
+    monkeypatch.setattr(streams, "POLL_SECONDS", 0.01)
+    monkeypatch.setattr(streams, "HEARING_POLL_SECONDS", 3600.0)
+    store = MemoryStore(clock=clock)
+    shop = shop_over(store)
+    await open_play(shop)
+    hub = hub_over(store, clock=clock, feed=Feed())
+    page = await open_page(hub)
+    hub.hear(hearing=True)
+    await shop.hold("play", buyer="alice", seats=["A1"])
+    await drain(store)
+    hub.hear(hearing=False)
+    await page.until(lambda page: page.states["A1"] == "held")
+    await shut(hub)
+
+
+async def test_a_message_that_makes_no_sense_is_passed_over(redis: Valkey) -> None:
+    """Anybody may publish on a channel; the next message is heard."""
+    from redis.asyncio import Redis
+
+    ear = Ear()
+    async with wiring.telling(redis.url, feed=None, listener=ear), Redis.from_url(redis.url) as other:
+        await ear.until(hearing=True)
+        await other.publish(wire.CHANNEL, b"\xff not json")
+        await other.publish(wire.CHANNEL, b'{"play": 7}')
+        assert await asyncio.wait_for(ear.numbers.get(), timeout=FACT_SECONDS_MAX) == ("play", 7)
+
+
+@pytest.mark.parametrize("url", [None, "cluster://127.0.0.1:7000", "redis://127.0.0.1:1,redis://127.0.0.1:2"])
+async def test_what_cannot_carry_news_is_left_alone(url: str | None) -> None:
+    """A cluster and several servers: the database is asked instead, and nobody connects."""
+    ear = Ear()
+    async with wiring.telling(url, feed=Feed(), listener=ear):
+        await asyncio.sleep(0)
+    assert ear.hearing.empty()

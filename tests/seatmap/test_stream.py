@@ -1,0 +1,396 @@
+"""The live stream: who applies what they are told sees the map, whatever happened in between."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from earmark.domain.ids import Buyer, EventId, PoolId, SeatId
+from earmark.engine.commands import Actor, Change, PoolPatch, SeatPatch
+from earmark.errors import EarmarkError, EventUnknown, Overloaded, StoreUnavailable
+from earmark.schemas import api_words
+from earmark.seatmap import event_channel as channels
+from earmark.seatmap import followers as streams
+from earmark.seatmap import state_and_changes as scenes
+from earmark.seatmap.entry_feed import Feed
+
+from .conftest import drain
+from .streaming import FACT_SECONDS_MAX, Page, hub_over, open_page, shut
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from earmark.clock import MovableClock
+    from earmark.engine.ports.store import Store
+    from earmark.library import Earmark
+    from earmark.seatmap.followers import Hub
+
+PLAY = EventId("play")
+
+
+@pytest.fixture
+def feed() -> Feed:
+    return Feed()
+
+
+@pytest.fixture
+async def hub(store: Store, clock: MovableClock, feed: Feed) -> AsyncIterator[Hub]:
+    hub = hub_over(store, clock=clock, feed=feed)
+    yield hub
+    await shut(hub)
+
+
+@pytest.fixture
+def deaf(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody counts entries: what is not told by the feed is not heard."""
+    monkeypatch.setattr(streams, "POLL_SECONDS", 3600.0)
+
+
+async def relay(store: Store, feed: Feed) -> None:
+    """One round of the relay, until nothing is left."""
+    feed.publish(await drain(store))
+
+
+async def plain(store: Store, buyer: str | None = None) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Seats and pools as they are, worded without any cache."""
+    seen = await store.read_map(PLAY)
+    whose = Buyer(buyer) if buyer else None
+    seats = [api_words.seat_answer(seat, now=seen.now, buyer=whose) for seat in seen.seats]
+    pools = [api_words.pool_answer(pool) for pool in seen.pools]
+    return (
+        {seat.id: {name: getattr(seat, name) for name in seat.__struct_fields__} for seat in seats},
+        {pool.id: {name: getattr(pool, name) for name in pool.__struct_fields__} for pool in pools},
+    )
+
+
+@pytest.mark.usefixtures("deaf")
+async def test_what_changes_is_told_alone_and_as_it_is_now(shop: Earmark, store: Store, hub: Hub, feed: Feed) -> None:
+    """First the map, then one seat and the pool, under the number of the newest entry."""
+    await relay(store, feed)
+    page = await open_page(hub)
+    assert (page.kinds, page.number, len(page.seats)) == (["snapshot"], 1, 10)
+    held = await shop.hold("play", buyer="alice", seats=["A1"], pools={"GA": 2})
+    await relay(store, feed)
+    await page.until(lambda page: page.number == 2)
+    assert page.kinds == ["snapshot", "delta"]
+    assert [seat["id"] for seat in page.told[-1]["seats"]] == ["A1"]
+    assert (page.seats, page.pools) == await plain(store)
+    await shop.confirm(held.id, payment_id="till-1")
+    await relay(store, feed)
+    await page.until(lambda page: page.number == 3)
+    assert page.states["A1"] == "booked"
+    assert (page.seats, page.pools) == await plain(store)
+
+
+@pytest.mark.usefixtures("deaf")
+async def test_each_is_told_which_seats_are_theirs(shop: Earmark, store: Store, hub: Hub, feed: Feed) -> None:
+    """Also when a seat goes from one buyer to the next between two events."""
+    alice, bob, shops = [await open_page(hub, who) for who in ("alice", "bob", None)]
+    held = await shop.hold("play", buyer="alice", seats=["A1", "A2"])
+    await relay(store, feed)
+    for page in (alice, bob, shops):
+        await page.until(lambda page: page.states["A1"] == "held")
+    assert (alice.mine, bob.mine, shops.mine) == (["A1", "A2"], [], [])
+    await shop.release(held.id)
+    await shop.hold("play", buyer="bob", seats=["A2"])
+    await relay(store, feed)
+    for page in (alice, bob, shops):
+        await page.until(lambda page: page.states["A1"] == "available")
+        assert page.states["A2"] == "held"
+    assert (alice.mine, bob.mine, shops.mine) == ([], ["A2"], [])
+    assert (await open_page(hub, "bob")).mine == ["A2"]
+
+
+async def test_what_another_process_did_is_found_by_counting(
+    shop: Earmark, store: Store, hub: Hub, feed: Feed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its relay tells this process nothing; and without any relay the map itself is compared."""
+    monkeypatch.setattr(channels, "UNNUMBERED_SECONDS_MAX", 0.05)
+    page = await open_page(hub)
+    await shop.hold("play", buyer="alice", seats=["A1"])
+    await drain(store)
+    await page.until(lambda page: page.states["A1"] == "held")
+    await shop.hold("play", buyer="alice", seats=["A2"], pools={"GA": 1})
+    await page.until(lambda page: page.states["A2"] == "held" and page.pools["GA"]["held"] == 1)
+    await relay(store, feed)
+    assert (page.seats, page.pools) == await plain(store)
+
+
+async def test_a_hold_that_runs_out_is_told_though_nobody_writes(
+    shop: Earmark, hub: Hub, clock: MovableClock, feed: Feed, store: Store
+) -> None:
+    """No sweeper runs; units of a pool return too."""
+    await shop.hold("play", buyer="alice", seats=["A1"], ttl_seconds=60)
+    await shop.hold("play", buyer="bob", pools={"GA": 3}, ttl_seconds=60)
+    await relay(store, feed)
+    page = await open_page(hub, "alice")
+    assert (page.states["A1"], page.mine, page.pools["GA"]["available"]) == ("held", ["A1"], 7)
+    clock.advance(60)
+    await page.until(lambda page: page.states["A1"] == "available" and page.pools["GA"]["available"] == 10)
+    assert page.mine == []
+
+
+@pytest.mark.usefixtures("deaf")
+async def test_who_comes_back_is_told_what_changed_since(
+    shop: Earmark, store: Store, hub: Hub, feed: Feed, clock: MovableClock
+) -> None:
+    """By the server that knew them, and by another that opens the event only now."""
+    first = await open_page(hub)
+    await shop.hold("play", buyer="alice", seats=["A1"])
+    await relay(store, feed)
+    await first.until(lambda page: page.states["A1"] == "held")
+    seen = first.number
+    held = await shop.hold("play", buyer="bob", seats=["A2", "A3"])
+    await relay(store, feed)
+    await first.until(lambda page: page.states["A3"] == "held")
+    await shop.release(held.id)
+    await relay(store, feed)
+    await first.until(lambda page: page.states["A3"] == "available")
+    other = hub_over(store, clock=clock, feed=Feed())
+    for place in (hub, other):
+        back = await open_page(place, after=seen)
+        assert back.kinds == ["delta"]
+        assert {"A2": "available", "A3": "available"}.items() <= back.states.items()
+        assert "A10" not in back.states
+        assert back.number == first.number
+    assert (await open_page(hub, after=999)).kinds == ["snapshot"]
+    await shut(other)
+
+
+@pytest.mark.usefixtures("deaf")
+async def test_who_missed_too_much_gets_the_whole_map(
+    shop: Earmark, hub: Hub, feed: Feed, clock: MovableClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those who are there, too, when more was numbered than anybody wants to read."""
+    store = shop.engine.store
+    page = await open_page(hub)
+    monkeypatch.setattr(channels, "ENTRIES_MAX", 3)
+    for number in range(1, 7):
+        await shop.hold("play", buyer="alice", seats=[f"A{number}"])
+    numbered = await drain(store)
+    feed.publish(numbered[-1:])
+    await page.until(lambda page: page.states["A6"] == "held")
+    assert page.kinds == ["snapshot", "snapshot"]
+    assert (page.seats, page.pools) == await plain(store)
+    other = hub_over(store, clock=clock, feed=Feed())
+    assert (await open_page(other, after=1)).kinds == ["snapshot"]
+    await shut(other)
+
+
+@pytest.mark.usefixtures("deaf")
+async def test_a_change_that_was_seen_before_its_number_reaches_who_came_from_elsewhere(
+    shop: Earmark, store: Store, feed: Feed, clock: MovableClock
+) -> None:
+    """Another server showed number 1 before the hold; this one read the hold before it had a number."""
+    await relay(store, feed)
+    await shop.hold("play", buyer="alice", seats=["A1"])
+    hub = hub_over(store, clock=clock, feed=feed)
+    here = await open_page(hub)
+    back = await open_page(hub, after=1)
+    assert (here.states["A1"], back.states) == ("held", {})
+    await relay(store, feed)
+    await back.until(lambda page: page.states.get("A1") == "held")
+    await shut(hub)
+
+
+async def test_who_has_seen_a_number_is_told_again_what_came_without_one(
+    shop: Earmark, hub: Hub, feed: Feed, clock: MovableClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two events may carry one number: one that no relay has numbered yet, and one that the clock made."""
+    store = shop.engine.store
+    monkeypatch.setattr(channels, "UNNUMBERED_SECONDS_MAX", 0.0)
+    await shop.hold("play", buyer="alice", seats=["A1"], ttl_seconds=60)
+    await relay(store, feed)
+    page = await open_page(hub)
+    await shop.hold("play", buyer="bob", seats=["A2"])
+    await page.until(lambda page: page.states["A2"] == "held")
+    assert page.number == 2
+    assert (await open_page(hub, after=2)).states == {"A2": "held"}
+    clock.advance(60)
+    await page.until(lambda page: page.states["A1"] == "available")
+    await relay(store, feed)
+    await page.until(lambda page: page.number == 3)
+    assert (await open_page(hub, after=3)).states["A1"] == "available"
+
+
+async def test_a_slow_reader_gets_fewer_and_larger_events(shop: Earmark, store: Store, hub: Hub, feed: Feed) -> None:
+    """Nothing is queued for it: the newest state of each seat wins."""
+    slow, quick = await open_page(hub), await open_page(hub)
+    for number in range(1, 5):
+        held = await shop.hold("play", buyer="alice", seats=[f"A{number}"])
+        await relay(store, feed)
+        await quick.until(lambda page, seat=f"A{number}": page.states[seat] == "held")  # type: ignore[misc]
+    await shop.confirm(held.id, payment_id="till-1")
+    await relay(store, feed)
+    await quick.until(lambda page: page.states["A4"] == "booked")
+    await slow.take()
+    assert slow.kinds == ["snapshot", "delta"]
+    assert (slow.seats, slow.number) == (quick.seats, quick.number)
+    assert len(quick.kinds) > 4
+
+
+async def test_who_takes_nothing_is_dropped_and_nobody_else_notices(
+    shop: Earmark, store: Store, clock: MovableClock, feed: Feed
+) -> None:
+    """A send that never returns ends its own stream, and its room is free again."""
+    hub = hub_over(store, clock=clock, feed=feed, stall_seconds=0.2, tick_seconds=0.05, readers_max=2)
+    reader = await hub.join(PLAY, live=True, buyer=None, after=None)
+    assert reader is not None
+
+    async def send() -> None:
+        async with reader:
+            async for _ in reader:
+                await asyncio.Event().wait()
+
+    sending = asyncio.create_task(send())
+    page = await open_page(hub)
+    with pytest.raises(Overloaded):
+        await open_page(hub)
+    await asyncio.wait([sending], timeout=FACT_SECONDS_MAX)
+    assert sending.cancelled()
+    assert (reader.stalled, hub.dropped, hub.readers) == (True, 1, 1)
+    await shop.hold("play", buyer="alice", seats=["A1"])
+    await relay(store, feed)
+    await page.until(lambda page: page.states["A1"] == "held")
+    await shut(hub)
+
+
+async def test_who_has_nothing_to_hear_gets_signs_of_life(shop: Earmark, store: Store, clock: MovableClock) -> None:
+    """Comments, with the newest number: whoever comes back after a quiet hour has missed nothing."""
+    del shop
+    hub = hub_over(store, clock=clock, feed=Feed(), heartbeat_seconds=0.05)
+    page = await open_page(hub)
+    data = await asyncio.wait_for(anext(page.reader), timeout=FACT_SECONDS_MAX)
+    assert data == b": \nid: 0\n\n"
+    await shut(hub)
+
+
+async def test_everybody_is_sent_home_with_a_last_event(shop: Earmark, hub: Hub) -> None:
+    """It says why, and when to come back; and nobody is let in any more."""
+    del shop
+    page = await open_page(hub)
+    hub.end()
+    event = await page.take()
+    assert (event["event"], event["data"]["reason"]) == ("end", "stopping")
+    assert int(event["retry"]) == round(event["data"]["retry_seconds"] * 1000)
+    with pytest.raises(StopAsyncIteration):
+        await anext(page.reader)
+    with pytest.raises(Overloaded):
+        await open_page(hub)
+
+
+async def test_the_last_reader_leaves_nothing_behind(shop: Earmark, hub: Hub, feed: Feed) -> None:
+    """No channel, no task, no follower: the relay need not tell anybody."""
+    del shop
+    page = await open_page(hub)
+    assert feed._followers
+    async with page.reader:
+        page.reader.close()
+    await hub.close()
+    assert not feed._followers
+    assert (hub.readers, hub._channels, hub._tasks) == (0, {}, [])
+
+
+async def test_an_event_that_is_not_there_is_not_followed(shop: Earmark, hub: Hub) -> None:
+    """Nor one of the other kind: a test key sees test events only."""
+    del shop
+    with pytest.raises(EventUnknown):
+        await open_page(hub, event_id="nowhere")
+    assert await hub.join(PLAY, live=False, buyer=None, after=None) is None
+    assert not hub._channels
+
+
+async def test_a_store_that_fails_for_a_while_only_delays(
+    shop: Earmark, store: Store, hub: Hub, feed: Feed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was heard meanwhile is read when it answers again."""
+    monkeypatch.setattr(channels, "PAUSE_SECONDS", 0.01)
+    page = await open_page(hub)
+    really, failed = store.live.read_seats, asyncio.Event()
+
+    async def silent(*_: object) -> None:
+        failed.set()
+        raise StoreUnavailable(because="it is being restarted")
+
+    monkeypatch.setattr(store.live, "read_seats", silent)
+    await shop.hold("play", buyer="alice", seats=["A1"])
+    await relay(store, feed)
+    await asyncio.wait_for(failed.wait(), timeout=FACT_SECONDS_MAX)
+    monkeypatch.setattr(store.live, "read_seats", really)
+    await page.until(lambda page: page.states["A1"] == "held")
+
+
+async def _something(shop: Earmark, chance: random.Random, bookings: list[Any], clock: MovableClock) -> None:
+    """A verb that may happen now, and may be refused."""
+    seats = chance.sample([f"A{number}" for number in range(1, 11)], chance.randint(1, 3))
+    match chance.choice(("hold", "hold", "hold", "confirm", "release", "cancel", "some", "block", "wait")):
+        case "hold":
+            units = {"GA": chance.randint(1, 3)} if chance.random() < 0.5 else {}
+            bookings.append(
+                await shop.hold("play", buyer=chance.choice("abc"), seats=seats, pools=units, ttl_seconds=30)
+            )
+        case "confirm" if bookings:
+            await shop.confirm(chance.choice(bookings).id, payment_id=f"till-{chance.random()}")
+        case "release" if bookings:
+            await shop.release(chance.choice(bookings).id)
+        case "cancel" if bookings:
+            await shop.cancel(chance.choice(bookings).id)
+        case "some" if bookings:
+            chosen = chance.choice(bookings)
+            await shop.cancel(chosen.id, seats=[seat.id for seat in chosen.seats][:1])
+        case "block":
+            change = Change(
+                actor=Actor(name="manager", live=True),
+                entry_id=shop.engine.ids.entry_id(),
+                event_id=PLAY,
+                fields={},
+                seats=(SeatPatch(id=SeatId(seats[0]), blocked=chance.random() < 0.5, price=chance.randint(1, 9)),),
+                pools=(PoolPatch(id=PoolId("GA"), capacity=chance.randint(10, 20)),),
+            )
+            await shop.engine.change(change)
+        case _:
+            clock.advance(chance.choice((1, 10, 31)))
+
+
+@pytest.mark.parametrize("seed", range(200 if os.environ.get("EARMARK_PROOF") else 2))
+async def test_whoever_applies_every_event_sees_the_map(
+    shop: Earmark, feed: Feed, clock: MovableClock, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Random verbs on two servers, of which one has the relay; readers who lag, leave and come back to either."""
+    store = shop.engine.store
+    monkeypatch.setattr(scenes, "STEPS_MAX", 5)
+    chance = random.Random(seed)  # noqa: S311 (to be had again)
+    hubs = [hub_over(store, clock=clock, feed=feed), hub_over(store, clock=clock, feed=Feed())]
+    pages = {who: await open_page(chance.choice(hubs), who) for who in ("a", "b", "c")}
+    bookings: list[Any] = []
+    for _ in range(60):
+        try:
+            await _something(shop, chance, bookings, clock)
+        except EarmarkError:
+            continue
+        if chance.random() < 0.3:
+            await relay(store, feed)
+        if chance.random() < 0.3:
+            await asyncio.sleep(0.03)
+        for who, page in pages.items():
+            if chance.random() < 0.1:
+                pages[who] = await _come_back(page, chance.choice(hubs), who)
+    await relay(store, feed)
+    for who, page in pages.items():
+        expected = await plain(store, who)
+        await page.until(lambda page, so=expected: (page.seats, page.pools) == so)  # type: ignore[misc]
+    await shut(*hubs)
+
+
+async def _come_back(page: Page, hub: Hub, who: str) -> Page:
+    """Leave, and go on elsewhere from the last number, with what was on the page."""
+    async with page.reader:
+        page.reader.close()
+    back = await open_page(hub, who, after=page.number)
+    if back.kinds == ["delta"]:
+        back.seats, back.pools = page.seats | back.seats, page.pools | back.pools
+    return back
