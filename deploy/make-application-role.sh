@@ -3,6 +3,6 @@
 # --application-role earmark_app` grants it what they need.
 set -eu
 psql --username "$POSTGRES_USER" --dbname "$POSTGRES_DB" --set ON_ERROR_STOP=1 <<'SQL'
-\getenv password EARMARK_APP_PASSWORD
+\getenv password APP_PASSWORD
 CREATE ROLE earmark_app LOGIN PASSWORD :'password';
 SQL

@@ -75,22 +75,22 @@ __all__ = [
 ]
 
 _HOMES = {
-    "Change": "domain.changes",
+    "Change": "domain.journal_changes",
     "Earmark": "library",
     "EarmarkError": "errors",
-    "Layout": "words.bodies",
+    "Layout": "schemas.requests",
     "Money": "domain.money",
-    "NewPool": "words.bodies",
-    "NewSeat": "words.bodies",
+    "NewPool": "schemas.requests",
+    "NewSeat": "schemas.requests",
     "OnDecline": "domain.event",
     "Outage": "errors",
     "PaymentState": "domain.payment",
-    "PoolChange": "words.bodies",
+    "PoolChange": "schemas.requests",
     "RefundState": "domain.payment",
     "Refusal": "errors",
-    "SeatChange": "words.bodies",
+    "SeatChange": "schemas.requests",
     "SeatState": "domain.seat",
-    "State": "domain.machine",
+    "State": "domain.state_machine",
 }
 
 
@@ -98,6 +98,6 @@ def __getattr__(name: str) -> object:
     """Each name is fetched when it is first asked for: the client and the test plugin should not load the engine."""
     if name not in __all__:
         raise AttributeError(f"module 'earmark' has no attribute {name!r}")
-    found = getattr(import_module(f"earmark.{_HOMES.get(name, 'words.values')}"), name)
+    found = getattr(import_module(f"earmark.{_HOMES.get(name, 'schemas.responses')}"), name)
     globals()[name] = found
     return found

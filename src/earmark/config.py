@@ -21,7 +21,13 @@ if TYPE_CHECKING:
 DATABASE_DEFAULT = "sqlite:///earmark.sqlite3"
 COMMAND_LINE = "command line"
 PORT_MAX = 65535
-WORKERS_MAX = 64
+PROCESSES_MAX = 64
+CLIENT_VARIABLES = ("EARMARK_KEY", "EARMARK_URL")
+"""Read by the commands that call a service, and no settings of this process."""
+TEST_VARIABLES = ("EARMARK_TEST_", "EARMARK_PROOF")
+"""Read by Earmark's own tests."""
+RENAMED = {"EARMARK_SWEEP": "EARMARK_EMBEDDED_WORKERS", "EARMARK_WORKERS": "EARMARK_PROCESSES"}
+"""Former names of settings: not accepted, but an error that names one says the new name."""
 PROXIES_MAX = 16
 DAY = 86_400
 SWITCH = {"on": True, "true": True, "yes": True, "1": True, "off": False, "false": False, "no": False, "0": False}
@@ -64,9 +70,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     host: Annotated[str, About("the address to listen on")] = "127.0.0.1"
     port: Annotated[int, About("the port to listen on", also=("PORT",), least=0, most=PORT_MAX)] = 8080
-    workers: Annotated[
+    processes: Annotated[
         int,
-        About("how many processes `serve` runs on the port; more than one needs PostgreSQL", least=1, most=WORKERS_MAX),
+        About("how many processes `serve` runs on the port; several need PostgreSQL", least=1, most=PROCESSES_MAX),
     ] = 1
     guests: Annotated[bool, About("whether anonymous buyers are let in")] = False
     drain_seconds: Annotated[
@@ -122,7 +128,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             "behind a proxy that does"
         ),
     ] = False
-    sweep: Annotated[
+    embedded_workers: Annotated[
         bool,
         About(
             "whether the serving process runs the workers too: it ends due holds, sees payments through, numbers what "
@@ -439,13 +445,46 @@ def _setting(name: str, hint: Any, *, default: Any) -> Setting:
 SETTINGS = _table()
 
 
-def read(environment: Mapping[str, str], **given: object) -> Settings:
-    """Settings from the command line, else from the environment, else the defaults."""
+def read(environment: Mapping[str, str], *, refuse_unknown: bool = True, **given: object) -> Settings:
+    """Settings from the command line, else from the environment, else the defaults.
+
+    An unknown `EARMARK_…` variable is refused: ignoring a misspelt or renamed setting would run with its default.
+    """
+    if refuse_unknown and (unknown := unknown_variables(environment)):
+        raise SetupError(problem=" ".join(describe_unknown(name, meant) for name, meant in unknown.items()))
     origins = {origin.setting.name: origin for origin in trace(environment, **given)}
     settings = Settings(**{name: origin.value for name, origin in origins.items()})  # type: ignore[arg-type]
     source = origins["locks_url"].source
     config_checks.check(settings, locks_from="The command line" if source == COMMAND_LINE else source)
     return settings
+
+
+def unknown_variables(environment: Mapping[str, str]) -> dict[str, str | None]:
+    """Variables that look like settings and are none, each with the setting that is probably meant."""
+    known = {setting.variable for setting in SETTINGS} | set(CLIENT_VARIABLES)
+    unknown = sorted(
+        name
+        for name in environment
+        if name.startswith("EARMARK_") and name not in known and not name.startswith(TEST_VARIABLES)
+    )
+    return {name: _nearest(name) for name in unknown}
+
+
+def describe_unknown(name: str, meant: str | None) -> str:
+    """A sentence that says what to do about an unknown variable."""
+    return f"{name} is not a setting: " + (
+        f"is {meant} meant?" if meant else "remove it, or see `earmark config show`."
+    )
+
+
+def _nearest(name: str) -> str | None:
+    if name in RENAMED:
+        return RENAMED[name]
+    import difflib  # only needed for a message about a mistake
+
+    names = {setting.name: setting.variable for setting in SETTINGS}
+    close = difflib.get_close_matches(name.removeprefix("EARMARK_").lower(), names, n=1)
+    return names[close[0]] if close else None
 
 
 def trace(environment: Mapping[str, str], **given: object) -> list[Origin]:

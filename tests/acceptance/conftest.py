@@ -135,7 +135,7 @@ def log_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def on_sqlite(new_database: Callable[[str], str], log_directory: Path) -> Iterator[tuple[Service, ...]]:
-    service = serve("--no-sweep", database=new_database("sqlite"), directory=log_directory)
+    service = serve("--no-embedded-workers", database=new_database("sqlite"), directory=log_directory)
     yield (service,)
     service.stop()
 
@@ -144,9 +144,9 @@ def on_sqlite(new_database: Callable[[str], str], log_directory: Path) -> Iterat
 def on_postgres(new_database: Callable[[str], str], log_directory: Path) -> Iterator[tuple[Service, ...]]:
     url = new_database("postgres")
     with ExitStack() as stack:
-        first = serve("--no-sweep", database=url, directory=log_directory)
+        first = serve("--no-embedded-workers", database=url, directory=log_directory)
         stack.callback(first.stop)
-        second = serve("--no-sweep", database=url, directory=log_directory, key=first.key)
+        second = serve("--no-embedded-workers", database=url, directory=log_directory, key=first.key)
         stack.callback(second.stop)
         yield (first, second)
 
@@ -172,9 +172,9 @@ def on_redis(new_database: Callable[[str], str], valkey: Valkey, log_directory: 
         "EARMARK_MAP_CACHE_SECONDS": "0",
     }
     with ExitStack() as stack:
-        first = serve("--no-sweep", database=url, directory=log_directory, **settings)
+        first = serve("--no-embedded-workers", database=url, directory=log_directory, **settings)
         stack.callback(first.stop)
-        second = serve("--no-sweep", database=url, directory=log_directory, key=first.key, **settings)
+        second = serve("--no-embedded-workers", database=url, directory=log_directory, key=first.key, **settings)
         stack.callback(second.stop)
         yield (first, second)
 

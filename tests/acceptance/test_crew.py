@@ -23,7 +23,7 @@ STOP_SECONDS_MAX = 20.0
 @contextmanager
 def crew(database: str, directory: Path) -> Iterator[Service]:
     """A server of two workers, both of them up."""
-    service = serve("--workers", str(WORKERS), database=database, directory=directory)
+    service = serve("--processes", str(WORKERS), database=database, directory=directory)
     try:
         wait_for(lambda: "with 2 workers" in service.log(), seconds=START_SECONDS_MAX)
         yield service

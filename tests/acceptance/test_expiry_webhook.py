@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
 @contextmanager
 def worker(database: str, log_path: Path) -> Iterator[None]:
-    """`earmark work`, until the block is left."""
+    """`earmark worker`, until the block is left."""
     with log_path.open("wb") as log:
         process = subprocess.Popen(
-            [str(EARMARK), "work", "--database", database],
+            [str(EARMARK), "worker", "--database", database],
             env=environment(EARMARK_WEBHOOK_PRIVATE="on"),
             stdin=subprocess.DEVNULL,
             stdout=log,
@@ -46,7 +46,7 @@ async def test_a_hold_that_runs_out_is_told_to_the_shop(
 ) -> None:
     """The worker ends it and calls, once, with a signature that the secret verifies and the facts of that booking."""
     database = new_database(kind)
-    service = serve("--no-sweep", database=database, directory=tmp_path, EARMARK_WEBHOOK_PRIVATE="on")
+    service = serve("--no-embedded-workers", database=database, directory=tmp_path, EARMARK_WEBHOOK_PRIVATE="on")
     try:
         async with calling(service) as shop, receiver() as till:
             event = await shop.theatre(rows=1, seats_per_row=3)

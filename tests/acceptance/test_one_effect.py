@@ -97,7 +97,7 @@ class Doomed:
                 self._wire = await stack.enter_async_context(Wire(self._database))
                 url, path = self._wire.url, ""
             service = await asyncio.to_thread(
-                serve, "--no-sweep", database=url, directory=self._directory, PYTHONPATH=path
+                serve, "--no-embedded-workers", database=url, directory=self._directory, PYTHONPATH=path
             )
             stack.callback(service.stop)
             yield service

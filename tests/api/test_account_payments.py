@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.payments.account_worlds import CODES, OLDER, PRICE, SECRET, open_account
 
-from earmark.cli import log_setup
+from earmark.cli import known_secrets
 from earmark.observability import redaction
 from earmark.payments.balance.codes import make_code
 from earmark.payments.balance.gateway import BalanceGateway
@@ -69,6 +69,6 @@ async def test_the_same_key_with_another_code_is_refused(shop: httpx2.AsyncClien
 def test_each_secret_of_accounts_is_struck_out_of_texts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where only one of them is said."""
     monkeypatch.setattr(redaction, "_known", ())
-    log_setup.learn({"EARMARK_ACCOUNT_SECRET": f"{SECRET},{OLDER}"}, [])
+    known_secrets.register_secrets({"EARMARK_ACCOUNT_SECRET": f"{SECRET},{OLDER}"}, [])
     for secret in (SECRET, OLDER):
         assert secret not in redaction.redact(f"it was {secret} before")

@@ -57,7 +57,7 @@ class Watched:
 async def sailing(tmp_path: Path, *, workers: int = 2, name: str = "earmark") -> AsyncIterator[Watched]:
     diary = tmp_path / "diary"
     diary.mkdir()
-    settings = Settings(workers=workers, host="127.0.0.1", port=8080, secret=name)
+    settings = Settings(processes=workers, host="127.0.0.1", port=8080, secret=name)
     told: list[str] = []
     running = processes.Crew(settings, command=[sys.executable, "-c", HAND, str(diary)], metrics=str(tmp_path))
     task = asyncio.create_task(running.run(told.append))
@@ -122,16 +122,16 @@ def test_whoever_keeps_dying_is_started_ever_more_slowly() -> None:
 @pytest.mark.parametrize("database, why", [("sqlite:///shop.sqlite3", "one writer"), ("memory:", "memory")])
 def test_several_workers_need_a_database_for_several(database: str, why: str) -> None:
     """Refused with the reason; one worker is content with any database."""
-    settings = Settings(database_url=database, workers=2)
-    with pytest.raises(SetupError, match=f"{why}.*use PostgreSQL.*EARMARK_WORKERS"):
+    settings = Settings(database_url=database, processes=2)
+    with pytest.raises(SetupError, match=f"{why}.*use PostgreSQL.*EARMARK_PROCESSES"):
         processes.refuse(settings)
-    processes.refuse(msgspec.structs.replace(settings, workers=1))
+    processes.refuse(msgspec.structs.replace(settings, processes=1))
     processes.refuse(msgspec.structs.replace(settings, database_url="postgresql://shop@localhost/shop"))
 
 
 def test_the_settings_of_a_hand_are_those_of_its_parent() -> None:
     """They travel as JSON, and nothing is lost on the way."""
-    settings = Settings(workers=4, admin_key="ek_test_0123456789abcdef", guests=True, line_seconds_max=0.5)
+    settings = Settings(processes=4, admin_key="ek_test_0123456789abcdef", guests=True, line_seconds_max=0.5)
     assert msgspec.json.decode(msgspec.json.encode(settings), type=Settings) == settings
 
 

@@ -38,7 +38,7 @@ pytestmark = [
 
 def fuzz(name: str, database: str, directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """All callers, all operations, all checks, at an `earmark serve` of its own; nothing is ever sent to a webhook."""
-    service = serve("--no-sweep", database=database, directory=directory, key=KEY, **SETTINGS)
+    service = serve("--no-embedded-workers", database=database, directory=directory, key=KEY, **SETTINGS)
     try:
         findings = furnished(service.url, hears=NOBODY_HEARS).run(EXAMPLES)
     finally:
@@ -64,7 +64,9 @@ def test_what_only_the_database_has_wrong_is_found(
 ) -> None:
     """The control: with a column gone that one call reads, that call is told on, and no store in memory would know."""
     postgres_server.create_database(SPOILT, template=postgres_template)
-    service = serve("--no-sweep", database=postgres_server.url(SPOILT), directory=tmp_path, key=KEY, **SETTINGS)
+    service = serve(
+        "--no-embedded-workers", database=postgres_server.url(SPOILT), directory=tmp_path, key=KEY, **SETTINGS
+    )
     try:
         fuzzer = furnished(service.url, hears=NOBODY_HEARS)
         postgres_server.psql("ALTER TABLE journal RENAME COLUMN facts TO other", database=SPOILT)

@@ -27,7 +27,7 @@ def two(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Servi
     monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", str(shared))
     database = f"sqlite:///{tmp_path / 'shop.sqlite3'}"
     migrate(database)
-    first = serve("--no-sweep", database=database, directory=tmp_path)
+    first = serve("--no-embedded-workers", database=database, directory=tmp_path)
     try:
         second = serve(database=database, directory=tmp_path, key=first.key)
     except BaseException:

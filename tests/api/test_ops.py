@@ -211,7 +211,7 @@ async def test_what_agents_leave_undone_is_told_with_what_to_do(desk: Desk, cloc
     seen = await desk.look()
     assert set(said(seen)) == {"agents", "holds", "relay"}
     assert "Nobody is at work as sweeper, reconciler, relay, courier or janitor." in said(seen)["agents"]
-    assert "earmark work" in said(seen)["agents"]
+    assert "earmark worker" in said(seen)["agents"]
     assert "1 hold is due and not ended" in said(seen)["holds"]
     assert "1 journal entry has no number" in said(seen)["relay"]
     assert (seen.relay.unsent, seen.roles_missing) == (1, list(ROLES))

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 BOUND_SECONDS = 60.0
 """How long a fact is waited for: far more than it takes."""
 OVERDUE_SECONDS = 1.0
-SETTINGS = {"EARMARK_DATABASE_URL": "memory:", "EARMARK_ADMIN_KEY": KEY, "EARMARK_SWEEP": "off"}
+SETTINGS = {"EARMARK_DATABASE_URL": "memory:", "EARMARK_ADMIN_KEY": KEY, "EARMARK_EMBEDDED_WORKERS": "off"}
 
 
 async def paying(server: opening.Opened) -> AsyncIterator[str]:

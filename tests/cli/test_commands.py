@@ -63,7 +63,7 @@ def test_bad_usage_is_one_box_and_exit_code_2(
     [
         (("serve", "--database", "mysql://x"), "postgresql://"),
         (("serve", "--database", "memory:"), "SQLite or PostgreSQL"),
-        (("work", "--database", "memory:"), "SQLite or PostgreSQL"),
+        (("worker", "--database", "memory:"), "SQLite or PostgreSQL"),
         (("verify", "--database", "postgresql://nobody@127.0.0.1:1/x"), "cannot be reached"),
         (("verify", "--database", "sqlite:///no/such/folder/x.sqlite3"), "earmark migrate"),
         (("bench", "booking", "--database", "sqlite:///x.sqlite3"), "postgresql://"),
@@ -155,7 +155,7 @@ def test_every_command_explains_itself(earmark: Callable[..., tuple[int, str, st
     """`--help` reads well: a sentence for the command, and one for each option."""
     code, out, _ = earmark("--help")
     assert code == 0
-    for command in ("demo", "serve", "work", "migrate", "verify", "bench booking"):
+    for command in ("demo", "serve", "worker", "migrate", "verify", "bench booking"):
         assert command.split()[0] in out
         code, told, _ = earmark(*command.split(), "--help")
         assert code == 0
@@ -176,9 +176,9 @@ def test_several_workers_are_refused_before_anything_is_started(
     earmark: Callable[..., tuple[int, str, str]], monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...]
 ) -> None:
     """What the settings say about workers is not silently forgotten, and no database is made for nothing."""
-    monkeypatch.setenv("EARMARK_WORKERS", "2")
+    monkeypatch.setenv("EARMARK_PROCESSES", "2")
     monkeypatch.setenv("EARMARK_ADMIN_KEY", KEY)
     code, out, err = earmark(*arguments)
     assert (code, out) == (1, "")
     assert "SQLite has one writer at a time" in err
-    assert "EARMARK_WORKERS" in err
+    assert "EARMARK_PROCESSES" in err

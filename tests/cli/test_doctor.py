@@ -450,17 +450,17 @@ async def test_the_command_says_what_to_do_and_exits_by_it(
     code, out = await asyncio.to_thread(run, capsys, "--database", file_url)
     assert code == 1
     assert "  ill  workers     Nobody is at work as sweeper, reconciler, relay, courier or janitor.\n" in out
-    assert "→ Run `earmark work`, or serve with EARMARK_SWEEP=on.\n1 thing" not in out
+    assert "→ Run `earmark worker`, or serve with EARMARK_EMBEDDED_WORKERS=on.\n1 thing" not in out
     assert out.endswith("1 thing is ill.\n")
     await store.beats.tell(
         Process(id=UUID(int=1), host="h", version="1"), [Pulse(role=role, outcome="ok") for role in ROLES]
     )
     code, out = await asyncio.to_thread(run, capsys, "--database", file_url)
     assert (code, out.splitlines()[-1]) == (0, "All is well.")
-    monkeypatch.setenv("EARMARK_SWEPP", "off")
+    monkeypatch.setenv("EARMARK_SWEEP", "off")
     code, out = await asyncio.to_thread(run, capsys, "--database", file_url, "--json")
     sick = [one for one in json.loads(out) if one["level"] == "ill"]
-    assert (code, [one["advice"] for one in sick]) == (1, ["Is EARMARK_SWEEP meant?"])
+    assert (code, [one["advice"] for one in sick]) == (1, ["Is EARMARK_EMBEDDED_WORKERS meant?"])
 
 
 def test_settings_that_cannot_be_read_are_the_first_finding(

@@ -109,7 +109,7 @@ def test_two_addresses_are_refused_by_the_locks_themselves() -> None:
         wiring.open_locks(config.Settings(locks_url=PAIR))
 
 
-@pytest.mark.parametrize("command", [("serve",), ("work",), ("locks", "list"), ("locks", "run", "a:b", "--", "true")])
+@pytest.mark.parametrize("command", [("serve",), ("worker",), ("locks", "list"), ("locks", "run", "a:b", "--", "true")])
 def test_every_command_refuses_two_addresses_for_the_locks(
     command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -13,7 +13,8 @@ import pytest
 
 from earmark import config, wiring
 from earmark.cli import main
-from earmark.cli.commands.settings import unknown, without_password
+from earmark.cli.commands.settings import without_password
+from earmark.errors import SetupError
 from earmark.payments.driver import Teller
 from earmark.payments.service import Till
 from earmark.seatmap.entry_feed import Feed
@@ -48,13 +49,13 @@ def bare(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
 def test_every_setting_is_shown_with_its_source(bare: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """In words and as JSON: what holds, and which variable says so."""
     bare.setenv("PORT", "9000")
-    bare.setenv("EARMARK_SWEEP", "off")
+    bare.setenv("EARMARK_EMBEDDED_WORKERS", "off")
     code, out = run(capsys)
     lines = {line.split()[0]: line.split()[1:] for line in out.splitlines()}
     assert code == 0
     assert list(lines) == [setting.variable for setting in config.SETTINGS]
     assert lines["EARMARK_PORT"] == ["9000", "PORT"]
-    assert lines["EARMARK_SWEEP"] == ["off", "EARMARK_SWEEP"]
+    assert lines["EARMARK_EMBEDDED_WORKERS"] == ["off", "EARMARK_EMBEDDED_WORKERS"]
     assert lines["EARMARK_REDIS_URL"] == ["not", "set", "default"]
     code, out = run(capsys, "--json")
     told = json.loads(out)
@@ -95,12 +96,36 @@ def test_an_address_is_shown_without_its_password(url: str, shown: str) -> None:
 
 
 def test_a_slip_is_pointed_out(bare: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """A variable that nobody reads has no effect, and whoever set it believes it has."""
+    """An operator who misspelt a variable would believe that it has an effect."""
     bare.setenv("EARMARK_HOLD_TTL_SECOND", "60")
     code, out = run(capsys)
     assert code == 1
-    assert out.endswith("EARMARK_HOLD_TTL_SECOND is no setting: is EARMARK_HOLD_TTL_SECONDS meant?\n")
-    assert unknown({"EARMARK_QQQ": "", "EARMARK_TEST_REDIS_URL": "", "OTHER": ""}) == {"EARMARK_QQQ": None}
+    assert out.endswith("EARMARK_HOLD_TTL_SECOND is not a setting: is EARMARK_HOLD_TTL_SECONDS meant?\n")
+    found = config.unknown_variables({"EARMARK_QQQ": "", "EARMARK_TEST_REDIS_URL": "", "OTHER": ""})
+    assert found == {"EARMARK_QQQ": None}
+
+
+@pytest.mark.parametrize(
+    "variable, meant",
+    [
+        ("EARMARK_SWEEP", "EARMARK_EMBEDDED_WORKERS"),
+        ("EARMARK_WORKERS", "EARMARK_PROCESSES"),
+        ("EARMARK_HOLD_TTL_SECOND", "EARMARK_HOLD_TTL_SECONDS"),
+        ("EARMARK_QQQ", None),
+    ],
+)
+def test_an_unknown_variable_stops_the_start(variable: str, meant: str | None) -> None:
+    """A misspelt or renamed setting is never ignored silently; the error names the nearest one."""
+    advice = f"is {meant} meant" if meant else "remove it"
+    with pytest.raises(SetupError, match=f"{variable} is not a setting: {advice}"):
+        config.read({variable: "1"})
+    assert config.read({variable: "1"}, refuse_unknown=False) == config.read({})
+
+
+@pytest.mark.parametrize("variable", ["EARMARK_URL", "EARMARK_KEY", "EARMARK_TEST_REDIS_URL", "EARMARK_PROOF"])
+def test_variables_of_clients_and_tests_are_no_mistakes(variable: str) -> None:
+    """They belong to the commands that call a service, and to Earmark's own tests."""
+    assert config.read({variable: "1"}) == config.read({})
 
 
 @cache

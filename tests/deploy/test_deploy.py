@@ -37,7 +37,7 @@ LOCKS = ("dev.txt", "production.txt", "build.txt")
 PROOF = bool(os.environ.get("EARMARK_PROOF"))
 ASKED = {
     "POSTGRES_PASSWORD": "hush",
-    "EARMARK_APP_PASSWORD": "hushed",
+    "APP_PASSWORD": "hushed",
     "VALKEY_PASSWORD": "hush2",
     "EARMARK_ADMIN_KEY": "k" * 20,
     "EARMARK_SECRET": "of-the-tests-0123456789abcdefghijk",
@@ -106,7 +106,7 @@ def test_every_variable_is_a_setting_that_is_understood(service: str) -> None:
     if service == "migrate":
         assert given.keys() == {"EARMARK_DATABASE_URL", "EARMARK_ACCOUNT_SECRET"}
         return
-    assert (settings.host, settings.sweep) == ("0.0.0.0", False)  # noqa: S104 (in a container)
+    assert (settings.host, settings.embedded_workers) == ("0.0.0.0", False)  # noqa: S104 (in a container)
     assert settings.admin_key == ASKED["EARMARK_ADMIN_KEY"]
 
 
@@ -132,7 +132,7 @@ def test_ports_and_names_agree() -> None:
     user, name, password = database["POSTGRES_USER"], database["POSTGRES_DB"], filled(database["POSTGRES_PASSWORD"])
     owner = config.read(settings_of(SERVICES["migrate"]))
     assert owner.database_url == f"postgresql://{user}:{password}@postgres:5432/{name}"
-    assert settings.database_url == f"postgresql://earmark_app:{ASKED['EARMARK_APP_PASSWORD']}@postgres:5432/{name}"
+    assert settings.database_url == f"postgresql://earmark_app:{ASKED['APP_PASSWORD']}@postgres:5432/{name}"
     assert settings.redis_url == f"redis://:{ASKED['VALKEY_PASSWORD']}@valkey:6379/0"
     assert {"postgres", "valkey"} <= SERVICES.keys()
 
@@ -150,7 +150,7 @@ def test_the_application_role_is_made_by_a_script_that_the_shell_understands() -
     script = ROOT / "deploy" / mounted.partition(":")[0]
     assert subprocess.run(["/bin/sh", "-n", str(script)], check=False).returncode == 0
     statements = script.read_text(encoding="utf-8")
-    assert "\\getenv password EARMARK_APP_PASSWORD\nCREATE ROLE earmark_app LOGIN PASSWORD :'password';" in statements
+    assert "\\getenv password APP_PASSWORD\nCREATE ROLE earmark_app LOGIN PASSWORD :'password';" in statements
 
 
 def test_the_servers_believe_one_proxy_unless_told_otherwise() -> None:

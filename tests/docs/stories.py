@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 BIN = Path(sys.executable).parent
 SHIM = Path(__file__).with_name("curl.py")
 STORY_SECONDS_MAX = 60
-FOREGROUND = re.compile(r"^earmark (demo|serve|work|sandbox)\b")
+FOREGROUND = re.compile(r"^earmark (demo|serve|worker|sandbox)\b")
 SETUP = re.compile(r"^(make |pip install |\. \.venv/)")
 ANY = "…"
 

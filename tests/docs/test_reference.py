@@ -275,7 +275,7 @@ def test_every_verb_of_the_library_and_of_the_clients_is_documented() -> None:
     assert told == _methods(AsyncClient, without={"close", "stream", "idempotency", "token"})
     for method, _, gives, _ in rows:
         (value,) = codes(gives)
-        assert f"values.{value}" in inspect.signature(getattr(Client, method.strip("`"))).return_annotation
+        assert f"responses.{value}" in inspect.signature(getattr(Client, method.strip("`"))).return_annotation
 
 
 def test_what_only_one_of_them_has_is_documented() -> None:

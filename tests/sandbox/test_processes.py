@@ -170,7 +170,7 @@ async def test_a_server_is_not_taken_to_have_a_silent_bank_because_of_foreign_pa
 async def test_a_worker_has_no_bank_and_ends_only_what_took_too_long(
     store: Store, clock: MovableClock, ids: Uuid7Ids, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """`earmark work` beside a server: the seats are free again after the hour, and no money is said to be gone."""
+    """`earmark worker` beside a server: the seats are free again after the hour, and no money is said to be gone."""
     server = started(store, clock, ids)
     worker = Process(store, wiring.open_gateways(config.read({}), store.accounts), ids)
     booking = await server.paid("A1", ACTION)

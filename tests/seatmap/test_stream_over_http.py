@@ -84,7 +84,7 @@ class Client:
             "headers": [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()],
             "scheme": "http",
         }
-        app = house.drain.around(create_app(house))
+        app = house.in_flight.around(create_app(house))
         self.task: asyncio.Task[None] = asyncio.ensure_future(app(scope, self._asked.get, self._send))
 
     async def _send(self, message: Any) -> None:

@@ -60,7 +60,7 @@ async def test_a_server_without_workers_shows_it(
     path = tmp_path / "earmark.sqlite3"
     path.write_bytes(sqlite_template.read_bytes())
     service = serve(
-        "--no-sweep",
+        "--no-embedded-workers",
         "--redis",
         redis_url,
         database=f"sqlite:///{path}",

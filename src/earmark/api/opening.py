@@ -76,7 +76,9 @@ async def opened(settings: Settings) -> AsyncIterator[Opened]:
     house = _house(settings, engine, metrics=metrics, till=till, hub=hub, tracing=tracing)
     courier = courier_for(settings, engine.store.webhooks)
     agents = (
-        metrics.tally.watching(crew_for(settings, engine, till.teller, courier, feed=feed)) if settings.sweep else []
+        metrics.tally.watching(crew_for(settings, engine, till.teller, courier, feed=feed))
+        if settings.embedded_workers
+        else []
     )
     heart = heart_for(settings, engine.store)
     heart.takes("server", outcome="ok")
@@ -107,7 +109,7 @@ async def _test_payments_seen_through(settings: Settings, teller: Teller) -> Asy
 
     No worker can do that: it has no sandbox, or one of its own.
     """
-    if settings.sweep and settings.workers == 1:
+    if settings.embedded_workers and settings.processes == 1:
         yield
         return
     stop = asyncio.Event()

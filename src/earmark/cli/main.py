@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 from cyclopts import App, CycloptsError, CycloptsPanel
 from rich.console import Console
 
-from earmark.cli.log_setup import configure, learn
+from earmark.cli.known_secrets import register_secrets
 from earmark.errors import EarmarkError, SetupError
-from earmark.observability.logs import crash
+from earmark.observability.logs import configure, crash
 from earmark.observability.redaction import redact, redact_setup
 from earmark.version import __version__
 
@@ -27,28 +27,28 @@ app = App(
     help_format="markdown",
 )
 COMMANDS = (
-    "serving:demo",
-    "serving:serve",
-    "serving:work",
-    "verbs:event",
-    "verbs:hold",
-    "verbs:show",
-    "verbs:extend",
-    "verbs:pay",
-    "verbs:confirm",
-    "verbs:release",
-    "verbs:cancel",
-    "verbs:refund",
+    "serve:demo",
+    "serve:serve",
+    "serve:worker",
+    "bookings:event",
+    "bookings:hold",
+    "bookings:show",
+    "bookings:extend",
+    "bookings:pay",
+    "bookings:confirm",
+    "bookings:release",
+    "bookings:cancel",
+    "bookings:refund",
     "database:migrate",
     "database:verify",
-    "erasure:erase_buyer",
+    "erase_buyer:erase_buyer",
     "doctor:doctor",
     "tidy:tidy",
     "settings:config",
     "explain:explain",
     "payments:payments",
     "accounts:accounts",
-    "keys:keys",
+    "api_keys:keys",
     "webhooks:webhooks",
     "sandbox:sandbox",
     "locks:locks",
@@ -58,13 +58,13 @@ COMMANDS = (
 )
 """In the order in which help lists them. A module is imported when its command is asked for: `--version` needs none."""
 for command in COMMANDS:
-    app.command(f"earmark.cli.{command}")
+    app.command(f"earmark.cli.commands.{command}")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run a command. What Earmark refuses is one line on stderr and exit code 1; bad usage is exit code 2."""
-    learn(os.environ, sys.argv if arguments is None else arguments)
-    configure(verbose=False)
+    register_secrets(os.environ, sys.argv if arguments is None else arguments)
+    configure("warning")
     try:
         code = app(
             arguments, exit_on_error=False, print_error=True, error_formatter=_wrong_usage, result_action="return_value"

@@ -1,4 +1,4 @@
-"""One process of `earmark serve --workers N`: started by the crew's parent, and by nobody else.
+"""One process of `earmark serve --processes N`: started by the crew's parent, and by nobody else.
 
 python -m earmark.server.process_main [--verbose]
 """
@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import sys
 
-from earmark.cli.log_setup import configure
 from earmark.errors import EarmarkError
+from earmark.observability import logs
 from earmark.server import event_loop, processes
 
 VERBOSE = "--verbose"
@@ -21,7 +21,7 @@ def command(*, verbose: bool) -> list[str]:
 
 def main() -> None:
     """Serve until the parent says otherwise."""
-    configure(verbose=VERBOSE in sys.argv)
+    logs.configure("debug" if VERBOSE in sys.argv else "warning")
     try:
         event_loop.run(processes.work())
     except EarmarkError as error:

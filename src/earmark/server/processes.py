@@ -55,7 +55,7 @@ async def serve(settings: Settings, *, ready: Callable[[str], None], command: Se
 
     `command` starts a hand; `ready` is told the URL once all of them serve.
     """
-    if settings.workers == 1:
+    if settings.processes == 1:
         await server.serve(settings, ready=ready)
         return
     refuse(settings)
@@ -78,14 +78,18 @@ async def serve(settings: Settings, *, ready: Callable[[str], None], command: Se
 def refuse(settings: Settings) -> None:
     """Several processes need a database that several processes can write to."""
     scheme = urlsplit(settings.database_url).scheme
-    if settings.workers == 1 or scheme in wiring.POSTGRES:
-        why = None if sys.platform == "linux" or settings.workers == 1 else "Several workers share a port as Linux does"
+    if settings.processes == 1 or scheme in wiring.POSTGRES:
+        why = (
+            None
+            if sys.platform == "linux" or settings.processes == 1
+            else "Several processes share a port only on Linux"
+        )
     elif scheme == "memory":
-        why = "A database in memory belongs to one process, and several workers are several processes"
+        why = "A database in memory belongs to one process, and cannot be shared"
     else:
-        why = "SQLite has one writer at a time, so several workers would only wait for each other"
+        why = "SQLite has one writer at a time, so several processes would only wait for each other"
     if why:
-        raise SetupError(problem=f"{why}: use PostgreSQL, or set --workers (EARMARK_WORKERS) to 1.")
+        raise SetupError(problem=f"{why}: use PostgreSQL, or set --processes (EARMARK_PROCESSES) to 1.")
 
 
 def pause_seconds(deaths: int) -> float:
@@ -132,12 +136,12 @@ class Crew:
         self._metrics = metrics
         self._hands: dict[int, Hand] = {}
         self._on_duty: Hand | None = None
-        self._waiting = settings.workers
+        self._waiting = settings.processes
         self._up = asyncio.Event()
 
     async def run(self, ready: Callable[[str], None]) -> None:
         """Until told to stop; raises when the crew never came up."""
-        keepers = [asyncio.create_task(self._keep(number)) for number in range(self._settings.workers)]
+        keepers = [asyncio.create_task(self._keep(number)) for number in range(self._settings.processes)]
         ending = asyncio.create_task(self.stop.wait())
         rising = asyncio.create_task(self._up.wait())
         try:

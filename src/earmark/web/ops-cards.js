@@ -224,7 +224,7 @@ function showAgents({ agents, roles_missing: missing, version }) {
   const hosts = new Set(agents.map(({ host }) => host)).size;
   byId("agents-note").textContent = agents.length
     ? `${count(agents.length, "role")} on ${count(hosts, "host")}.`
-    : "Nobody was ever heard of. Start some: earmark work";
+    : "Nobody was ever heard of. Start some: earmark worker";
   const nobody = missing.map((role) => ({
     attributes: { class: "bad" },
     cells: [el("strong", {}, role), "nobody", mark("missing"), "", "", ""],

@@ -53,9 +53,12 @@ def of_payments(payments: OpsPayments) -> Iterator[OpsNeed]:
 def of_agents(missing: Sequence[str], agents: Sequence[OpsAgent]) -> Iterator[OpsNeed]:
     """Roles that nobody has, and those who get nowhere."""
     if missing:
-        said = f"Nobody is at work as {_listed(missing)}."
+        said = f"No {_listed(missing)} is running."
         yield OpsNeed(
-            area="agents", count=1, said=said, what_to_do="Run `earmark work`, or serve with `EARMARK_SWEEP=on`."
+            area="agents",
+            count=1,
+            said=said,
+            what_to_do="Run `earmark worker`, or serve with `EARMARK_EMBEDDED_WORKERS=on`.",
         )
     for agent in agents:
         if agent.standing == "failing":
@@ -68,7 +71,7 @@ def of_holds(holds: OpsHolds) -> Iterator[OpsNeed]:
     """Seats are sold all the same; lists and counts are not right until the holds are ended."""
     if holds.due_seconds > LATE_SECONDS:
         said = f"{_count(holds.due, 'hold is', 'holds are')} due and not ended, for {_age(holds.due_seconds)}."
-        advice = "Run `earmark work`; `earmark doctor --fix` ends them now."
+        advice = "Run `earmark worker`; `earmark doctor --fix` ends them now."
         yield OpsNeed(area="holds", count=1, said=said, what_to_do=advice)
 
 
@@ -77,7 +80,7 @@ def of_relay(relay: OpsRelay) -> Iterator[OpsNeed]:
     if relay.oldest_seconds > LATE_SECONDS:
         have = _count(relay.unsent, "journal entry has", "journal entries have")
         said = f"{have} no number, the oldest for {_age(relay.oldest_seconds)}."
-        advice = "Run `earmark work`; `earmark doctor --fix` numbers them now."
+        advice = "Run `earmark worker`; `earmark doctor --fix` numbers them now."
         yield OpsNeed(area="relay", count=1, said=said, what_to_do=advice)
 
 

@@ -185,7 +185,7 @@ async def standing(folder: Path, *, program: Sequence[str] = ()) -> AsyncIterato
             "EARMARK_DATABASE_URL": postgres.url(DATABASE),
             "EARMARK_REDIS_URL": valkey.url,
             "EARMARK_GUESTS": "on",
-            "EARMARK_SWEEP": "off",
+            "EARMARK_EMBEDDED_WORKERS": "off",
             "EARMARK_TRUST_PROXY": "1",
             "EARMARK_BALANCE": "on",
             "EARMARK_IDLE_SECONDS": str(IDLE_SECONDS),
@@ -196,7 +196,7 @@ async def standing(folder: Path, *, program: Sequence[str] = ()) -> AsyncIterato
         await stack.enter_async_context(
             _process(PROGRAM, "sandbox", "--port", str(gateway), folder=folder, settings={})
         )
-        await stack.enter_async_context(_process(program, "work", folder=folder, settings=settings))
+        await stack.enter_async_context(_process(program, "worker", folder=folder, settings=settings))
         options = ("serve", "--host", HOST, "--port", str(port))
         site.server = await stack.enter_async_context(
             _process(program, *options, folder=folder, settings=settings, files=FILES)

@@ -31,8 +31,23 @@ def commands(*, database: str, workers: int) -> Mapping[str, Callable[[int], lis
 
     def ours(port: int) -> list[str]:
         # The workers are off: what they do costs the database, and the peer has nobody who does it.
-        options = ["--host", HOST, "--port", str(port), "--workers", str(workers), "--database", database, "--no-sweep"]
-        return [sys.executable, "-c", "from earmark.cli import main; main()", "serve", *options]
+        options = [
+            "--host",
+            HOST,
+            "--port",
+            str(port),
+            "--processes",
+            str(workers),
+            "--database",
+            database,
+        ]
+        return [
+            sys.executable,
+            "-c",
+            "from earmark.cli import main; main()",
+            "serve",
+            *options,
+        ]
 
     def peer(port: int) -> list[str]:
         return [*granian, "--port", str(port), "--interface", "asgi", "--factory", f"{fastapi_peer.__name__}:create"]

@@ -158,7 +158,7 @@ async def _serving(
     kept = {name: value for name, value in os.environ.items() if name not in _REDIS}
     with log.open("wb") as written:
         process = await asyncio.create_subprocess_exec(
-            *(*program, "serve", "--host", HOST, "--port", str(port), "--workers", "1", "--database", url),
+            *(*program, "serve", "--host", HOST, "--port", str(port), "--processes", "1", "--database", url),
             env={**kept, "EARMARK_ADMIN_KEY": TOKEN, "EARMARK_LOG": "warning"},
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.DEVNULL,

@@ -68,7 +68,7 @@ def doctor(
 
 async def _collect(database: str | None, redis: str | None, *, fix: bool) -> list[Finding]:
     try:
-        settings = config.read(os.environ, database_url=database, redis_url=redis)
+        settings = config.read(os.environ, refuse_unknown=False, database_url=database, redis_url=redis)
     except SetupError as wrong:
         return [ill("settings", wrong.problem, "See `earmark config show`.")]
     return [finding async for finding in examine(settings, fix=fix, named="--database" if database else None)]
@@ -82,10 +82,9 @@ async def examine(
     `named` is the option that named the database, where none of the settings did.
     """
     clock = clock or SystemClock()
-    for slip, meant in show.unknown(os.environ).items():
-        yield ill(
-            "settings", f"{slip} is no setting, and has no effect.", f"Is {meant} meant?" if meant else "Remove it."
-        )
+    for name, meant in config.unknown_variables(os.environ).items():
+        advice = f"Is {meant} meant?" if meant else "Remove it."
+        yield ill("settings", f"{name} is not a setting: no command starts while it is set.", advice)
     try:
         vitals = await wiring.examine(settings.database_url, clock=clock)
     except EarmarkError as silence:

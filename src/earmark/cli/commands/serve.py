@@ -17,8 +17,8 @@ from rich.console import Console
 
 from earmark import config, wiring
 from earmark.cli.commands.database import Database
-from earmark.cli.log_setup import configure
 from earmark.errors import SetupError
+from earmark.observability import logs
 
 Host = Annotated[str | None, Parameter(help="Address to listen on.")]
 Redis = Annotated[
@@ -45,7 +45,7 @@ def demo(
     from earmark.server import event_loop
     from earmark.server.run import first_free_port
 
-    configure(verbose=verbose)
+    logs.configure("debug" if verbose else "warning")
     with tempfile.TemporaryDirectory(prefix="earmark-demo-") as folder:
         url = database or f"sqlite:////{Path(folder, 'demo.sqlite3').as_posix().lstrip('/')}"
         host = host or "127.0.0.1"
@@ -102,12 +102,14 @@ def serve(
     database: Database = None,
     redis: Redis = None,
     guests: Annotated[bool | None, Parameter(help="Let anonymous buyers in (`POST /v1/guests`).")] = None,
-    sweep: Annotated[bool | None, Parameter(help="Run the workers here too. Else run `earmark work`.")] = None,
-    workers: Annotated[
+    embedded_workers: Annotated[
+        bool | None, Parameter(help="Run the workers in this server. Else run `earmark worker` beside it.")
+    ] = None,
+    processes: Annotated[
         int | None,
         Parameter(
-            validator=Number(gte=1, lte=config.WORKERS_MAX),
-            help="How many processes serve on the port. Else EARMARK_WORKERS, else 1. More than one needs PostgreSQL.",
+            validator=Number(gte=1, lte=config.PROCESSES_MAX),
+            help="How many processes serve on the port. Else EARMARK_PROCESSES, else 1. More need PostgreSQL.",
         ),
     ] = None,
     verbose: Verbose = False,
@@ -120,10 +122,10 @@ def serve(
         database_url=database,
         redis_url=redis,
         guests=guests,
-        sweep=sweep,
-        workers=workers,
+        embedded_workers=embedded_workers,
+        processes=processes,
     )
-    configure(verbose=verbose, level=settings.log)
+    logs.configure("debug" if verbose else settings.log)
     if settings.admin_key is None:
         from earmark.api.auth.api_keys import new_key
 
@@ -143,25 +145,25 @@ async def _serve(settings: config.Settings, *, verbose: bool) -> None:
     out = Console(highlight=False, soft_wrap=True)
 
     def ready(url: str) -> None:
-        out.print(f"Earmark serves {url}" + (f" with {settings.workers} workers" if settings.workers > 1 else ""))
+        out.print(f"Earmark serves {url}" + (f" with {settings.processes} processes" if settings.processes > 1 else ""))
 
     await processes.serve(settings, ready=ready, command=process_main.command(verbose=verbose))
     out.print("Stopped.")
 
 
-def work(*, database: Database = None, redis: Redis = None, verbose: Verbose = False) -> None:
+def worker(*, database: Database = None, redis: Redis = None, verbose: Verbose = False) -> None:
     """Run the workers beside several servers.
 
-    The sweeper ends due holds, the reconciler sees payments through, the relay numbers what happened, the courier calls
-    webhooks, and the janitor clears what nobody needs any more.
+    The sweeper expires due holds, the reconciler completes payments, the relay publishes journal entries, the webhook
+    dispatcher delivers webhooks, and the janitor deletes old idempotency records and delivery logs.
     """
     settings = config.read(os.environ, database_url=database, redis_url=redis)
-    configure(verbose=verbose, level=settings.log)
+    logs.configure("debug" if verbose else settings.log)
     _refuse_memory(settings)
-    asyncio.run(_work(settings))
+    asyncio.run(_run_worker(settings))
 
 
-async def _work(settings: config.Settings) -> None:
+async def _run_worker(settings: config.Settings) -> None:
     from earmark.engine.ports.observer import Nobody
     from earmark.observability.tracing import open_tracing
     from earmark.payments.driver import Teller

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
 import sys
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import msgspec
 from cyclopts import App, Parameter
@@ -14,12 +13,7 @@ from rich.console import Console
 
 from earmark import config as settings
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
 HIDDEN = "hidden"
-APART = ("EARMARK_TEST_", "EARMARK_PROOF")
-"""Variables of the tests, which no setting has to know."""
 # From the colon behind the name to the last @ of the same address, whatever stands in between.
 _PASSWORD = re.compile(r"(://[^:/@\s]*:)(?:(?!://)\S)*(?=@)")
 _IN_QUERY = re.compile(r"(?i)([?&](?:password|passwd|sslpassword)=)[^&#\s,]*")
@@ -43,21 +37,21 @@ def show(
 ) -> int:
     """Show every setting, its value and where that came from. Secrets and passwords stay hidden.
 
-    A variable that begins with EARMARK_ and is no setting is a slip: it is pointed out, and the exit code is 1.
+    A variable that begins with EARMARK_ and is not a setting is reported, and the exit code is 1.
     """
     found = [shown(origin) for origin in settings.trace(os.environ)]
-    slips = unknown(os.environ)
+    unknown = settings.unknown_variables(os.environ)
     if as_json:
-        told = {"settings": found, "unknown": slips}
+        told = {"settings": found, "unknown": unknown}
         sys.stdout.write(msgspec.json.format(msgspec.json.encode(told), indent=2).decode() + "\n")
-        return 1 if slips else 0
+        return 1 if unknown else 0
     out = Console(highlight=False, soft_wrap=True)
     names, values = max(len(one.name) for one in found), max(len(_plain(one.value)) for one in found)
     for one in found:
         out.print(f"{one.name:<{names}}  {_plain(one.value):<{values}}  {one.source}", markup=False)
-    for slip, meant in slips.items():
-        out.print(f"{slip} is no setting{f': is {meant} meant?' if meant else '.'}", markup=False)
-    return 1 if slips else 0
+    for name, meant in unknown.items():
+        out.print(settings.describe_unknown(name, meant), markup=False)
+    return 1 if unknown else 0
 
 
 def shown(origin: settings.Origin) -> Shown:
@@ -69,21 +63,6 @@ def shown(origin: settings.Origin) -> Shown:
         value = without_password(value)
     variable = origin.setting.variable
     return Shown(name=variable, value=value, source=origin.source, meaning=origin.setting.about.meaning)
-
-
-def unknown(environment: Mapping[str, str]) -> dict[str, str | None]:
-    """Variables that look like settings and are none, each with the setting that may be meant."""
-    known = [setting.variable for setting in settings.SETTINGS]
-    slips = sorted(
-        name for name in environment if name.startswith("EARMARK_") and name not in known and not name.startswith(APART)
-    )
-    return {slip: _meant(slip, known) for slip in slips}
-
-
-def _meant(slip: str, known: list[str]) -> str | None:
-    names = {name.removeprefix("EARMARK_"): name for name in known}
-    close = difflib.get_close_matches(slip.removeprefix("EARMARK_"), names, n=1)
-    return names[close[0]] if close else None
 
 
 def without_password(url: str) -> str:

@@ -61,7 +61,7 @@ def beats(roll: Roll, *, seconds: float) -> Iterator[Finding]:
     gone = [beat for beat in roll.beats if beat not in alive]
     if missing := [role for role in ROLES if role not in {beat.role for beat in alive}]:
         said = f"Nobody is at work as {_listed(missing)}."
-        yield ill("workers", said, "Run `earmark work`, or serve with EARMARK_SWEEP=on.")
+        yield ill("workers", said, "Run `earmark worker`, or serve with EARMARK_EMBEDDED_WORKERS=on.")
     for beat in alive:
         if beat.code not in WELL:
             since = f" since {beat.failing_since:%Y-%m-%d %H:%M:%S} UTC" if beat.failing_since else ""
@@ -87,7 +87,7 @@ async def sweeping(store: Store, *, fix: bool) -> Finding:
         return well("sweeping", "Holds end in time.")
     said = f"{left.due} holds are due and not ended, since {_age(left.due_since, left.now)}."
     if not fix:
-        return ill("sweeping", said, "Run `earmark work`; `--fix` ends them now.", fixable=True)
+        return ill("sweeping", said, "Run `earmark worker`; `--fix` ends them now.", fixable=True)
     engine, ended = Engine(store, ids=Uuid7Ids()), 0
     while expired := await engine.expire(limit=BATCH, reason="doctor"):
         ended += len(expired)
@@ -101,7 +101,7 @@ async def relaying(store: Store, *, fix: bool) -> Finding:
         return well("relaying", "What happens is numbered in time.")
     said = f"{left.unsent} journal entries have no number, the oldest since {_age(left.unsent_since, left.now)}."
     if not fix:
-        return ill("relaying", said, "Run `earmark work`; `--fix` numbers them now.", fixable=True)
+        return ill("relaying", said, "Run `earmark worker`; `--fix` numbers them now.", fixable=True)
     given, after, behind = 0, START, True
     while behind or after != START:
         numbering = await store.outbox.number(after=after, limit=BATCH, tell=False)

@@ -46,7 +46,7 @@ async def serving(database: str, *, redis: str, program: str = PROGRAM) -> Async
     with socket.socket() as probe:
         probe.bind((HOST, 0))
         port: int = probe.getsockname()[1]
-    options = ["--host", HOST, "--port", str(port), "--workers", "1", "--database", database, "--redis", redis]
+    options = ["--host", HOST, "--port", str(port), "--processes", "1", "--database", database, "--redis", redis]
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-c", program, "serve", *options),
         env={**os.environ, "EARMARK_ADMIN_KEY": TOKEN, "EARMARK_LOG": "warning"},
