@@ -95,11 +95,11 @@ def calls(function: ast.AST) -> set[str]:
 
 def checking(trees: list[ast.Module]) -> set[str]:
     """The functions of the tests that check something: by themselves, or by calling one that does."""
-    known = {function.name: function for tree in trees for function in functions(tree)}
-    called = {name: calls(function) for name, function in known.items()}
-    found = {name for name, function in known.items() if any(isinstance(n, ast.Assert) for n in ast.walk(function))}
+    known = [function for tree in trees for function in functions(tree)]
+    called = [(function.name, calls(function)) for function in known]
+    found = {function.name for function in known if any(isinstance(node, ast.Assert) for node in ast.walk(function))}
     found |= {"raises", "fail", "expect"}
-    while more := {name for name, names in called.items() if name not in found and names & found}:
+    while more := {name for name, names in called if name not in found and names & found}:
         found |= more
     return found
 
