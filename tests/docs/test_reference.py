@@ -25,7 +25,7 @@ from earmark.domain.policy import TTL_SECONDS_MAX, TTL_SECONDS_MIN
 from earmark.domain.seat import SeatState
 from earmark.domain.state_machine import LIVE, MOVES, SAGA_ONLY, State, Verb
 from earmark.errors import UNTOLD, SetupError
-from earmark.schemas import api_words, ops, payments, webhooks
+from earmark.schemas import ops, requests, responses, webhooks
 from earmark.version import __version__
 
 from .pages import ROOT, codes, read, section, table
@@ -43,15 +43,15 @@ STATES = read("docs/reference/states.md")
 COMMANDS = read("docs/reference/command-line.md")
 LIBRARY = read("docs/reference/library.md")
 ANSWERS = (
-    api_words.BookingAnswer,
-    payments.PaidAnswer,
-    payments.PaymentAnswer,
-    payments.UndoneAnswer,
-    payments.RulingAnswer,
-    api_words.EventAnswer,
-    api_words.SeatAnswer,
-    api_words.PoolAnswer,
-    api_words.EntryAnswer,
+    responses.Booking,
+    responses.Paid,
+    responses.Payment,
+    responses.Undone,
+    responses.Ruling,
+    responses.Event,
+    responses.Seat,
+    responses.Pool,
+    responses.Entry,
     webhooks.WebhookAnswer,
     webhooks.SecretAnswer,
     webhooks.DeliveryAnswer,
@@ -176,9 +176,9 @@ def test_the_limits_are_those_of_the_code() -> None:
     """Numbers in the settings page are the numbers that hold."""
     assert [row[1] for row in table(section(SETTINGS, "## Limits"))] == [
         f"{TTL_SECONDS_MIN} to {TTL_SECONDS_MAX} seconds",
-        str(api_words.CLAIM_ITEMS_MAX),
-        str(api_words.UNITS_MAX),
-        f"{api_words.EVENT_SEATS_MAX}, {api_words.EVENT_POOLS_MAX}",
+        str(requests.CLAIM_ITEMS_MAX),
+        str(requests.UNITS_MAX),
+        f"{requests.EVENT_SEATS_MAX}, {requests.EVENT_POOLS_MAX}",
         "64 KB; 16 MB for events",
         str(rate_limits.DEPTH_MAX),
         f"{GUEST_SECONDS // 3600} hours",
@@ -236,7 +236,7 @@ def test_a_call_is_documented_whole(call: Call) -> None:
     assert named >= {parameter for parameter, _ in call.query}
     assert named >= set(call.refusals)
     assert named & set(problem_response.STATUS) == set(call.refusals), "it names a refusal that the call does not give"
-    if call.answer not in {*ANSWERS, api_words.HealthAnswer}:
+    if call.answer not in {*ANSWERS, responses.HealthAnswer}:
         assert named >= set(call.answer.__struct_fields__)
     if call.body and call.body.__struct_fields__:
         fields = [field for row in table(told) for field in codes(row[0])]

@@ -18,7 +18,7 @@ from tests.docs.stories import BIN, Failed, compare, environment, tell
 
 from earmark.domain.ids import EntryId, EventId
 from earmark.domain.journal import Entry
-from earmark.schemas.api_words import EventIdText
+from earmark.schemas.requests import EventIdText
 
 if TYPE_CHECKING:
     import subprocess

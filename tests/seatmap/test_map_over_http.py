@@ -18,7 +18,7 @@ from earmark.engine.engine import Engine
 from earmark.library import Earmark
 from earmark.observability.metrics.metrics import Metrics
 from earmark.payments.service import Till
-from earmark.schemas import api_words
+from earmark.schemas import responses, to_response
 from earmark.seatmap.cache import Availability, Picture
 from earmark.store.memory import MemoryStore
 
@@ -95,10 +95,10 @@ async def plain(shop: Earmark, buyer: str | None = None) -> dict[str, Any]:
     """The same map, worded without any cache."""
     seen = await shop.engine.store.read_map(EventId("play"))
     whose = Buyer(buyer) if buyer else None
-    told = api_words.MapAnswer(
+    told = responses.Map(
         version="",
-        seats=tuple(api_words.seat_answer(seat, now=seen.now, buyer=whose) for seat in seen.seats),
-        pools=tuple(api_words.pool_answer(pool) for pool in seen.pools),
+        seats=tuple(to_response.seat_value(seat, now=seen.now, buyer=whose) for seat in seen.seats),
+        pools=tuple(to_response.pool_value(pool) for pool in seen.pools),
     )
     builtins: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(told))
     return builtins

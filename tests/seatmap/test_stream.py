@@ -12,7 +12,7 @@ import pytest
 from earmark.domain.ids import Buyer, EventId, PoolId, SeatId
 from earmark.engine.commands import Actor, Change, PoolPatch, SeatPatch
 from earmark.errors import EarmarkError, EventUnknown, Overloaded, StoreUnavailable
-from earmark.schemas import api_words
+from earmark.schemas import to_response
 from earmark.seatmap import event_channel as channels
 from earmark.seatmap import followers as streams
 from earmark.seatmap import state_and_changes as scenes
@@ -59,8 +59,8 @@ async def plain(store: Store, buyer: str | None = None) -> tuple[dict[str, Any],
     """Seats and pools as they are, worded without any cache."""
     seen = await store.read_map(PLAY)
     whose = Buyer(buyer) if buyer else None
-    seats = [api_words.seat_answer(seat, now=seen.now, buyer=whose) for seat in seen.seats]
-    pools = [api_words.pool_answer(pool) for pool in seen.pools]
+    seats = [to_response.seat_value(seat, now=seen.now, buyer=whose) for seat in seen.seats]
+    pools = [to_response.pool_value(pool) for pool in seen.pools]
     return (
         {seat.id: {name: getattr(seat, name) for name in seat.__struct_fields__} for seat in seats},
         {pool.id: {name: getattr(pool, name) for name in pool.__struct_fields__} for pool in pools},

@@ -25,7 +25,7 @@ from earmark.domain.payment_method import SANDBOX
 from earmark.errors import EarmarkError
 from earmark.sandbox import action
 from earmark.sandbox.gateway import SandboxGateway
-from earmark.schemas import api_words
+from earmark.schemas import responses
 from earmark.version import __version__
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ SECURITY_HEADERS = {
 
 async def healthz(_: Visit) -> Reply:
     """The process is alive."""
-    return say(api_words.HealthAnswer(status="ok", version=__version__))
+    return say(responses.HealthAnswer(status="ok", version=__version__))
 
 
 async def readyz(visit: Visit) -> Reply:
@@ -56,7 +56,7 @@ async def readyz(visit: Visit) -> Reply:
     house.in_flight.check_not_stopping()
     await house.readiness.check(lambda: house.deadline.within(house.engine.store.check_ready()))
     house.in_flight.check_not_stopping()
-    return say(api_words.HealthAnswer(status="ready", version=__version__))
+    return say(responses.HealthAnswer(status="ready", version=__version__))
 
 
 async def metrics(visit: Visit) -> Reply:
@@ -74,7 +74,7 @@ HEALTH = (
         name="healthz",
         summary="Say that the process is alive",
         handler=healthz,
-        answer=api_words.HealthAnswer,
+        answer=responses.HealthAnswer,
         scope=None,
         group="operations",
     ),
@@ -84,7 +84,7 @@ HEALTH = (
         name="readyz",
         summary="Say that bookings can be taken",
         handler=readyz,
-        answer=api_words.HealthAnswer,
+        answer=responses.HealthAnswer,
         refusals=("stopping",),
         scope=None,
         group="operations",

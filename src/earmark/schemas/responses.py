@@ -254,3 +254,34 @@ class Token(Struct, frozen=True, kw_only=True):
     token: str
     buyer: str
     expires_at: Moment
+
+
+class GuestAnswer(Struct, kw_only=True):
+    """An anonymous buyer. The buyer's token is in the cookie, where scripts cannot read it."""
+
+    buyer: str
+    expires_at: Moment
+
+
+class HealthAnswer(Struct, kw_only=True):
+    """Whether the server is alive, or ready."""
+
+    status: str
+    version: str
+
+
+class ProblemAnswer(Struct, kw_only=True):
+    """RFC 9457, with a stable `code`, and whether the same request may succeed later. Facts follow by name."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    code: str
+    transient: bool
+
+
+class CallbackAnswer(Struct, kw_only=True):
+    """The gateway's callback was received."""
+
+    received: bool

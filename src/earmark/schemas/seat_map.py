@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from earmark.domain.seat import SeatState
-from earmark.schemas import api_words
+from earmark.schemas import to_response
 from earmark.seatmap.cache import Picture
 from earmark.seatmap.state_and_changes import Part
 
@@ -34,14 +34,14 @@ class Words:
 
     def part(self, on_map: SeatOnMap, *, now: datetime) -> Part:
         """A seat as it is for a shop, and whose it is."""
-        seat = api_words.seat_answer(on_map, now=now, buyer=None)
+        seat = to_response.seat_value(on_map, now=now, buyer=None)
         body = _encode(seat)
         assert body.endswith(_NOT_MINE)
         return Part(body, on_map.owner_buyer if seat.state in OWNED else None)
 
     def pool(self, pool: Pool) -> bytes:
         """A pool, which is the same for everybody."""
-        return _encode(api_words.pool_answer(pool))
+        return _encode(to_response.pool_value(pool))
 
     def paint(self, event: Event, parts: Sequence[Part], pools: Sequence[bytes]) -> Picture:
         """As it is for a shop; whose the seats are is only marked, and `tell` says it."""

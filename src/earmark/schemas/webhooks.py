@@ -11,7 +11,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from earmark.domain.webhook import DeliveryState
 from earmark.domain.webhook_messages import PING, TYPES
-from earmark.schemas.api_words import EventIdText, Name
+from earmark.schemas.requests import EventIdText, Name
 from earmark.webhooks.targets import URL_LENGTH_MAX
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from earmark.api.auth.guest_cookie import COOKIE, HOST, SECURE
 from earmark.api.endpoint import JSON
 from earmark.api.openapi import examples
 from earmark.api.openapi.parameters import parameters
-from earmark.schemas import api_words
+from earmark.schemas import responses
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -72,7 +72,7 @@ _OPEN_TO_ALL = {
 def document(calls: Sequence[Call], *, version: str) -> dict[str, Any]:
     """Everything a client generator or a reader wants to know."""
     types = {call.body for call in calls if call.body} | {call.answer for call in calls if call.answer}
-    ordered = sorted({*types, api_words.ProblemAnswer}, key=lambda kind: kind.__name__)
+    ordered = sorted({*types, responses.ProblemAnswer}, key=lambda kind: kind.__name__)
     schemas, components = msgspec.json.schema_components(ordered, ref_template=_REF)
     names = {kind: schema["$ref"] for kind, schema in zip(ordered, schemas, strict=True)}
     paths: dict[str, dict[str, Any]] = {}
@@ -187,7 +187,7 @@ def _refused(codes: Iterable[str], names: dict[Any, str]) -> dict[str, Any]:
         for code in told
         if code in examples.REFUSALS
     }
-    content: dict[str, Any] = {"schema": {"$ref": names[api_words.ProblemAnswer]}}
+    content: dict[str, Any] = {"schema": {"$ref": names[responses.ProblemAnswer]}}
     if shown:
         content["examples"] = shown
     headers = _headers(dict.fromkeys(name for code in told for name in problem_response.HEADERS.get(code, {})))

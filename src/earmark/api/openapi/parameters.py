@@ -10,7 +10,7 @@ import msgspec
 from earmark.api.pagination import LIMIT_DEFAULT, LIMIT_MAX
 from earmark.domain.state_machine import State
 from earmark.domain.webhook import DeliveryState
-from earmark.schemas import api_words
+from earmark.schemas import requests
 
 if TYPE_CHECKING:
     from earmark.api.endpoint import Call
@@ -29,8 +29,8 @@ def _schema(kind: Any) -> dict[str, Any]:
 
 
 PATH: dict[str, tuple[dict[str, Any], str]] = {
-    "event_id": (_schema(api_words.EventIdText), "concert"),
-    "seat_id": (_schema(api_words.Id), "A1"),
+    "event_id": (_schema(requests.EventIdText), "concert"),
+    "seat_id": (_schema(requests.Id), "A1"),
     "booking_id": (UUID, "01997b1c-6f2a-7c3e-9d41-2f6d0c9a7b10"),
     "webhook_id": (UUID, "01997b1c-6f2a-7c3e-9d41-2f6d0c9a7b11"),
     "delivery_id": (UUID, "01997b1c-6f2a-7c3e-9d41-2f6d0c9a7b12"),
@@ -42,8 +42,8 @@ QUERY_OF: dict[tuple[str, str], tuple[dict[str, Any], Any]] = {
 }
 """Where a name means something else than elsewhere."""
 QUERY: dict[str, tuple[dict[str, Any], Any]] = {
-    "buyer": (_schema(api_words.Who), "alice"),
-    "event_id": (_schema(api_words.EventIdText), "concert"),
+    "buyer": (_schema(requests.Who), "alice"),
+    "event_id": (_schema(requests.EventIdText), "concert"),
     "state": ({"type": "string", "enum": [state.value for state in State]}, "held"),
     "last_event_id": ({"type": "string", "pattern": "^[0-9]{1,18}$"}, "42"),
     "match": ({"type": "string", "minLength": 1, "maxLength": 512}, "event:*"),

@@ -16,7 +16,7 @@ from earmark.domain.ids import BookingId, Buyer
 from earmark.engine.commands import Extend, Release
 from earmark.engine.ports.store import BookingFilter
 from earmark.errors import BookingUnknown, InvalidRequest
-from earmark.schemas import api_words, payments, to_command
+from earmark.schemas import requests, responses, to_command, to_response
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from earmark.schemas.to_command import Common
 
 
-async def hold(visit: Visit, body: api_words.HoldBody) -> Reply:
+async def hold(visit: Visit, body: requests.HoldBody) -> Reply:
     """Set seats and pool units aside for a few minutes, all or nothing."""
     common = _common(visit, status=HTTPStatus.CREATED)
     ask = to_command.hold(body, buyer=_buyer(visit, body.buyer), booking_id=visit.engine.ids.booking_id(), **common)
@@ -35,34 +35,34 @@ async def hold(visit: Visit, body: api_words.HoldBody) -> Reply:
     return reply(answer, _render, status=HTTPStatus.CREATED)
 
 
-async def extend(visit: Visit, body: api_words.ExtendBody) -> Reply:
+async def extend(visit: Visit, body: requests.ExtendBody) -> Reply:
     """More time, within the longest life of a hold."""
     ask = Extend(**_common(visit), booking_id=booking_id(visit), seconds=body.seconds)
     return reply(await visit.engine.extend(ask), _render)
 
 
-async def confirm(visit: Visit, body: api_words.ConfirmBody) -> Reply:
+async def confirm(visit: Visit, body: requests.ConfirmBody) -> Reply:
     """The shop took the money itself: the hold becomes a sale."""
     ask = to_command.confirm(body, booking_id=booking_id(visit), **_common(visit))
     return reply(await visit.engine.confirm(ask), _render)
 
 
-async def release(visit: Visit, _: api_words.ReleaseBody) -> Reply:
+async def release(visit: Visit, _: requests.ReleaseBody) -> Reply:
     """Let go of a hold."""
     return reply(await visit.engine.release(Release(**_common(visit), booking_id=booking_id(visit))), _render)
 
 
-async def cancel(visit: Visit, body: api_words.CancelBody) -> Reply:
+async def cancel(visit: Visit, body: requests.CancelBody) -> Reply:
     """Undo a sale, or some lines of it."""
-    common = _common(visit, render=payments.undone_answer)
+    common = _common(visit, render=to_response.undone_value)
     ask = to_command.cancel(body, booking_id=booking_id(visit), **common)
-    return reply(await visit.house.till.cancel(ask), payments.undone_answer)
+    return reply(await visit.house.till.cancel(ask), to_response.undone_value)
 
 
 async def read(visit: Visit) -> Reply:
     """One booking."""
     now, booking = await find(visit)
-    return say(api_words.booking_answer(booking, now))
+    return say(to_response.booking_value(booking, now))
 
 
 async def list_(visit: Visit) -> Reply:
@@ -76,14 +76,14 @@ async def list_(visit: Visit) -> Reply:
         live=actor.live,
         limit=page.limit + 1,
         after=_after(page.after),
-        buyer=actor.buyer or _asked(query, "buyer", api_words.Who),
-        event_id=_asked(query, "event_id", api_words.EventIdText),
+        buyer=actor.buyer or _asked(query, "buyer", requests.Who),
+        event_id=_asked(query, "event_id", requests.EventIdText),
         state=to_command.state_of(query.get("state")),
     )
     now, found = await visit.engine.store.list_bookings(wanted)
-    shown = tuple(api_words.booking_answer(booking, now) for booking in found[: page.limit])
+    shown = tuple(to_response.booking_value(booking, now) for booking in found[: page.limit])
     more = len(found) > page.limit
-    return say(api_words.BookingsPage(bookings=shown, next_cursor=page.cursor(shown[-1].id) if more else None))
+    return say(responses.BookingsPage(bookings=shown, next_cursor=page.cursor(shown[-1].id) if more else None))
 
 
 async def show_history(visit: Visit) -> Reply:
@@ -91,7 +91,7 @@ async def show_history(visit: Visit) -> Reply:
     _, booking = await find(visit)
     entries = await visit.engine.store.read_history(booking.id)
     notes = visit.principal.actor.buyer is None
-    return say(api_words.HistoryAnswer(entries=tuple(api_words.entry_answer(entry, notes=notes) for entry in entries)))
+    return say(responses.History(entries=tuple(to_response.entry_value(entry, notes=notes) for entry in entries)))
 
 
 async def find(visit: Visit) -> tuple[datetime, Booking]:
@@ -104,7 +104,7 @@ async def find(visit: Visit) -> tuple[datetime, Booking]:
 
 
 def _render(booking: Booking, now: datetime) -> Any:
-    return api_words.booking_answer(booking, now)
+    return to_response.booking_value(booking, now)
 
 
 def _common(visit: Visit, *, status: HTTPStatus = HTTPStatus.OK, render: Render = _render) -> Common:
@@ -156,8 +156,8 @@ CALLS = (
         name="hold",
         summary="Hold seats and pool units, all or nothing",
         handler=hold,
-        body=api_words.HoldBody,
-        answer=api_words.BookingAnswer,
+        body=requests.HoldBody,
+        answer=responses.Booking,
         status=HTTPStatus.CREATED,
         refusals=(
             "event_unknown",
@@ -179,7 +179,7 @@ CALLS = (
         name="list_bookings",
         summary="List bookings, the expired ones too",
         handler=list_,
-        answer=api_words.BookingsPage,
+        answer=responses.BookingsPage,
         query=(
             ("buyer", "whose"),
             ("event_id", "of which event"),
@@ -194,7 +194,7 @@ CALLS = (
         name="read_booking",
         summary="Read a booking",
         handler=read,
-        answer=api_words.BookingAnswer,
+        answer=responses.Booking,
         refusals=("booking_unknown",),
     ),
     Call(
@@ -203,7 +203,7 @@ CALLS = (
         name="show_history",
         summary="Show all that happened to a booking",
         handler=show_history,
-        answer=api_words.HistoryAnswer,
+        answer=responses.History,
         refusals=("booking_unknown",),
     ),
     Call(
@@ -212,8 +212,8 @@ CALLS = (
         name="extend",
         summary="Give a hold more time",
         handler=extend,
-        body=api_words.ExtendBody,
-        answer=api_words.BookingAnswer,
+        body=requests.ExtendBody,
+        answer=responses.Booking,
         refusals=(*_ON_BOOKING, "extension_refused"),
         idempotent=True,
         in_line=True,
@@ -225,8 +225,8 @@ CALLS = (
         name="confirm",
         summary="Confirm a hold whose money was taken elsewhere",
         handler=confirm,
-        body=api_words.ConfirmBody,
-        answer=api_words.BookingAnswer,
+        body=requests.ConfirmBody,
+        answer=responses.Booking,
         scope=Scope.SELL,
         refusals=(*_ON_BOOKING, "payment_used"),
         idempotent=True,
@@ -239,8 +239,8 @@ CALLS = (
         name="release",
         summary="Let go of a hold",
         handler=release,
-        body=api_words.ReleaseBody,
-        answer=api_words.BookingAnswer,
+        body=requests.ReleaseBody,
+        answer=responses.Booking,
         refusals=_ON_BOOKING,
         idempotent=True,
         in_line=True,
@@ -252,8 +252,8 @@ CALLS = (
         name="cancel",
         summary="Undo a sale, or some lines of it",
         handler=cancel,
-        body=api_words.CancelBody,
-        answer=payments.UndoneAnswer,
+        body=requests.CancelBody,
+        answer=responses.Undone,
         scope=Scope.SELL,
         refusals=(*_ON_BOOKING, "booking_not_confirmed", "refund_refused"),
         idempotent=True,

@@ -12,7 +12,7 @@ from earmark.api.pagination import read_page
 from earmark.domain.ids import EventId, SeatId
 from earmark.engine.commands import Decided
 from earmark.errors import EventUnknown, SeatUnknown
-from earmark.schemas import api_words, to_command, to_response
+from earmark.schemas import requests, responses, to_command, to_response
 from earmark.schemas.seat_map import Words, version
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ EVENT_BYTES_MAX = 16 * 1024 * 1024
 WORDS = Words()
 
 
-async def create(visit: Visit, body: api_words.EventBody) -> Reply:
+async def create(visit: Visit, body: requests.EventBody) -> Reply:
     """Make an event and everything it sells."""
     common = _common(visit, status=HTTPStatus.CREATED)
     ask = to_command.create(body, now=visit.house.clock.now(), ids=visit.engine.ids, **common)
@@ -38,7 +38,7 @@ async def create(visit: Visit, body: api_words.EventBody) -> Reply:
     return answer
 
 
-async def change(visit: Visit, body: api_words.EventPatchBody) -> Reply:
+async def change(visit: Visit, body: requests.EventPatchBody) -> Reply:
     """Change window, limits, prices and capacity; block and unblock seats."""
     ask = to_command.change(body, event_id=event_id_of(visit), **_common(visit, status=HTTPStatus.OK))
     return reply(await visit.engine.change(ask), _render)
@@ -46,7 +46,7 @@ async def change(visit: Visit, body: api_words.EventPatchBody) -> Reply:
 
 async def read(visit: Visit) -> Reply:
     """One event."""
-    return say(api_words.event_answer(await find(visit)))
+    return say(to_response.event_value(await find(visit)))
 
 
 async def list_(visit: Visit) -> Reply:
@@ -54,9 +54,9 @@ async def list_(visit: Visit) -> Reply:
     page = read_page(visit.request.query_params, of=visit.call.name, actor=visit.principal.actor)
     after = EventId(page.after) if page.after else None
     found = await visit.engine.store.list_events(live=visit.principal.actor.live, after=after, limit=page.limit + 1)
-    shown = tuple(api_words.event_answer(event) for event in found[: page.limit])
+    shown = tuple(to_response.event_value(event) for event in found[: page.limit])
     more = len(found) > page.limit
-    return say(api_words.EventsPage(events=shown, next_cursor=page.cursor(shown[-1].id) if more else None))
+    return say(responses.EventsPage(events=shown, next_cursor=page.cursor(shown[-1].id) if more else None))
 
 
 async def show_map(visit: Visit) -> Reply:
@@ -77,7 +77,7 @@ async def show_map(visit: Visit) -> Reply:
 async def show_seat(visit: Visit) -> Reply:
     """One seat."""
     seen = await _one_seat(visit)
-    return say(api_words.seat_answer(seen.seats[0], now=seen.now, buyer=visit.principal.actor.buyer))
+    return say(to_response.seat_value(seen.seats[0], now=seen.now, buyer=visit.principal.actor.buyer))
 
 
 async def explain_seat(visit: Visit) -> Reply:
@@ -121,7 +121,7 @@ def event_id_of(visit: Visit) -> EventId:
 
 
 def _render(event: Event, _: datetime) -> Any:
-    return api_words.event_answer(event)
+    return to_response.event_value(event)
 
 
 def _common(visit: Visit, *, status: HTTPStatus) -> Common:
@@ -141,8 +141,8 @@ CALLS = (
         name="create",
         summary="Create an event and everything it sells",
         handler=create,
-        body=api_words.EventBody,
-        answer=api_words.EventAnswer,
+        body=requests.EventBody,
+        answer=responses.Event,
         status=HTTPStatus.CREATED,
         scope=Scope.MANAGE,
         bytes_max=EVENT_BYTES_MAX,
@@ -164,7 +164,7 @@ CALLS = (
         summary="List events",
         handler=list_,
         or_scope=Scope.MANAGE,
-        answer=api_words.EventsPage,
+        answer=responses.EventsPage,
         query=_PAGE,
         group="events",
     ),
@@ -175,7 +175,7 @@ CALLS = (
         summary="Read an event",
         handler=read,
         or_scope=Scope.MANAGE,
-        answer=api_words.EventAnswer,
+        answer=responses.Event,
         refusals=("event_unknown",),
         group="events",
     ),
@@ -185,8 +185,8 @@ CALLS = (
         name="change",
         summary="Change window, limits, prices and capacity; block seats",
         handler=change,
-        body=api_words.EventPatchBody,
-        answer=api_words.EventAnswer,
+        body=requests.EventPatchBody,
+        answer=responses.Event,
         scope=Scope.MANAGE,
         bytes_max=EVENT_BYTES_MAX,
         refusals=("event_unknown", "seat_unknown", "pool_unknown", "seats_taken", "capacity_in_use"),
@@ -201,7 +201,7 @@ CALLS = (
         summary="Show the seat map and the pools",
         handler=show_map,
         or_scope=Scope.MANAGE,
-        answer=api_words.MapAnswer,
+        answer=responses.Map,
         refusals=("event_unknown",),
         group="events",
     ),
@@ -212,7 +212,7 @@ CALLS = (
         summary="Show one seat",
         handler=show_seat,
         or_scope=Scope.MANAGE,
-        answer=api_words.SeatAnswer,
+        answer=responses.Seat,
         refusals=("event_unknown", "seat_unknown"),
         group="events",
     ),
@@ -223,7 +223,7 @@ CALLS = (
         summary="Say why a seat is, or is not, available",
         handler=explain_seat,
         or_scope=Scope.MANAGE,
-        answer=api_words.ExplainAnswer,
+        answer=responses.Explanation,
         refusals=("event_unknown", "seat_unknown"),
         group="events",
     ),

@@ -10,7 +10,7 @@ from earmark.api.auth.guest_cookie import set_cookie
 from earmark.api.endpoint import KEY_HEADER, Call, Reply, Visit, say
 from earmark.api.middleware.client_address import address_at
 from earmark.api.problem_response import NotFound
-from earmark.schemas import api_words
+from earmark.schemas import responses
 from earmark.schemas.to_command import check_key
 
 
@@ -29,7 +29,7 @@ async def welcome(visit: Visit) -> Reply:
     token = identity.issue(buyer, now=now, seconds=GUEST_SECONDS)
     ends_at = datetime.fromtimestamp(int(now.timestamp()) + GUEST_SECONDS, UTC)
     cookie = set_cookie(token, visit.scope, hops=visit.house.trust_proxy, seconds=GUEST_SECONDS)
-    answer = api_words.GuestAnswer(buyer=buyer, expires_at=ends_at)
+    answer = responses.GuestAnswer(buyer=buyer, expires_at=ends_at)
     return say(answer, status=HTTPStatus.CREATED, headers={"Set-Cookie": cookie, "Cache-Control": "no-store"})
 
 
@@ -40,7 +40,7 @@ CALLS = (
         name="welcome",
         summary="Become an anonymous buyer",
         handler=welcome,
-        answer=api_words.GuestAnswer,
+        answer=responses.GuestAnswer,
         status=HTTPStatus.CREATED,
         scope=None,
         refusals=("not_found", "too_many_requests"),

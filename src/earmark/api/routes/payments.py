@@ -19,8 +19,7 @@ from earmark.engine.ports.gateway import CallbackRefused, GatewaySilent
 from earmark.errors import InvalidRequest
 from earmark.observability import logs
 from earmark.payments.driver import CallbackMismatch
-from earmark.schemas import payments as money_words
-from earmark.schemas import to_command, to_response
+from earmark.schemas import requests, responses, to_command, to_response
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
 log = logs.get()
 
 
-async def pay(visit: Visit, body: money_words.PayBody) -> Reply:
+async def pay(visit: Visit, body: requests.PayBody) -> Reply:
     """Open a payment for a hold, and see it through."""
     actor, till = visit.principal.actor, visit.house.till
     worded = partial(word, notes=actor.buyer is None)
@@ -45,11 +44,11 @@ async def pay(visit: Visit, body: money_words.PayBody) -> Reply:
     return worded(answer.value, answer.now)
 
 
-async def refund(visit: Visit, body: money_words.RefundBody) -> Reply:
+async def refund(visit: Visit, body: requests.RefundBody) -> Reply:
     """Money back for a sale, all of it or a part."""
-    common = _common(visit, visit.memo(money_words.paid_answer, status=HTTPStatus.CREATED))
+    common = _common(visit, visit.memo(to_response.paid_value, status=HTTPStatus.CREATED))
     ask = to_command.refund(body, booking_id=booking_id(visit), ids=visit.engine.ids, **common)
-    return reply(await visit.house.till.refund(ask), money_words.paid_answer, status=HTTPStatus.CREATED)
+    return reply(await visit.house.till.refund(ask), to_response.paid_value, status=HTTPStatus.CREATED)
 
 
 async def list_(visit: Visit) -> Reply:
@@ -57,8 +56,8 @@ async def list_(visit: Visit) -> Reply:
     _, booking = await find(visit)
     payments = await visit.engine.store.list_payments(booking.id)
     notes = visit.principal.actor.buyer is None
-    shown = tuple(money_words.listed_payment_answer(one, refunds, notes=notes) for one, refunds in payments)
-    return say(money_words.PaymentsAnswer(payments=shown))
+    shown = tuple(to_response.listed_payment_value(one, refunds, notes=notes) for one, refunds in payments)
+    return say(responses.Payments(payments=shown))
 
 
 async def callback(visit: Visit) -> Reply:
@@ -79,7 +78,7 @@ async def callback(visit: Visit) -> Reply:
     if not ours and called.payment_id is not None:
         # Perhaps it is faster than the row that it is about: the gateway calls again, a bounded number of times.
         raise NotFound
-    return say(money_words.CallbackAnswer(received=True))
+    return say(responses.CallbackAnswer(received=True))
 
 
 def word(paid: Paid, now: datetime, *, notes: bool) -> Reply:
@@ -92,7 +91,7 @@ def word(paid: Paid, now: datetime, *, notes: bool) -> Reply:
             media_type=problem_response.MEDIA_TYPE,
         )
     status = HTTPStatus.ACCEPTED if to_response.is_under_way(paid) else HTTPStatus.OK
-    return say(money_words.paid_answer(paid, now, notes=notes), status=status)
+    return say(to_response.paid_value(paid, now, notes=notes), status=status)
 
 
 def _address(visit: Visit) -> str | None:
@@ -118,8 +117,8 @@ CALLS = (
         name="pay",
         summary="Pay for a hold",
         handler=pay,
-        body=money_words.PayBody,
-        answer=money_words.PaidAnswer,
+        body=requests.PayBody,
+        answer=responses.Paid,
         refusals=(*_ON_BOOKING, "payment_declined", "too_many_declines", "gateway_unavailable"),
         idempotent=True,
         keyed=True,
@@ -133,7 +132,7 @@ CALLS = (
         name="list_payments",
         summary="Show the payments of a booking",
         handler=list_,
-        answer=money_words.PaymentsAnswer,
+        answer=responses.Payments,
         refusals=("booking_unknown",),
         group="payments",
     ),
@@ -143,8 +142,8 @@ CALLS = (
         name="refund",
         summary="Give money back, all of it or a part",
         handler=refund,
-        body=money_words.RefundBody,
-        answer=money_words.PaidAnswer,
+        body=requests.RefundBody,
+        answer=responses.Paid,
         status=HTTPStatus.CREATED,
         scope=Scope.SELL,
         refusals=(*_ON_BOOKING, "payment_in_progress", "booking_not_confirmed", "refund_refused"),
@@ -160,7 +159,7 @@ CALLS = (
         summary="Where a gateway calls",
         handler=callback,
         raw=True,
-        answer=money_words.CallbackAnswer,
+        answer=responses.CallbackAnswer,
         scope=None,
         refusals=("not_found", "callback_refused", "body_too_large", "unsupported_media_type"),
         group="payments",

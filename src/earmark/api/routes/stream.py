@@ -14,7 +14,7 @@ from earmark.api.endpoint import Call, Visit
 from earmark.api.middleware.client_address import address_at
 from earmark.api.routes.events import event_id_of
 from earmark.errors import EventUnknown, InvalidRequest, StoreUnavailable
-from earmark.schemas import api_words
+from earmark.schemas import responses
 from earmark.seatmap.followers import CREDENTIAL_ENDED
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ CALLS = (
         name="stream",
         summary="Follow the seat map and the pools live",
         handler=stream,
-        answer=api_words.MapAnswer,
+        answer=responses.Map,
         media_type=MEDIA_TYPE,
         status=HTTPStatus.OK,
         refusals=("event_unknown", "overloaded", "stopping"),

@@ -11,7 +11,8 @@ from msgspec import Meta, Struct
 from earmark.api.auth.api_keys import Scope
 from earmark.api.endpoint import Call, Reply, Visit, say
 from earmark.domain.ids import Buyer
-from earmark.schemas.api_words import Moment, Who
+from earmark.schemas.requests import Who
+from earmark.schemas.responses import Moment
 
 TOKEN_SECONDS_DEFAULT = 3600
 TOKEN_SECONDS_MAX = 86_400
