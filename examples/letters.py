@@ -19,9 +19,9 @@ import structlog
 from earmark import Earmark
 from earmark.domain.ids import EventId
 from earmark.domain.journal import Entry
-from earmark.seatmap.entry_feed import Feed
+from earmark.seatmap.entry_feed import EntryFeed
 from earmark.testing import MovableClock
-from earmark.workers.outbox_relay import Relay
+from earmark.workers.outbox_relay import OutboxRelay
 
 PLAY = "letters:play"
 SEATS = {"A1": 4500, "A2": 4500, "A3": 4500}  # prices in cents
@@ -88,7 +88,7 @@ async def main() -> None:
         folder = Path(place)
         url = os.environ.get("DATABASE_URL") or f"sqlite:///{folder}/shop.sqlite3"
         async with Earmark.open(url, clock=clock) as shop:
-            relay = Relay(shop.engine.store.outbox, Feed())  # `earmark serve` and `earmark worker` run one for you.
+            relay = OutboxRelay(shop.engine.store.outbox, EntryFeed())  # `earmark serve` and `earmark worker` run one for you.
             await shop.create(PLAY, name="A play", currency="EUR", seats=SEATS)
             alice = await shop.hold(PLAY, buyer="alice@mail.example", seats=["A1", "A2"])
             await shop.hold(PLAY, buyer="bob@mail.example", seats=["A3"], ttl_seconds=60)

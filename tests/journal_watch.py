@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from earmark.domain.journal_changes import UNTOLD, Change, changes_of
-from earmark.engine.pending_writes import Ledger
+from earmark.engine.pending_writes import PendingWrites
 from earmark.store.memory import MemoryTransaction
 
 if TYPE_CHECKING:
@@ -42,9 +42,9 @@ class Watch:
 
     def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Look at what every verb writes from here on; what a test writes by itself is its own."""
-        collect, write = Ledger.changes, MemoryTransaction.write
+        collect, write = PendingWrites.changes, MemoryTransaction.write
 
-        def collected(ledger: Ledger, **offer: Any) -> Changes:
+        def collected(ledger: PendingWrites, **offer: Any) -> Changes:
             self._ours.append(collect(ledger, **offer))
             return self._ours[-1]
 
@@ -54,7 +54,7 @@ class Watch:
             if any(changes is one for one in self._ours):
                 self._compare(before, transaction.tables, changes.entries)
 
-        monkeypatch.setattr(Ledger, "changes", collected)
+        monkeypatch.setattr(PendingWrites, "changes", collected)
         monkeypatch.setattr(MemoryTransaction, "write", written)
 
     def _compare(self, before: Any, after: Any, entries: Sequence[Entry]) -> None:

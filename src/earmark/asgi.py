@@ -55,18 +55,18 @@ class Service:
         """Open the database, run the workers, and finish both at the end."""
         if self._migrate:
             await wiring.migrate(self.settings.database_url)
-        async with opened(self.settings) as (house, agents, heart):
-            earmark = Earmark(house.engine, live=house.identity.live, gateways=house.till.gateways)
+        async with opened(self.settings) as (services, workers, heartbeat):
+            earmark = Earmark(services.engine, live=services.authenticator.live, gateways=services.payments.gateways)
             stop = asyncio.Event()
-            working = asyncio.create_task(loop.run(agents, stop, heart=heart))
-            self._app, self._earmark = create_app(house), earmark
+            working = asyncio.create_task(loop.run(workers, stop, heartbeat=heartbeat))
+            self._app, self._earmark = create_app(services), earmark
             try:
                 yield
             finally:
                 self._app = self._earmark = None
                 stop.set()
                 await working
-                await earmark.till.close()
+                await earmark.payment_service.close()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer, or begin and end with the server."""

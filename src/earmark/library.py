@@ -20,12 +20,12 @@ import msgspec
 
 from earmark import wiring
 from earmark.domain.ids import Buyer, EventId, SeatId
-from earmark.domain.journal import Key
-from earmark.engine.commands import Actor, Decided, Extend, Memo, Release
+from earmark.domain.journal import IdempotencyKey
+from earmark.engine.commands import Actor, Decided, Extend, KeyedRequest, Release
 from earmark.engine.ports.store import BookingFilter
 from earmark.errors import BookingUnknown, EventUnknown, Refusal, SeatUnknown
 from earmark.payments.apply_report import wants
-from earmark.payments.service import Till
+from earmark.payments.service import PaymentService
 from earmark.schemas import problems, request_fields, requests, responses, to_command, to_response
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from earmark.domain.event import Event
     from earmark.domain.ids import BookingId
     from earmark.domain.payment import Payment
-    from earmark.engine.commands import Answer, Paid
+    from earmark.engine.commands import PayResult, Result
     from earmark.engine.engine import Engine
     from earmark.engine.ports.gateway import Gateway
     from earmark.engine.ports.store import Clock, SeatMap
@@ -57,7 +57,7 @@ class Earmark:
 
     def __init__(self, engine: Engine, *, live: bool = True, gateways: Mapping[str, Gateway] | None = None) -> None:
         self.engine = engine
-        self.till = Till(engine, gateways or {})
+        self.payment_service = PaymentService(engine, gateways or {})
         self._actor = Actor(name="library", live=live)
         self._scope = "library" if live else "library:test"
 
@@ -86,7 +86,7 @@ class Earmark:
             try:
                 yield earmark
             finally:
-                await earmark.till.close()
+                await earmark.payment_service.close()
         finally:
             await engine.close()
 
@@ -109,8 +109,8 @@ class Earmark:
         body = requests.read(requests.EventBody, said)
         now = (await self.engine.store.read_map(EventId(event_id))).now
         common = self._common("create", said, key, _event)
-        ask = to_command.create(body, now=now, ids=self.engine.ids, **common)
-        return _answer(await self.engine.create(ask), _event, responses.Event)
+        command = to_command.create(body, now=now, ids=self.engine.ids, **common)
+        return _answer(await self.engine.create(command), _event, responses.Event)
 
     async def change(
         self,
@@ -125,8 +125,8 @@ class Earmark:
         said = request_fields.change(seats=seats, pools=pools, **terms)
         body = requests.read(requests.EventPatchBody, said)
         common = self._common(f"change {event_id}", said, key, _event)
-        ask = to_command.change(body, event_id=EventId(event_id), **common)
-        return _answer(await self.engine.change(ask), _event, responses.Event)
+        command = to_command.change(body, event_id=EventId(event_id), **common)
+        return _answer(await self.engine.change(command), _event, responses.Event)
 
     async def event(self, event_id: str) -> responses.Event:
         """An event as it is."""
@@ -183,9 +183,9 @@ class Earmark:
         )
         body = requests.read(requests.HoldBody, said)
         common = self._common("hold", said, key, _booking)
-        ask = to_command.hold(body, buyer=Buyer(buyer), booking_id=self.engine.ids.booking_id(), **common)
+        command = to_command.hold(body, buyer=Buyer(buyer), booking_id=self.engine.ids.booking_id(), **common)
         wish = to_command.wish_of(body)
-        answer = await (self.engine.hold(ask) if wish is None else self.engine.hold_best(ask, wish))
+        answer = await (self.engine.hold(command) if wish is None else self.engine.hold_best(command, wish))
         return _answer(answer, _booking, responses.Booking)
 
     async def booking(self, booking_id: str | UUID) -> responses.Booking:
@@ -221,8 +221,8 @@ class Earmark:
         """More time, within the longest life of a hold."""
         said = request_fields.said(seconds=seconds)
         body, own = requests.read(requests.ExtendBody, said), to_command.booking_id_of(str(booking_id))
-        ask = Extend(**self._common(f"extend {own}", said, key, _booking), booking_id=own, seconds=body.seconds)
-        return _answer(await self.engine.extend(ask), _booking, responses.Booking)
+        command = Extend(**self._common(f"extend {own}", said, key, _booking), booking_id=own, seconds=body.seconds)
+        return _answer(await self.engine.extend(command), _booking, responses.Booking)
 
     async def pay(
         self,
@@ -243,11 +243,11 @@ class Earmark:
         """
         said = request_fields.pay(method=method, gateway=gateway, capture=capture, return_url=return_url)
         body, own = requests.read(requests.PayBody, said), to_command.booking_id_of(str(booking_id))
-        terms = self.till.terms(self._actor, method=body.method, gateway=body.gateway, capture=body.capture)
-        digest = self.till.digest(request_fields.encode(said), gateway=terms["gateway"])
+        terms = self.payment_service.terms(self._actor, method=body.method, gateway=body.gateway, capture=body.capture)
+        digest = self.payment_service.digest(request_fields.encode(said), gateway=terms["gateway"])
         common = self._common(f"pay {own}", said, key or await self._pay_key(own, digest), _paid)
-        ask = to_command.pay(body, booking_id=own, terms=terms, **common)
-        return _answer(await self.till.pay(ask), _paid, responses.Paid)
+        command = to_command.pay(body, booking_id=own, terms=terms, **common)
+        return _answer(await self.payment_service.pay(command), _paid, responses.Paid)
 
     async def payments(self, booking_id: str | UUID) -> list[responses.ListedPayment]:
         """The payments of a booking, oldest first, each with its refunds."""
@@ -267,14 +267,14 @@ class Earmark:
         said = request_fields.confirm(payment_id=payment_id, payment_method=payment_method)
         body, own = requests.read(requests.ConfirmBody, said), to_command.booking_id_of(str(booking_id))
         common = self._common(f"confirm {own}", said, key, _booking)
-        ask = to_command.confirm(body, booking_id=own, **common)
-        return _answer(await self.engine.confirm(ask), _booking, responses.Booking)
+        command = to_command.confirm(body, booking_id=own, **common)
+        return _answer(await self.engine.confirm(command), _booking, responses.Booking)
 
     async def release(self, booking_id: str | UUID, *, key: str | None = None) -> responses.Booking:
         """Let go of a hold."""
         own = to_command.booking_id_of(str(booking_id))
-        ask = Release(**self._common(f"release {own}", {}, key, _booking), booking_id=own)
-        return _answer(await self.engine.release(ask), _booking, responses.Booking)
+        command = Release(**self._common(f"release {own}", {}, key, _booking), booking_id=own)
+        return _answer(await self.engine.release(command), _booking, responses.Booking)
 
     async def cancel(
         self,
@@ -289,10 +289,10 @@ class Earmark:
         """Undo a sale, or some seats and units of it; its money goes back by the event's rules, unless you say."""
         said = request_fields.cancel(refund=refund, seats=seats, pools=pools, reason=reason)
         body, own = requests.read(requests.CancelBody, said), to_command.booking_id_of(str(booking_id))
-        ask = to_command.cancel(
+        command = to_command.cancel(
             body, booking_id=own, **self._common(f"cancel {own}", said, key, to_response.undone_value)
         )
-        return _answer(await self.till.cancel(ask), to_response.undone_value, responses.Undone)
+        return _answer(await self.payment_service.cancel(command), to_response.undone_value, responses.Undone)
 
     async def refund(
         self, booking_id: str | UUID, *, amount: int, reason: str | None = None, key: str | None = None
@@ -306,8 +306,8 @@ class Earmark:
         said = request_fields.said(amount=amount, reason=reason)
         body, own = requests.read(requests.RefundBody, said), to_command.booking_id_of(str(booking_id))
         common = self._common(f"refund {own}", said, key or f"refund:{own}:{_digest(said)}", to_response.paid_value)
-        ask = to_command.refund(body, booking_id=own, ids=self.engine.ids, **common)
-        return _answer(await self.till.refund(ask), to_response.paid_value, responses.Paid)
+        command = to_command.refund(body, booking_id=own, ids=self.engine.ids, **common)
+        return _answer(await self.payment_service.refund(command), to_response.paid_value, responses.Paid)
 
     async def sweep(self, *, limit: int = 200) -> int:
         """End up to `limit` holds whose time is over. Nothing depends on it; counts and lists look tidier."""
@@ -346,10 +346,12 @@ class Earmark:
     def _common(
         self, what: str, said: request_fields.Fields, key: str | None, word: Callable[[Any, datetime], Any]
     ) -> to_command.Common:
-        memo = None if key is None else self._memo(what, said, to_command.check_key(key), word)
-        return {"actor": self._actor, "entry_id": self.engine.ids.entry_id(), "memo": memo}
+        idempotency = None if key is None else self._memo(what, said, to_command.check_key(key), word)
+        return {"actor": self._actor, "entry_id": self.engine.ids.entry_id(), "idempotency": idempotency}
 
-    def _memo(self, what: str, said: request_fields.Fields, key: str, word: Callable[[Any, datetime], Any]) -> Memo:
+    def _memo(
+        self, what: str, said: request_fields.Fields, key: str, word: Callable[[Any, datetime], Any]
+    ) -> KeyedRequest:
         def render(value: Any, now: datetime) -> tuple[int, bytes]:
             try:
                 return 200, msgspec.json.encode(word(value, now))
@@ -357,10 +359,10 @@ class Earmark:
                 return REFUSED, msgspec.json.encode(problems.tell(refusal))
 
         digest = hashlib.sha256(f"{what}\n".encode() + request_fields.encode(said)).digest()
-        return Memo(key=Key(self._scope, key), request_hash=digest, render=render)
+        return KeyedRequest(key=IdempotencyKey(self._scope, key), request_hash=digest, render=render)
 
 
-def _answer(answer: Answer, word: Callable[[Any, datetime], T], kind: type[T]) -> T:
+def _answer(answer: Result, word: Callable[[Any, datetime], T], kind: type[T]) -> T:
     """What a key remembers, else what was decided now."""
     memory = answer.memory
     if memory is not None:
@@ -391,7 +393,7 @@ def _booking(booking: law.Booking, now: datetime) -> responses.Booking:
     return to_response.booking_value(booking, now)
 
 
-def _paid(paid: Paid, now: datetime) -> responses.Paid:
+def _paid(paid: PayResult, now: datetime) -> responses.Paid:
     """Sold, or under way; whoever paid for nothing is told so."""
     if refusal := to_response.refused_payment(paid, now):
         raise refusal

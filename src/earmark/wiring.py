@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from earmark.engine.ports.store import Clock, Store
     from earmark.locks import Locks
     from earmark.payments.balance.codes import AccountCodes
-    from earmark.seatmap.entry_feed import Feed
+    from earmark.seatmap.entry_feed import EntryFeed
     from earmark.seatmap.redis_notifications import Listener
     from earmark.store.erasure import Erasure
     from earmark.store.migrations import Migration
@@ -231,7 +231,7 @@ def open_news(redis_url: str | None) -> News | None:
 
 
 @contextlib.asynccontextmanager
-async def telling(redis_url: str | None, *, feed: Feed | None, listener: Listener | None) -> AsyncIterator[None]:
+async def telling(redis_url: str | None, *, feed: EntryFeed | None, listener: Listener | None) -> AsyncIterator[None]:
     """While the block runs, what a relay here numbers is told to other processes, and what theirs do is told here."""
     news = open_news(redis_url)
     if news is None:

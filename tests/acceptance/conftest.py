@@ -224,7 +224,7 @@ async def guests(service: Service) -> AsyncIterator[list[tuple[str, Caller]]]:
 
 
 @pytest.fixture
-async def tills(fleet: tuple[Service, ...]) -> AsyncIterator[list[Caller]]:
+async def payment_services(fleet: tuple[Service, ...]) -> AsyncIterator[list[Caller]]:
     """The shop's back end with room for a crowd; the first till is at the first server, the last at the last."""
     # Several small clients: one with five hundred connections spends its time looking through them.
     async with AsyncExitStack() as stack:

@@ -27,11 +27,14 @@ def seats(booking: Json) -> list[str]:
     return [seat["id"] for seat in booking["seats"]]
 
 
-async def test_fifty_buyers_of_two_share_a_hundred_seats(tills: list[Caller]) -> None:
+async def test_fifty_buyers_of_two_share_a_hundred_seats(payment_services: list[Caller]) -> None:
     """Everybody gets two, side by side, and nobody gets another's; with the last one the house is full."""
-    event = await tills[0].theatre(rows=5, seats_per_row=20)
+    event = await payment_services[0].theatre(rows=5, seats_per_row=20)
     responses = await asyncio.gather(
-        *(best(tills[n % len(tills)], event, 2, buyer=f"buyer-{n}", together=True) for n in range(BUYERS))
+        *(
+            best(payment_services[n % len(payment_services)], event, 2, buyer=f"buyer-{n}", together=True)
+            for n in range(BUYERS)
+        )
     )
     assert Counter(response.status_code for response in responses) == {201: BUYERS}
     sold = [seat for response in responses for seat in seats(response.json())]
@@ -40,7 +43,7 @@ async def test_fifty_buyers_of_two_share_a_hundred_seats(tills: list[Caller]) ->
         first, second = (response.json()["seats"][at]["id"] for at in (0, 1))
         assert first[0] == second[0]
         assert abs(int(first[1:]) - int(second[1:])) == 1
-    problem = refused(await best(tills[-1], event, 1), 409, "none_available")
+    problem = refused(await best(payment_services[-1], event, 1), 409, "none_available")
     assert (problem["available"], problem["transient"]) == (0, True), "holds may still run out"
 
 
@@ -59,13 +62,13 @@ async def test_a_repeat_gets_the_seats_that_were_chosen_first(shop: Caller) -> N
     refused(await best(shop, event, 1, key=key), 422, "idempotency_mismatch")
 
 
-async def test_twins_of_one_key_get_one_booking_also_of_the_last_seats(tills: list[Caller]) -> None:
+async def test_twins_of_one_key_get_one_booking_also_of_the_last_seats(payment_services: list[Caller]) -> None:
     """A double click on the last pair: one hold, told to both."""
-    event = await tills[0].theatre(rows=1, seats_per_row=2)
+    event = await payment_services[0].theatre(rows=1, seats_per_row=2)
     key = unique("key")
-    twins = await asyncio.gather(*(best(till, event, 2, key=key) for till in tills[:4]))
+    twins = await asyncio.gather(*(best(payments, event, 2, key=key) for payments in payment_services[:4]))
     assert {(twin.status_code, twin.content) for twin in twins} == {(201, twins[0].content)}
-    assert len(await tills[0].bookings(event_id=event)) == 1
+    assert len(await payment_services[0].bookings(event_id=event)) == 1
 
 
 async def test_what_cannot_be_had_is_refused_and_says_how_many_there_are(shop: Caller) -> None:

@@ -48,24 +48,24 @@ async def test_a_hold_that_runs_out_is_told_to_the_shop(
     database = new_database(kind)
     service = serve("--no-embedded-workers", database=database, directory=tmp_path, EARMARK_WEBHOOK_PRIVATE="on")
     try:
-        async with calling(service) as shop, receiver() as till:
+        async with calling(service) as shop, receiver() as payments:
             event = await shop.theatre(rows=1, seats_per_row=3)
-            asked = {"url": till.url, "event_id": event, "types": ["booking.expired"]}
+            asked = {"url": payments.url, "event_id": event, "types": ["booking.expired"]}
             webhook = answered(await shop.http.post("/v1/webhooks", json=asked), 201)
             kept = await shop.held(event, buyer="bob", seats=["A3"])
             booking = await shop.held(event, buyer="ann", seats=["A1", "A2"], ttl_seconds=1)
             await eventually(lambda: shop.state(booking["id"]), lambda state: state == "expired")
-            assert till.heard == [], "the control: it reads as expired, and no worker has ended it"
+            assert payments.heard == [], "the control: it reads as expired, and no worker has ended it"
             assert [entry["verb"] for entry in await shop.history(booking["id"])] == ["hold"]
             with worker(database, tmp_path / "work.log"):
-                await is_so(lambda: bool(till.heard))
+                await is_so(lambda: bool(payments.heard))
                 delivered = f"/v1/webhooks/{webhook['id']}/deliveries?state=delivered"
 
                 async def logged() -> list[dict[str, object]]:
                     return list(answered(await shop.http.get(delivered), 200)["deliveries"])
 
                 (one,) = await eventually(logged, bool)
-            (told,) = till.heard
+            (told,) = payments.heard
             message = told.verify(webhook["secret"])
             with pytest.raises(WebhookVerificationError):
                 told.verify(new_secret())

@@ -25,13 +25,13 @@ async def test_a_key_is_good_at_every_server_until_it_is_revoked(fleet: tuple[Se
     """Made while the servers run; then neither it nor its tokens are let in any more, and its secret is nowhere."""
     made = keys(fleet[0], "create", "the shop", "--scope", "sell", "--test")
     async with AsyncExitStack() as stack:
-        tills = [await stack.enter_async_context(calling(one, token=made["secret"])) for one in fleet]
-        issued = answered(await tills[0].http.post("/v1/tokens", json={"buyer": unique("ann")}), 201)
+        payment_services = [await stack.enter_async_context(calling(one, token=made["secret"])) for one in fleet]
+        issued = answered(await payment_services[0].http.post("/v1/tokens", json={"buyer": unique("ann")}), 201)
         buyers = [await stack.enter_async_context(calling(one, token=issued["token"])) for one in fleet]
-        for one in (*tills, *buyers):
+        for one in (*payment_services, *buyers):
             answered(await one.http.get("/v1/events"), 200)
         keys(fleet[0], "revoke", made["id"])
-        for one in (*tills, *buyers):
+        for one in (*payment_services, *buyers):
             await eventually(partial(_status, one), lambda status: status == 401)
     for service in fleet:
         log = service.log()

@@ -26,12 +26,12 @@ BOTH = [("sqlite", "hold"), ("postgres", "confirm")]
 ALL = [(kind, verb) for kind in ("sqlite", "postgres") for verb in ("hold", "confirm", "pay", "release")]
 
 
-async def test_fifty_at_once_with_one_key_have_one_effect_and_one_answer(tills: list[Caller]) -> None:
+async def test_fifty_at_once_with_one_key_have_one_effect_and_one_answer(payment_services: list[Caller]) -> None:
     """Each gets the first answer, or is told that it is being decided; whoever asks again gets the same bytes."""
-    event, key = await tills[0].theatre(), unique("key")
+    event, key = await payment_services[0].theatre(), unique("key")
 
     async def ask(n: int) -> httpx2.Response:
-        return await tills[n % len(tills)].hold(event, seats=["A1", "A2"], idempotency_key=key)
+        return await payment_services[n % len(payment_services)].hold(event, seats=["A1", "A2"], idempotency_key=key)
 
     answers = await asyncio.gather(*(ask(n) for n in range(CROWD)))
     told = [answer for answer in answers if answer.status_code == 201]
@@ -45,16 +45,18 @@ async def test_fifty_at_once_with_one_key_have_one_effect_and_one_answer(tills: 
     again = await asyncio.gather(*(ask(n) for n in range(CROWD)))
     assert {(answer.status_code, answer.content) for answer in again} == {(201, told[0].content)}
     assert all(answer.headers["idempotency-replayed"] == "true" for answer in again)
-    refused(await tills[-1].hold(event, seats=["A1"], idempotency_key=key), 422, "idempotency_mismatch")
-    assert [booking["id"] for booking in await tills[0].bookings(event_id=event)] == [told[0].json()["id"]]
-    assert len(await tills[0].history(told[0].json()["id"])) == 1
+    refused(await payment_services[-1].hold(event, seats=["A1"], idempotency_key=key), 422, "idempotency_mismatch")
+    assert [booking["id"] for booking in await payment_services[0].bookings(event_id=event)] == [told[0].json()["id"]]
+    assert len(await payment_services[0].history(told[0].json()["id"])) == 1
 
 
-async def test_without_a_key_fifty_at_once_have_fifty_effects(tills: list[Caller]) -> None:
+async def test_without_a_key_fifty_at_once_have_fifty_effects(payment_services: list[Caller]) -> None:
     """The control: it is the key that makes them one."""
-    event = await tills[0].theatre(pools=[{"id": "GA", "capacity": 100, "price": 1}])
-    await asyncio.gather(*(tills[n % len(tills)].held(event, pools={"GA": 1}) for n in range(CROWD)))
-    assert (await tills[0].pool(event))["held"] == CROWD
+    event = await payment_services[0].theatre(pools=[{"id": "GA", "capacity": 100, "price": 1}])
+    await asyncio.gather(
+        *(payment_services[n % len(payment_services)].held(event, pools={"GA": 1}) for n in range(CROWD))
+    )
+    assert (await payment_services[0].pool(event))["held"] == CROWD
 
 
 # In the server's process: what has committed so that this is true is never heard of by whoever asked for it.

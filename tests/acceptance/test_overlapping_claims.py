@@ -61,7 +61,7 @@ class Buyer:
     name: str
     event: str
     names: list[str]
-    tills: list[Caller]
+    payment_services: list[Caller]
     chance: random.Random
     record: Record
 
@@ -76,7 +76,7 @@ class Buyer:
         seats = self.chance.sample(self.names, self.chance.randint(1, 4))
         ttl_seconds = SHORT_SECONDS if short else 600
         sent = time.monotonic()
-        response = await self.till().hold(self.event, buyer=self.name, seats=seats, ttl_seconds=ttl_seconds)
+        response = await self.payments().hold(self.event, buyer=self.name, seats=seats, ttl_seconds=ttl_seconds)
         had = time.monotonic()
         if response.status_code == 409:
             taken = refused(response, 409, "seats_taken")["seats"]
@@ -97,19 +97,19 @@ class Buyer:
     async def follow(self, plan: str, booking: str) -> float:
         """Carry the plan out and say when letting go began; every step succeeds, for nobody else may touch it."""
         if plan.startswith("extend"):
-            answered(await self.till().extend(booking, seconds=60), 200)
+            answered(await self.payments().extend(booking, seconds=60), 200)
         if plan.startswith("confirm"):
-            answered(await self.till().confirm(booking), 200)
+            answered(await self.payments().confirm(booking), 200)
         let_go_at = time.monotonic()
         if plan.endswith("release"):
-            answered(await self.till().release(booking), 200)
+            answered(await self.payments().release(booking), 200)
         if plan.endswith("cancel"):
-            answered(await self.till().cancel(booking), 200)
+            answered(await self.payments().cancel(booking), 200)
         return let_go_at if plan.endswith(("release", "cancel")) else float("inf")
 
-    def till(self) -> Caller:
+    def payments(self) -> Caller:
         """Any server will do."""
-        return self.chance.choice(self.tills)
+        return self.chance.choice(self.payment_services)
 
 
 def deadlocks(postgres: Postgres) -> int:
@@ -156,7 +156,7 @@ async def test_overlapping_claims_never_share_a_seat(postgres: Postgres, two_til
             name=f"buyer-{n}",
             event=event,
             names=names,
-            tills=two_tills,
+            payment_services=two_tills,
             chance=random.Random(n),  # noqa: S311 (a seed makes the crowd repeatable)
             record=record,
         )
@@ -172,8 +172,8 @@ async def test_overlapping_claims_never_share_a_seat(postgres: Postgres, two_til
     )
     found = await two_tills[0].bookings(event_id=event)
     assert {booking["id"]: booking["state"] for booking in found} == record.told
-    for till in two_tills:
-        the_map_is_what_the_bookings_say(await till.states(event), found, record)
+    for payments in two_tills:
+        the_map_is_what_the_bookings_say(await payments.states(event), found, record)
     # A run in which nobody collided, or nobody tried something, would prove nothing.
     assert all(record.answers[kind] for kind in ("refused", "short", *PLANS)), record.answers
     assert {booking["state"] for booking in found} == {"held", "confirmed", "released", "cancelled", "expired"}

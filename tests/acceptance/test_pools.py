@@ -35,17 +35,20 @@ async def test_a_hundred_less_ten_less_five_is_eighty_five(shop: Caller) -> None
     assert (await shop.pool(event))["available"] == 85
 
 
-async def test_the_last_unit_goes_to_one_buyer(tills: list[Caller]) -> None:
+async def test_the_last_unit_goes_to_one_buyer(payment_services: list[Caller]) -> None:
     """Fifty ask for the last one; one has it and the rest hear that it is gone."""
-    event = (await tills[0].create_event(pools=[{"id": "GA", "capacity": 1, "price": 2500}]))["id"]
+    event = (await payment_services[0].create_event(pools=[{"id": "GA", "capacity": 1, "price": 2500}]))["id"]
     responses = await asyncio.gather(
-        *(tills[n % len(tills)].hold(event, buyer=f"buyer-{n}", pools={"GA": 1}) for n in range(50))
+        *(
+            payment_services[n % len(payment_services)].hold(event, buyer=f"buyer-{n}", pools={"GA": 1})
+            for n in range(50)
+        )
     )
     assert [response.status_code for response in responses].count(201) == 1
     for response in responses:
         if response.status_code != 201:
             refused(response, 409, "pool_exhausted")
-    assert (await tills[-1].pool(event))["available"] == 0
+    assert (await payment_services[-1].pool(event))["available"] == 0
 
 
 async def test_too_many_units_are_refused_whole(shop: Caller) -> None:
@@ -93,9 +96,9 @@ async def test_every_verb_moves_units_between_free_held_and_sold(shop: Caller) -
     assert await parts() == (100, 0, 0)
 
 
-async def test_the_parts_add_up_while_a_crowd_is_buying(tills: list[Caller]) -> None:
+async def test_the_parts_add_up_while_a_crowd_is_buying(payment_services: list[Caller]) -> None:
     """Whoever looks, whenever: free + held + sold = capacity, and in the end it is what each buyer was told."""
-    event = (await tills[0].create_event(pools=[{"id": "GA", "capacity": 40, "price": 2500}]))["id"]
+    event = (await payment_services[0].create_event(pools=[{"id": "GA", "capacity": 40, "price": 2500}]))["id"]
     # In turn, by order of success: whoever is served first, every kind of end takes place.
     ends = itertools.cycle([["confirm"], ["release"], ["confirm", "cancel"], []])
     said: dict[str, str] = {}
@@ -103,17 +106,17 @@ async def test_the_parts_add_up_while_a_crowd_is_buying(tills: list[Caller]) -> 
     looked = 0
 
     async def buyer(n: int) -> None:
-        till = tills[n % len(tills)]
-        response = await till.hold(event, buyer=f"buyer-{n}", pools={"GA": 1 + n % 3})
+        payments = payment_services[n % len(payment_services)]
+        response = await payments.hold(event, buyer=f"buyer-{n}", pools={"GA": 1 + n % 3})
         if response.status_code == 409:
             refused(response, 409, "pool_exhausted")
             return
         booking = answered(response, 201)["id"]
         said[booking] = "held"
         verbs: dict[str, Callable[[str], Awaitable[httpx2.Response]]] = {
-            "confirm": till.confirm,
-            "release": till.release,
-            "cancel": till.cancel,
+            "confirm": payments.confirm,
+            "release": payments.release,
+            "cancel": payments.cancel,
         }
         for verb in next(ends):
             said[booking] = answered(await verbs[verb](booking), 200)["state"]
@@ -121,7 +124,7 @@ async def test_the_parts_add_up_while_a_crowd_is_buying(tills: list[Caller]) -> 
     async def look() -> None:
         nonlocal looked
         while buying:
-            added_up(await tills[-1].pool(event))
+            added_up(await payment_services[-1].pool(event))
             looked += 1
 
     async def crowd() -> None:
@@ -133,14 +136,14 @@ async def test_the_parts_add_up_while_a_crowd_is_buying(tills: list[Caller]) -> 
 
     await asyncio.gather(crowd(), look())
     assert looked > 0
-    found = await tills[0].bookings(event_id=event)
+    found = await payment_services[0].bookings(event_id=event)
     assert {booking["id"]: booking["state"] for booking in found} == said
     assert set(said.values()) == {"held", "confirmed", "released", "cancelled"}
     units = {
         state: sum(booking["pools"][0]["units"] for booking in found if booking["state"] == state)
         for state in ("held", "confirmed")
     }
-    pool = added_up(await tills[0].pool(event))
+    pool = added_up(await payment_services[0].pool(event))
     assert (pool["held"], pool["sold"]) == (units["held"], units["confirmed"])
 
 

@@ -66,7 +66,7 @@ def shop(new_database: Callable[[str], str], log_directory: Path) -> Iterator[Sh
 
 
 @pytest.fixture
-async def tills(shop: Shop) -> AsyncIterator[list[Caller]]:
+async def payment_services(shop: Shop) -> AsyncIterator[list[Caller]]:
     """The shop's back end at each server."""
     async with AsyncExitStack() as stack:
         yield [await stack.enter_async_context(calling(one, connections=BUYERS)) for one in shop.servers]
@@ -132,7 +132,7 @@ SAMPLE = [emptied, killed]
 class Race:
     """Buyers after the same seats until all are sold, and what they were told."""
 
-    tills: list[Caller]
+    payment_services: list[Caller]
     event: str
     seats: list[str]
     owned: dict[str, str] = field(default_factory=dict)
@@ -159,7 +159,7 @@ class Race:
         chance = random.Random(number)  # noqa: S311 -- the same each time
         while left := [seat for seat in self.seats if seat not in self.sold]:
             wanted = sorted(chance.sample(left, k=min(len(left), chance.randint(1, 2))))
-            here, there = chance.sample(self.tills, k=2)
+            here, there = chance.sample(self.payment_services, k=2)
             request: dict[str, Any] = {"buyer": f"buyer-{number}", "seats": wanted, "idempotency_key": unique("key")}
             response = await here.hold(self.event, **request)
             if response.status_code == 409:
@@ -184,17 +184,17 @@ class Race:
         self.doubles += [seat for seat in wanted if seat in self.owned]
         self.owned |= dict.fromkeys(wanted, booking)
 
-    async def _give_back(self, till: Caller, booking: str, wanted: list[str]) -> None:
+    async def _give_back(self, payments: Caller, booking: str, wanted: list[str]) -> None:
         # From here on another buyer may have them.
         for seat in wanted:
             del self.owned[seat]
-        answered(await till.release(booking), 200)
+        answered(await payments.release(booking), 200)
         self.state[booking] = "released"
 
 
-async def race(tills: list[Caller]) -> Race:
-    event = await tills[0].theatre(rows=1, seats_per_row=SEATS)
-    return Race(tills=tills, event=event, seats=[f"A{number}" for number in range(1, SEATS + 1)])
+async def race(payment_services: list[Caller]) -> Race:
+    event = await payment_services[0].theatre(rows=1, seats_per_row=SEATS)
+    return Race(payment_services=payment_services, event=event, seats=[f"A{number}" for number in range(1, SEATS + 1)])
 
 
 async def owners_in(database: str, event: str) -> tuple[dict[str, str], dict[str, list[str]]]:
@@ -217,11 +217,11 @@ async def owners_in(database: str, event: str) -> tuple[dict[str, str], dict[str
 
 @pytest.mark.parametrize("fault", FAULTS if PROOF else SAMPLE, ids=lambda fault: fault.__name__)
 async def test_every_seat_is_sold_once_and_every_answer_holds_whatever_redis_does(
-    shop: Shop, tills: list[Caller], fault: Any
+    shop: Shop, payment_services: list[Caller], fault: Any
 ) -> None:
     """No double sale, no lost acknowledgement, no error told; and when the fault is over all is as before."""
     for _ in range(ROUNDS):
-        running = await race(tills)
+        running = await race(payment_services)
         async with asyncio.TaskGroup() as group:
             group.create_task(running.run())
             await running.until_sold(SOLD_BEFORE_THE_FAULT)
@@ -229,7 +229,7 @@ async def test_every_seat_is_sold_once_and_every_answer_holds_whatever_redis_doe
                 await running.until_sold(SOLD_BEFORE_THE_FAULT + SOLD_IN_THE_FAULT)
         assert running.refusals > 0, "nobody raced"
         assert await wrongs(shop, running) == set()
-        await redis_refuses_again(shop, tills)
+        await redis_refuses_again(shop, payment_services)
     verified = earmark("verify", "--database", shop.servers[0].database)
     assert verified.returncode == 0, verified.stdout + verified.stderr
 
@@ -244,9 +244,11 @@ async def wrongs(shop: Shop, running: Race) -> set[str]:
     return found
 
 
-async def test_control_a_double_sale_and_a_lost_acknowledgement_are_seen(shop: Shop, tills: list[Caller]) -> None:
+async def test_control_a_double_sale_and_a_lost_acknowledgement_are_seen(
+    shop: Shop, payment_services: list[Caller]
+) -> None:
     """Planted into the database after a race that was right."""
-    running = await race(tills)
+    running = await race(payment_services)
     await running.run()
     assert await wrongs(shop, running) == set()
     connection = await asyncpg.connect(shop.servers[0].database)
@@ -268,27 +270,27 @@ async def test_control_a_double_sale_and_a_lost_acknowledgement_are_seen(shop: S
         await connection.close()
 
 
-async def redis_refuses_again(shop: Shop, tills: list[Caller]) -> None:
+async def redis_refuses_again(shop: Shop, payment_services: list[Caller]) -> None:
     """Each server asks Redis again; a taken seat is refused, the owner is told `yours`, and a free seat sells."""
-    for number, till in enumerate(tills):
-        other = tills[1 - number]
-        before = (await admitted(till))[1]
+    for number, payments in enumerate(payment_services):
+        other = payment_services[1 - number]
+        before = (await admitted(payments))[1]
 
-        async def refusing(till: Caller = till, other: Caller = other) -> int:
+        async def refusing(payments: Caller = payments, other: Caller = other) -> int:
             event = await other.theatre(rows=1, seats_per_row=2)
             mine = await other.held(event, buyer="ann", seats=["A1"])
-            assert "yours" not in refused(await till.hold(event, buyer="bob", seats=["A1"]), 409, "seats_taken")
-            own = refused(await till.hold(event, buyer="ann", seats=["A1"]), 409, "seats_taken")
+            assert "yours" not in refused(await payments.hold(event, buyer="bob", seats=["A1"]), 409, "seats_taken")
+            own = refused(await payments.hold(event, buyer="ann", seats=["A1"]), 409, "seats_taken")
             assert own["yours"] == {"A1": mine["id"]}
-            await till.held(event, buyer="bob", seats=["A2"])
-            return (await admitted(till))[1]
+            await payments.held(event, buyer="bob", seats=["A2"])
+            return (await admitted(payments))[1]
 
         await eventually(refusing, lambda found, before=before: found > before)  # type: ignore[misc]
     assert ask(shop.redis, "PING") == "PONG"
 
 
-async def admitted(till: Caller) -> tuple[int, int]:
+async def admitted(payments: Caller) -> tuple[int, int]:
     """How many holds this server's Redis let pass, and how many it refused."""
-    page = (await till.http.get("/metrics")).text
+    page = (await payments.http.get("/metrics")).text
     found = dict(re.findall(r'^earmark_admission_total\{outcome="(\w+)"\} (\S+)$', page, re.MULTILINE))
     return int(float(found["admitted"])), int(float(found["refused"])) + int(float(found["remembered"]))

@@ -10,7 +10,7 @@ from tests.locks.proxy import Proxy
 
 from earmark.admission import Pass
 from earmark.domain.ids import Buyer
-from earmark.domain.journal import Key
+from earmark.domain.journal import IdempotencyKey
 from earmark.engine.ports.admission import Busy
 from earmark.locks.breaker import BreakerState
 from earmark.locks.errors import LocksNotAsked
@@ -110,7 +110,7 @@ async def test_the_same_request_again_is_no_rival_of_itself(proxy: Proxy, open_g
     gate = open_gate(proxy.url, remember_seconds=5.0)
     await warm(gate)
     proxy.hold()
-    key = Key("shop", "order-7")
+    key = IdempotencyKey("shop", "order-7")
     asking = [asyncio.create_task(passed(admit(gate, A1, key=key))) for _ in range(3)]
     await until(lambda: in_flight(gate) == 3)
     assert waiting(gate) == 0

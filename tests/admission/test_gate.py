@@ -10,7 +10,7 @@ import pytest
 from earmark.admission import Pass, open_admission
 from earmark.admission.hints import Doubts
 from earmark.domain.ids import Buyer, EventId
-from earmark.domain.journal import Key
+from earmark.domain.journal import IdempotencyKey
 from earmark.engine.ports.admission import Busy
 from earmark.errors import SetupError
 
@@ -109,10 +109,10 @@ async def test_of_many_at_once_exactly_one_passes(server: Valkey, open_gate: Cal
 
 async def test_the_same_request_again_is_no_rival_of_itself(gate: Gate, inside: Inside) -> None:
     """A repeat must reach the store, which has its answer: in flight, and after it was granted."""
-    key = Key("shop", "order-7")
+    key = IdempotencyKey("shop", "order-7")
     first = await passed(gate.admit(EVENT, seats("A1"), key=key))
     again = await passed(gate.admit(EVENT, seats("A1"), key=key))
-    assert await refused(gate.admit(EVENT, seats("A1"), key=Key("shop", "order-8"))) == ["A1"]
+    assert await refused(gate.admit(EVENT, seats("A1"), key=IdempotencyKey("shop", "order-8"))) == ["A1"]
     gate.settle(first, seconds=600)
     await until(lambda: inside.kind("A1") == "h")
     gate.leave(again)

@@ -10,7 +10,7 @@ from tests.locks.proxy import Proxy
 
 from earmark.admission.hints import Distrusted, Doubts, Hints
 from earmark.domain.ids import Buyer, EventId
-from earmark.domain.journal import Key
+from earmark.domain.journal import IdempotencyKey
 
 from .support import EVENT, Inside, passed, refs, refused, seats, until, until_true
 from .test_gate import is_free
@@ -232,7 +232,7 @@ async def test_a_remembered_hint_ends_with_the_hint(server: Valkey, open_gate: C
 async def test_the_owner_of_a_hint_is_not_refused_by_memory(server: Valkey, open_gate: Callable[..., Gate]) -> None:
     """Others have taught this process that the seat is taken; the buyer who has it repeats the request."""
     gate, elsewhere = open_gate(server.url, remember_seconds=5.0), open_gate(server.url)
-    key = Key("shop", "order-7")
+    key = IdempotencyKey("shop", "order-7")
     elsewhere.settle(await passed(elsewhere.admit(EVENT, (A1,), key=key)), seconds=600)
     assert await refused(gate.admit(EVENT, (A1,))) == ["A1"]
     assert await refused(gate.admit(EVENT, (A1,))) == ["A1"]

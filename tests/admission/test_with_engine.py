@@ -19,8 +19,8 @@ from tests.sqlite_files import make_migrated
 from earmark import wiring
 from earmark.admission import open_admission
 from earmark.domain.ids import SeatId
-from earmark.domain.journal import Key
-from earmark.engine.commands import Decided, Memo, Replayed
+from earmark.domain.journal import IdempotencyKey
+from earmark.engine.commands import Decided, KeyedRequest, Replayed
 from earmark.engine.ports.admission import Busy
 from earmark.errors import SeatsTaken
 from earmark.testservers.ports import free_port
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from earmark.clock import MovableClock
     from earmark.domain.booking import Booking
     from earmark.domain.ids import BookingId, SeatRef
-    from earmark.engine.commands import Answer, Hold
+    from earmark.engine.commands import Hold, Result
     from earmark.engine.engine import Engine
     from earmark.testservers import Valkey
 
@@ -52,7 +52,7 @@ def patiently(url: str) -> Gate:
 class Seller(Protocol):
     """Whatever grants holds."""
 
-    async def hold(self, ask: Hold) -> Answer:
+    async def hold(self, ask: Hold) -> Result:
         """Grant or refuse."""
         ...
 
@@ -187,7 +187,7 @@ class Trusting:
         self._gate = gate
         self._sold: dict[BookingId, tuple[SeatRef, ...]] = {}
 
-    async def hold(self, ask: Hold) -> Answer:
+    async def hold(self, ask: Hold) -> Result:
         """Grant whatever is admitted."""
         passed = await self._gate.admit(ask.event_id, ask.seats)
         if isinstance(passed, Busy):
@@ -316,7 +316,9 @@ async def test_a_repeat_gets_the_answer_of_the_first(
     """The hint on a seat is no reason to tell its own buyer that it is taken."""
     await empty(server)
     engine, other = [await open_engine(database_url, server.url, patient=True) for _ in range(2)]
-    answers = await asyncio.gather(*(one.hold(a_hold("A1", memo=MEMO)) for one in (engine, other, engine, other)))
+    answers = await asyncio.gather(
+        *(one.hold(a_hold("A1", idempotency=MEMO)) for one in (engine, other, engine, other))
+    )
 
     async def hint_stands() -> bool:
         # The repeats share the mark of the first. One that leaves before the first settles takes the mark away, and the
@@ -324,7 +326,7 @@ async def test_a_repeat_gets_the_answer_of_the_first(
         return not await sells(other, "A1") and inside(server).kind("A1") == "h"
 
     await until_true(hint_stands)
-    answers.append(await other.hold(a_hold("A1", memo=MEMO)))
+    answers.append(await other.hold(a_hold("A1", idempotency=MEMO)))
     assert len({memory(answer) for answer in answers}) == 1
 
 
@@ -332,16 +334,16 @@ def render(booking: Booking, _: datetime) -> tuple[int, bytes]:
     return 201, str(booking.id).encode()
 
 
-MEMO = Memo(key=Key("shop", "key-1"), request_hash=b"same", render=render)
+MEMO = KeyedRequest(key=IdempotencyKey("shop", "key-1"), request_hash=b"same", render=render)
 
 
-def memory(answer: Answer) -> bytes:
+def memory(answer: Result) -> bytes:
     assert isinstance(answer, Decided | Replayed)
     assert answer.memory is not None
     return answer.memory.body
 
 
-def granted(answer: Answer) -> Booking:
+def granted(answer: Result) -> Booking:
     assert isinstance(answer, Decided)
     booking: Booking = answer.value
     return booking
@@ -376,13 +378,13 @@ async def test_a_repeat_gets_its_answer_though_others_were_refused_meanwhile(
     """The hint of the sale has ended, and one that a stranger's refusal made stands in its place."""
     await empty(server)
     engine, other = [await open_engine(database_url, server.url, patient=True) for _ in range(2)]
-    first = await engine.hold(a_hold("A1", memo=MEMO))
+    first = await engine.hold(a_hold("A1", idempotency=MEMO))
     await until(lambda: inside(server).kind("A1") == "h")
     await empty(server)
     with pytest.raises(SeatsTaken):
         await other.hold(a_hold("A1", buyer="eve"))
     await until(lambda: inside(server).kind("A1") == "h")
-    assert memory(await engine.hold(a_hold("A1", memo=MEMO))) == memory(first)
+    assert memory(await engine.hold(a_hold("A1", idempotency=MEMO))) == memory(first)
 
 
 async def test_a_repeat_gets_its_answer_at_a_server_whose_hint_is_older_than_the_sale(
@@ -395,12 +397,12 @@ async def test_a_repeat_gets_its_answer_at_a_server_whose_hint_is_older_than_the
     await until(lambda: inside(server).kind("A1") == "h")
     hint = ask(server, "GET", inside(server).name("A1"))
     await there.release(a_release(first))
-    sold = await there.hold(a_hold("A1", buyer="eve", memo=MEMO))
+    sold = await there.hold(a_hold("A1", buyer="eve", idempotency=MEMO))
     await until(lambda: inside(server).kind("A1") == "h")
     inside(server).write("A1", hint, "PX", "5000")
     with pytest.raises(SeatsTaken):
         await here.hold(a_hold("A1", buyer="dan"))
-    assert memory(await here.hold(a_hold("A1", buyer="eve", memo=MEMO))) == memory(sold)
+    assert memory(await here.hold(a_hold("A1", buyer="eve", idempotency=MEMO))) == memory(sold)
 
 
 async def test_a_repeat_gets_its_answer_though_the_seat_is_another_buyers_by_now(
@@ -409,7 +411,7 @@ async def test_a_repeat_gets_its_answer_though_the_seat_is_another_buyers_by_now
     """What a key remembers is older than any hint."""
     await empty(server)
     engine = await open_engine(database_url, server.url, patient=True)
-    first = await engine.hold(a_hold("A1", memo=MEMO))
+    first = await engine.hold(a_hold("A1", idempotency=MEMO))
     await engine.release(a_release(granted(first)))
     await engine.hold(a_hold("A1", buyer="eve"))
-    assert memory(await engine.hold(a_hold("A1", memo=MEMO))) == memory(first)
+    assert memory(await engine.hold(a_hold("A1", idempotency=MEMO))) == memory(first)

@@ -13,8 +13,8 @@ from earmark import wiring
 from earmark.admission import open_admission, script
 from earmark.admission.gate import Gate
 from earmark.domain.ids import Buyer, SeatId
-from earmark.domain.journal import Key
-from earmark.engine.commands import Decided, Memo
+from earmark.domain.journal import IdempotencyKey
+from earmark.engine.commands import Decided, KeyedRequest
 from earmark.errors import IdempotencyMismatch, SeatsTaken
 from earmark.payments.pay import open_payment
 
@@ -63,9 +63,9 @@ def granted(answer: Any) -> Booking:
     return booking
 
 
-async def refusal(engine: Engine, *seats: str, buyer: str, memo: Memo | None = None) -> SeatsTaken:
+async def refusal(engine: Engine, *seats: str, buyer: str, idempotency: KeyedRequest | None = None) -> SeatsTaken:
     with pytest.raises(SeatsTaken) as refused:
-        await engine.hold(a_hold(*seats, buyer=buyer, memo=memo))
+        await engine.hold(a_hold(*seats, buyer=buyer, idempotency=idempotency))
     return refused.value
 
 
@@ -178,14 +178,14 @@ async def test_the_same_key_with_another_buyer_is_a_mismatch_and_not_a_taken_sea
 ) -> None:
     """A request is known by its key alone: the buyer's bits do not make it another."""
 
-    def memo(request_hash: bytes) -> Memo:
-        return Memo(key=Key("shop", "key-1"), request_hash=request_hash, render=render)
+    def idempotency(request_hash: bytes) -> KeyedRequest:
+        return KeyedRequest(key=IdempotencyKey("shop", "key-1"), request_hash=request_hash, render=render)
 
-    await engines[0].hold(a_hold("A1", buyer="ann", memo=memo(b"ann's")))
+    await engines[0].hold(a_hold("A1", buyer="ann", idempotency=idempotency(b"ann's")))
     await until(lambda: inside.kind("A1") == "h")
     for engine in engines:
         with pytest.raises(IdempotencyMismatch):
-            await engine.hold(a_hold("A1", buyer="bob", memo=memo(b"bob's")))
+            await engine.hold(a_hold("A1", buyer="bob", idempotency=idempotency(b"bob's")))
 
 
 def render(booking: Booking, _: datetime) -> tuple[int, bytes]:

@@ -8,16 +8,16 @@ import httpx2
 import pytest
 
 from earmark.api.app import create_app
-from earmark.api.auth.api_keys import Identity
-from earmark.api.endpoint import House
+from earmark.api.auth.api_keys import Authenticator
+from earmark.api.endpoint import Services
 from earmark.api.routes.events import draw
 from earmark.engine.engine import Engine
 from earmark.observability.metrics.metrics import Metrics
-from earmark.payments.service import Till
-from earmark.schemas.seat_map import Words
-from earmark.seatmap.cache import Availability
-from earmark.seatmap.entry_feed import Feed
-from earmark.seatmap.followers import Hub
+from earmark.payments.service import PaymentService
+from earmark.schemas.seat_map import SeatMapRenderer
+from earmark.seatmap.cache import SeatMapCache
+from earmark.seatmap.entry_feed import EntryFeed
+from earmark.seatmap.followers import StreamHub
 from earmark.store.memory import MemoryStore
 from earmark.uuids import Uuid7Ids
 from earmark.webhooks.targets import Targets
@@ -38,49 +38,51 @@ async def _nowhere(_host: str, _port: int) -> list[str]:
 
 
 @pytest.fixture
-def identity() -> Identity:
-    return Identity(admin_key=KEY)
+def authenticator() -> Authenticator:
+    return Authenticator(admin_key=KEY)
 
 
-def house_over(store: Store, clock: MovableClock) -> House:
+def house_over(store: Store, clock: MovableClock) -> Services:
     """A whole shop over one store, for whoever serves it from another thread."""
-    return _house(store, Uuid7Ids(), clock, Identity(admin_key=KEY))
+    return _house(store, Uuid7Ids(), clock, Authenticator(admin_key=KEY))
 
 
 @pytest.fixture
-def house(clock: MovableClock, ids: Uuid7Ids, identity: Identity) -> House:
-    return _house(MemoryStore(clock=clock), ids, clock, identity)
+def services(clock: MovableClock, ids: Uuid7Ids, authenticator: Authenticator) -> Services:
+    return _house(MemoryStore(clock=clock), ids, clock, authenticator)
 
 
-def _house(store: Store, ids: Uuid7Ids, clock: MovableClock, identity: Identity) -> House:
+def _house(store: Store, ids: Uuid7Ids, clock: MovableClock, authenticator: Authenticator) -> Services:
     metrics = Metrics(version="test")
     engine = Engine(store, ids=ids, observer=metrics.tally)
-    return House(
+    return Services(
         engine=engine,
-        identity=identity,
+        authenticator=authenticator,
         metrics=metrics,
         clock=clock,
         guests=True,
-        availability=Availability(engine, clock=clock, word=draw),
-        till=Till(engine, open_sandbox(clock)),
+        seat_map_cache=SeatMapCache(engine, clock=clock, word=draw),
+        payments=PaymentService(engine, open_sandbox(clock)),
         targets=Targets(private=True, resolve=_nowhere),
         # A stream ends soon, so that whoever tries every call comes to an end.
-        hub=Hub(store, clock=clock, brush=Words(), feed=Feed(), life_seconds_max=0.0, tick_seconds=0.02),
+        hub=StreamHub(
+            store, clock=clock, brush=SeatMapRenderer(), feed=EntryFeed(), life_seconds_max=0.0, tick_seconds=0.02
+        ),
     )
 
 
 @pytest.fixture
-async def stranger(house: House) -> AsyncIterator[httpx2.AsyncClient]:
+async def stranger(services: Services) -> AsyncIterator[httpx2.AsyncClient]:
     """Somebody without a key."""
-    transport = httpx2.ASGITransport(app=create_app(house), raise_app_exceptions=False)
+    transport = httpx2.ASGITransport(app=create_app(services), raise_app_exceptions=False)
     async with httpx2.AsyncClient(transport=transport, base_url="http://shop") as client:
         yield client
 
 
 @pytest.fixture
-async def shop(house: House) -> AsyncIterator[httpx2.AsyncClient]:
+async def shop(services: Services) -> AsyncIterator[httpx2.AsyncClient]:
     """The admin."""
-    transport = httpx2.ASGITransport(app=create_app(house), raise_app_exceptions=False)
+    transport = httpx2.ASGITransport(app=create_app(services), raise_app_exceptions=False)
     headers = {"Authorization": f"Bearer {KEY}"}
     async with httpx2.AsyncClient(transport=transport, base_url="http://shop", headers=headers) as client:
         yield client

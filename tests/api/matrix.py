@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any
 from tests.sqlite_files import make_migrated
 
 from earmark.api.app import create_app
-from earmark.api.auth.api_keys import Identity, Principal, hash_of, new_key, new_key_id
+from earmark.api.auth.api_keys import Authenticator, Principal, hash_of, new_key, new_key_id
 from earmark.api.auth.guest_cookie import COOKIE
-from earmark.api.endpoint import House
+from earmark.api.endpoint import Services
 from earmark.api.routes.events import draw
 from earmark.clock import MovableClock
 from earmark.domain.api_key import GRANTABLE, Scope
@@ -30,11 +30,11 @@ from earmark.engine.engine import Engine
 from earmark.observability.metrics.metrics import Metrics
 from earmark.payments.balance.codes import AccountCodes
 from earmark.payments.balance.gateway import BalanceGateway
-from earmark.payments.service import Till
-from earmark.schemas.seat_map import Words
-from earmark.seatmap.cache import Availability
-from earmark.seatmap.entry_feed import Feed
-from earmark.seatmap.followers import Hub
+from earmark.payments.service import PaymentService
+from earmark.schemas.seat_map import SeatMapRenderer
+from earmark.seatmap.cache import SeatMapCache
+from earmark.seatmap.entry_feed import EntryFeed
+from earmark.seatmap.followers import StreamHub
 from earmark.store.sqlite import SqliteStore
 from earmark.uuids import Uuid7Ids
 from earmark.webhooks.targets import Targets
@@ -136,7 +136,7 @@ class World:
     """A served shop, and how to get at it."""
 
     app: Any
-    house: House
+    services: Services
     eye: sqlite3.Connection
     """A connection that only looks."""
     ticks: Ticks
@@ -146,7 +146,7 @@ class World:
     async def key(self, *scopes: Scope, live: bool) -> tuple[KeyId, str]:
         """A new key: its id and its secret."""
         secret, key_id = new_key(live=live), new_key_id()
-        keys = self.house.engine.store.keys
+        keys = self.services.engine.store.keys
         await keys.create(
             key_id, name="a key", live=live, scopes=frozenset(scopes or GRANTABLE), secret_hash=hash_of(secret)
         )
@@ -154,16 +154,20 @@ class World:
 
     async def principal(self, secret: str) -> Principal:
         """Who shows this key."""
-        identity = self.house.identity
-        found = identity.recognise(secret, now=self.clock.now())
-        known = found if isinstance(found, Principal | None) else await identity.look_up(found, now=self.clock.now())
+        authenticator = self.services.authenticator
+        found = authenticator.authenticate(secret, now=self.clock.now())
+        known = (
+            found if isinstance(found, Principal | None) else await authenticator.look_up(found, now=self.clock.now())
+        )
         assert known is not None
         return known
 
     async def token(self, secret: str, buyer: str, *, seconds: int = 600, ago: int = 0) -> str:
         """A token that this key issues."""
         issued_at = self.clock.now() - timedelta(seconds=ago)
-        return self.house.identity.issue(Buyer(buyer), now=issued_at, seconds=seconds, by=await self.principal(secret))
+        return self.services.authenticator.issue(
+            Buyer(buyer), now=issued_at, seconds=seconds, by=await self.principal(secret)
+        )
 
     def dump(self) -> list[str]:
         """Everything that is in the database."""
@@ -222,33 +226,33 @@ async def open_world(folder: Path) -> AsyncIterator[World]:
     await make_migrated(file)
     store = await SqliteStore.open(file, clock=clock)
     engine = Engine(store, ids=Uuid7Ids())
-    till = Till(
+    payments = PaymentService(
         engine,
         open_sandbox(clock)
         | {"balance": BalanceGateway(store.accounts, codes=AccountCodes(["0123456789abcdef0123456789ABCDEF"]))},
     )
-    hub = Hub(store, clock=clock, brush=Words(), feed=Feed())
-    house = House(
+    hub = StreamHub(store, clock=clock, brush=SeatMapRenderer(), feed=EntryFeed())
+    services = Services(
         engine=engine,
-        identity=Identity(admin_key=ADMIN, keys=store.keys, timer=ticks),
+        authenticator=Authenticator(admin_key=ADMIN, keys=store.keys, timer=ticks),
         metrics=Metrics(version="matrix"),
         clock=clock,
         guests=True,
-        availability=Availability(engine, clock=clock, word=draw),
-        till=till,
+        seat_map_cache=SeatMapCache(engine, clock=clock, word=draw),
+        payments=payments,
         targets=Targets(private=True, resolve=_nowhere),
         hub=hub,
     )
-    world = World(app=create_app(house), house=house, eye=sqlite3.connect(file), ticks=ticks, clock=clock)
+    world = World(app=create_app(services), services=services, eye=sqlite3.connect(file), ticks=ticks, clock=clock)
     try:
         for live in (True, False):
             world.kinds[live] = await _plant(world, Kind(live=live))
         yield world
     finally:
         world.eye.close()
-        await house.identity.close()
+        await services.authenticator.close()
         await hub.close()
-        await till.close()
+        await payments.close()
         await engine.close()
 
 

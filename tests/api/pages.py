@@ -51,7 +51,7 @@ class TalkativeStore(MemoryStore):
 
 
 async def whole_page(*, calls: bool = True) -> str:
-    """Every metric that there is: a server with PostgreSQL, Redis, locks, agents, and something to count in each.
+    """Every metric that there is: a server with PostgreSQL, Redis, locks, workers, and something to count in each.
 
     Without `calls`, as it is before anything was counted.
     """

@@ -16,7 +16,7 @@ from earmark.server.run import _door, first_free_port
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
-    from earmark.api.endpoint import House
+    from earmark.api.endpoint import Services
 
 HOST = "127.0.0.1"
 # The door is plain HTTP here; an empty context spares every client the reading of certificate bundles.
@@ -24,10 +24,10 @@ NO_TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 
 
 @asynccontextmanager
-async def served(house: House) -> AsyncIterator[str]:
+async def served(services: Services) -> AsyncIterator[str]:
     """The URL of a server in front of this house."""
-    settings = Settings(host=HOST, port=first_free_port(HOST, first=21000 + id(house) % 20000))
-    async with _door(house, settings, asyncio.Event()):
+    settings = Settings(host=HOST, port=first_free_port(HOST, first=21000 + id(services) % 20000))
+    async with _door(services, settings, asyncio.Event()):
         yield f"http://{HOST}:{settings.port}"
 
 
@@ -40,21 +40,21 @@ async def calling(url: str, key: str | None) -> AsyncIterator[httpx2.AsyncClient
 
 
 @contextmanager
-def running(make: Callable[[], Awaitable[House]]) -> Iterator[str]:
+def running(make: Callable[[], Awaitable[Services]]) -> Iterator[str]:
     """A real server in a thread of its own, until the block is left."""
     opened = threading.Event()
     ready: dict[str, Any] = {}
 
     async def serve() -> None:
-        house, ready["loop"], ready["stop"] = await make(), asyncio.get_running_loop(), asyncio.Event()
-        async with served(house) as url:
+        services, ready["loop"], ready["stop"] = await make(), asyncio.get_running_loop(), asyncio.Event()
+        async with served(services) as url:
             ready["url"] = url
             opened.set()
             await ready["stop"].wait()
-        if house.hub:
-            await house.hub.close()
-        await house.till.close()
-        await house.engine.close()
+        if services.hub:
+            await services.hub.close()
+        await services.payments.close()
+        await services.engine.close()
 
     thread = threading.Thread(target=lambda: asyncio.run(serve()))
     thread.start()

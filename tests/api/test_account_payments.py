@@ -15,14 +15,14 @@ from earmark.payments.balance.gateway import BalanceGateway
 if TYPE_CHECKING:
     import httpx2
 
-    from earmark.api.endpoint import House
+    from earmark.api.endpoint import Services
 
 
 @pytest.fixture
-def accounts(house: House) -> Any:
+def accounts(services: Services) -> Any:
     """The shop can be paid from accounts, too."""
-    accounts: Any = house.engine.store.accounts
-    gateways: Any = house.till.gateways
+    accounts: Any = services.engine.store.accounts
+    gateways: Any = services.payments.gateways
     gateways["balance"] = BalanceGateway(accounts, codes=CODES, live=False)
     return accounts
 

@@ -19,7 +19,7 @@ from tests.docs.pages import read as read_page
 
 from earmark.admission import open_admission
 from earmark.api.app import create_app
-from earmark.api.endpoint import House
+from earmark.api.endpoint import Services
 from earmark.api.routes.events import draw
 from earmark.engine.engine import Engine
 from earmark.engine.ports.gateway import GatewayDenied
@@ -27,8 +27,8 @@ from earmark.engine.ports.heartbeats import Process, Pulse
 from earmark.locks import LockBusy, Locks
 from earmark.locks.prometheus import register
 from earmark.observability.metrics.metrics import Metrics
-from earmark.payments.service import Till
-from earmark.seatmap.cache import Availability
+from earmark.payments.service import PaymentService
+from earmark.seatmap.cache import SeatMapCache
 from earmark.store.memory import MemoryStore
 from earmark.testservers import ServerUnavailable, start_valkey
 from earmark.uuids import Uuid7Ids
@@ -112,7 +112,7 @@ def calm() -> Page:
     """All that there is to see, and all is well."""
     page = read(asyncio.run(whole_page()))
     change(page, "up job=earmark", 1, add=False)
-    change(page, "earmark_agent_last_round_timestamp_seconds agent=sweeper", NOW - 1, add=False)
+    change(page, "earmark_worker_last_round_timestamp_seconds worker=sweeper", NOW - 1, add=False)
     return page
 
 
@@ -158,7 +158,7 @@ def ill(rule: dict[str, Any], calm: Page) -> Page:
 REASONS = {
     "a silent server": ("EarmarkLockTimeouts", "earmark_lock_acquisitions_total outcome=unavailable", 1),
     "stuck": ("EarmarkLocksHeldTooLong", "earmark_lock_stuck", 1),
-    "no good round": ("EarmarkWorkerSilent", "earmark_agent_last_round_timestamp_seconds agent=sweeper", NOW - 121),
+    "no good round": ("EarmarkWorkerSilent", "earmark_worker_last_round_timestamp_seconds worker=sweeper", NOW - 121),
     "nobody there": ("EarmarkWorkerSilent", "earmark_beat_age_seconds role=relay", float("inf")),
 }
 
@@ -286,38 +286,42 @@ def test_no_test_payment_wakes_an_operator(
     assert bool(Query(rule["expr"], before=calm, after=after, now=NOW).run()) is fires
 
 
-async def silent_roles(house: House, store: MemoryStore) -> set[str]:
+async def silent_roles(services: Services, store: MemoryStore) -> set[str]:
     """Whom the alert about silent workers names, on the page of a server that has no workers itself."""
     # Each page is of another server: one shows what it has read for a few seconds.
     metrics = Metrics(version="test")
     metrics.watch(Engine(store, ids=Uuid7Ids()), gateways=[])
-    page = read((await metrics.page(now=house.clock.now())).decode())
-    assert not page.get("earmark_agent_last_round_timestamp_seconds"), "this process has no agents"
+    page = read((await metrics.page(now=services.clock.now())).decode())
+    assert not page.get("earmark_worker_last_round_timestamp_seconds"), "this process has no workers"
     [rule] = [rule for rule in RULES if rule["alert"] == "EarmarkWorkerSilent"]
     return {dict(labels)["role"] for labels in Query(rule["expr"], before=page, after=page, now=NOW).run()}
 
 
 async def test_a_worker_that_is_gone_is_missed_on_the_page_of_a_server_beside_it(
-    house: House, clock: MovableClock
+    services: Services, clock: MovableClock
 ) -> None:
-    """As in the shipped containers: the worker listens nowhere, and the server runs no agent."""
+    """As in the shipped containers: the worker listens nowhere, and the server runs no worker."""
     store = MemoryStore(clock=clock)
-    assert await silent_roles(house, store) == set(ROLES), "there is none"
+    assert await silent_roles(services, store) == set(ROLES), "there is none"
     worker = Process(id=UUID(int=7), host="shop", version="1")
     await store.beats.tell(worker, [Pulse(role=role, outcome="ok") for role in ROLES])
     server = Process(id=UUID(int=8), host="shop", version="1")
     await store.beats.tell(server, [Pulse(role="watchman", outcome="ok")])
-    assert await silent_roles(house, store) == set(), "the control: all are there"
+    assert await silent_roles(services, store) == set(), "the control: all are there"
     clock.advance(seconds=121)
-    assert await silent_roles(house, store) == set(ROLES), "killed: it said nothing, and its row is old"
+    assert await silent_roles(services, store) == set(ROLES), "killed: it said nothing, and its row is old"
     await store.beats.tell(worker, [Pulse(role=role, outcome="ok") for role in ROLES])
     await store.beats.leave(worker.id)
-    assert await silent_roles(house, store) == set(ROLES), "stopped, and nobody took its place"
+    assert await silent_roles(services, store) == set(ROLES), "stopped, and nobody took its place"
 
 
 @pytest.fixture
 async def traffic(
-    house: House, postgres_store: PostgresStore, ids: Uuid7Ids, clock: MovableClock, monkeypatch: pytest.MonkeyPatch
+    services: Services,
+    postgres_store: PostgresStore,
+    ids: Uuid7Ids,
+    clock: MovableClock,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> AsyncIterator[Page]:
     """The page of a server on real PostgreSQL and real Redis, after some calls; its gateway refuses the shop."""
     gateways = open_sandbox(clock)
@@ -328,18 +332,18 @@ async def traffic(
         pytest.skip(f"NOT TESTED ON A REAL SERVER: {reason}")
     with valkey:
         admission, locks = open_admission(valkey.url), Locks.from_url(valkey.url)
-        engine = Engine(postgres_store, ids=ids, admission=admission, observer=house.metrics.tally)
-        shop = House(
+        engine = Engine(postgres_store, ids=ids, admission=admission, observer=services.metrics.tally)
+        shop = Services(
             engine=engine,
-            identity=house.identity,
-            metrics=house.metrics,
+            authenticator=services.authenticator,
+            metrics=services.metrics,
             clock=clock,
             guests=True,
-            availability=Availability(engine, clock=clock, word=draw),
-            till=Till(engine, gateways),
+            seat_map_cache=SeatMapCache(engine, clock=clock, word=draw),
+            payments=PaymentService(engine, gateways),
             locks=locks,
         )
-        house.metrics.tally.acted("sweeper", "ok")
+        services.metrics.tally.acted("sweeper", "ok")
         transport = httpx2.ASGITransport(app=create_app(shop), raise_app_exceptions=False)
         headers = {"Authorization": f"Bearer {KEY}"}
         async with httpx2.AsyncClient(transport=transport, base_url="http://shop", headers=headers) as client:

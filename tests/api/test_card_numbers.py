@@ -24,7 +24,7 @@ from earmark.engine.commands import Actor
 from earmark.errors import InvalidRequest, PaymentDeclined
 from earmark.library import Earmark
 from earmark.observability import logs
-from earmark.payments.service import Till
+from earmark.payments.service import PaymentService
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -51,12 +51,12 @@ class Site:
 
     def __init__(self, store: SqliteStore, folder: Path, clock: MovableClock) -> None:
         self.folder = folder
-        house = house_over(store, clock)
-        transport = httpx2.ASGITransport(app=create_app(house), raise_app_exceptions=False)
+        services = house_over(store, clock)
+        transport = httpx2.ASGITransport(app=create_app(services), raise_app_exceptions=False)
         headers = {"Authorization": f"Bearer {KEY}", "Idempotency-Key": "one"}
         self.http = httpx2.AsyncClient(transport=transport, base_url="http://shop", headers=headers)
         self.client = AsyncClient("http://shop", key=KEY, transport=transport)
-        self.library = Earmark(house.engine, live=False, gateways=house.till.gateways)
+        self.library = Earmark(services.engine, live=False, gateways=services.payments.gateways)
 
     async def hold(self) -> str:
         """One seat."""
@@ -140,7 +140,7 @@ async def test_the_gateway_is_named_or_not(site: Site, named: str | None) -> Non
 async def test_where_no_gateway_is_set_up_the_number_is_refused_first(site: Site) -> None:
     """What is wrong with the server does not make the number right."""
     with pytest.raises(InvalidRequest) as refused:
-        Till(site.library.engine, {}).terms(SHOP, method=NUMBER, gateway=None, capture=None)
+        PaymentService(site.library.engine, {}).terms(SHOP, method=NUMBER, gateway=None, capture=None)
     assert list(refused.value.errors) == [PAY]
 
 
@@ -169,8 +169,8 @@ async def test_the_clients_do_not_send_it_where_they_can_know(script: Script) ->
 
 async def test_the_code_of_an_account_may_look_like_a_card_number(site: Site, script: Script) -> None:
     """Gift cards are numbered like cards: at the gateway of accounts the number is the shop's own."""
-    gateways: Any = {"balance": site.library.till.gateways["sandbox"]}
-    terms = Till(site.library.engine, gateways).terms(SHOP, method=NUMBER, gateway=None, capture=None)
+    gateways: Any = {"balance": site.library.payment_service.gateways["sandbox"]}
+    terms = PaymentService(site.library.engine, gateways).terms(SHOP, method=NUMBER, gateway=None, capture=None)
     assert (terms["gateway"], terms["unpayable"]) == ("balance", None)
     script.says(httpx2.Response(402, json={"code": "payment_declined", "why": None, "state": "held"}))
     async with AsyncClient("http://shop", transport=httpx2.MockTransport(script)) as client:

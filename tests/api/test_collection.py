@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from earmark.api.app import CALLS
+from earmark.api.app import ENDPOINTS
 from earmark.api.openapi.example_flows import STORIES
 from earmark.cli.commands.openapi import text
 from earmark.errors import SeatsTaken
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
     import httpx2
 
-    from earmark.api.endpoint import House
-    from earmark.engine.commands import Answer, Hold
+    from earmark.api.endpoint import Services
+    from earmark.engine.commands import Hold, Result
 
 FILE = Path(__file__).parents[2] / "docs/reference/earmark.postman_collection.json"
 COLLECTION: dict[str, Any] = json.loads(FILE.read_text(encoding="utf-8"))
@@ -40,7 +40,7 @@ def test_the_collection_is_the_one_that_the_code_makes() -> None:
 
 def test_every_call_and_every_story_is_in_it() -> None:
     """Nothing is left out, and every step of a story expects something."""
-    assert [item["name"] for item in EVERY["item"]] == [call.name for call in CALLS]
+    assert [item["name"] for item in EVERY["item"]] == [call.name for call in ENDPOINTS]
     titles = ["A normal booking", "A double click", "A race", "A hold that ran out"]
     assert [story["name"] for story in TOLD["item"]] == titles == [story.title for story in STORIES]
 
@@ -51,9 +51,9 @@ async def test_the_command_prints_what_the_server_shows(stranger: httpx2.AsyncCl
 
 
 @pytest.fixture
-async def runner(house: House) -> AsyncIterator[Runner]:
+async def runner(services: Services) -> AsyncIterator[Runner]:
     variables = {one["key"]: one["value"] for one in COLLECTION["variable"]}
-    async with served(house) as url, calling(url, KEY) as client:
+    async with served(services) as url, calling(url, KEY) as client:
         yield Runner(client, variables)
 
 
@@ -67,38 +67,38 @@ async def test_a_story_comes_true(runner: Runner, story: dict[str, Any]) -> None
 RACE = next(story for story in TOLD["item"] if story["name"] == "A race")
 
 
-def at_the_same_time(house: House, monkeypatch: pytest.MonkeyPatch, *, count: int) -> list[str]:
+def at_the_same_time(services: Services, monkeypatch: pytest.MonkeyPatch, *, count: int) -> list[str]:
     """Let the first holds in only when so many of them are at the engine; who came, in that order."""
     came: list[str] = []
-    barrier, hold = asyncio.Barrier(count), house.engine.hold
+    barrier, hold = asyncio.Barrier(count), services.engine.hold
 
-    async def together(ask: Hold) -> Answer:
+    async def together(ask: Hold) -> Result:
         came.append(ask.buyer)
         if len(came) <= count:
             async with asyncio.timeout(MEET_SECONDS_MAX):
                 await barrier.wait()
         return await hold(ask)
 
-    monkeypatch.setattr(house.engine, "hold", together)
+    monkeypatch.setattr(services.engine, "hold", together)
     return came
 
 
 async def test_the_rivals_of_the_race_are_at_the_engine_together(
-    runner: Runner, house: House, monkeypatch: pytest.MonkeyPatch
+    runner: Runner, services: Services, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Neither is answered before the other is there; the story comes true all the same."""
-    came = at_the_same_time(house, monkeypatch, count=2)
+    came = at_the_same_time(services, monkeypatch, count=2)
     await runner.play(RACE)
     assert sorted(came[:2]) == ["alice", "bob"]
 
 
-def sells_what_it_looked_at(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+def sells_what_it_looked_at(services: Services, monkeypatch: pytest.MonkeyPatch) -> None:
     """A shop that looks, and then sells what it saw free, whatever happened in between."""
-    hold = house.engine.hold
-    sold: dict[str, Answer] = {}
+    hold = services.engine.hold
+    sold: dict[str, Result] = {}
 
-    async def looks_first(ask: Hold) -> Answer:
-        seen = await house.engine.store.read_map(ask.event_id)
+    async def looks_first(ask: Hold) -> Result:
+        seen = await services.engine.store.read_map(ask.event_id)
         is_free = {seat.owner_id for seat in seen.seats if seat.seat.id in ask.seats} == {None}
         await asyncio.sleep(0)
         try:
@@ -108,21 +108,21 @@ def sells_what_it_looked_at(house: House, monkeypatch: pytest.MonkeyPatch) -> No
                 raise
         return sold[ask.event_id]
 
-    monkeypatch.setattr(house.engine, "hold", looks_first)
+    monkeypatch.setattr(services.engine, "hold", looks_first)
 
 
 async def test_a_shop_that_looks_before_it_sells_is_noticed_by_rivals_at_once(
-    runner: Runner, house: House, monkeypatch: pytest.MonkeyPatch
+    runner: Runner, services: Services, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The control: one after the other its buyers are answered rightly, and no sequence of requests shows more."""
-    sells_what_it_looked_at(house, monkeypatch)
+    sells_what_it_looked_at(services, monkeypatch)
     await runner.send(RACE["item"][0])
     statuses = [
         (await runner.client.post("/v1/bookings", json=json.loads(runner.fill(json.dumps(wish))))).status_code
         for wish in next(step for step in STORIES[2].steps if step.rivals).rivals
     ]
     assert statuses == [201, 409]
-    at_the_same_time(house, monkeypatch, count=2)
+    at_the_same_time(services, monkeypatch, count=2)
     with pytest.raises(AssertionError):
         await runner.play(RACE)
     assert [runner.variables[name] for name in ("rival_1", "rival_2")] == ["201 held", "201 held"]

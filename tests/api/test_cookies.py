@@ -12,7 +12,7 @@ from starlette.applications import Starlette
 from starlette.routing import Mount
 
 from earmark.api.app import create_app
-from earmark.api.auth.api_keys import Identity, hash_of, new_key, new_key_id
+from earmark.api.auth.api_keys import Authenticator, hash_of, new_key, new_key_id
 from earmark.domain.api_key import Scope
 from earmark.domain.ids import Buyer
 from earmark.observability.redaction import STRUCK, redact
@@ -20,14 +20,16 @@ from earmark.observability.redaction import STRUCK, redact
 from .conftest import KEY
 
 if TYPE_CHECKING:
-    from earmark.api.endpoint import House
+    from earmark.api.endpoint import Services
 
 PLAIN, HOST, SECURE = "earmark_guest", "__Host-earmark_guest", "__Secure-earmark_guest"
 ELSEWHERE = {"Origin": "https://elsewhere.example"}
 
 
-def caller(house: House, base_url: str = "http://shop", *, prefix: str = "", **headers: str) -> httpx2.AsyncClient:
-    app: Any = create_app(house)
+def caller(
+    services: Services, base_url: str = "http://shop", *, prefix: str = "", **headers: str
+) -> httpx2.AsyncClient:
+    app: Any = create_app(services)
     if prefix:
         app = Starlette(routes=[Mount(prefix, app)])
     transport = httpx2.ASGITransport(app=app, raise_app_exceptions=False)
@@ -39,15 +41,17 @@ async def status(client: httpx2.AsyncClient, path: str, name: str, value: str, *
 
 
 @pytest.fixture
-def stored(house: House) -> House:
+def stored(services: Services) -> Services:
     """The same house, with keys in its store."""
-    return msgspec.structs.replace(house, identity=Identity(admin_key=KEY, keys=house.engine.store.keys))
+    return msgspec.structs.replace(
+        services, authenticator=Authenticator(admin_key=KEY, keys=services.engine.store.keys)
+    )
 
 
 @pytest.mark.parametrize("headers", [{}, ELSEWHERE], ids=["from here", "from another site"])
 @pytest.mark.parametrize("base_url, name", [("http://shop", PLAIN), ("https://shop", HOST)])
 async def test_a_cookie_carries_a_guest_s_token_or_nothing(
-    stored: House, event: str, base_url: str, name: str, headers: dict[str, str]
+    stored: Services, event: str, base_url: str, name: str, headers: dict[str, str]
 ) -> None:
     """A browser sends a cookie by itself: a key, or the token of a key's buyer, is shown on purpose or not at all."""
     secret, now = new_key(live=False), stored.clock.now()
@@ -67,35 +71,35 @@ async def test_a_cookie_carries_a_guest_s_token_or_nothing(
             allowed = await client.get(f"/v1/events/{event}", headers=shown)
             assert allowed.status_code == 200, "the control: as a bearer's it is good"
             assert await status(client, f"/v1/events/{event}", name, credential, **headers) == 401
-        guest = stored.identity.issue(Buyer("guest_1"), now=now, seconds=60)
+        guest = stored.authenticator.issue(Buyer("guest_1"), now=now, seconds=60)
         assert await status(client, f"/v1/events/{event}", name, guest, **headers) == 200
         assert await status(client, f"/v1/events/{event}", name, f"{guest}x", **headers) == 401
-    await stored.identity.close()
+    await stored.authenticator.close()
 
 
-async def test_cookies_that_come_in_several_fields_are_read_as_one(stored: House, event: str) -> None:
+async def test_cookies_that_come_in_several_fields_are_read_as_one(stored: Services, event: str) -> None:
     """HTTP/2 lets a browser send each cookie in a field of its own, and some proxies pass the fields on."""
-    guest = stored.identity.issue(Buyer("guest_1"), now=stored.clock.now(), seconds=60)
+    guest = stored.authenticator.issue(Buyer("guest_1"), now=stored.clock.now(), seconds=60)
     async with caller(stored) as client:
         for fields in ([f"{PLAIN}={guest}"], ["theme=dark", f"{PLAIN}={guest}"], [f"{PLAIN}={guest}", "theme=dark"]):
             told = await client.get(f"/v1/events/{event}", headers=[("Cookie", field) for field in fields])
             assert told.status_code == 200
 
 
-async def test_the_control_speaks_for_a_key_by_its_cookie(stored: House, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_control_speaks_for_a_key_by_its_cookie(stored: Services, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the guard off: a page of another site would have the browser speak with the shop's key."""
-    monkeypatch.setattr(stored.identity, "recognise_guest", stored.identity.recognise)
+    monkeypatch.setattr(stored.authenticator, "recognise_guest", stored.authenticator.authenticate)
     async with caller(stored) as client:
         assert await status(client, "/v1/events", PLAIN, KEY, **ELSEWHERE) == 200
 
 
-async def test_a_key_in_a_cookie_is_not_looked_up(stored: House, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_key_in_a_cookie_is_not_looked_up(stored: Services, monkeypatch: pytest.MonkeyPatch) -> None:
     """What cannot be good costs the store nothing, and is no guess that slows its address down."""
 
     async def asked(*_: object, **__: object) -> None:
         pytest.fail("the store was asked")
 
-    monkeypatch.setattr(stored.identity, "look_up", asked)
+    monkeypatch.setattr(stored.authenticator, "look_up", asked)
     async with caller(stored) as client:
         for _ in range(40):
             assert await status(client, "/v1/events", PLAIN, new_key(live=False)) == 401
@@ -114,10 +118,10 @@ async def test_a_key_in_a_cookie_is_not_looked_up(stored: House, monkeypatch: py
     ],
 )
 async def test_over_tls_the_cookie_has_a_name_that_browsers_protect(
-    house: House, base_url: str, prefix: str, proxy: str | None, name: str
+    services: Services, base_url: str, prefix: str, proxy: str | None, name: str
 ) -> None:
     """`__Host-` and `__Secure-` cookies cannot be set over plain HTTP; only the name that fits is read."""
-    behind = msgspec.structs.replace(house, trust_proxy=int(proxy == "trusted"))
+    behind = msgspec.structs.replace(services, trust_proxy=int(proxy == "trusted"))
     headers = {"X-Forwarded-Proto": "https"} if proxy else {}
     async with caller(behind, base_url, prefix=prefix, **headers) as client:
         answer = await client.post("/v1/guests")
@@ -129,8 +133,8 @@ async def test_over_tls_the_cookie_has_a_name_that_browsers_protect(
         path, token = "/v1/events", cookie.value
         read = [one for one in (PLAIN, HOST, SECURE) if await status(client, path, one, token) == 200]
         assert read == [name]
-        again = await client.post("/v1/guests", headers={"Cookie": f"{name}={token}"})
-        assert again.json()["buyer"] == answer.json()["buyer"]
+        replayed_response = await client.post("/v1/guests", headers={"Cookie": f"{name}={token}"})
+        assert replayed_response.json()["buyer"] == answer.json()["buyer"]
 
 
 @pytest.mark.parametrize("name", [PLAIN, HOST, SECURE])

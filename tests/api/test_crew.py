@@ -35,7 +35,7 @@ for order in sys.stdin:
 class Watched:
     """A crew, and what its hands wrote down."""
 
-    def __init__(self, running: processes.Crew, diary: Path, ready: list[str]) -> None:
+    def __init__(self, running: processes.ServerProcesses, diary: Path, ready: list[str]) -> None:
         self.crew = running
         self.ready = ready
         self._diary = diary
@@ -59,7 +59,9 @@ async def sailing(tmp_path: Path, *, workers: int = 2, name: str = "earmark") ->
     diary.mkdir()
     settings = Settings(processes=workers, host="127.0.0.1", port=8080, secret=name)
     told: list[str] = []
-    running = processes.Crew(settings, command=[sys.executable, "-c", HAND, str(diary)], metrics=str(tmp_path))
+    running = processes.ServerProcesses(
+        settings, command=[sys.executable, "-c", HAND, str(diary)], metrics=str(tmp_path)
+    )
     task = asyncio.create_task(running.run(told.append))
     try:
         yield Watched(running, diary, told)
@@ -135,6 +137,6 @@ def test_the_settings_of_a_hand_are_those_of_its_parent() -> None:
     assert msgspec.json.decode(msgspec.json.encode(settings), type=Settings) == settings
 
 
-def _kill(running: processes.Crew, pid: int) -> None:
+def _kill(running: processes.ServerProcesses, pid: int) -> None:
     (hand,) = (one for one in running._hands.values() if one.process.pid == pid)
     hand.process.kill()

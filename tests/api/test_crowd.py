@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from earmark.api.middleware.body_timeout import Patience
-from earmark.api.middleware.rejection_throttle import Turnstile
-from earmark.engine.group_commit import Batcher
+from earmark.api.middleware.body_timeout import BodyTimeout
+from earmark.api.middleware.rejection_throttle import RejectionThrottle
+from earmark.engine.group_commit import BatchQueue
 
 if TYPE_CHECKING:
     import httpx2
 
-    from earmark.api.endpoint import House
+    from earmark.api.endpoint import Services
 
 FEW = 3
 
@@ -23,7 +23,7 @@ async def test_who_would_wait_too_long_is_told_to_come_again(
     shop: httpx2.AsyncClient, event: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """503 with `Retry-After`, before the request is read: not even a senseless one is looked at."""
-    monkeypatch.setattr(Batcher, "is_full", True)
+    monkeypatch.setattr(BatchQueue, "is_full", True)
     answer = await shop.post("/v1/bookings", content=b"senseless")
     assert answer.status_code == 503
     assert answer.headers["retry-after"] == "1"
@@ -36,14 +36,14 @@ async def test_who_would_wait_too_long_is_told_to_come_again(
     assert (await shop.post("/v1/bookings", json=body)).status_code == 201
 
 
-async def test_every_verb_of_the_engine_has_a_line_that_the_door_can_ask(house: House) -> None:
+async def test_every_verb_of_the_engine_has_a_line_that_the_door_can_ask(services: Services) -> None:
     """A verb whose line is called otherwise than its call would never be found full."""
-    assert set(house.engine.lines) == {"hold", "extend", "confirm", "release", "cancel"}
+    assert set(services.engine.lines) == {"hold", "extend", "confirm", "release", "cancel"}
 
 
 async def test_few_are_turned_away_at_once_and_many_in_turn() -> None:
     """A burst passes; after it, first come, first served, and nobody is forgotten."""
-    turnstile, passed = Turnstile(per_second=1000, burst=FEW), []
+    turnstile, passed = RejectionThrottle(per_second=1000, burst=FEW), []
 
     async def go(number: int) -> None:
         await turnstile.turn()
@@ -58,7 +58,7 @@ async def test_few_are_turned_away_at_once_and_many_in_turn() -> None:
 
 async def test_who_leaves_the_turnstile_takes_nobodys_turn() -> None:
     """A connection that breaks while it waits for its no costs the next one nothing."""
-    turnstile = Turnstile(per_second=1000, burst=1)
+    turnstile = RejectionThrottle(per_second=1000, burst=1)
     await turnstile.turn()
     leaver, stayer = asyncio.create_task(turnstile.turn()), asyncio.create_task(turnstile.turn())
     await asyncio.sleep(0)
@@ -69,7 +69,7 @@ async def test_who_leaves_the_turnstile_takes_nobodys_turn() -> None:
 
 async def test_patience_ends_for_who_does_not_come_and_for_nobody_else() -> None:
     """One timer for all: whoever came in time is not bothered, whoever did not is given up."""
-    patience, never = Patience(0.05), asyncio.get_running_loop().create_future()
+    patience, never = BodyTimeout(0.05), asyncio.get_running_loop().create_future()
     soon = asyncio.get_running_loop().create_future()
     waiting = asyncio.create_task(patience.wait(soon))
     late = asyncio.create_task(patience.wait(never))
@@ -83,7 +83,7 @@ async def test_patience_ends_for_who_does_not_come_and_for_nobody_else() -> None
 
 async def test_patience_does_not_swallow_a_cancellation() -> None:
     """Who is sent away by somebody else is not told a story about being slow."""
-    patience = Patience(60)
+    patience = BodyTimeout(60)
     waiting = asyncio.create_task(patience.wait(asyncio.get_running_loop().create_future()))
     await asyncio.sleep(0)
     waiting.cancel()

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from earmark.api.app import create_app
-from earmark.api.auth.api_keys import Identity, hash_of, new_key, new_key_id
+from earmark.api.auth.api_keys import Authenticator, hash_of, new_key, new_key_id
 from earmark.domain.api_key import Scope
 from earmark.domain.ids import WebhookId
 from earmark.domain.webhook import Delivery
@@ -21,7 +21,7 @@ from .conftest import KEY
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from earmark.api.endpoint import House
+    from earmark.api.endpoint import Services
 
 CANARY = "alice-the-buyer"
 
@@ -29,10 +29,10 @@ CANARY = "alice-the-buyer"
 class Desk:
     """A shop with one webhook, and a delivery of it that tells of a buyer."""
 
-    def __init__(self, house: House) -> None:
-        identity = Identity(admin_key=KEY, keys=house.engine.store.keys)
-        self.house = msgspec.structs.replace(house, identity=identity)
-        self._transport = httpx2.ASGITransport(app=create_app(self.house), raise_app_exceptions=False)
+    def __init__(self, services: Services) -> None:
+        authenticator = Authenticator(admin_key=KEY, keys=services.engine.store.keys)
+        self.services = msgspec.structs.replace(services, authenticator=authenticator)
+        self._transport = httpx2.ASGITransport(app=create_app(self.services), raise_app_exceptions=False)
         self.path = ""
         self.delivery = new_delivery_id()
 
@@ -40,7 +40,7 @@ class Desk:
         """Make the webhook, and what was to be delivered."""
         made = await self.ask("POST", "/v1/webhooks", KEY, json={"url": "http://127.0.0.1:9/"})
         self.path = f"/v1/webhooks/{made.json()['id']}"
-        now = self.house.clock.now()
+        now = self.services.clock.now()
         webhook_id = WebhookId(UUID(made.json()["id"]))
         body = b'{"type":"booking.held","buyer":"%s"}' % CANARY.encode()
         error = f"HTTP 500: cannot book for {CANARY}"
@@ -54,12 +54,12 @@ class Desk:
             status=500,
             error=error,
         )
-        await self.house.engine.store.webhooks.queue(told)
+        await self.services.engine.store.webhooks.queue(told)
 
     async def key(self, *scopes: Scope) -> str:
         """A key with these scopes."""
         secret = new_key(live=False)
-        await self.house.engine.store.keys.create(
+        await self.services.engine.store.keys.create(
             new_key_id(), name="k", live=False, scopes=frozenset(scopes), secret_hash=hash_of(secret)
         )
         return secret
@@ -72,11 +72,11 @@ class Desk:
 
 
 @pytest.fixture
-async def desk(house: House) -> AsyncIterator[Desk]:
-    desk = Desk(house)
+async def desk(services: Services) -> AsyncIterator[Desk]:
+    desk = Desk(services)
     await desk.open()
     yield desk
-    await desk.house.identity.close()
+    await desk.services.authenticator.close()
 
 
 async def test_a_key_that_only_manages_reads_no_booking_in_the_log(desk: Desk) -> None:
@@ -84,8 +84,8 @@ async def test_a_key_that_only_manages_reads_no_booking_in_the_log(desk: Desk) -
     managing = await desk.key(Scope.MANAGE)
     assert (await desk.ask("GET", "/v1/bookings", managing)).status_code == 403
     listed = await desk.ask("GET", f"{desk.path}/deliveries", managing)
-    again = await desk.ask("POST", f"{desk.path}/deliveries/{desk.delivery}/replay", managing)
-    for answer, status in ((listed, 200), (again, 202)):
+    replayed_response = await desk.ask("POST", f"{desk.path}/deliveries/{desk.delivery}/replay", managing)
+    for answer, status in ((listed, 200), (replayed_response, 202)):
         assert answer.status_code == status
         assert CANARY not in answer.text
     (shown,) = listed.json()["deliveries"]

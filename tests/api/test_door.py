@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 import httpx2
 import pytest
 
-from earmark.api.app import CALLS
+from earmark.api.app import ENDPOINTS
 from earmark.api.auth.api_keys import Scope
 
 if TYPE_CHECKING:
     from earmark.clock import MovableClock
 
 
-@pytest.mark.parametrize("call", [call for call in CALLS if call.scope], ids=lambda call: call.name)
+@pytest.mark.parametrize("call", [call for call in ENDPOINTS if call.scope], ids=lambda call: call.name)
 async def test_nobody_gets_in_without_a_key(stranger: httpx2.AsyncClient, call: object) -> None:
     """Every call that needs somebody refuses nobody, before it reads the body."""
     path = re.sub(r"\{\w+\}", "b", call.path)  # type: ignore[attr-defined]
@@ -23,7 +23,7 @@ async def test_nobody_gets_in_without_a_key(stranger: httpx2.AsyncClient, call: 
 
 
 @pytest.mark.parametrize(
-    "call", [call for call in CALLS if call.scope and call.scope is not Scope.BUY], ids=lambda call: call.name
+    "call", [call for call in ENDPOINTS if call.scope and call.scope is not Scope.BUY], ids=lambda call: call.name
 )
 async def test_a_guest_may_only_buy(stranger: httpx2.AsyncClient, event: str, call: object) -> None:
     """Selling and managing need their scope."""
@@ -55,23 +55,23 @@ async def test_the_guest_s_token_is_out_of_reach_of_scripts(stranger: httpx2.Asy
     assert token not in answer.text
 
 
-async def test_a_key_of_one_kind_does_not_see_the_other(house: object, event: str, clock: MovableClock) -> None:
+async def test_a_key_of_one_kind_does_not_see_the_other(services: object, event: str, clock: MovableClock) -> None:
     """A live key finds no test event, nor its bookings."""
     from earmark.api.app import create_app
-    from earmark.api.auth.api_keys import Identity
-    from earmark.api.endpoint import House
+    from earmark.api.auth.api_keys import Authenticator
+    from earmark.api.endpoint import Services
     from earmark.observability.metrics.metrics import Metrics
 
-    assert isinstance(house, House)
+    assert isinstance(services, Services)
     key = "ek_live_0123456789abcdef"
-    live = House(
-        engine=house.engine,
-        identity=Identity(admin_key=key),
+    live = Services(
+        engine=services.engine,
+        authenticator=Authenticator(admin_key=key),
         metrics=Metrics(version="x"),
         clock=clock,
         guests=False,
-        availability=house.availability,
-        till=house.till,
+        seat_map_cache=services.seat_map_cache,
+        payments=services.payments,
     )
     transport = httpx2.ASGITransport(app=create_app(live))
     async with httpx2.AsyncClient(
@@ -150,9 +150,9 @@ async def test_an_event_may_have_a_name_in_any_script(shop: httpx2.AsyncClient) 
     made = await shop.post("/v1/events", json=body, headers={"Idempotency-Key": "k"})
     assert made.status_code == 201
     assert (await shop.get(made.headers["Location"])).json()["id"] == "コンサート"
-    again = await shop.post("/v1/events", json=body, headers={"Idempotency-Key": "k"})
-    assert (again.status_code, again.content) == (201, made.content)
-    assert "Location" not in again.headers
+    replayed_response = await shop.post("/v1/events", json=body, headers={"Idempotency-Key": "k"})
+    assert (replayed_response.status_code, replayed_response.content) == (201, made.content)
+    assert "Location" not in replayed_response.headers
 
 
 async def test_a_layout_keeps_to_the_size_of_a_house(shop: httpx2.AsyncClient) -> None:
@@ -170,16 +170,16 @@ async def test_a_page_has_a_sensible_size(shop: httpx2.AsyncClient, limit: str) 
 
 
 async def test_a_server_on_a_foreign_schema_is_not_ready(
-    house: object, shop: httpx2.AsyncClient, monkeypatch: pytest.MonkeyPatch
+    services: object, shop: httpx2.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """503 and a problem, not a crash."""
-    from earmark.api.endpoint import House
+    from earmark.api.endpoint import Services
     from earmark.errors import SetupError
 
     async def foreign() -> None:
         raise SetupError(problem="The database has migration 9999")
 
-    assert isinstance(house, House)
-    monkeypatch.setattr(house.engine.store, "check", foreign)
+    assert isinstance(services, Services)
+    monkeypatch.setattr(services.engine.store, "check", foreign)
     answer = await shop.get("/readyz")
     assert (answer.status_code, answer.json()["code"]) == (503, "setup")

@@ -28,7 +28,7 @@ from earmark.server.shutdown import drop_unread, listening_sockets, wait_for_req
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from earmark.api.endpoint import House
+    from earmark.api.endpoint import Services
 
 SYN_SENT = 2
 on_linux = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has such filters")
@@ -185,14 +185,16 @@ def test_a_server_that_goes_away_says_so() -> None:
 
 
 @contextlib.asynccontextmanager
-async def paying(house: House, shop: httpx2.AsyncClient, event: str) -> AsyncIterator[asyncio.Task[httpx2.Response]]:
+async def paying(
+    services: Services, shop: httpx2.AsyncClient, event: str
+) -> AsyncIterator[asyncio.Task[httpx2.Response]]:
     """A request to pay whose gateway does not answer."""
-    gateway = house.till.gateways["sandbox"]
+    gateway = services.payments.gateways["sandbox"]
     assert isinstance(gateway, SandboxGateway)
     gateway.script.add(Fault.HANG, "authorise")
     body = {"event_id": event, "buyer": "alice", "seats": ["A1"]}
     booking_id = (await shop.post("/v1/bookings", json=body)).json()["id"]
-    transport = httpx2.ASGITransport(app=house.in_flight.around(create_app(house)))
+    transport = httpx2.ASGITransport(app=services.in_flight.around(create_app(services)))
     async with httpx2.AsyncClient(transport=transport, base_url="http://shop", headers=shop.headers) as client:
         headers, how = {"Idempotency-Key": "one"}, {"method": "pm_card_visa"}
         request = asyncio.create_task(client.post(f"/v1/bookings/{booking_id}/pay", json=how, headers=headers))
@@ -205,36 +207,36 @@ async def paying(house: House, shop: httpx2.AsyncClient, event: str) -> AsyncIte
 
 
 async def test_a_payment_under_way_is_answered_when_the_server_goes_away(
-    house: House, shop: httpx2.AsyncClient, event: str, listening: socket.socket
+    services: Services, shop: httpx2.AsyncClient, event: str, listening: socket.socket
 ) -> None:
     """It was accepted: its buyer is told that the gateway still decides, and is not left without an answer."""
     stop = asyncio.Event()
     stop.set()
     settings: Any = SimpleNamespace(port=listening.getsockname()[1], drain_seconds=0.0)
-    async with paying(house, shop, event) as request:
-        await asyncio.wait_for(_drain(house, settings, stop), timeout=30)
+    async with paying(services, shop, event) as request:
+        await asyncio.wait_for(_drain(services, settings, stop), timeout=30)
         assert request.done(), "nobody is left behind"
         answer = request.result()
     assert (answer.status_code, answer.json()["state"], answer.headers["Connection"]) == (202, "paying", "close")
 
 
 async def test_control_without_the_word_to_hurry_the_payment_is_left_behind(
-    house: House, shop: httpx2.AsyncClient, event: str, listening: socket.socket, monkeypatch: pytest.MonkeyPatch
+    services: Services, shop: httpx2.AsyncClient, event: str, listening: socket.socket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its gateway is given more time than the door stays open for."""
     monkeypatch.setattr(drains, "REQUESTS_SECONDS_MAX", 0.2)
-    async with paying(house, shop, event) as request:
+    async with paying(services, shop, event) as request:
         await asyncio.wait_for(
-            wait_for_requests(house.in_flight, port=listening.getsockname()[1], seconds=0.0), timeout=30
+            wait_for_requests(services.in_flight, port=listening.getsockname()[1], seconds=0.0), timeout=30
         )
         assert not request.done()
 
 
 async def test_who_pays_while_the_server_goes_away_still_waits_for_a_moment(
-    house: House, shop: httpx2.AsyncClient, event: str
+    services: Services, shop: httpx2.AsyncClient, event: str
 ) -> None:
     """Most gateways answer by then, and the sale is told at once."""
-    house.till.hurry()
+    services.payments.hurry()
     body = {"event_id": event, "buyer": "alice", "seats": ["A1"]}
     booking_id = (await shop.post("/v1/bookings", json=body)).json()["id"]
     path, headers = f"/v1/bookings/{booking_id}/pay", {"Idempotency-Key": "one"}

@@ -15,7 +15,7 @@ from earmark import errors
 from earmark.api import problem_response
 from earmark.clock import MovableClock
 from earmark.domain.payment import Standing
-from earmark.engine.group_commit import Batcher
+from earmark.engine.group_commit import BatchQueue
 from earmark.engine.ports.gateway import GatewayDenied, Report
 from earmark.errors import UNTOLD, EarmarkError
 from earmark.store.memory import MemoryStore
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     import httpx2
 
-    from earmark.api.endpoint import House
+    from earmark.api.endpoint import Services
 
 STANDARD = {"type", "title", "status", "detail", "code", "transient"}
 _numbers = itertools.count(1)
@@ -38,9 +38,14 @@ class World:
     """A shop over real HTTP, one of its buyers, and what goes on behind the door."""
 
     def __init__(
-        self, shop: httpx2.AsyncClient, stranger: httpx2.AsyncClient, house: House, clock: MovableClock, patch: Any
+        self,
+        shop: httpx2.AsyncClient,
+        stranger: httpx2.AsyncClient,
+        services: Services,
+        clock: MovableClock,
+        patch: Any,
     ) -> None:
-        self.shop, self.stranger, self.house, self.clock, self.patch = shop, stranger, house, clock, patch
+        self.shop, self.stranger, self.services, self.clock, self.patch = shop, stranger, services, clock, patch
         self.event = f"concert-{next(_numbers)}"
 
     async def post(self, path: str, body: Any = None, **headers: str) -> httpx2.Response:
@@ -75,20 +80,20 @@ class World:
     def broken(self, error: BaseException) -> None:
         """From now on the store answers like this."""
 
-        async def refuse(*_: object, **__: object) -> NoReturn:
+        async def problem(*_: object, **__: object) -> NoReturn:
             raise error
 
         for name in ("transact", "read_event"):
-            self.patch.setattr(self.house.engine.store, name, refuse)
+            self.patch.setattr(self.services.engine.store, name, problem)
 
 
 @pytest.fixture(scope="module")
-def shared() -> Iterator[tuple[str, House, MovableClock]]:
+def shared() -> Iterator[tuple[str, Services, MovableClock]]:
     """One server for all of them: its URL, and what is behind it."""
     clock = MovableClock()
-    behind: list[House] = []
+    behind: list[Services] = []
 
-    async def make() -> House:
+    async def make() -> Services:
         behind.append(house_over(MemoryStore(clock=clock), clock))
         return behind[0]
 
@@ -97,11 +102,11 @@ def shared() -> Iterator[tuple[str, House, MovableClock]]:
 
 
 @pytest.fixture
-async def world(shared: tuple[str, House, MovableClock], monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[World]:
+async def world(shared: tuple[str, Services, MovableClock], monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[World]:
     """An event of its own, and a store that is only broken for this test."""
-    url, house, clock = shared
+    url, services, clock = shared
     async with calling(url, KEY) as shop, calling(url, None) as stranger:
-        world = World(shop, stranger, house, clock, monkeypatch)
+        world = World(shop, stranger, services, clock, monkeypatch)
         body = {
             "id": world.event,
             "name": "A concert",
@@ -159,7 +164,7 @@ async def too_many_requests(w: World) -> httpx2.Response:
 
 
 async def stopping(w: World) -> httpx2.Response:
-    w.patch.setattr(w.house.in_flight, "is_stopping", True)
+    w.patch.setattr(w.services.in_flight, "is_stopping", True)
     return await w.stranger.get("/readyz")
 
 
@@ -244,7 +249,7 @@ async def gateway_unavailable(w: World) -> httpx2.Response:
     async def denies(_: object) -> NoReturn:
         raise GatewayDenied("not_permitted", "Expired API key")
 
-    w.patch.setattr(w.house.till.gateways["sandbox"], "authorise", denies)
+    w.patch.setattr(w.services.payments.gateways["sandbox"], "authorise", denies)
     return await w.pay(await w.held("A1"))
 
 
@@ -304,13 +309,13 @@ async def unsupported_media_type(w: World) -> httpx2.Response:
 
 async def overloaded(w: World) -> httpx2.Response:
     """A fault is injected: the line is full."""
-    w.patch.setattr(Batcher, "is_full", True)
+    w.patch.setattr(BatchQueue, "is_full", True)
     return await w.hold("A1")
 
 
 async def outcome_unknown(w: World) -> httpx2.Response:
     """A fault is injected: the commit was sent, no answer came, and the journal does not tell."""
-    store = w.house.engine.store
+    store = w.services.engine.store
     transact = store.transact
 
     async def lost(*work: Any, **how: Any) -> NoReturn:
@@ -441,7 +446,7 @@ async def test_a_seat_that_is_sold_is_not_available(world: World) -> None:
 
 async def test_a_busy_payment_system_is_not_the_buyers_fault(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same card may do a moment later: the sentence says so, and the hold is still there."""
-    gateway = world.house.till.gateways["sandbox"]
+    gateway = world.services.payments.gateways["sandbox"]
 
     async def busy(_: object) -> Report:
         await asyncio.sleep(0)

@@ -15,7 +15,7 @@ import msgspec
 import pytest
 import requests
 
-from earmark.api.endpoint import Reply
+from earmark.api.endpoint import ApiResponse
 from earmark.api.middleware.rate_limits import Buckets
 from earmark.clock import MovableClock
 from earmark.store.memory import MemoryStore
@@ -27,7 +27,7 @@ from .real import running
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from earmark.api.endpoint import House
+    from earmark.api.endpoint import Services
 
 PROOF = bool(os.environ.get("EARMARK_PROOF"))
 EXAMPLES, SENT_MIN = (120, 5000) if PROOF else (5, 200)
@@ -41,7 +41,7 @@ pytestmark = [
 ]
 
 
-async def house() -> House:
+async def services() -> Services:
     """A shop in memory, with all that a shop has."""
     clock = MovableClock()
     made = house_over(MemoryStore(clock=clock), clock)
@@ -93,7 +93,7 @@ def furnished(url: str, *, hears: str = "https://shop.example/earmark") -> Fuzze
 
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
-    with running(house) as opened:
+    with running(services) as opened:
         yield opened
 
 
@@ -125,7 +125,7 @@ def test_a_planted_500_is_found_and_the_rest_is_still_sent(monkeypatch: pytest.M
         raise ValueError("planted")
 
     monkeypatch.setattr(MemoryStore, "read_history", broken)
-    with running(house) as opened:
+    with running(services) as opened:
         findings = furnished(opened).run(20, only="GET /v1/bookings/{booking_id}/history")
     assert findings.told[500] >= 1, told(findings)
     assert any("ServerError" in found for found in findings.wrong), told(findings)
@@ -137,13 +137,13 @@ def test_an_answer_that_the_document_has_not_is_found(monkeypatch: pytest.Monkey
     """The control: a field of another type, and a status that nobody wrote down."""
     from earmark.api.routes import events
 
-    plain = Reply
+    plain = ApiResponse
 
     def lying(*_: object, **__: object) -> Any:
         return plain(status=HTTPStatus.IM_A_TEAPOT, body=msgspec.json.encode({"id": 7}))
 
     monkeypatch.setattr(events, "say", lying)
-    with running(house) as opened:
+    with running(services) as opened:
         findings = furnished(opened).run(5, only="GET /v1/events/{event_id}")
     kinds = " ".join(findings.wrong)
     assert "UndefinedStatusCode" in kinds, told(findings)

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from earmark.api.auth.api_keys import Identity, hash_of, new_key, new_key_id
-from earmark.api.middleware.rate_limits import Buckets, Limits
+from earmark.api.auth.api_keys import Authenticator, hash_of, new_key, new_key_id
+from earmark.api.middleware.rate_limits import Buckets, RateLimits
 from earmark.clock import MovableClock
 from earmark.domain.api_key import Scope
 from earmark.store.memory import MemoryStore
@@ -27,7 +27,7 @@ from .test_fuzz import furnished, told
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from earmark.api.endpoint import House
+    from earmark.api.endpoint import Services
 
 PROOF = bool(os.environ.get("EARMARK_PROOF"))
 EXAMPLES, SENT_MIN = (120, 5000) if PROOF else (2, 60)
@@ -47,7 +47,7 @@ pytestmark = [
 ]
 
 
-async def house() -> House:
+async def services() -> Services:
     """A shop in memory that knows both keys and limits no caller."""
     clock = MovableClock()
     store = MemoryStore(clock=clock)
@@ -55,15 +55,15 @@ async def house() -> House:
         await store.keys.create(
             new_key_id(), name=scope.value, live=False, scopes=frozenset({scope}), secret_hash=hash_of(secret)
         )
-    limits = Limits()
+    limits = RateLimits()
     limits._failures = Buckets(per_second=1e9, burst=10**9, timer=time.monotonic)
-    identity = Identity(admin_key=KEY, keys=store.keys)
-    return msgspec.structs.replace(house_over(store, clock), identity=identity, limits=limits)
+    authenticator = Authenticator(admin_key=KEY, keys=store.keys)
+    return msgspec.structs.replace(house_over(store, clock), authenticator=authenticator, limits=limits)
 
 
 @pytest.fixture(scope="module")
 def shop() -> Iterator[tuple[str, Fuzzer]]:
-    with running(house) as url:
+    with running(services) as url:
         yield url, furnished(url)
 
 
@@ -101,7 +101,7 @@ def test_what_only_a_seller_meets_is_found(monkeypatch: pytest.MonkeyPatch) -> N
         raise ValueError("planted")
 
     monkeypatch.setattr(MemoryStore, "read_history", broken)
-    with running(house) as url:
+    with running(services) as url:
         known = furnished(url)
         at = "GET /v1/bookings/{booking_id}/history"
         found = {

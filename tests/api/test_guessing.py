@@ -12,9 +12,9 @@ import pytest
 
 from earmark.api.app import create_app
 from earmark.api.auth import key_cache, key_snapshot
-from earmark.api.auth.api_keys import Identity, hash_of, new_key, new_key_id
+from earmark.api.auth.api_keys import Authenticator, hash_of, new_key, new_key_id
 from earmark.api.middleware.deadlines import Deadline
-from earmark.api.middleware.rate_limits import FAILURES_BURST, Limits
+from earmark.api.middleware.rate_limits import FAILURES_BURST, RateLimits
 from earmark.domain.api_key import Scope
 from earmark.engine.api_keys import LIST_MAX, Keys
 from earmark.errors import StoreUnavailable
@@ -25,7 +25,7 @@ from .matrix import Ticks
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable
 
-    from earmark.api.endpoint import House
+    from earmark.api.endpoint import Services
     from earmark.domain.api_key import ApiKey
     from earmark.domain.ids import KeyId
 
@@ -59,12 +59,14 @@ class Counted(Keys):
 class Guessed:
     """A server that an address has shown too many wrong keys."""
 
-    def __init__(self, house: House) -> None:
+    def __init__(self, services: Services) -> None:
         self.ticks = Ticks()
-        self.keys = Counted(house.engine.store.keys)
-        identity = Identity(admin_key=KEY, keys=self.keys, timer=self.ticks)
-        self.house = msgspec.structs.replace(house, identity=identity, limits=Limits(timer=self.ticks))
-        app = create_app(self.house)
+        self.keys = Counted(services.engine.store.keys)
+        authenticator = Authenticator(admin_key=KEY, keys=self.keys, timer=self.ticks)
+        self.services = msgspec.structs.replace(
+            services, authenticator=authenticator, limits=RateLimits(timer=self.ticks)
+        )
+        app = create_app(self.services)
         self._transport = httpx2.ASGITransport(app=app, raise_app_exceptions=False, client=("192.0.2.1", 4000))
 
     async def key(self) -> tuple[KeyId, str]:
@@ -87,11 +89,11 @@ class Guessed:
 
 
 @pytest.fixture
-async def guessed(house: House) -> AsyncIterator[Guessed]:
-    server = Guessed(house)
+async def guessed(services: Services) -> AsyncIterator[Guessed]:
+    server = Guessed(services)
     assert await server.guess(FAILURES_BURST) == [401] * FAILURES_BURST
     yield server
-    await server.house.identity.close()
+    await server.services.authenticator.close()
 
 
 async def test_a_good_key_is_answered_although_its_address_has_used_up_its_guesses(guessed: Guessed) -> None:
@@ -110,7 +112,7 @@ async def test_the_control_locks_a_good_key_out(guessed: Guessed, monkeypatch: p
     async def nothing(*_: object, **__: object) -> None:
         return None
 
-    monkeypatch.setattr(guessed.house.identity, "look_up_among_all", nothing)
+    monkeypatch.setattr(guessed.services.authenticator, "look_up_among_all", nothing)
     _, secret = await guessed.key()
     assert await guessed.ask(secret) == 429
 
@@ -140,12 +142,12 @@ async def test_guesses_that_waited_together_spend_one_guess_each(guessed: Guesse
     assert guessed.keys.singles == singles + seconds
 
 
-async def test_the_control_is_an_address_without_wrong_keys(house: House) -> None:
+async def test_the_control_is_an_address_without_wrong_keys(services: Services) -> None:
     """It is not made to wait for the others: each of its keys is looked up by itself."""
-    server = Guessed(house)
+    server = Guessed(services)
     assert await server.guess(FAILURES_BURST) == [401] * FAILURES_BURST
     assert (server.keys.singles, server.keys.pages) == (FAILURES_BURST, 0)
-    await server.house.identity.close()
+    await server.services.authenticator.close()
 
 
 async def test_a_key_that_was_made_a_moment_ago_is_found_too(guessed: Guessed, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -175,9 +177,9 @@ async def test_all_keys_are_read_page_by_page_up_to_a_bound(guessed: Guessed, mo
     assert await guessed.ask(made[5][1]) == 200
 
 
-async def test_a_burst_of_wrong_keys_turns_no_good_one_away(house: House) -> None:
+async def test_a_burst_of_wrong_keys_turns_no_good_one_away(services: Services) -> None:
     """More at once than may wait for a look of their own, from an address that has not been found out yet."""
-    server = Guessed(house)
+    server = Guessed(services)
     _, secret = await server.key()
     shut = asyncio.Event()
     server.keys.gate = shut.wait
@@ -190,12 +192,12 @@ async def test_a_burst_of_wrong_keys_turns_no_good_one_away(house: House) -> Non
     assert server.keys.singles <= key_cache.STRANGERS_AT_ONCE, "the line has not moved"
     shut.set()
     assert set(await asyncio.gather(*wrong)) <= {401, 429}
-    await server.house.identity.close()
+    await server.services.authenticator.close()
 
 
-async def test_a_burst_is_counted_before_it_is_looked_up(house: House) -> None:
+async def test_a_burst_is_counted_before_it_is_looked_up(services: Services) -> None:
     """Keys that come together are as many guesses as keys that come one by one: the store is asked about no more."""
-    server = Guessed(house)
+    server = Guessed(services)
     shut = asyncio.Event()
     server.keys.gate = shut.wait
     wrong = [asyncio.create_task(server.ask(new_key(live=False))) for _ in range(5 * FAILURES_BURST)]
@@ -207,17 +209,17 @@ async def test_a_burst_is_counted_before_it_is_looked_up(house: House) -> None:
     told = await asyncio.gather(*wrong)
     assert sorted(told) == [401] * FAILURES_BURST + [429] * (4 * FAILURES_BURST)
     assert server.keys.singles == FAILURES_BURST
-    await server.house.identity.close()
+    await server.services.authenticator.close()
 
 
-async def test_a_good_key_is_no_guess(house: House) -> None:
+async def test_a_good_key_is_no_guess(services: Services) -> None:
     """However many new ones an address shows, it has all of its guesses left."""
-    server = Guessed(house)
+    server = Guessed(services)
     good = [(await server.key())[1] for _ in range(2 * FAILURES_BURST)]
     assert [await server.ask(secret) for secret in good] == [200] * len(good)
     assert await server.guess(FAILURES_BURST) == [401] * FAILURES_BURST
     assert await server.guess(1) == [429]
-    await server.house.identity.close()
+    await server.services.authenticator.close()
 
 
 async def most_at_once(work: Iterable[Coroutine[Any, Any, object]]) -> int:
@@ -246,10 +248,10 @@ async def test_the_control_refuses_them_all_at_once(guessed: Guessed, monkeypatc
     assert await most_at_once(guessed.ask(new_key(live=False)) for _ in range(count)) > count // 2
 
 
-async def test_callers_who_wait_for_all_keys_share_one_look(house: House) -> None:
+async def test_callers_who_wait_for_all_keys_share_one_look(services: Services) -> None:
     """A caller who goes away does not stop the others; of a look that fails each hears, and the next is a new one."""
-    keys = Counted(house.engine.store.keys)
-    told = key_snapshot.AllKeys(keys, timer=Ticks(), deadline=Deadline(60))
+    keys = Counted(services.engine.store.keys)
+    told = key_snapshot.KeySnapshot(keys, timer=Ticks(), deadline=Deadline(60))
     gone, *stay = (asyncio.create_task(told.read()) for _ in range(2 * key_snapshot.PORTION))
     await asyncio.sleep(0)
     gone.cancel()

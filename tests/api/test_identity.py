@@ -5,62 +5,62 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from earmark.api.auth.api_keys import Identity, Principal, Scope, new_guest, new_key
+from earmark.api.auth.api_keys import Authenticator, Principal, Scope, new_guest, new_key
 from earmark.domain.ids import Buyer
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 KEY = "ek_test_0123456789abcdef"
 
 
-def test_the_admin_key_may_do_everything_and_a_buyer_token_may_buy(identity: Identity) -> None:
+def test_the_admin_key_may_do_everything_and_a_buyer_token_may_buy(authenticator: Authenticator) -> None:
     """A key speaks for the shop; a token for one buyer."""
-    admin = identity.recognise(KEY, now=NOW)
+    admin = authenticator.authenticate(KEY, now=NOW)
     assert isinstance(admin, Principal)
     assert admin.scopes == frozenset(Scope)
     assert admin.actor.buyer is None
-    token = identity.issue(Buyer("alice"), now=NOW, seconds=60)
-    buyer = identity.recognise(token, now=NOW)
+    token = authenticator.issue(Buyer("alice"), now=NOW, seconds=60)
+    buyer = authenticator.authenticate(token, now=NOW)
     assert isinstance(buyer, Principal)
     assert (buyer.scopes, buyer.actor.buyer) == (frozenset({Scope.BUY}), "alice")
 
 
 @pytest.mark.parametrize("offered", ["", "ek_test_0123456789abcdeF", KEY + "x", KEY[:-1], "et_", "et_.", "et_x.y", "é"])
-def test_anything_else_is_nobody(identity: Identity, offered: str) -> None:
+def test_anything_else_is_nobody(authenticator: Authenticator, offered: str) -> None:
     """A near miss is a miss."""
-    assert identity.recognise(offered, now=NOW) is None
+    assert authenticator.authenticate(offered, now=NOW) is None
 
 
-def test_a_token_ends_at_its_moment(identity: Identity) -> None:
+def test_a_token_ends_at_its_moment(authenticator: Authenticator) -> None:
     """Half-open, like every other time here."""
-    token = identity.issue(Buyer("alice"), now=NOW, seconds=60)
-    assert identity.recognise(token, now=NOW + timedelta(seconds=59)) is not None
-    assert identity.recognise(token, now=NOW + timedelta(seconds=60)) is None
+    token = authenticator.issue(Buyer("alice"), now=NOW, seconds=60)
+    assert authenticator.authenticate(token, now=NOW + timedelta(seconds=59)) is not None
+    assert authenticator.authenticate(token, now=NOW + timedelta(seconds=60)) is None
 
 
-def test_an_altered_token_is_nobody(identity: Identity) -> None:
+def test_an_altered_token_is_nobody(authenticator: Authenticator) -> None:
     """Subject, kind and end are signed: change any byte and the signature no longer fits."""
-    token = identity.issue(Buyer("alice"), now=NOW, seconds=60)
+    token = authenticator.issue(Buyer("alice"), now=NOW, seconds=60)
     payload, _, signature = token.removeprefix("et_").partition(".")
     told = base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4))
     for forged in (told.replace(b"alice", b"mallo"), told.replace(b"false", b"true"), told.replace(b"e", b"f", 1)):
         text = base64.urlsafe_b64encode(forged).rstrip(b"=").decode()
-        assert forged == told or identity.recognise(f"et_{text}.{signature}", now=NOW) is None
-    assert identity.recognise(token[:-2], now=NOW) is None
+        assert forged == told or authenticator.authenticate(f"et_{text}.{signature}", now=NOW) is None
+    assert authenticator.authenticate(token[:-2], now=NOW) is None
 
 
-def test_a_token_of_another_shop_is_nobody(identity: Identity) -> None:
+def test_a_token_of_another_shop_is_nobody(authenticator: Authenticator) -> None:
     """Servers that share a secret know each other's tokens, and nobody else's."""
-    token = identity.issue(Buyer("alice"), now=NOW, seconds=60)
-    assert Identity(admin_key=KEY).recognise(token, now=NOW) is not None
-    assert Identity(admin_key=KEY, secret="another one entirely").recognise(token, now=NOW) is None
-    assert Identity(admin_key=new_key(live=True)).recognise(token, now=NOW) is None
+    token = authenticator.issue(Buyer("alice"), now=NOW, seconds=60)
+    assert Authenticator(admin_key=KEY).authenticate(token, now=NOW) is not None
+    assert Authenticator(admin_key=KEY, secret="another one entirely").authenticate(token, now=NOW) is None
+    assert Authenticator(admin_key=new_key(live=True)).authenticate(token, now=NOW) is None
 
 
 def test_the_prefix_of_a_key_says_whether_it_deals_in_test_events() -> None:
     """A key sees only its kind."""
-    assert Identity(admin_key=new_key(live=False)).live is False
-    assert Identity(admin_key=new_key(live=True)).live is True
-    assert Identity(admin_key="a secret without a prefix").live is True
+    assert Authenticator(admin_key=new_key(live=False)).live is False
+    assert Authenticator(admin_key=new_key(live=True)).live is True
+    assert Authenticator(admin_key="a secret without a prefix").live is True
 
 
 def test_guests_have_names_of_their_own() -> None:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from earmark.api.auth import key_cache, key_snapshot
-from earmark.api.auth.api_keys import Doubt, Identity, Principal, hash_of, new_key, new_key_id
-from earmark.api.auth.key_cache import Keyring
+from earmark.api.auth.api_keys import Authenticator, Doubt, Principal, hash_of, new_key, new_key_id
+from earmark.api.auth.key_cache import KeyCache
 from earmark.api.middleware.deadlines import Deadline
 from earmark.domain.api_key import ApiKey, Scope
 from earmark.engine.api_keys import Keys
@@ -78,8 +78,8 @@ def ticks() -> Ticks:
 
 
 @pytest.fixture
-def identity(desk: Desk, ticks: Ticks) -> Identity:
-    return Identity(admin_key="ek_test_of-the-keyring-0", keys=Keys(desk), timer=ticks)
+def authenticator(desk: Desk, ticks: Ticks) -> Authenticator:
+    return Authenticator(admin_key="ek_test_of-the-keyring-0", keys=Keys(desk), timer=ticks)
 
 
 async def made(desk: Desk, *, live: bool = False) -> tuple[KeyId, str]:
@@ -97,31 +97,33 @@ async def until(fact: Callable[[], bool]) -> None:
     pytest.fail("it never came to be")
 
 
-async def shown(identity: Identity, secret: str) -> Principal | None:
+async def shown(authenticator: Authenticator, secret: str) -> Principal | None:
     """Who it is: at once where that is known, else by looking."""
-    found = identity.recognise(secret, now=datetime.now(UTC))
-    return await identity.look_up(found, now=datetime.now(UTC)) if isinstance(found, Doubt) else found
+    found = authenticator.authenticate(secret, now=datetime.now(UTC))
+    return await authenticator.look_up(found, now=datetime.now(UTC)) if isinstance(found, Doubt) else found
 
 
-async def test_a_key_that_is_in_use_is_recognised_without_a_wait(identity: Identity, desk: Desk, ticks: Ticks) -> None:
+async def test_a_key_that_is_in_use_is_recognised_without_a_wait(
+    authenticator: Authenticator, desk: Desk, ticks: Ticks
+) -> None:
     """It is looked at again behind those who use it, before what was seen is too old."""
     _, secret = await made(desk)
-    assert await shown(identity, secret)
+    assert await shown(authenticator, secret)
     assert desk.asked == 1
     for _ in range(20):
         ticks.now += 0.4
-        assert isinstance(identity.recognise(secret, now=NOW), Principal)
-        await until(lambda: identity._ring is not None and not identity._ring._looks)
+        assert isinstance(authenticator.authenticate(secret, now=NOW), Principal)
+        await until(lambda: authenticator._ring is not None and not authenticator._ring._looks)
     assert 5 <= desk.asked <= 12
 
 
-async def test_a_principal_says_which_key_it_is(identity: Identity, desk: Desk) -> None:
+async def test_a_principal_says_which_key_it_is(authenticator: Authenticator, desk: Desk) -> None:
     """The journal names the key by its id, which a rotation does not change; `sell` includes to buy."""
     key_id, secret = await made(desk, live=True)
     new = new_key(live=True)
     await Keys(desk).rotate(key_id, secret_hash=hash_of(new), grace_seconds=60)
     for one in (secret, new):
-        principal = await shown(identity, one)
+        principal = await shown(authenticator, one)
         assert principal is not None
         assert (principal.actor.name, principal.actor.live, principal.actor.buyer) == (f"key:{key_id}", True, None)
         assert principal.scopes == {Scope.BUY, Scope.SELL}
@@ -129,7 +131,7 @@ async def test_a_principal_says_which_key_it_is(identity: Identity, desk: Desk) 
 
 @pytest.mark.parametrize("what", ["unknown", "revoked"])
 async def test_a_key_that_is_not_good_is_asked_about_once_a_second(
-    identity: Identity, desk: Desk, ticks: Ticks, what: str
+    authenticator: Authenticator, desk: Desk, ticks: Ticks, what: str
 ) -> None:
     """However often it is shown."""
     key_id, secret = await made(desk)
@@ -138,30 +140,30 @@ async def test_a_key_that_is_not_good_is_asked_about_once_a_second(
     else:
         secret = new_key(live=False)
     for _ in range(30):
-        assert await shown(identity, secret) is None
+        assert await shown(authenticator, secret) is None
         ticks.now += 0.1
     assert 3 <= desk.asked <= 4
 
 
-async def test_a_revocation_is_felt_within_a_second(identity: Identity, desk: Desk, ticks: Ticks) -> None:
+async def test_a_revocation_is_felt_within_a_second(authenticator: Authenticator, desk: Desk, ticks: Ticks) -> None:
     """Counted from before it was last asked for: what was read while it was being revoked does not count longer."""
     key_id, secret = await made(desk)
     desk.open.clear()
-    look = asyncio.create_task(shown(identity, secret))
+    look = asyncio.create_task(shown(authenticator, secret))
     await until(lambda: desk.asked > 0)
     ticks.now += 0.9
     desk.open.set()
     assert await look
     await Keys(desk).revoke(key_id)
     ticks.now += 0.1
-    assert await shown(identity, secret) is None
+    assert await shown(authenticator, secret) is None
 
 
-async def test_many_who_show_one_key_cost_one_look(identity: Identity, desk: Desk) -> None:
+async def test_many_who_show_one_key_cost_one_look(authenticator: Authenticator, desk: Desk) -> None:
     """They wait for the same answer."""
     _, secret = await made(desk)
     desk.open.clear()
-    looks = [asyncio.create_task(shown(identity, secret)) for _ in range(50)]
+    looks = [asyncio.create_task(shown(authenticator, secret)) for _ in range(50)]
     await until(lambda: desk.asked > 0)
     desk.open.set()
     assert all(await asyncio.gather(*looks))
@@ -170,7 +172,7 @@ async def test_many_who_show_one_key_cost_one_look(identity: Identity, desk: Des
 
 async def test_a_flood_of_wrong_keys_fills_neither_the_memory_nor_the_database(desk: Desk, ticks: Ticks) -> None:
     """Few are looked up at a time, few wait, the others share one look; a known key gets through."""
-    ring = Keyring(Keys(desk), timer=ticks, kept_max=100)
+    ring = KeyCache(Keys(desk), timer=ticks, kept_max=100)
     _, secret = await made(desk)
     assert await ring.look(hash_of(secret))
     desk.open.clear()
@@ -202,7 +204,7 @@ async def test_a_crowd_is_told_to_come_again_where_not_all_keys_can_be_read(
     monkeypatch.setattr(key_snapshot, "PAUSE_SECONDS", 0.0)
     monkeypatch.setattr(key_snapshot, "PAGE", 1)
     monkeypatch.setattr(key_snapshot, "KEYS_MAX", 1)
-    ring = Keyring(Keys(desk), timer=ticks)
+    ring = KeyCache(Keys(desk), timer=ticks)
     first, second = sorted([await made(desk), await made(desk)])
     desk.open.clear()
     strangers = [hashlib.sha256(b"%d" % n).digest() for n in range(key_cache.STRANGERS_WAITING_MAX)]
@@ -218,7 +220,7 @@ async def test_a_crowd_is_told_to_come_again_where_not_all_keys_can_be_read(
 
 async def test_the_key_behind_a_token_is_no_guess(desk: Desk, ticks: Ticks) -> None:
     """Only this service signs tokens: however many wrong keys wait, the key that a token names is looked up."""
-    ring = Keyring(Keys(desk), timer=ticks)
+    ring = KeyCache(Keys(desk), timer=ticks)
     key_id, _ = await made(desk)
     desk.open.clear()
     strangers = [hashlib.sha256(b"%d" % n).digest() for n in range(2 * key_cache.STRANGERS_WAITING_MAX)]
@@ -234,7 +236,7 @@ async def test_the_key_behind_a_token_is_no_guess(desk: Desk, ticks: Ticks) -> N
 
 async def test_those_who_wait_are_told_in_groups(desk: Desk, ticks: Ticks) -> None:
     """Another request has its turn after each group, whatever number waits."""
-    rolls = key_snapshot.AllKeys(Keys(desk), timer=ticks, deadline=Deadline(3.0))
+    rolls = key_snapshot.KeySnapshot(Keys(desk), timer=ticks, deadline=Deadline(3.0))
     told = 0
 
     async def wait() -> None:
@@ -256,7 +258,7 @@ async def test_those_who_wait_are_told_in_groups(desk: Desk, ticks: Ticks) -> No
 
 async def test_a_caller_who_comes_when_the_last_was_told_is_told_too(desk: Desk) -> None:
     """The task that reads has nothing left to do then, and is not done yet."""
-    rolls = key_snapshot.AllKeys(Keys(desk), timer=lambda: next(seconds), deadline=Deadline(3.0))
+    rolls = key_snapshot.KeySnapshot(Keys(desk), timer=lambda: next(seconds), deadline=Deadline(3.0))
     seconds = itertools.count(0.0, 2.0)
     first = asyncio.create_task(rolls.read())
     for turns in range(12):
@@ -266,7 +268,7 @@ async def test_a_caller_who_comes_when_the_last_was_told_is_told_too(desk: Desk)
     await rolls.close()
 
 
-async def _after(turns: int, rolls: key_snapshot.AllKeys) -> key_snapshot.Found:
+async def _after(turns: int, rolls: key_snapshot.KeySnapshot) -> key_snapshot.Found:
     first = asyncio.create_task(rolls.read())
     for _ in range(turns):
         await asyncio.sleep(0)
@@ -277,7 +279,7 @@ async def _after(turns: int, rolls: key_snapshot.AllKeys) -> key_snapshot.Found:
 
 async def test_callers_wait_no_longer_for_all_keys_once_the_reader_is_closed(desk: Desk, ticks: Ticks) -> None:
     """Also where the reading has not begun."""
-    rolls = key_snapshot.AllKeys(Keys(desk), timer=ticks, deadline=Deadline(3.0))
+    rolls = key_snapshot.KeySnapshot(Keys(desk), timer=ticks, deadline=Deadline(3.0))
     wait = asyncio.create_task(rolls.read())
     await asyncio.sleep(0)
     await rolls.close()
@@ -287,7 +289,7 @@ async def test_callers_wait_no_longer_for_all_keys_once_the_reader_is_closed(des
 
 async def test_a_key_that_was_read_lately_does_not_wait_for_the_next_reading(desk: Desk, ticks: Ticks) -> None:
     """Good keys of a suspicious address are served at once while its wrong ones wait, also where too many wait."""
-    ring = Keyring(Keys(desk), timer=ticks)
+    ring = KeyCache(Keys(desk), timer=ticks)
     (_, first), (_, second) = await made(desk), await made(desk)
     assert await ring.look_among_all(hash_of(first))
     wrong = [
@@ -305,35 +307,37 @@ async def test_a_key_that_was_read_lately_does_not_wait_for_the_next_reading(des
     await ring.close()
 
 
-async def test_a_store_that_is_silent_calls_no_key_wrong(identity: Identity, desk: Desk, ticks: Ticks) -> None:
+async def test_a_store_that_is_silent_calls_no_key_wrong(
+    authenticator: Authenticator, desk: Desk, ticks: Ticks
+) -> None:
     """A key that was seen within the last second still works; after that nobody knows."""
     _, secret = await made(desk)
-    assert await shown(identity, secret)
+    assert await shown(authenticator, secret)
     desk.silent = True
     ticks.now += 0.9
-    assert await shown(identity, secret)
+    assert await shown(authenticator, secret)
     await asyncio.sleep(0)
     ticks.now += 0.1
     for one in (secret, new_key(live=False)):
         with pytest.raises(Outage):
-            await shown(identity, one)
+            await shown(authenticator, one)
     desk.silent = False
-    assert await shown(identity, secret)
+    assert await shown(authenticator, secret)
 
 
-async def test_what_no_key_looks_like_is_not_looked_up(identity: Identity, desk: Desk) -> None:
+async def test_what_no_key_looks_like_is_not_looked_up(authenticator: Authenticator, desk: Desk) -> None:
     """A question costs the database something, and the form of a key is known."""
     for one in ("", "x" * 10_000, "ek_test_short", "ek_live_" + "g" * 64, "et_x.y"):
-        assert await shown(identity, one) is None
+        assert await shown(authenticator, one) is None
     assert desk.asked == 0
 
 
-async def test_closing_leaves_nothing_behind(identity: Identity, desk: Desk) -> None:
+async def test_closing_leaves_nothing_behind(authenticator: Authenticator, desk: Desk) -> None:
     """A look that is under way when a server stops is not waited for."""
     desk.open.clear()
-    look = asyncio.create_task(shown(identity, new_key(live=False)))
+    look = asyncio.create_task(shown(authenticator, new_key(live=False)))
     await until(lambda: desk.asked > 0)
-    await identity.close()
+    await authenticator.close()
     with pytest.raises(asyncio.CancelledError):
         await look
     assert desk.at_once == 0

@@ -15,7 +15,7 @@ from earmark.api.middleware.rate_limits import (
     DEPTH_MAX,
     FAILURES_BURST,
     Buckets,
-    Limits,
+    RateLimits,
     check_depth,
     check_encoding,
 )
@@ -27,7 +27,7 @@ from .conftest import KEY
 from .matrix import Ticks
 
 if TYPE_CHECKING:
-    from earmark.api.endpoint import House
+    from earmark.api.endpoint import Services
 
 
 @pytest.fixture
@@ -35,8 +35,8 @@ def ticks() -> Ticks:
     return Ticks()
 
 
-def client(house: House, token: str = KEY, *, address: str = "192.0.2.1", **headers: str) -> httpx2.AsyncClient:
-    transport = httpx2.ASGITransport(app=create_app(house), raise_app_exceptions=False, client=(address, 4000))
+def client(services: Services, token: str = KEY, *, address: str = "192.0.2.1", **headers: str) -> httpx2.AsyncClient:
+    transport = httpx2.ASGITransport(app=create_app(services), raise_app_exceptions=False, client=(address, 4000))
     shown = {"Authorization": f"Bearer {token}"} if token else {}
     return httpx2.AsyncClient(transport=transport, base_url="http://shop", headers=shown | headers)
 
@@ -74,10 +74,14 @@ def test_the_buckets_are_bounded(ticks: Ticks) -> None:
     assert buckets.take(0) == 0
 
 
-async def test_a_buyer_who_asks_too_often_is_told_when_to_come_again(house: House, event: str, ticks: Ticks) -> None:
+async def test_a_buyer_who_asks_too_often_is_told_when_to_come_again(
+    services: Services, event: str, ticks: Ticks
+) -> None:
     """429 with the facts and Retry-After, for this buyer alone; the shop and other buyers go on."""
-    bounded = msgspec.structs.replace(house, limits=Limits(per_buyer=2, timer=ticks))
-    alice, bob = (house.identity.issue(Buyer(name), now=house.clock.now(), seconds=600) for name in ("alice", "bob"))
+    bounded = msgspec.structs.replace(services, limits=RateLimits(per_buyer=2, timer=ticks))
+    alice, bob = (
+        services.authenticator.issue(Buyer(name), now=services.clock.now(), seconds=600) for name in ("alice", "bob")
+    )
     async with client(bounded, alice) as hers, client(bounded, bob) as his, client(bounded) as shop:
         for _ in range(6):
             assert (await hers.get(f"/v1/events/{event}")).status_code == 200
@@ -93,10 +97,10 @@ async def test_a_buyer_who_asks_too_often_is_told_when_to_come_again(house: Hous
         assert (await hers.get(f"/v1/events/{event}")).status_code == 200
 
 
-async def test_a_key_has_its_own_limit(house: House, ticks: Ticks) -> None:
+async def test_a_key_has_its_own_limit(services: Services, ticks: Ticks) -> None:
     """Where one is set; a buyer is not counted towards the key that issued the token."""
-    bounded = msgspec.structs.replace(house, limits=Limits(per_key=1, timer=ticks))
-    token = house.identity.issue(Buyer("alice"), now=house.clock.now(), seconds=600)
+    bounded = msgspec.structs.replace(services, limits=RateLimits(per_key=1, timer=ticks))
+    token = services.authenticator.issue(Buyer("alice"), now=services.clock.now(), seconds=600)
     async with client(bounded) as shop, client(bounded, token) as hers:
         said = [(await shop.get("/v1/events")).status_code for _ in range(4)]
         assert said == [200, 200, 200, 429]
@@ -105,9 +109,9 @@ async def test_a_key_has_its_own_limit(house: House, ticks: Ticks) -> None:
             assert (await hers.get("/v1/events")).status_code == 200
 
 
-async def test_keys_cannot_be_tried_out_quickly(house: House, ticks: Ticks) -> None:
+async def test_keys_cannot_be_tried_out_quickly(services: Services, ticks: Ticks) -> None:
     """An address that shows wrong keys is slowed down; who is known is served from there all the same."""
-    bounded = msgspec.structs.replace(house, limits=Limits(timer=ticks))
+    bounded = msgspec.structs.replace(services, limits=RateLimits(timer=ticks))
     async with client(bounded, "ek_test_wrong") as guessing, client(bounded) as shop:
         said = [(await guessing.get("/v1/events")).status_code for _ in range(FAILURES_BURST + 5)]
         assert said == [401] * FAILURES_BURST + [429] * 5
@@ -122,10 +126,10 @@ async def test_keys_cannot_be_tried_out_quickly(house: House, ticks: Ticks) -> N
         assert (await elsewhere.get("/v1/events")).status_code == 401
 
 
-async def test_a_caller_cannot_choose_the_address_that_is_counted(house: House, ticks: Ticks) -> None:
+async def test_a_caller_cannot_choose_the_address_that_is_counted(services: Services, ticks: Ticks) -> None:
     """What `X-Forwarded-For` says counts only where a proxy is trusted, and there only what that proxy added."""
     for hops, expected in ((0, 429), (1, 401)):
-        bounded = msgspec.structs.replace(house, limits=Limits(timer=ticks), trust_proxy=hops)
+        bounded = msgspec.structs.replace(services, limits=RateLimits(timer=ticks), trust_proxy=hops)
         async with client(bounded, "ek_test_wrong") as guessing:
             for n in range(FAILURES_BURST + 1):
                 headers = {"X-Forwarded-For": f"198.51.100.7, 203.0.113.{n}"}
@@ -152,9 +156,9 @@ def test_the_addresses_of_one_household_count_as_one(address: str, counted: str)
     assert address_of("192.0.2.1", forwarded=f"192.0.2.2, {address}", hops=1) == counted
 
 
-async def test_who_guesses_from_one_household_is_turned_away(house: House, ticks: Ticks) -> None:
+async def test_who_guesses_from_one_household_is_turned_away(services: Services, ticks: Ticks) -> None:
     """A new address of the same network is no new guesser; another network is."""
-    bounded = msgspec.structs.replace(house, limits=Limits(timer=ticks))
+    bounded = msgspec.structs.replace(services, limits=RateLimits(timer=ticks))
     for n in range(FAILURES_BURST):
         async with client(bounded, "ek_test_wrong", address=f"2001:db8::{n:x}") as guessing:
             assert (await guessing.get("/v1/events")).status_code == 401
@@ -164,9 +168,9 @@ async def test_who_guesses_from_one_household_is_turned_away(house: House, ticks
         assert (await neighbour.get("/v1/events")).status_code == 401
 
 
-async def test_a_line_of_the_caller_s_own_above_the_proxy_s_is_not_believed(house: House, ticks: Ticks) -> None:
+async def test_a_line_of_the_caller_s_own_above_the_proxy_s_is_not_believed(services: Services, ticks: Ticks) -> None:
     """A proxy may add a line of its own: of all lines together, what it added is the last."""
-    bounded = msgspec.structs.replace(house, limits=Limits(timer=ticks), trust_proxy=1)
+    bounded = msgspec.structs.replace(services, limits=RateLimits(timer=ticks), trust_proxy=1)
     async with client(bounded, "ek_test_wrong") as guessing:
         for n in range(FAILURES_BURST + 1):
             lines = [("X-Forwarded-For", f"198.51.100.{n}"), ("X-Forwarded-For", "203.0.113.7")]
@@ -174,9 +178,9 @@ async def test_a_line_of_the_caller_s_own_above_the_proxy_s_is_not_believed(hous
         assert answer.status_code == 429, "the control is above: what differs in the last place is another address"
 
 
-async def test_an_address_cannot_become_guest_after_guest(house: House, event: str, ticks: Ticks) -> None:
+async def test_an_address_cannot_become_guest_after_guest(services: Services, event: str, ticks: Ticks) -> None:
     """Each new guest would have a full bucket, so those who come are counted by where they come from."""
-    bounded = msgspec.structs.replace(house, limits=Limits(guests_per_address=1, timer=ticks))
+    bounded = msgspec.structs.replace(services, limits=RateLimits(guests_per_address=1, timer=ticks))
     async with client(bounded, "") as nobody:
         said = []
         for _ in range(4):
@@ -191,7 +195,7 @@ async def test_an_address_cannot_become_guest_after_guest(house: House, event: s
         assert (await nobody.get(f"/v1/events/{event}")).status_code == 200, "who is a guest already goes on"
     async with client(bounded, "", address="192.0.2.2") as elsewhere:
         assert (await elsewhere.post("/v1/guests")).status_code == 201
-    async with client(house, "") as control:
+    async with client(services, "") as control:
         for _ in range(20):
             assert (await control.post("/v1/guests")).status_code == 201, "the control: without the limit, any number"
 
@@ -207,11 +211,11 @@ async def test_an_address_cannot_become_guest_after_guest(house: House, event: s
     ],
 )
 async def test_a_guest_s_cookie_is_secure_where_the_request_was(
-    house: House, scheme: str, forwarded: str | None, hops: int, secure: object
+    services: Services, scheme: str, forwarded: str | None, hops: int, secure: object
 ) -> None:
     """By TLS here, or at a proxy that is trusted to say so."""
     assert is_secure(scheme, forwarded=forwarded, hops=hops) is secure
-    behind = msgspec.structs.replace(house, trust_proxy=hops)
+    behind = msgspec.structs.replace(services, trust_proxy=hops)
     async with client(behind, "") as nobody:
         headers = {"X-Forwarded-Proto": forwarded} if forwarded else {}
         answer = await nobody.post(f"{scheme}://shop/v1/guests", headers=headers)
@@ -253,9 +257,9 @@ def test_a_packed_body_is_not_unpacked(encoding: str) -> None:
         check_encoding(plain)
 
 
-async def test_the_door_refuses_both(house: House, event: str) -> None:
+async def test_the_door_refuses_both(services: Services, event: str) -> None:
     """With the right words, and nothing is held."""
-    async with client(house) as shop:
+    async with client(services) as shop:
         deep = await shop.post("/v1/bookings", content=nested(200), headers={"Content-Type": "application/json"})
         assert (deep.status_code, deep.json()["code"]) == (422, "invalid_request")
         assert "nested deeper" in deep.json()["detail"]

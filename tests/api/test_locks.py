@@ -16,7 +16,7 @@ from earmark.locks import Locks
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from earmark.api.endpoint import House
+    from earmark.api.endpoint import Services
 
 SEAT = "event:{opera}:seat:A1"
 
@@ -29,10 +29,10 @@ async def locks(redis_url: str) -> AsyncIterator[Locks]:
 
 
 @pytest.fixture
-async def operator(house: House, redis_url: str, shop: httpx2.AsyncClient) -> AsyncIterator[httpx2.AsyncClient]:
+async def operator(services: Services, redis_url: str, shop: httpx2.AsyncClient) -> AsyncIterator[httpx2.AsyncClient]:
     """The admin of a shop with a Redis."""
     async with Locks.from_url(redis_url) as opened:
-        app = create_app(msgspec.structs.replace(house, locks=opened))
+        app = create_app(msgspec.structs.replace(services, locks=opened))
         transport = httpx2.ASGITransport(app=app, raise_app_exceptions=False)
         async with httpx2.AsyncClient(transport=transport, base_url="http://shop", headers=shop.headers) as client:
             yield client
@@ -54,8 +54,12 @@ async def test_an_operator_sees_who_holds_what_and_may_take_it_away(
         assert "holder=worker-7" in line
         assert "actor=key:" in line
         assert (await operator.get("/v1/locks")).json() == {"locks": []}
-        again = await operator.delete(f"/v1/locks/{quote(SEAT, safe='')}")
-        assert (again.status_code, again.json()["code"], again.json()["key"]) == (404, "lock_unknown", SEAT)
+        replayed_response = await operator.delete(f"/v1/locks/{quote(SEAT, safe='')}")
+        assert (replayed_response.status_code, replayed_response.json()["code"], replayed_response.json()["key"]) == (
+            404,
+            "lock_unknown",
+            SEAT,
+        )
 
 
 async def test_without_a_redis_there_is_nothing_to_see_or_break(shop: httpx2.AsyncClient) -> None:
@@ -65,10 +69,12 @@ async def test_without_a_redis_there_is_nothing_to_see_or_break(shop: httpx2.Asy
     assert (gone.status_code, gone.json()["code"]) == (404, "lock_unknown")
 
 
-async def test_a_redis_that_is_gone_is_an_outage_and_not_an_empty_list(house: House, shop: httpx2.AsyncClient) -> None:
+async def test_a_redis_that_is_gone_is_an_outage_and_not_an_empty_list(
+    services: Services, shop: httpx2.AsyncClient
+) -> None:
     """An operator must not take silence for peace."""
     async with Locks.from_url("redis://127.0.0.1:1") as gone:
-        app = create_app(msgspec.structs.replace(house, locks=gone))
+        app = create_app(msgspec.structs.replace(services, locks=gone))
         transport = httpx2.ASGITransport(app=app, raise_app_exceptions=False)
         async with httpx2.AsyncClient(transport=transport, base_url="http://shop", headers=shop.headers) as client:
             answers: list[Any] = [await client.get("/v1/locks"), await client.delete("/v1/locks/order:7")]

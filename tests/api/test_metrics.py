@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import httpx2
     import pytest
 
-    from earmark.api.endpoint import House
+    from earmark.api.endpoint import Services
     from earmark.clock import MovableClock
 
 ATTENTION = "earmark_payments_needing_attention"
@@ -98,7 +98,7 @@ async def test_the_payments_are_counted_at_most_every_few_seconds(
 
 
 async def test_a_store_that_does_not_answer_leaves_the_figures_out(
-    stranger: httpx2.AsyncClient, clock: MovableClock, house: House, monkeypatch: pytest.MonkeyPatch
+    stranger: httpx2.AsyncClient, clock: MovableClock, services: Services, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An old zero would say that all is well. The other metrics are there."""
     await read(stranger, clock)
@@ -106,6 +106,6 @@ async def test_a_store_that_does_not_answer_leaves_the_figures_out(
     async def silent(**_: object) -> None:
         raise StoreUnavailable(because="gone")
 
-    monkeypatch.setattr(house.engine.store, "watch_money", silent)
+    monkeypatch.setattr(services.engine.store, "watch_money", silent)
     assert await read(stranger, clock) == {}
     assert "earmark_info" in (await stranger.get("/metrics")).text

@@ -19,7 +19,7 @@ from .pages import families, value, whole_page
 if TYPE_CHECKING:
     import httpx2
 
-    from earmark.api.endpoint import House
+    from earmark.api.endpoint import Services
     from earmark.clock import MovableClock
 
 REFERENCE = "docs/reference/metrics.md"
@@ -105,7 +105,7 @@ async def test_batches_are_counted_and_lines_are_shown(shop: httpx2.AsyncClient)
 
 @pytest.mark.usefixtures("event")
 async def test_expiries_are_counted_by_how_they_came_about(
-    shop: httpx2.AsyncClient, house: House, clock: MovableClock
+    shop: httpx2.AsyncClient, services: Services, clock: MovableClock
 ) -> None:
     """Swept, met by somebody who wanted the seat, or ended to make room in a pool."""
     await hold(shop, "A1", ttl_seconds=1)
@@ -115,7 +115,7 @@ async def test_expiries_are_counted_by_how_they_came_about(
     clock.advance(2)
     await hold(shop, pools={"GA": 10}, ttl_seconds=1)
     clock.advance(2)
-    assert len(await house.engine.expire(limit=10)) == 1
+    assert len(await services.engine.expire(limit=10)) == 1
     seen = await page(shop)
     counted = {how: value(seen, "earmark_expired_total", how=how) for how in ("met", "made_room", "swept")}
     assert counted == {"met": 1, "made_room": 1, "swept": 1}
@@ -124,7 +124,7 @@ async def test_expiries_are_counted_by_how_they_came_about(
 
 @pytest.mark.usefixtures("event")
 async def test_what_nobody_swept_or_sent_shows_its_age(
-    shop: httpx2.AsyncClient, house: House, clock: MovableClock
+    shop: httpx2.AsyncClient, services: Services, clock: MovableClock
 ) -> None:
     """How late the sweeper and the relay are, by the database."""
     await hold(shop, "A1", ttl_seconds=60)
@@ -133,24 +133,24 @@ async def test_what_nobody_swept_or_sent_shows_its_age(
     assert value(seen, "earmark_holds_due_oldest_seconds") == pytest.approx(30, abs=5)
     assert value(seen, "earmark_outbox_unsent") == 2
     assert value(seen, "earmark_outbox_oldest_seconds") == pytest.approx(90, abs=5)
-    await house.engine.expire(limit=10)
+    await services.engine.expire(limit=10)
     clock.advance(WATCH_SECONDS)
     assert value(await page(shop), "earmark_holds_due_oldest_seconds") == 0
 
 
 async def test_a_page_does_not_wait_for_a_slow_database(
-    shop: httpx2.AsyncClient, house: House, clock: MovableClock, monkeypatch: pytest.MonkeyPatch
+    shop: httpx2.AsyncClient, services: Services, clock: MovableClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It says that the figures are missing, and shows them once they are there."""
     answers = asyncio.Event()
-    real = house.engine.store.watch_money
+    real = services.engine.store.watch_money
 
     async def slow(**asked: Any) -> Any:
         await answers.wait()
         return await real(**asked)
 
     monkeypatch.setattr(database_gauges, "PATIENCE_SECONDS", 0.01)
-    monkeypatch.setattr(house.engine.store, "watch_money", slow)
+    monkeypatch.setattr(services.engine.store, "watch_money", slow)
     for _ in range(2):
         seen = await page(shop)
         assert value(seen, "earmark_store_up") == 0
@@ -164,14 +164,14 @@ async def test_a_page_does_not_wait_for_a_slow_database(
 
 
 async def test_a_page_survives_whatever_a_reading_raises(
-    shop: httpx2.AsyncClient, house: House, monkeypatch: pytest.MonkeyPatch
+    shop: httpx2.AsyncClient, services: Services, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A bug in one figure does not blind the operator to the others."""
 
     async def broken(**_: Any) -> None:
         raise KeyError("row")
 
-    monkeypatch.setattr(house.engine.store, "watch_money", broken)
+    monkeypatch.setattr(services.engine.store, "watch_money", broken)
     seen = await page(shop)
     assert value(seen, "earmark_store_up") == 0
     assert value(seen, "earmark_stream_readers") == 0
@@ -194,28 +194,28 @@ class Agent:
 
 
 async def test_an_agents_rounds_are_counted_and_a_failed_one_is_no_sign_of_life(
-    shop: httpx2.AsyncClient, house: House
+    shop: httpx2.AsyncClient, services: Services
 ) -> None:
     """Whoever only fails does not look alive."""
     outage = StoreUnavailable(because="gone")
-    (agent,) = house.metrics.tally.watching([Agent(outage, 0.5)])
+    (worker,) = services.metrics.tally.watching([Agent(outage, 0.5)])
     with pytest.raises(StoreUnavailable):
-        await agent.act()
+        await worker.act()
     seen = await page(shop)
-    assert value(seen, "earmark_agent_rounds_total", agent="sweeper", outcome="unavailable") == 1
-    assert value(seen, "earmark_agent_last_round_timestamp_seconds", agent="sweeper") is None
-    assert await agent.act() == 0.5
+    assert value(seen, "earmark_worker_rounds_total", worker="sweeper", outcome="unavailable") == 1
+    assert value(seen, "earmark_worker_last_round_timestamp_seconds", worker="sweeper") is None
+    assert await worker.act() == 0.5
     seen = await page(shop)
-    assert value(seen, "earmark_agent_rounds_total", agent="sweeper", outcome="ok") == 1
-    assert value(seen, "earmark_agent_last_round_timestamp_seconds", agent="sweeper") is not None
+    assert value(seen, "earmark_worker_rounds_total", worker="sweeper", outcome="ok") == 1
+    assert value(seen, "earmark_worker_last_round_timestamp_seconds", worker="sweeper") is not None
 
 
 async def test_whoever_follows_an_event_is_counted_by_whoever_serves_them(
-    shop: httpx2.AsyncClient, house: House
+    shop: httpx2.AsyncClient, services: Services
 ) -> None:
     """The page asks at its own moment."""
     readers = [Buyer("alice"), Buyer("bob")]
-    house.metrics.watch_stream(lambda: len(readers))
+    services.metrics.watch_stream(lambda: len(readers))
     assert value(await page(shop), "earmark_stream_readers") == 2
     readers.clear()
     assert value(await page(shop), "earmark_stream_readers") == 0

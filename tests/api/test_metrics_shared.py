@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 PATIENCE_SECONDS = 30.0
-SWEEPER = "earmark_agent_last_round_timestamp_seconds"
+SWEEPER = "earmark_worker_last_round_timestamp_seconds"
 
 
 @pytest.fixture
@@ -86,9 +86,9 @@ def test_two_processes_show_one_page(two: tuple[Service, Service]) -> None:
             assert value(seen, "earmark_store_up") == 1
             assert value(seen, "earmark_payments_needing_attention", gateway="sandbox", mode="live") == 0
         eventually(lambda: one.get("/metrics").text, lambda text: value(text, "earmark_requests_in_flight") == 1)
-        assert value(one.get("/metrics").text, SWEEPER, agent="sweeper") is not None
+        assert value(one.get("/metrics").text, SWEEPER, worker="sweeper") is not None
         second.stop()
         # The page of a second ago may still be given out.
-        seen = eventually(lambda: one.get("/metrics").text, lambda text: value(text, SWEEPER, agent="sweeper") is None)
+        seen = eventually(lambda: one.get("/metrics").text, lambda text: value(text, SWEEPER, worker="sweeper") is None)
         assert value(seen, "earmark_verbs_total", verb="hold", outcome="ok") == 3
-        assert (value(seen, "earmark_agent_rounds_total", agent="sweeper", outcome="ok") or 0) > 0
+        assert (value(seen, "earmark_worker_rounds_total", worker="sweeper", outcome="ok") or 0) > 0

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 import httpx2
 import pytest
 
-from earmark.api.app import CALLS, create_app
+from earmark.api.app import ENDPOINTS, create_app
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from earmark.api.endpoint import House
+    from earmark.api.endpoint import Services
 
 
 def refs(value: Any) -> Iterator[str]:
@@ -31,7 +31,7 @@ async def test_the_document_describes_every_call_and_refers_to_nothing_missing(s
     """One table makes the routes and the document, so neither knows more than the other."""
     document = (await stranger.get("/openapi.json")).json()
     described = {(path, method.upper()) for path, methods in document["paths"].items() for method in methods}
-    assert described == {(call.path, call.method) for call in CALLS}
+    assert described == {(call.path, call.method) for call in ENDPOINTS}
     assert document["openapi"].startswith("3.1")
     parts = document["components"]
     known = {f"#/components/{part}/{name}" for part in ("schemas", "headers", "responses") for name in parts[part]}
@@ -45,7 +45,7 @@ async def test_moments_are_described_as_such(stranger: httpx2.AsyncClient) -> No
     assert schemas["EventBody"]["additionalProperties"] is False
 
 
-@pytest.mark.parametrize("call", [call for call in CALLS if call.example is not None], ids=lambda call: call.name)
+@pytest.mark.parametrize("call", [call for call in ENDPOINTS if call.example is not None], ids=lambda call: call.name)
 async def test_examples_are_true(shop: httpx2.AsyncClient, event: str, call: Any) -> None:
     """What the reference shows can be sent as it stands."""
     assert event == "concert"
@@ -85,7 +85,7 @@ async def test_only_the_page_s_own_files_are_served(stranger: httpx2.AsyncClient
     assert (answer.status_code, answer.json()["code"]) == (404, "not_found")
 
 
-async def test_the_document_is_worded_once(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_document_is_worded_once(services: Services, monkeypatch: pytest.MonkeyPatch) -> None:
     """To ask needs no key, and it is long: a client that has it hears that it is still the same."""
     worded: list[bytes] = []
 
@@ -94,13 +94,17 @@ async def test_the_document_is_worded_once(house: House, monkeypatch: pytest.Mon
         return sha256(body)
 
     monkeypatch.setattr("earmark.api.app.sha256", hashed)
-    transport = httpx2.ASGITransport(app=create_app(house))
+    transport = httpx2.ASGITransport(app=create_app(services))
     async with httpx2.AsyncClient(transport=transport, base_url="http://shop") as client:
         first, second = [await client.get("/openapi.json") for _ in range(2)]
         tag = first.headers["etag"]
         assert (first.content, tag) == (second.content, second.headers["etag"])
         for known in (tag, f"W/{tag}", f'"other", {tag}', "*"):
-            again = await client.get("/openapi.json", headers={"If-None-Match": known})
-            assert (again.status_code, again.content, again.headers["etag"]) == (304, b"", tag)
+            replayed_response = await client.get("/openapi.json", headers={"If-None-Match": known})
+            assert (replayed_response.status_code, replayed_response.content, replayed_response.headers["etag"]) == (
+                304,
+                b"",
+                tag,
+            )
         assert (await client.get("/openapi.json", headers={"If-None-Match": '"other"'})).status_code == 200
     assert worded == [first.content]

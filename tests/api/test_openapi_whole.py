@@ -11,7 +11,7 @@ import pytest
 from schemathesis.specs.openapi.definitions import OPENAPI_31
 
 from earmark.api import problem_response
-from earmark.api.app import CALLS
+from earmark.api.app import ENDPOINTS
 from earmark.api.openapi import document as openapi
 from earmark.api.openapi import examples
 from earmark.version import __version__
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 Json = dict[str, Any]
-DOCUMENT: Json = msgspec.json.decode(msgspec.json.encode(openapi.document(CALLS, version=__version__)))
+DOCUMENT: Json = msgspec.json.decode(msgspec.json.encode(openapi.document(ENDPOINTS, version=__version__)))
 OPERATIONS = {
     operation["operationId"]: operation for methods in DOCUMENT["paths"].values() for operation in methods.values()
 }
@@ -79,7 +79,7 @@ def test_an_example_that_does_not_fit_is_noticed() -> None:
 
 def test_an_answer_example_has_every_field_and_no_other() -> None:
     """A reader may copy it."""
-    for call in CALLS:
+    for call in ENDPOINTS:
         example = examples.ANSWERS[call.name]
         assert set(example) <= set(call.answer.__struct_fields__), call.name
         optional = {field.name for field in msgspec.structs.fields(call.answer) if not field.required}
@@ -96,7 +96,7 @@ def test_every_parameter_has_a_form_that_its_example_fits(name: str) -> None:
             assert check(parameter["example"], schema) == [], parameter["name"]
 
 
-@pytest.mark.parametrize("call", CALLS, ids=lambda call: call.name)
+@pytest.mark.parametrize("call", ENDPOINTS, ids=lambda call: call.name)
 def test_every_status_and_header_is_described(call: Any) -> None:
     """What a call may refuse with has its status, its code, its example and its headers."""
     operation = OPERATIONS[call.name]
@@ -143,7 +143,7 @@ def test_each_operation_has_an_idempotency_key_example_of_its_own() -> None:
         for parameter in operation["parameters"]
         if parameter["name"] == "Idempotency-Key"
     }
-    assert keys.keys() >= {call.name for call in CALLS if call.idempotent}
+    assert keys.keys() >= {call.name for call in ENDPOINTS if call.idempotent}
     assert len(set(keys.values())) == len(keys), keys
     [looked_up] = [one["example"] for one in OPERATIONS["recall"]["parameters"] if one["name"] == "key"]
     assert looked_up == keys["hold"], "the key that is looked up is one that was sent"

@@ -13,38 +13,38 @@ import pytest
 from earmark.api.app import create_app
 from earmark.domain.ids import BookingId, Buyer
 from earmark.domain.payment import PaymentState, SettledAs
-from earmark.engine.commands import Decided, Paid
+from earmark.engine.commands import Decided, PayResult
 from earmark.payments import apply_report
-from earmark.payments.service import Till
+from earmark.payments.service import PaymentService
 
 from .test_payments import pay
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from earmark.api.endpoint import House
+    from earmark.api.endpoint import Services
     from earmark.clock import MovableClock
 
 NOTE = "Rude on the phone, suspected reseller."
 
 
 @pytest.fixture
-async def alice(house: House) -> AsyncIterator[httpx2.AsyncClient]:
-    token = house.identity.issue(Buyer("alice"), now=house.clock.now(), seconds=7200)
-    transport = httpx2.ASGITransport(app=create_app(house), raise_app_exceptions=False)
+async def alice(services: Services) -> AsyncIterator[httpx2.AsyncClient]:
+    token = services.authenticator.issue(Buyer("alice"), now=services.clock.now(), seconds=7200)
+    transport = httpx2.ASGITransport(app=create_app(services), raise_app_exceptions=False)
     headers = {"Authorization": f"Bearer {token}"}
     async with httpx2.AsyncClient(transport=transport, base_url="http://shop", headers=headers) as client:
         yield client
 
 
-async def settle(house: House, booking_id: str, how: SettledAs) -> None:
+async def settle(services: Services, booking_id: str, how: SettledAs) -> None:
     """As `earmark payments settle` does."""
-    [(payment, _)] = await house.engine.store.list_payments(BookingId(UUID(booking_id)))
+    [(payment, _)] = await services.engine.store.list_payments(BookingId(UUID(booking_id)))
     assert payment.state is PaymentState.NEEDS_ATTENTION
-    about = await house.engine.store.read_dossier(payment.id)
+    about = await services.engine.store.read_dossier(payment.id)
     assert about is not None
-    ids = house.engine.ids
-    await house.engine.transact(partial(apply_report.settle, how=how, note=NOTE, about=about, ids=ids))
+    ids = services.engine.ids
+    await services.engine.transact(partial(apply_report.settle, how=how, note=NOTE, about=about, ids=ids))
 
 
 async def sold(alice: httpx2.AsyncClient, event: str, **how: Any) -> str:
@@ -60,14 +60,14 @@ def paths(booking_id: str, event: str) -> list[str]:
 
 
 async def test_a_note_of_who_settled_a_payment_is_for_the_shop(
-    house: House, shop: httpx2.AsyncClient, alice: httpx2.AsyncClient, event: str
+    services: Services, shop: httpx2.AsyncClient, alice: httpx2.AsyncClient, event: str
 ) -> None:
     """The buyer reads that it was settled, in the history and in the payment; the shop reads why."""
     booking_id = await sold(alice, event, method="pm_card_refund_fail")
     refund = {"amount": 9000, "reason": NOTE}
     path = f"/v1/bookings/{booking_id}"
     assert (await shop.post(f"{path}/refunds", json=refund, headers={"Idempotency-Key": "back"})).status_code == 201
-    await settle(house, booking_id, SettledAs.REFUNDED)
+    await settle(services, booking_id, SettledAs.REFUNDED)
     for asked in paths(booking_id, event):
         assert NOTE not in (await alice.get(asked)).text, asked
     theirs = (await alice.get(f"{path}/history")).json()["entries"]
@@ -96,31 +96,31 @@ async def test_what_a_shop_says_of_a_cancel_or_a_refund_is_for_its_journal(
 
 
 async def test_a_repeat_of_pay_tells_a_buyer_no_note(
-    house: House, alice: httpx2.AsyncClient, event: str, monkeypatch: pytest.MonkeyPatch
+    services: Services, alice: httpx2.AsyncClient, event: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The answer to a payment that was settled meanwhile has the payment in it."""
     booking_id = await sold(alice, event, method="pm_card_refund_fail")
-    [(payment, _)] = await house.engine.store.list_payments(BookingId(UUID(booking_id)))
-    now, booking = await house.engine.store.read_booking(BookingId(UUID(booking_id)))
+    [(payment, _)] = await services.engine.store.list_payments(BookingId(UUID(booking_id)))
+    now, booking = await services.engine.store.read_booking(BookingId(UUID(booking_id)))
     assert booking is not None
     settled = msgspec.structs.replace(payment, state=PaymentState.SETTLED, code="kept_by_hand", message=NOTE)
 
     async def told(*_: object) -> Decided:
-        return Decided(value=Paid(booking=booking, payment=settled), now=now)
+        return Decided(value=PayResult(booking=booking, payment=settled), now=now)
 
-    monkeypatch.setattr(Till, "pay", told)
+    monkeypatch.setattr(PaymentService, "pay", told)
     answer = await pay(alice, booking_id, key="another")
     assert (answer.status_code, answer.json()["payment"]["message"]) == (200, None)
 
 
 async def test_a_buyer_reads_the_reasons_that_earmark_gives(
-    house: House, alice: httpx2.AsyncClient, event: str, clock: MovableClock
+    services: Services, alice: httpx2.AsyncClient, event: str, clock: MovableClock
 ) -> None:
     """That a hold was swept, or a card declined, is no note."""
     held = await alice.post("/v1/bookings", json={"event_id": event, "seats": ["A3"]})
     path = f"/v1/bookings/{held.json()['id']}"
     assert (await pay(alice, held.json()["id"], method="pm_card_insufficient_funds")).status_code == 402
     clock.advance(3600)
-    assert await house.engine.expire(limit=9)
+    assert await services.engine.expire(limit=9)
     reasons = [entry["reason"] for entry in (await alice.get(f"{path}/history")).json()["entries"]]
     assert {"insufficient_funds", "swept"} <= set(reasons)

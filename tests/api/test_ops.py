@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from earmark.api.app import create_app
-from earmark.api.auth.api_keys import Identity, hash_of, new_key, new_key_id
+from earmark.api.auth.api_keys import Authenticator, hash_of, new_key, new_key_id
 from earmark.api.routes import ops
 from earmark.domain.api_key import Scope
 from earmark.domain.ids import WebhookId
@@ -28,7 +28,7 @@ from .conftest import KEY, house_over
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from earmark.api.endpoint import House
+    from earmark.api.endpoint import Services
     from earmark.clock import MovableClock
     from earmark.engine.ports.store import Store
 
@@ -44,10 +44,10 @@ EVENT = {
 class Desk:
     """A shop over one store, and whoever calls it."""
 
-    def __init__(self, house: House) -> None:
-        self.house = house
-        self.store = house.engine.store
-        self.client = _client(house, KEY)
+    def __init__(self, services: Services) -> None:
+        self.services = services
+        self.store = services.engine.store
+        self.client = _client(services, KEY)
 
     async def key(self, *scopes: Scope, live: bool = False) -> httpx2.AsyncClient:
         """Somebody with a key of these scopes."""
@@ -55,7 +55,7 @@ class Desk:
         await self.store.keys.create(
             new_key_id(), name="a key", live=live, scopes=frozenset(scopes), secret_hash=hash_of(secret)
         )
-        return _client(self.house, secret)
+        return _client(self.services, secret)
 
     async def look(self, client: httpx2.AsyncClient | None = None) -> ops_words.OpsAnswer:
         """What the console is told, as the document describes it."""
@@ -106,20 +106,20 @@ class Desk:
         await self.store.outbox.number(after=START, limit=1000, tell=False)
 
 
-def _client(house: House, key: str) -> httpx2.AsyncClient:
-    transport = httpx2.ASGITransport(app=create_app(house), raise_app_exceptions=False)
+def _client(services: Services, key: str) -> httpx2.AsyncClient:
+    transport = httpx2.ASGITransport(app=create_app(services), raise_app_exceptions=False)
     return httpx2.AsyncClient(transport=transport, base_url="http://shop", headers={"Authorization": f"Bearer {key}"})
 
 
 @pytest.fixture
 async def desk(store: Store, clock: MovableClock) -> AsyncIterator[Desk]:
-    house = house_over(store, clock)
-    house = msgspec.structs.replace(house, identity=Identity(admin_key=KEY, keys=store.keys))
-    opened = Desk(house)
+    services = house_over(store, clock)
+    services = msgspec.structs.replace(services, authenticator=Authenticator(admin_key=KEY, keys=store.keys))
+    opened = Desk(services)
     assert (await opened.client.post("/v1/events", json=EVENT)).status_code == 201
     await opened.number()
     yield opened
-    await house.identity.close()
+    await services.authenticator.close()
 
 
 def said(answer: ops_words.OpsAnswer) -> dict[str, str]:
@@ -135,7 +135,7 @@ async def test_a_shop_in_order_needs_nobody(desk: Desk) -> None:
     assert (seen.payments.attention, seen.payments.open, seen.payments.cases) == (0, 0, [])
     assert (seen.holds.held, seen.holds.next_in_seconds, seen.holds.due) == (0, None, 0)
     assert (seen.relay.unsent, seen.webhooks.known, seen.locks.configured) == (0, 0, False)
-    assert {(agent.role, agent.host, agent.standing, agent.rounds) for agent in seen.agents} == {
+    assert {(worker.role, worker.host, worker.standing, worker.rounds) for worker in seen.workers} == {
         (role, "host-1", "well", 3) for role in ROLES
     }
 
@@ -181,7 +181,7 @@ async def test_only_the_scope_ops_is_told(desk: Desk) -> None:
     for scope in (Scope.SELL, Scope.MANAGE):
         refused = await (await desk.key(scope)).get("/v1/ops")
         assert (refused.status_code, refused.json()["code"], refused.json()["needs"]) == (403, "forbidden", "ops")
-    nobody = await _client(desk.house, "ek_test_" + "0" * 64).get("/v1/ops")
+    nobody = await _client(desk.services, "ek_test_" + "0" * 64).get("/v1/ops")
     assert (nobody.status_code, nobody.json()["code"]) == (401, "unauthorized")
     assert (await (await desk.key(Scope.OPS)).get("/v1/ops")).status_code == 200
 
@@ -209,25 +209,27 @@ async def test_what_agents_leave_undone_is_told_with_what_to_do(desk: Desk, cloc
     assert "holds" not in said(soon)
     clock.advance(70)
     seen = await desk.look()
-    assert set(said(seen)) == {"agents", "holds", "relay"}
-    assert "Nobody is at work as sweeper, reconciler, relay, courier or janitor." in said(seen)["agents"]
-    assert "earmark worker" in said(seen)["agents"]
+    assert set(said(seen)) == {"workers", "holds", "relay"}
+    assert "No sweeper, reconciler, relay, webhook_dispatcher or janitor is running." in said(seen)["workers"]
+    assert "earmark worker" in said(seen)["workers"]
     assert "1 hold is due and not ended" in said(seen)["holds"]
     assert "1 journal entry has no number" in said(seen)["relay"]
     assert (seen.relay.unsent, seen.roles_missing) == (1, list(ROLES))
-    assert {agent.standing for agent in seen.agents} == {"silent"}
-    assert max(agent.age_seconds for agent in seen.agents) >= 131
+    assert {worker.standing for worker in seen.workers} == {"silent"}
+    assert max(worker.age_seconds for worker in seen.workers) >= 131
 
 
 async def test_an_agent_that_gets_nowhere_is_named(desk: Desk, clock: MovableClock) -> None:
     """Who fails, and how; those of others who are well stand behind."""
     await desk.beat(1)
-    await desk.beat(2, courier="unavailable")
+    await desk.beat(2, dispatcher="unavailable")
     clock.advance(5)
     seen = await desk.look()
-    assert said(seen) == {"agents": "The courier on host-2 fails: unavailable. Its log has the whole error."}
-    assert (seen.agents[0].role, seen.agents[0].standing) == ("courier", "failing")
-    assert seen.agents[0].age_seconds >= 5
+    assert said(seen) == {
+        "workers": "The webhook_dispatcher on host-2 fails: unavailable. Its log has the whole error."
+    }
+    assert (seen.workers[0].role, seen.workers[0].standing) == ("webhook_dispatcher", "failing")
+    assert seen.workers[0].age_seconds >= 5
 
 
 async def test_a_webhook_in_trouble_is_told_and_a_quiet_one_only_counted(desk: Desk, clock: MovableClock) -> None:
@@ -271,7 +273,7 @@ async def test_lines_tell_what_travelled_and_expiries_how_holds_ended(desk: Desk
     assert set(lines) == {"hold", "extend", "confirm", "release", "cancel"}
     assert (lines["hold"].requests, lines["hold"].batches, lines["hold"].waiting) == (2, 2, 0)
     clock.advance(61)
-    await desk.house.engine.expire(limit=1)
+    await desk.services.engine.expire(limit=1)
     await desk.hold("A1")
     await desk.hold("A2")
     assert (await desk.look()).holds.expired == ops_words.OpsExpired(swept=1, met=1, made_room=0)
@@ -287,38 +289,38 @@ async def test_every_list_is_bounded_and_every_number_whole(desk: Desk) -> None:
     async with Locks.from_url("memory://", holder="worker-7") as locks:
         for number in range(ops.LOCKS_MAX + 1):
             await locks.acquire(f"order:{number}", ttl=60)
-        seen = await Desk(msgspec.structs.replace(desk.house, locks=locks)).look()
+        seen = await Desk(msgspec.structs.replace(desk.services, locks=locks)).look()
     assert (seen.payments.attention, len(seen.payments.cases)) == (SEATS, ops.CASES_MAX)
-    assert len(seen.agents) == ops.AGENTS_MAX
+    assert len(seen.workers) == ops.AGENTS_MAX
     assert (len(seen.locks.listed), seen.locks.more) == (ops.LOCKS_MAX, True)
     assert {lock.holder for lock in seen.locks.listed} == {"worker-7"}
 
 
-async def test_a_redis_that_is_gone_is_said_and_the_rest_is_told(house: House) -> None:
+async def test_a_redis_that_is_gone_is_said_and_the_rest_is_told(services: Services) -> None:
     """The console is needed most when something is down."""
     async with Locks.from_url("redis://127.0.0.1:1") as gone:
-        seen = await Desk(msgspec.structs.replace(house, locks=gone)).look()
+        seen = await Desk(msgspec.structs.replace(services, locks=gone)).look()
     assert (seen.locks.configured, seen.locks.up, seen.locks.listed) == (True, False, [])
     assert "The Redis of the locks does not answer." in said(seen)["locks"]
-    assert "agents" in said(seen)
+    assert "workers" in said(seen)
 
 
-async def test_a_server_that_is_about_to_stop_says_so(house: House) -> None:
+async def test_a_server_that_is_about_to_stop_says_so(services: Services) -> None:
     """As readiness does."""
-    house.in_flight.begin_shutdown()
-    seen = await Desk(house).look()
+    services.in_flight.begin_shutdown()
+    seen = await Desk(services).look()
     assert [(part.name, part.up) for part in seen.parts] == [("server", False), ("database", True)]
     assert "about to stop" in said(seen)["server"]
 
 
 async def test_without_the_database_there_is_an_outage_and_no_zeros(
-    house: House, monkeypatch: pytest.MonkeyPatch
+    services: Services, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An operator must not take silence for peace."""
 
     async def silent() -> None:
         raise StoreUnavailable(because="gone")
 
-    monkeypatch.setattr(house.engine.store, "check", silent)
-    answer = await Desk(house).client.get("/v1/ops")
+    monkeypatch.setattr(services.engine.store, "check", silent)
+    answer = await Desk(services).client.get("/v1/ops")
     assert (answer.status_code, answer.json()["code"]) == (503, "unavailable")

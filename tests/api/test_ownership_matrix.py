@@ -11,10 +11,10 @@ from uuid import UUID
 
 import pytest
 
-from earmark.api.auth.api_keys import Identity, Principal, new_guest
+from earmark.api.auth.api_keys import Authenticator, Principal, new_guest
 from earmark.domain.api_key import Scope
 from earmark.domain.ids import BookingId, Buyer
-from earmark.domain.journal import Key
+from earmark.domain.journal import IdempotencyKey
 from earmark.domain.payment import payment_id_for
 from earmark.engine.commands import Actor
 
@@ -152,7 +152,7 @@ async def test_another_buyer_s_booking_does_not_exist(world: World) -> None:
 async def test_a_guest_is_nobody_else(world: World) -> None:
     """By the cookie as by the token."""
     kind = world.kinds[False]
-    token = world.house.identity.issue(new_guest(), now=world.clock.now(), seconds=600)
+    token = world.services.authenticator.issue(new_guest(), now=world.clock.now(), seconds=600)
     assert await as_stranger(world, kind, token) == []
     assert await as_stranger(world, kind, token, cookie=True) == []
 
@@ -213,7 +213,7 @@ def test_no_two_callers_share_a_payment() -> None:
     ]
     callers = [Principal(actor=actor, scopes=frozenset(), issuer="k").caller for actor in actors]
     booking_id = BookingId(UUID(int=1))
-    assert len({payment_id_for(Key(caller, "k"), booking_id) for caller in callers}) == len(actors)
+    assert len({payment_id_for(IdempotencyKey(caller, "k"), booking_id) for caller in callers}) == len(actors)
 
 
 async def test_a_revoked_key_is_nobody_within_a_second_and_its_tokens_with_it(world: World) -> None:
@@ -223,7 +223,7 @@ async def test_a_revoked_key_is_nobody_within_a_second_and_its_tokens_with_it(wo
         token = await world.token(secret, kind.victim)
         for credential in (secret, token):
             assert (await world.ask("GET", "/v1/bookings", credential=credential)).status == 200
-        await world.house.engine.store.keys.revoke(key_id)
+        await world.services.engine.store.keys.revoke(key_id)
         world.ticks.now += 1.0
         expected = await refused(world, 401)
         for credential in (secret, token):
@@ -248,7 +248,7 @@ async def test_a_token_that_was_altered_anywhere_is_nobody(world: World) -> None
     expected = await refused(world, 401)
     forged = dict(altered(token))
     assert len(forged) == 11
-    elsewhere = Identity(admin_key=ADMIN, secret="of another shop")
+    elsewhere = Authenticator(admin_key=ADMIN, secret="of another shop")
     forged["another signer"] = elsewhere.issue(Buyer("mallory"), now=world.clock.now(), seconds=600)
     for name, credential in forged.items():
         found = await findings(world, world.kinds[True], credential, expected=expected, secrets=everything(world))
@@ -275,7 +275,7 @@ async def test_the_matrix_finds_a_key_that_outlives_its_end(world: World, monkey
     kind = world.kinds[True]
     key_id, secret = await world.key(live=True)
     assert (await world.ask("GET", "/v1/bookings", credential=secret)).status == 200
-    await world.house.engine.store.keys.revoke(key_id)
+    await world.services.engine.store.keys.revoke(key_id)
     world.ticks.now += 1.0
     found = await findings(world, kind, secret, expected=await refused(world, 401), secrets=everything(world))
     assert any(one.startswith("read_booking: leaks") for one in found), found

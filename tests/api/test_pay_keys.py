@@ -13,7 +13,7 @@ from earmark.workers.janitor import Janitor
 if TYPE_CHECKING:
     import httpx2
 
-    from earmark.api.endpoint import House
+    from earmark.api.endpoint import Services
     from earmark.clock import MovableClock
 
 WAITS = "pm_card_authenticationRequired"
@@ -21,11 +21,11 @@ DAY = 86_400
 LOOK_UP = "/v1/idempotency/one"
 
 
-async def act(stranger: httpx2.AsyncClient, house: House, *, succeed: bool = True) -> None:
+async def act(stranger: httpx2.AsyncClient, services: Services, *, succeed: bool = True) -> None:
     """The buyer does what the bank asks for, and the gateway calls about it."""
-    [intent] = bank(house).bank.intents()
-    bank(house).bank.act(intent.id, succeed=succeed)
-    headers, body = bank(house).courier.sealed(bank(house).bank.events[-1])
+    [intent] = bank(services).bank.intents()
+    bank(services).bank.act(intent.id, succeed=succeed)
+    headers, body = bank(services).courier.sealed(bank(services).bank.events[-1])
     assert (await stranger.post(CALLBACK, content=body, headers=headers)).status_code == 200
 
 
@@ -36,14 +36,14 @@ async def look_up(shop: httpx2.AsyncClient) -> tuple[str, int | None, Any]:
 
 
 async def test_another_body_with_the_key_of_an_open_payment_is_refused_at_once(
-    shop: httpx2.AsyncClient, stranger: httpx2.AsyncClient, event: str, house: House
+    shop: httpx2.AsyncClient, stranger: httpx2.AsyncClient, event: str, services: Services
 ) -> None:
     """And the first one is answered with the sale, whatever came between."""
     booking_id = await held(shop, event, "A1")
     assert (await pay(shop, booking_id, method=WAITS)).status_code == 202
     other = await pay(shop, booking_id)
     assert (other.status_code, other.json()["code"]) == (422, "idempotency_mismatch")
-    await act(stranger, house)
+    await act(stranger, services)
     assert (await pay(shop, booking_id)).status_code == 422
     sold = await pay(shop, booking_id, method=WAITS)
     assert (sold.status_code, sold.json()["state"]) == (200, "confirmed")
@@ -51,44 +51,44 @@ async def test_another_body_with_the_key_of_an_open_payment_is_refused_at_once(
 
 @pytest.mark.parametrize("method", [WAITS, "pm_card_visa"])
 async def test_a_key_pays_for_one_booking_and_after_a_day_for_another(
-    shop: httpx2.AsyncClient, event: str, house: House, clock: MovableClock, method: str
+    shop: httpx2.AsyncClient, event: str, services: Services, clock: MovableClock, method: str
 ) -> None:
     """Whether its payment has ended or was given up meanwhile."""
     await pay(shop, await held(shop, event, "A1"), method=method)
     early = await pay(shop, await held(shop, event, "A2"))
     assert (early.status_code, early.json()["code"]) == (422, "idempotency_mismatch")
     clock.advance(DAY)
-    await Janitor(house.engine.store, clock=clock).tidy()
+    await Janitor(services.engine.store, clock=clock).tidy()
     assert await look_up(shop) == ("in_progress" if method == WAITS else "unknown", None, None)
-    again = await pay(shop, await held(shop, event, "A3"))
-    assert (again.status_code, again.json()["state"]) == (200, "confirmed")
+    replayed_response = await pay(shop, await held(shop, event, "A3"))
+    assert (replayed_response.status_code, replayed_response.json()["state"]) == (200, "confirmed")
 
 
 @pytest.mark.parametrize("succeed", [True, False])
 async def test_the_look_up_tells_the_end_that_a_callback_brought(
-    shop: httpx2.AsyncClient, stranger: httpx2.AsyncClient, event: str, house: House, *, succeed: bool
+    shop: httpx2.AsyncClient, stranger: httpx2.AsyncClient, event: str, services: Services, *, succeed: bool
 ) -> None:
     """And paying again with the key is answered with the very same words."""
     booking_id = await held(shop, event, "A1")
     await pay(shop, booking_id, method=WAITS)
     assert await look_up(shop) == ("in_progress", None, None)
-    await act(stranger, house, succeed=succeed)
+    await act(stranger, services, succeed=succeed)
     state, status, answer = await look_up(shop)
     assert (state, status) == ("done", 200 if succeed else 402)
-    again = await pay(shop, booking_id, method=WAITS)
-    assert (again.status_code, again.json()) == (status, answer)
-    assert again.headers["Idempotency-Replayed"] == "true"
+    replayed_response = await pay(shop, booking_id, method=WAITS)
+    assert (replayed_response.status_code, replayed_response.json()) == (status, answer)
+    assert replayed_response.headers["Idempotency-Replayed"] == "true"
     assert await look_up(shop) == (state, status, answer)
 
 
 async def test_the_look_up_tells_that_a_worker_gave_the_payment_up(
-    shop: httpx2.AsyncClient, event: str, house: House, clock: MovableClock
+    shop: httpx2.AsyncClient, event: str, services: Services, clock: MovableClock
 ) -> None:
     """Such an end is not remembered: paying again is decided anew, as ever, and refused for the same reason."""
     booking_id = await held(shop, event, "A1")
     await pay(shop, booking_id, method=WAITS)
     clock.advance(PAYING_SECONDS_MAX)
-    await house.till.teller.reconcile(limit=100)
+    await services.payments.driver.reconcile(limit=100)
     state, status, answer = await look_up(shop)
     assert (state, status, answer["code"]) == ("done", 410, "booking_expired")
     assert (await pay(shop, booking_id, method=WAITS)).json()["code"] == "booking_expired"

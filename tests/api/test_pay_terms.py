@@ -17,7 +17,7 @@ from earmark.wiring import capture_for
 if TYPE_CHECKING:
     import httpx2
 
-    from earmark.api.endpoint import House
+    from earmark.api.endpoint import Services
     from earmark.clock import MovableClock
 
 SEATS = ("A1", "A2", "A3", "B1", "B2", "B3")
@@ -32,12 +32,12 @@ async def guest_hold(stranger: httpx2.AsyncClient, event: str) -> str:
     return booking_id
 
 
-async def days_pass(house: House, clock: MovableClock, *, days: int = 30) -> None:
+async def days_pass(services: Services, clock: MovableClock, *, days: int = 30) -> None:
     """The reconciler and the sweeper work, hour after hour of the first day and then once a day."""
     for seconds in [600] * 12 + [DAY] * days:
         clock.advance(seconds)
-        await house.till.teller.reconcile(limit=100)
-        await house.engine.expire(limit=100)
+        await services.payments.driver.reconcile(limit=100)
+        await services.engine.expire(limit=100)
 
 
 async def states(shop: httpx2.AsyncClient, event: str) -> set[str]:
@@ -59,7 +59,7 @@ async def test_a_guest_does_not_choose_the_gateway_or_when_it_takes_the_money(
 
 
 async def test_a_guest_whose_payment_never_ends_gives_the_seats_back(
-    shop: httpx2.AsyncClient, stranger: httpx2.AsyncClient, event: str, house: House, clock: MovableClock
+    shop: httpx2.AsyncClient, stranger: httpx2.AsyncClient, event: str, services: Services, clock: MovableClock
 ) -> None:
     """With capture by hand the hour is the end of it, whatever the gateway says."""
     booking_id = await guest_hold(stranger, event)
@@ -67,40 +67,40 @@ async def test_a_guest_whose_payment_never_ends_gives_the_seats_back(
     assert await states(shop, event) == {"held"}
     for _ in range(PAYING_SECONDS_MAX // 300 + 1):
         clock.advance(300)
-        await house.till.teller.reconcile(limit=100)
+        await services.payments.driver.reconcile(limit=100)
     assert (await shop.get(f"/v1/bookings/{booking_id}")).json()["state"] == "expired"
     assert await states(shop, event) == {"available"}
 
 
 async def test_a_guest_whom_the_shop_lets_pay_automatically_would_pin_seats_for_ever(
-    shop: httpx2.AsyncClient, stranger: httpx2.AsyncClient, event: str, house: House, clock: MovableClock
+    shop: httpx2.AsyncClient, stranger: httpx2.AsyncClient, event: str, services: Services, clock: MovableClock
 ) -> None:
     """The control: where the gateway takes money by itself, only its own word ends the wait."""
-    house.till.capture = Capture.AUTOMATIC
+    services.payments.capture = Capture.AUTOMATIC
     booking_id = await guest_hold(stranger, event)
     assert (await pay(stranger, booking_id, method=PROCESSING)).status_code == 202
-    await days_pass(house, clock)
+    await days_pass(services, clock)
     assert await states(shop, event) == {"held"}
     assert (await shop.get(f"/v1/bookings/{booking_id}/payments")).json()["payments"][0]["state"] == "needs_attention"
 
 
-async def test_a_key_of_the_shop_chooses_both(shop: httpx2.AsyncClient, event: str, house: House) -> None:
+async def test_a_key_of_the_shop_chooses_both(shop: httpx2.AsyncClient, event: str, services: Services) -> None:
     """The scope `sell` acts for the shop."""
     booking_id = await held(shop, event, "A1")
     sold = await pay(shop, booking_id, capture="automatic", gateway="sandbox")
     assert (sold.status_code, sold.json()["state"]) == (200, "confirmed")
-    [intent] = bank(house).bank.intents()
+    [intent] = bank(services).bank.intents()
     assert intent.automatic
 
 
 @pytest.mark.parametrize("capture", Capture)
 async def test_where_nothing_is_named_the_setting_says_when_money_is_taken(
-    stranger: httpx2.AsyncClient, event: str, house: House, capture: Capture
+    stranger: httpx2.AsyncClient, event: str, services: Services, capture: Capture
 ) -> None:
     """`EARMARK_CAPTURE` holds for guests and for keys that do not say."""
-    house.till.capture = capture
+    services.payments.capture = capture
     assert (await pay(stranger, await guest_hold(stranger, event))).json()["state"] == "confirmed"
-    [intent] = bank(house).bank.intents()
+    [intent] = bank(services).bank.intents()
     assert intent.automatic is (capture is Capture.AUTOMATIC)
 
 
@@ -108,7 +108,7 @@ async def test_the_setting_reaches_the_server() -> None:
     """Of `serve`, as the environment says."""
     said = {"EARMARK_CAPTURE": "automatic", "EARMARK_DATABASE_URL": "memory:", "EARMARK_ADMIN_KEY": KEY}
     async with opened(config.read(said)) as server:
-        assert server.house.till.capture is Capture.AUTOMATIC
+        assert server.services.payments.capture is Capture.AUTOMATIC
 
 
 def test_a_setting_that_is_neither_is_refused_with_what_it_may_be() -> None:

@@ -18,16 +18,16 @@ from .test_payments import bank, pay
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from earmark.api.endpoint import House
+    from earmark.api.endpoint import Services
     from earmark.clock import MovableClock
 
 WHY = "Rude on the phone."
 
 
 @pytest.fixture
-async def alice(house: House) -> AsyncIterator[httpx2.AsyncClient]:
-    token = house.identity.issue(Buyer("alice"), now=house.clock.now(), seconds=7200)
-    transport = httpx2.ASGITransport(app=create_app(house), raise_app_exceptions=False)
+async def alice(services: Services) -> AsyncIterator[httpx2.AsyncClient]:
+    token = services.authenticator.issue(Buyer("alice"), now=services.clock.now(), seconds=7200)
+    transport = httpx2.ASGITransport(app=create_app(services), raise_app_exceptions=False)
     headers = {"Authorization": f"Bearer {token}"}
     async with httpx2.AsyncClient(transport=transport, base_url="http://shop", headers=headers) as client:
         yield client
@@ -49,23 +49,27 @@ def moment(text: str) -> datetime:
 
 
 async def test_a_payment_tells_the_gateways_id_and_when_it_was_processed(
-    alice: httpx2.AsyncClient, event: str, house: House, clock: MovableClock
+    alice: httpx2.AsyncClient, event: str, services: Services, clock: MovableClock
 ) -> None:
     """The buyer reads both: with them a bank or a help desk finds the charge, and nothing can be done by them."""
     booking_id = await held(alice, event, "A1")
     clock.advance(seconds=30)
     began = clock.now()
     paid = (await pay(alice, booking_id)).json()["payment"]
-    [intent] = bank(house).bank.intents()
+    [intent] = bank(services).bank.intents()
     assert paid["gateway_id"] == intent.id
     assert began <= moment(paid["processed_at"]) <= clock.now()
     clock.advance(seconds=30)
-    [again] = await listed(alice, booking_id)
-    assert (again["gateway_id"], again["processed_at"], again["refunds"]) == (intent.id, paid["processed_at"], [])
+    [replayed_response] = await listed(alice, booking_id)
+    assert (replayed_response["gateway_id"], replayed_response["processed_at"], replayed_response["refunds"]) == (
+        intent.id,
+        paid["processed_at"],
+        [],
+    )
 
 
 async def test_a_payment_that_is_being_decided_was_not_processed_yet(
-    alice: httpx2.AsyncClient, event: str, house: House, clock: MovableClock
+    alice: httpx2.AsyncClient, event: str, services: Services, clock: MovableClock
 ) -> None:
     """The gateway has a name for it already. It is processed when that has decided, and not when it was opened."""
     booking_id = await held(alice, event, "A1")
@@ -73,7 +77,7 @@ async def test_a_payment_that_is_being_decided_was_not_processed_yet(
     assert waiting["gateway_id"]
     assert waiting["processed_at"] is None
     clock.advance(seconds=40)
-    bank(house).bank.act(waiting["gateway_id"], succeed=True)
+    bank(services).bank.act(waiting["gateway_id"], succeed=True)
     sold = (await pay(alice, booking_id, method="pm_card_authenticationRequired")).json()["payment"]
     assert moment(sold["processed_at"]) - moment(sold["created_at"]) >= timedelta(seconds=40)
 
@@ -88,7 +92,7 @@ async def test_a_decline_is_a_decision_too(alice: httpx2.AsyncClient, event: str
 
 
 async def test_refunds_are_listed_with_the_same(
-    shop: httpx2.AsyncClient, alice: httpx2.AsyncClient, event: str, house: House, clock: MovableClock
+    shop: httpx2.AsyncClient, alice: httpx2.AsyncClient, event: str, services: Services, clock: MovableClock
 ) -> None:
     """Each with its own id and moment. What a person of the shop typed is for the shop."""
     booking_id = await held(alice, event, "A1")
@@ -99,7 +103,7 @@ async def test_refunds_are_listed_with_the_same(
     assert (await shop.post(f"/v1/bookings/{booking_id}/refunds", json=body, headers=key)).status_code == 201
     [payment] = await listed(shop, booking_id)
     [refund] = payment["refunds"]
-    [made] = bank(house).bank.refunds(payment["gateway_id"])
+    [made] = bank(services).bank.refunds(payment["gateway_id"])
     assert (refund["gateway_id"], refund["amount"], refund["state"], refund["reason"]) == (made.id, 1000, "done", WHY)
     assert began <= moment(refund["processed_at"]) <= clock.now()
     assert payment["processed_at"] == sold["processed_at"], "a refund is a decision of its own"

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     import httpx2
 
-    from earmark.api.endpoint import House
+    from earmark.api.endpoint import Services
     from earmark.clock import MovableClock
 
 PRICE = 4500
@@ -36,13 +36,15 @@ async def pay(shop: httpx2.AsyncClient, booking_id: str, *, key: str = "one", **
     return await shop.post(f"/v1/bookings/{booking_id}/pay", json=body, headers={"Idempotency-Key": key})
 
 
-def bank(house: House) -> SandboxGateway:
-    gateway = house.till.gateways["sandbox"]
+def bank(services: Services) -> SandboxGateway:
+    gateway = services.payments.gateways["sandbox"]
     assert isinstance(gateway, SandboxGateway)
     return gateway
 
 
-async def test_a_payment_is_answered_again_byte_for_byte(shop: httpx2.AsyncClient, event: str, house: House) -> None:
+async def test_a_payment_is_answered_again_byte_for_byte(
+    shop: httpx2.AsyncClient, event: str, services: Services
+) -> None:
     """The same key is the same payment, and one charge."""
     booking_id = await held(shop, event, "A1")
     first, second = await pay(shop, booking_id), await pay(shop, booking_id)
@@ -50,7 +52,7 @@ async def test_a_payment_is_answered_again_byte_for_byte(shop: httpx2.AsyncClien
     assert first.json()["payment"]["captured"] == PRICE
     assert second.content == first.content
     assert second.headers["Idempotency-Replayed"] == "true"
-    assert [line.amount for line in bank(house).bank.ledger if line.move == "captured"] == [PRICE]
+    assert [line.amount for line in bank(services).bank.ledger if line.move == "captured"] == [PRICE]
 
 
 async def test_a_declined_card_says_what_is_left(shop: httpx2.AsyncClient, event: str) -> None:
@@ -76,45 +78,45 @@ async def test_a_method_that_the_gateway_does_not_know_is_a_wrong_request(shop: 
     assert (await pay(shop, booking_id, key="good", method="pm_card_visa")).json()["state"] == "confirmed"
 
 
-async def test_a_payment_that_is_being_decided_is_202(shop: httpx2.AsyncClient, event: str, house: House) -> None:
+async def test_a_payment_that_is_being_decided_is_202(shop: httpx2.AsyncClient, event: str, services: Services) -> None:
     """With what the buyer has to do; once it was done, the same request is answered with the sale."""
     booking_id = await held(shop, event, "A1")
     waiting = await pay(shop, booking_id, method="pm_card_authenticationRequired")
     assert (waiting.status_code, waiting.json()["state"]) == (202, "paying")
     assert "url" in waiting.json()["payment"]["action"]
     assert (await shop.post(f"/v1/bookings/{booking_id}/release", json={})).json()["code"] == "payment_in_progress"
-    [intent] = bank(house).bank.intents()
-    bank(house).bank.act(intent.id, succeed=True)
+    [intent] = bank(services).bank.intents()
+    bank(services).bank.act(intent.id, succeed=True)
     sold = await pay(shop, booking_id, method="pm_card_authenticationRequired")
     assert (sold.status_code, sold.json()["state"]) == (200, "confirmed")
 
 
-async def free_and_paid(shop: httpx2.AsyncClient, house: House) -> list[str]:
+async def free_and_paid(shop: httpx2.AsyncClient, services: Services) -> list[str]:
     """Two bookings, one of them for nothing, at a server that has no gateway."""
-    assert isinstance(house.till.gateways, dict)
-    house.till.gateways.clear()
+    assert isinstance(services.payments.gateways, dict)
+    services.payments.gateways.clear()
     seats = [{"id": "A1", "price": 0}, {"id": "A2", "price": PRICE}]
     event = await shop.post("/v1/events", json={"id": "talk", "name": "A talk", "currency": "EUR", "seats": seats})
     assert event.status_code == 201
     return [await held(shop, "talk", seat) for seat in ("A1", "A2")]
 
 
-async def test_nothing_to_pay_needs_no_gateway_and_no_method(shop: httpx2.AsyncClient, house: House) -> None:
+async def test_nothing_to_pay_needs_no_gateway_and_no_method(shop: httpx2.AsyncClient, services: Services) -> None:
     """A free booking is sold by paying it, and again byte for byte."""
-    free, _ = await free_and_paid(shop, house)
+    free, _ = await free_and_paid(shop, services)
     path, headers = f"/v1/bookings/{free}/pay", {"Idempotency-Key": "free"}
-    sold, again = [await shop.post(path, json={}, headers=headers) for _ in range(2)]
+    sold, replayed_response = [await shop.post(path, json={}, headers=headers) for _ in range(2)]
     assert (sold.status_code, sold.json()["state"], sold.json()["payment"]) == (200, "confirmed", None)
-    assert (again.content, again.headers["Idempotency-Replayed"]) == (sold.content, "true")
+    assert (replayed_response.content, replayed_response.headers["Idempotency-Replayed"]) == (sold.content, "true")
 
 
-async def test_what_costs_something_needs_both(shop: httpx2.AsyncClient, event: str, house: House) -> None:
+async def test_what_costs_something_needs_both(shop: httpx2.AsyncClient, event: str, services: Services) -> None:
     """422 at the field that is missing, and the hold stays a hold."""
     booking_id = await held(shop, event, "A1")
     headers = {"Idempotency-Key": "one"}
     no = await shop.post(f"/v1/bookings/{booking_id}/pay", json={}, headers=headers)
     assert (no.status_code, no.json()["errors"]) == (422, [{"path": "method", "message": "is required"}])
-    _, paid = await free_and_paid(shop, house)
+    _, paid = await free_and_paid(shop, services)
     no = await pay(shop, paid)
     none = [{"path": "gateway", "message": "this server has none for test events"}]
     assert (no.status_code, no.json()["errors"]) == (422, none)
@@ -140,7 +142,9 @@ async def test_a_gateway_for_live_events_takes_no_test_money(shop: httpx2.AsyncC
     )
 
 
-async def test_money_goes_back_in_parts_and_with_a_cancel(shop: httpx2.AsyncClient, event: str, house: House) -> None:
+async def test_money_goes_back_in_parts_and_with_a_cancel(
+    shop: httpx2.AsyncClient, event: str, services: Services
+) -> None:
     """Never more than was taken; the rest goes back when the sale is undone."""
     booking_id = await held(shop, event, "A1", "A2")
     await pay(shop, booking_id)
@@ -152,10 +156,10 @@ async def test_money_goes_back_in_parts_and_with_a_cancel(shop: httpx2.AsyncClie
     no = await shop.post(f"/v1/bookings/{booking_id}/refunds", json=more, headers={"Idempotency-Key": "more"})
     assert (no.status_code, no.json()["code"], no.json()["available"]) == (409, "refund_refused", 2 * PRICE - 1000)
     assert (await shop.post(f"/v1/bookings/{booking_id}/cancel", json={})).json()["state"] == "cancelled"
-    await house.till.teller.close()
+    await services.payments.driver.close()
     [payment] = (await shop.get(f"/v1/bookings/{booking_id}/payments")).json()["payments"]
     assert (payment["state"], payment["refunded"]) == (PaymentState.REFUNDED, 2 * PRICE)
-    assert sum(line.amount for line in bank(house).bank.ledger if line.move == "refunded") == 2 * PRICE
+    assert sum(line.amount for line in bank(services).bank.ledger if line.move == "refunded") == 2 * PRICE
 
 
 RULES = {"refund_until_seconds": 86_400, "refund_fee_percent": 10, "refund_fee_fixed": 150}
@@ -172,7 +176,7 @@ async def strict(shop: httpx2.AsyncClient, clock: MovableClock) -> str:
 
 
 async def test_a_cancel_says_what_went_back_what_was_kept_and_why(
-    shop: httpx2.AsyncClient, house: House, clock: MovableClock
+    shop: httpx2.AsyncClient, services: Services, clock: MovableClock
 ) -> None:
     """In time less the fee, later nothing, and what the shop says where it says something."""
     event = await strict(shop, clock)
@@ -181,8 +185,8 @@ async def test_a_cancel_says_what_went_back_what_was_kept_and_why(
 
     async def cancel(key: str, **body: Any) -> Any:
         path, headers = f"/v1/bookings/{booking_id}/cancel", {"Idempotency-Key": key}
-        said, again = [await shop.post(path, json=body, headers=headers) for _ in range(2)]
-        assert (again.content, again.headers["Idempotency-Replayed"]) == (said.content, "true")
+        said, replayed_response = [await shop.post(path, json=body, headers=headers) for _ in range(2)]
+        assert (replayed_response.content, replayed_response.headers["Idempotency-Replayed"]) == (said.content, "true")
         return said.json()["money"]
 
     assert await cancel("in-time", seats=["A1"]) == {"refund": PRICE - 600, "fee": 600, "reason": "within_window"}
@@ -190,8 +194,8 @@ async def test_a_cancel_says_what_went_back_what_was_kept_and_why(
     assert await cancel("late", seats=["A2"]) == {"refund": 0, "fee": PRICE, "reason": "window_over"}
     assert await cancel("kind", refund="full") == {"refund": PRICE, "fee": 0, "reason": "asked"}
     assert (await shop.post(f"/v1/bookings/{booking_id}/cancel", json={})).json()["money"] is None
-    await house.till.teller.close()
-    assert sum(line.amount for line in bank(house).bank.ledger if line.move == "refunded") == 2 * PRICE - 600
+    await services.payments.driver.close()
+    assert sum(line.amount for line in bank(services).bank.ledger if line.move == "refunded") == 2 * PRICE - 600
     told = (await shop.get(f"/v1/bookings/{booking_id}/history")).json()["entries"]
     kept = [entry["facts"]["payment"]["fee"] for entry in told if entry["verb"] == "cancel"]
     assert kept == [600, PRICE, 0]
@@ -249,8 +253,8 @@ async def test_a_guest_cannot_cancel_past_the_rules(
 class Letters:
     """Callbacks about a payment that waits for its buyer, and what a forger can do with them."""
 
-    def __init__(self, house: House, clock: MovableClock) -> None:
-        self._gateway = bank(house)
+    def __init__(self, services: Services, clock: MovableClock) -> None:
+        self._gateway = bank(services)
         self._clock = clock
         [self.event, *_] = self._gateway.bank.events
 
@@ -280,10 +284,10 @@ class Letters:
 
 
 @pytest.fixture
-async def letters(shop: httpx2.AsyncClient, event: str, house: House, clock: MovableClock) -> Letters:
+async def letters(shop: httpx2.AsyncClient, event: str, services: Services, clock: MovableClock) -> Letters:
     booking_id = await held(shop, event, "A1")
     await pay(shop, booking_id, method="pm_card_authenticationRequired")
-    return Letters(house, clock)
+    return Letters(services, clock)
 
 
 LIVE = (b'"livemode":false,"pending', b'"livemode":true,"pending')
@@ -307,45 +311,45 @@ FORGERIES: dict[str, Callable[[Letters], tuple[bytes, dict[str, str]]]] = {
 
 @pytest.mark.parametrize("forgery", FORGERIES)
 async def test_a_forged_callback_is_refused_and_nothing_moves(
-    stranger: httpx2.AsyncClient, letters: Letters, house: House, forgery: str
+    stranger: httpx2.AsyncClient, letters: Letters, services: Services, forgery: str
 ) -> None:
     """Nothing is remembered of it either: the true one is taken afterwards."""
-    store = house.engine.store
-    before = [await store.list_payments(one.id) for one in await _bookings(house)]
-    calls = len(bank(house).sandbox.desk.calls)
+    store = services.engine.store
+    before = [await store.list_payments(one.id) for one in await _bookings(services)]
+    calls = len(bank(services).sandbox.desk.calls)
     body, headers = FORGERIES[forgery](letters)
     answer = await stranger.post(CALLBACK, content=body, headers=headers)
     assert (answer.status_code, answer.json()["code"]) == (400, "callback_refused")
-    assert [await store.list_payments(one.id) for one in await _bookings(house)] == before
-    assert len(bank(house).sandbox.desk.calls) == calls
+    assert [await store.list_payments(one.id) for one in await _bookings(services)] == before
+    assert len(bank(services).sandbox.desk.calls) == calls
     true = await stranger.post(CALLBACK, content=letters.body, headers=letters.signed(letters.body))
     assert (true.status_code, true.json()) == (200, {"received": True})
 
 
 async def test_a_callback_by_another_gateway_is_refused_and_nothing_moves(
-    stranger: httpx2.AsyncClient, letters: Letters, house: House
+    stranger: httpx2.AsyncClient, letters: Letters, services: Services
 ) -> None:
     """Whoever knows one gateway's secret says nothing about the payments of another."""
-    assert isinstance(house.till.gateways, dict)
-    house.till.gateways["twin"] = bank(house)
-    before = [await house.engine.store.list_payments(one.id) for one in await _bookings(house)]
-    calls = len(bank(house).sandbox.desk.calls)
+    assert isinstance(services.payments.gateways, dict)
+    services.payments.gateways["twin"] = bank(services)
+    before = [await services.engine.store.list_payments(one.id) for one in await _bookings(services)]
+    calls = len(bank(services).sandbox.desk.calls)
     path = CALLBACK.replace("sandbox", "twin")
     answer = await stranger.post(path, content=letters.body, headers=letters.signed(letters.body))
     assert (answer.status_code, answer.json()["code"]) == (400, "callback_refused")
-    assert [await house.engine.store.list_payments(one.id) for one in await _bookings(house)] == before
-    assert len(bank(house).sandbox.desk.calls) == calls
+    assert [await services.engine.store.list_payments(one.id) for one in await _bookings(services)] == before
+    assert len(bank(services).sandbox.desk.calls) == calls
 
 
 async def test_the_same_callback_a_hundred_times_asks_the_gateway_once(
-    stranger: httpx2.AsyncClient, letters: Letters, house: House
+    stranger: httpx2.AsyncClient, letters: Letters, services: Services
 ) -> None:
     """Each of them is answered well, for the gateway has done nothing wrong."""
-    calls = len(bank(house).sandbox.desk.calls)
+    calls = len(bank(services).sandbox.desk.calls)
     for _ in range(100):
         answer = await stranger.post(CALLBACK, content=letters.body, headers=letters.signed(letters.body))
         assert answer.status_code == 200
-    assert len(bank(house).sandbox.desk.calls) == calls + 1
+    assert len(bank(services).sandbox.desk.calls) == calls + 1
 
 
 async def test_a_callback_about_a_payment_of_nobody_is_to_be_sent_again(
@@ -360,29 +364,29 @@ async def test_a_callback_about_a_payment_of_nobody_is_to_be_sent_again(
 
 
 async def test_a_callback_that_a_refund_came_back_is_seen_by_the_shop(
-    shop: httpx2.AsyncClient, stranger: httpx2.AsyncClient, event: str, house: House, clock: MovableClock
+    shop: httpx2.AsyncClient, stranger: httpx2.AsyncClient, event: str, services: Services, clock: MovableClock
 ) -> None:
     """Weeks after it was made: the payment says so to whoever asks for it."""
     booking_id = await held(shop, event, "A1")
     await pay(shop, booking_id)
     await shop.post(f"/v1/bookings/{booking_id}/refunds", json={"amount": 1000}, headers={"Idempotency-Key": "back"})
     clock.advance(21 * 86_400)
-    [refund] = bank(house).bank.refunds()
-    bank(house).bank.return_refund(refund.id)
-    headers, body = bank(house).courier.sealed(bank(house).bank.events[-1])
+    [refund] = bank(services).bank.refunds()
+    bank(services).bank.return_refund(refund.id)
+    headers, body = bank(services).courier.sealed(bank(services).bank.events[-1])
     assert (await stranger.post(CALLBACK, content=body, headers=headers)).status_code == 200
     [payment] = (await shop.get(f"/v1/bookings/{booking_id}/payments")).json()["payments"]
     assert (payment["state"], payment["refunding"], payment["refunded"]) == (PaymentState.NEEDS_ATTENTION, 1000, 0)
 
 
 async def test_a_dispute_that_is_faster_than_our_books_is_to_be_sent_again(
-    shop: httpx2.AsyncClient, stranger: httpx2.AsyncClient, event: str, house: House
+    shop: httpx2.AsyncClient, stranger: httpx2.AsyncClient, event: str, services: Services
 ) -> None:
     """404 while the answer to the capture is lost, so that the gateway calls again; then somebody is called."""
-    bank(house).script.add(Fault.ERROR_AFTER, "capture")
+    bank(services).script.add(Fault.ERROR_AFTER, "capture")
     booking_id = await held(shop, event, "A1")
     await pay(shop, booking_id, method="pm_card_dispute")
-    headers, body = bank(house).courier.sealed(bank(house).bank.events[-1])
+    headers, body = bank(services).courier.sealed(bank(services).bank.events[-1])
     first, second = [await stranger.post(CALLBACK, content=body, headers=headers) for _ in range(2)]
     assert (first.status_code, first.json()["code"], second.status_code) == (404, "not_found", 200)
     [payment] = (await shop.get(f"/v1/bookings/{booking_id}/payments")).json()["payments"]
@@ -394,7 +398,7 @@ async def test_a_gateway_that_is_not_there_is_not_found(stranger: httpx2.AsyncCl
     assert (await stranger.post("/v1/payments/nobody/callback", json={})).status_code == 404
 
 
-async def _bookings(house: House) -> Any:
+async def _bookings(services: Services) -> Any:
     from earmark.engine.ports.store import BookingFilter
 
-    return (await house.engine.store.list_bookings(BookingFilter(live=False, limit=10)))[1]
+    return (await services.engine.store.list_bookings(BookingFilter(live=False, limit=10)))[1]

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     import httpx2
 
-    from earmark.api.endpoint import House
+    from earmark.api.endpoint import Services
 
 FACTS = {
     "event_id": "concert",
@@ -86,28 +86,28 @@ def test_what_went_wrong_inside_is_not_told_outside() -> None:
 
 
 async def test_a_bug_of_ours_is_a_500_without_its_inside(
-    house: House, shop: httpx2.AsyncClient, event: str, monkeypatch: pytest.MonkeyPatch
+    services: Services, shop: httpx2.AsyncClient, event: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing of the code, the query or the trace reaches the caller."""
 
     async def broken(*_: object, **__: object) -> None:
         raise ValueError("SELECT secret FROM inside")
 
-    monkeypatch.setattr(house.engine.store, "read_map", broken)
+    monkeypatch.setattr(services.engine.store, "read_map", broken)
     answer = await shop.get(f"/v1/events/{event}/seats")
     assert (answer.status_code, answer.json()["code"]) == (500, "internal")
     assert "secret" not in answer.text
 
 
 async def test_an_outage_says_when_to_come_back(
-    house: House, shop: httpx2.AsyncClient, event: str, monkeypatch: pytest.MonkeyPatch
+    services: Services, shop: httpx2.AsyncClient, event: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """503 with Retry-After, and transient."""
 
     async def silent(*_: object, **__: object) -> None:
         raise errors.StoreUnavailable(because="connection refused")
 
-    monkeypatch.setattr(house.engine.store, "transact", silent)
+    monkeypatch.setattr(services.engine.store, "transact", silent)
     answer = await shop.post("/v1/bookings", json={"event_id": event, "buyer": "alice", "seats": ["A1"]})
     assert (answer.status_code, answer.json()["code"], answer.json()["transient"]) == (503, "unavailable", True)
     assert answer.headers["Retry-After"]

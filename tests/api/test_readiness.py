@@ -13,7 +13,7 @@ from earmark.errors import StoreUnavailable
 if TYPE_CHECKING:
     import httpx2
 
-    from earmark.api.endpoint import House
+    from earmark.api.endpoint import Services
 
 
 class ReadyStore:
@@ -46,17 +46,17 @@ class Time:
 
 
 @pytest.fixture
-def now(house: House) -> Time:
+def now(services: Services) -> Time:
     """The house looks at this clock."""
-    house.readiness._clock = moment = Time()
+    services.readiness._clock = moment = Time()
     return moment
 
 
 @pytest.fixture
-def store(house: House, monkeypatch: pytest.MonkeyPatch) -> ReadyStore:
+def store(services: Services, monkeypatch: pytest.MonkeyPatch) -> ReadyStore:
     """The store of the house, as far as readiness goes."""
     store = ReadyStore()
-    monkeypatch.setattr(house.engine.store, "check_ready", store.answer)
+    monkeypatch.setattr(services.engine.store, "check_ready", store.answer)
     return store
 
 
@@ -112,18 +112,18 @@ async def test_a_store_that_goes_away_and_comes_back_is_seen_a_second_later(
 
 @pytest.mark.usefixtures("now")
 async def test_a_server_that_stops_gives_no_answer_of_a_moment_ago(
-    house: House, stranger: httpx2.AsyncClient, store: ReadyStore
+    services: Services, stranger: httpx2.AsyncClient, store: ReadyStore
 ) -> None:
     """Though the store has just said yes, and probes share that answer."""
     assert await probe(stranger) == 200
     assert await probe(stranger) == 200
-    house.in_flight.begin_shutdown()
+    services.in_flight.begin_shutdown()
     assert await refusal(stranger) == (503, "stopping")
     assert store.asked == 1
 
 
 async def test_a_server_that_stops_says_so_at_once(
-    house: House, stranger: httpx2.AsyncClient, store: ReadyStore, now: Time
+    services: Services, stranger: httpx2.AsyncClient, store: ReadyStore, now: Time
 ) -> None:
     """A question that is under way is not waited for, and its answer is not believed."""
     assert await probe(stranger) == 200
@@ -132,7 +132,7 @@ async def test_a_server_that_stops_says_so_at_once(
     store.may_answer.clear()
     waiting = asyncio.ensure_future(refusal(stranger))
     await store.begun.wait()
-    house.in_flight.begin_shutdown()
+    services.in_flight.begin_shutdown()
     assert await refusal(stranger) == (503, "stopping")
     store.may_answer.set()
     assert await waiting == (503, "stopping")

@@ -22,7 +22,7 @@ from earmark.engine.engine import Engine
 from earmark.errors import StoreUnavailable
 from earmark.observability import logs
 from earmark.observability.tracing import open_tracing
-from earmark.payments.service import Till
+from earmark.payments.service import PaymentService
 from earmark.store.memory import MemoryStore
 from earmark.wiring import open_sandbox
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from opentelemetry.sdk.trace import ReadableSpan
 
-    from earmark.api.endpoint import House
+    from earmark.api.endpoint import Services
     from earmark.clock import MovableClock
     from earmark.uuids import Uuid7Ids
 
@@ -116,15 +116,15 @@ class Traced(msgspec.Struct, kw_only=True):
 
 
 @pytest.fixture
-async def traced(house: House, clock: MovableClock, ids: Uuid7Ids) -> AsyncIterator[Traced]:
+async def traced(services: Services, clock: MovableClock, ids: Uuid7Ids) -> AsyncIterator[Traced]:
     exporter = InMemorySpanExporter()
     provider = TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
     tracing = open_tracing(provider)
     store = MemoryStore(clock=clock)
-    engine = Engine(store, ids=ids, observer=tracing.around(house.metrics.tally))
-    till = Till(engine, open_sandbox(clock))
-    watched = msgspec.structs.replace(house, engine=engine, till=till, tracing=tracing)
+    engine = Engine(store, ids=ids, observer=tracing.around(services.metrics.tally))
+    payments = PaymentService(engine, open_sandbox(clock))
+    watched = msgspec.structs.replace(services, engine=engine, payments=payments, tracing=tracing)
     transport = httpx2.ASGITransport(app=create_app(watched), raise_app_exceptions=False)
     headers = {"Authorization": f"Bearer {KEY}"}
     async with httpx2.AsyncClient(transport=transport, base_url="http://shop", headers=headers) as client:

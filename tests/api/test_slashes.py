@@ -16,17 +16,17 @@ from earmark.api import app as api
 from .conftest import KEY
 
 if TYPE_CHECKING:
-    from earmark.api.endpoint import House
+    from earmark.api.endpoint import Services
 
-PATHS = sorted({call.path for call in (*api.CALLS, api.METRICS)} | {*api.PAGES, "/openapi.json", "/web/app.js"})
+PATHS = sorted({call.path for call in (*api.ENDPOINTS, api.METRICS)} | {*api.PAGES, "/openapi.json", "/web/app.js"})
 FORWARDED = {"X-Forwarded-Proto": "https", "X-Forwarded-For": "203.0.113.7", "X-Forwarded-Host": "shop.example"}
 
 
 @pytest.mark.parametrize("prefix", ["", "/tickets"])
 @pytest.mark.parametrize("hops, headers", [(0, {}), (0, FORWARDED), (1, FORWARDED)])
-async def test_no_path_redirects(house: House, prefix: str, hops: int, headers: dict[str, str]) -> None:
+async def test_no_path_redirects(services: Services, prefix: str, hops: int, headers: dict[str, str]) -> None:
     """Behind a proxy that speaks TLS this server sees plain HTTP, and a redirect would name that scheme."""
-    whole = api.create_app(msgspec.structs.replace(house, trust_proxy=hops))
+    whole = api.create_app(msgspec.structs.replace(services, trust_proxy=hops))
     app = Starlette(routes=[Mount(prefix, whole)]) if prefix else whole
     transport = httpx2.ASGITransport(app=app, raise_app_exceptions=False)
     shown = {"Authorization": f"Bearer {KEY}"} | headers
@@ -45,10 +45,10 @@ async def test_no_path_redirects(house: House, prefix: str, hops: int, headers: 
         assert (await client.get(f"{prefix}/")).status_code == 200, "the page itself ends with one"
 
 
-async def test_the_control_redirects_to_plain_http(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_control_redirects_to_plain_http(services: Services, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the guard off: a caller that came by TLS is sent on without it."""
     monkeypatch.setattr(Router, "redirect_slashes", property(lambda _: True, lambda *_: None), raising=False)
-    transport = httpx2.ASGITransport(app=api.create_app(msgspec.structs.replace(house, trust_proxy=1)))
+    transport = httpx2.ASGITransport(app=api.create_app(msgspec.structs.replace(services, trust_proxy=1)))
     async with httpx2.AsyncClient(transport=transport, base_url="http://shop", headers=FORWARDED) as client:
         answer = await client.get("/v1/events/")
     assert (answer.status_code, answer.headers["Location"]) == (307, "http://shop/v1/events")

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from pathlib import Path
 
-    from earmark.api.endpoint import House
+    from earmark.api.endpoint import Services
     from earmark.clock import MovableClock
 
 PROOF = bool(os.environ.get("EARMARK_PROOF"))
@@ -168,8 +168,8 @@ class Counter(RuleBasedStateMachine):
     def repeat(self, which: int) -> None:
         """The first answer again, byte for byte; and nothing is done by it, as the map shows."""
         path, raw, key, status, told = self.answered[which % len(self.answered)]
-        again, bytes_again, headers = self.line.send("POST", path, raw, key)
-        assert (again, bytes_again, headers["Idempotency-Replayed"]) == (status, told, "true")
+        replayed_response, bytes_again, headers = self.line.send("POST", path, raw, key)
+        assert (replayed_response, bytes_again, headers["Idempotency-Replayed"]) == (status, told, "true")
 
     @precondition(lambda self: self.answered)
     @rule(which=st.integers(0, 20))
@@ -197,7 +197,7 @@ class Counter(RuleBasedStateMachine):
         self.line.close()
 
 
-def play(make: Callable[[], Awaitable[House]], clock: MovableClock, *, examples: int, shrink: bool = True) -> None:
+def play(make: Callable[[], Awaitable[Services]], clock: MovableClock, *, examples: int, shrink: bool = True) -> None:
     """Run after run against one real server."""
     with running(make) as url:
         machine = type("CounterHere", (Counter,), {"url": url, "clock": clock})
@@ -215,8 +215,8 @@ def play(make: Callable[[], Awaitable[House]], clock: MovableClock, *, examples:
         )
 
 
-def on_sqlite(tmp_path: Path, clock: MovableClock) -> Callable[[], Awaitable[House]]:
-    async def make() -> House:
+def on_sqlite(tmp_path: Path, clock: MovableClock) -> Callable[[], Awaitable[Services]]:
+    async def make() -> Services:
         path = tmp_path / "earmark.sqlite3"
         await sqlite.migrate(path)
         return house_over(await SqliteStore.open(path, clock=clock), clock)
@@ -233,7 +233,7 @@ def test_the_door_on_sqlite_agrees_with_the_clerk(tmp_path: Path, clock: Movable
 def test_the_door_on_postgresql_agrees_with_the_clerk(postgres_url: str, clock: MovableClock) -> None:
     """The same, on the database of production."""
 
-    async def make() -> House:
+    async def make() -> Services:
         return house_over(await PostgresStore.connect(postgres_url, clock=clock), clock)
 
     play(make, clock, examples=EXAMPLES)
@@ -247,7 +247,7 @@ def test_a_door_that_words_a_repeat_anew_is_noticed(
     from earmark.api import endpoint
     from earmark.engine.commands import Replayed
 
-    true = endpoint.again
+    true = endpoint.replayed_response
 
     def anew(answer: Any) -> Any:
         told = true(answer)

@@ -27,11 +27,11 @@ SETTINGS = {"EARMARK_DATABASE_URL": "memory:", "EARMARK_ADMIN_KEY": KEY, "EARMAR
 
 async def paying(server: opening.Opened) -> AsyncIterator[str]:
     """How a test payment stands whose capture had no answer, again and again."""
-    house = server.house
-    gateway = house.till.gateways["sandbox"]
+    services = server.services
+    gateway = services.payments.gateways["sandbox"]
     assert isinstance(gateway, SandboxGateway)
     gateway.script.add(Fault.ERROR_BEFORE, "capture")
-    shop = Earmark(house.engine, live=False, gateways=house.till.gateways)
+    shop = Earmark(services.engine, live=False, gateways=services.payments.gateways)
     await shop.create("play", name="A play", currency="EUR", seats={"A1": 4500})
     held = await shop.hold("play", buyer="alice", seats=["A1"])
     await shop.pay(held.id, method="pm_card_visa")
@@ -45,7 +45,7 @@ async def test_a_server_without_workers_sees_its_own_test_payments_through(monke
     """No worker can: it has no sandbox, and another server has another one."""
     monkeypatch.setattr(opening, "SANDBOX_SECONDS", 0.1, raising=False)
     async with opening.opened(config.read(SETTINGS)) as server, asyncio.timeout(BOUND_SECONDS):
-        assert server.agents == []
+        assert server.workers == []
         seen = [state async for state in _until(paying(server), "captured")]
     assert seen[0] == "authorised", "it had no answer at first"
 
@@ -54,7 +54,7 @@ async def test_without_its_own_reconciler_such_a_payment_is_due_and_stays_open(m
     """The control."""
     monkeypatch.setattr(opening, "_test_payments_seen_through", lambda *_: nullcontext())
     async with opening.opened(config.read(SETTINGS)) as server, asyncio.timeout(BOUND_SECONDS):
-        store = server.house.engine.store
+        store = server.services.engine.store
         async for state in paying(server):
             assert state == "authorised"
             if (await store.seconds_to_next_payment(gateways=["sandbox"]) or 0) < -OVERDUE_SECONDS:

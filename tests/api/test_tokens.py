@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from earmark.api.app import create_app
-from earmark.api.auth.api_keys import Identity, hash_of, new_key, new_key_id
+from earmark.api.auth.api_keys import Authenticator, hash_of, new_key, new_key_id
 from earmark.api.routes.tokens import TOKEN_SECONDS_MAX
 from earmark.domain.api_key import Scope
 
@@ -18,7 +18,7 @@ from .matrix import Ticks
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from earmark.api.endpoint import House
+    from earmark.api.endpoint import Services
     from earmark.clock import MovableClock
     from earmark.domain.ids import KeyId
 
@@ -29,12 +29,12 @@ CONCERT = {"id": "concert", "name": "A concert", "currency": "EUR", "layout": LA
 class Shop:
     """A house with stored keys, and callers at its door."""
 
-    def __init__(self, house: House, ticks: Ticks) -> None:
+    def __init__(self, services: Services, ticks: Ticks) -> None:
         self.ticks = ticks
-        self.keys = house.engine.store.keys
-        identity = Identity(admin_key="ek_live_of-the-token-tests", keys=self.keys, timer=ticks)
-        self.house = msgspec.structs.replace(house, identity=identity)
-        self._transport = httpx2.ASGITransport(app=create_app(self.house), raise_app_exceptions=False)
+        self.keys = services.engine.store.keys
+        authenticator = Authenticator(admin_key="ek_live_of-the-token-tests", keys=self.keys, timer=ticks)
+        self.services = msgspec.structs.replace(services, authenticator=authenticator)
+        self._transport = httpx2.ASGITransport(app=create_app(self.services), raise_app_exceptions=False)
 
     async def key(self, *scopes: Scope, live: bool = True) -> tuple[KeyId, str]:
         """A new key: its id and its secret."""
@@ -49,10 +49,10 @@ class Shop:
 
 
 @pytest.fixture
-async def shop(house: House) -> AsyncIterator[Shop]:
-    shop = Shop(house, Ticks())
+async def shop(services: Services) -> AsyncIterator[Shop]:
+    shop = Shop(services, Ticks())
     yield shop
-    await shop.house.identity.close()
+    await shop.services.authenticator.close()
 
 
 async def issued(shop: Shop, secret: str, buyer: str = "alice", **more: int) -> str:
@@ -100,8 +100,8 @@ async def test_a_rotation_keeps_idempotency_keys_and_tokens(shop: Shop) -> None:
         first = await before.post("/v1/bookings", json=body, headers={"Idempotency-Key": "k"})
         await shop.keys.rotate(key_id, secret_hash=hash_of(new), grace_seconds=60)
         shop.ticks.now += 1
-        again = await after.post("/v1/bookings", json=body, headers={"Idempotency-Key": "k"})
-        assert (again.content, again.headers["Idempotency-Replayed"]) == (first.content, "true")
+        replayed_response = await after.post("/v1/bookings", json=body, headers={"Idempotency-Key": "k"})
+        assert (replayed_response.content, replayed_response.headers["Idempotency-Replayed"]) == (first.content, "true")
         assert (await alice.get("/v1/events")).status_code == 200
         assert (await before.get("/v1/events")).status_code == 200
         await shop.keys.rotate(key_id, secret_hash=hash_of(new_key(live=False)), grace_seconds=0)
@@ -201,13 +201,13 @@ async def test_a_database_that_is_silent_makes_no_key_wrong(shop: Shop, monkeypa
 
     _, secret = await shop.key(Scope.SELL)
     token = await issued(shop, secret)
-    assert shop.house.identity._ring is not None
+    assert shop.services.authenticator._ring is not None
 
     async def silent(_: object) -> None:
         raise StoreUnavailable(because="a test says so")
 
-    monkeypatch.setattr(shop.house.identity._ring._keys, "find", silent)
-    monkeypatch.setattr(shop.house.identity._ring._keys, "read", silent)
+    monkeypatch.setattr(shop.services.authenticator._ring._keys, "find", silent)
+    monkeypatch.setattr(shop.services.authenticator._ring._keys, "read", silent)
     async with shop.caller(secret) as seller, shop.caller(token) as alice:
         assert (await seller.get("/v1/events")).status_code == 200
         shop.ticks.now += 1

@@ -13,8 +13,8 @@ from starlette.routing import Route
 from tests.api.conftest import KEY
 from tests.api.real import served
 
-from earmark.api.app import CALLS, create_app
-from earmark.api.middleware.body_timeout import Patience
+from earmark.api.app import ENDPOINTS, create_app
+from earmark.api.middleware.body_timeout import BodyTimeout
 from earmark.sandbox import http, reading
 from earmark.sandbox.house import Sandbox
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import httpx2
     from starlette.types import ASGIApp
 
-    from earmark.api.endpoint import House
+    from earmark.api.endpoint import Services
     from earmark.clock import MovableClock
 
 BOUND_SECONDS = 60.0
@@ -31,18 +31,18 @@ SHORT_SECONDS = 0.05
 METHOD = "pm_card_threeDSecure2Required"
 
 
-def _every_path(house: House) -> list[tuple[str, str]]:
+def _every_path(services: Services) -> list[tuple[str, str]]:
     """The calls, and every other route of the application, with a name for what a path leaves open."""
-    pages: Any = create_app(house)._app._otherwise  # type: ignore[attr-defined]
+    pages: Any = create_app(services)._app._otherwise  # type: ignore[attr-defined]
     routes = [route for route in pages.routes if isinstance(route, Route)]
-    assert len(routes) > len(CALLS), "the pages are in it too"
+    assert len(routes) > len(ENDPOINTS), "the pages are in it too"
     found = [(method, route.path) for route in routes for method in route.methods or ()]
     return [(method, re.sub(r"\{\w+\}", "b", path)) for method, path in found if method != "HEAD"]
 
 
-async def ask(house: House, method: str, target: str, *, key: str | None = None) -> int:
+async def ask(services: Services, method: str, target: str, *, key: str | None = None) -> int:
     """The status of a request whose body is announced and does not come."""
-    return await ask_app(create_app(house), method, target, key=key)
+    return await ask_app(create_app(services), method, target, key=key)
 
 
 async def ask_app(app: ASGIApp, method: str, target: str, *, key: str | None = None) -> int:
@@ -75,9 +75,9 @@ async def ask_app(app: ASGIApp, method: str, target: str, *, key: str | None = N
 
 
 @pytest.fixture
-def hasty(house: House) -> House:
+def hasty(services: Services) -> Services:
     """A server that waits for a body for a moment only."""
-    return msgspec.structs.replace(house, body_patience=Patience(SHORT_SECONDS))
+    return msgspec.structs.replace(services, body_patience=BodyTimeout(SHORT_SECONDS))
 
 
 @pytest.fixture
@@ -91,22 +91,22 @@ async def page(shop: httpx2.AsyncClient, event: str) -> str:
 
 
 @pytest.mark.parametrize("key", [None, KEY], ids=["no key", "the admin key"])
-async def test_no_path_waits_for_a_body_that_never_comes(hasty: House, key: str | None) -> None:
+async def test_no_path_waits_for_a_body_that_never_comes(hasty: Services, key: str | None) -> None:
     """Whatever the path: a stranger's thousand connections would be all that a server has."""
     async with asyncio.timeout(BOUND_SECONDS):
         for method, path in _every_path(hasty):
             assert await ask(hasty, method, path, key=key) < 500, (method, path)
 
 
-async def test_without_the_secret_no_body_is_read(house: House, page: str) -> None:
+async def test_without_the_secret_no_body_is_read(services: Services, page: str) -> None:
     """The address alone says that there is nothing to do here, and a stranger cannot make the server wait at all."""
     path = urlsplit(page).path
     async with asyncio.timeout(BOUND_SECONDS):
         for target in ("/sandbox/action/x", path, f"{path}?client_secret=guessed"):
-            assert await ask(house, "POST", target) == 404
+            assert await ask(services, "POST", target) == 404
 
 
-async def test_a_buyers_body_is_waited_for_as_long_as_that_of_a_call(hasty: House, page: str) -> None:
+async def test_a_buyers_body_is_waited_for_as_long_as_that_of_a_call(hasty: Services, page: str) -> None:
     """And no longer; the payment still waits for its buyer."""
     async with asyncio.timeout(BOUND_SECONDS):
         assert await ask(hasty, "POST", page) == 408
@@ -114,7 +114,7 @@ async def test_a_buyers_body_is_waited_for_as_long_as_that_of_a_call(hasty: Hous
 
 
 async def test_without_a_deadline_the_page_waits_for_ever(
-    hasty: House, page: str, monkeypatch: pytest.MonkeyPatch
+    hasty: Services, page: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The control: the same body, read as it comes."""
 
@@ -144,10 +144,10 @@ async def test_nor_does_the_sandbox_as_a_server(clock: MovableClock, monkeypatch
             assert await ask_app(app, method, re.sub(r"\{\w+\}", "b", path), key=sandbox.key) < 500, (method, path)
 
 
-async def test_a_real_server_closes_the_connection_of_a_body_that_never_comes(house: House) -> None:
+async def test_a_real_server_closes_the_connection_of_a_body_that_never_comes(services: Services) -> None:
     """It is told its no, and its place is free for another client."""
     ask_for = b"POST /sandbox/action/x HTTP/1.1\r\nHost: shop\r\nContent-Length: 9\r\n\r\n"
-    async with served(house) as url, asyncio.timeout(BOUND_SECONDS):
+    async with served(services) as url, asyncio.timeout(BOUND_SECONDS):
         reader, writer = await asyncio.open_connection(urlsplit(url).hostname, urlsplit(url).port)
         writer.write(ask_for)
         answer = await reader.read()

@@ -135,7 +135,7 @@ def browser() -> Iterator[Browser]:
 
 
 @pytest.fixture
-def visit(browser: Browser, demo: Demo) -> Iterator[Callable[[], Visitor]]:
+def context(browser: Browser, demo: Demo) -> Iterator[Callable[[], Visitor]]:
     """Brings a new guest; at the end all of them must be free of complaints."""
     visitors: list[Visitor] = []
 
@@ -151,8 +151,8 @@ def visit(browser: Browser, demo: Demo) -> Iterator[Callable[[], Visitor]]:
 
 
 @pytest.fixture
-def visitor(visit: Callable[[], Visitor]) -> Visitor:
-    return visit()
+def visitor(context: Callable[[], Visitor]) -> Visitor:
+    return context()
 
 
 def new_visitor(browser: Browser, home: str) -> Visitor:

@@ -116,7 +116,7 @@ def test_nothing_needs_anybody_until_a_payment_does(visitor: Visitor) -> None:
     open_console(visitor)
     heading = visitor.page.get_by_role("heading", level=1, name="Nothing needs you.")
     expect(heading).to_be_visible()
-    expect(visitor.page.locator("#agents tbody tr").filter(has_text="reconciler")).to_contain_text("well")
+    expect(visitor.page.locator("#workers tbody tr").filter(has_text="reconciler")).to_contain_text("well")
     expect(visitor.page.locator("#parts li[data-up=true]")).to_have_text(["Server", "Database", "Locks", "Admission"])
 
     payment, booking = flag(visitor, "C3")
@@ -230,10 +230,10 @@ def test_a_database_that_is_gone_is_no_row_of_zeros(visitor: Visitor) -> None:
 
 
 def test_a_seat_is_explained_and_a_key_that_may_not_is_told_what_it_lacks(
-    visit: Callable[[], Visitor], directory: Path
+    context: Callable[[], Visitor], directory: Path
 ) -> None:
     """Buyers are no business of the scope ops: the page says which scope, and which command, instead."""
-    admin, operator = visit(), visit()
+    admin, operator = context(), context()
     call(admin, "/v1/bookings", event_id=THEATRE, buyer="bob", seats=["D4"])
     open_console(admin)
     explain(admin, f"{THEATRE}/D4")

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.browser
 
 
-def test_a_buyer_holds_two_seats_and_the_box_office_confirms_them(visit: Callable[[], Visitor], demo: Demo) -> None:
+def test_a_buyer_holds_two_seats_and_the_box_office_confirms_them(context: Callable[[], Visitor], demo: Demo) -> None:
     """From the map to a paid booking; everybody else sees the seats go."""
-    buyer, other = visit(), visit()
+    buyer, other = context(), context()
     buyer.open(key=demo.key)
     other.open()
     first, second = buyer.free_seats(2)
@@ -40,9 +40,9 @@ def test_a_buyer_holds_two_seats_and_the_box_office_confirms_them(visit: Callabl
     expect(other.seat(first)).to_have_attribute("aria-disabled", "true")
 
 
-def test_who_comes_second_is_told_which_seat_is_gone_and_keeps_the_rest(visit: Callable[[], Visitor]) -> None:
+def test_who_comes_second_is_told_which_seat_is_gone_and_keeps_the_rest(context: Callable[[], Visitor]) -> None:
     """A lost race costs one seat, not the whole selection."""
-    winner, loser = visit(), visit()
+    winner, loser = context(), context()
     winner.open()
     loser.open()
     contested, other_seat = winner.free_seats(2)
@@ -62,9 +62,9 @@ def test_who_comes_second_is_told_which_seat_is_gone_and_keeps_the_rest(visit: C
     loser.sees(other_seat, "mine")
 
 
-def test_a_selected_seat_that_somebody_takes_leaves_the_selection(visit: Callable[[], Visitor]) -> None:
+def test_a_selected_seat_that_somebody_takes_leaves_the_selection(context: Callable[[], Visitor]) -> None:
     """The page does not let a buyer plan with a seat that is gone."""
-    quick, slow = visit(), visit()
+    quick, slow = context(), context()
     quick.open()
     slow.open()
     (wanted,) = quick.free_seats(1)
@@ -90,9 +90,9 @@ def test_a_reload_keeps_the_hold(visitor: Visitor) -> None:
     visitor.sees(wanted, "mine")
 
 
-def test_release_frees_the_seats_for_everybody(visit: Callable[[], Visitor]) -> None:
+def test_release_frees_the_seats_for_everybody(context: Callable[[], Visitor]) -> None:
     """What a buyer lets go is on sale again at once."""
-    buyer, other = visit(), visit()
+    buyer, other = context(), context()
     buyer.open()
     other.open()
     (wanted,) = buyer.free_seats(1)

@@ -23,15 +23,15 @@ from earmark.cli.doctor.findings import Finding, Level
 from earmark.cli.doctor.workers import COUNTS
 from earmark.clock import MovableClock, SystemClock
 from earmark.domain.ids import BookingId
-from earmark.engine.commands import Actor, Decided, GiveBack, Pay
+from earmark.engine.commands import Actor, Decided, Pay, RefundPayment
 from earmark.engine.ports.heartbeats import Process, Pulse
 from earmark.library import Earmark
-from earmark.payments.driver import Teller
+from earmark.payments.driver import PaymentDriver
 from earmark.store import queries
 from earmark.testservers import ServerUnavailable, start_postgres, start_valkey
 from earmark.workers import loop
 from earmark.workers.chosen_workers import ROLES, crew_for, heart_for
-from earmark.workers.webhook_dispatcher import courier_for
+from earmark.workers.webhook_dispatcher import dispatcher_for
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -113,11 +113,13 @@ async def test_everything_is_well_where_everything_runs(durable_postgres: Postgr
     await wiring.migrate(url)
     settings = config.Settings(database_url=url, admin_key=KEY, heartbeat_seconds=0.1)
     engine, stop = await wiring.engine_for(settings), asyncio.Event()
-    teller = Teller(engine, {})
-    heart = heart_for(settings, engine.store)
+    driver = PaymentDriver(engine, {})
+    heartbeat = heart_for(settings, engine.store)
     with valkey("--appendonly", "yes") as redis:
-        courier = courier_for(settings, engine.store.webhooks)
-        working = asyncio.create_task(loop.run(crew_for(settings, engine, teller, courier), stop, heart=heart))
+        dispatcher = dispatcher_for(settings, engine.store.webhooks)
+        working = asyncio.create_task(
+            loop.run(crew_for(settings, engine, driver, dispatcher), stop, heartbeat=heartbeat)
+        )
         try:
             for _ in range(1000):
                 if len((await engine.store.beats.read(limit=10)).beats) == len(ROLES):
@@ -127,8 +129,8 @@ async def test_everything_is_well_where_everything_runs(durable_postgres: Postgr
         finally:
             stop.set()
             await working
-            await courier.close()
-            await teller.close()
+            await dispatcher.close()
+            await driver.close()
             await engine.close()
     (alone,) = found.pop("failover")
     assert (alone.level, alone.said[:24]) == (Level.NOTE, "No standby is connected:")
@@ -234,7 +236,7 @@ async def test_workers_that_are_missing_fail_or_died_are_told_apart(file_url: st
     (none,) = (await findings(file_url))["workers"]
     assert (none.level, none.said) == (
         Level.ILL,
-        "Nobody is at work as sweeper, reconciler, relay, courier or janitor.",
+        "No sweeper, reconciler, relay, webhook_dispatcher or janitor is running.",
     )
     past = MovableClock()
     past.advance(-3600)
@@ -340,7 +342,7 @@ async def test_a_payment_that_needs_somebody_is_ill(file_url: str, *, live: bool
     """The bank refuses a refund, for real. Test money is worth knowing, and no illness."""
     assert levels((await findings(file_url))["money"]) == ["ok"]
     engine = await wiring.open_engine(file_url)
-    teller = Teller(engine, wiring.open_sandbox())
+    driver = PaymentDriver(engine, wiring.open_sandbox())
     actor, ids = Actor(name="test", live=live), engine.ids
     shop = Earmark(engine, live=live)
     await shop.create("play", name="A play", currency="EUR", seats={"A1": 4500})
@@ -348,15 +350,15 @@ async def test_a_payment_that_needs_somebody_is_ill(file_url: str, *, live: bool
     about: dict[str, Any] = {"actor": actor, "booking_id": BookingId(UUID(held.id))}
     payment_id = ids.payment_id()
     ask = Pay(**about, entry_id=ids.entry_id(), payment_id=payment_id, gateway="sandbox", method="pm_card_refund_fail")
-    assert isinstance(await teller.pay(ask, within=60), Decided)
-    back = GiveBack(**about, entry_id=ids.entry_id(), refund_id=ids.refund_id(), amount=100)
-    await teller.refund(back, within=60)
+    assert isinstance(await driver.pay(ask, within=60), Decided)
+    back = RefundPayment(**about, entry_id=ids.entry_id(), refund_id=ids.refund_id(), amount=100)
+    await driver.refund(back, within=60)
     for _ in range(1000):
         if (await engine.store.watch_money(limit=10)).attention:
             break
-        await teller.reconcile(limit=10)
+        await driver.reconcile(limit=10)
         await asyncio.sleep(0.01)
-    await teller.close()
+    await driver.close()
     await engine.close()
     (found,) = (await findings(file_url))["money"]
     assert (found.level, found.said) == (level, said)
@@ -365,13 +367,13 @@ async def test_a_payment_that_needs_somebody_is_ill(file_url: str, *, live: bool
 async def test_a_payment_that_is_open_too_long_is_told(file_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody has its gateway any more, say; an hour is no time for a doctor to wait in a test."""
     engine = await wiring.open_engine(file_url)
-    teller = Teller(engine, {})
+    driver = PaymentDriver(engine, {})
     shop = Earmark(engine, live=False)
     await shop.create("play", name="A play", currency="EUR", seats={"A1": 4500})
     held = await shop.hold("play", buyer="alice", seats=["A1"])
     about: dict[str, Any] = {"actor": Actor(name="test", live=False), "booking_id": BookingId(UUID(held.id))}
     about |= {"entry_id": engine.ids.entry_id(), "payment_id": engine.ids.payment_id()}
-    await teller.pay(Pay(**about, gateway="gone", method="pm_card_visa"), within=60)
+    await driver.pay(Pay(**about, gateway="gone", method="pm_card_visa"), within=60)
     await engine.close()
     assert levels((await findings(file_url))["money"]) == ["ok"]
     monkeypatch.setattr(workers, "OPEN_SECONDS", 0.0)
@@ -449,7 +451,7 @@ async def test_the_command_says_what_to_do_and_exits_by_it(
     monkeypatch.setenv("EARMARK_ADMIN_KEY", KEY)
     code, out = await asyncio.to_thread(run, capsys, "--database", file_url)
     assert code == 1
-    assert "  ill  workers     Nobody is at work as sweeper, reconciler, relay, courier or janitor.\n" in out
+    assert "  ill  workers     No sweeper, reconciler, relay, webhook_dispatcher or janitor is running.\n" in out
     assert "→ Run `earmark worker`, or serve with EARMARK_EMBEDDED_WORKERS=on.\n1 thing" not in out
     assert out.endswith("1 thing is ill.\n")
     await store.beats.tell(

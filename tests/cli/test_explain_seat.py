@@ -12,7 +12,7 @@ from earmark import Earmark
 from earmark.cli import main
 from earmark.clock import MovableClock
 from earmark.domain.ids import EventId, SeatId
-from earmark.engine.commands import Actor, Change, SeatPatch
+from earmark.engine.commands import Actor, ChangeEvent, SeatPatch
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -34,7 +34,7 @@ async def url(tmp_path: Path) -> str:
         patch = SeatPatch(id=SeatId("A5"), blocked=True)
         actor = Actor(name="manager", live=True)
         await engine.change(
-            Change(
+            ChangeEvent(
                 actor=actor,
                 entry_id=engine.ids.entry_id(),
                 event_id=EventId("play"),

@@ -21,9 +21,9 @@ from tests.sqlite_files import make_migrated
 from earmark import config, wiring
 from earmark.cli import main
 from earmark.domain.ids import BookingId
-from earmark.engine.commands import Actor, Decided, GiveBack, Pay
+from earmark.engine.commands import Actor, Decided, Pay, RefundPayment
 from earmark.library import Earmark
-from earmark.payments.driver import Teller
+from earmark.payments.driver import PaymentDriver
 from earmark.sandbox.faults import Fault
 from earmark.sandbox.server import run_in_thread
 
@@ -69,13 +69,13 @@ class Desk:
 
     def sell(self, seat: str, *, method: str = PLAIN, refund: int = 0) -> Payment:
         """A paid booking, of which so much is asked back."""
-        sold: Payment = self._in_shop(lambda engine, teller: _sell(engine, teller, seat, method=method, refund=refund))
+        sold: Payment = self._in_shop(lambda engine, driver: _sell(engine, driver, seat, method=method, refund=refund))
         return sold
 
     def open_house(self) -> None:
         """Four seats."""
 
-        async def create(engine: Engine, _: Teller) -> None:
+        async def create(engine: Engine, _: PaymentDriver) -> None:
             seats = dict.fromkeys(("A1", "A2", "A3", "A4"), PRICE)
             await Earmark(engine, live=False).create("concert", name="A concert", currency="EUR", seats=seats)
 
@@ -89,31 +89,31 @@ class Desk:
         connection.commit()
         connection.close()
 
-    def _in_shop(self, work: Callable[[Engine, Teller], Awaitable[Any]]) -> Any:
+    def _in_shop(self, work: Callable[[Engine, PaymentDriver], Awaitable[Any]]) -> Any:
         async def run() -> Any:
             engine = await wiring.open_engine(self.url)
-            teller = Teller(engine, wiring.open_gateways(config.read(self.settings)))
+            driver = PaymentDriver(engine, wiring.open_gateways(config.read(self.settings)))
             try:
-                return await work(engine, teller)
+                return await work(engine, driver)
             finally:
-                await teller.close()
+                await driver.close()
                 await engine.close()
 
         return asyncio.run(run())
 
 
-async def _sell(engine: Engine, teller: Teller, seat: str, *, method: str, refund: int) -> Payment:
+async def _sell(engine: Engine, driver: PaymentDriver, seat: str, *, method: str, refund: int) -> Payment:
     held = await Earmark(engine, live=False).hold("concert", buyer="alice", seats=[seat])
     about: dict[str, Any] = {"actor": ACTOR, "booking_id": BookingId(UUID(held.id))}
     ids = engine.ids
     ask = Pay(**about, entry_id=ids.entry_id(), payment_id=ids.payment_id(), gateway="stripe", method=method)
-    paid = await teller.pay(ask, within=60)
+    paid = await driver.pay(ask, within=60)
     assert isinstance(paid, Decided)
     payment: Payment = paid.value.payment
     assert payment.captured == PRICE, payment
     if refund:
-        back = GiveBack(**about, entry_id=ids.entry_id(), refund_id=ids.refund_id(), amount=refund)
-        await teller.refund(back, within=60)
+        back = RefundPayment(**about, entry_id=ids.entry_id(), refund_id=ids.refund_id(), amount=refund)
+        await driver.refund(back, within=60)
     return payment
 
 

@@ -57,12 +57,12 @@ async def test_two_addresses_share_the_events_and_the_locks_work(
     )
     with caplog.at_level(logging.WARNING, logger="earmark"):
         async with (
-            opened(settings) as (house, agents, _),
+            opened(settings) as (services, workers, _),
             Locks.from_url(two_addresses(redis_url).split(",")[0]) as shop,
         ):
-            gate: Any = house.engine.admission
+            gate: Any = services.engine.admission
             assert len(gate._lines) == 2
-            transport = httpx2.ASGITransport(app=create_app(house), raise_app_exceptions=False)
+            transport = httpx2.ASGITransport(app=create_app(services), raise_app_exceptions=False)
             headers = {"Authorization": f"Bearer {KEY}"}
             async with (
                 httpx2.AsyncClient(transport=transport, base_url="http://shop", headers=headers) as operator,
@@ -74,7 +74,7 @@ async def test_two_addresses_share_the_events_and_the_locks_work(
                 console = await operator.get("/v1/ops")
                 assert console.status_code == 200, console.text
                 assert console.json()["locks"]["up"] is True
-                [watchman] = [agent for agent in agents if agent.name == "watchman"]
+                [watchman] = [worker for worker in workers if worker.name == "watchman"]
                 await watchman.act()
                 broken = await operator.delete("/v1/locks/invoice:42")
                 assert broken.status_code == 200, broken.text

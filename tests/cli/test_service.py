@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from earmark.api.endpoint import House
+    from earmark.api.endpoint import Services
     from earmark.schemas import responses
 
     Run = Callable[..., tuple[int, str, str]]
@@ -46,7 +46,7 @@ def service(tmp_path: Path, clock: MovableClock) -> Iterator[str]:
     """A real server over a file, which is a database to the command line as well."""
     path = tmp_path / "shop.sqlite3"
 
-    async def make() -> House:
+    async def make() -> Services:
         await make_migrated(path)
         return house_over(await SqliteStore.open(path, clock=clock), clock)
 

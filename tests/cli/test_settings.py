@@ -15,13 +15,13 @@ from earmark import config, wiring
 from earmark.cli import main
 from earmark.cli.commands.settings import without_password
 from earmark.errors import SetupError
-from earmark.payments.driver import Teller
-from earmark.payments.service import Till
-from earmark.seatmap.entry_feed import Feed
+from earmark.payments.driver import PaymentDriver
+from earmark.payments.service import PaymentService
+from earmark.seatmap.entry_feed import EntryFeed
 from earmark.store.memory import MemoryStore
 from earmark.store.postgres import PostgresStore
 from earmark.workers.chosen_workers import ROLES, crew_for, heart_for
-from earmark.workers.webhook_dispatcher import courier_for
+from earmark.workers.webhook_dispatcher import dispatcher_for
 
 if TYPE_CHECKING:
     from earmark.clock import MovableClock
@@ -170,16 +170,16 @@ async def test_every_agent_is_set_as_the_settings_say(clock: MovableClock) -> No
         heartbeat_seconds=6.0,
     )
     engine = await wiring.open_engine("memory:", clock=clock)
-    made = courier_for(settings, engine.store.webhooks)
-    agents: list[Any] = crew_for(settings, engine, Teller(engine, {}), made, feed=Feed())
-    sweeper, reconciler, relay, courier, janitor = agents
-    assert tuple(agent.name for agent in agents) == ROLES
-    assert [agent._interval_seconds_max for agent in (sweeper, reconciler, relay, janitor)] == [2.0, 3.0, 4.0, 5.0]
+    made = dispatcher_for(settings, engine.store.webhooks)
+    workers: list[Any] = crew_for(settings, engine, PaymentDriver(engine, {}), made, feed=EntryFeed())
+    sweeper, reconciler, relay, dispatcher, janitor = workers
+    assert tuple(worker.name for worker in workers) == ROLES
+    assert [worker._interval_seconds_max for worker in (sweeper, reconciler, relay, janitor)] == [2.0, 3.0, 4.0, 5.0]
     assert (sweeper._batch_size_max, janitor._keys_seconds, janitor._deliveries_seconds) == (7, 90, 3600)
-    assert courier._retry_seconds_max == 120
+    assert dispatcher._retry_seconds_max == 120
     await made.close()
     assert heart_for(settings, MemoryStore(clock=clock))._interval_seconds == 6.0
-    assert Till(engine, {}, seconds=settings.gateway_answer_seconds)._seconds == 10.0
+    assert PaymentService(engine, {}, seconds=settings.gateway_answer_seconds)._seconds == 10.0
     assert wiring.capture_for(settings) == "manual"
     await engine.close()
 

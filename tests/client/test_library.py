@@ -248,7 +248,7 @@ async def test_pay_without_a_key_tries_again_after_a_decline(shop: Earmark) -> N
 
 async def declined_and_let_go(shop: Earmark) -> str:
     """A hold whose payment was declined; then its money was set aside all the same, and given up."""
-    bank = shop.till.gateways["sandbox"]
+    bank = shop.payment_service.gateways["sandbox"]
     assert isinstance(bank, SandboxGateway)
     bank.script.add(Fault.LATE_SUCCESS, "authorise")
     held = await shop.hold("play", buyer="alice", seats=["A1"])
@@ -256,7 +256,7 @@ async def declined_and_let_go(shop: Earmark) -> str:
         await shop.pay(held.id, method=CARD)
     bank.bank.land()
     (payment,) = await shop.payments(held.id)
-    await shop.till.teller.advance(PaymentId(UUID(payment.id)), look=True)
+    await shop.payment_service.driver.advance(PaymentId(UUID(payment.id)), look=True)
     (payment,) = await shop.payments(held.id)
     assert payment.state is PaymentState.VOIDED
     return held.id

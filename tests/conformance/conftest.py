@@ -12,24 +12,24 @@ from tests.journal_watch import Watch
 
 from earmark.domain.event import Event
 from earmark.domain.ids import Buyer, EventId, PoolId, SeatId
-from earmark.domain.journal import Key
+from earmark.domain.journal import IdempotencyKey
 from earmark.domain.pool import Pool
 from earmark.domain.seat import Seat, shown_state
 from earmark.domain.state_machine import State
 from earmark.engine.commands import (
     Actor,
     Cancel,
-    Change,
+    CancelResult,
+    ChangeEvent,
     Confirm,
-    Create,
+    CreateEvent,
     Decided,
     Extend,
     Hold,
-    Memo,
+    KeyedRequest,
     PoolPatch,
     Release,
     SeatPatch,
-    Undone,
 )
 from earmark.engine.engine import Engine
 from earmark.engine.ports.store import BookingFilter
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from earmark.domain.booking import Booking
     from earmark.domain.journal import Entry
-    from earmark.engine.commands import Answer
+    from earmark.engine.commands import Result
     from earmark.engine.ports.store import Ids, SeatMap, Store
 
 PROOF = bool(os.environ.get("EARMARK_PROOF"))
@@ -74,15 +74,15 @@ class Shop:
         pools: Mapping[str, int] | None = None,
         price: int = 4500,
         live: bool = True,
-        memo: Memo | None = None,
+        idempotency: KeyedRequest | None = None,
         **fields: Any,
-    ) -> Create:
+    ) -> CreateEvent:
         """What `create` asks."""
         event = Event(
             id=EventId(event_id), name="Concert", currency="EUR", live=live, created_at=datetime.now(UTC), **fields
         )
         offered = {"GA": 10} if pools is None else pools
-        return Create(
+        return CreateEvent(
             actor=Actor(name="manager", live=live),
             entry_id=self.ids.entry_id(),
             event=event,
@@ -90,7 +90,7 @@ class Shop:
             pools=tuple(
                 Pool(event_id=event.id, id=PoolId(pool), capacity=units, price=2500) for pool, units in offered.items()
             ),
-            memo=memo,
+            idempotency=idempotency,
         )
 
     def ask_hold(
@@ -101,7 +101,7 @@ class Shop:
         ttl: int | None = None,
         event_id: str = "concert",
         actor: Actor = SHOP,
-        memo: Memo | None = None,
+        idempotency: KeyedRequest | None = None,
     ) -> Hold:
         """What `hold` asks."""
         return Hold(
@@ -113,7 +113,7 @@ class Shop:
             seats=tuple(map(SeatId, seats)),
             pools={PoolId(pool): units for pool, units in (pools or {}).items()},
             ttl_seconds=ttl,
-            memo=memo,
+            idempotency=idempotency,
         )
 
     async def hold(self, buyer: str, *seats: str, **rest: Any) -> Booking:
@@ -121,18 +121,23 @@ class Shop:
         return _booking(await self.engine.hold(self.ask_hold(buyer, *seats, **rest)))
 
     def ask_extend(
-        self, booking: Booking, seconds: int = 60, *, actor: Actor = SHOP, memo: Memo | None = None
+        self, booking: Booking, seconds: int = 60, *, actor: Actor = SHOP, idempotency: KeyedRequest | None = None
     ) -> Extend:
         """What `extend` asks."""
         entry_id = self.ids.entry_id()
-        return Extend(actor=actor, entry_id=entry_id, booking_id=booking.id, seconds=seconds, memo=memo)
+        return Extend(actor=actor, entry_id=entry_id, booking_id=booking.id, seconds=seconds, idempotency=idempotency)
 
     async def extend(self, booking: Booking, seconds: int = 60, *, actor: Actor = SHOP) -> Booking:
         """More time."""
         return _booking(await self.engine.extend(self.ask_extend(booking, seconds, actor=actor)))
 
     def ask_confirm(
-        self, booking: Booking, payment: str | None = None, *, actor: Actor = SHOP, memo: Memo | None = None
+        self,
+        booking: Booking,
+        payment: str | None = None,
+        *,
+        actor: Actor = SHOP,
+        idempotency: KeyedRequest | None = None,
     ) -> Confirm:
         """What `confirm` asks; by default with a payment of the booking's own."""
         return Confirm(
@@ -141,16 +146,16 @@ class Shop:
             booking_id=booking.id,
             payment_id=payment or f"pay-{booking.id}",
             payment_method="card",
-            memo=memo,
+            idempotency=idempotency,
         )
 
     async def confirm(self, booking: Booking, payment: str | None = None, *, actor: Actor = SHOP) -> Booking:
         """A sale."""
         return _booking(await self.engine.confirm(self.ask_confirm(booking, payment, actor=actor)))
 
-    def ask_release(self, booking: Booking, *, actor: Actor = SHOP, memo: Memo | None = None) -> Release:
+    def ask_release(self, booking: Booking, *, actor: Actor = SHOP, idempotency: KeyedRequest | None = None) -> Release:
         """What `release` asks."""
-        return Release(actor=actor, entry_id=self.ids.entry_id(), booking_id=booking.id, memo=memo)
+        return Release(actor=actor, entry_id=self.ids.entry_id(), booking_id=booking.id, idempotency=idempotency)
 
     async def release(self, booking: Booking, *, actor: Actor = SHOP) -> Booking:
         """Let go."""
@@ -163,7 +168,7 @@ class Shop:
         pools: Mapping[str, int] | None = None,
         reason: str | None = None,
         actor: Actor = SHOP,
-        memo: Memo | None = None,
+        idempotency: KeyedRequest | None = None,
     ) -> Cancel:
         """What `cancel` asks."""
         return Cancel(
@@ -173,14 +178,14 @@ class Shop:
             seats=frozenset(map(SeatId, seats)),
             pools={PoolId(pool): units for pool, units in (pools or {}).items()},
             reason=reason,
-            memo=memo,
+            idempotency=idempotency,
         )
 
     async def cancel(self, booking: Booking, *seats: str, **rest: Any) -> Booking:
         """Undo a sale; with seats or units, only those."""
         answer = await self.engine.cancel(self.ask_cancel(booking, *seats, **rest))
         assert isinstance(answer, Decided)
-        undone: Undone = answer.value
+        undone: CancelResult = answer.value
         return undone.booking
 
     def ask_change(
@@ -190,18 +195,18 @@ class Shop:
         seats: Iterable[SeatPatch] = (),
         pools: Iterable[PoolPatch] = (),
         live: bool = True,
-        memo: Memo | None = None,
+        idempotency: KeyedRequest | None = None,
         **fields: Any,
-    ) -> Change:
+    ) -> ChangeEvent:
         """What `change` asks."""
-        return Change(
+        return ChangeEvent(
             actor=Actor(name="manager", live=live),
             entry_id=self.ids.entry_id(),
             event_id=EventId(event_id),
             fields=fields,
             seats=tuple(seats),
             pools=tuple(pools),
-            memo=memo,
+            idempotency=idempotency,
         )
 
     async def change(self, event_id: str = "concert", **rest: Any) -> Event:
@@ -271,7 +276,7 @@ def seats_on(seen: SeatMap) -> dict[str, str]:
     }
 
 
-def _booking(answer: Answer) -> Booking:
+def _booking(answer: Result) -> Booking:
     assert isinstance(answer, Decided)
     booking: Booking = answer.value
     return booking
@@ -299,17 +304,17 @@ def rivals(store: Store, ids: Ids) -> list[Shop]:
 
 
 @pytest.fixture
-def memo() -> Callable[..., Memo]:
+def idempotency() -> Callable[..., KeyedRequest]:
     """Makes idempotency keys whose remembered answers tell when they were made."""
 
-    def make(key: str, *, caller: str = "shop", request: bytes = b"request") -> Memo:
-        return Memo(key=Key(caller, key), request_hash=request, render=_render)
+    def make(key: str, *, caller: str = "shop", request: bytes = b"request") -> KeyedRequest:
+        return KeyedRequest(key=IdempotencyKey(caller, key), request_hash=request, render=_render)
 
     return make
 
 
 def _render(decided: Any, now: datetime) -> tuple[int, bytes]:
-    known = decided.booking if isinstance(decided, Undone) else decided
+    known = decided.booking if isinstance(decided, CancelResult) else decided
     return 201, f"{known.id} v{known.version} at {now.isoformat()}".encode()
 
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from earmark.clock import MovableClock
-    from earmark.domain.journal import Key, Memory
+    from earmark.domain.journal import IdempotencyKey, IdempotencyRecord
     from earmark.engine.ports.store import Store, Transaction
     from earmark.uuids import Uuid7Ids
 
@@ -62,7 +62,7 @@ class Shop:
         self.clock = clock
         self.ids = ids
 
-    async def step(self, ask: Callable[[Transaction], Awaitable[T]], *, keys: Sequence[Key] = ()) -> T:
+    async def step(self, ask: Callable[[Transaction], Awaitable[T]], *, keys: Sequence[IdempotencyKey] = ()) -> T:
         """One transaction that begins and then takes one step."""
 
         async def work(transaction: Transaction) -> T:
@@ -124,7 +124,9 @@ class Shop:
         await self.write(self.taking(booking))
         return booking
 
-    def taking(self, booking: Booking, *, key: Key | None = None, memory: Memory | None = None) -> Changes:
+    def taking(
+        self, booking: Booking, *, key: IdempotencyKey | None = None, memory: IdempotencyRecord | None = None
+    ) -> Changes:
         """What a new hold writes."""
         return Changes(
             totals={booking.total_ref: booking.lines.units},
@@ -160,8 +162,8 @@ class Shop:
         booking: Booking,
         *,
         before: State | None = None,
-        key: Key | None = None,
-        memory: Memory | None = None,
+        key: IdempotencyKey | None = None,
+        memory: IdempotencyRecord | None = None,
     ) -> Entry:
         """What the journal says about the booking as it now is."""
         return Entry(

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from earmark.domain.ids import EventId
-from earmark.domain.journal import Key
+from earmark.domain.journal import IdempotencyKey
 from earmark.domain.state_machine import State
-from earmark.engine.commands import Ask, Decided, Memo, Replayed
+from earmark.engine.commands import Command, Decided, KeyedRequest, Replayed
 from earmark.engine.idempotency import KnownKeys
 from earmark.errors import (
     BookingResolved,
@@ -30,36 +30,36 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable
 
     from earmark.clock import MovableClock
-    from earmark.domain.journal import Memory
+    from earmark.domain.journal import IdempotencyRecord
     from earmark.engine.ports.store import Ids
 
     from .conftest import Shop
 
 pytestmark = [pytest.mark.usefixtures("the_books_balance"), BEHIND_A_POOLER_IN_A_PROOF]
 
-Memos = Callable[..., Memo]
+Memos = Callable[..., KeyedRequest]
 VERBS = ("hold", "extend", "confirm", "release", "cancel", "create", "change")
 
 
-async def asks_for(shop: Shop, verb: str, memo: Memo) -> Callable[[], Awaitable[Any]]:
+async def asks_for(shop: Shop, verb: str, idempotency: KeyedRequest) -> Callable[[], Awaitable[Any]]:
     """Sends one request with a key, as often as it is called; each time as a new attempt with new ids."""
     await shop.create()
     held = await shop.hold("ada", "A1", pools={"GA": 1})
     sold = await shop.confirm(await shop.hold("bob", "A2"))
-    make: dict[str, Callable[[], Ask]] = {
-        "hold": lambda: shop.ask_hold("eve", "A3", pools={"GA": 2}, memo=memo),
-        "extend": lambda: shop.ask_extend(held, memo=memo),
-        "confirm": lambda: shop.ask_confirm(held, "visa-1", memo=memo),
-        "release": lambda: shop.ask_release(held, memo=memo),
-        "cancel": lambda: shop.ask_cancel(sold, memo=memo),
-        "create": lambda: shop.ask_create("tomorrow", memo=memo),
-        "change": lambda: shop.ask_change(per_buyer_max=3, memo=memo),
+    make: dict[str, Callable[[], Command]] = {
+        "hold": lambda: shop.ask_hold("eve", "A3", pools={"GA": 2}, idempotency=idempotency),
+        "extend": lambda: shop.ask_extend(held, idempotency=idempotency),
+        "confirm": lambda: shop.ask_confirm(held, "visa-1", idempotency=idempotency),
+        "release": lambda: shop.ask_release(held, idempotency=idempotency),
+        "cancel": lambda: shop.ask_cancel(sold, idempotency=idempotency),
+        "create": lambda: shop.ask_create("tomorrow", idempotency=idempotency),
+        "change": lambda: shop.ask_change(per_buyer_max=3, idempotency=idempotency),
     }
-    send: Callable[[Ask], Awaitable[Any]] = getattr(shop.engine, verb)
+    send: Callable[[Command], Awaitable[Any]] = getattr(shop.engine, verb)
     return lambda: send(make[verb]())
 
 
-def memory_of(answer: object) -> Memory:
+def memory_of(answer: object) -> IdempotencyRecord:
     """What the key remembers, whether it was just made or is given again."""
     assert isinstance(answer, Decided | Replayed)
     assert answer.memory is not None
@@ -67,9 +67,9 @@ def memory_of(answer: object) -> Memory:
 
 
 @pytest.mark.parametrize("verb", VERBS)
-async def test_the_same_key_gets_the_same_bytes(shop: Shop, memo: Memos, clock: MovableClock, verb: str) -> None:
+async def test_the_same_key_gets_the_same_bytes(shop: Shop, idempotency: Memos, clock: MovableClock, verb: str) -> None:
     """A repeat is answered from memory, byte for byte, however much later, and changes nothing."""
-    send = await asks_for(shop, verb, memo("k"))
+    send = await asks_for(shop, verb, idempotency("k"))
     first = await send()
     assert isinstance(first, Decided)
     before = await shop.picture()
@@ -84,114 +84,116 @@ async def test_the_same_key_gets_the_same_bytes(shop: Shop, memo: Memos, clock: 
 
 
 @pytest.mark.parametrize("verb", VERBS)
-async def test_a_key_is_for_one_request(shop: Shop, memo: Memos, verb: str) -> None:
+async def test_a_key_is_for_one_request(shop: Shop, idempotency: Memos, verb: str) -> None:
     """The same key with another body, path or method is refused, and nothing happens."""
-    await (await asks_for(shop, verb, memo("k")))()
+    await (await asks_for(shop, verb, idempotency("k")))()
     before = await shop.picture()
     with pytest.raises(IdempotencyMismatch):
-        await shop.engine.hold(shop.ask_hold("max", "A4", memo=memo("k", request=b"another")))
+        await shop.engine.hold(shop.ask_hold("max", "A4", idempotency=idempotency("k", request=b"another")))
     with pytest.raises(IdempotencyMismatch):
-        await shop.engine.create(shop.ask_create("never", memo=memo("k", request=b"another")))
+        await shop.engine.create(shop.ask_create("never", idempotency=idempotency("k", request=b"another")))
     assert await shop.picture() == before
 
 
-async def test_a_key_belongs_to_its_caller(shop: Shop, memo: Memos) -> None:
+async def test_a_key_belongs_to_its_caller(shop: Shop, idempotency: Memos) -> None:
     """Two callers may choose the same key and never meet."""
     await shop.create()
-    one = await shop.engine.hold(shop.ask_hold("ada", "A1", memo=memo("k", caller="north")))
-    two = await shop.engine.hold(shop.ask_hold("bob", "A2", memo=memo("k", caller="south")))
+    one = await shop.engine.hold(shop.ask_hold("ada", "A1", idempotency=idempotency("k", caller="north")))
+    two = await shop.engine.hold(shop.ask_hold("bob", "A2", idempotency=idempotency("k", caller="south")))
     assert isinstance(one, Decided)
     assert isinstance(two, Decided)
-    again = await shop.engine.hold(shop.ask_hold("bob", "A2", memo=memo("k", caller="south")))
+    again = await shop.engine.hold(shop.ask_hold("bob", "A2", idempotency=idempotency("k", caller="south")))
     assert isinstance(again, Replayed)
     assert again.memory == memory_of(two) != memory_of(one)
 
 
-async def test_names_of_callers_and_keys_do_not_run_together(shop: Shop, memo: Memos) -> None:
+async def test_names_of_callers_and_keys_do_not_run_together(shop: Shop, idempotency: Memos) -> None:
     """A caller and a key are two words: no other pair reads the same."""
     await shop.create()
     pairs = [("a", "bc"), ("ab", "c"), ("a:b", "c"), ("a", "b:c"), ("", "abc")]
     for number, (caller, key) in enumerate(pairs):
-        ask = shop.ask_hold(f"buyer-{number}", pools={"GA": 1}, memo=memo(key, caller=caller))
+        ask = shop.ask_hold(f"buyer-{number}", pools={"GA": 1}, idempotency=idempotency(key, caller=caller))
         assert isinstance(await shop.engine.hold(ask), Decided), (caller, key)
     assert await shop.pool() == (5, 5, 0)
 
 
-async def test_an_answer_is_remembered_though_the_booking_moved_on(shop: Shop, memo: Memos) -> None:
+async def test_an_answer_is_remembered_though_the_booking_moved_on(shop: Shop, idempotency: Memos) -> None:
     """The repeat of a hold tells what the hold was told, even when the booking has ended since."""
     await shop.create()
-    first = await shop.engine.hold(shop.ask_hold("ada", "A1", memo=memo("k")))
+    first = await shop.engine.hold(shop.ask_hold("ada", "A1", idempotency=idempotency("k")))
     assert isinstance(first, Decided)
     await shop.release(first.value)
     await shop.hold("bob", "A1")
-    again = await shop.engine.hold(shop.ask_hold("ada", "A1", memo=memo("k")))
+    again = await shop.engine.hold(shop.ask_hold("ada", "A1", idempotency=idempotency("k")))
     assert isinstance(again, Replayed)
     assert again.memory == memory_of(first)
     assert len(await shop.bookings()) == 2
 
 
-async def test_a_refusal_is_decided_anew(shop: Shop, memo: Memos) -> None:
+async def test_a_refusal_is_decided_anew(shop: Shop, idempotency: Memos) -> None:
     """Only what was done is remembered: the same key may succeed once the seat is free."""
     await shop.create()
     rival = await shop.hold("bob", "A1")
     for _ in range(2):
         with pytest.raises(SeatsTaken):
-            await shop.engine.hold(shop.ask_hold("ada", "A1", memo=memo("k")))
+            await shop.engine.hold(shop.ask_hold("ada", "A1", idempotency=idempotency("k")))
     await shop.release(rival)
-    answer = await shop.engine.hold(shop.ask_hold("ada", "A1", memo=memo("k")))
+    answer = await shop.engine.hold(shop.ask_hold("ada", "A1", idempotency=idempotency("k")))
     assert isinstance(answer, Decided)
     assert answer.value.state is State.HELD
-    again = await shop.engine.hold(shop.ask_hold("ada", "A1", memo=memo("k")))
+    again = await shop.engine.hold(shop.ask_hold("ada", "A1", idempotency=idempotency("k")))
     assert isinstance(again, Replayed)
 
 
-async def test_a_refused_key_is_not_spent(shop: Shop, memo: Memos) -> None:
+async def test_a_refused_key_is_not_spent(shop: Shop, idempotency: Memos) -> None:
     """What was refused left no trace, not even its key: another request may use it."""
     await shop.create()
     await shop.hold("bob", "A1")
     with pytest.raises(SeatsTaken):
-        await shop.engine.hold(shop.ask_hold("ada", "A1", memo=memo("k", request=b"one")))
-    answer = await shop.engine.hold(shop.ask_hold("ada", "A2", memo=memo("k", request=b"two")))
+        await shop.engine.hold(shop.ask_hold("ada", "A1", idempotency=idempotency("k", request=b"one")))
+    answer = await shop.engine.hold(shop.ask_hold("ada", "A2", idempotency=idempotency("k", request=b"two")))
     assert isinstance(answer, Decided)
 
 
 @pytest.mark.parametrize("verb", ["confirm", "release", "cancel"])
-async def test_an_answer_that_found_its_work_done_is_remembered_too(shop: Shop, memo: Memos, verb: str) -> None:
+async def test_an_answer_that_found_its_work_done_is_remembered_too(shop: Shop, idempotency: Memos, verb: str) -> None:
     """Every success is remembered by its key, also one that had nothing left to do."""
-    without_key = await asks_for(shop, verb, memo("first"))
+    without_key = await asks_for(shop, verb, idempotency("first"))
     await without_key()
     (held,) = [booking for booking in await shop.bookings() if booking.buyer == ("bob" if verb == "cancel" else "ada")]
-    make: dict[str, Callable[[Memo], Ask]] = {
-        "confirm": lambda key: shop.ask_confirm(held, "visa-1", memo=key),
-        "release": lambda key: shop.ask_release(held, memo=key),
-        "cancel": lambda key: shop.ask_cancel(held, memo=key),
+    make: dict[str, Callable[[KeyedRequest], Command]] = {
+        "confirm": lambda key: shop.ask_confirm(held, "visa-1", idempotency=key),
+        "release": lambda key: shop.ask_release(held, idempotency=key),
+        "cancel": lambda key: shop.ask_cancel(held, idempotency=key),
     }
     send = getattr(shop.engine, verb)
-    done = await send(make[verb](memo("second")))
+    done = await send(make[verb](idempotency("second")))
     assert isinstance(done, Decided)
     with pytest.raises(IdempotencyMismatch):
-        await shop.engine.hold(shop.ask_hold("max", "A4", memo=memo("second", request=b"another")))
-    assert isinstance(await send(make[verb](memo("second"))), Replayed)
+        await shop.engine.hold(shop.ask_hold("max", "A4", idempotency=idempotency("second", request=b"another")))
+    assert isinstance(await send(make[verb](idempotency("second"))), Replayed)
 
 
 # twins
 
 
 @pytest.mark.parametrize("verb", VERBS)
-async def test_twins_in_one_process_have_one_effect_and_one_answer(shop: Shop, memo: Memos, verb: str) -> None:
+async def test_twins_in_one_process_have_one_effect_and_one_answer(shop: Shop, idempotency: Memos, verb: str) -> None:
     """Eight equal requests at once: one is decided, seven hear its answer."""
-    send = await asks_for(shop, verb, memo("k"))
+    send = await asks_for(shop, verb, idempotency("k"))
     answers = await asyncio.gather(*(send() for _ in range(8)))
     assert sorted(type(answer).__name__ for answer in answers) == ["Decided"] + ["Replayed"] * 7
     assert len({memory_of(answer).body for answer in answers}) == 1
 
 
-async def test_twins_in_several_engines_have_one_effect_and_one_answer(rivals: list[Shop], memo: Memos) -> None:
+async def test_twins_in_several_engines_have_one_effect_and_one_answer(rivals: list[Shop], idempotency: Memos) -> None:
     """Twelve equal requests over three engines: one booking, and everybody hears of that one."""
     await rivals[0].create()
     answers = await asyncio.gather(
         *(
-            rivals[n % 3].engine.hold(rivals[n % 3].ask_hold("ada", "A1", pools={"GA": 1}, memo=memo("k")))
+            rivals[n % 3].engine.hold(
+                rivals[n % 3].ask_hold("ada", "A1", pools={"GA": 1}, idempotency=idempotency("k"))
+            )
             for n in range(12)
         )
     )
@@ -201,23 +203,26 @@ async def test_twins_in_several_engines_have_one_effect_and_one_answer(rivals: l
     assert await rivals[0].pool() == (9, 1, 0)
 
 
-async def test_twins_of_a_refusal_are_all_refused(rivals: list[Shop], memo: Memos) -> None:
+async def test_twins_of_a_refusal_are_all_refused(rivals: list[Shop], idempotency: Memos) -> None:
     """When the first is refused the next is decided on its own, and nobody waits for an answer that never comes."""
     await rivals[0].create()
     await rivals[0].hold("bob", "A1")
     answers = await asyncio.gather(
-        *(rivals[n % 3].engine.hold(rivals[n % 3].ask_hold("ada", "A1", memo=memo("k"))) for n in range(9)),
+        *(
+            rivals[n % 3].engine.hold(rivals[n % 3].ask_hold("ada", "A1", idempotency=idempotency("k")))
+            for n in range(9)
+        ),
         return_exceptions=True,
     )
     assert {type(answer) for answer in answers} == {SeatsTaken}
 
 
-async def test_twins_that_differ_are_told_so(shop: Shop, memo: Memos) -> None:
+async def test_twins_that_differ_are_told_so(shop: Shop, idempotency: Memos) -> None:
     """One key, two requests at once: the first to come has the key, the other is a mismatch."""
     await shop.create()
     answers = await asyncio.gather(
-        shop.engine.hold(shop.ask_hold("ada", "A1", memo=memo("k", request=b"one"))),
-        shop.engine.hold(shop.ask_hold("ada", "A2", memo=memo("k", request=b"two"))),
+        shop.engine.hold(shop.ask_hold("ada", "A1", idempotency=idempotency("k", request=b"one"))),
+        shop.engine.hold(shop.ask_hold("ada", "A2", idempotency=idempotency("k", request=b"two"))),
         return_exceptions=True,
     )
     one, two = answers
@@ -226,14 +231,14 @@ async def test_twins_that_differ_are_told_so(shop: Shop, memo: Memos) -> None:
     assert [booking.id for booking in await shop.bookings()] == [one.value.id]
 
 
-async def test_strangers_in_a_batch_with_twins_are_not_disturbed(shop: Shop, memo: Memos) -> None:
+async def test_strangers_in_a_batch_with_twins_are_not_disturbed(shop: Shop, idempotency: Memos) -> None:
     """A batch with a pair of twins in it decides everybody else as if they were not there."""
     await shop.create()
     answers = await asyncio.gather(
-        shop.engine.hold(shop.ask_hold("ada", "A1", memo=memo("k"))),
+        shop.engine.hold(shop.ask_hold("ada", "A1", idempotency=idempotency("k"))),
         shop.engine.hold(shop.ask_hold("bob", "A2")),
-        shop.engine.hold(shop.ask_hold("ada", "A1", memo=memo("k"))),
-        shop.engine.hold(shop.ask_hold("eve", "A3", memo=memo("other"))),
+        shop.engine.hold(shop.ask_hold("ada", "A1", idempotency=idempotency("k"))),
+        shop.engine.hold(shop.ask_hold("eve", "A3", idempotency=idempotency("other"))),
     )
     assert [type(answer) for answer in answers] == [Decided, Decided, Replayed, Decided]
 
@@ -256,14 +261,14 @@ async def other_shop(shop: Shop, request: pytest.FixtureRequest, clock: MovableC
     await store.close()
 
 
-async def test_twins_in_two_services_on_one_database(shop: Shop, other_shop: Shop, memo: Memos) -> None:
+async def test_twins_in_two_services_on_one_database(shop: Shop, other_shop: Shop, idempotency: Memos) -> None:
     """Two services with connections of their own, one database: a key means the same to both."""
     await shop.create()
     for turn in range(5):
-        key = memo(f"k{turn}")
+        key = idempotency(f"k{turn}")
         answers = await asyncio.gather(
             *(
-                at.engine.hold(at.ask_hold(f"buyer-{turn}", pools={"GA": 1}, memo=key))
+                at.engine.hold(at.ask_hold(f"buyer-{turn}", pools={"GA": 1}, idempotency=key))
                 for at in (shop, other_shop, shop, other_shop, shop, other_shop)
             )
         )
@@ -275,64 +280,64 @@ async def test_twins_in_two_services_on_one_database(shop: Shop, other_shop: Sho
 # events
 
 
-async def test_an_event_is_created_once_for_a_key(shop: Shop, memo: Memos) -> None:
+async def test_an_event_is_created_once_for_a_key(shop: Shop, idempotency: Memos) -> None:
     """A repeat with the key is the event's first answer; without it, the id is simply taken."""
-    first = await shop.engine.create(shop.ask_create(memo=memo("k")))
-    again = await shop.engine.create(shop.ask_create(memo=memo("k")))
+    first = await shop.engine.create(shop.ask_create(idempotency=idempotency("k")))
+    again = await shop.engine.create(shop.ask_create(idempotency=idempotency("k")))
     assert isinstance(again, Replayed)
     assert again.memory == memory_of(first)
     with pytest.raises(EventExists):
         await shop.engine.create(shop.ask_create())
     with pytest.raises(EventExists):
-        await shop.engine.create(shop.ask_create(memo=memo("k2")))
+        await shop.engine.create(shop.ask_create(idempotency=idempotency("k2")))
 
 
-async def test_a_key_that_met_a_taken_id_is_not_spent(shop: Shop, memo: Memos) -> None:
+async def test_a_key_that_met_a_taken_id_is_not_spent(shop: Shop, idempotency: Memos) -> None:
     """A refused event leaves its key free for another."""
     await shop.create()
     with pytest.raises(EventExists):
-        await shop.engine.create(shop.ask_create(memo=memo("k", request=b"one")))
-    answer = await shop.engine.create(shop.ask_create("tomorrow", memo=memo("k", request=b"two")))
+        await shop.engine.create(shop.ask_create(idempotency=idempotency("k", request=b"one")))
+    answer = await shop.engine.create(shop.ask_create("tomorrow", idempotency=idempotency("k", request=b"two")))
     assert isinstance(answer, Decided)
     assert await shop.store.read_event(EventId("tomorrow")) == answer.value
 
 
-async def test_a_confirm_is_repeated_from_memory_after_the_sale_was_undone(shop: Shop, memo: Memos) -> None:
+async def test_a_confirm_is_repeated_from_memory_after_the_sale_was_undone(shop: Shop, idempotency: Memos) -> None:
     """With its key the repeat hears the first answer; without one it is judged anew and refused."""
     await shop.create()
     held = await shop.hold("ada", "A1")
-    first = await shop.engine.confirm(shop.ask_confirm(held, "visa-1", memo=memo("k")))
+    first = await shop.engine.confirm(shop.ask_confirm(held, "visa-1", idempotency=idempotency("k")))
     await shop.cancel(held)
-    again = await shop.engine.confirm(shop.ask_confirm(held, "visa-1", memo=memo("k")))
+    again = await shop.engine.confirm(shop.ask_confirm(held, "visa-1", idempotency=idempotency("k")))
     assert memory_of(again) == memory_of(first)
     with pytest.raises(Refusal) as refused:
         await shop.confirm(held, "visa-1")
     assert isinstance(refused.value, BookingResolved)
 
 
-async def test_a_plain_read_says_which_keys_remember_an_answer(shop: Shop, memo: Memos) -> None:
+async def test_a_plain_read_says_which_keys_remember_an_answer(shop: Shop, idempotency: Memos) -> None:
     """Those of requests that took place; a refused one leaves no key, and another caller's key is another key."""
     await shop.create()
-    used, refused = memo("used"), memo("refused")
-    await shop.engine.hold(shop.ask_hold("ada", "A1", memo=used))
+    used, refused = idempotency("used"), idempotency("refused")
+    await shop.engine.hold(shop.ask_hold("ada", "A1", idempotency=used))
     with pytest.raises(SeatsTaken):
-        await shop.engine.hold(shop.ask_hold("bob", "A1", memo=refused))
-    others = Key("another caller", used.key.key)
-    unusual = Key(used.key.caller, 'say "hi" \\ [0], \u00e4')
+        await shop.engine.hold(shop.ask_hold("bob", "A1", idempotency=refused))
+    others = IdempotencyKey("another caller", used.key.key)
+    unusual = IdempotencyKey(used.key.caller, 'say "hi" \\ [0], \u00e4')
     asked = [others, used.key, refused.key, unusual, used.key]
     assert set(await shop.store.known_keys(asked)) == {used.key}
     assert not await shop.store.known_keys([])
 
 
-async def test_a_known_key_that_another_request_has_claimed_is_waited_for(shop: Shop, memo: Memos) -> None:
+async def test_a_known_key_that_another_request_has_claimed_is_waited_for(shop: Shop, idempotency: Memos) -> None:
     """A repeat of a best-available hold that is looked up twice at once is no new request for it."""
     await shop.create()
-    used = memo("used")
-    first = await shop.engine.hold(shop.ask_hold("ada", "A1", memo=used))
+    used = idempotency("used")
+    first = await shop.engine.hold(shop.ask_hold("ada", "A1", idempotency=used))
     keys = KnownKeys(shop.store)
     told = await asyncio.gather(*(keys.answer(used, within=5) for _ in range(8)))
     assert [answer.memory for answer in told if answer] == [memory_of(first)] * 8
     with pytest.raises(IdempotencyMismatch):
-        await keys.answer(memo("used", request=b"another"), within=5)
-    assert await keys.answer(memo("unused"), within=5) is None
+        await keys.answer(idempotency("used", request=b"another"), within=5)
+    assert await keys.answer(idempotency("unused"), within=5) is None
     await keys.close()

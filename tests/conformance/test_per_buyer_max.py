@@ -13,7 +13,7 @@ from earmark.domain.ids import Buyer, EventId, SeatId
 from earmark.domain.policy import Policy
 from earmark.domain.seat import Seat
 from earmark.domain.state_machine import State
-from earmark.engine.commands import Actor, Answer, Create, Hold, Release
+from earmark.engine.commands import Actor, CreateEvent, Hold, Release, Result
 from earmark.engine.engine import Engine
 from earmark.engine.ports.store import BookingFilter
 from earmark.errors import InvalidRequest, LimitExceeded
@@ -38,11 +38,11 @@ async def opened(store: Store, ids: Uuid7Ids, *, limit: int | None = 2, own: int
         id=event_id, name="A concert", currency="EUR", live=False, created_at=datetime.now(UTC), per_buyer_max=own
     )
     seats = tuple(Seat(event_id=event_id, id=SeatId(f"A{n}"), price=1) for n in range(SEATS))
-    await engine.create(Create(actor=SHOP, entry_id=ids.entry_id(), event=event, seats=seats))
+    await engine.create(CreateEvent(actor=SHOP, entry_id=ids.entry_id(), event=event, seats=seats))
     return engine
 
 
-async def hold(engine: Engine, *seats: int, buyer: str = "ann") -> Answer:
+async def hold(engine: Engine, *seats: int, buyer: str = "ann") -> Result:
     return await engine.hold(
         Hold(
             actor=SHOP,
@@ -96,7 +96,7 @@ async def test_the_limit_bounds_live_holds_too(store: Store, ids: Uuid7Ids) -> N
             booking_id=ids.booking_id(),
             actor=SHOP,
             entry_id=ids.entry_id(),
-            memo=None,
+            idempotency=None,
         )
 
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from earmark.clock import MovableClock
     from earmark.domain.booking import Booking
-    from earmark.engine.commands import Memo
+    from earmark.engine.commands import KeyedRequest
     from earmark.engine.ports.store import Store, Transaction
     from earmark.uuids import Uuid7Ids
 
@@ -50,7 +50,7 @@ async def shop(store: Store, ids: Uuid7Ids, clock: MovableClock) -> AsyncIterato
             refund.reason == BY_HAND for _, refunds in await store.list_payments(booking.id) for refund in refunds
         ):
             assert await kept(shop, booking) == await price_and_fees(shop, booking), booking
-    await shop.teller.close()
+    await shop.driver.close()
 
 
 BY_HAND = None
@@ -300,13 +300,13 @@ async def test_the_journal_tells_what_was_kept_and_why(shop: Shop) -> None:
     assert shop.undone.money is None
 
 
-async def test_a_key_remembers_what_went_back(shop: Shop, memo: Callable[..., Memo]) -> None:
+async def test_a_key_remembers_what_went_back(shop: Shop, idempotency: Callable[..., KeyedRequest]) -> None:
     """The answer is worded from the same ruling that was written."""
     await open_with(shop, refund_fee_percent=10)
     sold = await sale(shop)
-    told = msgspec.structs.replace(memo("k"), render=lambda undone, _: (200, str(undone.money.fee).encode()))
-    first = await shop.engine.cancel(Cancel(**shop.about(sold), memo=told))
-    again = await shop.engine.cancel(Cancel(**shop.about(sold), memo=told))
+    told = msgspec.structs.replace(idempotency("k"), render=lambda undone, _: (200, str(undone.money.fee).encode()))
+    first = await shop.engine.cancel(Cancel(**shop.about(sold), idempotency=told))
+    again = await shop.engine.cancel(Cancel(**shop.about(sold), idempotency=told))
     assert isinstance(first, Decided)
     assert isinstance(again, Replayed)
     assert again.memory == first.memory

@@ -9,9 +9,9 @@ import pytest
 
 from earmark.domain.booking import SeatLine
 from earmark.domain.ids import EventId, SeatId
-from earmark.domain.journal import Key
+from earmark.domain.journal import IdempotencyKey
 from earmark.domain.seat import Seat
-from earmark.engine.commands import Memo, Replayed
+from earmark.engine.commands import KeyedRequest, Replayed
 from earmark.schemas import to_response
 
 from .conftest import BEHIND_A_POOLER_IN_A_PROOF
@@ -97,9 +97,9 @@ async def test_a_repeat_reads_the_first_answer_byte_for_byte(shop: Shop) -> None
     def render(booking: Booking, now: datetime) -> tuple[int, bytes]:
         return 201, msgspec.json.encode(to_response.booking_value(booking, now))
 
-    memo = Memo(key=Key("key:1", "basket-7"), request_hash=b"1", render=render)
-    first = await shop.engine.hold(shop.ask_hold("ada", "S1", memo=memo))
-    again = await shop.engine.hold(shop.ask_hold("ada", "S1", memo=memo))
+    idempotency = KeyedRequest(key=IdempotencyKey("key:1", "basket-7"), request_hash=b"1", render=render)
+    first = await shop.engine.hold(shop.ask_hold("ada", "S1", idempotency=idempotency))
+    again = await shop.engine.hold(shop.ask_hold("ada", "S1", idempotency=idempotency))
     assert isinstance(again, Replayed)
     assert first.memory is not None
     assert again.memory.body == first.memory.body

@@ -15,7 +15,7 @@ import pytest
 
 from earmark.domain.booking import Lines
 from earmark.domain.ids import EventId, OutsidePaymentRef, PoolId, PoolRef, SeatId, SeatRef
-from earmark.domain.journal import Key, Memory
+from earmark.domain.journal import IdempotencyKey, IdempotencyRecord
 from earmark.domain.pool import Pool
 from earmark.domain.seat import Seat
 from earmark.domain.state_machine import State
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from earmark.store.postgres import PostgresStore
     from earmark.uuids import Uuid7Ids
 
-KEY = Key("caller", "key-1")
-MEMORY = Memory(request_hash=b"\x00\xff" * 16, status=201, body=b'{"id": "\xc3\xa9"}\r\n\x00')
+KEY = IdempotencyKey("caller", "key-1")
+MEMORY = IdempotencyRecord(request_hash=b"\x00\xff" * 16, status=201, body=b'{"id": "\xc3\xa9"}\r\n\x00')
 
 
 @pytest.fixture
@@ -305,7 +305,7 @@ async def test_a_key_remembers_its_answer_byte_for_byte(shop: Shop) -> None:
     """Scoped to the caller; a key that was never used remembers nothing."""
     await shop.open()
     await shop.write(shop.taking(shop.booking("A1"), key=KEY, memory=MEMORY))
-    others = [Key("caller", "key-2"), Key("another", "key-1")]
+    others = [IdempotencyKey("caller", "key-2"), IdempotencyKey("another", "key-1")]
 
     async def look(tx: Transaction) -> object:
         opening = await tx.begin([*others, KEY, KEY])
@@ -339,8 +339,8 @@ async def test_a_key_that_is_being_decided_is_busy(
         claimed.set()
         await done.wait()
 
-    async def twin(tx: Transaction) -> frozenset[Key]:
-        return (await tx.begin([KEY, Key("caller", "free")])).busy
+    async def twin(tx: Transaction) -> frozenset[IdempotencyKey]:
+        return (await tx.begin([KEY, IdempotencyKey("caller", "free")])).busy
 
     running = asyncio.create_task(postgres_store.transact(first, within=WITHIN))
     await asyncio.wait_for(claimed.wait(), WITHIN)

@@ -15,8 +15,8 @@ import msgspec
 import pytest
 
 from earmark.domain.ids import Buyer, EntryId, EventId, PoolId, PoolRef, TotalRef
-from earmark.domain.journal import Entry, Key, Memory
-from earmark.engine.commands import Actor, Decided, Memo, Replayed
+from earmark.domain.journal import Entry, IdempotencyKey, IdempotencyRecord
+from earmark.engine.commands import Actor, Decided, KeyedRequest, Replayed
 from earmark.engine.ports.heartbeats import Process, Pulse
 from earmark.engine.ports.outbox import START
 from earmark.engine.ports.store import Changes
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from .conftest import Shop
 
-Memos = Callable[..., Memo]
+Memos = Callable[..., KeyedRequest]
 DAY = 86_400
 GA = PoolRef(EventId("concert"), PoolId("GA"))
 ADA = TotalRef(EventId("concert"), Buyer("ada"))
@@ -68,29 +68,29 @@ async def drift(store: Store) -> None:
 
 
 async def test_a_key_is_replayed_to_its_last_second_and_then_decided_anew(
-    shop: Shop, store: Store, memo: Memos, clock: MovableClock
+    shop: Shop, store: Store, idempotency: Memos, clock: MovableClock
 ) -> None:
     """A day is a day: a second before it is over the answer is the first one, and then the seat is asked for anew."""
     await shop.create()
-    first = await shop.engine.hold(shop.ask_hold("ada", "A1", ttl=60, memo=memo("k")))
+    first = await shop.engine.hold(shop.ask_hold("ada", "A1", ttl=60, idempotency=idempotency("k")))
     clock.advance(DAY - 1)
     assert (await store.upkeep.forget_keys(seconds=DAY, limit=100)).cleared == 0
-    again = await shop.engine.hold(shop.ask_hold("ada", "A1", ttl=60, memo=memo("k")))
+    again = await shop.engine.hold(shop.ask_hold("ada", "A1", ttl=60, idempotency=idempotency("k")))
     assert isinstance(again, Replayed)
     clock.advance(2)
     assert (await store.upkeep.forget_keys(seconds=DAY, limit=100)).cleared == 1
-    anew = await shop.engine.hold(shop.ask_hold("ada", "A1", ttl=60, memo=memo("k")))
+    anew = await shop.engine.hold(shop.ask_hold("ada", "A1", ttl=60, idempotency=idempotency("k")))
     assert isinstance(first, Decided)
     assert isinstance(anew, Decided)
     assert anew.value.id != first.value.id
 
 
 async def test_what_happened_stays_when_a_key_forgets(
-    shop: Shop, store: Store, memo: Memos, clock: MovableClock
+    shop: Shop, store: Store, idempotency: Memos, clock: MovableClock
 ) -> None:
     """The journal is the audit and the outbox: its entries and their numbers are never touched."""
-    await shop.create(memo=memo("c"))
-    held = await shop.engine.hold(shop.ask_hold("ada", "A1", memo=memo("k")))
+    await shop.create(idempotency=idempotency("c"))
+    held = await shop.engine.hold(shop.ask_hold("ada", "A1", idempotency=idempotency("k")))
     assert isinstance(held, Decided)
     await store.outbox.number(after=START, limit=100)
     before = await story(shop, held.value)
@@ -104,29 +104,29 @@ async def test_what_happened_stays_when_a_key_forgets(
 
 
 async def test_a_walk_is_bounded_and_the_next_goes_on_where_it_stopped(
-    shop: Shop, store: Store, memo: Memos, clock: MovableClock
+    shop: Shop, store: Store, idempotency: Memos, clock: MovableClock
 ) -> None:
     """However long the journal is, a round looks at a few entries, and none of them twice."""
     await shop.create()
     for number in range(1, 5):
-        await shop.engine.hold(shop.ask_hold("ada", f"A{number}", memo=memo(f"k{number}")))
+        await shop.engine.hold(shop.ask_hold("ada", f"A{number}", idempotency=idempotency(f"k{number}")))
     clock.advance(DAY + 1)
-    await shop.create("tomorrow", memo=memo("new"))
+    await shop.create("tomorrow", idempotency=idempotency("new"))
     rounds = [await store.upkeep.forget_keys(seconds=DAY, limit=2) for _ in range(4)]
     assert [(one.cleared, one.more) for one in rounds] == [(1, True), (2, True), (1, False), (0, False)]
-    again = await shop.engine.create(shop.ask_create("tomorrow", memo=memo("new")))
+    again = await shop.engine.create(shop.ask_create("tomorrow", idempotency=idempotency("new")))
     assert isinstance(again, Replayed)
 
 
 async def test_only_a_walk_from_the_start_meets_an_entry_of_a_clock_that_was_behind(
-    shop: Shop, store: Store, memo: Memos, clock: MovableClock, ids: Uuid7Ids
+    shop: Shop, store: Store, idempotency: Memos, clock: MovableClock, ids: Uuid7Ids
 ) -> None:
     """Its id sorts among entries that were passed long ago. It is remembered for longer, which does no harm."""
     late = ids.entry_id()
-    await shop.create(memo=memo("c"))
+    await shop.create(idempotency=idempotency("c"))
     clock.advance(DAY + 1)
     assert (await store.upkeep.forget_keys(seconds=DAY, limit=10)).cleared == 1
-    key, memory = Key("shop", "late"), Memory(request_hash=b"r", status=201, body=b"b")
+    key, memory = IdempotencyKey("shop", "late"), IdempotencyRecord(request_hash=b"r", status=201, body=b"b")
 
     async def work(transaction: Transaction) -> None:
         at = (await transaction.begin([])).now - timedelta(seconds=DAY)
@@ -141,13 +141,13 @@ async def test_only_a_walk_from_the_start_meets_an_entry_of_a_clock_that_was_beh
 
 
 async def test_a_walk_that_meets_another_passes_by(
-    postgres_store: PostgresStore, ids: Uuid7Ids, memo: Memos, clock: MovableClock
+    postgres_store: PostgresStore, ids: Uuid7Ids, idempotency: Memos, clock: MovableClock
 ) -> None:
     """One walks at a time, so that nobody goes on behind entries that another may yet give up."""
     from .conftest import Shop
 
     shop = Shop(postgres_store, ids=ids)
-    await shop.create(memo=memo("c"))
+    await shop.create(idempotency=idempotency("c"))
     clock.advance(DAY + 1)
     async with postgres_store._pool.acquire() as connection, connection.transaction():
         await connection.fetch(queries.sql("postgres", "upkeep.sql")["take_mark"], "keys")

@@ -14,7 +14,7 @@ from rich.console import Console
 import earmark
 from earmark import Earmark, config, errors
 from earmark.api import problem_response
-from earmark.api.app import CALLS
+from earmark.api.app import ENDPOINTS
 from earmark.api.auth.api_keys import GUEST_SECONDS
 from earmark.api.middleware import rate_limits
 from earmark.api.routes.tokens import TOKEN_SECONDS_MAX
@@ -33,7 +33,7 @@ from .pages import ROOT, codes, read, section, table
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from earmark.api.endpoint import Call
+    from earmark.api.endpoint import Endpoint
     from earmark.errors import EarmarkError
 
 ERRORS = read("docs/reference/errors.md")
@@ -216,17 +216,17 @@ def _options(line: str) -> list[str]:
     return re.findall(r"--[a-z-]+", line.partition("  ")[0])
 
 
-def _title(call: Call) -> str:
+def _title(call: Endpoint) -> str:
     return f"### `{call.method} {call.path}`"
 
 
 def test_every_call_is_documented() -> None:
     """The calls of the page are the calls of the API, in the same order."""
-    assert re.findall(r"^### .*$", HTTP, re.MULTILINE) == [_title(call) for call in CALLS]
+    assert re.findall(r"^### .*$", HTTP, re.MULTILINE) == [_title(call) for call in ENDPOINTS]
 
 
-@pytest.mark.parametrize("call", CALLS, ids=lambda call: call.name)
-def test_a_call_is_documented_whole(call: Call) -> None:
+@pytest.mark.parametrize("call", ENDPOINTS, ids=lambda call: call.name)
+def test_a_call_is_documented_whole(call: Endpoint) -> None:
     """Who may make it, what it takes, whether a key makes it safe, and what it refuses."""
     told = section(HTTP, _title(call))
     named = set(codes(told))

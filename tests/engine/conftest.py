@@ -11,8 +11,8 @@ from uuid import UUID
 import pytest
 
 from earmark.domain.ids import EntryId
-from earmark.engine.commands import Actor, Ask, Decided, Row
-from earmark.engine.group_commit import Batcher
+from earmark.engine.commands import Actor, Command, Decided, Row
+from earmark.engine.group_commit import BatchQueue
 from earmark.engine.verbs.expire import Room
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 NOW = datetime(2030, 6, 1, 20, 0, tzinfo=UTC)
 
 
-class Numbered(Ask, frozen=True, kw_only=True):
+class Numbered(Command, frozen=True, kw_only=True):
     """An ask that needs rows by name."""
 
     needs: str = ""
@@ -34,23 +34,23 @@ class Numbered(Ask, frozen=True, kw_only=True):
         return tuple(("rows", letter) for letter in self.needs)
 
 
-def ask_number(number: int, *, needs: str = "") -> Ask:
+def ask_number(number: int, *, needs: str = "") -> Command:
     """An ask that can be told from the others."""
     return Numbered(actor=Actor(name="shop", live=True), entry_id=EntryId(UUID(int=number)), needs=needs)
 
 
-def number_of(ask: Ask) -> int:
+def number_of(command: Command) -> int:
     """Which one it is."""
-    return ask.entry_id.int
+    return command.entry_id.int
 
 
 class Batch:
     """One batch that has reached the store, and waits there for what the test decides."""
 
-    def __init__(self, asks: Sequence[Ask], *, lock_seconds: float) -> None:
-        self.asks = tuple(asks)
+    def __init__(self, commands: Sequence[Command], *, lock_seconds: float) -> None:
+        self.commands = tuple(commands)
         self.lock_seconds = lock_seconds
-        self.numbers = tuple(map(number_of, asks))
+        self.numbers = tuple(map(number_of, commands))
         self._end: asyncio.Future[list[Outcome]] = asyncio.get_running_loop().create_future()
 
     def commit(self, *outcomes: Outcome) -> None:
@@ -80,7 +80,7 @@ class HandStore:
         self.connections: asyncio.Semaphore | None = None
         """Where a test wants batches to wait for one."""
 
-    async def run(self, begin: Callable[[], Sequence[Ask]], *, lock_seconds: float) -> list[Outcome]:
+    async def run(self, begin: Callable[[], Sequence[Command]], *, lock_seconds: float) -> list[Outcome]:
         """One batch, one transaction."""
         lane = asyncio.current_task()
         assert lane is not None
@@ -124,10 +124,10 @@ class Line:
     ) -> None:
         self._needs = needs
         self.store = HandStore()
-        self.batcher: Batcher[Ask] = Batcher(
+        self.batcher: BatchQueue[Command] = BatchQueue(
             self.store.run,
             relieve=self.store.relieve,
-            claims=lambda ask: tuple(wants.get(number_of(ask), "")),
+            claims=lambda command: tuple(wants.get(number_of(command), "")),
             lanes=lanes,
             lane_min=lane_min,
             size_max=size_max,

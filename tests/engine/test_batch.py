@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from earmark.engine.commands import Again, Ask, Decided
+from earmark.engine.commands import Command, Decided, TryAgain
 from earmark.engine.queued_requests import QueuedRequest, Shared
 from earmark.errors import (
     IdempotencyInProgress,
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     Turn = Callable[[], Awaitable[None]]
 
 TAKEN = SeatsTaken(seats=("A1",))
-MOVED = Again(refusal=SeatsTaken(seats=("A1",), transient=True), rounds_max=3)
-TWIN = Again(refusal=IdempotencyInProgress(), rounds_max=1000, delay_seconds=0.01)
-STARVED = Again(refusal=PoolExhausted(pool="GA", asked=1, available=0), rounds_max=6, relief="GA", short=1)
+MOVED = TryAgain(refusal=SeatsTaken(seats=("A1",), transient=True), rounds_max=3)
+TWIN = TryAgain(refusal=IdempotencyInProgress(), rounds_max=1000, delay_seconds=0.01)
+STARVED = TryAgain(refusal=PoolExhausted(pool="GA", asked=1, available=0), rounds_max=6, relief="GA", short=1)
 
 
 async def answers_to(*requests: asyncio.Task[object]) -> list[object]:
@@ -533,13 +533,13 @@ async def test_a_store_in_another_thread_never_begins_what_is_being_ended() -> N
     """In whatever order a deadline and a store in a thread of its own come to a request: not begun is not begun."""
     told: list[Exception] = []
 
-    class Interrupted(QueuedRequest[Ask]):
+    class Interrupted(QueuedRequest[Command]):
         def fail(self, error: Exception) -> None:
             """The thread comes between what is to be told and its telling."""
             assert shared.begin() == []
             told.append(error)
 
     request = Interrupted(ask_number(1), asyncio.get_running_loop().create_future(), deadline=0)
-    shared: Shared[Ask] = Shared([request])
+    shared: Shared[Command] = Shared([request])
     request.end()
     assert [type(one) for one in told] == [Overloaded]

@@ -12,7 +12,7 @@ from earmark.domain.event import Event
 from earmark.domain.ids import Buyer, EventId, SeatId
 from earmark.domain.seat import Seat
 from earmark.engine.best_available import ROUNDS_MAX, BestSeats
-from earmark.engine.commands import Actor, Create, Decided, Hold
+from earmark.engine.commands import Actor, CreateEvent, Decided, Hold
 from earmark.engine.engine import Engine
 from earmark.errors import NoneAvailable, Overloaded, SeatsTaken
 from earmark.store.memory import MemoryStore
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from earmark.clock import MovableClock
-    from earmark.engine.commands import Answer
+    from earmark.engine.commands import Result
     from earmark.engine.ports.store import SeatMap
     from earmark.uuids import Uuid7Ids
 
@@ -36,16 +36,16 @@ async def engine(clock: MovableClock, ids: Uuid7Ids) -> Engine:
     made = Engine(MemoryStore(clock=clock), ids=ids)
     event = Event(id=EVENT, name="A concert", currency="EUR", live=True, created_at=clock.now())
     seats = tuple(Seat(event_id=EVENT, id=SeatId(f"A{n}"), price=1, row="A", number=n) for n in range(1, 5))
-    await made.create(Create(actor=SHOP, entry_id=ids.entry_id(), event=event, seats=seats))
+    await made.create(CreateEvent(actor=SHOP, entry_id=ids.entry_id(), event=event, seats=seats))
     return made
 
 
-def ask(ids: Uuid7Ids, buyer: str = "ann") -> Hold:
+def command(ids: Uuid7Ids, buyer: str = "ann") -> Hold:
     return Hold(actor=SHOP, entry_id=ids.entry_id(), booking_id=ids.booking_id(), event_id=EVENT, buyer=Buyer(buyer))
 
 
-def chooser(engine: Engine, hold: Callable[[Hold], Awaitable[Answer]]) -> BestSeats:
-    def holding(one: Hold, *, within: float) -> Awaitable[Answer]:
+def chooser(engine: Engine, hold: Callable[[Hold], Awaitable[Result]]) -> BestSeats:
+    def holding(one: Hold, *, within: float) -> Awaitable[Result]:
         assert within <= PATIENCE
         return hold(one)
 
@@ -65,13 +65,13 @@ async def test_whoever_is_always_too_late_is_told_so_in_the_end(engine: Engine, 
     """A bounded number of times it chooses again, and then the refusal says that it may succeed later."""
     tried: list[tuple[SeatId, ...]] = []
 
-    async def too_late(one: Hold) -> Answer:
+    async def too_late(one: Hold) -> Result:
         tried.append(one.seats)
         raise SeatsTaken(seats=one.seats)
 
     best = chooser(engine, too_late)
     with pytest.raises(SeatsTaken) as refused:
-        await best.hold(ask(ids), Wish(count=2), within=PATIENCE)
+        await best.hold(command(ids), Wish(count=2), within=PATIENCE)
     assert len(tried) == ROUNDS_MAX
     assert refused.value.transient
     assert not best._houses, "nothing is left behind"
@@ -81,16 +81,16 @@ async def test_who_waits_for_what_another_was_offered_gets_it_if_it_is_not_taken
     """The last seats are on offer to one; the next is not sent away before that is decided."""
     decide: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-    async def hold(one: Hold) -> Answer:
+    async def hold(one: Hold) -> Result:
         if one.buyer == "slow":
             await decide
             raise NoneAvailable(asked=0, available=0)
         return await engine.hold(one)
 
     best = chooser(engine, hold)
-    slow = asyncio.create_task(best.hold(ask(ids, "slow"), Wish(count=4), within=PATIENCE))
+    slow = asyncio.create_task(best.hold(command(ids, "slow"), Wish(count=4), within=PATIENCE))
     await turns(lambda: bool(best._houses) and bool(best._houses[EVENT].offered))
-    next_ = asyncio.create_task(best.hold(ask(ids, "next"), Wish(count=4), within=PATIENCE))
+    next_ = asyncio.create_task(best.hold(command(ids, "next"), Wish(count=4), within=PATIENCE))
     await turns(lambda: bool(best._houses[EVENT].parked))
     decide.set_result(None)
     with pytest.raises(NoneAvailable):
@@ -105,17 +105,17 @@ async def test_an_offer_to_somebody_who_left_is_made_to_the_next(engine: Engine,
     """A caller that hangs up while it is being chosen for keeps no seat from the others."""
     best = chooser(engine, engine.hold)
     for _ in range(3):
-        leaving = asyncio.create_task(best.hold(ask(ids), Wish(count=4), within=PATIENCE))
+        leaving = asyncio.create_task(best.hold(command(ids), Wish(count=4), within=PATIENCE))
         for _turn in range(2):
             await asyncio.sleep(0)
         leaving.cancel()
         with pytest.raises(asyncio.CancelledError):
             await leaving
-    answer = await best.hold(ask(ids), Wish(count=4), within=PATIENCE)
+    answer = await best.hold(command(ids), Wish(count=4), within=PATIENCE)
     assert isinstance(answer, Decided)
     assert not best._houses
     with pytest.raises(NoneAvailable) as none:
-        await best.hold(ask(ids, "bob"), Wish(count=1), within=PATIENCE)
+        await best.hold(command(ids, "bob"), Wish(count=1), within=PATIENCE)
     assert (none.value.available, none.value.transient) == (0, True)
     await best.close()
 
@@ -134,9 +134,9 @@ async def test_a_choice_that_takes_too_long_is_answered_at_the_deadline(
     monkeypatch.setattr(engine.store, "read_map", slow)
     best = chooser(engine, engine.hold)
     with pytest.raises(Overloaded):
-        await best.hold(ask(ids), Wish(count=4), within=0.01)
+        await best.hold(command(ids), Wish(count=4), within=0.01)
     may_read.set()
-    answer = await best.hold(ask(ids, "bob"), Wish(count=4), within=PATIENCE)
+    answer = await best.hold(command(ids, "bob"), Wish(count=4), within=PATIENCE)
     assert isinstance(answer, Decided)
     assert not best._houses
 
@@ -145,14 +145,14 @@ async def test_the_rounds_of_one_request_share_one_deadline(engine: Engine, ids:
     """Who chooses again has what is left, not as much again."""
     left: list[float] = []
 
-    async def too_late(one: Hold, *, within: float) -> Answer:
+    async def too_late(one: Hold, *, within: float) -> Result:
         left.append(within)
         await asyncio.sleep(0.001)
         raise SeatsTaken(seats=one.seats)
 
     best = BestSeats(engine.store, hold=too_late)
     with pytest.raises(SeatsTaken):
-        await best.hold(ask(ids), Wish(count=2), within=PATIENCE)
+        await best.hold(command(ids), Wish(count=2), within=PATIENCE)
     assert len(left) == ROUNDS_MAX
     assert PATIENCE > left[0] > left[-1]
     assert left == sorted(left, reverse=True)
@@ -165,14 +165,14 @@ async def test_seats_that_another_request_is_being_given_are_not_chosen_again_at
     in_flight: set[SeatId] = set()
     tried: list[tuple[SeatId, ...]] = []
 
-    async def refuse_what_is_in_flight(one: Hold) -> Answer:
+    async def refuse_what_is_in_flight(one: Hold) -> Result:
         tried.append(one.seats)
         in_flight.update(one.seats if len(tried) == 1 else ())
         if in_flight & set(one.seats):
             raise SeatsTaken(seats=sorted(in_flight & set(one.seats)), transient=True)
         return await engine.hold(one)
 
-    answer = await chooser(engine, refuse_what_is_in_flight).hold(ask(ids), Wish(count=2), within=PATIENCE)
+    answer = await chooser(engine, refuse_what_is_in_flight).hold(command(ids), Wish(count=2), within=PATIENCE)
     assert isinstance(answer, Decided)
     assert len(tried) == 2
     assert not set(tried[0]) & set(tried[1])
@@ -182,7 +182,7 @@ async def test_where_only_avoided_seats_are_left_they_are_tried_again(engine: En
     """The avoided seats are tried again in the round after, and held once they are free."""
     tries = 0
 
-    async def free_in_the_end(one: Hold) -> Answer:
+    async def free_in_the_end(one: Hold) -> Result:
         nonlocal tries
         tries += 1
         if tries < 3:
@@ -190,7 +190,7 @@ async def test_where_only_avoided_seats_are_left_they_are_tried_again(engine: En
         return await engine.hold(one)
 
     everything = len((await engine.store.read_map(EVENT)).seats)
-    answer = await chooser(engine, free_in_the_end).hold(ask(ids), Wish(count=everything), within=PATIENCE)
+    answer = await chooser(engine, free_in_the_end).hold(command(ids), Wish(count=everything), within=PATIENCE)
     assert isinstance(answer, Decided)
     assert tries == 3
 
@@ -199,14 +199,14 @@ async def test_where_only_avoided_seats_are_left_and_stay_taken_that_is_said(eng
     """Every other round avoids them, and after the last round the refusal says that it may succeed later."""
     tried: list[tuple[SeatId, ...]] = []
 
-    async def too_late(one: Hold) -> Answer:
+    async def too_late(one: Hold) -> Result:
         tried.append(one.seats)
         raise SeatsTaken(seats=one.seats, transient=True)
 
     everything = {on_map.seat.id for on_map in (await engine.store.read_map(EVENT)).seats}
     best = chooser(engine, too_late)
     with pytest.raises(SeatsTaken) as refused:
-        await best.hold(ask(ids), Wish(count=len(everything)), within=PATIENCE)
+        await best.hold(command(ids), Wish(count=len(everything)), within=PATIENCE)
     assert refused.value.transient
     assert set(refused.value.seats) == everything
     assert len(tried) == ROUNDS_MAX // 2

@@ -13,7 +13,7 @@ from earmark.domain.event import Event
 from earmark.domain.ids import Buyer, EventId, SeatId
 from earmark.domain.seat import Seat
 from earmark.engine import best_available as best_module
-from earmark.engine.commands import Actor, Create, Decided, Hold
+from earmark.engine.commands import Actor, CreateEvent, Decided, Hold
 from earmark.engine.engine import Engine
 from earmark.errors import NoneAvailable, Overloaded
 from earmark.store.memory import MemoryStore
@@ -36,11 +36,11 @@ async def open_house(clock: MovableClock, ids: Uuid7Ids, *, seats: int = SEATS, 
     engine = Engine(MemoryStore(clock=clock), ids=ids, **limits)
     event = Event(id=EVENT, name="A concert", currency="EUR", live=True, created_at=clock.now())
     row = tuple(Seat(event_id=EVENT, id=SeatId(f"A{n}"), price=1, row="A", number=n) for n in range(1, seats + 1))
-    await engine.create(Create(actor=SHOP, entry_id=ids.entry_id(), event=event, seats=row))
+    await engine.create(CreateEvent(actor=SHOP, entry_id=ids.entry_id(), event=event, seats=row))
     return engine
 
 
-def ask(ids: Uuid7Ids, buyer: str = "ann") -> Hold:
+def command(ids: Uuid7Ids, buyer: str = "ann") -> Hold:
     return Hold(actor=SHOP, entry_id=ids.entry_id(), booking_id=ids.booking_id(), event_id=EVENT, buyer=Buyer(buyer))
 
 
@@ -83,7 +83,7 @@ async def searched_beside_the_loop(
 
     loop = asyncio.get_running_loop()
     monkeypatch.setattr(best_module, "allocate", waiting)
-    answer = await engine.hold_best(ask(ids), Wish(count=4))
+    answer = await engine.hold_best(command(ids), Wish(count=4))
     assert isinstance(answer, Decided)
     return all(heard)
 
@@ -111,13 +111,13 @@ async def test_a_queue_that_is_full_refuses_at_once_and_takes_requests_again_whe
     """As the queues of other verbs do, by the same setting."""
     engine = await open_house(clock, ids, waiting_max=WAITING_MAX)
     maps = SlowMaps(engine, monkeypatch)
-    waiting = [asyncio.create_task(engine.hold_best(ask(ids, f"b{n}"), Wish(count=1))) for n in range(WAITING_MAX)]
+    waiting = [asyncio.create_task(engine.hold_best(command(ids, f"b{n}"), Wish(count=1))) for n in range(WAITING_MAX)]
     await turns()
     with pytest.raises(Overloaded):
-        await asyncio.wait_for(engine.hold_best(ask(ids, "late"), Wish(count=1)), timeout=2)
+        await asyncio.wait_for(engine.hold_best(command(ids, "late"), Wish(count=1)), timeout=2)
     maps.may_read.set()
     assert all(isinstance(answer, Decided) for answer in await asyncio.gather(*waiting))
-    assert isinstance(await engine.hold_best(ask(ids, "late"), Wish(count=1)), Decided)
+    assert isinstance(await engine.hold_best(command(ids, "late"), Wish(count=1)), Decided)
 
 
 async def test_a_cancelled_request_leaves_nothing_in_the_queue(
@@ -127,7 +127,7 @@ async def test_a_cancelled_request_leaves_nothing_in_the_queue(
     engine = await open_house(clock, ids)
     SlowMaps(engine, monkeypatch)
     for _ in range(10):
-        leaving = [asyncio.create_task(engine.hold_best(ask(ids), Wish(count=1))) for _ in range(100)]
+        leaving = [asyncio.create_task(engine.hold_best(command(ids), Wish(count=1))) for _ in range(100)]
         await turns()
         for task in leaving:
             task.cancel()
@@ -153,14 +153,14 @@ async def test_a_request_without_an_offer_wakes_no_other_request(
         return await hold(one, within=within)
 
     monkeypatch.setattr(engine._best, "_hold", slow)
-    first = asyncio.create_task(engine.hold_best(ask(ids, "slow"), Wish(count=4)))
+    first = asyncio.create_task(engine.hold_best(command(ids, "slow"), Wish(count=4)))
     await turns()
-    parked = asyncio.create_task(engine.hold_best(ask(ids, "parked"), Wish(count=4)))
+    parked = asyncio.create_task(engine.hold_best(command(ids, "parked"), Wish(count=4)))
     await turns()
     before = maps.readings
     for number in range(5):
         with pytest.raises(NoneAvailable):
-            await engine.hold_best(ask(ids, f"b{number}"), Wish(count=9))
+            await engine.hold_best(command(ids, f"b{number}"), Wish(count=9))
         await turns()
     assert maps.readings - before == 5, "one for each who asked, and none for who waits"
     decide.set()
@@ -186,7 +186,7 @@ async def test_an_offer_decided_during_a_search_is_looked_at_again(
         return await hold(one, within=within)
 
     monkeypatch.setattr(engine._best, "_hold", slow)
-    first = asyncio.create_task(engine.hold_best(ask(ids, "slow"), Wish(count=SEATS)))
+    first = asyncio.create_task(engine.hold_best(command(ids, "slow"), Wish(count=SEATS)))
     await asyncio.wait_for(offered.wait(), timeout=30)
 
     def long(*seats: Any, **how: Any) -> Any:
@@ -195,7 +195,7 @@ async def test_an_offer_decided_during_a_search_is_looked_at_again(
         return search(*seats, **how)
 
     monkeypatch.setattr(best_module, "allocate", long)
-    second = asyncio.create_task(engine.hold_best(ask(ids, "second"), Wish(count=SEATS)))
+    second = asyncio.create_task(engine.hold_best(command(ids, "second"), Wish(count=SEATS)))
     assert await asyncio.to_thread(searching.wait, 30)
     decide.set()
     with pytest.raises(NoneAvailable):

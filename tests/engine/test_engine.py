@@ -13,7 +13,7 @@ from earmark.domain.ids import Buyer, EventId, PoolId, PoolRef, SeatId
 from earmark.domain.pool import Pool
 from earmark.domain.seat import Seat
 from earmark.engine import engine as engine_module
-from earmark.engine.commands import Actor, Create, Decided, Hold
+from earmark.engine.commands import Actor, CreateEvent, Decided, Hold
 from earmark.engine.engine import Engine
 from earmark.errors import Outage, OutcomeUnknown, Refusal, StoreUnavailable
 from earmark.store.memory import MemoryStore
@@ -90,7 +90,7 @@ def hold(buyer: str, *seats: str, pools: dict[str, int] | None = None) -> Hold:
 async def open_concert(store: MemoryStore) -> None:
     event = Event(id=EventId("concert"), name="Concert", currency="EUR", live=True, created_at=NOW, per_buyer_max=2)
     await Engine(store, ids=IDS).create(
-        Create(
+        CreateEvent(
             actor=SHOP,
             entry_id=IDS.entry_id(),
             event=event,
@@ -118,13 +118,13 @@ async def store(monkeypatch: pytest.MonkeyPatch) -> SilentStore:
     ],
     ids=["units", "one seat", "one buyer"],
 )
-async def test_a_batch_is_decided_before_it_is_written(asks: list[Hold], granted: int) -> None:
+async def test_a_batch_is_decided_before_it_is_written(commands: list[Hold], granted: int) -> None:
     """Whoever loses to a batch-mate loses in the decision: the store never has to break a transaction off for it."""
     store = WatchedStore()
     await open_concert(store)
     engine = Engine(store, ids=IDS, lanes=1)
-    answers = await asyncio.gather(*map(engine.hold, asks), return_exceptions=True)
-    assert [isinstance(answer, Decided) for answer in answers] == [n < granted for n in range(len(asks))]
+    answers = await asyncio.gather(*map(engine.hold, commands), return_exceptions=True)
+    assert [isinstance(answer, Decided) for answer in answers] == [n < granted for n in range(len(commands))]
     assert all(isinstance(answer, Decided | Refusal) for answer in answers)
     assert store.broken == 0
 
@@ -132,10 +132,10 @@ async def test_a_batch_is_decided_before_it_is_written(asks: list[Hold], granted
 async def test_a_lost_commit_that_took_place_is_answered(store: SilentStore) -> None:
     """The journal knows: the hold stands, so its caller gets it."""
     store.keeps = True
-    ask = hold("ada", "A1")
-    answer = await Engine(store, ids=IDS).hold(ask)
+    command = hold("ada", "A1")
+    answer = await Engine(store, ids=IDS).hold(command)
     assert isinstance(answer, Decided)
-    assert answer.value == (await store.read_booking(ask.booking_id))[1]
+    assert answer.value == (await store.read_booking(command.booking_id))[1]
     assert store.tried == 1
 
 
@@ -150,11 +150,11 @@ async def test_a_lost_commit_is_looked_up_until_the_store_answers(store: SilentS
 async def test_a_lost_commit_that_is_not_found_stays_unknown(store: SilentStore) -> None:
     """Not finding it proves nothing, for it may be on its way: nobody is told no, and nobody tries again."""
     store.keeps = False
-    ask = hold("ada", "A1")
+    command = hold("ada", "A1")
     with pytest.raises(OutcomeUnknown):
-        await Engine(store, ids=IDS).hold(ask)
+        await Engine(store, ids=IDS).hold(command)
     assert store.tried == 1
-    assert (await store.read_booking(ask.booking_id))[1] is None
+    assert (await store.read_booking(command.booking_id))[1] is None
 
 
 async def test_room_that_could_not_be_made_is_an_outage(store: SilentStore) -> None:

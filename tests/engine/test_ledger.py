@@ -11,11 +11,11 @@ from earmark.domain import booking as law
 from earmark.domain.booking import Booking, Lines, PoolLine, SeatLine
 from earmark.domain.event import Event
 from earmark.domain.ids import BookingId, Buyer, EntryId, EventId, PoolId, PoolRef, SeatId, SeatRef, TotalRef
-from earmark.domain.journal import Key
+from earmark.domain.journal import IdempotencyKey
 from earmark.domain.pool import PoolDelta
 from earmark.domain.state_machine import MOVES, State, Verb
-from earmark.engine.commands import Actor, Ask, Memo
-from earmark.engine.pending_writes import Ledger
+from earmark.engine.commands import Actor, Command, KeyedRequest
+from earmark.engine.pending_writes import PendingWrites
 from earmark.uuids import Uuid7Ids
 
 from .conftest import NOW
@@ -64,17 +64,21 @@ def booking_in(state: State, *, number: int = 7) -> Booking:
     )
 
 
-def ask_of(*, number: int = 1, key: str | None = None) -> Ask:
-    memo = key and Memo(
-        key=Key("shop", key), request_hash=b"hash", render=lambda decided, _: (200, str(decided.version).encode())
+def ask_of(*, number: int = 1, key: str | None = None) -> Command:
+    idempotency = key and KeyedRequest(
+        key=IdempotencyKey("shop", key),
+        request_hash=b"hash",
+        render=lambda decided, _: (200, str(decided.version).encode()),
     )
-    return Ask(actor=Actor(name="the shop", live=True), entry_id=EntryId(UUID(int=number)), memo=memo or None)
+    return Command(
+        actor=Actor(name="the shop", live=True), entry_id=EntryId(UUID(int=number)), idempotency=idempotency or None
+    )
 
 
 @pytest.fixture
-def ledger() -> Ledger:
+def writes() -> PendingWrites:
     """Empty, at NOW."""
-    return Ledger(now=NOW, ids=Uuid7Ids())
+    return PendingWrites(now=NOW, ids=Uuid7Ids())
 
 
 def test_every_step_along_the_moves_is_counted_by_hand() -> None:
@@ -83,66 +87,68 @@ def test_every_step_along_the_moves_is_counted_by_hand() -> None:
 
 
 @pytest.mark.parametrize("verb, source, target", STEPS)
-def test_counts_follow_from_the_two_states(ledger: Ledger, verb: Verb, source: State | None, target: State) -> None:
+def test_counts_follow_from_the_two_states(
+    writes: PendingWrites, verb: Verb, source: State | None, target: State
+) -> None:
     """A live booking counts towards its buyer; held and paying units are held, confirmed units are sold."""
     after = booking_in(target)
     if source is None:
-        ledger.open(after, ask=ask_of())
+        writes.open(after, command=ask_of())
     else:
-        ledger.move(verb, booking_in(source), after, ask=ask_of())
+        writes.move(verb, booking_in(source), after, command=ask_of())
     total, held, sold = COUNTED_BY_HAND[source, target]
-    assert ledger.totals.get(ADA, 0) == total
-    assert ledger.pools.get(GA, PoolDelta()) == PoolDelta(held=held, sold=sold)
-    written = ledger.changes()
+    assert writes.totals.get(ADA, 0) == total
+    assert writes.pools.get(GA, PoolDelta()) == PoolDelta(held=held, sold=sold)
+    written = writes.changes()
     assert written.totals == ({ADA: total} if total else {})
     assert written.pools == ({GA: PoolDelta(held=held, sold=sold)} if (held, sold) != (0, 0) else {})
 
 
-def test_a_sale_undone_in_part_gives_back_that_part(ledger: Ledger) -> None:
+def test_a_sale_undone_in_part_gives_back_that_part(writes: PendingWrites) -> None:
     """One seat and two units of five go: the total, the sold units and the one seat's pointer follow."""
     sale = booking_in(State.CONFIRMED)
     kept, _ = law.cancel_lines(sale, seats={SeatId("A2")}, pools={PoolId("GA"): 2}, now=NOW)
-    ledger.move(Verb.CANCEL, sale, kept, ask=ask_of())
-    written = ledger.changes()
+    writes.move(Verb.CANCEL, sale, kept, command=ask_of())
+    written = writes.changes()
     assert written.totals == {ADA: -3}
     assert written.pools == {GA: PoolDelta(sold=-2)}
     assert written.cleared == {A2: sale.id}
 
 
-def test_a_whole_pool_line_that_goes_is_given_back_too(ledger: Ledger) -> None:
+def test_a_whole_pool_line_that_goes_is_given_back_too(writes: PendingWrites) -> None:
     """A pool that the booking no longer names still gets its units."""
     sale = booking_in(State.CONFIRMED)
     kept, _ = law.cancel_lines(sale, seats=(), pools={PoolId("GA"): 3}, now=NOW)
-    ledger.move(Verb.CANCEL, sale, kept, ask=ask_of())
-    assert ledger.changes().pools == {GA: PoolDelta(sold=-3)}
+    writes.move(Verb.CANCEL, sale, kept, command=ask_of())
+    assert writes.changes().pools == {GA: PoolDelta(sold=-3)}
 
 
-def test_only_a_hold_and_a_sale_undone_in_part_write_seats(ledger: Ledger) -> None:
+def test_only_a_hold_and_a_sale_undone_in_part_write_seats(writes: PendingWrites) -> None:
     """Ending a booking writes no seat: a pointer to an ended booking is free."""
     for number, (verb, source, target) in enumerate(STEPS):
         if source is not None:
             before, after = booking_in(source, number=number), booking_in(target, number=number)
-            ledger.move(verb, before, after, ask=ask_of(number=number))
-    written = ledger.changes()
+            writes.move(verb, before, after, command=ask_of(number=number))
+    written = writes.changes()
     assert (written.seats, written.cleared) == ({}, {})
 
 
-def test_a_hold_points_its_seats_to_itself(ledger: Ledger) -> None:
+def test_a_hold_points_its_seats_to_itself(writes: PendingWrites) -> None:
     """Every seat of the claim, and no other."""
     held = booking_in(State.HELD)
-    ledger.open(held, ask=ask_of())
-    assert ledger.changes().seats == {A1: held.id, A2: held.id}
+    writes.open(held, command=ask_of())
+    assert writes.changes().seats == {A1: held.id, A2: held.id}
 
 
-def test_two_steps_of_one_booking_are_counted_one_after_the_other(ledger: Ledger) -> None:
+def test_two_steps_of_one_booking_are_counted_one_after_the_other(writes: PendingWrites) -> None:
     """Within a transaction the second step starts where the first one ended, and both are told."""
     sale = booking_in(State.CONFIRMED)
     less, _ = law.cancel_lines(sale, seats={SeatId("A1")}, pools={}, now=NOW)
-    ledger.move(Verb.CANCEL, sale, less, ask=ask_of(number=1))
-    assert ledger.current(sale) is less
-    gone = law.cancel(ledger.current(sale), now=NOW)
-    ledger.move(Verb.CANCEL, less, gone, ask=ask_of(number=2))
-    written = ledger.changes()
+    writes.move(Verb.CANCEL, sale, less, command=ask_of(number=1))
+    assert writes.current(sale) is less
+    gone = law.cancel(writes.current(sale), now=NOW)
+    writes.move(Verb.CANCEL, less, gone, command=ask_of(number=2))
+    written = writes.changes()
     assert written.totals == {ADA: -5}
     assert written.pools == {GA: PoolDelta(sold=-3)}
     assert list(written.moved) == [gone]
@@ -152,51 +158,51 @@ def test_two_steps_of_one_booking_are_counted_one_after_the_other(ledger: Ledger
     ]
 
 
-def test_giving_and_taking_in_one_transaction_cancel_out(ledger: Ledger) -> None:
+def test_giving_and_taking_in_one_transaction_cancel_out(writes: PendingWrites) -> None:
     """A takeover that ends one hold and opens another changes no count, so none is written."""
     old, new = booking_in(State.HELD, number=1), booking_in(State.HELD, number=2)
-    ledger.expire(old, reason="taken over")
-    ledger.open(new, ask=ask_of())
-    written = ledger.changes()
+    writes.expire(old, reason="taken over")
+    writes.open(new, command=ask_of())
+    written = writes.changes()
     assert (written.totals, written.pools) == ({}, {})
     assert [booking.state for booking in written.expired] == [State.EXPIRED]
     assert list(written.opened) == [new]
 
 
-def test_the_clock_signs_its_own_entries(ledger: Ledger) -> None:
+def test_the_clock_signs_its_own_entries(writes: PendingWrites) -> None:
     """What no person did is told as the clock's, with the reason why it looked."""
-    ledger.expire(booking_in(State.HELD), reason="swept")
-    (entry,) = ledger.changes().entries
+    writes.expire(booking_in(State.HELD), reason="swept")
+    (entry,) = writes.changes().entries
     assert (entry.actor, entry.verb, entry.reason) == ("clock", "expire", "swept")
     assert (entry.before, entry.after) == ("held", "expired")
     assert (entry.at, entry.version, entry.booking_id) == (NOW, 2, BookingId(UUID(int=7)))
 
 
-def test_an_entry_tells_who_did_what_and_what_changed(ledger: Ledger) -> None:
+def test_an_entry_tells_who_did_what_and_what_changed(writes: PendingWrites) -> None:
     """Before, after, actor, reason, and exactly the facts that are other than they were, new and old."""
     sale = booking_in(State.CONFIRMED)
     kept, _ = law.cancel_lines(sale, seats={SeatId("A2")}, pools={}, now=NOW)
-    ledger.move(Verb.CANCEL, sale, kept, ask=ask_of(number=9), reason="ill")
-    (entry,) = ledger.changes().entries
+    writes.move(Verb.CANCEL, sale, kept, command=ask_of(number=9), reason="ill")
+    (entry,) = writes.changes().entries
     assert (entry.id.int, entry.actor, entry.reason) == (9, "the shop", "ill")
     was = {"lines": sale.lines, "total": sale.total}
     assert entry.facts == {"lines": kept.lines, "total": 12_000, "was": was}
 
 
-def test_a_key_remembers_the_answer_as_it_was_given(ledger: Ledger) -> None:
+def test_a_key_remembers_the_answer_as_it_was_given(writes: PendingWrites) -> None:
     """The entry, the key and the answer are one row, and the answer is worded once."""
     held = booking_in(State.HELD)
-    ledger.open(held, ask=ask_of(number=1, key="k"))
-    (entry,) = ledger.changes().entries
-    assert entry.key == Key("shop", "k")
+    writes.open(held, command=ask_of(number=1, key="k"))
+    (entry,) = writes.changes().entries
+    assert entry.key == IdempotencyKey("shop", "k")
     assert entry.memory is not None
     assert (entry.memory.request_hash, entry.memory.status, entry.memory.body) == (b"hash", 200, b"1")
-    assert ledger.memories == {entry.id: entry.memory}
+    assert writes.memories == {entry.id: entry.memory}
 
 
-def test_a_ledger_without_a_step_writes_nothing(ledger: Ledger) -> None:
+def test_a_ledger_without_a_step_writes_nothing(writes: PendingWrites) -> None:
     """Refusals alone leave it empty."""
-    assert not ledger
+    assert not writes
     event = Event(id=EventId("concert"), name="Concert", currency="EUR", live=True, created_at=NOW)
-    ledger.tell_of_event("change", event, ask=ask_of(), facts={})
-    assert ledger
+    writes.tell_of_event("change", event, command=ask_of(), facts={})
+    assert writes

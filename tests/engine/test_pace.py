@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from earmark.engine import commit_speed as module
-from earmark.engine.commit_speed import LOCK_SECONDS_MIN, Pace
+from earmark.engine.commit_speed import LOCK_SECONDS_MIN, CommitSpeed
 from earmark.engine.ports.store import LOCK_SECONDS_MAX
 from earmark.errors import OutcomeUnknown, StoreUnavailable
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 def after_a_pause(*, quick_batches: int, seconds_since: float = 0.0) -> float:
     """The believed wait of 24 requests, after a batch of 24 that took 20 s and some that took 5 ms."""
-    pace = Pace()
+    pace = CommitSpeed()
     now = 1000.0
     pace.learn(requests=24, seconds=20, side_by_side=1, now=now)
     for _ in range(quick_batches):
@@ -55,7 +55,7 @@ def test_a_pace_that_is_never_forgotten_sticks(monkeypatch: pytest.MonkeyPatch) 
 
 def test_a_slow_database_is_known_as_slow() -> None:
     """Batches of 100 that take 2 s each carry 50 requests a second, within what forgetting blurs."""
-    pace, now = Pace(), 1000.0
+    pace, now = CommitSpeed(), 1000.0
     for _ in range(20):
         now += 2
         pace.learn(requests=100, seconds=2, side_by_side=1, now=now)
@@ -64,7 +64,7 @@ def test_a_slow_database_is_known_as_slow() -> None:
 
 def test_a_lone_slow_commit_says_little_about_a_crowd() -> None:
     """A commit of 50 ms that carries one request would have carried sixteen."""
-    pace, now = Pace(), 1000.0
+    pace, now = CommitSpeed(), 1000.0
     for _ in range(100):
         now += 0.05
         pace.learn(requests=1, seconds=0.05, side_by_side=1, now=now)
@@ -76,7 +76,7 @@ def test_a_lone_slow_commit_says_little_about_a_crowd() -> None:
 )
 def test_a_locked_row_is_waited_for_as_long_as_five_batches_take(batch_seconds: float, waits: float) -> None:
     """With a tenth of a second at least, and five seconds at most."""
-    pace, now = Pace(), 1000.0
+    pace, now = CommitSpeed(), 1000.0
     for _ in range(50):
         now += 0.01
         pace.learn(requests=10, seconds=batch_seconds, side_by_side=3, now=now)

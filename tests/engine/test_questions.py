@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from earmark.engine import shared_reads as module
-from earmark.engine.shared_reads import Questions
+from earmark.engine.shared_reads import SharedReads
 from earmark.errors import Overloaded, StoreUnavailable
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ class Store:
         self.may_answer = asyncio.Event()
         self.broken: Exception | None = None
 
-    async def ask(self, numbers: Sequence[int]) -> list[int]:
+    async def command(self, numbers: Sequence[int]) -> list[int]:
         """One call."""
         self.asked.append(list(numbers))
         await self.may_answer.wait()
@@ -32,9 +32,9 @@ class Store:
         return list(numbers)
 
 
-async def asking(questions: Questions[int, int], *numbers: int) -> list[asyncio.Future[int]]:
+async def asking(questions: SharedReads[int, int], *numbers: int) -> list[asyncio.Future[int]]:
     """So many requests, each with its question."""
-    answers = [questions.ask(number) for number in numbers]
+    answers = [questions.command(number) for number in numbers]
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     return answers
@@ -43,7 +43,7 @@ async def asking(questions: Questions[int, int], *numbers: int) -> list[asyncio.
 async def test_those_that_wait_share_the_next_call() -> None:
     """The call under way is not theirs: it may have looked before they came."""
     store = Store()
-    questions = Questions(store.ask)
+    questions = SharedReads(store.command)
     first = await asking(questions, 1)
     later = await asking(questions, 2, 3)
     store.may_answer.set()
@@ -55,10 +55,10 @@ async def test_too_many_questions_are_refused_at_once(monkeypatch: pytest.Monkey
     """A store that hangs fills no memory with those that ask it."""
     monkeypatch.setattr(module, "WAITING_MAX", 2)
     store = Store()
-    questions = Questions(store.ask)
+    questions = SharedReads(store.command)
     taken = [*await asking(questions, 1), *await asking(questions, 2, 3)]
     with pytest.raises(Overloaded):
-        await questions.ask(4)
+        await questions.command(4)
     store.may_answer.set()
     assert await asyncio.gather(*taken) == [1, 2, 3]
 
@@ -66,18 +66,18 @@ async def test_too_many_questions_are_refused_at_once(monkeypatch: pytest.Monkey
 async def test_a_store_that_hangs_refuses_for_now() -> None:
     """Nothing was begun for them, so they may try again; and the next are asked for all the same."""
     store = Store()
-    questions = Questions(store.ask, seconds_max=0.01)
+    questions = SharedReads(store.command, seconds_max=0.01)
     (lost,) = await asking(questions, 1)
     with pytest.raises(Overloaded):
         await lost
     store.may_answer.set()
-    assert await questions.ask(2) == 2
+    assert await questions.command(2) == 2
 
 
 async def test_a_request_that_left_is_not_asked_for() -> None:
     """Its caller does not wait any more."""
     store = Store()
-    questions = Questions(store.ask)
+    questions = SharedReads(store.command)
     first = await asking(questions, 1)
     gone, stays = await asking(questions, 2, 3)
     gone.cancel()
@@ -91,33 +91,33 @@ async def test_what_breaks_is_told_to_those_who_asked() -> None:
     """And to no later one."""
     store = Store()
     store.may_answer.set()
-    questions = Questions(store.ask)
+    questions = SharedReads(store.command)
     store.broken = StoreUnavailable(because="gone")
     with pytest.raises(StoreUnavailable):
-        await questions.ask(1)
+        await questions.command(1)
     store.broken = None
-    assert await questions.ask(2) == 2
+    assert await questions.command(2) == 2
 
 
 async def test_those_behind_a_call_that_failed_hear_it_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """A silent store is not asked once more for each few of them: the last would wait for all before it."""
     monkeypatch.setattr(module, "BATCH_MAX", 2)
     store = Store()
-    questions = Questions(store.ask, seconds_max=0.05)
+    questions = SharedReads(store.command, seconds_max=0.05)
     waiting = [*await asking(questions, 1), *await asking(questions, *range(2, 12))]
     told = await asyncio.gather(*waiting, return_exceptions=True)
     assert [type(answer) for answer in told] == [Overloaded] * 11
     assert store.asked == [[1]]
     store.may_answer.set()
-    assert await questions.ask(12) == 12
+    assert await questions.command(12) == 12
 
 
 async def test_a_task_that_ended_at_once_keeps_no_later_question_waiting() -> None:
     """Where the event loop begins tasks eagerly, a store that answers without a wait has the first one done at once."""
     store = Store()
     store.may_answer.set()
-    questions = Questions(store.ask)
+    questions = SharedReads(store.command)
     ended = asyncio.get_running_loop().create_future()
     ended.set_result(None)
     questions._asking = ended  # type: ignore[assignment] # as done as such a task
-    assert await asyncio.wait_for(questions.ask(1), timeout=5) == 1
+    assert await asyncio.wait_for(questions.command(1), timeout=5) == 1

@@ -79,19 +79,21 @@ async def test_a_refusal_is_gone_once_it_was_told(refused: Callable[[Earmark], A
 
 async def test_a_refusal_that_knows_where_it_was_found_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     """The control: its frames have the desk, and the desk has it."""
-    monkeypatch.setattr(batch_transaction.Desk, "refuse", lambda self, ask, refusal: self._settle(ask, refusal))
+    monkeypatch.setattr(
+        batch_transaction.BatchDecisions, "refuse", lambda self, command, refusal: self._settle(command, refusal)
+    )
     assert not await is_gone(hold)
 
 
 async def test_a_refusal_that_its_request_keeps_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     """The control: its frames have the request, the request the answer, and the answer has it."""
 
-    async def submit(self: Any, ask: Any, *, within: float) -> Any:
+    async def submit(self: Any, command: Any, *, within: float) -> Any:
         loop = asyncio.get_running_loop()
-        request = queued_requests.QueuedRequest(ask, loop.create_future(), deadline=loop.time() + within)
+        request = queued_requests.QueuedRequest(command, loop.create_future(), deadline=loop.time() + within)
         self._deadlines.watch(request)
         self._enter(request)
         return await request.answer
 
-    monkeypatch.setattr(group_commit.Batcher, "submit", submit)
+    monkeypatch.setattr(group_commit.BatchQueue, "submit", submit)
     assert not await is_gone(hold)

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 from tests.races.asks import EVENT, IDS, SHOP, a_hold, a_play
-from tests.races.drafts import memo
+from tests.races.drafts import idempotency
 
 from earmark.clock import MovableClock
 from earmark.domain.ids import SeatId
 from earmark.domain.policy import Policy
-from earmark.engine.commands import Change, Decided, Hold, Replayed, SeatPatch
+from earmark.engine.commands import ChangeEvent, Decided, Hold, Replayed, SeatPatch
 from earmark.engine.engine import Engine
 from earmark.engine.ports.admission import Busy
 from earmark.errors import IdempotencyMismatch, LimitExceeded, Refusal, SaleClosed, SeatsTaken, SeatUnknown
@@ -65,9 +65,9 @@ async def engine(gate: Gate) -> AsyncIterator[Engine]:
     await engine.close()
 
 
-async def told(engine: Engine, *asks: Hold) -> list[Any]:
+async def told(engine: Engine, *commands: Hold) -> list[Any]:
     """What each of these requests hears, sent at the same moment."""
-    return list(await asyncio.gather(*(engine.hold(ask) for ask in asks), return_exceptions=True))
+    return list(await asyncio.gather(*(engine.hold(command) for command in commands), return_exceptions=True))
 
 
 @pytest.fixture
@@ -83,7 +83,9 @@ def nothing_committed(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("nothing_committed")
 async def test_a_twin_of_a_hold_that_is_being_decided_gets_its_answer(engine: Engine) -> None:
     """No record of the key is committed yet, and the seat that it is refused for is its own."""
-    first, twin = await told(engine, a_hold("A1", memo=memo("k")), a_hold("A1", memo=memo("k")))
+    first, twin = await told(
+        engine, a_hold("A1", idempotency=idempotency("k")), a_hold("A1", idempotency=idempotency("k"))
+    )
     assert isinstance(first, Decided)
     assert isinstance(twin, Replayed)
     assert twin.memory == first.memory
@@ -95,7 +97,9 @@ async def test_control_without_the_keys_being_decided_a_twin_is_refused(
 ) -> None:
     """The control: without the keys that are being decided, the twin is refused."""
     monkeypatch.setattr(engine, "_deciding", _Forgetful())
-    first, twin = await told(engine, a_hold("A1", memo=memo("k")), a_hold("A1", memo=memo("k")))
+    first, twin = await told(
+        engine, a_hold("A1", idempotency=idempotency("k")), a_hold("A1", idempotency=idempotency("k"))
+    )
     assert isinstance(first, Decided)
     assert isinstance(twin, SeatsTaken)
 
@@ -109,13 +113,13 @@ class _Forgetful(set[object]):
 
 async def test_a_repeat_gets_its_answer_and_another_request_its_refusal(engine: Engine) -> None:
     """Once the first is committed, its key is known; the same key with another request is refused as such."""
-    first = await engine.hold(a_hold("A1", memo=memo("k")))
+    first = await engine.hold(a_hold("A1", idempotency=idempotency("k")))
     again, stranger, unkeyed, misused = await told(
         engine,
-        a_hold("A1", memo=memo("k")),
-        a_hold("A1", buyer="eve", memo=memo("another")),
+        a_hold("A1", idempotency=idempotency("k")),
+        a_hold("A1", buyer="eve", idempotency=idempotency("another")),
         a_hold("A1", buyer="eve"),
-        a_hold("A1", memo=msgspec.structs.replace(memo("k"), request_hash=b"another request")),
+        a_hold("A1", idempotency=msgspec.structs.replace(idempotency("k"), request_hash=b"another request")),
     )
     assert again.memory == first.memory
     assert [type(one) for one in (stranger, unkeyed, misused)] == [SeatsTaken, SeatsTaken, IdempotencyMismatch]
@@ -135,7 +139,7 @@ async def test_admission_hears_that_a_hold_could_never_be_granted(
 async def test_admission_hears_that_a_blocked_seat_was_asked_for(engine: Engine, gate: Gate) -> None:
     """It is refused as a taken one, and no hold's end brings it back: the seats beside it were marked in vain."""
     blocked = (SeatPatch(id=SeatId("A2"), blocked=True),)
-    await engine.change(Change(actor=SHOP, entry_id=IDS.entry_id(), event_id=EVENT, seats=blocked))
+    await engine.change(ChangeEvent(actor=SHOP, entry_id=IDS.entry_id(), event_id=EVENT, seats=blocked))
     with pytest.raises(SeatsTaken):
         await engine.hold(a_hold("A1", "A2"))
     assert gate.hopeless == [True]
@@ -144,7 +148,7 @@ async def test_admission_hears_that_a_blocked_seat_was_asked_for(engine: Engine,
 async def test_admission_hears_of_no_fault_where_the_refusal_is_transient(engine: Engine, gate: Gate) -> None:
     """The control: the sale opens later, and then the same request may be granted."""
     opens_at = datetime.now(UTC) + timedelta(hours=1)
-    change = Change(actor=SHOP, entry_id=IDS.entry_id(), event_id=EVENT, fields={"sale_opens_at": opens_at})
+    change = ChangeEvent(actor=SHOP, entry_id=IDS.entry_id(), event_id=EVENT, fields={"sale_opens_at": opens_at})
     await engine.change(change)
     with pytest.raises(SaleClosed) as refused:
         await engine.hold(a_hold("A1"))

@@ -135,7 +135,7 @@ async def desk_over(place: Place) -> AsyncIterator[Desk]:
     transport = httpx2.ASGITransport(app=create_app(house), raise_app_exceptions=False)
     async with httpx2.AsyncClient(transport=transport, base_url="http://shop") as client:
         yield Desk(client)
-    await house.till.close()
+    await house.payments.close()
     assert house.hub is not None
     await house.hub.close()
 
@@ -189,9 +189,9 @@ async def fill(place: Place, desk: Desk) -> None:
     await desk.post(f"bookings/{paid['id']}/pay", {"method": "pm_card_visa", "return_url": back}, key=f"pay:{ANN}")
     await desk.post(f"bookings/{paid['id']}/refunds", {"amount": 100, "reason": f"for {ANN}"}, key="refund")
     await desk.post(f"bookings/{paid['id']}/cancel", {"seats": ["A3"], "reason": f"{ANN} is ill"}, key="cancel")
-    till = await desk.post("bookings", {"event_id": "show", "buyer": ANN, "seats": ["A4"]}, key="till")
+    payments = await desk.post("bookings", {"event_id": "show", "buyer": ANN, "seats": ["A4"]}, key="till")
     money = {"payment_id": f"till {ANN} 7", "payment_method": f"cash of {ANN}"}
-    await desk.post(f"bookings/{till['id']}/confirm", money, key="till-paid")
+    await desk.post(f"bookings/{payments['id']}/confirm", money, key="till-paid")
     bob = await desk.post("bookings", {"event_id": "show", "buyer": "bob", "seats": ["A5"]}, key="bob")
     await desk.post(f"bookings/{bob['id']}/confirm", {"payment_id": "till bob"}, key="bob-paid")
     shop = await live_shop(place)

@@ -62,7 +62,7 @@ class World:
         ours = payment_id_of(payment_id)
         assert ours is not None
         for _ in range(3):
-            await self.shop.earmark.till.teller.advance(ours, look=True)
+            await self.shop.earmark.payment_service.driver.advance(ours, look=True)
         ((payment, _),) = await self.place.store.list_payments(BookingId(UUID(booking_id)))
         return payment.refunding, payment.refunded
 
@@ -72,7 +72,7 @@ async def world(place: Place) -> AsyncIterator[World]:
     """Over each database."""
     made = World(place)
     yield made
-    await made.shop.earmark.till.close()
+    await made.shop.earmark.payment_service.close()
 
 
 @pytest.mark.parametrize("name", NAMES)

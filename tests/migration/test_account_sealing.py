@@ -100,7 +100,7 @@ async def live_through(url: str, monkeypatch: pytest.MonkeyPatch) -> Past:
 
 async def stop_before_capture(shop: Shop, past: Past, patch: pytest.MonkeyPatch) -> None:
     """The process dies when the money is set aside."""
-    gateway = shop.earmark.till.gateways["balance"]
+    gateway = shop.earmark.payment_service.gateways["balance"]
     patch.setattr(gateway, "capture", gateway.status)
     await shop.earmark.pay(past.open_booking, method=past.code)
 
@@ -130,14 +130,14 @@ async def test_the_money_stays_and_its_code_pays(url: str, monkeypatch: pytest.M
         [waiting] = await shop.earmark.payments(past.open_booking)
         payment_id = payment_id_of(waiting.id)
         assert payment_id is not None
-        captured = await shop.earmark.till.teller.advance(payment_id, look=True)
+        captured = await shop.earmark.payment_service.driver.advance(payment_id, look=True)
         assert captured is not None
         assert captured.state is PaymentState.CAPTURED
         await shop.earmark.cancel(past.sold, refund="full")
         [sold] = await shop.earmark.payments(past.sold)
         own = payment_id_of(sold.id)
         assert own is not None
-        await shop.earmark.till.teller.advance(own)
+        await shop.earmark.payment_service.driver.advance(own)
         assert (await shop.accounts.read(account_id)).free == 4 * PRICE
         await shop.earmark.create("again", name="Again", currency="EUR", seats={"B1": PRICE})
         booking = await shop.earmark.hold("again", buyer="alice", seats=["B1"])
@@ -166,7 +166,7 @@ def _only_new(sealed: Any) -> Any:
     """Without what older releases recorded."""
     import msgspec
 
-    return lambda memo, gateway: msgspec.structs.replace(sealed(memo, gateway), older_hashes=())
+    return lambda idempotency, gateway: msgspec.structs.replace(sealed(idempotency, gateway), older_hashes=())
 
 
 async def test_it_can_be_done_again_and_while_older_servers_write(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -236,13 +236,13 @@ async def test_a_payment_that_an_older_server_left_open_is_seen_through(
         with monkeypatch.context() as before:
             as_before(before)
             before.setattr("earmark.payments.driver.without_code", _as_sent)
-            before.setattr(shop.earmark.till.teller, "_drive_within", _never)
+            before.setattr(shop.earmark.payment_service.driver, "_drive_within", _never)
             await shop.earmark.pay(booking, method=code)
         [left] = await shop.earmark.payments(booking)
         assert left.state is PaymentState.PENDING
         payment_id = payment_id_of(left.id)
         assert payment_id is not None
-        await shop.earmark.till.teller.advance(payment_id)
+        await shop.earmark.payment_service.driver.advance(payment_id)
         assert (await shop.earmark.booking(booking)).state == "confirmed"
         assert (await shop.accounts.read(account.id)).free == 0
 

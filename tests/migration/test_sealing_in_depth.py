@@ -257,7 +257,7 @@ async def test_money_goes_back_to_the_account_it_came_from(url: str, monkeypatch
         [paid] = await shop.earmark.payments(sold)
         own = payment_id_of(paid.id)
         assert own is not None
-        await shop.earmark.till.teller.advance(own)
+        await shop.earmark.payment_service.driver.advance(own)
         [paid] = await shop.earmark.payments(sold)
         assert paid.state is PaymentState.REFUNDED
         assert (await shop.accounts.read(older)).free == 5 * PRICE

@@ -171,7 +171,7 @@ class Chaos:
         self.world.clock.advance(self._random.choice([1, 10, 300, 1000, 4000, -60]))
 
     async def _look_after(self) -> None:
-        await self.world.teller.reconcile(limit=10)
+        await self.world.driver.reconcile(limit=10)
         await self.world.engine.expire(limit=10)
 
     async def _call(self) -> None:
@@ -180,7 +180,7 @@ class Chaos:
     async def _take(self, headers: Mapping[str, str], body: bytes) -> None:
         callback = self.world.gateway.read_callback(headers, body)
         try:
-            taken = await self.world.teller.hear("sandbox", callback)
+            taken = await self.world.driver.hear("sandbox", callback)
         except CallbackMismatch:
             self.seen["mismatch"] += 1
             raise

@@ -10,10 +10,10 @@ from tests.journal_watch import Watch
 from tests.money.scripted import ScriptedGateway
 
 from earmark.domain.ids import BookingId, EventId, SeatId
-from earmark.engine.commands import Actor, Cancel, Change, Decided, GiveBack, Pay, SeatPatch
+from earmark.engine.commands import Actor, Cancel, ChangeEvent, Decided, Pay, RefundPayment, SeatPatch
 from earmark.engine.engine import Engine
 from earmark.library import Earmark
-from earmark.payments.driver import Teller
+from earmark.payments.driver import PaymentDriver
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from earmark.clock import MovableClock
     from earmark.domain.booking import Booking
     from earmark.domain.payment import Payment
-    from earmark.engine.commands import Paid, Undone
+    from earmark.engine.commands import CancelResult, PayResult
     from earmark.engine.ports.store import SeatMap, Store
     from earmark.uuids import Uuid7Ids
 
@@ -36,7 +36,7 @@ class Shop:
         self.clock = clock
         self.engine = Engine(store, ids=ids)
         self.gateway = ScriptedGateway()
-        self.teller = Teller(self.engine, {"scripted": self.gateway})
+        self.driver = PaymentDriver(self.engine, {"scripted": self.gateway})
         self.actor = Actor(name="test", live=True)
 
     async def open_another(self, event: str, *, seats: dict[str, int] | None = None, **policy: Any) -> None:
@@ -68,10 +68,10 @@ class Shop:
         """What an operator does meanwhile."""
         seats = (SeatPatch(id=SeatId(blocked), blocked=True),) if blocked else ()
         entry_id = self.engine.ids.entry_id()
-        ask = Change(actor=self.actor, entry_id=entry_id, event_id=EventId("concert"), fields=fields, seats=seats)
+        ask = ChangeEvent(actor=self.actor, entry_id=entry_id, event_id=EventId("concert"), fields=fields, seats=seats)
         await self.engine.change(ask)
 
-    async def pay(self, booking: Booking, **how: Any) -> Paid:
+    async def pay(self, booking: Booking, **how: Any) -> PayResult:
         """Pay, and wait for what comes of it."""
         told: dict[str, Any] = {
             "payment_id": self.engine.ids.payment_id(),
@@ -79,9 +79,9 @@ class Shop:
             "method": "card",
         } | how
         ask = Pay(actor=self.actor, entry_id=self.engine.ids.entry_id(), booking_id=booking.id, **told)
-        answer = await self.teller.pay(ask, within=30)
+        answer = await self.driver.pay(ask, within=30)
         assert isinstance(answer, Decided)
-        paid: Paid = answer.value
+        paid: PayResult = answer.value
         return paid
 
     async def cancel(self, booking: Booking, **how: Any) -> Booking:
@@ -89,22 +89,22 @@ class Shop:
         ask = Cancel(actor=self.actor, entry_id=self.engine.ids.entry_id(), booking_id=booking.id, **how)
         answer = await self.engine.cancel(ask)
         assert isinstance(answer, Decided)
-        undone: Undone = answer.value
+        undone: CancelResult = answer.value
         self.undone = undone
         return undone.booking
 
-    async def refund(self, booking: Booking, amount: int) -> Paid:
+    async def refund(self, booking: Booking, amount: int) -> PayResult:
         """Money back."""
-        ask = GiveBack(
+        ask = RefundPayment(
             actor=self.actor,
             entry_id=self.engine.ids.entry_id(),
             booking_id=booking.id,
             refund_id=self.engine.ids.refund_id(),
             amount=amount,
         )
-        answer = await self.teller.refund(ask, within=30)
+        answer = await self.driver.refund(ask, within=30)
         assert isinstance(answer, Decided)
-        paid: Paid = answer.value
+        paid: PayResult = answer.value
         return paid
 
     def about(self, booking: Booking) -> dict[str, Any]:
@@ -126,7 +126,7 @@ class Shop:
         """Let time pass, and whoever looks after payments look at each that is due, until none is."""
         self.clock.advance(seconds)
         for _ in range(rounds):
-            if not await self.teller.reconcile(limit=100):
+            if not await self.driver.reconcile(limit=100):
                 return
 
 
@@ -146,4 +146,4 @@ async def shop(store: Store, ids: Uuid7Ids, clock: MovableClock) -> AsyncIterato
     await shop.open_another("concert")
     yield shop
     assert await store.find_flaws(limit=10) == []
-    await shop.teller.close()
+    await shop.driver.close()

@@ -13,7 +13,7 @@ from earmark.domain.payment import Standing
 from earmark.engine.ports.gateway import GatewaySilent, RefundOrder, RefundReport, Report
 from earmark.engine.verbs import cancel
 from earmark.payments import apply_report, driver, gateway_orders
-from earmark.payments.driver import Step, Teller
+from earmark.payments.driver import PaymentDriver, Step
 from earmark.sandbox.gateway import SandboxGateway
 
 if TYPE_CHECKING:
@@ -56,9 +56,9 @@ def a_refund_without_a_key(patch: pytest.MonkeyPatch) -> None:
 
 def a_timeout_is_a_no(patch: pytest.MonkeyPatch) -> None:
     """Who does not answer has not charged, it is thought; so nobody looks back either."""
-    ask = Teller._ask
+    ask = PaymentDriver._ask
 
-    async def asked(self: Teller, gateway: Any, step: Step, payment: Payment, *, first: bool) -> Report:
+    async def asked(self: PaymentDriver, gateway: Any, step: Step, payment: Payment, *, first: bool) -> Report:
         try:
             return await ask(self, gateway, step, payment, first=first)
         except (GatewaySilent, TimeoutError):
@@ -66,14 +66,14 @@ def a_timeout_is_a_no(patch: pytest.MonkeyPatch) -> None:
                 raise
             return Report(standing=Standing.DECLINED, code="timeout")
 
-    patch.setattr(Teller, "_ask", asked)
+    patch.setattr(PaymentDriver, "_ask", asked)
     _never_look_back(patch)
 
 
 def the_last_callback_is_right(patch: pytest.MonkeyPatch) -> None:
     """What a callback says is believed, each time that it comes, in the order in which it comes."""
 
-    async def hear(self: Teller, gateway: str, callback: Callback) -> bool:
+    async def hear(self: PaymentDriver, gateway: str, callback: Callback) -> bool:
         about = await self._engine.store.read_dossier(callback.payment_id) if callback.payment_id else None  # type: ignore[arg-type]
         if about is None:
             return False
@@ -83,7 +83,7 @@ def the_last_callback_is_right(patch: pytest.MonkeyPatch) -> None:
         assert gateway == about.payment.gateway
         return True
 
-    patch.setattr(Teller, "hear", hear)
+    patch.setattr(PaymentDriver, "hear", hear)
     _never_look_back(patch)
 
 
@@ -108,7 +108,7 @@ def a_cancellation_forgets_the_money(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(
         cancel,
         "owe",
-        lambda ledger, before, *_, **__: ledger.pay(msgspec.structs.replace(before, version=before.version + 1)),
+        lambda writes, before, *_, **__: writes.pay(msgspec.structs.replace(before, version=before.version + 1)),
     )
 
 

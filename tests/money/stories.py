@@ -98,14 +98,14 @@ async def lands(world: World, _: Booking) -> None:
 
 async def looks(world: World, _: Booking) -> None:
     """The reconciler looks after what is due."""
-    await world.teller.reconcile(limit=100)
+    await world.driver.reconcile(limit=100)
 
 
 async def calls(world: World, _: Booking) -> None:
     """The bank calls back about all that happened."""
 
     async def hear(headers: Mapping[str, str], body: bytes) -> None:
-        await world.teller.hear("sandbox", world.gateway.read_callback(headers, body))
+        await world.driver.hear("sandbox", world.gateway.read_callback(headers, body))
 
     world.sandbox.courier.deliver = hear
     await world.sandbox.courier.send_due(flush=True)

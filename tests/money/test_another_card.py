@@ -16,7 +16,7 @@ from earmark.domain.state_machine import State
 from earmark.engine.engine import Engine
 from earmark.errors import TooManyDeclines
 from earmark.payments import pay as pay_verb
-from earmark.payments.driver import Teller
+from earmark.payments.driver import PaymentDriver
 from earmark.payments.gateway_orders import order_of
 from earmark.sandbox.faults import Fault, Rule
 from earmark.sandbox.model import Move, Status
@@ -152,7 +152,7 @@ async def test_a_first_card_that_is_being_ended_is_not_sold_by_an_authorisation(
     [(payment, _)] = await world.store.list_payments(held.id)
     about = await world.store.read_dossier(payment.id)
     assert about is not None
-    await world.teller._hear(await world.gateway.status(order_of(payment)), about)
+    await world.driver._hear(await world.gateway.status(order_of(payment)), about)
     assert (await world.booking(held)).state is State.HELD
     assert (await world.pay(world.ask_to_pay(held))).booking.state is State.CONFIRMED
     await world.settle()
@@ -169,10 +169,10 @@ async def test_control_without_the_mark_a_sale_is_undone_by_the_order_to_end_it(
     about = await world.store.read_dossier(payment.id)
     assert about is not None
     world.bank.act(intent.id, succeed=True)
-    await world.teller._hear(await world.gateway.status(order_of(payment)), about)
+    await world.driver._hear(await world.gateway.status(order_of(payment)), about)
     assert (await world.booking(held)).state is State.CONFIRMED
     ended = await world.gateway.void(order_of(payment))
-    await world.teller._hear(ended, about)
+    await world.driver._hear(ended, about)
     assert (await world.booking(held)).state is State.CANCELLED
 
 
@@ -185,7 +185,7 @@ async def test_a_process_that_dies_after_the_end_leaves_the_hold(world: World) -
     assert paid.booking.state is State.PAYING
     world.sandbox.script.clear()
     world.clock.advance(300)
-    await world.teller.reconcile(limit=9)
+    await world.driver.reconcile(limit=9)
     assert (await world.booking(held)).state is State.HELD
     assert await ends(world, held) == [("failed", "replaced")]
     assert (await world.pay(world.ask_to_pay(held))).booking.state is State.CONFIRMED
@@ -199,7 +199,7 @@ async def test_money_of_the_first_that_comes_after_its_end_goes_back(world: Worl
     assert paid.booking.state is State.CONFIRMED
     world.bank.land()
     for event in list(world.bank.events):
-        await world.teller.hear("sandbox", world.gateway.read_callback(*world.sandbox.courier.sealed(event)))
+        await world.driver.hear("sandbox", world.gateway.read_callback(*world.sandbox.courier.sealed(event)))
     assert await ends(world, held) == [("voided", "replaced"), ("captured", None)]
 
 
@@ -209,7 +209,7 @@ async def test_a_late_callback_about_the_first_changes_nothing(world: World) -> 
     await world.pay(world.ask_to_pay(held))
     before = await world.store.read_history(held.id)
     for event in list(world.bank.events):
-        await world.teller.hear("sandbox", world.gateway.read_callback(*world.sandbox.courier.sealed(event)))
+        await world.driver.hear("sandbox", world.gateway.read_callback(*world.sandbox.courier.sealed(event)))
     assert [entry.verb for entry in await world.store.read_history(held.id)] == [entry.verb for entry in before]
     assert await ends(world, held) == [("failed", "replaced"), ("captured", None)]
 
@@ -217,12 +217,12 @@ async def test_a_late_callback_about_the_first_changes_nothing(world: World) -> 
 async def test_two_servers_and_a_worker_at_once_make_one_charge(world: World) -> None:
     """Each has another card, and the worker looks at the first payment meanwhile."""
     held, _ = await left(world)
-    tellers = [Teller(Engine(world.store, ids=world.ids), {"sandbox": world.gateway}) for _ in range(3)]
+    drivers = [PaymentDriver(Engine(world.store, ids=world.ids), {"sandbox": world.gateway}) for _ in range(3)]
     world.clock.advance(600 - 300)
     asks = [world.ask_to_pay(held, method=method) for method in (CARD, "pm_card_mastercard")]
     answers = await asyncio.gather(
-        *(teller.pay(ask, within=30) for teller, ask in zip(tellers, asks, strict=False)),
-        tellers[2].reconcile(limit=10),
+        *(driver.pay(ask, within=30) for driver, ask in zip(drivers, asks, strict=False)),
+        drivers[2].reconcile(limit=10),
         return_exceptions=True,
     )
     await world.settle()

@@ -132,7 +132,7 @@ async def test_what_a_person_said_outlives_the_next_look(shop: Shop) -> None:
     booking, payment = await refused(shop)
     settled = await settle(shop, payment, SettledAs.KEPT)
     shop.gateway.says["status"] = Report(standing=Standing.DECLINED, code="odd", message="Odd.")
-    await shop.teller.advance(payment.id, look=True)
+    await shop.driver.advance(payment.id, look=True)
     after = await shop.payment(booking)
     assert (after.code, after.message, after.state) == (settled.code, settled.message, PaymentState.SETTLED)
 

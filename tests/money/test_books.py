@@ -36,7 +36,7 @@ async def world(store: Store, clock: MovableClock, ids: Uuid7Ids) -> AsyncIterat
     world = World(store, clock=clock, ids=ids)
     await world.open()
     yield world
-    await world.teller.close()
+    await world.driver.close()
 
 
 async def compared(world: World, gateway: Gateway | None = None) -> Comparison:
@@ -86,7 +86,7 @@ async def test_money_that_was_captured_behind_our_back_is_found(world: World) ->
     assert (young.flaws, [flaw.rule for flaw in young.still_open]) == ([], [gateway_comparison.SET_ASIDE])
     for _ in range(4):
         world.clock.advance(20 * 3600)
-        await world.teller.reconcile(limit=10)
+        await world.driver.reconcile(limit=10)
     assert rules(await compared(world, forgetful)) == [gateway_comparison.SET_ASIDE]
     [intent] = world.bank.find(str(payment.id))
     world.bank.capture(intent.id)

@@ -17,7 +17,7 @@ from earmark.clock import MovableClock
 from earmark.domain.payment import PaymentState, SettledAs
 from earmark.domain.state_machine import State
 from earmark.engine.ports.gateway import Callback, GatewaySilent
-from earmark.payments.driver import Teller
+from earmark.payments.driver import PaymentDriver
 from earmark.payments.stripe import StripeGateway
 from earmark.store.memory import MemoryStore
 from earmark.uuids import Uuid7Ids
@@ -46,7 +46,7 @@ async def test_a_dispute_calls_a_human_and_the_journal_says_so(
     [event] = [event for event in world.bank.events if event.kind == "charge.dispute.created"]
     for _ in range(3):
         told = world.gateway.read_callback(*world.sandbox.courier.sealed(event))
-        assert await world.teller.hear("sandbox", told)
+        assert await world.driver.hear("sandbox", told)
     [payment] = await store.list_attention(limit=9)
     assert (payment.booking_id, payment.code, payment.captured) == (held.id, "disputed", PRICE)
     notes = [entry for entry in await store.read_history(held.id) if entry.reason == "the buyer disputes the payment"]
@@ -65,24 +65,24 @@ async def test_a_dispute_without_our_id_is_found_by_the_charge() -> None:
         gateway: Gateway = StripeGateway(
             sandbox.key, webhook_secret=sandbox.secret, url=sandbox.base_url, clock=clock, seconds_max=20
         )
-        world.teller = Teller(world.engine, {"sandbox": gateway})
+        world.driver = PaymentDriver(world.engine, {"sandbox": gateway})
         await world.open()
         held = await world.hold("A1")
         await world.pay(world.ask_to_pay(held, method=Method.DISPUTE))
         headers, body = do(lambda box: box.courier.sealed(box.bank.events[-1]))
         told = gateway.read_callback(headers, body)
         assert (told.kind, told.payment_id, told.disputed) == ("charge.dispute.created", None, True)
-        assert await world.teller.hear("sandbox", told)
+        assert await world.driver.hear("sandbox", told)
         assert [one.code for one in await world.store.list_attention(limit=9)] == ["disputed"]
-        await world.teller.close()
+        await world.driver.close()
 
 
 async def test_a_dispute_of_somebody_elses_charge_is_not_ours(shop: Shop) -> None:
     """The account may be another business's too."""
     foreign = Callback(id="evt_1", kind="charge.dispute.created", live=True, payment_id=None, gateway_id="pi_9")
-    assert not await shop.teller.hear("scripted", msgspec.structs.replace(foreign, disputed=True))
+    assert not await shop.driver.hear("scripted", msgspec.structs.replace(foreign, disputed=True))
     assert shop.gateway.calls == ["whose pi_9"]
-    assert not await shop.teller.hear("scripted", foreign)
+    assert not await shop.driver.hear("scripted", foreign)
     assert shop.gateway.calls == ["whose pi_9"], "only a dispute is asked about"
 
 
@@ -92,20 +92,20 @@ async def test_a_dispute_that_overtakes_the_capture_is_to_be_sent_again(shop: Sh
     paid = await shop.pay(await shop.hold("A1"))
     payment = await shop.payment(paid.booking)
     with pytest.raises(GatewaySilent):
-        await shop.teller.hear("scripted", about(payment))
+        await shop.driver.hear("scripted", about(payment))
     assert (await shop.payment(paid.booking)).state is PaymentState.AUTHORISED
     shop.gateway.says["capture"] = CAPTURED
     await shop.reconcile(seconds=600)
-    assert await shop.teller.hear("scripted", about(payment))
+    assert await shop.driver.hear("scripted", about(payment))
     assert (await shop.payment(paid.booking)).code == "disputed"
 
 
 async def test_a_dispute_that_is_lost_is_settled_as_refunded_and_the_next_word_calls_again(shop: Shop) -> None:
     """The bank took the money; a later turn of the dispute is news for a person too."""
     paid = await shop.pay(await shop.hold("A1"))
-    await shop.teller.hear("scripted", about(await shop.payment(paid.booking)))
+    await shop.driver.hear("scripted", about(await shop.payment(paid.booking)))
     settled = await settle(shop, await shop.payment(paid.booking), SettledAs.REFUNDED)
     assert (settled.state, settled.left) == (PaymentState.SETTLED, 0)
     closed = about(settled, event="evt_2", kind="charge.dispute.closed")
-    assert await shop.teller.hear("scripted", closed)
+    assert await shop.driver.hear("scripted", closed)
     assert (await shop.payment(paid.booking)).state is PaymentState.NEEDS_ATTENTION

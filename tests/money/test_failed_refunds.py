@@ -12,7 +12,7 @@ from tests.money.world import World
 from earmark.domain.payment import PaymentState, RefundState
 from earmark.engine.ports.gateway import GatewaySilent, RefundReport, RefundStanding
 from earmark.payments import driver
-from earmark.payments.driver import Teller
+from earmark.payments.driver import PaymentDriver
 from earmark.sandbox.model import Move
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ async def test_a_refund_that_failed_after_it_was_made_calls_a_human(shop: Shop, 
     payment = await shop.payment(booking)
     shop.clock.advance(WEEKS)
     shop.gateway.made = FAILED
-    await shop.teller.advance(payment.id, look=True)
+    await shop.driver.advance(payment.id, look=True)
     after = await shop.payment(booking)
     assert (after.state, after.code) == (PaymentState.NEEDS_ATTENTION, "lost_or_stolen_card")
     assert (after.captured, after.refunding, after.refunded) == (PRICE, amount, 0)
@@ -67,7 +67,7 @@ async def test_a_refund_that_has_stayed_there_changes_nothing(shop: Shop) -> Non
     """Whoever looks asks about it, and writes nothing of it."""
     booking = await given_back(shop, 1000)
     payment, told = await shop.payment(booking), await shop.store.read_history(booking.id)
-    await shop.teller.advance(payment.id, look=True)
+    await shop.driver.advance(payment.id, look=True)
     assert "refund_status 1000" in shop.gateway.calls
     after = await shop.payment(booking)
     assert (after.state, after.refunded, after.due_at) == (PaymentState.PARTIALLY_REFUNDED, 1000, None)
@@ -81,7 +81,7 @@ async def test_one_of_several_that_failed_leaves_the_others_given_back(shop: Sho
     first, _ = await refunds_of(shop, booking)
     about = await shop.store.read_dossier(payment.id)
     assert about is not None
-    await shop.teller._hear_refund(FAILED, first, about)
+    await shop.driver._hear_refund(FAILED, first, about)
     after = await shop.payment(booking)
     assert (after.refunding, after.refunded, after.left) == (3000, 2000, PRICE - 3000)
     assert [one.state for one in await refunds_of(shop, booking)] == [RefundState.REFUSED, RefundState.DONE]
@@ -93,7 +93,7 @@ async def test_two_that_failed_are_both_told(shop: Shop) -> None:
     """One look finds them, and nothing is left due."""
     booking = await given_back(shop, 1000, 2000)
     shop.gateway.made = FAILED
-    await shop.teller.advance((await shop.payment(booking)).id, look=True)
+    await shop.driver.advance((await shop.payment(booking)).id, look=True)
     after = await shop.payment(booking)
     assert (after.state, after.refunded, after.due_at) == (PaymentState.NEEDS_ATTENTION, 0, None)
 
@@ -102,7 +102,7 @@ async def test_a_gateway_that_does_not_say_is_asked_again(shop: Shop) -> None:
     """The callback came, and the answer did not: it is due until it does."""
     booking = await given_back(shop, 1000)
     shop.gateway.made = GatewaySilent("no answer")
-    await shop.teller.advance((await shop.payment(booking)).id, look=True)
+    await shop.driver.advance((await shop.payment(booking)).id, look=True)
     rests = await shop.payment(booking)
     assert rests.state is PaymentState.PARTIALLY_REFUNDED
     assert rests.due_at is not None
@@ -129,7 +129,7 @@ async def test_control_without_the_question_nobody_notices(shop: Shop, monkeypat
     monkeypatch.setattr(driver, "REFUNDS_LOOKED_AT_MAX", -PRICE)
     booking = await given_back(shop, 1000)
     shop.gateway.made = FAILED
-    await shop.teller.advance((await shop.payment(booking)).id, look=True)
+    await shop.driver.advance((await shop.payment(booking)).id, look=True)
     assert (await shop.payment(booking)).state is PaymentState.PARTIALLY_REFUNDED
 
 
@@ -145,7 +145,7 @@ async def test_a_callback_about_a_refund_that_came_back_calls_a_human(
     clock.advance(WEEKS)
     [refund] = world.bank.refunds()
     world.bank.return_refund(refund.id)
-    later = Teller(world.engine, {"sandbox": world.gateway})
+    later = PaymentDriver(world.engine, {"sandbox": world.gateway})
     for _ in range(3):
         told = world.gateway.read_callback(*world.sandbox.courier.sealed(world.bank.events[-1]))
         assert (told.kind, await later.hear("sandbox", told)) == ("refund.failed", True)

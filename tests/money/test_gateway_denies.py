@@ -10,7 +10,7 @@ from tests.money.scripted import AUTHORISED, CAPTURED, DECLINED
 from tests.money.test_pay_keys import ask_of, pay
 
 from earmark.domain.event import OnDecline
-from earmark.domain.journal import Key
+from earmark.domain.journal import IdempotencyKey
 from earmark.domain.payment import GATEWAY_UNAVAILABLE, PaymentState
 from earmark.domain.state_machine import State
 from earmark.engine.ports.gateway import GatewayDenied, GatewayInvalid, GatewayRefused, GatewaySilent
@@ -64,7 +64,7 @@ async def test_a_method_that_the_gateway_does_not_know_is_a_wrong_request(shop: 
     held = await shop.hold("A1", event="strict")
     shop.gateway.says["authorise"] = UNKNOWN
     for number in range(7):
-        key = Key("key:shop", f"basket-{number // 2}")
+        key = IdempotencyKey("key:shop", f"basket-{number // 2}")
         with pytest.raises(InvalidRequest) as refused:
             await pay(shop, ask_of(shop, held, key=key))
         [error] = refused.value.errors

@@ -24,7 +24,7 @@ from earmark.domain.ids import EventId, PoolId, SeatId
 from earmark.domain.payment import Payment, Refund, SettledAs, Standing
 from earmark.domain.state_machine import State
 from earmark.domain.webhook_messages import BY_MOVE, NOTE, type_of
-from earmark.engine.commands import Change, Confirm, Extend, PoolPatch, Release, SeatPatch
+from earmark.engine.commands import ChangeEvent, Confirm, Extend, PoolPatch, Release, SeatPatch
 from earmark.engine.ports.gateway import GatewaySilent, RefundRecord, RefundReport, RefundStanding, Report
 from earmark.payments import apply_refund_report
 from earmark.store.memory import MemoryStore
@@ -57,7 +57,7 @@ def pair(before: object, after: object) -> Changed:
 
 async def operate(shop: Shop) -> None:
     """What an operator changes: the event, a seat and a pool."""
-    ask = Change(
+    ask = ChangeEvent(
         actor=shop.actor,
         entry_id=shop.engine.ids.entry_id(),
         event_id=EventId("concert"),
@@ -147,7 +147,7 @@ async def wait_in_vain(shop: Shop) -> None:
     await shop.reconcile(seconds=600)
     assert (await shop.booking(held)).state is State.CONFIRMED
     payment = await shop.payment(held)
-    await shop.teller.hear("scripted", about(payment))
+    await shop.driver.hear("scripted", about(payment))
     await settle(shop, await shop.payment(held), SettledAs.KEPT)
 
 

@@ -10,7 +10,7 @@ from tests.money.test_declines import holds, tried
 from tests.money.test_pay_keys import ask_of, pay
 
 from earmark.domain.decline_limits import WINDOW_SECONDS
-from earmark.domain.journal import Key
+from earmark.domain.journal import IdempotencyKey
 from earmark.domain.payment import KEY_SECONDS_MIN
 from earmark.errors import IdempotencyMismatch
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from earmark.domain.payment import PaymentKey
 
 
-async def opened_by(shop: Shop, key: Key) -> PaymentKey | None:
+async def opened_by(shop: Shop, key: IdempotencyKey) -> PaymentKey | None:
     """What is known of a key."""
 
     async def read(transaction: object) -> PaymentKey | None:
@@ -31,8 +31,8 @@ async def opened_by(shop: Shop, key: Key) -> PaymentKey | None:
     return await shop.engine.transact(read)
 
 
-def keys(number: int) -> list[Key]:
-    return [Key("key:shop", f"basket-{one}") for one in range(number)]
+def keys(number: int) -> list[IdempotencyKey]:
+    return [IdempotencyKey("key:shop", f"basket-{one}") for one in range(number)]
 
 
 async def test_keys_that_opened_payments_go_when_no_hold_of_theirs_can_be_paid(shop: Shop) -> None:

@@ -14,7 +14,7 @@ from tests.money.world import World
 from earmark.clock import MovableClock
 from earmark.domain.payment import PaymentState
 from earmark.domain.state_machine import State
-from earmark.payments.driver import Teller
+from earmark.payments.driver import PaymentDriver
 from earmark.store.memory import MemoryStore
 from earmark.uuids import Uuid7Ids
 
@@ -87,7 +87,7 @@ async def live(
     held = await world.hold("A1", ttl=1700)
     slow = SlowReply(world.gateway)
     world.start(store, slow)
-    other = Teller(world.engine, {"sandbox": world.gateway}) if elsewhere else world.teller
+    other = PaymentDriver(world.engine, {"sandbox": world.gateway}) if elsewhere else world.driver
     paying = asyncio.create_task(world.pay(world.ask_to_pay(held, method=method, automatic=automatic)))
     await slow.done.wait()
     [intent] = world.bank.intents()

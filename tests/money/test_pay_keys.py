@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.money.scripted import AUTHORISED, DECLINED, PROCESSING
 
-from earmark.domain.journal import Key
+from earmark.domain.journal import IdempotencyKey
 from earmark.domain.payment import first_payment_id_for, payment_id_for
 from earmark.domain.state_machine import State
-from earmark.engine.commands import Decided, Memo, Pay
+from earmark.engine.commands import Decided, KeyedRequest, Pay
 from earmark.engine.engine import Engine
 from earmark.errors import IdempotencyMismatch
-from earmark.payments.driver import Teller
+from earmark.payments.driver import PaymentDriver
 from earmark.payments.pay import open_payment
 
 if TYPE_CHECKING:
@@ -21,32 +21,34 @@ if TYPE_CHECKING:
 
     from earmark.domain.booking import Booking
 
-KEY = Key("key:shop", "basket-7")
+KEY = IdempotencyKey("key:shop", "basket-7")
 DAY = 86_400
 
 
-def ask_of(shop: Shop, booking: Booking, *, body: str = "visa", key: Key = KEY, **how: Any) -> Pay:
+def ask_of(shop: Shop, booking: Booking, *, body: str = "visa", key: IdempotencyKey = KEY, **how: Any) -> Pay:
     """A request to pay, as the server words it."""
     request_hash = f"pay {booking.id} {body}".encode()
-    memo = Memo(key=key, request_hash=request_hash, render=lambda paid, _: (200, paid.booking.state.value.encode()))
+    idempotency = KeyedRequest(
+        key=key, request_hash=request_hash, render=lambda paid, _: (200, paid.booking.state.value.encode())
+    )
     told: dict[str, Any] = {
         "payment_id": payment_id_for(key, booking.id),
         "first_payment_id": first_payment_id_for(key),
         "gateway": "scripted",
         "method": "card",
-        "memo": memo,
+        "idempotency": idempotency,
     }
     return Pay(**shop.about(booking), **(told | how))
 
 
-async def pay(shop: Shop, ask: Pay, *, teller: Teller | None = None) -> Any:
+async def pay(shop: Shop, ask: Pay, *, driver: PaymentDriver | None = None) -> Any:
     """By this process or another."""
-    return await (teller or shop.teller).pay(ask, within=30)
+    return await (driver or shop.driver).pay(ask, within=30)
 
 
-def another_process(shop: Shop) -> Teller:
+def another_process(shop: Shop) -> PaymentDriver:
     """A process that knows nothing but what is stored."""
-    return Teller(Engine(shop.store, ids=shop.engine.ids), {"scripted": shop.gateway})
+    return PaymentDriver(Engine(shop.store, ids=shop.engine.ids), {"scripted": shop.gateway})
 
 
 async def test_another_request_with_the_key_is_refused_by_every_process(shop: Shop) -> None:
@@ -54,9 +56,9 @@ async def test_another_request_with_the_key_is_refused_by_every_process(shop: Sh
     held = await shop.hold("A1")
     shop.gateway.says |= {"authorise": PROCESSING, "status": PROCESSING}
     await pay(shop, ask_of(shop, held))
-    for teller in (shop.teller, another_process(shop)):
+    for driver in (shop.driver, another_process(shop)):
         with pytest.raises(IdempotencyMismatch):
-            await pay(shop, ask_of(shop, held, body="mastercard"), teller=teller)
+            await pay(shop, ask_of(shop, held, body="mastercard"), driver=driver)
     shop.gateway.says["status"] = AUTHORISED
     await shop.reconcile(seconds=60)
     with pytest.raises(IdempotencyMismatch):
@@ -68,11 +70,11 @@ async def test_another_request_with_the_key_is_refused_after_a_crash(shop: Shop)
     """The process died when the payment was recorded and its gateway not asked yet."""
     held = await shop.hold("A1")
     await open_payment(shop.engine, ask_of(shop, held))
-    teller = another_process(shop)
+    driver = another_process(shop)
     with pytest.raises(IdempotencyMismatch):
-        await pay(shop, ask_of(shop, held, body="mastercard"), teller=teller)
+        await pay(shop, ask_of(shop, held, body="mastercard"), driver=driver)
     assert shop.gateway.calls == []
-    assert (await pay(shop, ask_of(shop, held), teller=teller)).memory.body == b"confirmed"
+    assert (await pay(shop, ask_of(shop, held), driver=driver)).memory.body == b"confirmed"
 
 
 async def test_without_the_record_another_request_takes_the_key_over(
@@ -105,7 +107,7 @@ async def test_a_key_pays_for_another_booking_when_its_time_is_over(shop: Shop) 
 async def test_a_payment_that_an_older_release_opened_is_found(shop: Shop) -> None:
     """It has the id that was made of the key alone, and no record of its request: it is paid once."""
     held = await shop.hold("A1")
-    old = ask_of(shop, held, memo=None, payment_id=first_payment_id_for(KEY))
+    old = ask_of(shop, held, idempotency=None, payment_id=first_payment_id_for(KEY))
     await open_payment(shop.engine, old)
     assert (await pay(shop, ask_of(shop, held))).memory.body == b"confirmed"
     assert (await shop.payment(held)).id == first_payment_id_for(KEY)
@@ -114,7 +116,7 @@ async def test_a_payment_that_an_older_release_opened_is_found(shop: Shop) -> No
 
 async def test_the_key_of_an_older_release_pays_for_another_booking_when_its_time_is_over(shop: Shop) -> None:
     """The same as for keys with a record."""
-    old = ask_of(shop, await shop.hold("A1"), memo=None, payment_id=first_payment_id_for(KEY))
+    old = ask_of(shop, await shop.hold("A1"), idempotency=None, payment_id=first_payment_id_for(KEY))
     await open_payment(shop.engine, old)
     with pytest.raises(IdempotencyMismatch):
         await pay(shop, ask_of(shop, await shop.hold("A2")))

@@ -19,7 +19,7 @@ from earmark.domain.state_machine import State
 from earmark.engine.ports.gateway import Callback, GatewaySilent, RefundRecord, Report
 from earmark.errors import RefundRefused
 from earmark.payments import apply_refund_report, apply_report
-from earmark.payments.driver import Teller
+from earmark.payments.driver import PaymentDriver
 from earmark.payments.gateway_comparison import differences
 from earmark.payments.stripe import StripeGateway
 from earmark.sandbox.faults import Fault, Rule
@@ -65,7 +65,7 @@ async def hear_all(world: World) -> None:
     """Everything that the bank has called about so far, once more."""
     for event in list(world.bank.events):
         told = world.gateway.read_callback(*world.sandbox.courier.sealed(event))
-        await world.teller.hear("sandbox", told)
+        await world.driver.hear("sandbox", told)
 
 
 def refund_by_hand(world: World, amount: int | None = None) -> None:
@@ -123,7 +123,7 @@ async def test_each_of_the_events_about_it_is_enough(world: World, kind: str) ->
     held = await sold(world)
     refund_by_hand(world, 1000)
     [event] = [event for event in world.bank.events if event.kind == kind]
-    assert await world.teller.hear("sandbox", world.gateway.read_callback(*world.sandbox.courier.sealed(event)))
+    assert await world.driver.hear("sandbox", world.gateway.read_callback(*world.sandbox.courier.sealed(event)))
     assert (await payment_of(world, held)).refunded_elsewhere == 1000
 
 
@@ -137,7 +137,7 @@ async def test_two_parts_add_up_and_each_is_told(world: World) -> None:
     assert await told_of(world, held) == [(1000, 1000), (500, 1500)]
     settled = await settle(world, held, SettledAs.REFUNDED)
     assert (settled.state, settled.code, settled.left) == (PaymentState.SETTLED, "refund_by_hand", PRICE - 1500)
-    await world.teller.advance(settled.id, look=True)
+    await world.driver.advance(settled.id, look=True)
     assert (await payment_of(world, held)).state is PaymentState.SETTLED
     refund_by_hand(world)
     await hear_all(world)
@@ -245,7 +245,7 @@ async def test_a_gateway_that_forgot_the_payment_tells_of_no_failure(
 
     monkeypatch.setattr(SandboxGateway, "status", absent)
     monkeypatch.setattr(SandboxGateway, "list_refunds", none)
-    await world.teller.advance((await payment_of(world, held)).id, look=True)
+    await world.driver.advance((await payment_of(world, held)).id, look=True)
     assert (await payment_of(world, held)).refunded_elsewhere == 1000
     assert await told_of(world, held, FAILED) == []
 
@@ -339,7 +339,7 @@ async def test_it_is_noticed_at_stripe_too() -> None:
         gateway: Gateway = StripeGateway(
             sandbox.key, webhook_secret=sandbox.secret, url=sandbox.base_url, clock=clock, seconds_max=20
         )
-        world.teller = Teller(world.engine, {"sandbox": gateway})
+        world.driver = PaymentDriver(world.engine, {"sandbox": gateway})
         await world.open()
         held = await world.hold("A1")
         await world.pay(world.ask_to_pay(held))
@@ -350,7 +350,7 @@ async def test_it_is_noticed_at_stripe_too() -> None:
             letter = do(partial(_last, kind))
             told = gateway.read_callback(*letter)
             assert (told.payment_id is None) == kind.startswith("refund.")
-            assert await world.teller.hear("sandbox", told)
+            assert await world.driver.hear("sandbox", told)
         payment = await payment_of(world, held)
         assert (payment.state, payment.refunded, payment.refunded_elsewhere) == (
             PaymentState.NEEDS_ATTENTION,
@@ -358,11 +358,11 @@ async def test_it_is_noticed_at_stripe_too() -> None:
             1000,
         )
         assert await told_of(world, held) == [(1000, 1000)]
-        await world.teller.close()
+        await world.driver.close()
 
 
 async def test_a_refund_of_somebody_elses_charge_is_not_ours(shop: Shop) -> None:
     """The account may be another business's too: its gateway is asked whose it is."""
     foreign = Callback(id="evt_1", kind="refund.created", live=True, payment_id=None, gateway_id="pi_9", refund=True)
-    assert not await shop.teller.hear("scripted", foreign)
+    assert not await shop.driver.hear("scripted", foreign)
     assert shop.gateway.calls == ["whose pi_9"]

@@ -21,7 +21,7 @@ from earmark.domain.state_machine import State
 from earmark.engine.ports.gateway import GatewaySilent, RefundReport, RefundStanding, Report
 from earmark.errors import InvalidRequest
 from earmark.payments import apply_report
-from earmark.payments.driver import Step, Teller, next_step
+from earmark.payments.driver import PaymentDriver, Step, next_step
 from earmark.payments.stripe import StripeGateway
 from earmark.sandbox.faults import Fault
 from earmark.sandbox.model import Move
@@ -50,7 +50,7 @@ async def wait(world: World, *, seconds: int) -> None:
     """Time passes, and the reconciler does its rounds."""
     for _ in range(seconds // 30):
         world.clock.advance(30)
-        await world.teller.reconcile(limit=10)
+        await world.driver.reconcile(limit=10)
 
 
 async def test_a_500_that_is_repeated_for_ever_does_not_lose_the_sale(
@@ -128,8 +128,8 @@ async def without_its_gateway(shop: Shop, *, seconds: int, **how: Any) -> Bookin
     shop.gateway.says["authorise"] = GatewaySilent("no answer")
     held = await shop.hold("A1", ttl=5)
     await shop.pay(held, **how)
-    await shop.teller.close()
-    shop.teller = Teller(shop.engine, {})
+    await shop.driver.close()
+    shop.driver = PaymentDriver(shop.engine, {})
     for _ in range(seconds // 300):
         await shop.reconcile(seconds=300)
     return held
@@ -149,7 +149,7 @@ async def test_a_payment_whose_gateway_comes_back_is_ended_there(shop: Shop) -> 
     """What was given up meanwhile is still voided, and late money goes back."""
     held = await without_its_gateway(shop, seconds=4200)
     await shop.hold("A1", buyer="bob")
-    shop.teller = Teller(shop.engine, {"scripted": shop.gateway})
+    shop.driver = PaymentDriver(shop.engine, {"scripted": shop.gateway})
     shop.gateway.says["void"] = CAPTURED
     await shop.reconcile(seconds=600)
     payment = await shop.payment(held)
@@ -175,9 +175,9 @@ async def test_money_that_comes_after_a_person_said_nothing_goes_back(shop: Shop
     held = await without_its_gateway(shop, seconds=4200, automatic=True)
     await settle(shop, await shop.payment(held), SettledAs.NOTHING)
     await shop.hold("A1", buyer="bob")
-    shop.teller = Teller(shop.engine, {"scripted": shop.gateway})
+    shop.driver = PaymentDriver(shop.engine, {"scripted": shop.gateway})
     shop.gateway.says["status"] = CAPTURED
-    await shop.teller.advance((await shop.payment(held)).id, look=True)
+    await shop.driver.advance((await shop.payment(held)).id, look=True)
     payment = await shop.payment(held)
     assert (payment.state, payment.refunded) == (PaymentState.REFUNDED, PRICE)
 
@@ -214,9 +214,9 @@ async def test_stripe_that_repeats_a_500_does_not_lose_the_sale() -> None:
         gateway = StripeGateway(
             sandbox.key, webhook_secret=sandbox.secret, url=sandbox.base_url, clock=clock, seconds_max=20
         )
-        world.teller = Teller(world.engine, {"sandbox": gateway})
+        world.driver = PaymentDriver(world.engine, {"sandbox": gateway})
         held = await unanswered(world, Fault.ERROR_AFTER)
         await wait(world, seconds=600)
         assert (await world.booking(held)).state is State.CONFIRMED
         assert do(lambda box: [box.bank.total(move) for move in (Move.AUTHORISED, Move.CAPTURED)]) == [PRICE, PRICE]
-        await world.teller.close()
+        await world.driver.close()

@@ -10,12 +10,12 @@ from uuid import UUID
 from tests.money import books
 
 from earmark.domain.ids import BookingId, EventId, PoolId, SeatId
-from earmark.engine.commands import Actor, Cancel, Decided, GiveBack, Pay
+from earmark.engine.commands import Actor, Cancel, Decided, Pay, RefundPayment
 from earmark.engine.engine import Engine
 from earmark.engine.verbs.cancel import cancel
 from earmark.errors import EarmarkError
 from earmark.library import Earmark
-from earmark.payments.driver import Teller
+from earmark.payments.driver import PaymentDriver
 from earmark.sandbox.gateway import SandboxGateway
 from earmark.sandbox.house import Sandbox
 
@@ -53,7 +53,7 @@ class World:
     def start(self, store: Store, gateway: Gateway) -> None:
         """A new process of the shop, which knows nothing but what is stored."""
         self.engine = Engine(store, ids=self.ids)
-        self.teller = Teller(self.engine, {"sandbox": gateway}, call_seconds_max=1)
+        self.driver = PaymentDriver(self.engine, {"sandbox": gateway}, call_seconds_max=1)
 
     async def open(self, *currencies: str, **policy: Any) -> None:
         """Eight seats and six standing, for each of the currencies."""
@@ -91,19 +91,21 @@ class World:
             automatic=automatic,
         )
 
-    def ask_to_refund(self, booking: Booking, amount: int) -> GiveBack:
+    def ask_to_refund(self, booking: Booking, amount: int) -> RefundPayment:
         """A request, which may be sent again."""
-        return GiveBack(**self._about(booking), refund_id=self.ids.refund_id(), amount=amount, reason=books.BY_HAND)
+        return RefundPayment(
+            **self._about(booking), refund_id=self.ids.refund_id(), amount=amount, reason=books.BY_HAND
+        )
 
     async def pay(self, ask: Pay) -> Any:
         """Pay, and wait for what comes of it."""
-        answer = await self.teller.pay(ask, within=30)
+        answer = await self.driver.pay(ask, within=30)
         assert isinstance(answer, Decided)
         return answer.value
 
-    async def refund(self, ask: GiveBack) -> Any:
+    async def refund(self, ask: RefundPayment) -> Any:
         """Money back."""
-        answer = await self.teller.refund(ask, within=30)
+        answer = await self.driver.refund(ask, within=30)
         assert isinstance(answer, Decided)
         return answer.value
 
@@ -115,7 +117,7 @@ class World:
         if isinstance(outcome, EarmarkError):
             raise outcome
         for payment, _ in await self.store.list_payments(booking.id):
-            await self.teller.advance(payment.id)
+            await self.driver.advance(payment.id)
 
     async def booking(self, booking: Booking) -> Booking:
         """As it is now."""
@@ -131,7 +133,7 @@ class World:
             if (due_in := await self.store.seconds_to_next_payment()) is None:
                 break
             self.clock.advance(max(due_in, seconds))
-            await self.teller.reconcile(limit=100)
+            await self.driver.reconcile(limit=100)
         await self.engine.expire(limit=100)
 
     async def quiet(self) -> None:

@@ -131,7 +131,7 @@ async def opened(url: str, gateway: type[BalanceGateway] | None = None, **option
     try:
         yield shop
     finally:
-        await shop.earmark.till.close()
+        await shop.earmark.payment_service.close()
         await shop.engine.close()
 
 

@@ -131,7 +131,7 @@ async def test_without_a_key_the_hash_of_a_request_tells_the_code(
     shop: Shop, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The control: with the plain hash, a guess is right or wrong at home."""
-    monkeypatch.setattr(shop.earmark.till.gateways["balance"], "seal", lambda plain: (plain,))
+    monkeypatch.setattr(shop.earmark.payment_service.gateways["balance"], "seal", lambda plain: (plain,))
     code = make_code()
     await shop.open(code, PRICE)
     booking = await shop.hold()
@@ -176,7 +176,7 @@ async def test_a_repeat_of_what_an_older_release_recorded_is_recognised(
     await shop.open(code, PRICE)
     booking = await shop.hold()
     with monkeypatch.context() as before:
-        before.setattr(shop.earmark.till.gateways["balance"], "seal", lambda plain: (plain,))
+        before.setattr(shop.earmark.payment_service.gateways["balance"], "seal", lambda plain: (plain,))
         first = await shop.earmark.pay(booking, method=code, key=KEY)
     assert await shop.earmark.pay(booking, method=code, key=KEY) == first
 

@@ -34,7 +34,7 @@ from earmark.errors import IdempotencyMismatch, InvalidRequest, SetupError
 from earmark.library import Earmark
 from earmark.payments.balance.codes import AccountCodes, make_code
 from earmark.payments.balance.gateway import BalanceGateway
-from earmark.payments.driver import Teller
+from earmark.payments.driver import PaymentDriver
 from earmark.store.sqlite.connection import connect
 
 if TYPE_CHECKING:
@@ -430,7 +430,7 @@ async def test_a_booking_is_paid_from_an_account_and_paid_back(bank: Bank) -> No
     """The whole saga: what is sold is taken, what is cancelled comes back."""
     await bank.fill(PRICE)
     engine = Engine(bank.store, ids=bank.ids)
-    teller = Teller(engine, {"balance": bank.gateway})
+    driver = PaymentDriver(engine, {"balance": bank.gateway})
     shop = Earmark(engine)
     await shop.create("opera", name="An opera", currency="EUR", seats={"A1": PRICE, "A2": PRICE})
     actor = Actor(name="test", live=True)
@@ -445,7 +445,7 @@ async def test_a_booking_is_paid_from_an_account_and_paid_back(bank: Bank) -> No
             gateway="balance",
             method=bank.code,
         )
-        answer = await teller.pay(ask, within=60)
+        answer = await driver.pay(ask, within=60)
         assert isinstance(answer, Decided)
         ends.append((held, answer.value.payment))
     assert [(payment.state, payment.code) for _, payment in ends] == [
@@ -455,11 +455,11 @@ async def test_a_booking_is_paid_from_an_account_and_paid_back(bank: Bank) -> No
     assert await bank.figures() == (0, 0)
     sold, payment = ends[0]
     await engine.cancel(Cancel(actor=actor, entry_id=bank.ids.entry_id(), booking_id=sold))
-    await teller.advance(payment.id)
+    await driver.advance(payment.id)
     assert await bank.figures() == (PRICE, 0)
     kinds = [entry.kind for entry in await bank.accounts.entries(bank.account)]
     assert kinds[2:] == [EntryKind.SET_ASIDE, EntryKind.TAKEN, EntryKind.GIVEN_BACK]
-    await teller.close()
+    await driver.close()
 
 
 def test_the_gateway_is_offered_where_it_is_switched_on(store: AnyStore) -> None:

@@ -12,12 +12,12 @@ from earmark.domain.seat import Seat
 from earmark.engine.commands import (
     Actor,
     Cancel,
-    Change,
+    ChangeEvent,
     Confirm,
-    Create,
+    CreateEvent,
     Extend,
     Hold,
-    Memo,
+    KeyedRequest,
     Pay,
     Release,
     SeatPatch,
@@ -34,7 +34,11 @@ TTL_SECONDS = 60
 
 
 def a_hold(
-    *seats: str, buyer: str = "bob", units: int = 0, ttl_seconds: int = TTL_SECONDS, memo: Memo | None = None
+    *seats: str,
+    buyer: str = "bob",
+    units: int = 0,
+    ttl_seconds: int = TTL_SECONDS,
+    idempotency: KeyedRequest | None = None,
 ) -> Hold:
     """Seats, and units of the one pool."""
     return Hold(
@@ -46,7 +50,7 @@ def a_hold(
         seats=tuple(map(SeatId, seats)),
         pools={PoolId("GA"): units} if units else {},
         ttl_seconds=ttl_seconds,
-        memo=memo,
+        idempotency=idempotency,
     )
 
 
@@ -85,29 +89,29 @@ def a_cancel(booking: Booking, *seats: str) -> Cancel:
     )
 
 
-def a_block(*seats: str) -> Change:
+def a_block(*seats: str) -> ChangeEvent:
     """The operator takes seats off sale."""
     patches = tuple(SeatPatch(id=SeatId(seat), blocked=True) for seat in seats)
-    return Change(actor=SHOP, entry_id=IDS.entry_id(), event_id=EVENT, seats=patches)
+    return ChangeEvent(actor=SHOP, entry_id=IDS.entry_id(), event_id=EVENT, seats=patches)
 
 
-def a_repricing(*seats: str, price: int = 99) -> Change:
+def a_repricing(*seats: str, price: int = 99) -> ChangeEvent:
     """The operator asks another price."""
     patches = tuple(SeatPatch(id=SeatId(seat), price=price) for seat in seats)
-    return Change(actor=SHOP, entry_id=IDS.entry_id(), event_id=EVENT, seats=patches)
+    return ChangeEvent(actor=SHOP, entry_id=IDS.entry_id(), event_id=EVENT, seats=patches)
 
 
-def a_limit(per_buyer_max: int) -> Change:
+def a_limit(per_buyer_max: int) -> ChangeEvent:
     """The operator limits what one buyer may have."""
-    return Change(actor=SHOP, entry_id=IDS.entry_id(), event_id=EVENT, fields={"per_buyer_max": per_buyer_max})
+    return ChangeEvent(actor=SHOP, entry_id=IDS.entry_id(), event_id=EVENT, fields={"per_buyer_max": per_buyer_max})
 
 
-def a_play() -> Create:
+def a_play() -> CreateEvent:
     """An event with two rows of nine seats and a pool of ten."""
     # The seats are laid out against their alphabet: the order in which rows lie is not the order of their names.
     names = [f"{row}{number}" for row in "BA" for number in range(9, 0, -1)]
     event = Event(id=EVENT, name="Play", currency="EUR", live=True, created_at=datetime.now(UTC))
-    return Create(
+    return CreateEvent(
         actor=SHOP,
         entry_id=IDS.entry_id(),
         event=event,

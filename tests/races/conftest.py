@@ -57,26 +57,26 @@ async def _migrate_bare(url: str) -> None:
 
 
 @pytest.fixture
-async def house(races_url: str, clock: MovableClock) -> AsyncIterator[House]:
+async def services(races_url: str, clock: MovableClock) -> AsyncIterator[House]:
     """As it is in production."""
-    house = await House.open(races_url, clock=clock)
-    yield house
-    await house.close()
+    services = await House.open(races_url, clock=clock)
+    yield services
+    await services.close()
 
 
 @pytest.fixture
 async def bare_house(bare_races_url: str, clock: MovableClock) -> AsyncIterator[House]:
     """Without the guards of the schema: only the verbs keep the promises here."""
-    house = await House.open(bare_races_url, clock=clock)
-    yield house
-    await house.close()
+    services = await House.open(bare_races_url, clock=clock)
+    yield services
+    await services.close()
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Without the guards only a sample of the files, and all of them in a proof."""
     if "either_house" in metafunc.fixturenames:
         bare = PROOF or metafunc.module.__name__.rpartition(".")[2] in WITHOUT_GUARDS
-        metafunc.parametrize("either_house", ["house", *(["bare_house"] if bare else [])], indirect=True)
+        metafunc.parametrize("either_house", ["services", *(["bare_house"] if bare else [])], indirect=True)
 
 
 @pytest.fixture
@@ -87,9 +87,9 @@ def either_house(request: pytest.FixtureRequest) -> House:
 
 
 @pytest.fixture
-async def shop(house: House) -> AsyncIterator[MoneyHouse]:
+async def shop(services: House) -> AsyncIterator[MoneyHouse]:
     """As it is in production."""
-    shop = await MoneyHouse.open(house)
+    shop = await MoneyHouse.open(services)
     yield shop
     await shop.close()
 

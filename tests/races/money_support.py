@@ -17,7 +17,7 @@ from uuid import UUID
 from earmark.domain.ids import PaymentId
 from earmark.domain.payment import Payment, PaymentState, Refund, Standing
 from earmark.domain.state_machine import State
-from earmark.engine.commands import Decided, GiveBack, Pay
+from earmark.engine.commands import Decided, Pay, RefundPayment
 from earmark.engine.ports.gateway import (
     Callback,
     CallbackRefused,
@@ -28,7 +28,7 @@ from earmark.engine.ports.gateway import (
     Report,
 )
 from earmark.payments import apply_report
-from earmark.payments.driver import Teller
+from earmark.payments.driver import PaymentDriver
 from earmark.payments.pay import open_payment
 
 from .asks import IDS, SHOP
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from random import Random
 
     from earmark.domain.booking import Booking
-    from earmark.engine.commands import Memo
+    from earmark.engine.commands import KeyedRequest
     from earmark.engine.engine import Engine
     from earmark.engine.ports.gateway import Order, RefundOrder
     from earmark.engine.ports.store import Store
@@ -240,62 +240,62 @@ class Bank:
 class Cashier:
     """One process that drives payments: an engine over a store of its own, and its teller."""
 
-    def __init__(self, till: Till, bank: Bank) -> None:
-        self.till = till
-        self.teller = Teller(till.engine, {bank.name: bank})
+    def __init__(self, payments: Till, bank: Bank) -> None:
+        self.payments = payments
+        self.driver = PaymentDriver(payments.engine, {bank.name: bank})
 
     def drive(self, payment: Payment) -> Till:
         """Begin to take a payment as far as it goes."""
-        return self.till._begin(self.teller.advance(payment.id))
+        return self.payments._begin(self.driver.advance(payment.id))
 
     def hear(self, payment: Payment, *, callback_id: str = "evt-1") -> Till:
         """Begin to take a callback."""
-        return self.till._begin(self.teller.hear("bank", a_callback(payment, id=callback_id)))
+        return self.payments._begin(self.driver.hear("bank", a_callback(payment, id=callback_id)))
 
     def give_up(self, about: Any) -> Till:
         """Begin to give a payment up."""
         work = partial(apply_report.give_up, about=about, ids=IDS)
-        return self.till._begin(self.till.store.transact(work, within=WITHIN))
+        return self.payments._begin(self.payments.store.transact(work, within=WITHIN))
 
 
 class MoneyHouse:
     """A house with a bank next door."""
 
-    def __init__(self, house: House) -> None:
-        self.house = house
+    def __init__(self, services: House) -> None:
+        self.services = services
         self.bank = Bank()
         self.first: Cashier
 
     @classmethod
-    async def open(cls, house: House) -> MoneyHouse:
+    async def open(cls, services: House) -> MoneyHouse:
         """With no payment of anybody who was here before."""
-        await house.observer.execute(_NO_MONEY)
-        opened = cls(house)
+        await services.observer.execute(_NO_MONEY)
+        opened = cls(services)
         opened.first = await opened.cashier()
         return opened
 
     async def close(self) -> None:
         """Leave no payment behind, and nobody who waits at a door."""
         self.bank.open_all()
-        await self.first.teller.close()
-        await self.house.observer.execute(_NO_MONEY)
+        await self.first.driver.close()
+        await self.services.observer.execute(_NO_MONEY)
 
     async def cashier(self, *stops: str, shortcut: Shortcut = AS_BUILT) -> Cashier:
         """A new process, which stops at these places."""
-        return Cashier(await self.house.till(*stops, shortcut=shortcut), self.bank)
+        return Cashier(await self.services.payments(*stops, shortcut=shortcut), self.bank)
 
     async def opened(self, booking: Booking, *, automatic: bool = False) -> Payment:
         """A payment that was recorded; nobody was asked for money yet."""
-        return await opened(self.first.till.engine, a_pay(booking, automatic=automatic))
+        return await opened(self.first.payments.engine, a_pay(booking, automatic=automatic))
 
     async def lost(self, *seats: str, buyer: str = "ann", units: int = 0) -> tuple[Booking, Payment]:
         """A booking whose payment nobody decided in time: expired, and the payment is to be voided."""
-        held = await self.house.held(*seats, buyer=buyer, units=units)
+        held = await self.services.held(*seats, buyer=buyer, units=units)
         payment = await self.opened(held)
-        self.house.clock.advance(PAYING_IS_OVER)
+        self.services.clock.advance(PAYING_IS_OVER)
         given_up = await self.first.give_up(await self.dossier(payment)).outcome()
         assert given_up.state is PaymentState.VOIDING, repr(given_up)
-        assert await self.house.state(held) == "expired"
+        assert await self.services.state(held) == "expired"
         return held, given_up
 
     async def taken_late(self, *seats: str, buyer: str = "ann", units: int = 0) -> tuple[Booking, Payment]:
@@ -306,7 +306,7 @@ class MoneyHouse:
 
     async def sold(self, *seats: str, buyer: str = "ann") -> tuple[Booking, Payment]:
         """Paid and sold."""
-        held = await self.house.held(*seats, buyer=buyer)
+        held = await self.services.held(*seats, buyer=buyer)
         payment = await self.opened(held)
         done = await self.first.drive(payment).outcome()
         assert done.state is PaymentState.CAPTURED, repr(done)
@@ -314,7 +314,7 @@ class MoneyHouse:
 
     async def dossier(self, payment: Payment) -> Any:
         """A payment and what belongs to it."""
-        about = await self.first.till.store.read_dossier(payment.id)
+        about = await self.first.payments.store.read_dossier(payment.id)
         assert about is not None
         return about
 
@@ -333,11 +333,11 @@ class MoneyHouse:
 
     async def settle_down(self) -> None:
         """Let time pass and the reconciler look, until nothing is left to do."""
-        await reconcile(self.first.till.store, self.house.clock, self.first.teller)
+        await reconcile(self.first.payments.store, self.services.clock, self.first.driver)
 
     async def assert_books_agree(self) -> None:
         """The bank has the price of what is sold, and of nothing else."""
-        await assert_books_agree(self.first.till.store, self.bank)
+        await assert_books_agree(self.first.payments.store, self.bank)
 
 
 async def opened(engine: Engine, ask: Pay) -> Payment:
@@ -348,14 +348,14 @@ async def opened(engine: Engine, ask: Pay) -> Payment:
     return payment
 
 
-async def reconcile(store: Store, clock: Any, *tellers: Teller) -> None:
+async def reconcile(store: Store, clock: Any, *drivers: PaymentDriver) -> None:
     """Let time pass and the reconcilers look, all at once, until no payment is under way."""
     for _ in range(ROUNDS_MAX):
         seconds = await store.seconds_to_next_payment()
         if seconds is None:
             return
         clock.advance(max(seconds, 0) + 1)
-        await asyncio.gather(*(teller.reconcile(limit=100) for teller in tellers))
+        await asyncio.gather(*(driver.reconcile(limit=100) for driver in drivers))
     raise AssertionError("a payment is under way for ever")
 
 
@@ -377,7 +377,7 @@ def a_pay(
     *,
     payment_id: PaymentId | None = None,
     automatic: bool = False,
-    memo: Memo | None = None,
+    idempotency: KeyedRequest | None = None,
 ) -> Pay:
     """A payment for a hold."""
     return Pay(
@@ -388,13 +388,13 @@ def a_pay(
         gateway="bank",
         method="card",
         automatic=automatic,
-        memo=memo,
+        idempotency=idempotency,
     )
 
 
-def a_refund(booking: Booking, amount: int) -> GiveBack:
+def a_refund(booking: Booking, amount: int) -> RefundPayment:
     """Money back."""
-    return GiveBack(
+    return RefundPayment(
         actor=SHOP, entry_id=IDS.entry_id(), booking_id=booking.id, refund_id=IDS.refund_id(), amount=amount
     )
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from earmark.domain.ids import OutsidePaymentRef, PoolRef, SeatRef, TotalRef
-from earmark.domain.journal import Entry, Key
+from earmark.domain.journal import Entry, IdempotencyKey
 from earmark.domain.payment import PaymentState
 from earmark.domain.pool import PoolDelta
 from earmark.domain.state_machine import State
@@ -120,7 +120,7 @@ class _DecidesAgainInPlace(Warp):
 
 
 class _ClaimsAndReadsKeysAtOnce(Warp):
-    async def begin(self, keys: Sequence[Key], look: Look | None = None) -> Opening:  # noqa: ARG002 (the port's)
+    async def begin(self, keys: Sequence[IdempotencyKey], look: Look | None = None) -> Opening:  # noqa: ARG002 (the port's)
         claims = """
             WITH claimed AS MATERIALIZED (
                 SELECT k.caller, k.key, pg_advisory_xact_lock(earmark_claim(k.caller, k.key))

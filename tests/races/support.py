@@ -20,18 +20,18 @@ import asyncpg
 
 from earmark.domain.policy import Policy
 from earmark.engine.commands import (
-    Ask,
     Cancel,
-    Change,
+    CancelResult,
+    ChangeEvent,
+    Command,
     Confirm,
     Decided,
     Extend,
     Hold,
     Release,
-    Undone,
 )
 from earmark.engine.engine import Engine
-from earmark.engine.group_commit import Batcher
+from earmark.engine.group_commit import BatchQueue
 from earmark.engine.ports.store import LOCK_SECONDS_MAX
 from earmark.engine.verbs.cancel import cancel
 from earmark.engine.verbs.confirm import confirm
@@ -83,7 +83,7 @@ TOTAL_DRIFT = "a buyer's total is the sum of the buyer's live bookings"
 OVERSOLD = "a pool never sells more than it has"
 RESOLVED_TWICE = "a booking resolves at most once, but for expired bookings that late money brought back"
 
-VERBS: Mapping[type[Ask], Any] = {
+VERBS: Mapping[type[Command], Any] = {
     Hold: partial(hold, policy=Policy(), ids=IDS),
     Extend: partial(extend, policy=Policy(), ids=IDS),
     Confirm: partial(confirm, ids=IDS),
@@ -250,21 +250,21 @@ class StagedStore(PostgresStore):
 class Till:
     """One server process, and the one thing it is doing."""
 
-    def __init__(self, house: House, store: StagedStore) -> None:
+    def __init__(self, services: House, store: StagedStore) -> None:
         self.engine = Engine(store, ids=IDS)
         self.store = store
-        self._house = house
+        self._house = services
         self._task: asyncio.Task[Any] | None = None
 
-    def ask(self, ask: Ask) -> Till:
+    def ask(self, ask: Command) -> Till:
         """Begin one request, as the engine would: decided again if something moved underneath."""
-        if isinstance(ask, Change):
+        if isinstance(ask, ChangeEvent):
             return self._begin(self.engine.change(ask))
         run = partial(self.engine.run, VERBS[type(ask)], draft=True)
-        lane: Batcher[Ask] = Batcher(run, relieve=self.engine.relieve)
+        lane: BatchQueue[Command] = BatchQueue(run, relieve=self.engine.relieve)
         return self._begin(lane.submit(ask, within=PATIENCE_SECONDS))
 
-    def ask_together(self, *batch: Ask) -> Till:
+    def ask_together(self, *batch: Command) -> Till:
         """Begin one batch, one transaction."""
         return self._begin(self.engine.run(VERBS[type(batch[0])], lambda: batch, draft=True))
 
@@ -337,19 +337,19 @@ class House:
         name = await observer.fetchval("SELECT current_database()")
         await observer.execute(f"ALTER DATABASE \"{name}\" SET deadlock_timeout = '100ms'")
         await observer.execute(_EMPTY)
-        house = cls(url, clock=clock, observer=observer)
-        house._deadlocks_before = await house.deadlocks()
-        till = await house.till()
-        await till.engine.create(a_play())
-        return house
+        services = cls(url, clock=clock, observer=observer)
+        services._deadlocks_before = await services.deadlocks()
+        payments = await services.payments()
+        await payments.engine.create(a_play())
+        return services
 
     async def close(self) -> None:
         """Leave nothing behind."""
-        for till in self._tills:
-            await till.close()
+        for payments in self._tills:
+            await payments.close()
         await self.observer.close()
 
-    async def till(
+    async def payments(
         self,
         *stops: str,
         shortcut: Shortcut = AS_BUILT,
@@ -375,20 +375,20 @@ class House:
         else:
             store._recall = Recall(remember_nothing, bookings_max=0)
         store._sql = {**store._sql, **shortcut.sql}
-        till = Till(self, store)
-        self._tills.append(till)
-        return till
+        payments = Till(self, store)
+        self._tills.append(payments)
+        return payments
 
     async def held(self, *seats: str, buyer: str = "ann", units: int = 0, ttl_seconds: int = TTL_SECONDS) -> Booking:
         """A hold that is simply there."""
         return await self.done(a_hold(*seats, buyer=buyer, units=units, ttl_seconds=ttl_seconds))
 
-    async def done(self, ask: Ask) -> Booking:
+    async def done(self, ask: Command) -> Booking:
         """A request that meets nobody and succeeds."""
         outcome = await self._tills[0].ask(ask).outcome()
         return granted(outcome)
 
-    async def tried(self, ask: Ask) -> Any:
+    async def tried(self, ask: Command) -> Any:
         """A request that meets nobody, and what it came to."""
         return await self._tills[0].ask(ask).outcome()
 
@@ -440,8 +440,8 @@ class House:
 
     async def deadlocks(self) -> int:
         """How many PostgreSQL has seen in this house. Backends tell when they end, so the tills are closed."""
-        for till in self._tills:
-            await till.close()
+        for payments in self._tills:
+            await payments.close()
         await self._poll(_ALONE)
         seen: int = await self.observer.fetchval(_DEADLOCKS)
         return seen - self._deadlocks_before
@@ -453,7 +453,7 @@ class House:
 def granted(outcome: Any) -> Booking:
     """The booking that a request was answered with."""
     assert isinstance(outcome, Decided), repr(outcome)
-    found: Booking = outcome.value.booking if isinstance(outcome.value, Undone) else outcome.value
+    found: Booking = outcome.value.booking if isinstance(outcome.value, CancelResult) else outcome.value
     return found
 
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from earmark.domain.journal import Key
-from earmark.engine.commands import Confirm, Hold, Memo
+from earmark.domain.journal import IdempotencyKey
+from earmark.engine.commands import Confirm, Hold, KeyedRequest
 from earmark.engine.engine import Engine
 from earmark.errors import (
     BookingResolved,
@@ -27,28 +27,28 @@ from .support import granted
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Sequence
 
-    from earmark.engine.commands import Answer
+    from earmark.engine.commands import Result
 
     from .support import House
 
 
-async def in_one_batch(house: House, asks: Sequence[Hold | Confirm]) -> list[Any]:
+async def in_one_batch(services: House, asks: Sequence[Hold | Confirm]) -> list[Any]:
     """Let the asks wait in line behind one that is under way, so that they travel together; what they come to."""
-    till = await house.till("before write")
-    engine = Engine(till.engine.store, ids=IDS, lanes=1)
+    payments = await services.payments("before write")
+    engine = Engine(payments.engine.store, ids=IDS, lanes=1)
     ahead: Hold | Confirm = a_hold("B9", buyer="eve")
     if isinstance(asks[0], Confirm):
-        ahead = a_confirm(await house.held("B9", buyer="eve"))
+        ahead = a_confirm(await services.held("B9", buyer="eve"))
     under_way = asyncio.ensure_future(asked(engine, ahead))
-    await till.reached("before write", under_way)
+    await payments.reached("before write", under_way)
     waiting = [asyncio.ensure_future(asked(engine, ask)) for ask in asks]
     await asyncio.sleep(0)
-    till.go()
+    payments.go()
     granted(await under_way)
     return await asyncio.gather(*waiting, return_exceptions=True)
 
 
-def asked(engine: Engine, ask: Hold | Confirm) -> Awaitable[Answer]:
+def asked(engine: Engine, ask: Hold | Confirm) -> Awaitable[Result]:
     return engine.hold(ask) if isinstance(ask, Hold) else engine.confirm(ask)
 
 
@@ -65,7 +65,7 @@ async def test_a_seat_goes_to_the_first_who_may_have_it(either_house: House) -> 
 
 async def test_a_buyer_over_the_limit_does_not_keep_the_seat_from_the_next(either_house: House) -> None:
     """As above, for the limit of a buyer."""
-    granted(await (await either_house.till()).ask(a_limit(2)).outcome())
+    granted(await (await either_house.payments()).ask(a_limit(2)).outcome())
     await either_house.held("B1", "B2", buyer="ann")
     first, second, third = await in_one_batch(
         either_house, [a_hold("A1", buyer="ann"), a_hold("A1", buyer="bob"), a_hold("A1", buyer="cid")]
@@ -82,8 +82,8 @@ async def test_a_request_that_breaks_breaks_alone(either_house: House) -> None:
     def broken(_: object, __: object) -> tuple[int, bytes]:
         raise ZeroDivisionError
 
-    memo = Memo(key=Key("shop", "poison"), request_hash=b"", render=broken)
-    asks = [a_hold(f"A{n}", buyer=f"buyer-{n}", memo=memo if n == 4 else None) for n in range(1, 8)]
+    idempotency = KeyedRequest(key=IdempotencyKey("shop", "poison"), request_hash=b"", render=broken)
+    asks = [a_hold(f"A{n}", buyer=f"buyer-{n}", idempotency=idempotency if n == 4 else None) for n in range(1, 8)]
     outcomes = await in_one_batch(either_house, asks)
     assert isinstance(outcomes.pop(3), ZeroDivisionError)
     for outcome in outcomes:
@@ -92,43 +92,45 @@ async def test_a_request_that_breaks_breaks_alone(either_house: House) -> None:
     assert not await either_house.flaws()
 
 
-async def test_a_request_withdrawn_while_it_waited_never_happens(house: House) -> None:
+async def test_a_request_withdrawn_while_it_waited_never_happens(services: House) -> None:
     """Its time was over before its turn came: it is told so for certain. The one under way is in doubt, and is kept."""
-    till = await house.till()
-    granted(await till.ask(a_hold("A9")).outcome())
-    till.stop_at("before write")
-    engine = Engine(till.engine.store, ids=IDS, lanes=1, request_seconds_max=0.5)
+    payments = await services.payments()
+    granted(await payments.ask(a_hold("A9")).outcome())
+    payments.stop_at("before write")
+    engine = Engine(payments.engine.store, ids=IDS, lanes=1, request_seconds_max=0.5)
     ahead, behind = a_hold("A1"), a_hold("A2")
     under_way = asyncio.ensure_future(engine.hold(ahead))
-    await till.reached("before write", under_way)
+    await payments.reached("before write", under_way)
     with pytest.raises(Overloaded):
         await engine.hold(behind)
     with pytest.raises(OutcomeUnknown):
         await under_way
-    till.go()
+    payments.go()
     await engine._holds.close()
-    assert await house.owner("A1") == ahead.booking_id
-    assert await house.owner("A2") is None
+    assert await services.owner("A1") == ahead.booking_id
+    assert await services.owner("A2") is None
     assert (await engine.store.read_booking(behind.booking_id))[1] is None
-    assert not await house.flaws()
+    assert not await services.flaws()
 
 
 async def test_a_twin_whose_time_is_over_is_told_that_the_first_is_still_being_decided(
-    house: House, monkeypatch: pytest.MonkeyPatch
+    services: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It waits for the first, gives up, and never happens by itself."""
     monkeypatch.setattr("earmark.engine.batch_transaction.TWIN_DELAY_SECONDS", 60)
-    memo = Memo(key=Key("shop", "twin"), request_hash=b"", render=lambda booking, _: (201, str(booking.id).encode()))
-    first = (await house.till("before write")).ask(a_hold("A1", memo=memo))
+    idempotency = KeyedRequest(
+        key=IdempotencyKey("shop", "twin"), request_hash=b"", render=lambda booking, _: (201, str(booking.id).encode())
+    )
+    first = (await services.payments("before write")).ask(a_hold("A1", idempotency=idempotency))
     await first.reached("before write")
-    till = await house.till()
-    granted(await till.ask(a_hold("A9", buyer="eve")).outcome())
-    engine = Engine(till.engine.store, ids=IDS, request_seconds_max=0.5)
-    twin = a_hold("A1", memo=memo)
+    payments = await services.payments()
+    granted(await payments.ask(a_hold("A9", buyer="eve")).outcome())
+    engine = Engine(payments.engine.store, ids=IDS, request_seconds_max=0.5)
+    twin = a_hold("A1", idempotency=idempotency)
     with pytest.raises(IdempotencyInProgress):
         await engine.hold(twin)
     await engine._holds.close()
-    assert granted(await first.outcome()).id == await house.owner("A1")
+    assert granted(await first.outcome()).id == await services.owner("A1")
     assert (await engine.store.read_booking(twin.booking_id))[1] is None
 
 
@@ -164,11 +166,11 @@ async def test_a_payment_that_confirmed_nothing_is_still_free(either_house: Hous
     assert not await either_house.flaws()
 
 
-async def test_a_hold_meets_a_limit_that_was_lowered_meanwhile(house: House) -> None:
+async def test_a_hold_meets_a_limit_that_was_lowered_meanwhile(services: House) -> None:
     """The limit was read before the operator changed it: the hold is granted by the old one or refused by the new."""
-    holding = (await house.till("after read_events", retries=True)).ask(a_hold("A1", "A2"))
+    holding = (await services.payments("after read_events", retries=True)).ask(a_hold("A1", "A2"))
     await holding.reached("after read_events")
-    granted(await (await house.till()).ask(a_limit(1)).outcome())
+    granted(await (await services.payments()).ask(a_limit(1)).outcome())
     outcome = await holding.outcome()
     assert isinstance(outcome, LimitExceeded) or granted(outcome).lines.units == 2
-    assert not await house.flaws()
+    assert not await services.flaws()

@@ -14,7 +14,7 @@ import pytest
 
 from earmark.bench.booking.bench.house import House
 from earmark.clock import MovableClock
-from earmark.domain.journal import Key
+from earmark.domain.journal import IdempotencyKey
 from earmark.domain.policy import Policy
 from earmark.engine.commands import Decided, Hold
 from earmark.engine.engine import Engine
@@ -184,7 +184,7 @@ async def test_a_read_on_a_broken_connection_is_tried_on_another(postgres_url: s
 
 async def test_keys_are_looked_up_on_another_connection_when_one_breaks(postgres_url: str) -> None:
     """The connections of optimistic writes, on which they are looked up, break as others do."""
-    key = Key("shop", "unused")
+    key = IdempotencyKey("shop", "unused")
     async with Wire(postgres_url) as wire, opened(wire.url) as engine:
         assert not await engine.store.known_keys([key])
         wire.lose_answers()

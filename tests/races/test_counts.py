@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     from .support import House
 
 
-async def two_want_the_last_units(house: House, shortcut: Shortcut) -> tuple[Any, Any]:
+async def two_want_the_last_units(services: House, shortcut: Shortcut) -> tuple[Any, Any]:
     """One has counted and not yet written; the other comes to count."""
-    await house.held(units=8, buyer="dan")
-    first = (await house.till("before write", shortcut=shortcut)).ask(a_hold(units=2, buyer="ann"))
+    await services.held(units=8, buyer="dan")
+    first = (await services.payments("before write", shortcut=shortcut)).ask(a_hold(units=2, buyer="ann"))
     await first.reached("before write")
-    second = (await house.till(shortcut=shortcut)).ask(a_hold(units=2, buyer="bob"))
+    second = (await services.payments(shortcut=shortcut)).ask(a_hold(units=2, buyer="bob"))
     await second.waits_for_a_lock() if shortcut is AS_BUILT else await second.outcome()
     return await first.outcome(), await second.outcome()
 
@@ -31,12 +31,12 @@ async def test_counting_a_pool_unlocked_sells_units_twice(bare_house: House) -> 
     assert OVERSOLD in await bare_house.flaws()
 
 
-async def test_the_schema_oversells_no_pool(house: House) -> None:
+async def test_the_schema_oversells_no_pool(services: House) -> None:
     """The last line: held and sold stay within the capacity."""
-    outcomes = await two_want_the_last_units(house, shortcuts.COUNTS_POOLS_UNLOCKED)
+    outcomes = await two_want_the_last_units(services, shortcuts.COUNTS_POOLS_UNLOCKED)
     assert refused_by(outcomes[0]) == "pool_never_oversold"
     granted(outcomes[1])
-    assert not await house.flaws()
+    assert not await services.flaws()
 
 
 async def test_a_pool_is_counted_by_one_at_a_time(either_house: House) -> None:
@@ -48,13 +48,13 @@ async def test_a_pool_is_counted_by_one_at_a_time(either_house: House) -> None:
     assert await either_house.deadlocks() == 0
 
 
-async def a_buyer_asks_twice_at_once(house: House, shortcut: Shortcut) -> tuple[Any, Any]:
+async def a_buyer_asks_twice_at_once(services: House, shortcut: Shortcut) -> tuple[Any, Any]:
     """One seat is allowed, and two tills are asked for different ones."""
-    granted(await (await house.till()).ask(a_limit(1)).outcome())
-    await house.done(a_release(await house.held("A9", buyer="ann")))
-    first = (await house.till("before write", shortcut=shortcut)).ask(a_hold("A1", buyer="ann"))
+    granted(await (await services.payments()).ask(a_limit(1)).outcome())
+    await services.done(a_release(await services.held("A9", buyer="ann")))
+    first = (await services.payments("before write", shortcut=shortcut)).ask(a_hold("A1", buyer="ann"))
     await first.reached("before write")
-    second = (await house.till(shortcut=shortcut)).ask(a_hold("A2", buyer="ann"))
+    second = (await services.payments(shortcut=shortcut)).ask(a_hold("A2", buyer="ann"))
     await second.waits_for_a_lock() if shortcut is AS_BUILT else await second.outcome()
     return await first.outcome(), await second.outcome()
 
@@ -66,12 +66,12 @@ async def test_counting_a_buyers_total_unlocked_exceeds_the_limit(bare_house: Ho
     assert await bare_house.observer.fetchval("SELECT units FROM buyer_totals") == 2
 
 
-async def test_the_schema_lets_no_total_grow_beyond_the_limit(house: House) -> None:
+async def test_the_schema_lets_no_total_grow_beyond_the_limit(services: House) -> None:
     """The last line, for limits."""
-    outcomes = await a_buyer_asks_twice_at_once(house, shortcuts.COUNTS_TOTALS_UNLOCKED)
+    outcomes = await a_buyer_asks_twice_at_once(services, shortcuts.COUNTS_TOTALS_UNLOCKED)
     assert refused_by(outcomes[0]) == "buyer_stays_within_limit"
     granted(outcomes[1])
-    assert not await house.flaws()
+    assert not await services.flaws()
 
 
 async def test_a_buyers_total_is_counted_by_one_at_a_time(either_house: House) -> None:
@@ -85,10 +85,10 @@ async def test_a_buyers_total_is_counted_by_one_at_a_time(either_house: House) -
 
 async def test_a_buyers_first_two_requests_count_each_other(either_house: House) -> None:
     """There is no total to lock yet: who makes it is waited for, as if it were locked."""
-    granted(await (await either_house.till()).ask(a_limit(1)).outcome())
-    first = (await either_house.till("before write")).ask(a_hold("A1", buyer="ann"))
+    granted(await (await either_house.payments()).ask(a_limit(1)).outcome())
+    first = (await either_house.payments("before write")).ask(a_hold("A1", buyer="ann"))
     await first.reached("before write")
-    second = (await either_house.till()).ask(a_hold("A2", buyer="ann"))
+    second = (await either_house.payments()).ask(a_hold("A2", buyer="ann"))
     await second.waits_for_a_lock()
     granted(await first.outcome())
     assert isinstance(await second.outcome(), LimitExceeded)
@@ -97,10 +97,10 @@ async def test_a_buyers_first_two_requests_count_each_other(either_house: House)
 
 async def test_a_first_request_that_came_to_nothing_does_not_count(either_house: House) -> None:
     """The total it made goes with it, and the one that waited for it makes its own."""
-    granted(await (await either_house.till()).ask(a_limit(1)).outcome())
-    first = (await either_house.till("after lock_totals")).ask(a_hold("A1", "A2", buyer="ann"))
+    granted(await (await either_house.payments()).ask(a_limit(1)).outcome())
+    first = (await either_house.payments("after lock_totals")).ask(a_hold("A1", "A2", buyer="ann"))
     await first.reached("after lock_totals")
-    second = (await either_house.till()).ask(a_hold("A2", buyer="ann"))
+    second = (await either_house.payments()).ask(a_hold("A2", buyer="ann"))
     await second.waits_for_a_lock()
     refused = await first.outcome()
     assert isinstance(refused, LimitExceeded | SeatsTaken)

@@ -20,19 +20,19 @@ if TYPE_CHECKING:
     from .support import House
 
 
-async def assert_deadlocked(house: House, *outcomes: Any) -> None:
+async def assert_deadlocked(services: House, *outcomes: Any) -> None:
     """PostgreSQL found the circle and broke it by failing exactly one."""
     assert [type(outcome) for outcome in outcomes].count(asyncpg.DeadlockDetectedError) == 1, outcomes
-    assert await house.deadlocks() == 1
+    assert await services.deadlocks() == 1
 
 
-async def release_and_sweeper_meet(house: House, shortcut: Shortcut, first_lock: str) -> tuple[Booking, Any, Any]:
+async def release_and_sweeper_meet(services: House, shortcut: Shortcut, first_lock: str) -> tuple[Booking, Any, Any]:
     """A release from before the end has its first lock; the sweeper finds the same booking due."""
-    old = await house.held("A1", units=1)
-    releasing = (await house.till(first_lock, shortcut=shortcut)).ask(a_release(old))
+    old = await services.held("A1", units=1)
+    releasing = (await services.payments(first_lock, shortcut=shortcut)).ask(a_release(old))
     await releasing.reached(first_lock)
-    house.pass_the_end(old)
-    sweeping = (await house.till("after lock_due")).sweep()
+    services.pass_the_end(old)
+    sweeping = (await services.payments("after lock_due")).sweep()
     await sweeping.reached("after lock_due")
     releasing.go()
     if shortcut is not AS_BUILT:
@@ -60,10 +60,10 @@ async def test_a_release_that_has_its_booking_is_passed_over_by_the_sweeper(eith
 async def test_a_release_waits_for_a_sweeper_that_has_its_booking(either_house: House) -> None:
     """The other way round: the release is told that its hold had run out."""
     old = await either_house.held("A1", units=1)
-    releasing = (await either_house.till("after begin")).ask(a_release(old))
+    releasing = (await either_house.payments("after begin")).ask(a_release(old))
     await releasing.reached("after begin")
     either_house.pass_the_end(old)
-    sweeping = (await either_house.till("after lock_due")).sweep()
+    sweeping = (await either_house.payments("after lock_due")).sweep()
     await sweeping.reached("after lock_due")
     releasing.go()
     await releasing.waits_for_a_lock()
@@ -73,12 +73,12 @@ async def test_a_release_waits_for_a_sweeper_that_has_its_booking(either_house: 
     assert await either_house.deadlocks() == 0
 
 
-async def hold_and_block_meet(house: House, shortcut: Shortcut) -> tuple[Any, Any]:
+async def hold_and_block_meet(services: House, shortcut: Shortcut) -> tuple[Any, Any]:
     """The block has locked the lapsed booking and will want the seat; the hold wants both."""
-    house.pass_the_end(await house.held("A1"))
-    blocking = (await house.till("after lock_bookings")).ask(a_block("A1"))
+    services.pass_the_end(await services.held("A1"))
+    blocking = (await services.payments("after lock_bookings")).ask(a_block("A1"))
     await blocking.reached("after lock_bookings")
-    holding = (await house.till(shortcut=shortcut)).ask(a_hold("A1"))
+    holding = (await services.payments(shortcut=shortcut)).ask(a_hold("A1"))
     await holding.waits_for_a_lock()
     return await blocking.outcome(), await holding.outcome()
 
@@ -98,15 +98,17 @@ async def test_a_hold_waits_for_the_booking_before_it_locks_the_seat(either_hous
     assert await either_house.deadlocks() == 0
 
 
-async def a_seat_moves_and_lapses_under_a_hold(house: House, shortcut: Shortcut) -> tuple[Any, Any]:
+async def a_seat_moves_and_lapses_under_a_hold(services: House, shortcut: Shortcut) -> tuple[Any, Any]:
     """A hold saw the seat free; its next owner came and ran out; the sweeper has that owner and wants the pool."""
-    holding = (await house.till("after read_seats", "before lock_seats", shortcut=shortcut)).ask(a_hold("A1", units=1))
+    holding = (await services.payments("after read_seats", "before lock_seats", shortcut=shortcut)).ask(
+        a_hold("A1", units=1)
+    )
     await holding.reached("after read_seats")
-    other = await house.held("A1", buyer="cid", units=1)
-    house.pass_the_end(other)
+    other = await services.held("A1", buyer="cid", units=1)
+    services.pass_the_end(other)
     holding.go("after read_seats")
     await holding.reached("before lock_seats")
-    sweeping = (await house.till()).sweep()
+    sweeping = (await services.payments()).sweep()
     await sweeping.waits_for_a_lock()
     return await holding.outcome(), await sweeping.outcome()
 
@@ -127,34 +129,34 @@ async def test_what_moved_is_decided_again_in_a_new_transaction(either_house: Ho
 
 
 async def two_batches_cross(
-    house: House, *, blocker: str, first: Sequence[Any], second: Sequence[Any], shortcuts_: tuple[Shortcut, Shortcut]
+    services: House, *, blocker: str, first: Sequence[Any], second: Sequence[Any], shortcuts_: tuple[Shortcut, Shortcut]
 ) -> tuple[Any, Any]:
     """Each batch stops in the middle of its lock statement, at a row that a third has; then both go on."""
-    third = await asyncpg.connect(house.url)
+    third = await asyncpg.connect(services.url)
     in_the_way = third.transaction()
     await in_the_way.start()
     await third.fetch(blocker)
-    one = (await house.till(shortcut=shortcuts_[0])).ask_together(*first)
+    one = (await services.payments(shortcut=shortcuts_[0])).ask_together(*first)
     await one.waits_for_a_lock()
-    other = (await house.till(shortcut=shortcuts_[1])).ask_together(*second)
+    other = (await services.payments(shortcut=shortcuts_[1])).ask_together(*second)
     await other.waits_for_a_lock()
     await in_the_way.rollback()
     await third.close()
     return await one.outcome(), await other.outcome()
 
 
-async def four_holds(house: House) -> list[Booking]:
+async def four_holds(services: House) -> list[Booking]:
     """In the order of their ids."""
-    return [await house.held(f"A{n}", buyer=f"buyer-{n}") for n in range(1, 5)]
+    return [await services.held(f"A{n}", buyer=f"buyer-{n}") for n in range(1, 5)]
 
 
-async def two_batches_of_releases_cross(house: House, *, as_built: bool) -> tuple[Any, Any]:
+async def two_batches_of_releases_cross(services: House, *, as_built: bool) -> tuple[Any, Any]:
     """The second and the third booking are wanted by both, in opposite order."""
-    b = await four_holds(house)
+    b = await four_holds(services)
     orders = ([b[1], b[0], b[2]], [b[2], b[3], b[1]])
     cut = [AS_BUILT if as_built else shortcuts.locks_as_they_came([booking.id for booking in o]) for o in orders]
     return await two_batches_cross(
-        house,
+        services,
         blocker=f"SELECT FROM bookings WHERE id IN ('{b[0].id}', '{b[3].id}') FOR UPDATE",
         first=[a_release(booking) for booking in orders[0]],
         second=[a_release(booking) for booking in orders[1]],
@@ -176,13 +178,13 @@ async def test_batches_lock_bookings_in_the_order_of_their_ids(either_house: Hou
     assert await either_house.deadlocks() == 0
 
 
-async def two_batches_of_payments_cross(house: House, shortcut: Shortcut) -> tuple[Any, Any]:
+async def two_batches_of_payments_cross(services: House, shortcut: Shortcut) -> tuple[Any, Any]:
     """Two batches confirm bookings of their own, with payments that both name, in opposite order."""
-    sold = await house.held("B9", buyer="eve")
-    mine = [await house.held(f"A{n}", buyer=f"buyer-{n}") for n in range(1, 4)]
-    yours = [await house.held(f"B{n}", buyer=f"buyer-{n}") for n in range(1, 4)]
+    sold = await services.held("B9", buyer="eve")
+    mine = [await services.held(f"A{n}", buyer=f"buyer-{n}") for n in range(1, 4)]
+    yours = [await services.held(f"B{n}", buyer=f"buyer-{n}") for n in range(1, 4)]
     return await two_batches_cross(
-        house,
+        services,
         blocker=f"INSERT INTO outside_payments VALUES ('p0', '{sold.id}'), ('p3', '{sold.id}')",
         first=[a_confirm(b, payment_id=p) for b, p in zip(mine, ("p1", "p0", "p2"), strict=True)],
         second=[a_confirm(b, payment_id=p) for b, p in zip(yours, ("p2", "p3", "p1"), strict=True)],
@@ -205,16 +207,16 @@ async def test_batches_take_payments_in_the_order_of_their_names(either_house: H
     assert await either_house.deadlocks() == 0
 
 
-async def a_partial_cancel_and_a_change_cross(house: House, shortcut: Shortcut) -> tuple[Any, Any]:
+async def a_partial_cancel_and_a_change_cross(services: House, shortcut: Shortcut) -> tuple[Any, Any]:
     """Both want the first and the third seat; the cancel is halfway when the change comes."""
-    sold = await house.held("A1", "A2", "A3", "A4")
-    await house.done(a_confirm(sold))
-    third = await asyncpg.connect(house.url)
+    sold = await services.held("A1", "A2", "A3", "A4")
+    await services.done(a_confirm(sold))
+    third = await asyncpg.connect(services.url)
     async with third.transaction():
         await third.fetch("SELECT FROM seats WHERE id = 'A2' FOR UPDATE")
-        cancelling = (await house.till(shortcut=shortcut)).ask(a_cancel(sold, "A1", "A2", "A3"))
+        cancelling = (await services.payments(shortcut=shortcut)).ask(a_cancel(sold, "A1", "A2", "A3"))
         await cancelling.waits_for_a_lock()
-        changing = (await house.till()).ask(a_repricing("A1", "A3"))
+        changing = (await services.payments()).ask(a_repricing("A1", "A3"))
         await changing.waits_for_a_lock()
     await third.close()
     return await cancelling.outcome(), await changing.outcome()

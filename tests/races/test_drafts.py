@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from earmark.engine.commands import Change, Decided
+from earmark.engine.commands import ChangeEvent, Decided
 from earmark.errors import (
     BookingExpired,
     InvalidRequest,
@@ -24,7 +24,7 @@ from earmark.errors import (
 
 from . import shortcuts
 from .asks import EVENT, IDS, SHOP, a_block, a_cancel, a_confirm, a_hold, a_limit, a_repricing, an_extend
-from .drafts import by_another, decided_again, drafting, kept, memo
+from .drafts import by_another, decided_again, drafting, idempotency, kept
 from .support import (
     AS_BUILT,
     BLOCKED_AND_OWNED,
@@ -52,12 +52,12 @@ async def test_a_draft_that_meets_nobody_is_written_as_it_is(either_house: House
     """One look and one call, for each of the verbs, and the counts agree."""
     old = await either_house.held("A1", units=1, buyer="dan")
     either_house.pass_the_end(old)
-    till = await either_house.till(drafts=True, connections_max=6)
-    held = granted(await till.ask(a_hold("A1", "A2", units=2, memo=memo())).outcome())
-    granted(await till.ask(an_extend(held)).outcome())
-    granted(await till.ask(a_confirm(held)).outcome())
-    granted(await till.ask(a_cancel(held, "A1")).outcome())
-    assert till.store.ran == ["look"] * 4
+    payments = await either_house.payments(drafts=True, connections_max=6)
+    held = granted(await payments.ask(a_hold("A1", "A2", units=2, idempotency=idempotency())).outcome())
+    granted(await payments.ask(an_extend(held)).outcome())
+    granted(await payments.ask(a_confirm(held)).outcome())
+    granted(await payments.ask(a_cancel(held, "A1")).outcome())
+    assert payments.store.ran == ["look"] * 4
     assert await either_house.verbs(held) == ["hold", "extend", "confirm", "cancel"]
     assert await either_house.state(old) == "expired"
     assert (await either_house.owner("A1"), await either_house.owner("A2")) == (None, held.id)
@@ -90,7 +90,7 @@ async def test_of_two_drafts_for_a_seat_one_gets_it(either_house: House, before:
 
 async def test_a_draft_that_met_somebody_looks_again_before_it_locks(either_house: House) -> None:
     """Whoever moved the seat has committed by then: a second look shows it, and costs less than locks."""
-    second = await either_house.till("before write", drafts=True, connections_max=6)
+    second = await either_house.payments("before write", drafts=True, connections_max=6)
     second.store.drafts_again = 1
     second.ask(a_hold("A1"))
     await second.reached("before write")
@@ -102,13 +102,13 @@ async def test_a_draft_that_met_somebody_looks_again_before_it_locks(either_hous
 
 
 async def a_draft_from_before_the_end_meets_a_takeover(
-    house: House, ask: Any, shortcut: Shortcut
+    services: House, ask: Any, shortcut: Shortcut
 ) -> tuple[Booking, Booking, Till]:
     """A confirm or extend was drafted in time; then the hold's time is over, and another takes its seat."""
-    old = await house.held("A1", buyer="ann")
-    late = await drafting(house, ask(old), shortcut=shortcut)
-    house.pass_the_end(old)
-    taken = granted(await by_another(house, a_hold("A1")))
+    old = await services.held("A1", buyer="ann")
+    late = await drafting(services, ask(old), shortcut=shortcut)
+    services.pass_the_end(old)
+    taken = granted(await by_another(services, a_hold("A1")))
     return old, taken, late
 
 
@@ -132,13 +132,13 @@ async def test_a_late_draft_finds_its_hold_taken_over(either_house: House, ask: 
 
 
 async def a_takeover_is_drafted_and_the_owner_moves(
-    house: House, ask: Any, shortcut: Shortcut
+    services: House, ask: Any, shortcut: Shortcut
 ) -> tuple[Booking, Booking, Till]:
     """The takeover saw the hold due; a confirm or extend that was drafted in time is written before it."""
-    old = await house.held("A1", buyer="ann", units=1)
-    in_time = await drafting(house, ask(old))
-    house.pass_the_end(old)
-    taking = await drafting(house, a_hold("A1"), shortcut=shortcut)
+    old = await services.held("A1", buyer="ann", units=1)
+    in_time = await drafting(services, ask(old))
+    services.pass_the_end(old)
+    taking = await drafting(services, a_hold("A1"), shortcut=shortcut)
     return old, granted(await in_time.outcome()), taking
 
 
@@ -163,16 +163,16 @@ async def test_a_takeover_leaves_an_owner_that_moved(either_house: House, ask: A
     assert not await either_house.flaws()
 
 
-async def a_hold_is_drafted_and_late_money_comes(house: House, shortcut: Shortcut) -> tuple[Booking, Till]:
+async def a_hold_is_drafted_and_late_money_comes(services: House, shortcut: Shortcut) -> tuple[Booking, Till]:
     """The seat points to an expired booking, and still does when the hold is written; but that booking is sold."""
-    old = await house.held("A1", buyer="ann")
-    house.pass_the_end(old)
-    assert await house.tried_sweep()
-    holding = await drafting(house, a_hold("A1"), shortcut=shortcut)
-    async with house.observer.transaction():
-        await house.observer.execute(_COME_BACK, old.id)
-        if await house.observer.fetchval("SELECT fence = 0 FROM seats WHERE id = 'A1'"):
-            await house.observer.execute(_RAISE_FENCES, old.id)
+    old = await services.held("A1", buyer="ann")
+    services.pass_the_end(old)
+    assert await services.tried_sweep()
+    holding = await drafting(services, a_hold("A1"), shortcut=shortcut)
+    async with services.observer.transaction():
+        await services.observer.execute(_COME_BACK, old.id)
+        if await services.observer.fetchval("SELECT fence = 0 FROM seats WHERE id = 'A1'"):
+            await services.observer.execute(_RAISE_FENCES, old.id)
     return old, holding
 
 
@@ -256,19 +256,19 @@ async def test_a_sale_that_was_closed_meanwhile_is_judged_by_one_rule_or_the_oth
     """As under locks: the hold began before the change, and is granted by the old rule or refused by the new."""
     holding = await drafting(either_house, a_hold("A1"))
     closing = {"sale_closes_at": datetime.now(UTC)}
-    await either_house.tried(Change(actor=SHOP, entry_id=IDS.entry_id(), event_id=EVENT, fields=closing))
+    await either_house.tried(ChangeEvent(actor=SHOP, entry_id=IDS.entry_id(), event_id=EVENT, fields=closing))
     assert isinstance(await holding.outcome(), Decided | SaleClosed)
     assert isinstance(await by_another(either_house, a_hold("A2")), SaleClosed)
     assert not await either_house.flaws()
 
 
-async def a_cancel_is_drafted_and_its_seat_goes(house: House, shortcut: Shortcut) -> tuple[Booking, Till]:
+async def a_cancel_is_drafted_and_its_seat_goes(services: House, shortcut: Shortcut) -> tuple[Booking, Till]:
     """Two cancel the same seat of a sale; the first is written, and the seat is somebody else's at once."""
-    sold = await house.held("A1", "A2", buyer="ann")
-    await house.done(a_confirm(sold))
-    second = await drafting(house, a_cancel(sold, "A1"), shortcut=shortcut)
-    granted(await by_another(house, a_cancel(sold, "A1")))
-    return granted(await by_another(house, a_hold("A1"))), second
+    sold = await services.held("A1", "A2", buyer="ann")
+    await services.done(a_confirm(sold))
+    second = await drafting(services, a_cancel(sold, "A1"), shortcut=shortcut)
+    granted(await by_another(services, a_cancel(sold, "A1")))
+    return granted(await by_another(services, a_hold("A1"))), second
 
 
 async def test_without_its_compares_a_cancel_takes_a_stranger_s_seat(bare_house: House) -> None:
@@ -304,10 +304,10 @@ async def test_two_drafts_share_what_a_pool_has_left(either_house: House) -> Non
     assert not await either_house.flaws()
 
 
-async def one_payment_is_named_twice(house: House, shortcut: Shortcut) -> tuple[Booking, Till]:
-    mine, yours = await house.held("A1"), await house.held("A2", buyer="cid")
-    second = await drafting(house, a_confirm(mine, payment_id="p1"), shortcut=shortcut)
-    granted(await by_another(house, a_confirm(yours, payment_id="p1")))
+async def one_payment_is_named_twice(services: House, shortcut: Shortcut) -> tuple[Booking, Till]:
+    mine, yours = await services.held("A1"), await services.held("A2", buyer="cid")
+    second = await drafting(services, a_confirm(mine, payment_id="p1"), shortcut=shortcut)
+    granted(await by_another(services, a_confirm(yours, payment_id="p1")))
     return mine, second
 
 

@@ -11,11 +11,11 @@ from earmark.errors import SeatsTaken
 
 from . import shortcuts
 from .asks import a_confirm, a_hold, an_extend
-from .drafts import by_another, decided_again, drafting, kept, memo
+from .drafts import by_another, decided_again, drafting, idempotency, kept
 from .support import AS_BUILT, LOST_ITS_SEAT, Shortcut, granted
 
 if TYPE_CHECKING:
-    from earmark.engine.commands import Ask
+    from earmark.engine.commands import Command
 
     from .support import House, Till
 
@@ -26,8 +26,8 @@ _SEATS = (
 
 async def test_a_key_that_is_not_written_with_its_effect_has_it_twice(bare_house: House) -> None:
     """Two processes, one key, and units enough for both."""
-    first = await drafting(bare_house, a_hold(units=1, memo=memo()), shortcut=shortcuts.FORGETS_THE_KEY)
-    twin = await drafting(bare_house, a_hold(units=1, memo=memo()), shortcut=shortcuts.FORGETS_THE_KEY)
+    first = await drafting(bare_house, a_hold(units=1, idempotency=idempotency()), shortcut=shortcuts.FORGETS_THE_KEY)
+    twin = await drafting(bare_house, a_hold(units=1, idempotency=idempotency()), shortcut=shortcuts.FORGETS_THE_KEY)
     granted(await kept(first))
     granted(await kept(twin))
     assert await bare_house.observer.fetchval("SELECT count(*) FROM bookings") == 2
@@ -36,8 +36,8 @@ async def test_a_key_that_is_not_written_with_its_effect_has_it_twice(bare_house
 @pytest.mark.parametrize("seats", [(), ("A1",)])
 async def test_a_key_has_one_effect_and_one_answer(either_house: House, seats: tuple[str, ...]) -> None:
     """The twin looked before the first was written: its draft is nothing, and it gets the very same bytes."""
-    twin = await drafting(either_house, a_hold(*seats, units=1, memo=memo()))
-    first = await by_another(either_house, a_hold(*seats, units=1, memo=memo()))
+    twin = await drafting(either_house, a_hold(*seats, units=1, idempotency=idempotency()))
+    first = await by_another(either_house, a_hold(*seats, units=1, idempotency=idempotency()))
     replayed = await decided_again(twin)
     assert isinstance(replayed, Replayed)
     assert replayed.memory == first.memory
@@ -45,11 +45,13 @@ async def test_a_key_has_one_effect_and_one_answer(either_house: House, seats: t
     assert not await either_house.flaws()
 
 
-async def a_batch_has_a_twin_elsewhere(house: House, shortcut: Shortcut) -> tuple[Till, Till]:
+async def a_batch_has_a_twin_elsewhere(services: House, shortcut: Shortcut) -> tuple[Till, Till]:
     """The first of two is being decided under locks by another process; the second is a stranger."""
-    elsewhere = (await house.till("before write")).ask(a_hold("A1", memo=memo()))
+    elsewhere = (await services.payments("before write")).ask(a_hold("A1", idempotency=idempotency()))
     await elsewhere.reached("before write")
-    batch = await drafting(house, a_hold("A1", memo=memo()), a_hold("A2", buyer="cid"), shortcut=shortcut)
+    batch = await drafting(
+        services, a_hold("A1", idempotency=idempotency()), a_hold("A2", buyer="cid"), shortcut=shortcut
+    )
     return elsewhere, batch
 
 
@@ -73,7 +75,7 @@ async def test_a_twin_elsewhere_hurts_no_stranger_in_its_batch(either_house: Hou
     assert not await either_house.flaws()
 
 
-def hundred() -> list[Ask]:
+def hundred() -> list[Command]:
     """Ninety-nine seats, one of them wanted twice."""
     return [a_hold(f"C{n}", buyer=f"buyer-{n}") for n in (*range(1, 100), 7)]
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
     from earmark.domain.ids import TotalRef
-    from earmark.engine.commands import Ask
+    from earmark.engine.commands import Command
 
     from .support import House
 
@@ -72,44 +72,44 @@ IN_ORDER = {
 
 
 async def two_batches_cross(
-    house: House, *, blocker: str, first: Sequence[Ask], second: Sequence[Ask], shortcut: Shortcut
+    services: House, *, blocker: str, first: Sequence[Command], second: Sequence[Command], shortcut: Shortcut
 ) -> list[Any]:
     """Each draft stops in the middle of a statement, at a row that a third has; then both go on."""
-    await house.observer.execute(shortcut.prepare)
-    third = await asyncpg.connect(house.url)
+    await services.observer.execute(shortcut.prepare)
+    third = await asyncpg.connect(services.url)
     in_the_way = third.transaction()
     await in_the_way.start()
     await third.execute(blocker)
-    one = (await house.till(drafts=True, connections_max=6)).ask_together(*first)
+    one = (await services.payments(drafts=True, connections_max=6)).ask_together(*first)
     await one.waits_for_a_lock()
-    other = (await house.till(drafts=True, connections_max=6, shortcut=shortcut)).ask_together(*second)
+    other = (await services.payments(drafts=True, connections_max=6, shortcut=shortcut)).ask_together(*second)
     await other.waits_for_a_lock()
     await in_the_way.rollback()
     await third.close()
     return [*await one.outcome(), *await other.outcome()]
 
 
-async def crossing(house: House, kind: str) -> tuple[str, list[Ask], list[Ask]]:
+async def crossing(services: House, kind: str) -> tuple[str, list[Command], list[Command]]:
     """Two batches want the first and the last row of four; in between, each finds a row that a third has."""
     if kind == "moves":
-        b = [await house.held(f"A{n}", buyer=f"buyer-{n}") for n in range(1, 5)]
+        b = [await services.held(f"A{n}", buyer=f"buyer-{n}") for n in range(1, 5)]
         blocker = f"SELECT FROM bookings WHERE id IN ('{b[1].id}', '{b[2].id}') FOR UPDATE"
         return blocker, [a_release(b[n]) for n in (3, 1, 0)], [a_release(b[n]) for n in (0, 2, 3)]
     if kind == "totals":
         for n in range(1, 5):
-            await house.held(f"A{n}", buyer=f"buyer-{n}")
+            await services.held(f"A{n}", buyer=f"buyer-{n}")
         blocker = "SELECT FROM buyer_totals WHERE buyer IN ('buyer-2', 'buyer-3') FOR UPDATE"
-        first: list[Ask] = [a_hold(f"A{n + 4}", buyer=f"buyer-{n}") for n in (4, 2, 1)]
+        first: list[Command] = [a_hold(f"A{n + 4}", buyer=f"buyer-{n}") for n in (4, 2, 1)]
         return blocker, first, [a_hold(f"B{n}", buyer=f"buyer-{n}") for n in (1, 3, 4)]
     if kind == "pools":
-        await house.observer.execute(_FOUR_POOLS)
+        await services.observer.execute(_FOUR_POOLS)
         blocker = "SELECT FROM pools WHERE id IN ('GB', 'GC') FOR UPDATE"
         return blocker, [units_of("GD", "GB", "GA", buyer="ann")], [units_of("GA", "GC", "GD", buyer="bob")]
     blocker = "SELECT FROM seats WHERE id IN ('A2', 'A3') FOR UPDATE"
     return blocker, [a_hold("A4", "A2", "A1", buyer="ann")], [a_hold("A1", "A3", "A4", buyer="bob")]
 
 
-def units_of(*pools: str, buyer: str) -> Ask:
+def units_of(*pools: str, buyer: str) -> Command:
     return msgspec.structs.replace(a_hold("A1" if buyer == "ann" else "A2", buyer=buyer), pools=dict.fromkeys(pools, 1))
 
 
@@ -171,10 +171,10 @@ class _StopsWhenTotalsAreMade(Warp):
 async def test_a_draft_and_one_under_locks_want_totals_in_one_order(either_house: House) -> None:
     """The one under locks has made the total of a new buyer; the draft has raised another's, and wants the new one."""
     await either_house.held("A1", buyer="bob")
-    locking = await either_house.till("after make_totals", shortcut=Shortcut(warp=_StopsWhenTotalsAreMade))
+    locking = await either_house.payments("after make_totals", shortcut=Shortcut(warp=_StopsWhenTotalsAreMade))
     locking.ask_together(a_hold("A2", buyer="bob"), a_hold("A3", buyer="zed"))
     await locking.reached("after make_totals")
-    drafting = await either_house.till(drafts=True, connections_max=6)
+    drafting = await either_house.payments(drafts=True, connections_max=6)
     drafting.ask_together(a_hold("B2", buyer="bob"), a_hold("B3", buyer="zed"))
     await drafting.waits_for_a_lock()
     told = [await locking.outcome(), await drafting.outcome()]
@@ -195,7 +195,7 @@ async def plans_of_a_draft(url: str, *, tables: str) -> list[dict[str, Any]]:
     def tell(_: object, message: Any) -> None:
         told.append(message.message)
 
-    async def run(*batch: Ask) -> list[Any]:
+    async def run(*batch: Command) -> list[Any]:
         outcomes: list[Any] = await store.transact(partial(VERBS[type(batch[0])], batch=batch), within=5, draft=True)
         return outcomes
 

@@ -17,7 +17,7 @@ from .support import AS_BUILT, LOST_ITS_SEAT, TWO_OWNERS, Shortcut, granted
 
 if TYPE_CHECKING:
     from earmark.domain.booking import Booking
-    from earmark.engine.commands import Ask
+    from earmark.engine.commands import Command
     from earmark.engine.engine import Engine
 
     from .support import House
@@ -31,11 +31,11 @@ RUSHES_MAX = 10 if PROOF else 30
 """As many turns as in a proof, in shorter rushes: the control ends with the first that shows the harm."""
 
 
-async def shop(house: House, engine: Engine, chance: random.Random, told: list[Any]) -> None:
+async def shop(services: House, engine: Engine, chance: random.Random, told: list[Any]) -> None:
     """One after the other: hold a few hot seats and units, then do something with them, or leave them to the clock."""
     mine: list[Booking] = []
     for _ in range(ROUNDS):
-        house.clock.advance(chance.random() / 20)
+        services.clock.advance(chance.random() / 20)
         ask = next_ask(mine, chance)
         try:
             answer = await getattr(engine, type(ask).__name__.lower())(ask)
@@ -48,7 +48,7 @@ async def shop(house: House, engine: Engine, chance: random.Random, told: list[A
             mine.append(booking)
 
 
-def next_ask(mine: list[Booking], chance: random.Random) -> Ask:
+def next_ask(mine: list[Booking], chance: random.Random) -> Command:
     buyer, units = f"b{chance.randrange(BUYERS_MAX)}", chance.choice((0, 0, 1, 2))
     hold = a_hold(*chance.sample(HOT, chance.choice((1, 1, 2, 3))), buyer=buyer, units=units, ttl_seconds=1)
     if not mine:
@@ -73,22 +73,24 @@ async def change(engine: Engine, chance: random.Random, done: asyncio.Event) -> 
         await asyncio.sleep(0.05)
 
 
-async def rush(house: House, shortcut: Shortcut) -> list[Any]:
+async def rush(services: House, shortcut: Shortcut) -> list[Any]:
     """Two engines with a store each, a sweeper and an operator, until everybody has had their turns."""
-    await house.observer.execute(shortcut.prepare)
-    tills = [await house.till(shortcut=shortcut, drafts=True, memory=True, connections_max=10) for _ in range(2)]
+    await services.observer.execute(shortcut.prepare)
+    payment_services = [
+        await services.payments(shortcut=shortcut, drafts=True, memory=True, connections_max=10) for _ in range(2)
+    ]
     told: list[Any] = []
     done = asyncio.Event()
     chance = random.Random(7)  # noqa: S311 (a story that can be told again)
-    shoppers = [shop(house, tills[n % 2].engine, random.Random(n), told) for n in range(SHOPPERS)]  # noqa: S311
+    shoppers = [shop(services, payment_services[n % 2].engine, random.Random(n), told) for n in range(SHOPPERS)]  # noqa: S311
     others = [
-        asyncio.ensure_future(sweep(tills[0].engine, done)),
-        asyncio.ensure_future(change(tills[1].engine, chance, done)),
+        asyncio.ensure_future(sweep(payment_services[0].engine, done)),
+        asyncio.ensure_future(change(payment_services[1].engine, chance, done)),
     ]
     await asyncio.gather(*shoppers)
     done.set()
     await asyncio.gather(*others)
-    ran = [way for till in tills for way in till.store.ran]
+    ran = [way for payments in payment_services for way in payments.store.ran]
     assert {"look", "locks"} <= set(ran)
     return told
 

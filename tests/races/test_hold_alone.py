@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from earmark.domain.journal import Key
-from earmark.engine.commands import Decided, Memo
+from earmark.domain.journal import IdempotencyKey
+from earmark.engine.commands import Decided, KeyedRequest
 from earmark.errors import IdempotencyMismatch, LimitExceeded, SaleClosed, SeatsTaken
 
 from . import shortcuts
@@ -26,8 +26,10 @@ if TYPE_CHECKING:
 
     from .support import House, Till
 
-MEMO = Memo(key=Key("shop", "k"), request_hash=b"one", render=lambda booking, _: (201, str(booking.id).encode()))
-OTHER = Memo(key=Key("shop", "k"), request_hash=b"two", render=MEMO.render)
+MEMO = KeyedRequest(
+    key=IdempotencyKey("shop", "k"), request_hash=b"one", render=lambda booking, _: (201, str(booking.id).encode())
+)
+OTHER = KeyedRequest(key=IdempotencyKey("shop", "k"), request_hash=b"two", render=MEMO.render)
 
 
 class Case:
@@ -47,24 +49,24 @@ class Case:
 
 def by_hand(statement: str) -> Callable[[House, Till], Awaitable[object]]:
     """Somebody changes the database, past everything."""
-    return lambda house, _till: house.observer.execute(statement)
+    return lambda services, _till: services.observer.execute(statement)
 
 
-async def _move_the_clock(_house: House, till: Till) -> None:
-    wrong(till, seconds=3600)
+async def _move_the_clock(_house: House, payments: Till) -> None:
+    wrong(payments, seconds=3600)
 
 
 CASES = {
-    "the pointer": Case(lambda house, _: by_another(house, a_hold("A1", buyer="cid")), told=SeatsTaken),
-    "to count seats": Case(lambda house, _: by_another(house, a_hold("A1", buyer="cid")), told=SeatsTaken),
+    "the pointer": Case(lambda services, _: by_another(services, a_hold("A1", buyer="cid")), told=SeatsTaken),
+    "to count seats": Case(lambda services, _: by_another(services, a_hold("A1", buyer="cid")), told=SeatsTaken),
     "the fence": Case(by_hand("UPDATE seats SET fence = fence + 1 WHERE id = 'A1'")),
     "the price": Case(by_hand("UPDATE seats SET price = 99 WHERE id = 'A1'")),
     "the block": Case(by_hand("UPDATE seats SET blocked = true WHERE id = 'A1'"), told=SeatsTaken),
-    "the rules": Case(lambda house, _: by_another(house, a_window(sale_opens_at=in_an_hour())), told=SaleClosed),
+    "the rules": Case(lambda services, _: by_another(services, a_window(sale_opens_at=in_an_hour())), told=SaleClosed),
     "the hour": Case(_move_the_clock),
     "the key": Case(
-        lambda house, _: by_another(house, a_hold("A3", memo=MEMO)),
-        ask=lambda: a_hold("A1", memo=OTHER),
+        lambda services, _: by_another(services, a_hold("A3", idempotency=MEMO)),
+        ask=lambda: a_hold("A1", idempotency=OTHER),
         told=IdempotencyMismatch,
     ),
 }
@@ -73,11 +75,11 @@ CASES = {
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
 async def test_what_moved_is_noticed(bare_house: House, case: Case) -> None:
     """Nothing is kept of what memory believed."""
-    till = await remembering(bare_house)
-    await case.meddle(bare_house, till)
-    outcome = await till.ask(case.ask()).outcome()
-    assert till.store.ran[0] == "memory"
-    assert len(till.store.ran) > 1
+    payments = await remembering(bare_house)
+    await case.meddle(bare_house, payments)
+    outcome = await payments.ask(case.ask()).outcome()
+    assert payments.store.ran[0] == "memory"
+    assert len(payments.store.ran) > 1
     if case.told:
         assert isinstance(outcome, case.told)
     else:
@@ -89,10 +91,10 @@ async def test_what_moved_is_noticed(bare_house: House, case: Case) -> None:
 @pytest.mark.parametrize("name", CASES)
 async def test_without_the_comparison_it_is_not(bare_house: House, name: str) -> None:
     """The control: what memory believed is sold."""
-    till = await remembering(bare_house, shortcut=shortcuts.ALONE_FORGETS[name])
-    await CASES[name].meddle(bare_house, till)
-    granted(await till.ask(CASES[name].ask()).outcome())
-    assert till.store.ran == ["memory"]
+    payments = await remembering(bare_house, shortcut=shortcuts.ALONE_FORGETS[name])
+    await CASES[name].meddle(bare_house, payments)
+    granted(await payments.ask(CASES[name].ask()).outcome())
+    assert payments.store.ran == ["memory"]
 
 
 @pytest.mark.parametrize("forgets", [None, "the limit"])
@@ -100,11 +102,11 @@ async def test_a_limit_is_judged_on_the_total_as_it_is(bare_house: House, forget
     """The same buyer buys elsewhere between the look at the total and the write; the control sells too much."""
     await by_another(bare_house, a_limit(2))
     shortcut = shortcuts.ALONE_FORGETS[forgets] if forgets else AS_BUILT
-    till = await remembering(bare_house, "before write", shortcut=shortcut)
-    till.ask(a_hold("A1", "A2"))
-    await till.reached("before write")
+    payments = await remembering(bare_house, "before write", shortcut=shortcut)
+    payments.ask(a_hold("A1", "A2"))
+    await payments.reached("before write")
     granted(await by_another(bare_house, a_hold("A3")))
-    outcome = await till.outcome()
+    outcome = await payments.outcome()
     if forgets:
         granted(outcome)
     else:
@@ -113,11 +115,11 @@ async def test_a_limit_is_judged_on_the_total_as_it_is(bare_house: House, forget
 
 async def test_it_is_written_as_any_other(either_house: House) -> None:
     """Row by row the same as a hold in company, but for the ids."""
-    till = await remembering(either_house)
-    alone = granted(await till.ask(a_hold("A1", "A2", memo=MEMO)).outcome())
-    both = await till.ask_together(a_hold("A3", "A4", buyer="cid"), a_hold("A5", buyer="dan")).outcome()
+    payments = await remembering(either_house)
+    alone = granted(await payments.ask(a_hold("A1", "A2", idempotency=MEMO)).outcome())
+    both = await payments.ask_together(a_hold("A3", "A4", buyer="cid"), a_hold("A5", buyer="dan")).outcome()
     company = granted(both[0])
-    assert till.store.ran == ["memory", "memory"]
+    assert payments.store.ran == ["memory", "memory"]
     rows = {
         held.id: await either_house.observer.fetchrow(
             "SELECT b.state, b.total, b.currency, b.version, b.live, b.expires_at - b.created_at AS lasts,"

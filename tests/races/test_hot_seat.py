@@ -23,15 +23,15 @@ SELECT count(*) FROM bookings WHERE state IN ('held', 'paying', 'confirmed') AND
 
 
 async def rush(
-    house: House, shortcut: Shortcut = AS_BUILT, *, seat: str = "A1", through: str | None = None
+    services: House, shortcut: Shortcut = AS_BUILT, *, seat: str = "A1", through: str | None = None
 ) -> tuple[int, int, int]:
     """How many were told that they have the seat, how many that it is taken, and how many have it."""
-    servers = [await house.till(shortcut=shortcut, url=through) for _ in range(2)]
+    servers = [await services.payments(shortcut=shortcut, url=through) for _ in range(2)]
     asked = (servers[number % 2].engine.hold(a_hold(seat, buyer=f"buyer-{number}")) for number in range(BUYERS))
     told = await asyncio.gather(*asked, return_exceptions=True)
     won = sum(isinstance(answer, Decided) for answer in told)
     lost = sum(isinstance(answer, SeatsTaken) for answer in told)
-    return won, lost, await house.observer.fetchval(OWNERS, json.dumps([{"id": seat}]))
+    return won, lost, await services.observer.fetchval(OWNERS, json.dumps([{"id": seat}]))
 
 
 async def test_a_seat_that_nothing_guards_has_several_owners(bare_house: House) -> None:

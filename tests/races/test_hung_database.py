@@ -10,16 +10,16 @@ import asyncpg
 import httpx2
 import pytest
 
-from earmark.api.app import CALLS, create_app
-from earmark.api.auth.api_keys import Identity, Scope, hash_of, new_key, new_key_id
-from earmark.api.endpoint import House
+from earmark.api.app import ENDPOINTS, create_app
+from earmark.api.auth.api_keys import Authenticator, Scope, hash_of, new_key, new_key_id
+from earmark.api.endpoint import Services
 from earmark.api.middleware.deadlines import Deadline
 from earmark.api.routes.events import draw
 from earmark.clock import SystemClock
 from earmark.engine.engine import Engine
 from earmark.observability.metrics.metrics import Metrics
-from earmark.payments.service import Till
-from earmark.seatmap.cache import Availability
+from earmark.payments.service import PaymentService
+from earmark.seatmap.cache import SeatMapCache
 from earmark.store.postgres import PostgresStore
 from earmark.uuids import Uuid7Ids
 from earmark.webhooks.targets import Targets
@@ -30,7 +30,7 @@ from .wire import Wire as Line
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
 
-    from earmark.api.endpoint import Call
+    from earmark.api.endpoint import Endpoint
     from earmark.engine.commands import Hold, Outcome
 
 KEY = "ek_test_of-a-hung-database"
@@ -66,33 +66,33 @@ class Wire(Line):
 
 
 @asynccontextmanager
-async def served(url: str, *, seconds: float = SECONDS) -> AsyncIterator[tuple[httpx2.AsyncClient, House]]:
+async def served(url: str, *, seconds: float = SECONDS) -> AsyncIterator[tuple[httpx2.AsyncClient, Services]]:
     """The application over a PostgreSQL, with little patience."""
     store = await PostgresStore.connect(url, clock=SystemClock())
     # Far longer than a call waits, so that it is the call that is given up; closing waits for its transaction's end.
     transaction_seconds = min(5 * seconds, 10.0)
     engine = Engine(store, ids=Uuid7Ids(), request_seconds_max=seconds, transaction_seconds_max=transaction_seconds)
-    till = Till(engine, open_sandbox(), seconds=seconds / 2)
-    house = House(
+    payments = PaymentService(engine, open_sandbox(), seconds=seconds / 2)
+    services = Services(
         engine=engine,
-        identity=Identity(admin_key=KEY, keys=store.keys),
+        authenticator=Authenticator(admin_key=KEY, keys=store.keys),
         metrics=Metrics(version="test"),
         clock=SystemClock(),
         guests=True,
-        availability=Availability(engine, clock=SystemClock(), word=draw),
-        till=till,
+        seat_map_cache=SeatMapCache(engine, clock=SystemClock(), word=draw),
+        payments=payments,
         deadline=Deadline(seconds),
         targets=Targets(private=True, resolve=_nowhere),
     )
-    transport = httpx2.ASGITransport(app=create_app(house), raise_app_exceptions=False)
+    transport = httpx2.ASGITransport(app=create_app(services), raise_app_exceptions=False)
     headers = {"Authorization": f"Bearer {KEY}"}
     try:
         async with httpx2.AsyncClient(transport=transport, base_url="http://shop", headers=headers) as client:
-            yield client, house
+            yield client, services
     finally:
-        await house.deadline.close()
-        await house.identity.close()
-        await till.close()
+        await services.deadline.close()
+        await services.authenticator.close()
+        await payments.close()
         await engine.close()
 
 
@@ -119,7 +119,7 @@ NAMED = {
 }
 
 
-def request_of(call: Call, booking_id: str) -> dict[str, Any]:
+def request_of(call: Endpoint, booking_id: str) -> dict[str, Any]:
     path = call.path.format_map(NAMED | {"booking_id": booking_id})
     body = None
     if call.body is not None:
@@ -136,12 +136,12 @@ async def test_every_call_is_answered_while_the_database_hangs(postgres_url: str
     async with Wire(postgres_url) as wire, served(wire.url) as (client, _):
         booking_id = await booked(client)
         wire.lose_answers()
-        calls = [call for call in CALLS if call.name not in NEEDS_NO_DATABASE]
+        calls = [call for call in ENDPOINTS if call.name not in NEEDS_NO_DATABASE]
         async with asyncio.timeout(ANSWERED_SECONDS_MAX):
             asked = [client.request(**request_of(call, booking_id)) for call in calls]
             asked += [client.post("/v1/bookings", json=BEST, headers=headers) for headers in ({}, BEST_KEY)]
             answers = await asyncio.gather(*asked)
-        calls += [call for call in CALLS if call.name == "hold"] * 2
+        calls += [call for call in ENDPOINTS if call.name == "hold"] * 2
         told = [(answer.status_code, answer.json().get("code")) for answer in answers]
         wrong = [(call.name, said) for call, said in zip(calls, told, strict=True) if said not in _right(call)]
         assert wrong == []
@@ -151,7 +151,7 @@ async def test_every_call_is_answered_while_the_database_hangs(postgres_url: str
         wire.cut()
 
 
-def _right(call: Call) -> set[tuple[int, str]]:
+def _right(call: Endpoint) -> set[tuple[int, str]]:
     if call.method == "GET":
         return {(503, "unavailable")}
     # Overloaded: it stood in line behind one that hung, and was not begun.
@@ -168,11 +168,11 @@ async def test_the_same_key_tells_what_became_of_a_hung_request(postgres_url: st
         lost = await client.post("/v1/bookings", **ask)
         assert (lost.status_code, lost.json()["code"]) == (503, "outcome_unknown")
         wire.cut()
-        async with served(postgres_url, seconds=30) as (again, _):
-            told = await again.post("/v1/bookings", **ask)
+        async with served(postgres_url, seconds=30) as (replayed_response, _):
+            told = await replayed_response.post("/v1/bookings", **ask)
             assert told.status_code == 201, told.text
-            assert (await again.post("/v1/bookings", **ask)).content == told.content
-            theirs = (await again.get("/v1/bookings?buyer=bob")).json()["bookings"]
+            assert (await replayed_response.post("/v1/bookings", **ask)).content == told.content
+            theirs = (await replayed_response.get("/v1/bookings?buyer=bob")).json()["bookings"]
             assert [one["id"] for one in theirs] == [told.json()["id"]]
 
 
@@ -181,9 +181,9 @@ async def test_the_same_key_tells_which_seats_were_best(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch, lost_at: str
 ) -> None:
     """Before they were chosen or after they were held: asked again, there is one booking, and it stays the same."""
-    async with Wire(postgres_url) as wire, served(wire.url) as (client, house):
+    async with Wire(postgres_url) as wire, served(wire.url) as (client, services):
         await booked(client)
-        carry, carried, may_tell = house.engine._holds._run, asyncio.Event(), asyncio.Event()
+        carry, carried, may_tell = services.engine._holds._run, asyncio.Event(), asyncio.Event()
 
         async def carry_and_be_silent(begin: Callable[[], Sequence[Hold]], **how: Any) -> list[Outcome]:
             told = await carry(begin, **how)
@@ -192,7 +192,7 @@ async def test_the_same_key_tells_which_seats_were_best(
             return told
 
         if lost_at == "holding":
-            monkeypatch.setattr(house.engine._holds, "_run", carry_and_be_silent)
+            monkeypatch.setattr(services.engine._holds, "_run", carry_and_be_silent)
         else:
             wire.lose_answers()
         async with asyncio.timeout(ANSWERED_SECONDS_MAX):
@@ -203,14 +203,14 @@ async def test_the_same_key_tells_which_seats_were_best(
         assert (lost.status_code, lost.json()["code"]) == (503, code)
         may_tell.set()
         wire.cut()
-        async with served(postgres_url, seconds=30) as (again, _):
-            became = (await again.get(f"/v1/idempotency/{BEST_KEY['Idempotency-Key']}")).json()["state"]
+        async with served(postgres_url, seconds=30) as (replayed_response, _):
+            became = (await replayed_response.get(f"/v1/idempotency/{BEST_KEY['Idempotency-Key']}")).json()["state"]
             assert became == ("done" if lost_at == "holding" else "unknown")
-            told = await again.post("/v1/bookings", json=BEST, headers=BEST_KEY)
+            told = await replayed_response.post("/v1/bookings", json=BEST, headers=BEST_KEY)
             assert told.status_code == 201, told.text
             assert len(told.json()["seats"]) == 2
-            assert (await again.post("/v1/bookings", json=BEST, headers=BEST_KEY)).content == told.content
-            theirs = (await again.get("/v1/bookings?buyer=bob")).json()["bookings"]
+            assert (await replayed_response.post("/v1/bookings", json=BEST, headers=BEST_KEY)).content == told.content
+            theirs = (await replayed_response.get("/v1/bookings?buyer=bob")).json()["bookings"]
             assert [one["id"] for one in theirs] == [told.json()["id"]]
 
 
@@ -247,10 +247,10 @@ async def test_a_key_that_cannot_be_looked_up_is_not_called_wrong(
 ) -> None:
     """A stored key, shown to a server for the first time while its database hangs, is answered with 503."""
     monkeypatch.setattr("earmark.api.auth.key_cache.LOOK_SECONDS_MAX", SECONDS)
-    async with Wire(postgres_url) as wire, served(wire.url) as (client, house):
+    async with Wire(postgres_url) as wire, served(wire.url) as (client, services):
         secret = new_key(live=False)
         scopes = frozenset({Scope.MANAGE})
-        await house.engine.store.keys.create(
+        await services.engine.store.keys.create(
             new_key_id(), name="k", live=False, scopes=scopes, secret_hash=hash_of(secret)
         )
         wire.lose_answers()

@@ -28,50 +28,50 @@ _RECLAIM = "UPDATE bookings SET state = 'confirmed', version = version + 1 WHERE
 
 
 @pytest.fixture
-async def hand(house: House) -> AsyncIterator[Any]:
+async def hand(services: House) -> AsyncIterator[Any]:
     """A console."""
-    connection = await asyncpg.connect(house.url)
+    connection = await asyncpg.connect(services.url)
     yield connection
     await connection.close()
 
 
-async def expired(house: House) -> Booking:
+async def expired(services: House) -> Booking:
     """A hold of two seats that ran out and was swept; its seats still point to it."""
-    old = await house.held("A1", "A2")
-    house.pass_the_end(old)
-    assert await house.tried_sweep()
+    old = await services.held("A1", "A2")
+    services.pass_the_end(old)
+    assert await services.tried_sweep()
     return old
 
 
-async def test_a_booking_that_still_owns_its_seats_may_come_back(house: House, hand: Any) -> None:
+async def test_a_booking_that_still_owns_its_seats_may_come_back(services: House, hand: Any) -> None:
     """And its seats' fences are raised, so that whoever saw them free looks again."""
-    old = await expired(house)
+    old = await expired(services)
     await hand.execute(_RECLAIM, old.id)
-    assert await house.observer.fetch("SELECT fence FROM seats WHERE booking_id = $1", old.id) == [(1,), (1,)]
-    assert isinstance(await house.tried(a_hold("A1")), SeatsTaken)
+    assert await services.observer.fetch("SELECT fence FROM seats WHERE booking_id = $1", old.id) == [(1,), (1,)]
+    assert isinstance(await services.tried(a_hold("A1")), SeatsTaken)
 
 
-async def test_a_booking_that_lost_a_seat_may_not(house: House, hand: Any) -> None:
+async def test_a_booking_that_lost_a_seat_may_not(services: House, hand: Any) -> None:
     """All its seats or nothing."""
-    old = await expired(house)
-    await house.done(a_hold("A2"))
+    old = await expired(services)
+    await services.done(a_hold("A2"))
     with pytest.raises(asyncpg.CheckViolationError, match="owns 1 of its 2 seats"):
         await hand.execute(_RECLAIM, old.id)
-    assert not await house.flaws()
+    assert not await services.flaws()
 
 
-async def test_a_booking_whose_seat_is_blocked_may_not(house: House, hand: Any) -> None:
+async def test_a_booking_whose_seat_is_blocked_may_not(services: House, hand: Any) -> None:
     """A blocked seat is nobody's, late money or not."""
-    old = await expired(house)
-    granted(await (await house.till()).ask(a_block("A1")).outcome())
+    old = await expired(services)
+    granted(await (await services.payments()).ask(a_block("A1")).outcome())
     with pytest.raises(asyncpg.CheckViolationError, match="owns 1 of its 2 seats"):
         await hand.execute(_RECLAIM, old.id)
 
 
-async def a_hold_saw_the_seat_free_before(house: House, hand: Any, shortcut: Shortcut) -> Any:
+async def a_hold_saw_the_seat_free_before(services: House, hand: Any, shortcut: Shortcut) -> Any:
     """The hold looks, the hand has the seats, the hold waits for them, the hand commits."""
-    old = await expired(house)
-    holding = (await house.till("before lock_seats", shortcut=shortcut)).ask(a_hold("A1"))
+    old = await expired(services)
+    holding = (await services.payments("before lock_seats", shortcut=shortcut)).ask(a_hold("A1"))
     await holding.reached("before lock_seats")
     async with hand.transaction():
         await hand.execute(_RECLAIM, old.id)
@@ -87,26 +87,28 @@ async def a_hold_saw_the_seat_free_before(house: House, hand: Any, shortcut: Sho
         pytest.param(shortcuts.COMPARES_THE_POINTER_ONLY, id="compares-the-pointer-only"),
     ],
 )
-async def test_only_the_schema_stops_a_hold_that_missed_the_fence(house: House, hand: Any, shortcut: Shortcut) -> None:
+async def test_only_the_schema_stops_a_hold_that_missed_the_fence(
+    services: House, hand: Any, shortcut: Shortcut
+) -> None:
     """The pointer is as it was, and the owner that was joined had ended: the seat looks free, and would be sold."""
-    taken = await a_hold_saw_the_seat_free_before(house, hand, shortcut)
+    taken = await a_hold_saw_the_seat_free_before(services, hand, shortcut)
     assert refused_by(taken) == "seat_keeps_its_live_owner"
 
 
-async def test_a_hold_that_saw_the_seat_free_finds_the_fence_raised(house: House, hand: Any) -> None:
+async def test_a_hold_that_saw_the_seat_free_finds_the_fence_raised(services: House, hand: Any) -> None:
     """It looks again, and is told that the seat is taken."""
-    assert isinstance(await a_hold_saw_the_seat_free_before(house, hand, AS_BUILT), SeatsTaken)
+    assert isinstance(await a_hold_saw_the_seat_free_before(services, hand, AS_BUILT), SeatsTaken)
 
 
-async def test_a_hold_that_locked_first_keeps_the_seat(house: House, hand: Any) -> None:
+async def test_a_hold_that_locked_first_keeps_the_seat(services: House, hand: Any) -> None:
     """The hand waits for the seat, then finds it gone, and nothing comes back."""
-    old = await expired(house)
-    holding = (await house.till("before write")).ask(a_hold("A1"))
+    old = await expired(services)
+    holding = (await services.payments("before write")).ask(a_hold("A1"))
     await holding.reached("before write")
     coming_back = asyncio.ensure_future(hand.execute(_RECLAIM, old.id))
-    await house.until_waiting(hand.get_server_pid)
+    await services.until_waiting(hand.get_server_pid)
     taken = granted(await holding.outcome())
     with pytest.raises(asyncpg.CheckViolationError, match="owns 1 of its 2 seats"):
         await coming_back
-    assert await house.owner("A1") == taken.id
-    assert not await house.flaws()
+    assert await services.owner("A1") == taken.id
+    assert not await services.flaws()

@@ -13,7 +13,7 @@ from earmark.clock import MovableClock
 from earmark.domain.event import Event
 from earmark.domain.ids import PoolId
 from earmark.domain.pool import Pool
-from earmark.engine.commands import Create, Decided
+from earmark.engine.commands import CreateEvent, Decided
 from earmark.engine.engine import Engine
 from earmark.errors import StoreUnavailable
 from earmark.store import postgres
@@ -22,7 +22,7 @@ from earmark.testservers import ServerUnavailable, start_postgres
 from earmark.testservers.postgres import URL_VARIABLE
 
 from .asks import EVENT, IDS, SHOP, a_hold
-from .drafts import memo
+from .drafts import idempotency
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -67,11 +67,11 @@ async def test_keyed_batches_of_a_thousand_leave_room_in_the_lock_table(
     pool = Pool(event_id=EVENT, id=PoolId("GA"), capacity=100_000, price=500)
     try:
         if await store.read_event(EVENT) is None:
-            await engine.create(Create(actor=SHOP, entry_id=IDS.entry_id(), event=event, pools=(pool,)))
+            await engine.create(CreateEvent(actor=SHOP, entry_id=IDS.entry_id(), event=event, pools=(pool,)))
         if not draft:
             monkeypatch.setattr(store, "pgbouncer", True)
         named = f"{draft}-{capped}"
-        asks = [a_hold(units=1, buyer=f"{named}-{n}", memo=memo(f"{named}-{n}")) for n in range(REQUESTS)]
+        asks = [a_hold(units=1, buyer=f"{named}-{n}", idempotency=idempotency(f"{named}-{n}")) for n in range(REQUESTS)]
         told: list[Any] = await asyncio.gather(*map(engine.hold, asks), return_exceptions=True)
     finally:
         await engine.close()

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
 
-from earmark.domain.journal import Key
-from earmark.engine.commands import Hold, Memo, Replayed
+from earmark.domain.journal import IdempotencyKey
+from earmark.engine.commands import Hold, KeyedRequest, Replayed
 from earmark.engine.engine import Engine
 from earmark.errors import OutcomeUnknown, SeatsTaken
 
@@ -103,8 +103,10 @@ async def test_a_repeat_with_the_same_key_learns_what_became_of_it(
 ) -> None:
     """Whoever was left in doubt asks again: it is carried out if it was not, and replayed if it was."""
     monkeypatch.setattr("earmark.engine.engine.LOOKUPS_MAX", 0)
-    memo = Memo(key=Key("shop", "k"), request_hash=b"", render=lambda booking, _: (201, str(booking.id).encode()))
-    first, repeat = a_hold("A1", memo=memo), a_hold("A1", memo=memo)
+    idempotency = KeyedRequest(
+        key=IdempotencyKey("shop", "k"), request_hash=b"", render=lambda booking, _: (201, str(booking.id).encode())
+    )
+    first, repeat = a_hold("A1", idempotency=idempotency), a_hold("A1", idempotency=idempotency)
     lossy.loses = loses
     with pytest.raises(OutcomeUnknown):
         await engine.hold(first)

@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 
 async def callback_and_giving_up_meet(shop: MoneyHouse, shortcut: Shortcut, place: str) -> tuple[Any, Any]:
     """The bank calls about a payment at the moment at which it took too long to decide."""
-    payment = await shop.opened(await shop.house.held("A1"))
+    payment = await shop.opened(await shop.services.held("A1"))
     shop.bank.decides = Standing.PROCESSING
     await shop.first.drive(payment).outcome()
-    shop.house.clock.advance(PAYING_IS_OVER)
+    shop.services.clock.advance(PAYING_IS_OVER)
     giving_up = (await shop.cashier("after lock_bookings")).give_up(await shop.dossier(payment))
     await giving_up.reached("after lock_bookings")
     calling = (await shop.cashier(place, shortcut=shortcut)).hear(payment)
@@ -41,7 +41,7 @@ async def test_a_callback_that_locks_its_payment_first_deadlocks(bare_shop: Mone
     """It has the payment and wants the booking; whoever gives the payment up has the booking."""
     outcomes = await callback_and_giving_up_meet(bare_shop, shortcuts.LOCKS_PAYMENTS_FIRST, "after its first lock")
     assert [type(outcome) for outcome in outcomes].count(asyncpg.DeadlockDetectedError) == 1, outcomes
-    assert await bare_shop.house.deadlocks() == 1
+    assert await bare_shop.services.deadlocks() == 1
 
 
 async def test_a_callback_waits_for_the_booking_and_then_has_both(either_shop: MoneyHouse) -> None:
@@ -51,14 +51,14 @@ async def test_a_callback_waits_for_the_booking_and_then_has_both(either_shop: M
     assert called is True
     await either_shop.settle_down()
     await either_shop.assert_books_agree()
-    assert await either_shop.house.deadlocks() == 0
+    assert await either_shop.services.deadlocks() == 0
 
 
 async def a_no_is_heard_again_after_the_next_payment(
     shop: MoneyHouse, shortcut: Shortcut = AS_BUILT
 ) -> tuple[Booking, Payment]:
     """Two were told that the first card is declined. One of them writes it down when the second card is being tried."""
-    held = await shop.house.held("A1")
+    held = await shop.services.held("A1")
     first = await shop.opened(held)
     shop.bank.decides = Standing.DECLINED
     answering = shop.bank.door("after authorise")
@@ -66,8 +66,8 @@ async def a_no_is_heard_again_after_the_next_payment(
     await in_time(answering.reached.wait())
     about = await shop.dossier(first)
     report = await shop.bank.status(order_of(about.payment))
-    await in_time(shop.first.teller._hear(report, about))
-    assert await shop.house.state(held) == "held"
+    await in_time(shop.first.driver._hear(report, about))
+    assert await shop.services.state(held) == "held"
     second = await shop.opened(held)
     shop.bank.open_all()
     await late.outcome()
@@ -85,7 +85,7 @@ async def test_a_no_that_is_not_bound_to_its_payment_ends_another(
     """A buyer whose second card is being charged loses the booking to the first card's no."""
     monkeypatch.setattr(apply_report, "wants", wants_whatever_is_paid)
     held, _ = await a_no_is_heard_again_after_the_next_payment(shop, shortcuts.JUDGES_PAYMENTS_AS_THEY_BEGAN)
-    assert await shop.house.state(held) == "held"
+    assert await shop.services.state(held) == "held"
 
 
 @pytest.mark.parametrize("guard", ["the payment's state", "the booking's payment"])
@@ -99,18 +99,18 @@ async def test_either_of_two_guards_keeps_a_repeated_no_from_the_next_payment(
     else:
         shortcut = shortcuts.JUDGES_PAYMENTS_AS_THEY_BEGAN
     held, second = await a_no_is_heard_again_after_the_next_payment(shop, shortcut)
-    assert (await shop.house.booking(held)).payment_id == str(second.id)
-    assert await shop.house.state(held) == "paying"
+    assert (await shop.services.booking(held)).payment_id == str(second.id)
+    assert await shop.services.state(held) == "paying"
 
 
 async def test_a_repeated_no_leaves_the_next_payment_alone(either_shop: MoneyHouse) -> None:
     """The booking is sold for the second card."""
     held, second = await a_no_is_heard_again_after_the_next_payment(either_shop)
-    assert await either_shop.house.state(held) == "paying"
+    assert await either_shop.services.state(held) == "paying"
     either_shop.bank.decides = Standing.AUTHORISED
     await either_shop.settle_down()
-    assert (await either_shop.house.booking(held)).payment_id == str(second.id)
-    assert await either_shop.house.state(held) == "confirmed"
+    assert (await either_shop.services.booking(held)).payment_id == str(second.id)
+    assert await either_shop.services.state(held) == "confirmed"
     await either_shop.assert_books_agree()
 
 
@@ -118,7 +118,7 @@ async def two_hear_of_late_money(shop: MoneyHouse, shortcut: Shortcut, *, gone: 
     """Two reconcilers ask the bank about one payment, and both are told that the money was taken."""
     booking, payment = await shop.taken_late("A1")
     if gone:
-        await shop.house.held("A1", buyer="bob")
+        await shop.services.held("A1", buyer="bob")
     first = (await shop.cashier("before write", shortcut=shortcut)).drive(payment)
     await first.reached("before write")
     stop = "before write" if shortcut is not AS_BUILT else "after begin"
@@ -142,7 +142,7 @@ async def test_money_that_two_heard_of_goes_back_once(either_shop: MoneyHouse) -
     """The second waits for the booking, and then hears nothing new."""
     booking, payment = await two_hear_of_late_money(either_shop, AS_BUILT, gone=True)
     await either_shop.settle_down()
-    assert await either_shop.house.state(booking) == "expired"
+    assert await either_shop.services.state(booking) == "expired"
     assert [refund.amount for refund in await either_shop.refunds(payment)] == [1000]
     await either_shop.assert_books_agree()
 
@@ -150,7 +150,7 @@ async def test_money_that_two_heard_of_goes_back_once(either_shop: MoneyHouse) -
 async def test_money_that_two_heard_of_brings_its_booking_back_once(either_shop: MoneyHouse) -> None:
     """The second finds it sold for this very payment."""
     booking, payment = await two_hear_of_late_money(either_shop, AS_BUILT, gone=False)
-    assert (await either_shop.house.verbs(booking)).count("confirm") == 1
+    assert (await either_shop.services.verbs(booking)).count("confirm") == 1
     assert await either_shop.refunds(payment) == []
     await either_shop.settle_down()
     await either_shop.assert_books_agree()
@@ -159,15 +159,15 @@ async def test_money_that_two_heard_of_brings_its_booking_back_once(either_shop:
 async def test_two_reconcilers_are_never_given_the_same_payment(shop: MoneyHouse) -> None:
     """One takes it; to the other it is not due until the first has had its time."""
     _, payment = await shop.taken_late("A1")
-    shop.house.clock.advance(600)
+    shop.services.clock.advance(600)
     asking = shop.bank.door("before void")
     one, other = await shop.cashier(), await shop.cashier()
-    reconciling = one.till._begin(one.teller.reconcile(limit=10))
+    reconciling = one.payments._begin(one.driver.reconcile(limit=10))
     await in_time(asking.reached.wait())
-    assert await other.teller.reconcile(limit=10) == 0
-    shop.house.clock.advance(LEASE_SECONDS + 1)
+    assert await other.driver.reconcile(limit=10) == 0
+    shop.services.clock.advance(LEASE_SECONDS + 1)
     shop.bank.open_all()
-    assert await other.teller.reconcile(limit=10) == 1
+    assert await other.driver.reconcile(limit=10) == 1
     assert await reconciling.outcome() == 1
     assert (await shop.payment(payment)).state is PaymentState.CAPTURED
     await shop.assert_books_agree()
@@ -175,13 +175,13 @@ async def test_two_reconcilers_are_never_given_the_same_payment(shop: MoneyHouse
 
 async def a_cancel_meets_a_capture(shop: MoneyHouse, place: str) -> tuple[Booking, Payment]:
     """The sale is undone while the bank is asked to take the money, before it does or before it has said so."""
-    held = await shop.house.held("A1")
+    held = await shop.services.held("A1")
     payment = await shop.opened(held)
     door = shop.bank.door(place)
     capturing = (await shop.cashier()).drive(payment)
     await in_time(door.reached.wait())
-    assert granted(await shop.house.tried(a_cancel(held))).state is State.CANCELLED
-    granted(await shop.house.tried(a_hold("A1")))
+    assert granted(await shop.services.tried(a_cancel(held))).state is State.CANCELLED
+    granted(await shop.services.tried(a_hold("A1")))
     shop.bank.open_all()
     await capturing.outcome()
     return held, payment
@@ -192,19 +192,19 @@ async def test_a_sale_that_is_undone_during_its_capture_keeps_no_money(either_sh
     """The void finds the money taken, or the capture hears that it was not wanted: either way all of it goes back."""
     held, payment = await a_cancel_meets_a_capture(either_shop, place)
     await either_shop.settle_down()
-    assert await either_shop.house.state(held) == "cancelled"
+    assert await either_shop.services.state(held) == "cancelled"
     assert (await either_shop.payment(payment)).state is PaymentState.REFUNDED
     await either_shop.assert_books_agree()
 
 
 async def test_a_void_that_overtakes_a_capture_leaves_nothing_taken(either_shop: MoneyHouse) -> None:
     """The capture comes to what was let go meanwhile, and its answer says so."""
-    held = await either_shop.house.held("A1")
+    held = await either_shop.services.held("A1")
     payment = await either_shop.opened(held)
     door = either_shop.bank.door("before capture")
     capturing = (await either_shop.cashier()).drive(payment)
     await in_time(door.reached.wait())
-    granted(await either_shop.house.tried(a_cancel(held)))
+    granted(await either_shop.services.tried(a_cancel(held)))
     voided = await (await either_shop.cashier()).drive(payment).outcome()
     assert voided.state is PaymentState.VOIDED
     either_shop.bank.open_all()
@@ -217,10 +217,10 @@ async def test_a_void_that_overtakes_a_capture_leaves_nothing_taken(either_shop:
 async def test_a_refund_and_a_cancel_owe_no_more_than_was_taken(either_shop: MoneyHouse) -> None:
     """The cancel waits for the refund, and gives back the rest."""
     sold, payment = await either_shop.sold("A1", "A2")
-    till = await either_shop.house.till("before write")
-    giving_back = till._begin(record_refund(till.engine, a_refund(sold, 500)))
+    payments = await either_shop.services.payments("before write")
+    giving_back = payments._begin(record_refund(payments.engine, a_refund(sold, 500)))
     await giving_back.reached("before write")
-    undoing = (await either_shop.house.till()).ask(a_cancel(sold))
+    undoing = (await either_shop.services.payments()).ask(a_cancel(sold))
     await undoing.waits_for_a_lock()
     await giving_back.outcome()
     granted(await undoing.outcome())
@@ -232,7 +232,7 @@ async def test_a_refund_and_a_cancel_owe_no_more_than_was_taken(either_shop: Mon
 async def test_one_refund_that_two_send_is_made_once(either_shop: MoneyHouse) -> None:
     """The second is told that it was made, and finds that written down."""
     sold, payment = await either_shop.sold("A1")
-    granted(await either_shop.house.tried(a_cancel(sold)))
+    granted(await either_shop.services.tried(a_cancel(sold)))
     door = either_shop.bank.door("after refund")
     first = (await either_shop.cashier()).drive(payment)
     await in_time(door.reached.wait())
@@ -250,7 +250,7 @@ async def test_one_refund_that_two_send_is_made_once(either_shop: MoneyHouse) ->
 
 async def two_ask_for_one_payment(shop: MoneyHouse) -> tuple[Booking, Payment]:
     """Two processes stand before the bank with the same order."""
-    held = await shop.house.held("A1")
+    held = await shop.services.held("A1")
     payment = await shop.opened(held)
     door = shop.bank.door("before authorise")
     first = (await shop.cashier()).drive(payment)
@@ -275,14 +275,14 @@ async def test_two_who_ask_for_one_payment_charge_once(either_shop: MoneyHouse) 
     held, payment = await two_ask_for_one_payment(either_shop)
     assert either_shop.bank.effects[f"authorise {payment.id}"] == 1
     await either_shop.settle_down()
-    assert await either_shop.house.state(held) == "confirmed"
+    assert await either_shop.services.state(held) == "confirmed"
     await either_shop.assert_books_agree()
 
 
 @pytest.mark.parametrize("wrong", [Standing.CAPTURED, Standing.AUTHORISED])
 async def test_money_that_nobody_here_has_heard_of_is_seen_in_the_books(shop: MoneyHouse, wrong: Standing) -> None:
     """What the comparison of books is worth: it tells of money that was taken, or is still set aside."""
-    payment = await shop.opened(await shop.house.held("A1"))
+    payment = await shop.opened(await shop.services.held("A1"))
     shop.bank.decides = Standing.DECLINED
     await shop.first.drive(payment).outcome()
     await shop.assert_books_agree()

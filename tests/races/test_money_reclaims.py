@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 async def assert_sold(shop: MoneyHouse, booking: Booking, payment: Payment) -> None:
     """It came back with its seats, and its money stays."""
-    assert await shop.house.state(booking) == "confirmed"
+    assert await shop.services.state(booking) == "confirmed"
     assert await shop.refunds(payment) == []
     await shop.settle_down()
     await shop.assert_books_agree()
@@ -32,7 +32,7 @@ async def assert_sold(shop: MoneyHouse, booking: Booking, payment: Payment) -> N
 async def assert_given_back(shop: MoneyHouse, booking: Booking, payment: Payment) -> None:
     """It did not come back, and its money goes back, once."""
     await shop.settle_down()
-    assert await shop.house.state(booking) == "expired"
+    assert await shop.services.state(booking) == "expired"
     assert (await shop.payment(payment)).state is PaymentState.REFUNDED
     assert len(await shop.refunds(payment)) == 1
     await shop.assert_books_agree()
@@ -43,7 +43,7 @@ async def a_hold_saw_the_seat_before_it_was_reclaimed(
 ) -> tuple[Booking, Payment, Any]:
     """The hold looks; the re-claim has the seat; the hold waits for it; the re-claim commits."""
     booking, payment = await shop.taken_late("A1")
-    holding = (await shop.house.till("before lock_seats", shortcut=hold)).ask(a_hold("A1"))
+    holding = (await shop.services.payments("before lock_seats", shortcut=hold)).ask(a_hold("A1"))
     await holding.reached("before lock_seats")
     coming_back = (await shop.cashier("after write", shortcut=reclaim)).drive(payment)
     await coming_back.reached("after write")
@@ -60,8 +60,8 @@ async def test_a_hold_that_compares_the_pointer_only_takes_a_sold_seat(bare_shop
         bare_shop, hold=shortcuts.COMPARES_THE_POINTER_ONLY
     )
     granted(taken)
-    assert await bare_shop.house.state(booking) == "confirmed"
-    assert TWO_OWNERS in await bare_shop.house.flaws()
+    assert await bare_shop.services.state(booking) == "confirmed"
+    assert TWO_OWNERS in await bare_shop.services.flaws()
 
 
 async def test_a_reclaim_that_raises_no_fence_loses_its_seat(bare_shop: MoneyHouse) -> None:
@@ -70,8 +70,8 @@ async def test_a_reclaim_that_raises_no_fence_loses_its_seat(bare_shop: MoneyHou
         bare_shop, reclaim=shortcuts.RECLAIMS_WITHOUT_RAISING_THE_FENCE
     )
     granted(taken)
-    assert await bare_shop.house.state(booking) == "confirmed"
-    assert TWO_OWNERS in await bare_shop.house.flaws()
+    assert await bare_shop.services.state(booking) == "confirmed"
+    assert TWO_OWNERS in await bare_shop.services.flaws()
 
 
 async def test_the_schema_lets_no_hold_take_a_seat_that_came_back(shop: MoneyHouse) -> None:
@@ -104,10 +104,10 @@ async def a_hold_has_the_seat_when_money_comes(
 ) -> tuple[Booking, Payment, Any, Any]:
     """The hold has locked the seat and not written; the re-claim saw its own pointer there, and goes on."""
     booking, payment = await shop.taken_late("A1")
-    holding = (await shop.house.till("before write")).ask(a_hold("A1"))
+    holding = (await shop.services.payments("before write")).ask(a_hold("A1"))
     await holding.reached("before write")
     coming_back = (await shop.cashier(shortcut=reclaim)).drive(payment)
-    if reclaim is AS_BUILT or await _has_guards(shop.house):
+    if reclaim is AS_BUILT or await _has_guards(shop.services):
         await coming_back.waits_for_a_lock()
         taken = await holding.outcome()
         return booking, payment, taken, await coming_back.outcome()
@@ -115,8 +115,8 @@ async def a_hold_has_the_seat_when_money_comes(
     return booking, payment, await holding.outcome(), heard
 
 
-async def _has_guards(house: House) -> bool:
-    found = await house.observer.fetchval(
+async def _has_guards(services: House) -> bool:
+    found = await services.observer.fetchval(
         "SELECT count(*) FROM pg_trigger WHERE tgname = 'booking_reclaims_every_seat'"
     )
     return bool(found)
@@ -129,8 +129,8 @@ async def test_a_reclaim_that_leaves_the_seats_alone_sells_one_twice(bare_shop: 
     )
     granted(taken)
     assert heard.state is PaymentState.CAPTURED
-    assert await bare_shop.house.state(booking) == "confirmed"
-    assert TWO_OWNERS in await bare_shop.house.flaws()
+    assert await bare_shop.services.state(booking) == "confirmed"
+    assert TWO_OWNERS in await bare_shop.services.flaws()
 
 
 async def test_the_schema_brings_nothing_back_without_its_seats(shop: MoneyHouse) -> None:
@@ -140,14 +140,14 @@ async def test_the_schema_brings_nothing_back_without_its_seats(shop: MoneyHouse
     )
     granted(taken)
     assert refused_by(heard) == "booking_reclaims_every_seat"
-    assert await shop.house.state(booking) == "expired"
-    assert not await shop.house.flaws()
+    assert await shop.services.state(booking) == "expired"
+    assert not await shop.services.flaws()
 
 
 async def test_a_hold_that_locked_the_seat_keeps_it_and_the_money_goes_back(either_shop: MoneyHouse) -> None:
     """The re-claim waits, finds that the seat has moved, looks again, and finds it taken."""
     booking, payment, taken, _ = await a_hold_has_the_seat_when_money_comes(either_shop, AS_BUILT)
-    assert await either_shop.house.owner("A1") == granted(taken).id
+    assert await either_shop.services.owner("A1") == granted(taken).id
     await assert_given_back(either_shop, booking, payment)
 
 
@@ -171,14 +171,14 @@ async def two_lost_bookings_of_one_seat(
 async def test_two_reclaims_that_raise_no_fence_sell_the_seat_twice(bare_shop: MoneyHouse) -> None:
     """The pointer is the same before and after the younger came back, and the elder takes the seat from it."""
     elder, younger = await two_lost_bookings_of_one_seat(bare_shop, shortcuts.RECLAIMS_WITHOUT_RAISING_THE_FENCE)
-    assert await bare_shop.house.state(elder[0]) == await bare_shop.house.state(younger[0]) == "confirmed"
-    assert TWO_OWNERS in await bare_shop.house.flaws()
+    assert await bare_shop.services.state(elder[0]) == await bare_shop.services.state(younger[0]) == "confirmed"
+    assert TWO_OWNERS in await bare_shop.services.flaws()
 
 
 async def test_of_two_reclaims_of_one_seat_one_gets_it_and_the_other_its_money(either_shop: MoneyHouse) -> None:
     """The second finds the fence raised, and then the seat taken."""
     elder, younger = await two_lost_bookings_of_one_seat(either_shop, AS_BUILT)
-    assert await either_shop.house.state(younger[0]) == "confirmed"
+    assert await either_shop.services.state(younger[0]) == "confirmed"
     await assert_given_back(either_shop, *elder)
 
 
@@ -186,14 +186,14 @@ async def reclaim_and_batch_meet(shop: MoneyHouse, *, own_first: bool) -> tuple[
     """The seat's lapsed owner is older, by its id, than the booking that comes back. A batch names both."""
     early = a_hold("A1", buyer="bob")
     booking, payment = await shop.taken_late("A1")
-    owner = await shop.house.done(early)
+    owner = await shop.services.done(early)
     assert owner.id < booking.id
-    shop.house.pass_the_end(owner)
+    shop.services.pass_the_end(owner)
     stop = "after its first lock" if own_first else "after lock_bookings"
     shortcut = shortcuts.locks_its_booking_first(booking.id) if own_first else AS_BUILT
     coming_back = (await shop.cashier(stop, shortcut=shortcut)).drive(payment)
     await coming_back.reached(stop)
-    batch = (await shop.house.till()).ask_together(a_confirm(owner), a_confirm(booking))
+    batch = (await shop.services.payments()).ask_together(a_confirm(owner), a_confirm(booking))
     await batch.waits_for_a_lock()
     return booking, payment, await coming_back.outcome(), await batch.outcome()
 
@@ -202,7 +202,7 @@ async def test_a_reclaim_that_locks_its_booking_and_then_the_owner_deadlocks(bar
     """The batch locks by id: it has the owner and wants the booking."""
     _, _, *outcomes = await reclaim_and_batch_meet(bare_shop, own_first=True)
     assert [type(outcome) for outcome in outcomes].count(asyncpg.DeadlockDetectedError) == 1, outcomes
-    assert await bare_shop.house.deadlocks() == 1
+    assert await bare_shop.services.deadlocks() == 1
 
 
 async def test_a_reclaim_locks_its_booking_and_the_owner_by_id(either_shop: MoneyHouse) -> None:
@@ -211,7 +211,7 @@ async def test_a_reclaim_locks_its_booking_and_the_owner_by_id(either_shop: Mone
     assert isinstance(of_owner, BookingExpired)
     assert of_booking.code == "booking_resolved"
     await assert_sold(either_shop, booking, payment)
-    assert await either_shop.house.deadlocks() == 0
+    assert await either_shop.services.deadlocks() == 0
 
 
 async def an_operator_blocks_what_is_coming_back(shop: MoneyHouse, shortcut: Shortcut) -> tuple[Booking, Payment]:
@@ -219,7 +219,7 @@ async def an_operator_blocks_what_is_coming_back(shop: MoneyHouse, shortcut: Sho
     booking, payment = await shop.taken_late("A1")
     coming_back = (await shop.cashier("before lock_seats", shortcut=shortcut)).drive(payment)
     await coming_back.reached("before lock_seats")
-    granted(await (await shop.house.till()).ask(a_block("A1")).outcome())
+    granted(await (await shop.services.payments()).ask(a_block("A1")).outcome())
     await coming_back.outcome()
     return booking, payment
 
@@ -227,8 +227,8 @@ async def an_operator_blocks_what_is_coming_back(shop: MoneyHouse, shortcut: Sho
 async def test_a_reclaim_that_ignores_the_block_sells_a_blocked_seat(bare_shop: MoneyHouse) -> None:
     """Neither pointer nor fence tells of a block."""
     booking, _ = await an_operator_blocks_what_is_coming_back(bare_shop, shortcuts.IGNORES_THE_BLOCK)
-    assert await bare_shop.house.state(booking) == "confirmed"
-    assert BLOCKED_AND_OWNED in await bare_shop.house.flaws()
+    assert await bare_shop.services.state(booking) == "confirmed"
+    assert BLOCKED_AND_OWNED in await bare_shop.services.flaws()
 
 
 async def test_a_seat_that_is_blocked_meanwhile_does_not_come_back(either_shop: MoneyHouse) -> None:
@@ -240,7 +240,7 @@ async def test_a_seat_that_is_blocked_meanwhile_does_not_come_back(either_shop: 
 async def test_a_seat_that_came_back_is_not_blocked(either_shop: MoneyHouse) -> None:
     """The other way round: the operator saw it free, waits, looks again, and is refused."""
     booking, payment = await either_shop.taken_late("A1")
-    blocking = (await either_shop.house.till("before lock_seats")).ask(a_block("A1"))
+    blocking = (await either_shop.services.payments("before lock_seats")).ask(a_block("A1"))
     await blocking.reached("before lock_seats")
     coming_back = (await either_shop.cashier("after write")).drive(payment)
     await coming_back.reached("after write")
@@ -255,7 +255,7 @@ async def test_a_seat_that_is_being_given_back_is_still_taken(either_shop: Money
     """A partial cancel that has not committed has freed nothing: late money does not wait for it."""
     booking, payment = await either_shop.taken_late("A1")
     other, _ = await either_shop.sold("A1", "A2", buyer="bob")
-    undoing = (await either_shop.house.till("after write")).ask(a_cancel(other, "A1"))
+    undoing = (await either_shop.services.payments("after write")).ask(a_cancel(other, "A1"))
     await undoing.reached("after write")
     await either_shop.first.drive(payment).outcome()
     granted(await undoing.outcome())
@@ -267,7 +267,7 @@ async def test_what_comes_back_is_cancelled_in_part_only_afterwards(either_shop:
     booking, payment = await either_shop.taken_late("A1", "A2")
     coming_back = (await either_shop.cashier("after write")).drive(payment)
     await coming_back.reached("after write")
-    undoing = (await either_shop.house.till()).ask(a_cancel(booking, "A1"))
+    undoing = (await either_shop.services.payments()).ask(a_cancel(booking, "A1"))
     await undoing.waits_for_a_lock()
     await coming_back.outcome()
     assert granted(await undoing.outcome()).total == 1000
@@ -279,9 +279,9 @@ async def test_what_comes_back_is_cancelled_in_part_only_afterwards(either_shop:
 async def a_sweeper_ends_the_lapsed_owner(shop: MoneyHouse, shortcut: Shortcut) -> tuple[Booking, Payment, Booking]:
     """The sweeper has the lapsed owner of the seat; the re-claim wants to end it too, and waits."""
     booking, payment = await shop.taken_late("A1", units=1)
-    owner = await shop.house.held("A1", buyer="bob", units=1)
-    shop.house.pass_the_end(owner)
-    sweeping = (await shop.house.till("after lock_due")).sweep()
+    owner = await shop.services.held("A1", buyer="bob", units=1)
+    shop.services.pass_the_end(owner)
+    sweeping = (await shop.services.payments("after lock_due")).sweep()
     await sweeping.reached("after lock_due")
     coming_back = (await shop.cashier(shortcut=shortcut)).drive(payment)
     await coming_back.waits_for_a_lock()
@@ -293,12 +293,12 @@ async def a_sweeper_ends_the_lapsed_owner(shop: MoneyHouse, shortcut: Shortcut) 
 async def test_a_reclaim_that_ends_a_swept_owner_once_more_gives_back_too_much(bare_shop: MoneyHouse) -> None:
     """What looked lapsed before the wait is ended twice, and its units and its buyer's total return twice."""
     *_, owner = await a_sweeper_ends_the_lapsed_owner(bare_shop, shortcuts.FLIPS_WHICHEVER_OWNER_IT_FINDS)
-    assert (await bare_shop.house.verbs(owner)).count("expire") == 2
-    assert TOTAL_DRIFT in await bare_shop.house.flaws()
+    assert (await bare_shop.services.verbs(owner)).count("expire") == 2
+    assert TOTAL_DRIFT in await bare_shop.services.flaws()
 
 
 async def test_a_reclaim_takes_the_seat_of_an_owner_that_was_swept(either_shop: MoneyHouse) -> None:
     """After the wait it is ended already, and its seat is free."""
     booking, payment, owner = await a_sweeper_ends_the_lapsed_owner(either_shop, AS_BUILT)
-    assert (await either_shop.house.verbs(owner)).count("expire") == 1
+    assert (await either_shop.services.verbs(owner)).count("expire") == 1
     await assert_sold(either_shop, booking, payment)

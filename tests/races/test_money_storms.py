@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from earmark.domain.journal import Key
+from earmark.domain.journal import IdempotencyKey
 from earmark.domain.payment import PaymentState, Standing
 from earmark.domain.state_machine import State
-from earmark.engine.commands import Memo, Paid
+from earmark.engine.commands import KeyedRequest, PayResult
 from earmark.engine.engine import Engine
 from earmark.engine.ports.gateway import GatewaySilent
 from earmark.errors import BookingExpired, Refusal
-from earmark.payments.driver import Teller
+from earmark.payments.driver import PaymentDriver
 from earmark.store.postgres import PostgresStore
 from earmark.store.sqlite import SqliteStore
 
@@ -54,15 +54,15 @@ class Process:
     def __init__(self, store: Store, bank: Bank) -> None:
         self.store = store
         self.engine = Engine(store, ids=IDS)
-        self.teller = Teller(self.engine, {bank.name: bank})
+        self.driver = PaymentDriver(self.engine, {bank.name: bank})
 
     async def pay(self, ask: Pay) -> Any:
         """Pay, and wait for what comes of it."""
-        return await self.teller.pay(ask, within=WITHIN)
+        return await self.driver.pay(ask, within=WITHIN)
 
     async def close(self) -> None:
         """In order."""
-        await self.teller.close()
+        await self.driver.close()
         await self.engine.close()
 
 
@@ -125,7 +125,7 @@ class Town:
 
     async def settle_down(self) -> None:
         """Nothing is left to do, and everything adds up."""
-        await reconcile(self.one.store, self.clock, self.one.teller, self.other.teller)
+        await reconcile(self.one.store, self.clock, self.one.driver, self.other.driver)
         await assert_books_agree(self.one.store, self.bank)
 
     async def clear(self, booking: Booking) -> None:
@@ -163,18 +163,18 @@ async def town(shared: Shared, clock: MovableClock) -> AsyncIterator[Town]:
     await town.one.engine.create(a_play())
     yield town
     await town.other.close()
-    await town.one.teller.close()
+    await town.one.driver.close()
 
 
-def a_memo(key: str) -> Memo:
+def a_memo(key: str) -> KeyedRequest:
     """A caller's idempotency key; what it is told is the state of things."""
 
     def render(decided: object, _: datetime) -> tuple[int, bytes]:
-        assert isinstance(decided, Paid)
+        assert isinstance(decided, PayResult)
         assert decided.payment is not None
         return 200, f"{decided.booking.state} {decided.payment.id}".encode()
 
-    return Memo(key=Key("shop", key), request_hash=b"same", render=render)
+    return KeyedRequest(key=IdempotencyKey("shop", key), request_hash=b"same", render=render)
 
 
 async def assert_one_charge(town: Town, held: Booking) -> None:
@@ -189,7 +189,7 @@ async def test_twenty_payments_of_one_booking_are_one_charge(town: Town) -> None
     """Twenty keys, in two processes: one opens the payment, and the others are shown it, or that it is sold."""
     for _ in range(ROUNDS // 3):
         held = await town.held("A1")
-        asks = [a_pay(held, memo=a_memo(f"{held.id}-{number}")) for number in range(BUYERS)]
+        asks = [a_pay(held, idempotency=a_memo(f"{held.id}-{number}")) for number in range(BUYERS)]
         await town.at_once(*(process.pay(ask) for ask, process in _dealt(town, asks)))
         await town.settle_down()
         await assert_one_charge(town, held)
@@ -200,8 +200,8 @@ async def test_twenty_requests_with_one_key_are_one_charge_and_one_answer(town: 
     """The same payment each time, whoever drives it, and all are told the same."""
     for _ in range(ROUNDS // 3):
         held = await town.held("A1")
-        payment_id, memo = IDS.payment_id(), a_memo(str(held.id))
-        asks = [a_pay(held, payment_id=payment_id, memo=memo) for _ in range(BUYERS)]
+        payment_id, idempotency = IDS.payment_id(), a_memo(str(held.id))
+        asks = [a_pay(held, payment_id=payment_id, idempotency=idempotency) for _ in range(BUYERS)]
         answers = await town.at_once(*(process.pay(ask) for ask, process in _dealt(town, asks)))
         assert {answer.memory.body for answer in answers} == {f"confirmed {payment_id}".encode()}
         await town.settle_down()
@@ -248,8 +248,8 @@ async def test_refunds_and_a_cancel(town: Town) -> None:
     for _ in range(ROUNDS):
         held, payment_id = await town.paid("A1", "A2")
         await town.at_once(
-            town.one.teller.refund(a_refund(held, 300), within=WITHIN),
-            town.other.teller.refund(a_refund(held, 1900), within=WITHIN),
+            town.one.driver.refund(a_refund(held, 300), within=WITHIN),
+            town.other.driver.refund(a_refund(held, 1900), within=WITHIN),
             town.other.engine.cancel(a_cancel(held)),
             town.one.engine.cancel(a_cancel(held)),
         )
@@ -296,7 +296,7 @@ async def test_a_callback_and_the_answer_of_the_call(town: Town, decides: Standi
         ask = a_pay(held)
         payment = await opened(town.one.engine, ask)
         again = a_pay(held, payment_id=ask.payment_id)
-        calls = [town.other.teller.hear("bank", a_callback(payment, id=f"{number}-{one % 2}")) for one in range(4)]
+        calls = [town.other.driver.hear("bank", a_callback(payment, id=f"{number}-{one % 2}")) for one in range(4)]
         await town.at_once(town.one.pay(again), *calls)
         await town.settle_down()
         [payment] = await town.payments(held)
@@ -316,7 +316,7 @@ async def test_two_tellers_drive_one_payment(town: Town, capture: str) -> None:
         payment = await opened(town.one.engine, ask)
         silent = ("authorise", "capture", "status", "refund")[number % 4]
         town.bank.fails[silent] = GatewaySilent("no answer")
-        await town.at_once(*(process.teller.advance(payment.id) for process in (town.one, town.other) * 2))
+        await town.at_once(*(process.driver.advance(payment.id) for process in (town.one, town.other) * 2))
         town.bank.fails.clear()
         await town.settle_down()
         await town.settle_down()
@@ -335,15 +335,15 @@ async def test_two_tellers_give_one_late_payment_back_or_sell_it_once(town: Town
         ask = a_pay(held)
         payment = await opened(town.one.engine, ask)
         town.bank.decides = Standing.PROCESSING
-        await town.one.teller.advance(payment.id)
+        await town.one.driver.advance(payment.id)
         town.bank.refuses["void"] = GatewaySilent("no answer")
         town.clock.advance(4000)
-        await town.one.teller.advance(payment.id)
+        await town.one.driver.advance(payment.id)
         assert (await town.booking(held)).state is State.EXPIRED
         town.bank.refuses.clear()
         town.bank.accounts[ask.payment_id].standing = Standing.CAPTURED
         rival = a_hold("A1", buyer="cid")
-        driving = (process.teller.advance(payment.id) for process in (town.one, town.other))
+        driving = (process.driver.advance(payment.id) for process in (town.one, town.other))
         await town.at_once(*driving, town.other.engine.hold(rival))
         ended = (await town.booking(held)).state
         ends.add(ended)

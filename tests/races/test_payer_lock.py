@@ -43,7 +43,7 @@ async def test_two_that_are_declined_at_once_are_one_try(
     assert sorted(await asyncio.gather(*(tried(shop, one) for one in two))) == ["buyer", "held"]
     assert shop.gateway.calls.count("authorise") == 2, "the sale, and one try"
     shop.gateway.says["authorise"] = AUTHORISED
-    await shop.teller.close()
+    await shop.driver.close()
 
 
 async def test_control_without_the_lock_both_are_tried(
@@ -61,4 +61,4 @@ async def test_control_without_the_lock_both_are_tried(
     monkeypatch.setattr(money.MoneySteps, "lock_payer", look)
     assert await asyncio.gather(*(tried(shop, one) for one in two)) == ["held", "held"]
     assert shop.gateway.calls.count("authorise") == 3
-    await shop.teller.close()
+    await shop.driver.close()

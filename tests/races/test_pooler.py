@@ -17,7 +17,7 @@ from tests.conftest import unavailable
 
 from earmark.engine.commands import Decided, Hold
 from earmark.engine.engine import Engine
-from earmark.engine.group_commit import Batcher
+from earmark.engine.group_commit import BatchQueue
 from earmark.errors import SeatsTaken, SetupError, StoreUnavailable
 from earmark.store import queries
 from earmark.store.postgres import PostgresStore, maps
@@ -25,7 +25,7 @@ from earmark.store.postgres import store as module
 from earmark.testservers import ServerUnavailable
 
 from .asks import EVENT, IDS, a_cancel, a_confirm, a_hold, a_play
-from .drafts import memo
+from .drafts import idempotency
 from .support import PATIENCE_SECONDS, VERBS, granted, until
 from .test_hot_seat import BUYERS, rush
 from .wire import Wire
@@ -198,36 +198,38 @@ async def test_control_settings_of_a_session_are_left_to_strangers(
 # races
 
 
-async def test_behind_a_pooler_one_of_five_hundred_gets_the_seat(house: House, start: Callable[..., Bouncer]) -> None:
+async def test_behind_a_pooler_one_of_five_hundred_gets_the_seat(
+    services: House, start: Callable[..., Bouncer]
+) -> None:
     """Two tills that share four connections of the server: one owner, everybody answered."""
-    assert await rush(house, through=start(house.url).to(house.url)) == (1, BUYERS - 1, 1)
-    assert not await house.flaws()
+    assert await rush(services, through=start(services.url).to(services.url)) == (1, BUYERS - 1, 1)
+    assert not await services.flaws()
 
 
 async def alone(engine: Engine, ask: Hold) -> Any:
     """In a transaction of its own: in the engine's line they would travel together."""
-    lane: Batcher[Hold] = Batcher(partial(engine.run, VERBS[Hold]), relieve=engine.relieve)
+    lane: BatchQueue[Hold] = BatchQueue(partial(engine.run, VERBS[Hold]), relieve=engine.relieve)
     return await lane.submit(ask, within=PATIENCE_SECONDS)
 
 
 async def test_behind_a_pooler_claims_in_opposite_order_never_wait_in_a_circle(
-    house: House, start: Callable[..., Bouncer]
+    services: House, start: Callable[..., Bouncer]
 ) -> None:
     """A1 to A4 from both ends, with units, by two tills that try nothing again: one winner each time, no deadlock."""
-    bouncer = start(house.url)
-    tills = [await house.till(url=bouncer.to(house.url), connections_max=CROWD) for _ in range(2)]
+    bouncer = start(services.url)
+    payment_services = [await services.payments(url=bouncer.to(services.url), connections_max=CROWD) for _ in range(2)]
     seats = [f"A{number}" for number in range(1, 5)]
     for turn in range(TURNS):
         asks = [a_hold(*seats[:: 1 if n % 2 else -1], buyer=f"{turn}-{n}", units=1) for n in range(CROWD)]
-        asked = (alone(tills[n // 2 % 2].engine, ask) for n, ask in enumerate(asks))
+        asked = (alone(payment_services[n // 2 % 2].engine, ask) for n, ask in enumerate(asks))
         told = await asyncio.gather(*asked, return_exceptions=True)
         (winner,) = [one for one in told if isinstance(one, Decided)]
         assert sum(isinstance(one, SeatsTaken) for one in told) == CROWD - 1
-        sold = granted(await tills[0].engine.confirm(a_confirm(granted(winner))))
-        granted(await tills[1].engine.cancel(a_cancel(sold)))
-    assert not await house.flaws()
+        sold = granted(await payment_services[0].engine.confirm(a_confirm(granted(winner))))
+        granted(await payment_services[1].engine.cancel(a_cancel(sold)))
+    assert not await services.flaws()
     bouncer.close()
-    assert await house.deadlocks() == 0
+    assert await services.deadlocks() == 0
 
 
 async def test_behind_a_pooler_twins_have_one_effect(
@@ -237,7 +239,7 @@ async def test_behind_a_pooler_twins_have_one_effect(
     engines = [Engine(await process(bouncer.to(postgres_url)), ids=IDS) for _ in range(2)]
     await engines[0].create(a_play())
     for turn in range(1, TURNS):
-        asks = [a_hold(f"A{turn}", memo=memo(f"key-{turn}")) for _ in range(CROWD)]
+        asks = [a_hold(f"A{turn}", idempotency=idempotency(f"key-{turn}")) for _ in range(CROWD)]
         told = await asyncio.gather(*(engines[n % 2].hold(ask) for n, ask in enumerate(asks)))
         assert sum(isinstance(one, Decided) for one in told) == 1
         assert len({one.memory.body for one in told if one.memory}) == 1
@@ -248,33 +250,33 @@ async def test_behind_a_pooler_twins_have_one_effect(
 
 
 async def test_a_commit_whose_answer_is_lost_is_found_through_the_pooler(
-    house: House, start: Callable[..., Bouncer], monkeypatch: pytest.MonkeyPatch
+    services: House, start: Callable[..., Bouncer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It was kept, and the line broke before anybody heard: the next connection, to whichever backend, finds it."""
     monkeypatch.setattr("earmark.engine.engine.LOOKUP_SECONDS", 0.01)
-    async with Wire(start(house.url).to(house.url)) as wire:
-        till = await house.till("after write", url=f"{wire.url}&pgbouncer=true")
-        till.ask(a_hold("A1"))
-        await till.reached("after write")
+    async with Wire(start(services.url).to(services.url)) as wire:
+        payments = await services.payments("after write", url=f"{wire.url}&pgbouncer=true")
+        payments.ask(a_hold("A1"))
+        await payments.reached("after write")
         wire.lose_answers()
-        till.go()
-        await until(lambda: house.owner("A1"))
+        payments.go()
+        await until(lambda: services.owner("A1"))
         wire.cut()
-        assert granted(await till.outcome()).id == await house.owner("A1")
-    assert await house.observer.fetchval("SELECT count(*) FROM bookings") == 1
+        assert granted(await payments.outcome()).id == await services.owner("A1")
+    assert await services.observer.fetchval("SELECT count(*) FROM bookings") == 1
 
 
 async def test_a_pooler_that_dies_takes_with_it_what_was_not_committed(
-    house: House, start: Callable[..., Bouncer]
+    services: House, start: Callable[..., Bouncer]
 ) -> None:
     """Killed in the middle of a hold: it is said to have failed, nothing of it stays, and the next one is served."""
-    bouncer = start(house.url)
-    till = await house.till("before write", url=bouncer.to(house.url))
-    till.ask(a_hold("A1"))
-    await till.reached("before write")
+    bouncer = start(services.url)
+    payments = await services.payments("before write", url=bouncer.to(services.url))
+    payments.ask(a_hold("A1"))
+    await payments.reached("before write")
     bouncer.kill()
-    assert isinstance(await till.outcome(), StoreUnavailable)
+    assert isinstance(await payments.outcome(), StoreUnavailable)
     bouncer.start()
-    assert await house.owner("A1") is None
-    assert granted(await till.ask(a_hold("A1")).outcome()).id == await house.owner("A1")
-    assert not await house.flaws()
+    assert await services.owner("A1") is None
+    assert granted(await payments.ask(a_hold("A1")).outcome()).id == await services.owner("A1")
+    assert not await services.flaws()

@@ -95,13 +95,13 @@ async def test_a_call_that_takes_too_long_is_cut_by_the_loans_own_timer(pool: An
     await idle.close()
 
 
-async def test_a_draft_goes_on_after_its_statements_were_outlived(house: House) -> None:
+async def test_a_draft_goes_on_after_its_statements_were_outlived(services: House) -> None:
     """The buyer does not notice."""
-    till = await house.till(drafts=True)
-    till.store.drafts_again = 2
-    held = granted(await till.ask(a_hold("A1")).outcome())
-    (connection,) = till.store._idle.waiting
+    payments = await services.payments(drafts=True)
+    payments.store.drafts_again = 2
+    held = granted(await payments.ask(a_hold("A1")).outcome())
+    (connection,) = payments.store._idle.waiting
     connection._statements = dict.fromkeys(SQL.values(), Outlived())
-    till.store.ran.clear()
-    assert granted(await till.ask(a_confirm(held)).outcome()).state == "confirmed"
-    assert till.store.ran == ["look", "look"]
+    payments.store.ran.clear()
+    assert granted(await payments.ask(a_confirm(held)).outcome()).state == "confirmed"
+    assert payments.store.ran == ["look", "look"]

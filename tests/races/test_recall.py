@@ -13,8 +13,8 @@ import pytest
 
 from earmark.domain.event import Event
 from earmark.domain.ids import EventId, PoolId, PoolRef, SeatId, SeatRef
-from earmark.domain.journal import Key
-from earmark.engine.commands import Change, Decided, Memo, Replayed
+from earmark.domain.journal import IdempotencyKey
+from earmark.engine.commands import ChangeEvent, Decided, KeyedRequest, Replayed
 from earmark.engine.ports.store import Look
 from earmark.errors import IdempotencyMismatch, LimitExceeded, PoolExhausted, SaleClosed, SeatsTaken
 from earmark.store.postgres import recall as module
@@ -28,35 +28,35 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from earmark.domain.booking import Booking
-    from earmark.engine.commands import Ask
+    from earmark.engine.commands import Command
     from earmark.store.postgres.recall import Page
 
     from .support import House, Till
 
 
-def a_window(**fields: datetime | None) -> Change:
+def a_window(**fields: datetime | None) -> ChangeEvent:
     """The operator changes when the event is on sale."""
-    return Change(actor=SHOP, entry_id=IDS.entry_id(), event_id=EVENT, fields=fields)
+    return ChangeEvent(actor=SHOP, entry_id=IDS.entry_id(), event_id=EVENT, fields=fields)
 
 
 def in_an_hour() -> datetime:
     return datetime.now(UTC) + timedelta(hours=1)
 
 
-async def remembering(house: House, *stops: str, shortcut: Shortcut = AS_BUILT) -> Till:
+async def remembering(services: House, *stops: str, shortcut: Shortcut = AS_BUILT) -> Till:
     """A till that has looked once, and by now remembers the house."""
-    await house.observer.execute(shortcut.prepare)
-    till = await house.till(drafts=True, memory=True, connections_max=6, shortcut=shortcut)
-    await till.ask(a_hold("B9", buyer="eve")).outcome()
-    await until(lambda: till.store._recall._houses)
-    till.store.ran.clear()
-    till.stop_at(*stops)
-    return till
+    await services.observer.execute(shortcut.prepare)
+    payments = await services.payments(drafts=True, memory=True, connections_max=6, shortcut=shortcut)
+    await payments.ask(a_hold("B9", buyer="eve")).outcome()
+    await until(lambda: payments.store._recall._houses)
+    payments.store.ran.clear()
+    payments.stop_at(*stops)
+    return payments
 
 
-async def by_another(house: House, ask: Ask) -> Any:
+async def by_another(services: House, ask: Command) -> Any:
     """What another process makes of a request."""
-    return await house.tried(ask)
+    return await services.tried(ask)
 
 
 def a_page(seats: list[SeatId]) -> Page:
@@ -64,22 +64,22 @@ def a_page(seats: list[SeatId]) -> Page:
     return (1000, 0, seats, None, seats[-1], None, None, None, [None] * len(seats))
 
 
-def weight(house: module.House) -> int:
+def weight(services: module.House) -> int:
     """Of what is remembered of its seats, in bytes."""
-    return sys.getsizeof(house.free)
+    return sys.getsizeof(services.free)
 
 
 def test_a_house_that_is_sold_out_weighs_nothing() -> None:
     """What was remembered of its seats goes with them, though the event itself stays known."""
     event = Event(id=EVENT, name="Play", currency="EUR", live=True, created_at=datetime.now(UTC))
-    house = module.House(event)
+    services = module.House(event)
     seats = [SeatId(f"S{number}") for number in range(10_000)]
-    assert house.add([a_page(seats)]) == 10_000
-    full, empty = weight(house), sys.getsizeof({})
+    assert services.add([a_page(seats)]) == 10_000
+    full, empty = weight(services), sys.getsizeof({})
     for number, seat in enumerate(seats):
-        assert house.give(seat)
-        assert weight(house) <= max(full * (10_000 - number) * 2 * module.SPARSE / 10_000, full / 1000)
-    assert weight(house) <= 2 * empty
+        assert services.give(seat)
+        assert weight(services) <= max(full * (10_000 - number) * 2 * module.SPARSE / 10_000, full / 1000)
+    assert weight(services) <= 2 * empty
 
 
 def test_control_a_dictionary_keeps_its_room() -> None:
@@ -93,14 +93,14 @@ def test_control_a_dictionary_keeps_its_room() -> None:
 
 async def test_a_fresh_seat_is_sold_without_a_look(either_house: House) -> None:
     """One call; and what it says of price, moment and limits is what a look would have said."""
-    till = await remembering(either_house)
-    held = granted(await till.ask(a_hold("A1", "A2")).outcome())
-    assert till.store.ran == ["memory"]
+    payments = await remembering(either_house)
+    held = granted(await payments.ask(a_hold("A1", "A2")).outcome())
+    assert payments.store.ran == ["memory"]
     assert (held.total, held.version) == (2000, 1)
     assert abs((held.created_at - either_house.clock.now()).total_seconds()) < 1
     assert await either_house.owner("A1") == held.id
-    assert isinstance(await till.ask(a_hold("A1", buyer="cid")).outcome(), SeatsTaken)
-    assert till.store.ran == ["memory", "look"]
+    assert isinstance(await payments.ask(a_hold("A1", buyer="cid")).outcome(), SeatsTaken)
+    assert payments.store.ran == ["memory", "look"]
     assert not await either_house.flaws()
 
 
@@ -109,10 +109,10 @@ async def test_what_is_sold_without_a_look_has_its_names(either_house: House) ->
     names = "section = 'Stalls', row_name = left(id, 1), number = substr(id, 2)::integer, category = 'best'"
     await either_house.observer.execute(f"UPDATE seats SET {names}")
     await by_another(either_house, a_release(granted(await by_another(either_house, a_hold("A2", buyer="dan")))))
-    till = await remembering(either_house)
-    alone = granted(await till.ask(a_hold("A1")).outcome())
-    both = await till.ask_together(a_hold("A2", buyer="cid"), a_hold("B3", buyer="eve")).outcome()
-    assert set(till.store.ran) == {"memory"}
+    payments = await remembering(either_house)
+    alone = granted(await payments.ask(a_hold("A1")).outcome())
+    both = await payments.ask_together(a_hold("A2", buyer="cid"), a_hold("B3", buyer="eve")).outcome()
+    assert set(payments.store.ran) == {"memory"}
     lines = [line for booking in (alone, *map(granted, both)) for line in booking.lines.seats]
     assert [(line.section, line.row, line.number, line.category) for line in lines] == [
         ("Stalls", "A", 1, "best"),
@@ -135,85 +135,87 @@ async def test_what_is_sold_without_a_look_has_its_names(either_house: House) ->
     ],
 )
 async def test_memory_sells_nothing_that_another_process_took_back(
-    either_house: House, change: Ask, told: type[Exception]
+    either_house: House, change: Command, told: type[Exception]
 ) -> None:
     """It believes the seat to be free and on sale; the write compares, and locks decide."""
-    till = await remembering(either_house)
+    payments = await remembering(either_house)
     await by_another(either_house, change)
-    assert isinstance(await till.ask(a_hold("A1")).outcome(), told)
-    assert till.store.ran[:2] == ["memory", "locks"]
+    assert isinstance(await payments.ask(a_hold("A1")).outcome(), told)
+    assert payments.store.ran[:2] == ["memory", "locks"]
     assert not await either_house.flaws()
 
 
 async def test_memory_sells_for_the_price_that_is_asked_now(either_house: House) -> None:
     """Also when it was priced by hand, and the event does not tell."""
-    till = await remembering(either_house)
+    payments = await remembering(either_house)
     await either_house.observer.execute("UPDATE seats SET price = 99 WHERE id = 'A1'")
-    assert granted(await till.ask(a_hold("A1")).outcome()).total == 99
-    assert till.store.ran == ["memory", "locks"]
-    await until(lambda: _remembers(till))
+    assert granted(await payments.ask(a_hold("A1")).outcome()).total == 99
+    assert payments.store.ran == ["memory", "locks"]
+    await until(lambda: _remembers(payments))
     await by_another(either_house, a_repricing("A2", price=77))
-    assert granted(await till.ask(a_hold("A2")).outcome()).total == 77
+    assert granted(await payments.ask(a_hold("A2")).outcome()).total == 77
 
 
-async def _remembers(till: Till) -> bool:
+async def _remembers(payments: Till) -> bool:
     """After a doubt it must look before it reads the house again."""
-    till.store._recall._doubts.clear()
-    await till.ask(a_hold("B8", buyer="eve")).outcome()
-    return bool(till.store._recall._houses)
+    payments.store._recall._doubts.clear()
+    await payments.ask(a_hold("B8", buyer="eve")).outcome()
+    return bool(payments.store._recall._houses)
 
 
 async def test_memory_sells_no_seat_that_is_no_more(bare_house: House) -> None:
     """A hand removed it."""
-    till = await remembering(bare_house)
+    payments = await remembering(bare_house)
     await bare_house.observer.execute("DELETE FROM seats WHERE id = 'A1'")
-    outcome = await till.ask(a_hold("A1")).outcome()
+    outcome = await payments.ask(a_hold("A1")).outcome()
     assert not isinstance(outcome, Decided)
     assert not await bare_house.flaws()
 
 
 async def test_without_the_rules_memory_sells_what_is_not_on_sale(bare_house: House) -> None:
     """The control: a seat tells nothing about its event."""
-    till = await remembering(bare_house, shortcut=shortcuts.FORGETS_THE_RULES)
+    payments = await remembering(bare_house, shortcut=shortcuts.FORGETS_THE_RULES)
     await by_another(bare_house, a_window(sale_opens_at=in_an_hour()))
-    for outcome in await till.ask_together(a_hold("A1"), a_hold("A2", buyer="cid")).outcome():
+    for outcome in await payments.ask_together(a_hold("A1"), a_hold("A2", buyer="cid")).outcome():
         granted(outcome)
-    assert till.store.ran == ["memory"]
+    assert payments.store.ran == ["memory"]
 
 
-async def test_memory_refuses_nobody(house: House) -> None:
+async def test_memory_refuses_nobody(services: House) -> None:
     """It knew that the sale had not begun; meanwhile the operator opened it, here or elsewhere."""
-    await by_another(house, a_window(sale_opens_at=in_an_hour()))
-    till = await remembering(house)
-    assert isinstance(await till.ask(a_hold("A1")).outcome(), SaleClosed)
-    await by_another(house, a_window(sale_opens_at=None))
-    granted(await till.ask(a_hold("A1")).outcome())
-    granted(await till.ask(a_hold("A2")).outcome())
+    await by_another(services, a_window(sale_opens_at=in_an_hour()))
+    payments = await remembering(services)
+    assert isinstance(await payments.ask(a_hold("A1")).outcome(), SaleClosed)
+    await by_another(services, a_window(sale_opens_at=None))
+    granted(await payments.ask(a_hold("A1")).outcome())
+    granted(await payments.ask(a_hold("A2")).outcome())
 
 
-async def test_a_limit_that_was_raised_holds_at_once(house: House) -> None:
+async def test_a_limit_that_was_raised_holds_at_once(services: House) -> None:
     """As above, for what one buyer may have, alone and in a batch with somebody who may have it anyway."""
-    await by_another(house, a_limit(1))
-    till = await remembering(house)
-    assert isinstance(await till.ask(a_hold("A1", "A2")).outcome(), LimitExceeded)
-    await by_another(house, a_limit(5))
-    granted(await till.ask(a_hold("A1", "A2")).outcome())
-    for outcome in await till.ask_together(a_hold("A3", "A4", buyer="cid"), a_hold("A5", buyer="dan")).outcome():
+    await by_another(services, a_limit(1))
+    payments = await remembering(services)
+    assert isinstance(await payments.ask(a_hold("A1", "A2")).outcome(), LimitExceeded)
+    await by_another(services, a_limit(5))
+    granted(await payments.ask(a_hold("A1", "A2")).outcome())
+    for outcome in await payments.ask_together(a_hold("A3", "A4", buyer="cid"), a_hold("A5", buyer="dan")).outcome():
         granted(outcome)
-    assert not await house.flaws()
+    assert not await services.flaws()
 
 
 async def test_a_key_is_remembered_by_the_store_and_not_by_memory(either_house: House) -> None:
     """A key that was used elsewhere, for this or for another request, has its one effect."""
-    memo = Memo(key=Key("shop", "k"), request_hash=b"one", render=lambda booking, _: (201, str(booking.id).encode()))
-    other = Memo(key=Key("shop", "k"), request_hash=b"two", render=memo.render)
-    till = await remembering(either_house)
-    first = granted(await by_another(either_house, a_hold("A1", memo=memo)))
-    replayed = await till.ask(a_hold("A1", memo=memo)).outcome()
+    idempotency = KeyedRequest(
+        key=IdempotencyKey("shop", "k"), request_hash=b"one", render=lambda booking, _: (201, str(booking.id).encode())
+    )
+    other = KeyedRequest(key=IdempotencyKey("shop", "k"), request_hash=b"two", render=idempotency.render)
+    payments = await remembering(either_house)
+    first = granted(await by_another(either_house, a_hold("A1", idempotency=idempotency)))
+    replayed = await payments.ask(a_hold("A1", idempotency=idempotency)).outcome()
     assert isinstance(replayed, Replayed)
     assert replayed.memory.body == str(first.id).encode()
-    await until(lambda: _remembers(till))
-    assert isinstance(await till.ask(a_hold("A2", memo=other)).outcome(), IdempotencyMismatch)
+    await until(lambda: _remembers(payments))
+    assert isinstance(await payments.ask(a_hold("A2", idempotency=other)).outcome(), IdempotencyMismatch)
     assert await either_house.owner("A2") is None
     assert not await either_house.flaws()
 
@@ -221,82 +223,82 @@ async def test_a_key_is_remembered_by_the_store_and_not_by_memory(either_house: 
 @pytest.mark.parametrize("seconds", [-1.5, 0.5, 3600.0])
 async def test_a_moment_that_is_not_the_server_s_is_not_used(either_house: House, seconds: float) -> None:
     """The process was paused, or one of the clocks was set: nothing is kept, and the server says what time it is."""
-    till = await remembering(either_house)
-    wrong(till, seconds=seconds)
-    held = granted(await till.ask(a_hold("A1")).outcome())
-    assert till.store.ran == ["memory", "locks"]
+    payments = await remembering(either_house)
+    wrong(payments, seconds=seconds)
+    held = granted(await payments.ask(a_hold("A1")).outcome())
+    assert payments.store.ran == ["memory", "locks"]
     assert abs((held.created_at - either_house.clock.now()).total_seconds()) < 0.4
 
 
 async def test_without_the_hour_a_hold_ends_when_it_should_not(bare_house: House) -> None:
     """The control: it would run an hour longer than anybody agreed to."""
-    till = await remembering(bare_house, shortcut=shortcuts.FORGETS_THE_HOUR)
-    wrong(till, seconds=3600)
-    for outcome in await till.ask_together(a_hold("A1"), a_hold("A2", buyer="cid")).outcome():
+    payments = await remembering(bare_house, shortcut=shortcuts.FORGETS_THE_HOUR)
+    wrong(payments, seconds=3600)
+    for outcome in await payments.ask_together(a_hold("A1"), a_hold("A2", buyer="cid")).outcome():
         assert granted(outcome).created_at > bare_house.clock.now() + timedelta(minutes=59)
 
 
-def wrong(till: Till, *, seconds: float) -> None:
+def wrong(payments: Till, *, seconds: float) -> None:
     """Let the clock that is remembered be wrong by so much."""
-    clock = till.store._recall._clock
+    clock = payments.store._recall._clock
     assert clock is not None
-    till.store._recall._clock = (clock[0] + timedelta(seconds=seconds), clock[1])
+    payments.store._recall._clock = (clock[0] + timedelta(seconds=seconds), clock[1])
 
 
-async def test_a_pause_between_memory_and_write_is_noticed(house: House) -> None:
+async def test_a_pause_between_memory_and_write_is_noticed(services: House) -> None:
     """The process stood still for longer than a second; the moment that it remembered is over."""
-    till = await remembering(house, "before write")
-    till.ask(a_hold("A1"))
-    await till.reached("before write")
+    payments = await remembering(services, "before write")
+    payments.ask(a_hold("A1"))
+    await payments.reached("before write")
     began = time.monotonic()
     await until(lambda: time.monotonic() - began > 1.05)
-    granted(await till.outcome())
-    assert till.store.ran == ["memory", "locks"]
-    assert not await house.flaws()
+    granted(await payments.outcome())
+    assert payments.store.ran == ["memory", "locks"]
+    assert not await services.flaws()
 
 
-async def test_a_clock_that_was_read_long_ago_is_read_again(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_clock_that_was_read_long_ago_is_read_again(services: House, monkeypatch: pytest.MonkeyPatch) -> None:
     """Clocks drift apart: after a while nobody reckons on."""
-    till = await remembering(house)
+    payments = await remembering(services)
     monkeypatch.setattr(module, "CLOCK_SECONDS_MAX", 0.0)
-    granted(await till.ask(a_hold("A1")).outcome())
-    assert till.store.ran == ["look"]
+    granted(await payments.ask(a_hold("A1")).outcome())
+    assert payments.store.ran == ["look"]
 
 
-async def test_time_that_a_test_moves_is_moved_in_memory_too(house: House) -> None:
+async def test_time_that_a_test_moves_is_moved_in_memory_too(services: House) -> None:
     """The offset is not part of what is remembered."""
-    till = await remembering(house)
-    house.clock.advance(3600)
-    held = granted(await till.ask(a_hold("A1")).outcome())
-    assert till.store.ran == ["memory"]
-    assert abs((held.created_at - house.clock.now()).total_seconds()) < 1
+    payments = await remembering(services)
+    services.clock.advance(3600)
+    held = granted(await payments.ask(a_hold("A1")).outcome())
+    assert payments.store.ran == ["memory"]
+    assert abs((held.created_at - services.clock.now()).total_seconds()) < 1
 
 
-async def test_a_seat_that_was_let_go_is_looked_at(house: House) -> None:
+async def test_a_seat_that_was_let_go_is_looked_at(services: House) -> None:
     """Memory knows seats as they were when their house was read; one that comes back later is found by a look."""
-    till = await remembering(house)
-    held = granted(await till.ask(a_hold("A1")).outcome())
-    await by_another(house, a_release(held))
-    granted(await till.ask(a_hold("A1", buyer="cid")).outcome())
-    assert till.store.ran == ["memory", "look"]
-    assert not await house.flaws()
+    payments = await remembering(services)
+    held = granted(await payments.ask(a_hold("A1")).outcome())
+    await by_another(services, a_release(held))
+    granted(await payments.ask(a_hold("A1", buyer="cid")).outcome())
+    assert payments.store.ran == ["memory", "look"]
+    assert not await services.flaws()
 
 
-async def left_behind(house: House, *names: str) -> list[Booking]:
+async def left_behind(services: House, *names: str) -> list[Booking]:
     """Seats that somebody held and let go of, before anybody remembers them."""
-    left = [granted(await by_another(house, a_hold(name, buyer="fay"))) for name in names]
+    left = [granted(await by_another(services, a_hold(name, buyer="fay"))) for name in names]
     for held in left:
-        await by_another(house, a_release(held))
+        await by_another(services, a_release(held))
     return left
 
 
 async def test_a_seat_that_an_ended_booking_left_is_sold_without_a_look(either_house: House) -> None:
     """Alone and with others: what has ended may be remembered, and the write compares the pointer and the fence."""
     await left_behind(either_house, "A1", "A2")
-    till = await remembering(either_house)
-    first = granted(await till.ask(a_hold("A1")).outcome())
-    second, third = await till.ask_together(a_hold("A2", buyer="cid"), a_hold("A3", buyer="dan")).outcome()
-    assert till.store.ran == ["memory", "memory"]
+    payments = await remembering(either_house)
+    first = granted(await payments.ask(a_hold("A1")).outcome())
+    second, third = await payments.ask_together(a_hold("A2", buyer="cid"), a_hold("A3", buyer="dan")).outcome()
+    assert payments.store.ran == ["memory", "memory"]
     for seat, held in (("A1", first), ("A2", granted(second)), ("A3", granted(third))):
         assert await either_house.owner(seat) == held.id
     assert not await either_house.flaws()
@@ -305,9 +307,9 @@ async def test_a_seat_that_an_ended_booking_left_is_sold_without_a_look(either_h
 async def test_memory_does_not_know_a_seat_that_somebody_has(either_house: House) -> None:
     """Held, with time left or without: whether its time is over is judged on the locked booking, never remembered."""
     held = granted(await by_another(either_house, a_hold("A1", buyer="fay")))
-    till = await remembering(either_house)
-    assert isinstance(await till.ask(a_hold("A1")).outcome(), SeatsTaken)
-    assert till.store.ran == ["look"]
+    payments = await remembering(either_house)
+    assert isinstance(await payments.ask(a_hold("A1")).outcome(), SeatsTaken)
+    assert payments.store.ran == ["look"]
     assert await either_house.owner("A1") == held.id
 
 
@@ -324,10 +326,10 @@ async def test_memory_sells_no_seat_that_late_money_has_bought_back(bare_house: 
     """What had ended lives again, and its pointer is the same: the fence tells."""
     left = await left_behind(bare_house, "A1")
     await bare_house.observer.execute(EXPIRED)
-    till = await remembering(bare_house)
+    payments = await remembering(bare_house)
     await bare_house.observer.execute(RECLAIM.format(left[0].id))
-    assert isinstance(await till.ask(a_hold("A1")).outcome(), SeatsTaken)
-    assert till.store.ran == ["memory", "locks"]
+    assert isinstance(await payments.ask(a_hold("A1")).outcome(), SeatsTaken)
+    assert payments.store.ran == ["memory", "locks"]
     assert await bare_house.owner("A1") == left[0].id
 
 
@@ -335,9 +337,9 @@ async def test_without_the_fence_memory_sells_what_late_money_has_bought_back(ba
     """The control: pointer and price are as they were remembered, and a sale loses its seat."""
     left = await left_behind(bare_house, "A1")
     await bare_house.observer.execute(EXPIRED)
-    till = await remembering(bare_house, shortcut=shortcuts.FORGETS_THE_FENCE)
+    payments = await remembering(bare_house, shortcut=shortcuts.FORGETS_THE_FENCE)
     await bare_house.observer.execute(RECLAIM.format(left[0].id))
-    held = granted(await till.ask(a_hold("A1")).outcome())
+    held = granted(await payments.ask(a_hold("A1")).outcome())
     assert await bare_house.owner("A1") == held.id
     assert await bare_house.flaws()
 
@@ -345,10 +347,10 @@ async def test_without_the_fence_memory_sells_what_late_money_has_bought_back(ba
 async def test_without_the_pointer_memory_takes_a_seat_from_its_owner(bare_house: House) -> None:
     """The control: the seat was remembered as left, and somebody has held it since."""
     await left_behind(bare_house, "A1")
-    till = await remembering(bare_house, shortcut=shortcuts.FORGETS_THE_POINTER)
+    payments = await remembering(bare_house, shortcut=shortcuts.FORGETS_THE_POINTER)
     other = granted(await by_another(bare_house, a_hold("A1", buyer="cid")))
     assert await bare_house.owner("A1") == other.id
-    assert granted(await till.ask(a_hold("A1")).outcome()).id == await bare_house.owner("A1")
+    assert granted(await payments.ask(a_hold("A1")).outcome()).id == await bare_house.owner("A1")
     assert await bare_house.flaws()
 
 
@@ -542,21 +544,21 @@ async def test_a_house_in_doubt_is_looked_at_for_longer_each_time(monkeypatch: p
 # Pools: remembered as they were seen last, and compared when they are written.
 
 
-async def remembering_a_pool(house: House, *, shortcut: Shortcut = AS_BUILT) -> Till:
+async def remembering_a_pool(services: House, *, shortcut: Shortcut = AS_BUILT) -> Till:
     """A till that has sold units, and by now remembers the pool."""
-    till = await remembering(house, shortcut=shortcut)
-    granted(await till.ask(a_hold(units=1, buyer="eve")).outcome())
-    till.store.ran.clear()
-    return till
+    payments = await remembering(services, shortcut=shortcut)
+    granted(await payments.ask(a_hold(units=1, buyer="eve")).outcome())
+    payments.store.ran.clear()
+    return payments
 
 
 async def test_units_are_sold_without_a_look(either_house: House) -> None:
     """One call, and the counts that are remembered follow what was sold."""
-    till = await remembering_a_pool(either_house)
+    payments = await remembering_a_pool(either_house)
     for buyer in ("ann", "bob"):
-        granted(await till.ask(a_hold(units=1, buyer=buyer)).outcome())
-    assert till.store.ran == ["memory", "memory"]
-    pool = till.store._recall.pools([PoolRef(EVENT, PoolId("GA"))])
+        granted(await payments.ask(a_hold(units=1, buyer=buyer)).outcome())
+    assert payments.store.ran == ["memory", "memory"]
+    pool = payments.store._recall.pools([PoolRef(EVENT, PoolId("GA"))])
     assert pool is not None
     counted = await either_house.observer.fetchval("SELECT held FROM pools WHERE id = 'GA'")
     assert pool[PoolRef(EVENT, PoolId("GA"))].held == counted
@@ -565,25 +567,25 @@ async def test_units_are_sold_without_a_look(either_house: House) -> None:
 
 async def test_memory_sells_no_unit_that_another_process_has_sold(either_house: House) -> None:
     """It believes that there are some left; the write counts them."""
-    till = await remembering_a_pool(either_house)
+    payments = await remembering_a_pool(either_house)
     free = await either_house.observer.fetchval("SELECT capacity - held - sold FROM pools WHERE id = 'GA'")
     await by_another(either_house, a_hold(units=free, buyer="cid"))
-    assert isinstance(await till.ask(a_hold(units=1)).outcome(), PoolExhausted)
-    assert till.store.ran[0] == "memory"
+    assert isinstance(await payments.ask(a_hold(units=1)).outcome(), PoolExhausted)
+    assert payments.store.ran[0] == "memory"
     assert not await either_house.flaws()
 
 
 async def test_units_are_sold_for_the_price_that_is_asked_now(either_house: House) -> None:
     """Also when they were priced by hand, and the event does not tell."""
-    till = await remembering_a_pool(either_house)
+    payments = await remembering_a_pool(either_house)
     await either_house.observer.execute("UPDATE pools SET price = 99 WHERE id = 'GA'")
-    assert granted(await till.ask(a_hold(units=1)).outcome()).total == 99
-    assert till.store.ran == ["memory", "locks"]
+    assert granted(await payments.ask(a_hold(units=1)).outcome()).total == 99
+    assert payments.store.ran == ["memory", "locks"]
 
 
 async def test_without_their_price_units_are_sold_for_what_they_cost_once(bare_house: House) -> None:
     """The control."""
-    till = await remembering_a_pool(bare_house, shortcut=shortcuts.FORGETS_THE_PRICE_OF_UNITS)
+    payments = await remembering_a_pool(bare_house, shortcut=shortcuts.FORGETS_THE_PRICE_OF_UNITS)
     await bare_house.observer.execute("UPDATE pools SET price = 99 WHERE id = 'GA'")
-    assert granted(await till.ask(a_hold(units=1)).outcome()).total != 99
-    assert till.store.ran == ["memory"]
+    assert granted(await payments.ask(a_hold(units=1)).outcome()).total != 99
+    assert payments.store.ran == ["memory"]

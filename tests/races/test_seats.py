@@ -26,25 +26,25 @@ async def never_held(_: House) -> None:
     """Nobody had the seat before."""
 
 
-async def let_go(house: House) -> None:
+async def let_go(services: House) -> None:
     """The seat points to a booking that has ended."""
-    await house.done(a_release(await house.held("A1")))
+    await services.done(a_release(await services.held("A1")))
 
 
-async def lapsed(house: House) -> None:
+async def lapsed(services: House) -> None:
     """The seat points to a hold whose time is over and that nobody has ended yet."""
-    house.pass_the_end(await house.held("A1"))
+    services.pass_the_end(await services.held("A1"))
 
 
 HISTORIES = pytest.mark.parametrize("before", [never_held, let_go, lapsed])
 
 
-async def two_see_a_seat_free(house: House, shortcut: Shortcut, before: Before) -> tuple[Any, Any]:
+async def two_see_a_seat_free(services: House, shortcut: Shortcut, before: Before) -> tuple[Any, Any]:
     """Both look; the first takes the seat and commits; then the second comes to lock it."""
-    await before(house)
-    second = (await house.till("after read_seats", shortcut=shortcut)).ask(a_hold("A1", buyer="cid"))
+    await before(services)
+    second = (await services.payments("after read_seats", shortcut=shortcut)).ask(a_hold("A1", buyer="cid"))
     await second.reached("after read_seats")
-    first = await (await house.till(shortcut=shortcut)).ask(a_hold("A1", buyer="bob")).outcome()
+    first = await (await services.payments(shortcut=shortcut)).ask(a_hold("A1", buyer="bob")).outcome()
     return first, await second.outcome()
 
 
@@ -59,12 +59,12 @@ async def test_trusting_the_look_sells_the_seat_twice(bare_house: House, before:
 
 
 @HISTORIES
-async def test_the_schema_lets_nobody_take_a_seat_from_its_new_owner(house: House, before: Before) -> None:
+async def test_the_schema_lets_nobody_take_a_seat_from_its_new_owner(services: House, before: Before) -> None:
     """The last line: the seat points to a held booking by now, and stays with it."""
-    first, second = await two_see_a_seat_free(house, shortcuts.TRUSTS_THE_LOOK, before)
+    first, second = await two_see_a_seat_free(services, shortcuts.TRUSTS_THE_LOOK, before)
     assert refused_by(second) == "seat_keeps_its_live_owner"
-    assert await house.owner("A1") == granted(first).id
-    assert not await house.flaws()
+    assert await services.owner("A1") == granted(first).id
+    assert not await services.flaws()
 
 
 @HISTORIES
@@ -76,12 +76,12 @@ async def test_a_seat_that_moved_is_looked_at_again(either_house: House, before:
     assert not await either_house.flaws()
 
 
-async def the_second_waits_for_the_first(house: House, shortcut: Shortcut, before: Before) -> tuple[Any, Any]:
+async def the_second_waits_for_the_first(services: House, shortcut: Shortcut, before: Before) -> tuple[Any, Any]:
     """The first has locked the seat; the second has seen it free, and its lock statement waits."""
-    await before(house)
-    first = (await house.till("before write")).ask(a_hold("A1", buyer="bob"))
+    await before(services)
+    first = (await services.payments("before write")).ask(a_hold("A1", buyer="bob"))
     await first.reached("before write")
-    second = (await house.till(shortcut=shortcut)).ask(a_hold("A1", buyer="cid"))
+    second = (await services.payments(shortcut=shortcut)).ask(a_hold("A1", buyer="cid"))
     await second.waits_for_a_lock()
     return await first.outcome(), await second.outcome()
 
@@ -99,11 +99,11 @@ async def test_judging_the_owner_inside_the_lock_statement_sells_the_seat_twice(
 
 
 @pytest.mark.parametrize("before", [never_held, let_go])
-async def test_the_schema_sees_the_owner_that_the_lock_statement_missed(house: House, before: Before) -> None:
+async def test_the_schema_sees_the_owner_that_the_lock_statement_missed(services: House, before: Before) -> None:
     """The last line: the guard looks when the pointer is written, after the wait."""
-    first, second = await the_second_waits_for_the_first(house, shortcuts.JUDGES_OWNERS_IN_THE_LOCK, before)
+    first, second = await the_second_waits_for_the_first(services, shortcuts.JUDGES_OWNERS_IN_THE_LOCK, before)
     assert refused_by(second) == "seat_keeps_its_live_owner"
-    assert await house.owner("A1") == granted(first).id
+    assert await services.owner("A1") == granted(first).id
 
 
 @HISTORIES
@@ -115,11 +115,11 @@ async def test_a_lock_statement_compares_only_the_row_it_locks(either_house: Hou
     assert not await either_house.flaws()
 
 
-async def a_hold_commits_while_another_looks(house: House, shortcut: Shortcut, place: str) -> tuple[Any, Any]:
+async def a_hold_commits_while_another_looks(services: House, shortcut: Shortcut, place: str) -> tuple[Any, Any]:
     """The look is halfway, or about to begin, or just over."""
-    looking = (await house.till(place, shortcut=shortcut)).ask(a_hold("A1", buyer="cid"))
+    looking = (await services.payments(place, shortcut=shortcut)).ask(a_hold("A1", buyer="cid"))
     await looking.reached(place)
-    first = await house.tried(a_hold("A1", buyer="bob"))
+    first = await services.tried(a_hold("A1", buyer="bob"))
     return first, await looking.outcome()
 
 
@@ -134,13 +134,13 @@ async def test_reading_bookings_before_seats_sells_the_seat_twice(bare_house: Ho
     assert TWO_OWNERS in await bare_house.flaws()
 
 
-async def test_the_schema_knows_the_owner_that_the_look_missed(house: House) -> None:
+async def test_the_schema_knows_the_owner_that_the_look_missed(services: House) -> None:
     """The last line, for a look in two statements."""
     first, second = await a_hold_commits_while_another_looks(
-        house, shortcuts.READS_BOOKINGS_BEFORE_SEATS, "between bookings and seats"
+        services, shortcuts.READS_BOOKINGS_BEFORE_SEATS, "between bookings and seats"
     )
     assert refused_by(second) == "seat_keeps_its_live_owner"
-    assert await house.owner("A1") == granted(first).id
+    assert await services.owner("A1") == granted(first).id
 
 
 @pytest.mark.parametrize("place", ["before read_seats", "after read_seats"])
@@ -152,12 +152,12 @@ async def test_seats_and_owners_are_read_in_one_snapshot(either_house: House, pl
     assert not await either_house.flaws()
 
 
-async def a_seat_is_blocked_after_a_look(house: House, shortcut: Shortcut, before: Before) -> tuple[Any, Any]:
+async def a_seat_is_blocked_after_a_look(services: House, shortcut: Shortcut, before: Before) -> tuple[Any, Any]:
     """The hold saw the seat; the operator blocks it and commits; then the hold comes to lock it."""
-    await before(house)
-    holding = (await house.till("after read_seats", shortcut=shortcut)).ask(a_hold("A1"))
+    await before(services)
+    holding = (await services.payments("after read_seats", shortcut=shortcut)).ask(a_hold("A1"))
     await holding.reached("after read_seats")
-    blocked = await (await house.till()).ask(a_block("A1")).outcome()
+    blocked = await (await services.payments()).ask(a_block("A1")).outcome()
     return blocked, await holding.outcome()
 
 
@@ -170,11 +170,11 @@ async def test_a_lock_that_ignores_the_block_sells_a_blocked_seat(bare_house: Ho
 
 
 @HISTORIES
-async def test_the_schema_gives_nobody_a_blocked_seat(house: House, before: Before) -> None:
+async def test_the_schema_gives_nobody_a_blocked_seat(services: House, before: Before) -> None:
     """The last line: a blocked seat gets no new owner."""
-    _, taken = await a_seat_is_blocked_after_a_look(house, shortcuts.IGNORES_THE_BLOCK, before)
+    _, taken = await a_seat_is_blocked_after_a_look(services, shortcuts.IGNORES_THE_BLOCK, before)
     assert refused_by(taken) == "blocked_seat_is_not_taken"
-    assert not await house.flaws()
+    assert not await services.flaws()
 
 
 @HISTORIES
@@ -187,13 +187,13 @@ async def test_a_seat_that_was_blocked_meanwhile_is_not_sold(either_house: House
     assert not await either_house.flaws()
 
 
-async def confirm_begun_in_time_meets_a_block(house: House, shortcut: Shortcut) -> tuple[Booking, Any, Any]:
+async def confirm_begun_in_time_meets_a_block(services: House, shortcut: Shortcut) -> tuple[Booking, Any, Any]:
     """The hold lapses, the operator blocks its seat, and then the confirm comes to lock its booking."""
-    old = await house.held("A1")
-    confirming = (await house.till("after begin")).ask(a_confirm(old))
+    old = await services.held("A1")
+    confirming = (await services.payments("after begin")).ask(a_confirm(old))
     await confirming.reached("after begin")
-    house.pass_the_end(old)
-    blocked = await (await house.till(shortcut=shortcut)).ask(a_block("A1")).outcome()
+    services.pass_the_end(old)
+    blocked = await (await services.payments(shortcut=shortcut)).ask(a_block("A1")).outcome()
     return old, blocked, await confirming.outcome()
 
 
@@ -207,14 +207,14 @@ async def test_a_block_that_leaves_the_lapsed_hold_held_sells_a_blocked_seat(bar
     assert BLOCKED_AND_OWNED in await bare_house.flaws()
 
 
-async def test_the_schema_blocks_no_seat_under_a_live_booking(house: House) -> None:
+async def test_the_schema_blocks_no_seat_under_a_live_booking(services: House) -> None:
     """The last line: due or not, a held booking must end before its seat can be blocked."""
     old, blocked, confirmed = await confirm_begun_in_time_meets_a_block(
-        house, shortcuts.BLOCKS_WITHOUT_ENDING_THE_OLD_HOLD
+        services, shortcuts.BLOCKS_WITHOUT_ENDING_THE_OLD_HOLD
     )
     assert refused_by(blocked) == "seat_keeps_its_live_owner"
     assert granted(confirmed).id == old.id
-    assert not await house.flaws()
+    assert not await services.flaws()
 
 
 async def test_a_block_ends_the_lapsed_hold_and_its_late_confirm_is_told(either_house: House) -> None:

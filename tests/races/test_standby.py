@@ -17,7 +17,7 @@ from tests.conftest import unavailable
 
 from earmark.clock import MovableClock
 from earmark.domain.ids import SeatId, SeatRef
-from earmark.domain.journal import Key
+from earmark.domain.journal import IdempotencyKey
 from earmark.engine.commands import Hold, Replayed
 from earmark.engine.engine import Engine
 from earmark.engine.ports.admission import Busy
@@ -28,7 +28,7 @@ from earmark.testservers import ServerUnavailable, start_postgres
 from earmark.testservers.postgres import URL_VARIABLE
 
 from .asks import IDS, a_hold, a_play
-from .drafts import memo
+from .drafts import idempotency
 from .support import VERBS, granted, until
 from .test_hung_database import served
 
@@ -184,7 +184,7 @@ async def test_a_cancelled_wait_for_the_standby_leaves_the_outcome_unknown(
     monkeypatch.setattr("earmark.store.postgres.store.STANDBY_SECONDS", SECONDS, raising=False)
     async with opened(standby_url) as engine:
         engine._transaction_seconds_max = 5
-        ask = a_hold("A1", memo=memo())
+        ask = a_hold("A1", idempotency=idempotency())
         await observer.lose_standby()
         asked = asyncio.ensure_future(engine.run(VERBS[Hold], lambda: [ask], draft=draft))
         await until(observer.waiting)
@@ -194,7 +194,7 @@ async def test_a_cancelled_wait_for_the_standby_leaves_the_outcome_unknown(
         owner = await observer.connection.fetchval("SELECT booking_id FROM seats WHERE id = 'A1'")
         assert owner == ask.booking_id
         await observer.find_standby()
-        assert isinstance(await engine.hold(a_hold("A1", memo=memo())), Replayed)
+        assert isinstance(await engine.hold(a_hold("A1", idempotency=idempotency())), Replayed)
 
 
 async def test_a_commit_that_reached_the_standby_after_all_is_found(
@@ -238,8 +238,8 @@ class Refusing:
 
 async def replay(engine: Engine, path: str) -> Any:
     """The same request again, by one of the ways that lead to its stored answer."""
-    ask = a_hold("A1", memo=memo("k"))
-    assert ask.memo is not None
+    ask = a_hold("A1", idempotency=idempotency("k"))
+    assert ask.idempotency is not None
     match path:
         case "a batch without locks":
             return (await engine.run(VERBS[Hold], lambda: [ask], draft=True))[0]
@@ -248,7 +248,7 @@ async def replay(engine: Engine, path: str) -> Any:
         case "a hold that admission turned away":
             return await engine._hold_admitted(ask, Refusing(), within=10)
         case _:
-            return await engine.recall(Key(*ask.memo.key))
+            return await engine.recall(IdempotencyKey(*ask.idempotency.key))
 
 
 @pytest.mark.parametrize(
@@ -258,7 +258,7 @@ async def replay(engine: Engine, path: str) -> Any:
 async def test_a_replay_waits_for_the_standby_too(standby_url: str, observer: Observer, path: str) -> None:
     """What is repeated may be on one machine alone: nobody is told so until the standby has it."""
     async with opened(standby_url) as engine:
-        granted(await engine.hold(a_hold("A1", memo=memo("k"))))
+        granted(await engine.hold(a_hold("A1", idempotency=idempotency("k"))))
         await observer.lose_standby()
         with pytest.raises(OutcomeUnknown):
             await replay(engine, path)
@@ -283,9 +283,9 @@ async def test_a_locked_row_is_named_without_a_wait_for_the_standby(standby_url:
 async def test_a_refused_stranger_does_not_wait_for_the_standby(standby_url: str, observer: Observer) -> None:
     """Of two refused holds whose keys are looked up together, only the one that is a repeat waits for its answer."""
     async with opened(standby_url) as engine:
-        granted(await engine.hold(a_hold("A2", memo=memo("mine"))))
+        granted(await engine.hold(a_hold("A2", idempotency=idempotency("mine"))))
         await observer.lose_standby()
-        asks = [a_hold("A2", memo=memo(key)) for key in ("mine", "another")]
+        asks = [a_hold("A2", idempotency=idempotency(key)) for key in ("mine", "another")]
         mine, another = await asyncio.gather(
             *(engine._hold_admitted(ask, Refusing(), within=10) for ask in asks), return_exceptions=True
         )
@@ -297,7 +297,7 @@ async def test_a_refused_stranger_does_not_wait_for_the_standby(standby_url: str
 async def test_without_a_standby_a_replay_writes_nothing(standby_url: str, observer: Observer) -> None:
     """Nor does it ask: what is set is read with the key."""
     async with opened(standby_url) as engine:
-        granted(await engine.hold(a_hold("A1", memo=memo("k"))))
+        granted(await engine.hold(a_hold("A1", idempotency=idempotency("k"))))
         store: Any = engine.store
         store._sql = {**store._sql, "wait_for_standby": "SELECT 1 / 0"}
         assert not await observer.waiting()

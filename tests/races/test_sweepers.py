@@ -29,25 +29,25 @@ STATEMENTS = pytest.mark.parametrize(
 ASKS = pytest.mark.parametrize("ask", [a_confirm, an_extend, a_release])
 
 
-async def sweeper_meets_a_verb_in_flight(house: House, ask: Any, statement: str | None) -> tuple[Booking, Any, Any]:
+async def sweeper_meets_a_verb_in_flight(services: House, ask: Any, statement: str | None) -> tuple[Booking, Any, Any]:
     """A verb that was in time has the booking; the sweeper finds it due."""
-    old = await house.held("A1", units=1)
-    keeping = (await house.till("before write")).ask(ask(old))
+    old = await services.held("A1", units=1)
+    keeping = (await services.payments("before write")).ask(ask(old))
     await keeping.reached("before write")
-    house.pass_the_end(old)
-    sweeping = await start_sweep(house, statement)
+    services.pass_the_end(old)
+    sweeping = await start_sweep(services, statement)
     kept = await keeping.outcome()
     return old, kept, await sweeping.outcome()
 
 
-async def start_sweep(house: House, statement: str | None) -> Till:
+async def start_sweep(services: House, statement: str | None) -> Till:
     """As built it passes over what is locked and is done; as one statement it waits."""
     if statement is None:
-        sweeping = (await house.till()).sweep()
+        sweeping = (await services.payments()).sweep()
         await sweeping.outcome()
         return sweeping
-    till = await house.till(shortcut=Shortcut(warp=shortcuts.OneStatement))
-    sweeping = till.sweep(partial(shortcuts.sweep_in_one_statement, statement=statement))
+    payments = await services.payments(shortcut=Shortcut(warp=shortcuts.OneStatement))
+    sweeping = payments.sweep(partial(shortcuts.sweep_in_one_statement, statement=statement))
     await sweeping.waits_for_a_lock()
     return sweeping
 
@@ -66,12 +66,12 @@ async def test_a_sweeper_in_one_statement_ends_what_was_just_kept(bare_house: Ho
 
 @STATEMENTS
 @pytest.mark.parametrize("ask", [a_confirm, a_release])
-async def test_the_schema_lets_nothing_expire_twice_or_after_a_sale(house: House, ask: Any, statement: str) -> None:
+async def test_the_schema_lets_nothing_expire_twice_or_after_a_sale(services: House, ask: Any, statement: str) -> None:
     """The last line: only what is held or paying expires. It knows no clock: an extended hold it cannot save."""
-    old, kept, swept = await sweeper_meets_a_verb_in_flight(house, ask, statement)
+    old, kept, swept = await sweeper_meets_a_verb_in_flight(services, ask, statement)
     assert refused_by(swept) == "booking_moves_along_an_edge"
-    assert await house.state(old) == granted(kept).state
-    assert not await house.flaws()
+    assert await services.state(old) == granted(kept).state
+    assert not await services.flaws()
 
 
 @ASKS
@@ -88,10 +88,10 @@ async def test_a_booking_confirmed_while_the_sweeper_waits_stays_confirmed(eithe
     """The sweeper has one due hold and waits for its pool; what a confirm meanwhile keeps of the rest, stays."""
     due = await either_house.held("A1", buyer="ann", units=1)
     old = await either_house.held("A2", buyer="bob", units=1)
-    confirming = (await either_house.till("before write")).ask(a_confirm(old))
+    confirming = (await either_house.payments("before write")).ask(a_confirm(old))
     await confirming.reached("before write")
     either_house.pass_the_end(old)
-    sweeping = (await either_house.till()).sweep()
+    sweeping = (await either_house.payments()).sweep()
     await sweeping.waits_for_a_lock()
     assert granted(await confirming.outcome()).id == old.id
     assert [booking.id for booking in await sweeping.outcome()] == [due.id]
@@ -105,9 +105,9 @@ async def test_two_sweepers_share_the_work(either_house: House) -> None:
     """The second passes over what the first has and takes the rest: each hold is ended by one, once."""
     holds = [await either_house.held(f"A{n}", buyer=f"buyer-{n}", units=1) for n in range(1, 7)]
     either_house.pass_the_end(holds[-1])
-    first = (await either_house.till("after lock_due")).sweep(limit=3)
+    first = (await either_house.payments("after lock_due")).sweep(limit=3)
     await first.reached("after lock_due")
-    second = (await either_house.till("before write")).sweep()
+    second = (await either_house.payments("before write")).sweep()
     await second.reached("before write")
     first.go()
     await first.waits_for_a_lock()
@@ -124,9 +124,9 @@ async def test_a_sweep_behind_others_locks_only_what_it_ends(either_house: House
     """Those that it passes over are free for takeovers and for other sweepers meanwhile."""
     holds = [await either_house.held(f"A{n}", buyer=f"buyer-{n}", units=1) for n in range(1, 5)]
     either_house.pass_the_end(holds[-1])
-    behind = (await either_house.till("after lock_due")).sweep(limit=2, skip=2)
+    behind = (await either_house.payments("after lock_due")).sweep(limit=2, skip=2)
     await behind.reached("after lock_due")
-    assert [booking.id for booking in await (await either_house.till()).sweep(limit=4).outcome()] == [
+    assert [booking.id for booking in await (await either_house.payments()).sweep(limit=4).outcome()] == [
         booking.id for booking in holds[:2]
     ]
     assert {booking.id for booking in await behind.outcome()} == {booking.id for booking in holds[2:]}
@@ -137,13 +137,13 @@ async def test_sweeper_and_takeover_end_a_hold_once(either_house: House) -> None
     """Whoever locks first ends it; the other finds it ended, and the seat changes hands once."""
     holds = [await either_house.held(f"A{n}", units=1) for n in (1, 2)]
     either_house.pass_the_end(holds[-1])
-    sweeping = (await either_house.till("before write")).sweep(limit=1)
+    sweeping = (await either_house.payments("before write")).sweep(limit=1)
     await sweeping.reached("before write")
-    taking = (await either_house.till()).ask(a_hold("A1", buyer="bob"))
+    taking = (await either_house.payments()).ask(a_hold("A1", buyer="bob"))
     await taking.waits_for_a_lock()
     assert len(await sweeping.outcome()) == 1
     assert granted(await taking.outcome()).id == await either_house.owner("A1")
-    taking = (await either_house.till("before write")).ask(a_hold("A2", buyer="bob"))
+    taking = (await either_house.payments("before write")).ask(a_hold("A2", buyer="bob"))
     await taking.reached("before write")
     assert await either_house.tried_sweep() == []
     assert granted(await taking.outcome()).id == await either_house.owner("A2")
@@ -169,16 +169,16 @@ _MANY_DUE = f"""
     ANALYZE bookings, seats, buyer_totals, journal"""
 
 
-async def test_ten_thousand_due_holds_are_freed_while_others_hold(house: House) -> None:
+async def test_ten_thousand_due_holds_are_freed_while_others_hold(services: House) -> None:
     """The sweepers go in small steps, so that nobody waits for the whole of it."""
-    await house.observer.execute(_MANY_DUE)
-    sweepers = [await house.till(), await house.till()]
-    counter = await house.till()
+    await services.observer.execute(_MANY_DUE)
+    sweepers = [await services.payments(), await services.payments()]
+    counter = await services.payments()
     seconds: list[float] = []
 
-    async def sweep(till: Till) -> int:
+    async def sweep(payments: Till) -> int:
         swept = 0
-        while ended := await till.engine.expire(limit=BATCH_SIZE_MAX):
+        while ended := await payments.engine.expire(limit=BATCH_SIZE_MAX):
             swept += len(ended)
         return swept
 
@@ -190,12 +190,12 @@ async def test_ten_thousand_due_holds_are_freed_while_others_hold(house: House) 
             seconds.append(asyncio.get_running_loop().time() - before)
             await counter.engine.release(a_release(granted(answer)))
 
-    sweeping = asyncio.gather(*(sweep(till) for till in sweepers))
+    sweeping = asyncio.gather(*(sweep(payments) for payments in sweepers))
     await asyncio.gather(*(hold_and_release(seat) for seat in ("A1", "A2", "A3")))
     print(f"\n{DUE} due holds swept beside {len(seconds)} holds, the slowest in {max(seconds) * 1000:.0f} ms")  # noqa: T201
     assert sum(await sweeping) == DUE
     expired = "SELECT count(*) = $1 AND count(DISTINCT booking_id) = $1 FROM journal WHERE verb = 'expire'"
-    assert await house.observer.fetchval(expired, DUE)
+    assert await services.observer.fetchval(expired, DUE)
     assert max(seconds) < 5
-    assert not await house.flaws()
-    assert await house.deadlocks() == 0
+    assert not await services.flaws()
+    assert await services.deadlocks() == 0

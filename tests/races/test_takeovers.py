@@ -28,13 +28,15 @@ if TYPE_CHECKING:
     from .support import House
 
 
-async def confirm_begun_in_time_meets_a_finished_takeover(house: House, shortcut: Shortcut) -> tuple[Booking, Any, Any]:
+async def confirm_begun_in_time_meets_a_finished_takeover(
+    services: House, shortcut: Shortcut
+) -> tuple[Booking, Any, Any]:
     """The confirm's moment is before the end, and when it comes to lock its booking the seat has a new owner."""
-    old = await house.held("A1", units=1)
-    confirming = (await house.till("after begin")).ask(a_confirm(old))
+    old = await services.held("A1", units=1)
+    confirming = (await services.payments("after begin")).ask(a_confirm(old))
     await confirming.reached("after begin")
-    house.pass_the_end(old)
-    holding = (await house.till(shortcut=shortcut)).ask(a_hold("A1"))
+    services.pass_the_end(old)
+    holding = (await services.payments(shortcut=shortcut)).ask(a_hold("A1"))
     taken = await holding.outcome()
     return old, taken, await confirming.outcome()
 
@@ -50,14 +52,14 @@ async def test_a_takeover_that_leaves_the_old_hold_held_sells_the_seat_twice(bar
     assert TWO_OWNERS in await bare_house.flaws()
 
 
-async def test_the_schema_lets_no_seat_leave_a_booking_that_still_lives(house: House) -> None:
+async def test_the_schema_lets_no_seat_leave_a_booking_that_still_lives(services: House) -> None:
     """The last line: the seat's pointer does not move away from a held booking, due or not."""
     old, taken, confirmed = await confirm_begun_in_time_meets_a_finished_takeover(
-        house, shortcuts.TAKES_OVER_WITHOUT_ENDING_THE_OLD_HOLD
+        services, shortcuts.TAKES_OVER_WITHOUT_ENDING_THE_OLD_HOLD
     )
     assert refused_by(taken) == "seat_keeps_its_live_owner"
     assert granted(confirmed).id == old.id
-    assert not await house.flaws()
+    assert not await services.flaws()
 
 
 async def test_a_takeover_ends_the_old_hold_and_its_late_confirm_is_told(either_house: House) -> None:
@@ -69,14 +71,14 @@ async def test_a_takeover_ends_the_old_hold_and_its_late_confirm_is_told(either_
     assert not await either_house.flaws()
 
 
-async def extend_in_flight_meets_a_takeover(house: House, shortcut: Shortcut) -> tuple[Booking, Any, Any]:
+async def extend_in_flight_meets_a_takeover(services: House, shortcut: Shortcut) -> tuple[Booking, Any, Any]:
     """The takeover looks when the hold's time is over, and waits for an extend that was in time."""
-    old = await house.held("A1")
-    await house.observer.execute(shortcut.prepare)
-    extending = (await house.till("before write", shortcut=shortcut)).ask(an_extend(old))
+    old = await services.held("A1")
+    await services.observer.execute(shortcut.prepare)
+    extending = (await services.payments("before write", shortcut=shortcut)).ask(an_extend(old))
     await extending.reached("before write")
-    house.pass_the_end(old)
-    holding = (await house.till(shortcut=shortcut)).ask(a_hold("A1"))
+    services.pass_the_end(old)
+    holding = (await services.payments(shortcut=shortcut)).ask(a_hold("A1"))
     await holding.waits_for_a_lock()
     extended = await extending.outcome()
     return old, extended, await holding.outcome()
@@ -109,13 +111,13 @@ async def test_an_extended_hold_keeps_its_seat(either_house: House) -> None:
     assert not await either_house.flaws()
 
 
-async def confirm_in_flight_meets_a_takeover(house: House, shortcut: Shortcut) -> tuple[Booking, Any, Any]:
+async def confirm_in_flight_meets_a_takeover(services: House, shortcut: Shortcut) -> tuple[Booking, Any, Any]:
     """The confirm has locked its booking in time; the takeover sees it due, waits, and gets the lock after it."""
-    old = await house.held("A1", units=1)
-    confirming = (await house.till("before write")).ask(a_confirm(old))
+    old = await services.held("A1", units=1)
+    confirming = (await services.payments("before write")).ask(a_confirm(old))
     await confirming.reached("before write")
-    house.pass_the_end(old)
-    holding = (await house.till(shortcut=shortcut)).ask(a_hold("A1"))
+    services.pass_the_end(old)
+    holding = (await services.payments(shortcut=shortcut)).ask(a_hold("A1"))
     await holding.waits_for_a_lock()
     confirmed = await confirming.outcome()
     return old, confirmed, await holding.outcome()
@@ -144,13 +146,13 @@ async def test_ending_what_looked_due_before_the_wait_loses_a_sale(bare_house: H
         pytest.param(shortcuts.LOCKS_AND_READS_AT_ONCE, id="locks-and-reads-at-once"),
     ],
 )
-async def test_the_schema_lets_no_sale_expire(house: House, shortcut: Shortcut) -> None:
+async def test_the_schema_lets_no_sale_expire(services: House, shortcut: Shortcut) -> None:
     """The last line: from confirmed, no move leads to expired."""
-    old, confirmed, taken = await confirm_in_flight_meets_a_takeover(house, shortcut)
+    old, confirmed, taken = await confirm_in_flight_meets_a_takeover(services, shortcut)
     assert granted(confirmed).id == old.id
     assert refused_by(taken) == "booking_moves_along_an_edge"
-    assert await house.state(old) == "confirmed"
-    assert not await house.flaws()
+    assert await services.state(old) == "confirmed"
+    assert not await services.flaws()
 
 
 async def test_a_confirm_that_locked_first_keeps_its_seat(either_house: House) -> None:
@@ -163,13 +165,13 @@ async def test_a_confirm_that_locked_first_keeps_its_seat(either_house: House) -
     assert not await either_house.flaws()
 
 
-async def takeover_in_flight_meets_a_confirm(house: House, shortcut: Shortcut, ask: Any) -> tuple[Booking, Any, Any]:
+async def takeover_in_flight_meets_a_confirm(services: House, shortcut: Shortcut, ask: Any) -> tuple[Booking, Any, Any]:
     """The takeover has ended the hold and not committed; a confirm or extend from before the end comes to it."""
-    old = await house.held("A1")
-    late = (await house.till("after begin", shortcut=shortcut)).ask(ask(old))
+    old = await services.held("A1")
+    late = (await services.payments("after begin", shortcut=shortcut)).ask(ask(old))
     await late.reached("after begin")
-    house.pass_the_end(old)
-    holding = (await house.till("after write")).ask(a_hold("A1"))
+    services.pass_the_end(old)
+    holding = (await services.payments("after write")).ask(a_hold("A1"))
     await holding.reached("after write")
     late.go()
     await late.waits_for_a_lock()
@@ -191,13 +193,13 @@ async def test_deciding_on_an_unlocked_read_sells_the_seat_twice(bare_house: Hou
     "ask, guard",
     [(a_confirm, "booking_reclaims_every_seat"), (an_extend, "booking_moves_along_an_edge")],
 )
-async def test_the_schema_brings_no_booking_back_without_its_seats(house: House, ask: Any, guard: str) -> None:
+async def test_the_schema_brings_no_booking_back_without_its_seats(services: House, ask: Any, guard: str) -> None:
     """The last line: an expired booking is not held again, and is confirmed only with every seat it lists."""
-    old, taken, late = await takeover_in_flight_meets_a_confirm(house, shortcuts.DECIDES_UNLOCKED, ask)
+    old, taken, late = await takeover_in_flight_meets_a_confirm(services, shortcuts.DECIDES_UNLOCKED, ask)
     granted(taken)
     assert refused_by(late) == guard
-    assert await house.state(old) == "expired"
-    assert not await house.flaws()
+    assert await services.state(old) == "expired"
+    assert not await services.flaws()
 
 
 @pytest.mark.parametrize("ask", [a_confirm, an_extend])
@@ -210,11 +212,11 @@ async def test_a_takeover_that_locked_first_keeps_the_seat(either_house: House, 
     assert not await either_house.flaws()
 
 
-async def a_lapsed_hold_is_taken_over(house: House, shortcut: Shortcut) -> None:
+async def a_lapsed_hold_is_taken_over(services: House, shortcut: Shortcut) -> None:
     """No race: one takeover, of a booking with a seat and units."""
-    old = await house.held("A1", units=2)
-    house.pass_the_end(old)
-    granted(await (await house.till(shortcut=shortcut)).ask(a_hold("A1")).outcome())
+    old = await services.held("A1", units=2)
+    services.pass_the_end(old)
+    granted(await (await services.payments(shortcut=shortcut)).ask(a_hold("A1")).outcome())
 
 
 async def test_a_takeover_that_gives_back_only_the_seats_loses_stock(bare_house: House) -> None:
@@ -229,12 +231,12 @@ async def test_a_takeover_gives_back_everything_the_old_hold_had(either_house: H
     assert not await either_house.flaws()
 
 
-async def one_seat_of_a_sale_is_cancelled(house: House, shortcut: Shortcut) -> tuple[Booking, Any]:
+async def one_seat_of_a_sale_is_cancelled(services: House, shortcut: Shortcut) -> tuple[Booking, Any]:
     """No race: two seats sold, one cancelled, and somebody who wants it."""
-    sold = await house.held("A1", "A2")
-    await house.done(a_confirm(sold))
-    granted(await (await house.till(shortcut=shortcut)).ask(a_cancel(sold, "A1")).outcome())
-    return sold, await house.tried(a_hold("A1"))
+    sold = await services.held("A1", "A2")
+    await services.done(a_confirm(sold))
+    granted(await (await services.payments(shortcut=shortcut)).ask(a_cancel(sold, "A1")).outcome())
+    return sold, await services.tried(a_hold("A1"))
 
 
 async def test_a_partial_cancel_that_keeps_the_pointer_pins_the_seat_for_good(bare_house: House) -> None:

@@ -23,7 +23,7 @@ from earmark.domain.payment import (
 from earmark.engine.engine import Engine
 from earmark.errors import PaymentDeclined
 from earmark.library import Earmark
-from earmark.payments.driver import Teller
+from earmark.payments.driver import PaymentDriver
 from earmark.sandbox.bank import Bank
 from earmark.sandbox.faults import Fault
 from earmark.sandbox.gateway import FOREIGN, GONE_AFTER, SandboxGateway
@@ -51,7 +51,7 @@ class Process:
         engine = Engine(store, ids=ids)
         self.store = store
         self.earmark = Earmark(engine, live=False, gateways=gateways)
-        self.teller = Teller(engine, gateways)
+        self.teller = PaymentDriver(engine, gateways)
         gateway = gateways.get("sandbox")
         self.gateway = gateway if isinstance(gateway, SandboxGateway) else None
         self.bank = self.gateway.bank if self.gateway else None

@@ -7,23 +7,23 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from earmark.domain.ids import Buyer, EventId
-from earmark.schemas.seat_map import Words
-from earmark.seatmap.followers import Hub
+from earmark.schemas.seat_map import SeatMapRenderer
+from earmark.seatmap.followers import StreamHub
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from earmark.engine.ports.store import Clock, Store
-    from earmark.seatmap.entry_feed import Feed
+    from earmark.seatmap.entry_feed import EntryFeed
     from earmark.seatmap.followers import Reader
 
 FACT_SECONDS_MAX = 30.0
 """Not a measurement: what has not happened by then will not."""
 
 
-def hub_over(store: Store, *, clock: Clock, feed: Feed, **options: Any) -> Hub:
+def hub_over(store: Store, *, clock: Clock, feed: EntryFeed, **options: Any) -> StreamHub:
     """As the server makes it."""
-    return Hub(store, clock=clock, brush=Words(), feed=feed, **options)
+    return StreamHub(store, clock=clock, brush=SeatMapRenderer(), feed=feed, **options)
 
 
 def parse(data: bytes) -> dict[str, Any]:
@@ -76,7 +76,9 @@ class Page:
                 await self.take()
 
 
-async def open_page(hub: Hub, buyer: str | None = None, *, after: int | None = None, event_id: str = "play") -> Page:
+async def open_page(
+    hub: StreamHub, buyer: str | None = None, *, after: int | None = None, event_id: str = "play"
+) -> Page:
     """Come in, and have the first event."""
     whose = Buyer(buyer) if buyer else None
     reader = await hub.join(EventId(event_id), live=True, buyer=whose, after=after)
@@ -86,7 +88,7 @@ async def open_page(hub: Hub, buyer: str | None = None, *, after: int | None = N
     return page
 
 
-async def shut(*hubs: Hub) -> None:
+async def shut(*hubs: StreamHub) -> None:
     """And nothing is left running."""
     for hub in hubs:
         await hub.close()

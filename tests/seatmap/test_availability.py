@@ -11,9 +11,9 @@ import pytest
 
 from earmark.domain.ids import EventId, SeatId
 from earmark.domain.seat import shown_state
-from earmark.engine.commands import Actor, Change, SeatPatch
+from earmark.engine.commands import Actor, ChangeEvent, SeatPatch
 from earmark.errors import EventUnknown, SeatsTaken, StoreUnavailable
-from earmark.seatmap.cache import Availability, Picture
+from earmark.seatmap.cache import RenderedMap, SeatMapCache
 
 from .conftest import drain, open_play
 
@@ -29,7 +29,7 @@ PLAY = EventId("play")
 LONG = 1000.0
 
 
-def sketch(_: Event, seen: SeatMap) -> Picture:
+def sketch(_: Event, seen: SeatMap) -> RenderedMap:
     """A map in a test's words."""
     told = {
         on.seat.id: shown_state(
@@ -40,10 +40,10 @@ def sketch(_: Event, seen: SeatMap) -> Picture:
         for on in seen.seats
     } | {pool.id: pool.free for pool in seen.pools}
     body = msgspec.json.encode(told)
-    return Picture(version=str(hash(body)), body=body)
+    return RenderedMap(version=str(hash(body)), body=body)
 
 
-async def states(cache: Availability, event_id: str = "play") -> dict[str, Any]:
+async def states(cache: SeatMapCache, event_id: str = "play") -> dict[str, Any]:
     shown = await cache.show(EventId(event_id))
     told: dict[str, Any] = msgspec.json.decode(shown.picture.body)
     return told
@@ -82,9 +82,9 @@ def reads(store: Store, monkeypatch: pytest.MonkeyPatch) -> Reads:
 
 
 @pytest.fixture
-def cache(shop: Earmark, clock: MovableClock) -> Availability:
+def cache(shop: Earmark, clock: MovableClock) -> SeatMapCache:
     """A cache that hears this shop's commits, and otherwise trusts what it has for long."""
-    return Availability(shop.engine, clock=clock, word=sketch, seconds_max=LONG, look_seconds=LONG)
+    return SeatMapCache(shop.engine, clock=clock, word=sketch, seconds_max=LONG, look_seconds=LONG)
 
 
 class Deaf:
@@ -97,21 +97,23 @@ class Deaf:
         """Never."""
 
 
-def deaf(store: Store, clock: MovableClock, **knobs: Any) -> Availability:
+def deaf(store: Store, clock: MovableClock, **knobs: Any) -> SeatMapCache:
     """A cache that is told of no commit."""
     engine: Any = Deaf(store)
-    return Availability(engine, clock=clock, word=sketch, **{"seconds_max": LONG, "look_seconds": LONG, **knobs})
+    return SeatMapCache(engine, clock=clock, word=sketch, **{"seconds_max": LONG, "look_seconds": LONG, **knobs})
 
 
 async def block(shop: Earmark, seat: str) -> None:
     """An operator's change."""
     patch = SeatPatch(id=SeatId(seat), blocked=True)
     actor = Actor(name="manager", live=True)
-    await shop.engine.change(Change(actor=actor, entry_id=shop.engine.ids.entry_id(), event_id=PLAY, seats=(patch,)))
+    await shop.engine.change(
+        ChangeEvent(actor=actor, entry_id=shop.engine.ids.entry_id(), event_id=PLAY, seats=(patch,))
+    )
 
 
 async def test_every_change_by_this_process_shows_in_the_next_look(
-    shop: Earmark, cache: Availability, clock: MovableClock, reads: Reads
+    shop: Earmark, cache: SeatMapCache, clock: MovableClock, reads: Reads
 ) -> None:
     """Hold, confirm, cancel, release, expire and block: whoever is told of one of them sees it on the map."""
     assert (await states(cache))["A1"] == "available"
@@ -147,7 +149,7 @@ async def test_a_cache_that_is_told_nothing_shows_what_was(shop: Earmark, store:
     assert (await states(cache))["A1"] == "available"
 
 
-async def test_a_change_of_one_event_leaves_the_others_kept(shop: Earmark, cache: Availability, reads: Reads) -> None:
+async def test_a_change_of_one_event_leaves_the_others_kept(shop: Earmark, cache: SeatMapCache, reads: Reads) -> None:
     """A busy event does not make the quiet ones slow."""
     await open_play(shop, "opera")
     await states(cache, "opera")
@@ -228,7 +230,7 @@ async def test_between_two_looks_nobody_asks_the_database(
 
 
 async def test_a_hold_that_runs_out_frees_its_seat_on_the_map_by_itself(
-    shop: Earmark, cache: Availability, clock: MovableClock, reads: Reads
+    shop: Earmark, cache: SeatMapCache, clock: MovableClock, reads: Reads
 ) -> None:
     """On time, with no commit and no sweeper; the earliest end counts."""
     await shop.hold("play", buyer="alice", seats=["A1"], ttl_seconds=30)
@@ -244,7 +246,7 @@ async def test_a_hold_that_runs_out_frees_its_seat_on_the_map_by_itself(
 
 
 async def test_units_that_run_out_return_to_the_map_by_themselves(
-    shop: Earmark, cache: Availability, clock: MovableClock
+    shop: Earmark, cache: SeatMapCache, clock: MovableClock
 ) -> None:
     """They have no seat that shows when."""
     await shop.hold("play", buyer="alice", pools={"GA": 4}, ttl_seconds=5)
@@ -272,7 +274,7 @@ async def test_a_map_that_does_not_know_its_end_shows_holds_that_are_over(
 
 async def test_nothing_is_shown_for_longer_than_its_time(shop: Earmark, clock: MovableClock, reads: Reads) -> None:
     """Whatever happened unheard, by hand-written SQL say: five seconds, and it is read anew."""
-    cache = Availability(shop.engine, clock=clock, word=sketch)
+    cache = SeatMapCache(shop.engine, clock=clock, word=sketch)
     await states(cache)
     clock.advance(3)
     await states(cache)
@@ -282,7 +284,7 @@ async def test_nothing_is_shown_for_longer_than_its_time(shop: Earmark, clock: M
     assert reads.count == 2
 
 
-async def test_a_hundred_who_look_at_once_share_one_reading(cache: Availability, reads: Reads) -> None:
+async def test_a_hundred_who_look_at_once_share_one_reading(cache: SeatMapCache, reads: Reads) -> None:
     """A crowd costs the database as much as one."""
     told = await asyncio.gather(*(states(cache) for _ in range(100)))
     assert reads.count == 1
@@ -291,7 +293,7 @@ async def test_a_hundred_who_look_at_once_share_one_reading(cache: Availability,
 
 
 async def test_a_map_that_changed_while_it_was_read_is_not_kept(
-    shop: Earmark, cache: Availability, reads: Reads
+    shop: Earmark, cache: SeatMapCache, reads: Reads
 ) -> None:
     """Who came before the commit may get what was; who comes after it sees it, and so does everybody later."""
     reads.may_go.clear()
@@ -311,7 +313,7 @@ async def test_a_map_that_changed_while_it_was_read_is_not_kept(
 
 
 async def test_a_reading_that_is_not_overtaken_keeps_what_is_gone(
-    shop: Earmark, cache: Availability, reads: Reads, monkeypatch: pytest.MonkeyPatch
+    shop: Earmark, cache: SeatMapCache, reads: Reads, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The control: with that guard off, the old map is kept after the commit, and shown for as long as it lives."""
     monkeypatch.setattr(cache, "_overtake", lambda _: None)
@@ -342,7 +344,7 @@ async def test_a_commit_elsewhere_during_the_reading_is_found_by_the_next_look(
 
 
 async def test_a_map_that_changes_all_the_time_is_read_one_by_one(
-    shop: Earmark, cache: Availability, reads: Reads
+    shop: Earmark, cache: SeatMapCache, reads: Reads
 ) -> None:
     """However fast it changes and however many look, one reading of an event runs at a time."""
     lookers: list[asyncio.Task[dict[str, Any]]] = []
@@ -356,7 +358,7 @@ async def test_a_map_that_changes_all_the_time_is_read_one_by_one(
     assert set((await states(cache)).values()) == {"held", 10}
 
 
-async def test_who_leaves_does_not_take_the_reading_along(cache: Availability, reads: Reads) -> None:
+async def test_who_leaves_does_not_take_the_reading_along(cache: SeatMapCache, reads: Reads) -> None:
     """The first to ask hangs up; those who joined are answered."""
     reads.may_go.clear()
     first = asyncio.create_task(states(cache))
@@ -372,7 +374,7 @@ async def test_who_leaves_does_not_take_the_reading_along(cache: Availability, r
 
 
 async def test_a_failed_reading_is_told_to_all_and_then_forgotten(
-    cache: Availability, store: Store, monkeypatch: pytest.MonkeyPatch
+    cache: SeatMapCache, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The database is asked again by whoever comes next."""
     with monkeypatch.context() as patched:
@@ -404,7 +406,7 @@ async def test_what_cannot_be_checked_is_not_shown(
     assert (await states(cache))["A1"] == "available"
 
 
-async def test_an_event_that_is_not_there_is_looked_for_each_time(shop: Earmark, cache: Availability) -> None:
+async def test_an_event_that_is_not_there_is_looked_for_each_time(shop: Earmark, cache: SeatMapCache) -> None:
     """Nothing is remembered about it, so it is found as soon as it is made."""
     with pytest.raises(EventUnknown):
         await states(cache, "opera")
@@ -419,7 +421,7 @@ async def test_memory_is_bounded_and_the_least_wanted_goes_first(
     for event in ("opera", "film"):
         await open_play(shop, event)
     size = (await deaf(shop.engine.store, clock).show(PLAY)).picture.size
-    cache = Availability(shop.engine, clock=clock, word=sketch, bytes_max=2 * size, seconds_max=LONG, look_seconds=LONG)
+    cache = SeatMapCache(shop.engine, clock=clock, word=sketch, bytes_max=2 * size, seconds_max=LONG, look_seconds=LONG)
     for event in ("play", "opera", "play", "film"):
         await states(cache, event)
     reads.count = 0
@@ -429,7 +431,7 @@ async def test_memory_is_bounded_and_the_least_wanted_goes_first(
     await states(cache, "opera")
     assert reads.count == 1
     assert cache._bytes == 2 * size
-    small = Availability(shop.engine, clock=clock, word=sketch, bytes_max=size - 1, seconds_max=LONG, look_seconds=LONG)
+    small = SeatMapCache(shop.engine, clock=clock, word=sketch, bytes_max=size - 1, seconds_max=LONG, look_seconds=LONG)
     assert (await states(small))["A1"] == "available"
     assert (len(small._kept), small._bytes) == (0, 0)
 
@@ -440,17 +442,17 @@ async def test_a_large_house_is_worded_beside_the_loop(shop: Earmark, clock: Mov
     await shop.create("stadium", name="A stadium", currency="EUR", seats=seats)
     threads: list[threading.Thread] = []
 
-    def word(event: Event, seen: SeatMap) -> Picture:
+    def word(event: Event, seen: SeatMap) -> RenderedMap:
         threads.append(threading.current_thread())
         return sketch(event, seen)
 
-    cache = Availability(shop.engine, clock=clock, word=word)
+    cache = SeatMapCache(shop.engine, clock=clock, word=word)
     await states(cache, "stadium")
     await states(cache, "play")
     assert [thread is threading.main_thread() for thread in threads] == [False, True]
 
 
-async def test_a_lying_map_decides_nothing(shop: Earmark, cache: Availability) -> None:
+async def test_a_lying_map_decides_nothing(shop: Earmark, cache: SeatMapCache) -> None:
     """Whatever the cache says, a seat that is held stays held, and one that is free can be had."""
     await shop.hold("play", buyer="alice", seats=["A1"])
     shown = await cache.show(PLAY)
@@ -491,7 +493,7 @@ async def test_another_process_is_seen_within_a_bound(postgres_url: str, shop_ov
     stores = [await PostgresStore.connect(postgres_url, clock=SystemClock()) for _ in range(2)]
     here, there = (shop_over(store) for store in stores)
     await open_play(here)
-    cache = Availability(here.engine, clock=SystemClock(), word=sketch, seconds_max=LONG)
+    cache = SeatMapCache(here.engine, clock=SystemClock(), word=sketch, seconds_max=LONG)
 
     async def follow(*, until: str) -> str:
         while (now := (await states(cache))["A1"]) != until:  # noqa: ASYNC110 (only the map tells)

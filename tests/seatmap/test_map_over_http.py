@@ -10,16 +10,16 @@ import pytest
 
 from earmark import NewSeat
 from earmark.api.app import create_app
-from earmark.api.auth.api_keys import Identity
-from earmark.api.endpoint import House
+from earmark.api.auth.api_keys import Authenticator
+from earmark.api.endpoint import Services
 from earmark.api.routes.events import draw
 from earmark.domain.ids import Buyer, EventId
 from earmark.engine.engine import Engine
 from earmark.library import Earmark
 from earmark.observability.metrics.metrics import Metrics
-from earmark.payments.service import Till
+from earmark.payments.service import PaymentService
 from earmark.schemas import responses, to_response
-from earmark.seatmap.cache import Availability, Picture
+from earmark.seatmap.cache import RenderedMap, SeatMapCache
 from earmark.store.memory import MemoryStore
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class Words:
     def __init__(self) -> None:
         self.count = 0
 
-    def __call__(self, event: Event, seen: SeatMap) -> Picture:
+    def __call__(self, event: Event, seen: SeatMap) -> RenderedMap:
         """As the door words it."""
         self.count += 1
         return draw(event, seen)
@@ -54,35 +54,35 @@ def worded() -> Words:
 
 
 @pytest.fixture
-def house(clock: MovableClock, ids: Uuid7Ids, worded: Words) -> House:
+def services(clock: MovableClock, ids: Uuid7Ids, worded: Words) -> Services:
     engine = Engine(MemoryStore(clock=clock), ids=ids)
-    return House(
+    return Services(
         engine=engine,
-        identity=Identity(admin_key=KEY),
+        authenticator=Authenticator(admin_key=KEY),
         metrics=Metrics(version="test"),
         clock=clock,
         guests=True,
-        availability=Availability(engine, clock=clock, word=worded),
-        till=Till(engine, {}),
+        seat_map_cache=SeatMapCache(engine, clock=clock, word=worded),
+        payments=PaymentService(engine, {}),
     )
 
 
 @pytest.fixture
-async def shop(house: House) -> Earmark:
+async def shop(services: Services) -> Earmark:
     """The same house, without the door."""
-    shop = Earmark(house.engine, live=False)
+    shop = Earmark(services.engine, live=False)
     await shop.create("play", name="A play", currency="EUR", seats=SEATS, pools={"GA": (10, 5)})
     return shop
 
 
 @pytest.fixture
-async def look(house: House) -> AsyncIterator[Callable[..., Any]]:
+async def look(services: Services) -> AsyncIterator[Callable[..., Any]]:
     """Somebody asks for the map: the shop, or a buyer by name."""
-    transport = httpx2.ASGITransport(app=create_app(house), raise_app_exceptions=False)
+    transport = httpx2.ASGITransport(app=create_app(services), raise_app_exceptions=False)
     async with httpx2.AsyncClient(transport=transport, base_url="http://shop") as client:
 
         async def get(buyer: str | None = None, *, having: httpx2.Response | None = None) -> httpx2.Response:
-            token = house.identity.issue(Buyer(buyer), now=house.clock.now(), seconds=600) if buyer else KEY
+            token = services.authenticator.issue(Buyer(buyer), now=services.clock.now(), seconds=600) if buyer else KEY
             headers = {"Authorization": f"Bearer {token}"}
             if having is not None:
                 headers["If-None-Match"] = having.headers["ETag"]
@@ -128,8 +128,12 @@ async def test_a_map_that_somebody_has_is_neither_sent_nor_worded_again(
     await shop.hold("play", buyer="alice", seats=["A2"])
     for buyer in (None, "alice", "carol"):
         first = await look(buyer)
-        again = await look(buyer, having=first)
-        assert (again.status_code, again.content, again.headers["ETag"]) == (304, b"", first.headers["ETag"])
+        replayed_response = await look(buyer, having=first)
+        assert (replayed_response.status_code, replayed_response.content, replayed_response.headers["ETag"]) == (
+            304,
+            b"",
+            first.headers["ETag"],
+        )
     assert worded.count == 1
     assert (await look("alice", having=await look())).status_code == 200
 
@@ -158,10 +162,10 @@ async def test_a_hold_that_ran_out_is_nobodys(shop: Earmark, look: Callable[...,
 
 async def test_an_operators_change_of_the_event_changes_the_tag(shop: Earmark, look: Callable[..., Any]) -> None:
     """Whoever shows the map shows the event's words beside it."""
-    from earmark.engine.commands import Actor, Change
+    from earmark.engine.commands import Actor, ChangeEvent
 
     before = await look()
-    change = Change(
+    change = ChangeEvent(
         actor=Actor(name="manager", live=False),
         entry_id=shop.engine.ids.entry_id(),
         event_id=EventId("play"),

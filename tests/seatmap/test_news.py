@@ -6,12 +6,12 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from earmark.engine.ports.outbox import Numbered
-from earmark.seatmap.entry_feed import Feed
+from earmark.seatmap.entry_feed import EntryFeed
 
 from .conftest import entry
 
 if TYPE_CHECKING:
-    from earmark.seatmap.entry_feed import Follower
+    from earmark.seatmap.entry_feed import FeedFollower
     from earmark.uuids import Uuid7Ids
 
 
@@ -19,13 +19,13 @@ def news(ids: Uuid7Ids, *sequences: int) -> list[Numbered]:
     return [Numbered(sequence=sequence, entry=entry(ids)) for sequence in sequences]
 
 
-async def take(follower: Follower, count: int) -> list[int]:
+async def take(follower: FeedFollower, count: int) -> list[int]:
     return [(await asyncio.wait_for(anext(follower), timeout=5)).sequence for _ in range(count)]
 
 
 async def test_everybody_who_follows_hears_everything_in_order(ids: Uuid7Ids) -> None:
     """From the moment they begin."""
-    feed = Feed()
+    feed = EntryFeed()
     feed.publish(news(ids, 1))
     async with feed.subscribe() as one:
         feed.publish(news(ids, 2, 3))
@@ -37,7 +37,7 @@ async def test_everybody_who_follows_hears_everything_in_order(ids: Uuid7Ids) ->
 
 async def test_a_follower_waits_for_news(ids: Uuid7Ids) -> None:
     """It is woken, it does not ask again and again."""
-    feed = Feed()
+    feed = EntryFeed()
     async with feed.subscribe() as follower:
         waiting = asyncio.create_task(take(follower, 2))
         await asyncio.sleep(0)
@@ -50,7 +50,7 @@ async def test_a_follower_waits_for_news(ids: Uuid7Ids) -> None:
 
 async def test_a_slow_follower_loses_the_oldest_and_can_tell(ids: Uuid7Ids) -> None:
     """Memory is bounded and nobody waits for it; the numbers show what to read from the store."""
-    feed = Feed()
+    feed = EntryFeed()
     async with feed.subscribe(waiting_max=3) as follower:
         feed.publish(news(ids, *range(1, 8)))
         assert await take(follower, 3) == [5, 6, 7]
@@ -58,7 +58,7 @@ async def test_a_slow_follower_loses_the_oldest_and_can_tell(ids: Uuid7Ids) -> N
 
 async def test_who_has_left_is_told_nothing(ids: Uuid7Ids) -> None:
     """And is not kept in memory."""
-    feed = Feed()
+    feed = EntryFeed()
     async with feed.subscribe() as follower:
         pass
     feed.publish(news(ids, 1))

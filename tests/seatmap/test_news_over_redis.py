@@ -11,7 +11,7 @@ import pytest
 from earmark import wiring
 from earmark.seatmap import followers as streams
 from earmark.seatmap import redis_notifications as wire
-from earmark.seatmap.entry_feed import Feed
+from earmark.seatmap.entry_feed import EntryFeed
 from earmark.store.memory import MemoryStore
 from earmark.testservers import ServerUnavailable, start_valkey
 
@@ -71,8 +71,8 @@ async def test_a_number_given_here_moves_a_page_that_another_process_serves(
     store = MemoryStore(clock=clock)
     shop = shop_over(store)
     await open_play(shop)
-    feed, ear = Feed(), Ear()
-    elsewhere = hub_over(store, clock=clock, feed=Feed())
+    feed, ear = EntryFeed(), Ear()
+    elsewhere = hub_over(store, clock=clock, feed=EntryFeed())
     async with (
         wiring.telling(redis.url, feed=feed, listener=ear),
         wiring.telling(redis.url, feed=None, listener=elsewhere),
@@ -91,7 +91,7 @@ async def test_a_number_given_here_moves_a_page_that_another_process_serves(
 
 async def test_a_redis_that_goes_away_is_noticed_and_found_again(redis: Valkey) -> None:
     """Meanwhile the hub knows that it hears nothing; publishing into the void holds nobody up."""
-    feed, ear = Feed(), Ear()
+    feed, ear = EntryFeed(), Ear()
     async with wiring.telling(redis.url, feed=feed, listener=ear):
         await ear.until(hearing=True)
         redis.kill()
@@ -109,7 +109,7 @@ async def test_without_news_entries_are_counted_as_often_as_without_redis(
     store = MemoryStore(clock=clock)
     shop = shop_over(store)
     await open_play(shop)
-    hub = hub_over(store, clock=clock, feed=Feed())
+    hub = hub_over(store, clock=clock, feed=EntryFeed())
     page = await open_page(hub)
     hub.hear(hearing=True)
     await shop.hold("play", buyer="alice", seats=["A1"])
@@ -135,6 +135,6 @@ async def test_a_message_that_makes_no_sense_is_passed_over(redis: Valkey) -> No
 async def test_what_cannot_carry_news_is_left_alone(url: str | None) -> None:
     """A cluster and several servers: the database is asked instead, and nobody connects."""
     ear = Ear()
-    async with wiring.telling(url, feed=Feed(), listener=ear):
+    async with wiring.telling(url, feed=EntryFeed(), listener=ear):
         await asyncio.sleep(0)
     assert ear.hearing.empty()

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from earmark.domain.ids import Buyer, EventId, PoolId, SeatId
-from earmark.engine.commands import Actor, Change, PoolPatch, SeatPatch
+from earmark.engine.commands import Actor, ChangeEvent, PoolPatch, SeatPatch
 from earmark.errors import EarmarkError, EventUnknown, Overloaded, StoreUnavailable
 from earmark.schemas import to_response
 from earmark.seatmap import event_channel as channels
 from earmark.seatmap import followers as streams
 from earmark.seatmap import state_and_changes as scenes
-from earmark.seatmap.entry_feed import Feed
+from earmark.seatmap.entry_feed import EntryFeed
 
 from .conftest import drain
 from .streaming import FACT_SECONDS_MAX, Page, hub_over, open_page, shut
@@ -27,18 +27,18 @@ if TYPE_CHECKING:
     from earmark.clock import MovableClock
     from earmark.engine.ports.store import Store
     from earmark.library import Earmark
-    from earmark.seatmap.followers import Hub
+    from earmark.seatmap.followers import StreamHub
 
 PLAY = EventId("play")
 
 
 @pytest.fixture
-def feed() -> Feed:
-    return Feed()
+def feed() -> EntryFeed:
+    return EntryFeed()
 
 
 @pytest.fixture
-async def hub(store: Store, clock: MovableClock, feed: Feed) -> AsyncIterator[Hub]:
+async def hub(store: Store, clock: MovableClock, feed: EntryFeed) -> AsyncIterator[StreamHub]:
     hub = hub_over(store, clock=clock, feed=feed)
     yield hub
     await shut(hub)
@@ -50,7 +50,7 @@ def deaf(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(streams, "POLL_SECONDS", 3600.0)
 
 
-async def relay(store: Store, feed: Feed) -> None:
+async def relay(store: Store, feed: EntryFeed) -> None:
     """One round of the relay, until nothing is left."""
     feed.publish(await drain(store))
 
@@ -68,7 +68,9 @@ async def plain(store: Store, buyer: str | None = None) -> tuple[dict[str, Any],
 
 
 @pytest.mark.usefixtures("deaf")
-async def test_what_changes_is_told_alone_and_as_it_is_now(shop: Earmark, store: Store, hub: Hub, feed: Feed) -> None:
+async def test_what_changes_is_told_alone_and_as_it_is_now(
+    shop: Earmark, store: Store, hub: StreamHub, feed: EntryFeed
+) -> None:
     """First the map, then one seat and the pool, under the number of the newest entry."""
     await relay(store, feed)
     page = await open_page(hub)
@@ -87,7 +89,9 @@ async def test_what_changes_is_told_alone_and_as_it_is_now(shop: Earmark, store:
 
 
 @pytest.mark.usefixtures("deaf")
-async def test_each_is_told_which_seats_are_theirs(shop: Earmark, store: Store, hub: Hub, feed: Feed) -> None:
+async def test_each_is_told_which_seats_are_theirs(
+    shop: Earmark, store: Store, hub: StreamHub, feed: EntryFeed
+) -> None:
     """Also when a seat goes from one buyer to the next between two events."""
     alice, bob, shops = [await open_page(hub, who) for who in ("alice", "bob", None)]
     held = await shop.hold("play", buyer="alice", seats=["A1", "A2"])
@@ -106,7 +110,7 @@ async def test_each_is_told_which_seats_are_theirs(shop: Earmark, store: Store, 
 
 
 async def test_what_another_process_did_is_found_by_counting(
-    shop: Earmark, store: Store, hub: Hub, feed: Feed, monkeypatch: pytest.MonkeyPatch
+    shop: Earmark, store: Store, hub: StreamHub, feed: EntryFeed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its relay tells this process nothing; and without any relay the map itself is compared."""
     monkeypatch.setattr(channels, "UNNUMBERED_SECONDS_MAX", 0.05)
@@ -121,7 +125,7 @@ async def test_what_another_process_did_is_found_by_counting(
 
 
 async def test_a_hold_that_runs_out_is_told_though_nobody_writes(
-    shop: Earmark, hub: Hub, clock: MovableClock, feed: Feed, store: Store
+    shop: Earmark, hub: StreamHub, clock: MovableClock, feed: EntryFeed, store: Store
 ) -> None:
     """No sweeper runs; units of a pool return too."""
     await shop.hold("play", buyer="alice", seats=["A1"], ttl_seconds=60)
@@ -136,7 +140,7 @@ async def test_a_hold_that_runs_out_is_told_though_nobody_writes(
 
 @pytest.mark.usefixtures("deaf")
 async def test_who_comes_back_is_told_what_changed_since(
-    shop: Earmark, store: Store, hub: Hub, feed: Feed, clock: MovableClock
+    shop: Earmark, store: Store, hub: StreamHub, feed: EntryFeed, clock: MovableClock
 ) -> None:
     """By the server that knew them, and by another that opens the event only now."""
     first = await open_page(hub)
@@ -150,7 +154,7 @@ async def test_who_comes_back_is_told_what_changed_since(
     await shop.release(held.id)
     await relay(store, feed)
     await first.until(lambda page: page.states["A3"] == "available")
-    other = hub_over(store, clock=clock, feed=Feed())
+    other = hub_over(store, clock=clock, feed=EntryFeed())
     for place in (hub, other):
         back = await open_page(place, after=seen)
         assert back.kinds == ["delta"]
@@ -163,7 +167,7 @@ async def test_who_comes_back_is_told_what_changed_since(
 
 @pytest.mark.usefixtures("deaf")
 async def test_who_missed_too_much_gets_the_whole_map(
-    shop: Earmark, hub: Hub, feed: Feed, clock: MovableClock, monkeypatch: pytest.MonkeyPatch
+    shop: Earmark, hub: StreamHub, feed: EntryFeed, clock: MovableClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Those who are there, too, when more was numbered than anybody wants to read."""
     store = shop.engine.store
@@ -176,14 +180,14 @@ async def test_who_missed_too_much_gets_the_whole_map(
     await page.until(lambda page: page.states["A6"] == "held")
     assert page.kinds == ["snapshot", "snapshot"]
     assert (page.seats, page.pools) == await plain(store)
-    other = hub_over(store, clock=clock, feed=Feed())
+    other = hub_over(store, clock=clock, feed=EntryFeed())
     assert (await open_page(other, after=1)).kinds == ["snapshot"]
     await shut(other)
 
 
 @pytest.mark.usefixtures("deaf")
 async def test_a_change_that_was_seen_before_its_number_reaches_who_came_from_elsewhere(
-    shop: Earmark, store: Store, feed: Feed, clock: MovableClock
+    shop: Earmark, store: Store, feed: EntryFeed, clock: MovableClock
 ) -> None:
     """Another server showed number 1 before the hold; this one read the hold before it had a number."""
     await relay(store, feed)
@@ -198,7 +202,7 @@ async def test_a_change_that_was_seen_before_its_number_reaches_who_came_from_el
 
 
 async def test_who_has_seen_a_number_is_told_again_what_came_without_one(
-    shop: Earmark, hub: Hub, feed: Feed, clock: MovableClock, monkeypatch: pytest.MonkeyPatch
+    shop: Earmark, hub: StreamHub, feed: EntryFeed, clock: MovableClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two events may carry one number: one that no relay has numbered yet, and one that the clock made."""
     store = shop.engine.store
@@ -217,7 +221,9 @@ async def test_who_has_seen_a_number_is_told_again_what_came_without_one(
     assert (await open_page(hub, after=3)).states["A1"] == "available"
 
 
-async def test_a_slow_reader_gets_fewer_and_larger_events(shop: Earmark, store: Store, hub: Hub, feed: Feed) -> None:
+async def test_a_slow_reader_gets_fewer_and_larger_events(
+    shop: Earmark, store: Store, hub: StreamHub, feed: EntryFeed
+) -> None:
     """Nothing is queued for it: the newest state of each seat wins."""
     slow, quick = await open_page(hub), await open_page(hub)
     for number in range(1, 5):
@@ -234,7 +240,7 @@ async def test_a_slow_reader_gets_fewer_and_larger_events(shop: Earmark, store: 
 
 
 async def test_who_takes_nothing_is_dropped_and_nobody_else_notices(
-    shop: Earmark, store: Store, clock: MovableClock, feed: Feed
+    shop: Earmark, store: Store, clock: MovableClock, feed: EntryFeed
 ) -> None:
     """A send that never returns ends its own stream, and its room is free again."""
     hub = hub_over(store, clock=clock, feed=feed, stall_seconds=0.2, tick_seconds=0.05, readers_max=2)
@@ -262,14 +268,14 @@ async def test_who_takes_nothing_is_dropped_and_nobody_else_notices(
 async def test_who_has_nothing_to_hear_gets_signs_of_life(shop: Earmark, store: Store, clock: MovableClock) -> None:
     """Comments, with the newest number: whoever comes back after a quiet hour has missed nothing."""
     del shop
-    hub = hub_over(store, clock=clock, feed=Feed(), heartbeat_seconds=0.05)
+    hub = hub_over(store, clock=clock, feed=EntryFeed(), heartbeat_seconds=0.05)
     page = await open_page(hub)
     data = await asyncio.wait_for(anext(page.reader), timeout=FACT_SECONDS_MAX)
     assert data == b": \nid: 0\n\n"
     await shut(hub)
 
 
-async def test_everybody_is_sent_home_with_a_last_event(shop: Earmark, hub: Hub) -> None:
+async def test_everybody_is_sent_home_with_a_last_event(shop: Earmark, hub: StreamHub) -> None:
     """It says why, and when to come back; and nobody is let in any more."""
     del shop
     page = await open_page(hub)
@@ -283,7 +289,7 @@ async def test_everybody_is_sent_home_with_a_last_event(shop: Earmark, hub: Hub)
         await open_page(hub)
 
 
-async def test_the_last_reader_leaves_nothing_behind(shop: Earmark, hub: Hub, feed: Feed) -> None:
+async def test_the_last_reader_leaves_nothing_behind(shop: Earmark, hub: StreamHub, feed: EntryFeed) -> None:
     """No channel, no task, no follower: the relay need not tell anybody."""
     del shop
     page = await open_page(hub)
@@ -295,7 +301,7 @@ async def test_the_last_reader_leaves_nothing_behind(shop: Earmark, hub: Hub, fe
     assert (hub.readers, hub._channels, hub._tasks) == (0, {}, [])
 
 
-async def test_an_event_that_is_not_there_is_not_followed(shop: Earmark, hub: Hub) -> None:
+async def test_an_event_that_is_not_there_is_not_followed(shop: Earmark, hub: StreamHub) -> None:
     """Nor one of the other kind: a test key sees test events only."""
     del shop
     with pytest.raises(EventUnknown):
@@ -305,7 +311,7 @@ async def test_an_event_that_is_not_there_is_not_followed(shop: Earmark, hub: Hu
 
 
 async def test_a_store_that_fails_for_a_while_only_delays(
-    shop: Earmark, store: Store, hub: Hub, feed: Feed, monkeypatch: pytest.MonkeyPatch
+    shop: Earmark, store: Store, hub: StreamHub, feed: EntryFeed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What was heard meanwhile is read when it answers again."""
     monkeypatch.setattr(channels, "PAUSE_SECONDS", 0.01)
@@ -343,7 +349,7 @@ async def _something(shop: Earmark, chance: random.Random, bookings: list[Any], 
             chosen = chance.choice(bookings)
             await shop.cancel(chosen.id, seats=[seat.id for seat in chosen.seats][:1])
         case "block":
-            change = Change(
+            change = ChangeEvent(
                 actor=Actor(name="manager", live=True),
                 entry_id=shop.engine.ids.entry_id(),
                 event_id=PLAY,
@@ -358,13 +364,13 @@ async def _something(shop: Earmark, chance: random.Random, bookings: list[Any], 
 
 @pytest.mark.parametrize("seed", range(200 if os.environ.get("EARMARK_PROOF") else 2))
 async def test_whoever_applies_every_event_sees_the_map(
-    shop: Earmark, feed: Feed, clock: MovableClock, seed: int, monkeypatch: pytest.MonkeyPatch
+    shop: Earmark, feed: EntryFeed, clock: MovableClock, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Random verbs on two servers, of which one has the relay; readers who lag, leave and come back to either."""
     store = shop.engine.store
     monkeypatch.setattr(scenes, "STEPS_MAX", 5)
     chance = random.Random(seed)  # noqa: S311 (to be had again)
-    hubs = [hub_over(store, clock=clock, feed=feed), hub_over(store, clock=clock, feed=Feed())]
+    hubs = [hub_over(store, clock=clock, feed=feed), hub_over(store, clock=clock, feed=EntryFeed())]
     pages = {who: await open_page(chance.choice(hubs), who) for who in ("a", "b", "c")}
     bookings: list[Any] = []
     for _ in range(60):
@@ -386,7 +392,7 @@ async def test_whoever_applies_every_event_sees_the_map(
     await shut(*hubs)
 
 
-async def _come_back(page: Page, hub: Hub, who: str) -> Page:
+async def _come_back(page: Page, hub: StreamHub, who: str) -> Page:
     """Leave, and go on elsewhere from the last number, with what was on the page."""
     async with page.reader:
         page.reader.close()

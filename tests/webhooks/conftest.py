@@ -17,9 +17,9 @@ from earmark.engine.engine import Engine
 from earmark.engine.ports.outbox import START
 from earmark.library import Earmark
 from earmark.uuids import new_webhook_id
-from earmark.webhooks.sender import Postman, new_secret
+from earmark.webhooks.sender import WebhookSender, new_secret
 from earmark.webhooks.targets import Targets
-from earmark.workers.webhook_dispatcher import Courier
+from earmark.workers.webhook_dispatcher import WebhookDispatcher
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -144,15 +144,15 @@ async def log(store: Store, webhook: Webhook, state: DeliveryState | None = None
 
 def courier_over(
     store: Store, *, targets: Targets | None = None, timeout_seconds: float = 30.0, **knobs: Any
-) -> Courier:
+) -> WebhookDispatcher:
     """A courier that may go anywhere, and does not sleep for long."""
-    postman = Postman(targets or Targets(private=True), timeout_seconds=timeout_seconds)
+    sender = WebhookSender(targets or Targets(private=True), timeout_seconds=timeout_seconds)
     settings: dict[str, Any] = {"retry_seconds_max": 3 * DAY, "interval_seconds_max": 0.05}
-    return Courier(store.webhooks, postman, **settings | knobs)
+    return WebhookDispatcher(store.webhooks, sender, **settings | knobs)
 
 
 @asynccontextmanager
-async def courier(store: Store, **knobs: Any) -> AsyncIterator[Courier]:
+async def dispatcher(store: Store, **knobs: Any) -> AsyncIterator[WebhookDispatcher]:
     """One that is closed at the end."""
     own = courier_over(store, **knobs)
     try:
@@ -161,7 +161,7 @@ async def courier(store: Store, **knobs: Any) -> AsyncIterator[Courier]:
         await own.close()
 
 
-async def deliver(own: Courier) -> None:
+async def deliver(own: WebhookDispatcher) -> None:
     """Rounds until nothing is on its way and nothing more is due."""
     async with asyncio.timeout(PATIENCE_SECONDS):
         while await own.act() == 0:

@@ -28,9 +28,9 @@ from .conftest import (
     PATIENCE_SECONDS,
     again,
     answer,
-    courier,
     courier_over,
     deliver,
+    dispatcher,
     eventually,
     hold,
     log,
@@ -68,13 +68,13 @@ async def play(memory: MemoryStore, ids: Uuid7Ids) -> Earmark:
 
 async def test_a_receiver_hears_what_happened_and_can_verify_it(shop: Earmark, store: Store) -> None:
     """Signed as Standard Webhooks says, with who, what, where in the story, and what changed; and the log knows."""
-    async with receiver() as till, courier(store) as own:
-        webhook = await subscribe(store, till.url)
+    async with receiver() as payments, dispatcher(store) as own:
+        webhook = await subscribe(store, payments.url)
         held = await hold(shop)
         await shop.confirm(held.id, payment_id="till-1", payment_method="account:secret")
         await relay(store)
         await deliver(own)
-        told = [heard.verify(webhook.secret) for heard in till.heard]
+        told = [heard.verify(webhook.secret) for heard in payments.heard]
         by_type = {one["type"]: one["data"] for one in told}
         assert set(by_type) == {"booking.held", "booking.confirmed"}
         sold = by_type["booking.confirmed"]
@@ -86,13 +86,13 @@ async def test_a_receiver_hears_what_happened_and_can_verify_it(shop: Earmark, s
             "verb": "confirm",
         }
         assert (sold["before"], sold["after"], sold["facts"]["payment_id"]) == ("held", "confirmed", "till-1")
-        assert b"account:secret" not in b"".join(heard.body for heard in till.heard)
+        assert b"account:secret" not in b"".join(heard.body for heard in payments.heard)
         with pytest.raises(WebhookVerificationError):
-            till.heard[0].verify(new_secret())
+            payments.heard[0].verify(new_secret())
         for one in await log(store, webhook):
             assert (one.state, one.status, one.attempts) == (DeliveryState.DELIVERED, 204, 1)
             assert one.took_ms is not None
-            assert one.body in {heard.body for heard in till.heard if heard.id == str(one.id)}
+            assert one.body in {heard.body for heard in payments.heard if heard.id == str(one.id)}
 
 
 @pytest.mark.parametrize(
@@ -109,12 +109,12 @@ async def test_anything_but_2xx_is_a_failure_and_comes_again(
 
     def says(heard: Heard) -> bytes:
         assert heard.id
-        if len(till.heard) == 1 and hangs_up:
+        if len(payments.heard) == 1 and hangs_up:
             raise ConnectionError
-        return answers[min(len(till.heard), 2) - 1]
+        return answers[min(len(payments.heard), 2) - 1]
 
-    async with receiver(says) as till, courier(memory) as own:
-        webhook = await subscribe(memory, till.url)
+    async with receiver(says) as payments, dispatcher(memory) as own:
+        webhook = await subscribe(memory, payments.url)
         await hold(play)
         await relay(memory)
         await deliver(own)
@@ -126,7 +126,7 @@ async def test_anything_but_2xx_is_a_failure_and_comes_again(
         await deliver(own)
         (done,) = await log(memory, webhook)
         assert (done.state, done.attempts, done.error) == (DeliveryState.DELIVERED, 2, None)
-        first, second = till.heard
+        first, second = payments.heard
         assert (first.id, first.body) == (second.id, second.body)
         assert second.verify(webhook.secret)
 
@@ -138,25 +138,25 @@ async def test_a_courier_that_is_killed_in_mid_delivery_loses_nothing(
     hanging = asyncio.Event()
 
     async def says(_: Heard) -> bytes:
-        if len(till.heard) == 1:
+        if len(payments.heard) == 1:
             await hanging.wait()
         return answer(204)
 
-    async with receiver(says) as till, courier(store) as heir:
-        webhook = await subscribe(store, till.url)
+    async with receiver(says) as payments, dispatcher(store) as heir:
+        webhook = await subscribe(store, payments.url)
         await hold(shop)
         await relay(store)
         killed = courier_over(store)
-        await eventually(lambda: bool(till.heard), step=killed.act)
+        await eventually(lambda: bool(payments.heard), step=killed.act)
         for task in killed._running:
             task.cancel()
         await asyncio.gather(*killed._running, return_exceptions=True)
         killed._postman.close()
         await deliver(heir)
-        assert len(till.heard) == 1, "the lease is not over"
+        assert len(payments.heard) == 1, "the lease is not over"
         clock.advance(killed.lease_seconds + 1)
         await deliver(heir)
-        first, second = till.heard
+        first, second = payments.heard
         assert (first.id, first.body) == (second.id, second.body)
         (done,) = await log(store, webhook)
         assert (done.state, done.attempts) == (DeliveryState.DELIVERED, 2)
@@ -172,13 +172,13 @@ async def test_a_courier_that_is_asked_to_stop_gives_back_what_it_has_not_sent(
         await go_on.wait()
         return answer(204)
 
-    async with receiver(says) as till, courier(memory) as heir:
-        webhook = await subscribe(memory, till.url)
+    async with receiver(says) as payments, dispatcher(memory) as heir:
+        webhook = await subscribe(memory, payments.url)
         for number in range(1, 9):
             await hold(play, number)
         await relay(memory)
         own = courier_over(memory)
-        await eventually(lambda: len(till.heard) == AT_ONCE_MAX, step=own.act)
+        await eventually(lambda: len(payments.heard) == AT_ONCE_MAX, step=own.act)
         closing = asyncio.create_task(own.close())
         await asyncio.sleep(0)
         go_on.set()
@@ -187,7 +187,7 @@ async def test_a_courier_that_is_asked_to_stop_gives_back_what_it_has_not_sent(
         assert states == [DeliveryState.DELIVERED] * 4 + [DeliveryState.PENDING] * 4
         await deliver(heir)
         assert {one.state for one in await log(memory, webhook)} == {DeliveryState.DELIVERED}
-        assert len(till.heard) == len({heard.id for heard in till.heard}) == 8
+        assert len(payments.heard) == len({heard.id for heard in payments.heard}) == 8
 
 
 async def test_a_dead_receiver_delays_nobody(play: Earmark, memory: MemoryStore) -> None:
@@ -200,7 +200,7 @@ async def test_a_dead_receiver_delays_nobody(play: Earmark, memory: MemoryStore)
 
     async with receiver() as closes:
         nobody = closes.url
-    async with receiver(hang) as dead, receiver() as good, courier(memory, timeout_seconds=3600) as own:
+    async with receiver(hang) as dead, receiver() as good, dispatcher(memory, timeout_seconds=3600) as own:
         slow = await subscribe(memory, dead.url)
         closed = await subscribe(memory, nobody)
         webhook = await subscribe(memory, good.url)
@@ -225,8 +225,8 @@ async def test_a_receiver_that_fails_is_tried_with_one_message_at_a_time(
     def says(_: Heard) -> bytes:
         return answer(204 if well else 503)
 
-    async with receiver(says) as till, courier(memory) as own:
-        webhook = await subscribe(memory, till.url)
+    async with receiver(says) as payments, dispatcher(memory) as own:
+        webhook = await subscribe(memory, payments.url)
         await hold(play)
         await relay(memory)
         await deliver(own)
@@ -234,10 +234,10 @@ async def test_a_receiver_that_fails_is_tried_with_one_message_at_a_time(
             await hold(play, number)
         await relay(memory)
         await deliver(own)
-        assert len(till.heard) == 1, "it rests"
+        assert len(payments.heard) == 1, "it rests"
         clock.advance(60)
         await deliver(own)
-        assert [heard.id for heard in till.heard] == [till.heard[0].id] * 2, "one, and the oldest"
+        assert [heard.id for heard in payments.heard] == [payments.heard[0].id] * 2, "one, and the oldest"
         well = True
         clock.advance(120)
         await deliver(own)
@@ -254,8 +254,8 @@ async def test_what_fails_for_the_whole_span_has_failed_and_the_webhook_is_disab
     def says(_: Heard) -> bytes:
         return answer(204 if well else 500, b"sorry")
 
-    async with receiver(says) as till, courier(store, retry_seconds_max=DAY) as own:
-        webhook = await subscribe(store, till.url)
+    async with receiver(says) as payments, dispatcher(store, retry_seconds_max=DAY) as own:
+        webhook = await subscribe(store, payments.url)
         await hold(shop)
         await relay(store)
         await deliver(own)
@@ -268,7 +268,7 @@ async def test_what_fails_for_the_whole_span_has_failed_and_the_webhook_is_disab
         first, second = await log(store, webhook)
         assert (first.state, first.attempts, first.error) == (DeliveryState.FAILED, 2, "HTTP 500: sorry")
         assert (second.state, second.attempts, second.error) == (DeliveryState.FAILED, 0, OFF)
-        assert len(till.heard) == 2
+        assert len(payments.heard) == 2
         await hold(shop, 3)
         await relay(store)
         assert len(await log(store, webhook)) == 2, "a disabled webhook is told nothing"
@@ -291,8 +291,8 @@ async def test_one_bad_message_disables_no_webhook_that_hears_the_others(
     def says(heard: Heard) -> bytes:
         return answer(500 if f'"{refused}"'.encode() in heard.body else 204)
 
-    async with receiver(says) as till, courier(memory, retry_seconds_max=DAY) as own:
-        webhook = await subscribe(memory, till.url)
+    async with receiver(says) as payments, dispatcher(memory, retry_seconds_max=DAY) as own:
+        webhook = await subscribe(memory, payments.url)
         await hold(play)
         await relay(memory)
         await deliver(own)
@@ -310,8 +310,8 @@ async def test_one_bad_message_disables_no_webhook_that_hears_the_others(
 
 async def test_410_gone_disables_a_webhook_at_once(play: Earmark, memory: MemoryStore) -> None:
     """The receiver does not want to hear from us again."""
-    async with receiver(lambda _: answer(410)) as till, courier(memory) as own:
-        webhook = await subscribe(memory, till.url)
+    async with receiver(lambda _: answer(410)) as payments, dispatcher(memory) as own:
+        webhook = await subscribe(memory, payments.url)
         await hold(play)
         await relay(memory)
         await deliver(own)
@@ -326,8 +326,8 @@ async def test_a_receiver_is_left_alone_for_as_long_as_it_asks(
     """`Retry-After`, in seconds or as a date."""
     until = datetime.now(UTC) + timedelta(seconds=600)
     text = f"{until:%a, %d %b %Y %H:%M:%S} GMT" if asked == "date" else asked
-    async with receiver(lambda _: answer(429, Retry_After=text)) as till, courier(memory) as own:
-        webhook = await subscribe(memory, till.url)
+    async with receiver(lambda _: answer(429, Retry_After=text)) as payments, dispatcher(memory) as own:
+        webhook = await subscribe(memory, payments.url)
         await hold(play)
         await relay(memory)
         await deliver(own)
@@ -336,10 +336,10 @@ async def test_a_receiver_is_left_alone_for_as_long_as_it_asks(
         assert 500 < (delivery.due_at - delivery.tried_at).total_seconds() < 900
         clock.advance(400)
         await deliver(own)
-        assert len(till.heard) == 1
+        assert len(payments.heard) == 1
         clock.advance(600)
         await deliver(own)
-        assert len(till.heard) == 2
+        assert len(payments.heard) == 2
 
 
 async def test_no_answer_is_a_failure_when_the_time_is_over(play: Earmark, memory: MemoryStore) -> None:
@@ -350,8 +350,8 @@ async def test_no_answer_is_a_failure_when_the_time_is_over(play: Earmark, memor
         await never.wait()
         return answer(204)
 
-    async with receiver(hang) as till, courier(memory, timeout_seconds=0.2) as own:
-        webhook = await subscribe(memory, till.url)
+    async with receiver(hang) as payments, dispatcher(memory, timeout_seconds=0.2) as own:
+        webhook = await subscribe(memory, payments.url)
         await hold(play)
         await relay(memory)
         await deliver(own)
@@ -363,32 +363,32 @@ async def test_both_secrets_sign_for_a_while_after_a_rotation(
     play: Earmark, memory: MemoryStore, clock: MovableClock
 ) -> None:
     """So that a receiver may change over in its own time; then only the new one does."""
-    async with receiver() as till, courier(memory) as own:
-        webhook = await subscribe(memory, till.url)
+    async with receiver() as payments, dispatcher(memory) as own:
+        webhook = await subscribe(memory, payments.url)
         changed = rotated(webhook, secret=new_secret(), now=clock.now())
         assert await memory.webhooks.save(changed)
         await hold(play)
         await relay(memory)
         await deliver(own)
-        assert till.heard[0].verify(webhook.secret) == till.heard[0].verify(changed.secret)
+        assert payments.heard[0].verify(webhook.secret) == payments.heard[0].verify(changed.secret)
         clock.advance(GRACE_SECONDS + 1)
         await hold(play, 2)
         await relay(memory)
         await deliver(own)
-        assert till.heard[1].verify(changed.secret)
+        assert payments.heard[1].verify(changed.secret)
         with pytest.raises(WebhookVerificationError):
-            till.heard[1].verify(webhook.secret)
+            payments.heard[1].verify(webhook.secret)
 
 
 async def share(stores: Sequence[Store], *, ids: Uuid7Ids, count: int) -> None:
     """Two couriers deliver so many entries while they happen."""
     store = stores[0]
     shop = await open_play(store, ids, seats=count // 2)
-    async with receiver() as till:
-        webhook = await subscribe(store, till.url)
-        couriers = [courier_over(one) for one in stores]
+    async with receiver() as payments:
+        webhook = await subscribe(store, payments.url)
+        dispatchers = [courier_over(one) for one in stores]
         stop = asyncio.Event()
-        running = asyncio.create_task(loop.run(couriers, stop))
+        running = asyncio.create_task(loop.run(dispatchers, stop))
 
         async def buy(number: int) -> None:
             held = await hold(shop, number)
@@ -396,23 +396,23 @@ async def share(stores: Sequence[Store], *, ids: Uuid7Ids, count: int) -> None:
 
         await asyncio.gather(*(buy(number) for number in range(1, count // 2 + 1)))
         await relay(store)
-        await eventually(lambda: len({heard.id for heard in till.heard}) == count)
+        await eventually(lambda: len({heard.id for heard in payments.heard}) == count)
         async with asyncio.timeout(PATIENCE_SECONDS):
             while await log(store, webhook, DeliveryState.PENDING):  # noqa: ASYNC110 (only the store knows)
                 await asyncio.sleep(0.01)
         stop.set()
         await running
-        for own in couriers:
+        for own in dispatchers:
             await own.close()
-        told = [heard.verify(webhook.secret)["data"] for heard in till.heard]
+        told = [heard.verify(webhook.secret)["data"] for heard in payments.heard]
         assert {one["sequence"] for one in told} == set(range(2, count + 2))
         stories: dict[str, list[Any]] = {}
         for one in sorted(told, key=lambda one: one["sequence"]):
             stories.setdefault(one["booking_id"], []).append((one["version"], one["after"]))
         assert {tuple(dict.fromkeys(story)) for story in stories.values()} == {((1, "held"), (2, "confirmed"))}
         assert {one.state for one in await log(store, webhook)} == {DeliveryState.DELIVERED}
-        assert till.most_at_once <= 2 * AT_ONCE_MAX
-        assert till.connections < count, "a connection is used for more than one message"
+        assert payments.most_at_once <= 2 * AT_ONCE_MAX
+        assert payments.connections < count, "a connection is used for more than one message"
 
 
 async def test_two_couriers_share_the_work(

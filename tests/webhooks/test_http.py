@@ -8,20 +8,20 @@ import httpx2
 import msgspec
 import pytest
 from standardwebhooks import Webhook as Verifier
-from tests.api.conftest import KEY, event, house, identity, shop
+from tests.api.conftest import KEY, event, shop
 
 from earmark.api.app import create_app
-from earmark.api.auth.api_keys import Identity
+from earmark.api.auth.api_keys import Authenticator
 from earmark.domain.webhook import GRACE_SECONDS, WEBHOOKS_MAX
 from earmark.webhooks.targets import Targets
 
-from .conftest import answer, courier, deliver, receiver, relay
+from .conftest import answer, deliver, dispatcher, receiver, relay
 
 if TYPE_CHECKING:
-    from earmark.api.endpoint import House
+    from earmark.api.endpoint import Services
     from earmark.clock import MovableClock
 
-__all__ = ["KEY", "event", "house", "identity", "shop"]
+__all__ = ["KEY", "authenticator", "event", "services", "shop"]
 
 URL = "https://shop.example/hook"
 
@@ -70,7 +70,7 @@ async def test_a_webhook_is_changed_switched_off_and_removed(shop: httpx2.AsyncC
         assert (gone.status_code, gone.json()["code"]) == (404, "webhook_unknown")
 
 
-async def test_what_makes_no_sense_is_refused_by_name(shop: httpx2.AsyncClient, house: House) -> None:
+async def test_what_makes_no_sense_is_refused_by_name(shop: httpx2.AsyncClient, services: Services) -> None:
     """Unknown types, events, states and cursors, and addresses that are nobody's to call."""
     wrong: list[tuple[dict[str, Any], str]] = [
         ({"url": "nonsense"}, "url"),
@@ -96,16 +96,16 @@ async def test_what_makes_no_sense_is_refused_by_name(shop: httpx2.AsyncClient, 
     for _ in range(WEBHOOKS_MAX - 1):
         await make(shop)
     assert (await shop.post("/v1/webhooks", json={"url": URL})).status_code == 422
-    assert house.targets is not None
+    assert services.targets is not None
 
 
-async def test_a_private_address_is_refused_when_the_webhook_is_made_and_when_it_is_changed(house: House) -> None:
+async def test_a_private_address_is_refused_when_the_webhook_is_made_and_when_it_is_changed(services: Services) -> None:
     """With the words of the guard, and nothing is kept."""
 
     async def inside(_host: str, _port: int) -> list[str]:
         return ["169.254.169.254"]
 
-    guarded = msgspec.structs.replace(house, targets=Targets(resolve=inside))
+    guarded = msgspec.structs.replace(services, targets=Targets(resolve=inside))
     transport = httpx2.ASGITransport(app=create_app(guarded))
     headers = {"Authorization": f"Bearer {KEY}"}
     async with httpx2.AsyncClient(transport=transport, base_url="http://shop", headers=headers) as client:
@@ -116,10 +116,10 @@ async def test_a_private_address_is_refused_when_the_webhook_is_made_and_when_it
         assert (await client.get("/v1/webhooks")).json()["webhooks"] == []
 
 
-async def test_test_keys_see_test_webhooks_and_buyers_see_none(shop: httpx2.AsyncClient, house: House) -> None:
+async def test_test_keys_see_test_webhooks_and_buyers_see_none(shop: httpx2.AsyncClient, services: Services) -> None:
     """A live key neither sees nor removes what a test key has made."""
     made = await make(shop)
-    live = msgspec.structs.replace(house, identity=Identity(admin_key="ek_live_0123456789abcdef"))
+    live = msgspec.structs.replace(services, authenticator=Authenticator(admin_key="ek_live_0123456789abcdef"))
     transport = httpx2.ASGITransport(app=create_app(live))
     headers = {"Authorization": "Bearer ek_live_0123456789abcdef"}
     async with httpx2.AsyncClient(transport=transport, base_url="http://shop", headers=headers) as client:
@@ -127,26 +127,26 @@ async def test_test_keys_see_test_webhooks_and_buyers_see_none(shop: httpx2.Asyn
         assert (await client.delete(f"/v1/webhooks/{made['id']}")).status_code == 404
         assert (await client.post("/v1/webhooks", json={"url": URL})).status_code == 201
     assert len((await shop.get("/v1/webhooks")).json()["webhooks"]) == 1
-    transport = httpx2.ASGITransport(app=create_app(house))
+    transport = httpx2.ASGITransport(app=create_app(services))
     async with httpx2.AsyncClient(transport=transport, base_url="http://shop") as guest:
         await guest.post("/v1/guests")
         assert (await guest.get("/v1/webhooks")).status_code == 403
 
 
 async def test_a_log_shows_what_became_of_each_message_and_replays_it(
-    shop: httpx2.AsyncClient, event: str, house: House, clock: MovableClock
+    shop: httpx2.AsyncClient, event: str, services: Services, clock: MovableClock
 ) -> None:
     """From the ping to the failure, and from the failure to the message that is heard in the end."""
     assert event
-    store = house.engine.store
+    store = services.engine.store
     well = False
 
     def says(_: Any) -> bytes:
         return answer(204) if well else answer(500, b"no")
 
-    async with receiver(says) as till, courier(store, retry_seconds_max=60) as own:
+    async with receiver(says) as payments, dispatcher(store, retry_seconds_max=60) as own:
         await relay(store)
-        made = await make(shop, url=till.url)
+        made = await make(shop, url=payments.url)
         path = f"/v1/webhooks/{made['id']}"
         ping = (await shop.post(f"{path}/test")).json()
         assert (ping["type"], ping["state"], ping["attempts"]) == ("webhook.ping", "pending", 0)
@@ -170,7 +170,7 @@ async def test_a_log_shows_what_became_of_each_message_and_replays_it(
             replayed = await shop.post(f"{path}/deliveries/{delivery['id']}/replay")
             assert (replayed.status_code, replayed.json()["state"]) == (202, "pending")
         await deliver(own)
-        heard = [one.verify(made["secret"])["type"] for one in till.heard]
+        heard = [one.verify(made["secret"])["type"] for one in payments.heard]
         assert heard == ["webhook.ping", "webhook.ping", "booking.held", "booking.held"]
         done = (await shop.get(f"{path}/deliveries?state=delivered")).json()["deliveries"]
         assert {one["id"] for one in done} == {one["id"] for one in first["deliveries"]}
@@ -178,8 +178,8 @@ async def test_a_log_shows_what_became_of_each_message_and_replays_it(
 
 
 @pytest.mark.parametrize("path", ["/v1/webhooks", "/v1/webhooks/x", "/v1/webhooks/x/deliveries"])
-async def test_nobody_without_a_key_learns_anything(house: House, path: str) -> None:
+async def test_nobody_without_a_key_learns_anything(services: Services, path: str) -> None:
     """Not even whether there is one."""
-    transport = httpx2.ASGITransport(app=create_app(house))
+    transport = httpx2.ASGITransport(app=create_app(services))
     async with httpx2.AsyncClient(transport=transport, base_url="http://shop") as stranger:
         assert (await stranger.get(path)).status_code == 401

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import httpx2
 import msgspec
-from tests.api.conftest import KEY, house, house_over, identity, shop
+from tests.api.conftest import KEY, house_over, shop
 
 from earmark.api.app import create_app
-from earmark.domain.journal import Key
+from earmark.domain.journal import IdempotencyKey
 from earmark.engine.ports.webhooks import AlreadyDone, Deed
 from earmark.uuids import new_webhook_id
 from earmark.webhooks.sender import new_secret
@@ -20,12 +20,12 @@ from earmark.workers.janitor import KEYS_SECONDS, Janitor
 from .conftest import again, now_of, subscribe
 
 if TYPE_CHECKING:
-    from earmark.api.endpoint import House
+    from earmark.api.endpoint import Services
     from earmark.clock import MovableClock
     from earmark.domain.webhook import Webhook
     from earmark.engine.ports.store import Store
 
-__all__ = ["KEY", "house", "identity", "shop"]
+__all__ = ["KEY", "authenticator", "services", "shop"]
 
 URL = "https://shop.example/hook"
 KEYED = {"Idempotency-Key": "make-1"}
@@ -42,7 +42,7 @@ async def count(client: httpx2.AsyncClient) -> int:
 
 async def deed_about(store: Store, webhook: Webhook, *, key: str = "k", **fields: Any) -> Deed:
     usual = {"request_hash": b"r" * 32, "webhook_id": webhook.id, "status": 200, "done_at": await now_of(store)}
-    return Deed(key=Key("shop", key), **usual | fields)
+    return Deed(key=IdempotencyKey("shop", key), **usual | fields)
 
 
 async def test_a_webhook_is_made_once_for_one_key(shop: httpx2.AsyncClient) -> None:
@@ -58,7 +58,7 @@ async def test_a_webhook_is_made_once_for_one_key(shop: httpx2.AsyncClient) -> N
     assert await count(shop) == 4
 
 
-async def test_a_key_belongs_to_one_request_and_one_caller(shop: httpx2.AsyncClient, house: House) -> None:
+async def test_a_key_belongs_to_one_request_and_one_caller(shop: httpx2.AsyncClient, services: Services) -> None:
     """Another body or another webhook is refused, and nothing is done; a refused request leaves no key behind."""
     wrong = await make(shop, event_id="nothing")
     assert (wrong.status_code, wrong.json()["code"]) == (404, "event_unknown")
@@ -68,24 +68,24 @@ async def test_a_key_belongs_to_one_request_and_one_caller(shop: httpx2.AsyncCli
     for refused in (other, rotated):
         assert (refused.status_code, refused.json()["code"]) == (422, "idempotency_mismatch")
     assert await count(shop) == 1
-    assert (await house.engine.store.webhooks.page(live=False, after=None, limit=9))[0].secret == made["secret"]
+    assert (await services.engine.store.webhooks.page(live=False, after=None, limit=9))[0].secret == made["secret"]
     assert (await make(shop, key="no key\x7f")).status_code == 422
 
 
 async def test_a_rotation_sent_twice_does_not_push_out_the_receivers_secret(
-    shop: httpx2.AsyncClient, house: House
+    shop: httpx2.AsyncClient, services: Services
 ) -> None:
     """The receiver still has the first secret: with the second answer lost and asked for again, it still signs."""
     made = (await make(shop)).json()
     path = f"/v1/webhooks/{made['id']}/rotate"
     answers = [await shop.post(path, headers={"Idempotency-Key": "rotate-1"}) for _ in range(3)]
     assert {answer.content for answer in answers} == {answers[0].content}
-    (webhook,) = await house.engine.store.webhooks.page(live=False, after=None, limit=9)
-    assert webhook.secrets(now=house.clock.now()) == (answers[0].json()["secret"], made["secret"])
+    (webhook,) = await services.engine.store.webhooks.page(live=False, after=None, limit=9)
+    assert webhook.secrets(now=services.clock.now()) == (answers[0].json()["secret"], made["secret"])
     for _ in range(2):
         await shop.post(path)
-    (webhook,) = await house.engine.store.webhooks.page(live=False, after=None, limit=9)
-    assert made["secret"] not in webhook.secrets(now=house.clock.now()), "the control: without a key, twice is twice"
+    (webhook,) = await services.engine.store.webhooks.page(live=False, after=None, limit=9)
+    assert made["secret"] not in webhook.secrets(now=services.clock.now()), "the control: without a key, twice is twice"
 
 
 async def test_what_changed_since_is_told_as_it_is(shop: httpx2.AsyncClient) -> None:
@@ -169,7 +169,7 @@ async def test_a_deed_is_kept_with_what_was_done_or_not_at_all(store: Store) -> 
         raise AssertionError("it was done twice")
     assert (await again(store, webhook)).version == 2
     assert await store.webhooks.read(fresh.id) is None
-    assert await store.webhooks.recall(Key("another", deed.key.key)) is None
+    assert await store.webhooks.recall(IdempotencyKey("another", deed.key.key)) is None
 
 
 async def test_the_janitor_forgets_deeds_with_the_keys(store: Store, clock: MovableClock) -> None:
@@ -183,7 +183,7 @@ async def test_the_janitor_forgets_deeds_with_the_keys(store: Store, clock: Mova
     janitor = Janitor(store, clock=clock, batch_size_max=2)
     cleared, more = await janitor.tidy()
     assert (cleared["keys"], more) == (2, True)
-    left = [await store.webhooks.recall(Key("shop", f"k{number}")) for number in range(1, 4)]
+    left = [await store.webhooks.recall(IdempotencyKey("shop", f"k{number}")) for number in range(1, 4)]
     assert [deed is None for deed in left] == [True, True, False]
     clock.advance(10)
     assert (await janitor.tidy())[0]["keys"] == 1

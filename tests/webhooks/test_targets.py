@@ -10,10 +10,10 @@ import pytest
 
 from earmark.domain.webhook import DeliveryState
 from earmark.store.memory import MemoryStore
-from earmark.webhooks.sender import Postman, new_secret
+from earmark.webhooks.sender import WebhookSender, new_secret
 from earmark.webhooks.targets import TargetRefused, Targets, is_public
 
-from .conftest import answer, courier, deliver, hold, log, open_play, receiver, relay, subscribe
+from .conftest import answer, deliver, dispatcher, hold, log, open_play, receiver, relay, subscribe
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -158,7 +158,7 @@ async def test_a_name_that_turns_private_between_two_calls_is_not_followed(clock
         webhook = await subscribe(memory, url)
         await hold(play)
         await relay(memory)
-        async with courier(memory, targets=targets) as own:
+        async with dispatcher(memory, targets=targets) as own:
             await deliver(own)
         (delivery,) = await log(memory, webhook)
         assert (delivery.state, delivery.status) == (DeliveryState.PENDING, None)
@@ -176,7 +176,7 @@ async def test_with_the_check_off_the_same_call_does_reach_it(clock: MovableCloc
         await subscribe(memory, f"http://shop.example:{inside.port}/")
         await hold(play)
         await relay(memory)
-        async with courier(memory, targets=targets) as own:
+        async with dispatcher(memory, targets=targets) as own:
             await deliver(own)
         (heard,) = inside.heard
         assert heard.headers["host"] == f"shop.example:{inside.port}", "the name stays, though the address is pinned"
@@ -184,14 +184,14 @@ async def test_with_the_check_off_the_same_call_does_reach_it(clock: MovableCloc
 
 async def test_the_address_that_was_judged_is_the_one_that_is_called() -> None:
     """One look for one call: a name that would answer differently a moment later is not asked again."""
-    async with receiver() as till:
+    async with receiver() as payments:
         names = Names(["127.0.0.1"], ["127.0.0.2"])
-        postman = Postman(Targets(private=True, resolve=names), timeout_seconds=30)
-        async with postman.round() as calls:
-            url = f"http://shop.example:{till.port}/"
+        sender = WebhookSender(Targets(private=True, resolve=names), timeout_seconds=30)
+        async with sender.round() as calls:
+            url = f"http://shop.example:{payments.port}/"
             answered = await calls.call(url, message_id="m", body=b"{}", secrets=[new_secret()])
-        assert (answered.status, names.asked, len(till.heard)) == (204, 1, 1)
-        postman.close()
+        assert (answered.status, names.asked, len(payments.heard)) == (204, 1, 1)
+        sender.close()
 
 
 async def test_a_redirect_is_not_followed_and_no_proxy_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -203,26 +203,26 @@ async def test_a_redirect_is_not_followed_and_no_proxy_is_used(monkeypatch: pyte
         def says(_: Heard) -> bytes:
             return answer(307, Location=inside.url)
 
-        async with receiver(says) as till:
-            postman = Postman(Targets(private=True), timeout_seconds=30)
-            async with postman.round() as calls:
-                answered = await calls.call(till.url, message_id="m", body=b"{}", secrets=[new_secret()])
+        async with receiver(says) as payments:
+            sender = WebhookSender(Targets(private=True), timeout_seconds=30)
+            async with sender.round() as calls:
+                answered = await calls.call(payments.url, message_id="m", body=b"{}", secrets=[new_secret()])
             assert (answered.status, answered.error) == (307, "HTTP 307:")
-            assert (len(till.heard), inside.connections, proxy.connections) == (1, 0, 0)
-            postman.close()
+            assert (len(payments.heard), inside.connections, proxy.connections) == (1, 0, 0)
+            sender.close()
 
 
 async def test_of_a_long_answer_only_the_first_bytes_are_read() -> None:
     """A receiver cannot fill our memory, nor our log."""
     endless = answer(500, b"<b>\x00no\n" * 100_000)
-    async with receiver(lambda _: endless) as till:
-        postman = Postman(Targets(private=True), timeout_seconds=30)
-        async with postman.round() as calls:
-            answered = await calls.call(till.url, message_id="m", body=b"{}", secrets=[new_secret()])
+    async with receiver(lambda _: endless) as payments:
+        sender = WebhookSender(Targets(private=True), timeout_seconds=30)
+        async with sender.round() as calls:
+            answered = await calls.call(payments.url, message_id="m", body=b"{}", secrets=[new_secret()])
         assert answered.error is not None
         assert answered.error.startswith("HTTP 500: <b> no <b> no")
         assert len(answered.error) < 250
-        postman.close()
+        sender.close()
 
 
 async def test_the_certificate_is_checked_against_the_name_and_not_the_address(
@@ -233,20 +233,20 @@ async def test_the_certificate_is_checked_against_the_name_and_not_the_address(
     names_seen: list[str | None] = []
     server.sni_callback = lambda _, name, __: names_seen.append(name)
     monkeypatch.setenv("SSL_CERT_FILE", trusted)
-    async with receiver(tls=server) as till:
-        postman = Postman(Targets(private=True, resolve=Names(["127.0.0.1"])), timeout_seconds=30)
+    async with receiver(tls=server) as payments:
+        sender = WebhookSender(Targets(private=True, resolve=Names(["127.0.0.1"])), timeout_seconds=30)
         heard: list[Any] = []
         for host in ("shop.example", "other.example"):
-            async with postman.round() as calls:
-                url = f"https://{host}:{till.port}/"
+            async with sender.round() as calls:
+                url = f"https://{host}:{payments.port}/"
                 heard.append(await calls.call(url, message_id="m", body=b"{}", secrets=[new_secret()]))
         good, bad = heard
         assert (good.status, good.error) == (204, None)
         assert bad.status is None
         assert "certificate" in bad.error.lower()
         assert names_seen == ["shop.example", "other.example"]
-        assert len(till.heard) == 1
-        postman.close()
+        assert len(payments.heard) == 1
+        sender.close()
 
 
 def certificates(folder: Path, host: str) -> tuple[ssl.SSLContext, str]:

@@ -16,7 +16,7 @@ from earmark.errors import StoreUnavailable
 from earmark.store.memory import MemoryStore
 from earmark.testing import open_in_memory
 from earmark.workers import loop
-from earmark.workers.heartbeat import Heart
+from earmark.workers.heartbeat import Heartbeat
 from earmark.workers.janitor import Janitor
 from earmark.workers.sweeper import Sweeper
 
@@ -47,11 +47,11 @@ async def earmark(clock: MovableClock) -> AsyncIterator[Earmark]:
 
 
 class Rounds:
-    """Runs agents for a number of rounds without waiting, and keeps the pauses that they asked for."""
+    """Runs workers for a number of rounds without waiting, and keeps the pauses that they asked for."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, store: MemoryStore, *, until: int) -> None:
         self.pauses: list[float] = []
-        self.heart = Heart(store.beats, interval_seconds=1000.0, host="shop-1")
+        self.heartbeat = Heartbeat(store.beats, interval_seconds=1000.0, host="shop-1")
         self._store = store
         self._stop = asyncio.Event()
         self._until = until
@@ -63,12 +63,12 @@ class Rounds:
             stop.set()
         await SLEEP(0.0, stop)
 
-    async def run(self, agent: Any) -> Beat:
+    async def run(self, worker: Any) -> Beat:
         """The worker's heartbeat after the last round."""
-        await asyncio.wait_for(loop.run([agent], self._stop, heart=self.heart), timeout=60)
-        await self.heart._tell()
+        await asyncio.wait_for(loop.run([worker], self._stop, heartbeat=self.heartbeat), timeout=60)
+        await self.heartbeat._tell()
         beats = (await self._store.beats.read(limit=10)).beats
-        return next(beat for beat in beats if beat.process_id == self.heart.process.id)
+        return next(beat for beat in beats if beat.process_id == self.heartbeat.process.id)
 
 
 async def test_a_sweeper_whose_verb_always_fails_pauses_and_says_so(
@@ -105,7 +105,7 @@ async def test_a_heartbeat_says_why_a_worker_fails_and_since_when(
         name = "flaky"
 
         async def act(self) -> float:
-            await rounds.heart._tell()
+            await rounds.heartbeat._tell()
             seen.extend((await store.beats.read(limit=10)).beats)
             if failure := answers.pop(0):
                 raise failure
@@ -164,8 +164,8 @@ async def test_a_round_that_does_not_end_is_told_of_as_stalled(clock: MovableClo
                 await may_end.wait()
             return 0.001
 
-    heart = Heart(store.beats, interval_seconds=0.005, stalled_seconds=0.05)
-    running = asyncio.create_task(loop.run([Hanging()], stop, heart=heart))
+    heartbeat = Heartbeat(store.beats, interval_seconds=0.005, stalled_seconds=0.05)
+    running = asyncio.create_task(loop.run([Hanging()], stop, heartbeat=heartbeat))
 
     async def told(code: str) -> Beat:
         async with asyncio.timeout(30):

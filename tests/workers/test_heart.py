@@ -12,7 +12,7 @@ from earmark.errors import StoreUnavailable
 from earmark.store.memory import MemoryStore
 from earmark.workers import loop
 from earmark.workers.chosen_workers import ROLES
-from earmark.workers.heartbeat import Heart
+from earmark.workers.heartbeat import Heartbeat
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Busy:
-    """An agent that acts until it is told what to do otherwise."""
+    """A worker that acts until it is told what to do otherwise."""
 
     name = "busy"
 
@@ -50,15 +50,15 @@ async def heard(store: Store, so: Callable[[Roll], bool]) -> Roll:
 
 async def test_a_running_agent_is_heard_of_and_takes_its_leave(clock: MovableClock) -> None:
     """Its rounds, how the last one went, and nothing any more once it has stopped politely."""
-    store, stop, agent = MemoryStore(clock=clock), asyncio.Event(), Busy()
-    heart = Heart(store.beats, interval_seconds=0.01, host="shop-1")
-    running = asyncio.create_task(loop.run([agent], stop, heart=heart))
+    store, stop, worker = MemoryStore(clock=clock), asyncio.Event(), Busy()
+    heartbeat = Heartbeat(store.beats, interval_seconds=0.01, host="shop-1")
+    running = asyncio.create_task(loop.run([worker], stop, heartbeat=heartbeat))
     roll = await heard(store, lambda roll: any(beat.rounds > 3 for beat in roll.beats))
     (beat,) = roll.beats
-    assert (beat.role, beat.host, beat.outcome, beat.process_id) == ("busy", "shop-1", "ok", heart.process.id)
-    agent.broken = StoreUnavailable(because="the cable was cut")
+    assert (beat.role, beat.host, beat.outcome, beat.process_id) == ("busy", "shop-1", "ok", heartbeat.process.id)
+    worker.broken = StoreUnavailable(because="the cable was cut")
     await heard(store, lambda roll: roll.beats[0].code == "unavailable")
-    agent.broken = ValueError("a bug")
+    worker.broken = ValueError("a bug")
     await heard(store, lambda roll: roll.beats[0].code == "internal")
     stop.set()
     await asyncio.wait_for(running, timeout=60)
@@ -68,9 +68,9 @@ async def test_a_running_agent_is_heard_of_and_takes_its_leave(clock: MovableClo
 async def test_a_process_without_agents_is_heard_of_too(clock: MovableClock) -> None:
     """A server whose workers are elsewhere."""
     store, stop = MemoryStore(clock=clock), asyncio.Event()
-    heart = Heart(store.beats, interval_seconds=0.01)
-    heart.takes("server", outcome="ok")
-    running = asyncio.create_task(loop.run([], stop, heart=heart))
+    heartbeat = Heartbeat(store.beats, interval_seconds=0.01)
+    heartbeat.takes("server", outcome="ok")
+    running = asyncio.create_task(loop.run([], stop, heartbeat=heartbeat))
     roll = await heard(store, lambda roll: bool(roll.beats))
     assert [(beat.role, beat.outcome) for beat in roll.beats] == [("server", "ok")]
     stop.set()
@@ -78,7 +78,7 @@ async def test_a_process_without_agents_is_heard_of_too(clock: MovableClock) -> 
 
 
 async def test_a_store_that_is_silent_stops_nobody() -> None:
-    """Whoever is missed then is missed by right; the agents go on, and so does the heart."""
+    """Whoever is missed then is missed by right; the workers go on, and so does the heart."""
     stop, told = asyncio.Event(), 0
 
     class Silent:
@@ -93,12 +93,12 @@ async def test_a_store_that_is_silent_stops_nobody() -> None:
             raise StoreUnavailable(because="the cable was cut")
 
     silent: Any = Silent()
-    await asyncio.wait_for(loop.run([Busy()], stop, heart=Heart(silent, interval_seconds=0.01)), timeout=60)
+    await asyncio.wait_for(loop.run([Busy()], stop, heartbeat=Heartbeat(silent, interval_seconds=0.01)), timeout=60)
     assert told == 3
 
 
 async def test_a_server_is_heard_of_while_it_runs_and_gone_when_it_has_stopped(tmp_path: Path) -> None:
-    """The real command, with all its agents; a server is one role more."""
+    """The real command, with all its workers; a server is one role more."""
     url = f"sqlite:////{str(tmp_path).lstrip('/')}/shop.sqlite3"
     await wiring.migrate(url)
     given = {

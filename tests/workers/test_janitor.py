@@ -11,9 +11,9 @@ import pytest
 from earmark import Earmark, config
 from earmark.cli import main
 from earmark.domain.ids import EventId
-from earmark.domain.journal import Key
+from earmark.domain.journal import IdempotencyKey
 from earmark.domain.webhook import DeliveryState, Webhook
-from earmark.engine.commands import Actor, Hold, Memo
+from earmark.engine.commands import Actor, Hold, KeyedRequest
 from earmark.engine.ports.heartbeats import Process, Pulse
 from earmark.engine.ports.outbox import START
 from earmark.engine.ports.webhooks import Outcome
@@ -42,7 +42,7 @@ async def keyed(earmark: Earmark, *seats: str) -> None:
             event_id="play",  # type: ignore[arg-type]
             buyer="alice",  # type: ignore[arg-type]
             seats=(seat,),  # type: ignore[arg-type]
-            memo=Memo(key=Key("shop", seat), request_hash=b"r", render=lambda *_: (201, b"")),
+            idempotency=KeyedRequest(key=IdempotencyKey("shop", seat), request_hash=b"r", render=lambda *_: (201, b"")),
         )
         await engine.hold(ask)
 

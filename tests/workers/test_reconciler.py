@@ -16,7 +16,7 @@ from earmark.engine.commands import Actor, Pay
 from earmark.engine.engine import Engine
 from earmark.engine.ports.gateway import GatewaySilent
 from earmark.library import Earmark
-from earmark.payments.driver import Teller
+from earmark.payments.driver import PaymentDriver
 from earmark.payments.gateway_queues import SILENT_SECONDS
 from earmark.payments.pay import open_payment
 from earmark.store.memory import MemoryStore
@@ -78,7 +78,7 @@ class Town:
         self.engine = Engine(store, ids=ids)
         self.hanging, self.prompt = Hanging(), ScriptedGateway(status=CAPTURED)
         gateways = {"hanging": self.hanging, "scripted": self.prompt}
-        self.teller = Teller(self.engine, gateways, call_seconds_max=call_seconds_max)
+        self.driver = PaymentDriver(self.engine, gateways, call_seconds_max=call_seconds_max)
 
     async def open_payments(self, gateway: str, count: int) -> list[PaymentId]:
         """Recorded, and never driven: whoever opened them died."""
@@ -120,7 +120,7 @@ async def town(clock: MovableClock, ids: Uuid7Ids) -> AsyncIterator[Town]:
     town = Town(MemoryStore(clock=clock), ids)
     yield town
     town.hanging.may_answer.set()
-    await town.teller.close()
+    await town.driver.close()
 
 
 async def act(reconciler: Reconciler) -> None:
@@ -135,7 +135,7 @@ async def test_a_gateway_that_hangs_holds_up_no_other(town: Town, clock: Movable
     clock.advance(1)
     prompt = await town.open_payments("scripted", 5)
     clock.advance(60)
-    reconciler = Reconciler(town.teller)
+    reconciler = Reconciler(town.driver)
     for _ in range(3):
         await act(reconciler)
     assert await town.states(prompt) == {PaymentState.CAPTURED}
@@ -145,13 +145,13 @@ async def test_a_gateway_that_hangs_holds_up_no_other(town: Town, clock: Movable
 
 async def test_a_queue_that_gateways_share_is_held_up_by_the_one_that_hangs(town: Town, clock: MovableClock) -> None:
     """The control: the same payments, with one queue for both."""
-    queues = town.teller._queues._queues
+    queues = town.driver._queues._queues
     queues["scripted"] = queues["hanging"]
     await town.open_payments("hanging", MANY)
     clock.advance(1)
     prompt = await town.open_payments("scripted", 5)
     clock.advance(10)
-    reconciler = Reconciler(town.teller)
+    reconciler = Reconciler(town.driver)
     for _ in range(3):
         await act(reconciler)
     assert PaymentState.CAPTURED not in await town.states(prompt)
@@ -164,7 +164,7 @@ async def test_a_gateway_that_does_not_answer_is_tried_with_one_payment_at_a_tim
     silent = await town.open_payments("scripted", 30)
     clock.advance(60)
     town.prompt.says["authorise"] = town.prompt.says["status"] = GatewaySilent("no route")
-    reconciler = Reconciler(town.teller)
+    reconciler = Reconciler(town.driver)
     with pytest.raises(RoundFailed, match="scripted") as failed:
         await reconciler.act()
     assert failed.value.code == "gateway_silent"
@@ -180,7 +180,7 @@ async def test_a_gateway_that_does_not_answer_is_tried_with_one_payment_at_a_tim
         clock.advance(60)
         await act(reconciler)
     assert await town.states(silent) == {PaymentState.CAPTURED}
-    assert town.teller.silent_gateways == []
+    assert town.driver.silent_gateways == []
 
 
 async def given_up_after_an_hour(town: Town, clock: MovableClock) -> tuple[list[PaymentId], asyncio.Task[int]]:
@@ -188,12 +188,12 @@ async def given_up_after_an_hour(town: Town, clock: MovableClock) -> tuple[list[
     undecided = await town.open_payments("hanging", 8)
     clock.advance(3_601)
     # Their own queue takes none in this round, as one that is full does.
-    own = town.teller._queues._queues.pop("hanging")
-    round_ = asyncio.create_task(town.teller.reconcile(limit=50))
+    own = town.driver._queues._queues.pop("hanging")
+    round_ = asyncio.create_task(town.driver.reconcile(limit=50))
     async with asyncio.timeout(10):
         while not round_.done() and town.hanging.voiding < len(undecided):  # noqa: ASYNC110 (whichever comes first)
             await asyncio.sleep(0.001)
-    town.teller._queues._queues["hanging"] = own
+    town.driver._queues._queues["hanging"] = own
     return undecided, round_
 
 
@@ -207,7 +207,7 @@ async def test_a_queue_gives_up_payments_of_a_gateway_that_hangs_without_calling
     assert await town.states(undecided) == {PaymentState.VOIDING}
     town.hanging.may_answer.set()
     # No time passes: the voids are due at once.
-    await asyncio.wait_for(town.teller.reconcile(limit=50), timeout=10)
+    await asyncio.wait_for(town.driver.reconcile(limit=50), timeout=10)
     assert await town.states(undecided) == {PaymentState.VOIDED}
 
 
@@ -217,12 +217,12 @@ async def test_a_queue_that_voids_what_it_gives_up_hangs_with_the_other_gateway(
     """The control: with the whole drive, the calls to the gateway that hangs take the turns of the other's queue."""
 
     async def whole(_: str, payment_id: PaymentId) -> None:
-        await town.teller.advance(payment_id, look=True)
+        await town.driver.advance(payment_id, look=True)
 
-    monkeypatch.setattr(town.teller, "_advance_claimed", whole)
+    monkeypatch.setattr(town.driver, "_advance_claimed", whole)
     _, round_ = await given_up_after_an_hour(town, clock)
     assert not round_.done()
-    assert town.teller._queues._queues["scripted"]._turns.locked(), "no payment of its own has a turn"
+    assert town.driver._queues._queues["scripted"]._turns.locked(), "no payment of its own has a turn"
     town.hanging.may_answer.set()
     await round_
 
@@ -232,13 +232,13 @@ async def silent_and_settled_elsewhere(town: Town, clock: MovableClock) -> Recon
     payments = await town.open_payments("scripted", 5)
     clock.advance(60)
     town.prompt.says["authorise"] = town.prompt.says["status"] = GatewaySilent("no route")
-    reconciler = Reconciler(town.teller)
+    reconciler = Reconciler(town.driver)
     with pytest.raises(RoundFailed):
         await reconciler.act()
     # Calls that end after the round would be newer than the moment that tests read.
-    while town.teller._driving:
-        await asyncio.wait(town.teller._driving.values())
-    elsewhere = Teller(town.engine, {"scripted": ScriptedGateway(status=CAPTURED, authorise=CAPTURED)})
+    while town.driver._driving:
+        await asyncio.wait(town.driver._driving.values())
+    elsewhere = PaymentDriver(town.engine, {"scripted": ScriptedGateway(status=CAPTURED, authorise=CAPTURED)})
     for payment in payments:
         await elsewhere.advance(payment, look=True)
     assert await town.states(payments) == {PaymentState.CAPTURED}
@@ -250,20 +250,20 @@ async def test_a_gateway_whose_payments_were_settled_elsewhere_is_not_called_sil
 ) -> None:
     """This process has nothing to ask it any more, so no answer could say that it is back."""
     reconciler = await silent_and_settled_elsewhere(town, clock)
-    queue = town.teller._queues._queues["scripted"]
+    queue = town.driver._queues._queues["scripted"]
     moment = queue._unanswered_at
     queue._clock = lambda: moment + SILENT_SECONDS - 1
     with pytest.raises(RoundFailed, match="scripted"):
         await reconciler.act()
     queue._clock = lambda: moment + SILENT_SECONDS
     await reconciler.act()
-    assert town.teller.silent_gateways == []
+    assert town.driver.silent_gateways == []
 
 
 async def test_one_more_call_without_an_answer_and_the_gateway_is_silent_again(town: Town, clock: MovableClock) -> None:
     """That it was not called for a while is no answer."""
     reconciler = await silent_and_settled_elsewhere(town, clock)
-    queue = town.teller._queues._queues["scripted"]
+    queue = town.driver._queues._queues["scripted"]
     moment = queue._unanswered_at
     queue._clock = lambda: moment + SILENT_SECONDS
     await town.open_one_more("scripted")

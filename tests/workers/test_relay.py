@@ -9,17 +9,17 @@ from earmark.domain.ids import EventId
 from earmark.engine.ports.outbox import START, Numbering
 from earmark.errors import StoreUnavailable
 from earmark.library import Earmark
-from earmark.seatmap.entry_feed import Feed
+from earmark.seatmap.entry_feed import EntryFeed
 from earmark.testing import open_in_memory
 from earmark.workers import loop
-from earmark.workers.outbox_relay import Relay
+from earmark.workers.outbox_relay import OutboxRelay
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
     from earmark.engine.ports.outbox import Numbered
-    from earmark.seatmap.entry_feed import Follower
+    from earmark.seatmap.entry_feed import FeedFollower
 
 PLAY = EventId("play")
 LONG = 1000.0
@@ -37,17 +37,17 @@ async def open_house(shop: Earmark, event_id: str = "play") -> None:
     await shop.create(event_id, name="A play", currency="EUR", seats={f"A{n}": 100 for n in range(1, 11)})
 
 
-def relay_of(shop: Earmark, feed: Feed, **knobs: Any) -> Relay:
-    return Relay(shop.engine.store.outbox, feed, **{"interval_seconds_max": LONG, **knobs})
+def relay_of(shop: Earmark, feed: EntryFeed, **knobs: Any) -> OutboxRelay:
+    return OutboxRelay(shop.engine.store.outbox, feed, **{"interval_seconds_max": LONG, **knobs})
 
 
-async def heard(follower: Follower, count: int) -> list[Numbered]:
+async def heard(follower: FeedFollower, count: int) -> list[Numbered]:
     return [await asyncio.wait_for(anext(follower), timeout=10) for _ in range(count)]
 
 
 async def test_what_was_committed_is_told_with_its_number(earmark: Earmark) -> None:
     """Once, in order, to those who follow."""
-    feed = Feed()
+    feed = EntryFeed()
     relay = relay_of(earmark, feed)
     held = await earmark.hold("play", buyer="alice", seats=["A1"])
     await earmark.confirm(held.id, payment_id="till-1")
@@ -67,7 +67,7 @@ async def test_a_backlog_is_told_in_small_steps_without_a_long_pause(earmark: Ea
     for number in range(1, 11):
         await earmark.hold("play", buyer="alice", seats=[f"A{number}"])
         await earmark.hold("opera", buyer="alice", seats=[f"A{number}"])
-    feed = Feed()
+    feed = EntryFeed()
     relay = relay_of(earmark, feed, batch_size_max=3)
     async with feed.subscribe() as follower:
         rounds = 1
@@ -91,7 +91,7 @@ async def test_it_rests_when_another_relay_is_at_everything(earmark: Earmark, mo
         return answers[len(calls) - 1]
 
     monkeypatch.setattr(earmark.engine.store.outbox, "number", number)
-    relay = relay_of(earmark, Feed())
+    relay = relay_of(earmark, EntryFeed())
     assert await relay.act() > LONG / 2
     assert await relay.act() < LONG / 2, "it has come round, and something was left behind"
     assert await relay.act() > LONG / 2
@@ -101,12 +101,12 @@ async def test_it_rests_when_another_relay_is_at_everything(earmark: Earmark, mo
 async def test_a_relay_that_dies_before_it_tells_loses_nothing(earmark: Earmark) -> None:
     """The number is in the journal: a follower sees the gap, and reads on from the last one it knows."""
 
-    class Dying(Feed):
+    class Dying(EntryFeed):
         def publish(self, news: Any) -> None:
             assert news
             raise KeyboardInterrupt
 
-    feed = Feed()
+    feed = EntryFeed()
     async with feed.subscribe() as follower:
         await relay_of(earmark, feed).act()
         (known,) = await heard(follower, 1)
@@ -130,7 +130,7 @@ async def test_it_outlives_an_outage_and_tells_what_happened_meanwhile(
     earmark: Earmark, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As every agent: pause, try again, go on."""
-    feed, stop = Feed(), asyncio.Event()
+    feed, stop = EntryFeed(), asyncio.Event()
     outbox = earmark.engine.store.outbox
     number = outbox.number
     failed = asyncio.Event()
@@ -154,11 +154,11 @@ async def test_it_outlives_an_outage_and_tells_what_happened_meanwhile(
 async def test_two_relays_on_one_file_tell_everything_once(tmp_path: Path) -> None:
     """Together they tell what each alone would have told, while somebody buys."""
     url = f"sqlite:////{str(tmp_path).lstrip('/')}/shop.sqlite3"
-    feed, stop = Feed(), asyncio.Event()
+    feed, stop = EntryFeed(), asyncio.Event()
     async with Earmark.open(url) as here, Earmark.open(url) as there, feed.subscribe() as follower:
         await open_house(here)
-        agents = [relay_of(shop, feed, batch_size_max=2, interval_seconds_max=0.01) for shop in (here, there)]
-        running = asyncio.create_task(loop.run(agents, stop))
+        workers = [relay_of(shop, feed, batch_size_max=2, interval_seconds_max=0.01) for shop in (here, there)]
+        running = asyncio.create_task(loop.run(workers, stop))
         for number in range(1, 11):
             held = await here.hold("play", buyer="alice", seats=[f"A{number}"])
             await there.release(held.id)

@@ -13,7 +13,7 @@ from tests.acceptance.support import serve
 from earmark.config import Settings
 from earmark.errors import StoreUnavailable
 from earmark.locks import Locks
-from earmark.workers.lock_monitor import Watchman, watchmen_for
+from earmark.workers.lock_monitor import LockMonitor, lock_monitors_for
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -25,9 +25,9 @@ async def test_a_lock_of_another_program_is_counted_while_it_is_held_too_long(re
     """It is in Redis for all to see; young ones are nobody's business."""
     async with Locks.from_url(redis_url, prefix="one") as theirs, Locks.from_url(redis_url, prefix="one") as ours:
         held = await theirs.acquire("invoice:42", ttl=60)
-        assert await Watchman(ours, stuck_seconds=3600, interval_seconds=7).act() == 7
+        assert await LockMonitor(ours, stuck_seconds=3600, interval_seconds=7).act() == 7
         assert ours.stats.snapshot().stuck == 0
-        watchman = Watchman(ours, stuck_seconds=1e-6)
+        watchman = LockMonitor(ours, stuck_seconds=1e-6)
         await watchman.act()
         assert ours.stats.snapshot().stuck == 1
         await held.release()
@@ -36,20 +36,20 @@ async def test_a_lock_of_another_program_is_counted_while_it_is_held_too_long(re
 
 
 async def test_a_silent_lock_server_is_an_outage_and_no_all_clear() -> None:
-    """The agent says so and looks again later."""
+    """The worker says so and looks again later."""
     async with Locks.from_url("redis://127.0.0.1:1") as gone:
         gone.stats.stuck(1)
         with pytest.raises(StoreUnavailable):
-            await Watchman(gone).act()
+            await LockMonitor(gone).act()
         assert gone.stats.snapshot().stuck == 1
 
 
 async def test_nobody_watches_where_there_is_nothing_or_nobody_wants_it() -> None:
     """Without a Redis there are no locks, and 0 seconds is never."""
     async with Locks.from_url("memory://") as locks:
-        assert len(watchmen_for(Settings(), locks)) == 1
-        assert watchmen_for(Settings(lock_check_seconds=0), locks) == []
-        assert watchmen_for(Settings(), None) == []
+        assert len(lock_monitors_for(Settings(), locks)) == 1
+        assert lock_monitors_for(Settings(lock_check_seconds=0), locks) == []
+        assert lock_monitors_for(Settings(), None) == []
 
 
 @pytest.mark.parametrize("check, seen", [("0.05", 1.0), ("0", 0.0)], ids=["on", "off"])

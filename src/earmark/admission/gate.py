@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from earmark.admission.redis import Line
     from earmark.domain.ids import Buyer, EventId, SeatId, SeatRef
-    from earmark.domain.journal import Key
+    from earmark.domain.journal import IdempotencyKey
 
 TTL_SECONDS: Final = 5.0
 SEATS_MAX: Final = 100
@@ -126,7 +126,7 @@ class Gate:
         seats: tuple[SeatId, ...],
         *,
         buyer: Buyer | None = None,
-        key: Key | None = None,
+        key: IdempotencyKey | None = None,
         wait: bool = True,
     ) -> Awaitable[Pass | Busy | None]:
         """A pass; `Busy` when it is hopeless now; None when Redis was not asked or did not answer.
@@ -171,7 +171,7 @@ class Gate:
         seats: tuple[SeatId, ...],
         *,
         buyer: Buyer | None,
-        key: Key | None,
+        key: IdempotencyKey | None,
     ) -> Pass | Busy | None:
         """Wait for the rival's answer, which usually decides this one too; else ask Redis, without another wait."""
         if not await rival_answered:
@@ -338,7 +338,7 @@ class Gate:
         return tuple([start + seat for seat in seats])
 
 
-def _request(key: Key | None) -> int:
+def _request(key: IdempotencyKey | None) -> int:
     """A number that no other request has; or one that only the same request has again.
 
     Should two requests have the same one all the same, both are let through, and the store decides.

@@ -15,8 +15,8 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from earmark.api import problem_response
-from earmark.api.endpoint import Call, House, Reply, Visit, endpoint, say
-from earmark.api.middleware.request_log import Sight
+from earmark.api.endpoint import ApiResponse, Endpoint, RequestContext, Services, endpoint, json_response
+from earmark.api.middleware.request_log import RequestLog
 from earmark.api.openapi import document
 from earmark.api.router import Router
 from earmark.api.routes import bookings, events, guests, idempotency, locks, ops, payments, stream, tokens, webhooks
@@ -45,30 +45,31 @@ SECURITY_HEADERS = {
 }
 
 
-async def healthz(_: Visit) -> Reply:
+async def healthz(_: RequestContext) -> ApiResponse:
     """The process is alive."""
-    return say(responses.HealthAnswer(status="ok", version=__version__))
+    return json_response(responses.HealthAnswer(status="ok", version=__version__))
 
 
-async def readyz(visit: Visit) -> Reply:
+async def readyz(context: RequestContext) -> ApiResponse:
     """The store answers and takes writes, its schema allows this server, and this server is not about to stop."""
-    house = visit.house
-    house.in_flight.check_not_stopping()
-    await house.readiness.check(lambda: house.deadline.within(house.engine.store.check_ready()))
-    house.in_flight.check_not_stopping()
-    return say(responses.HealthAnswer(status="ready", version=__version__))
+    services = context.services
+    services.in_flight.check_not_stopping()
+    await services.readiness.check(lambda: services.deadline.within(services.engine.store.check_ready()))
+    services.in_flight.check_not_stopping()
+    return json_response(responses.HealthAnswer(status="ready", version=__version__))
 
 
-async def metrics(visit: Visit) -> Reply:
+async def metrics(context: RequestContext) -> ApiResponse:
     """For Prometheus."""
-    house = visit.house
-    return Reply(
-        body=await house.metrics.page(now=house.clock.now()), media_type="text/plain; version=0.0.4; charset=utf-8"
+    services = context.services
+    return ApiResponse(
+        body=await services.metrics.page(now=services.clock.now()),
+        media_type="text/plain; version=0.0.4; charset=utf-8",
     )
 
 
 HEALTH = (
-    Call(
+    Endpoint(
         method="GET",
         path="/healthz",
         name="healthz",
@@ -78,7 +79,7 @@ HEALTH = (
         scope=None,
         group="operations",
     ),
-    Call(
+    Endpoint(
         method="GET",
         path="/readyz",
         name="readyz",
@@ -90,20 +91,20 @@ HEALTH = (
         group="operations",
     ),
 )
-CALLS = (
-    *events.CALLS,
-    *stream.CALLS,
-    *bookings.CALLS,
-    *idempotency.CALLS,
-    *payments.CALLS,
-    *webhooks.CALLS,
-    *guests.CALLS,
-    *tokens.CALLS,
-    *ops.CALLS,
-    *locks.CALLS,
+ENDPOINTS = (
+    *events.ENDPOINTS,
+    *stream.ENDPOINTS,
+    *bookings.ENDPOINTS,
+    *idempotency.ENDPOINTS,
+    *payments.ENDPOINTS,
+    *webhooks.ENDPOINTS,
+    *guests.ENDPOINTS,
+    *tokens.ENDPOINTS,
+    *ops.ENDPOINTS,
+    *locks.ENDPOINTS,
     *HEALTH,
 )
-METRICS = Call(
+METRICS = Endpoint(
     method="GET",
     path="/metrics",
     name="metrics",
@@ -115,9 +116,9 @@ METRICS = Call(
 )
 
 
-def create_app(house: House) -> ASGIApp:
+def create_app(services: Services) -> ASGIApp:
     """The whole service, in front of one engine."""
-    described = document.document(CALLS, version=__version__)
+    described = document.document(ENDPOINTS, version=__version__)
 
     @lru_cache(maxsize=ROOTS_MAX)
     def worded(root: str) -> tuple[bytes, str]:
@@ -133,39 +134,39 @@ def create_app(house: House) -> ASGIApp:
             return Response(status_code=HTTPStatus.NOT_MODIFIED, headers=headers)
         return Response(body, media_type="application/json", headers=headers)
 
-    answers = [(call, endpoint(call, house)) for call in (*CALLS, METRICS)]
+    answers = [(call, endpoint(call, services)) for call in (*ENDPOINTS, METRICS)]
     routes = [Route(call.path, answer, methods=[call.method]) for call, answer in answers]
     routes += [Route(path, _page(file)) for path, file in PAGES.items()]
     routes += [Route("/openapi.json", describe), Route("/web/{file}", _asset)]
-    routes += _sandbox_page(house)
-    house.metrics.watch(house.engine, gateways=house.till.gateways)
-    if house.locks:
-        house.metrics.watch_locks(house.locks)
-    hub = house.hub
+    routes += _sandbox_page(services)
+    services.metrics.watch(services.engine, gateways=services.payments.gateways)
+    if services.locks:
+        services.metrics.watch_locks(services.locks)
+    hub = services.hub
     if hub:
-        house.metrics.watch_stream(lambda: hub.readers)
+        services.metrics.watch_stream(lambda: hub.readers)
     pages = Starlette(routes=routes, exception_handlers={HTTPException: _stray, EarmarkError: _refused})
     # A redirect would name the scheme that this server sees, and behind a proxy its caller speaks another one.
     pages.router.redirect_slashes = False
     router = Router([(call.method, call.path, answer) for call, answer in answers], otherwise=pages)
-    return Sight(router, metrics=house.metrics, tracing=house.tracing)
+    return RequestLog(router, metrics=services.metrics, tracing=services.tracing)
 
 
-def _sandbox_page(house: House) -> list[Route]:
+def _sandbox_page(services: Services) -> list[Route]:
     """Where the buyer of a test payment authenticates; the payment is looked at as soon as they have."""
-    gateway = house.till.gateways.get(SANDBOX)
+    gateway = services.payments.gateways.get(SANDBOX)
     if not isinstance(gateway, SandboxGateway):
         return []
 
     async def acted(intent: Intent) -> None:
         payment_id = payment_id_of(intent.payment_id or "")
         if payment_id is not None:
-            payment = await house.till.teller.advance(payment_id, look=True)
+            payment = await services.payments.driver.advance(payment_id, look=True)
             if payment is not None and payment.state is PaymentState.REQUIRES_ACTION:
                 # A drive was under way that had looked before the buyer acted.
-                await house.till.teller.advance(payment_id, look=True)
+                await services.payments.driver.advance(payment_id, look=True)
 
-    return action.routes(gateway.sandbox, acted=acted, body_seconds_max=house.body_patience.seconds)
+    return action.routes(gateway.sandbox, acted=acted, body_seconds_max=services.body_patience.seconds)
 
 
 def _page(file: str) -> Any:
@@ -201,7 +202,9 @@ async def _stray(request: Request, exception: Exception) -> Response:
     assert isinstance(exception, HTTPException)
     if exception.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
         path = request.url.path.removeprefix(request.scope.get("root_path", ""))
-        allowed = sorted({method for call in (*CALLS, METRICS) if _fits(call.path, path) for method in (call.method,)})
+        allowed = sorted(
+            {method for call in (*ENDPOINTS, METRICS) if _fits(call.path, path) for method in (call.method,)}
+        )
         return problem_response.respond(problem_response.MethodNotAllowed(allowed=allowed or ["GET"]))
     return problem_response.respond(problem_response.NotFound())
 

@@ -1,7 +1,7 @@
-"""The door itself: every call is authenticated, bounded, decoded, timed and worded in one place.
+"""The pipeline of one request: authenticate, read and decode the body, call the handler, write the response.
 
-A handler sees a `Visit` and a decoded body, calls one verb, and returns a `Reply`. Refusals travel as exceptions
-and become problems here.
+A handler gets a `RequestContext` and a decoded body, calls one verb, and returns an `ApiResponse`. Refusals are raised
+as exceptions and become problem responses here.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ import msgspec
 from starlette.requests import Request
 
 from earmark.api import problem_response
-from earmark.api.auth.api_keys import Identity, Principal, Scope
-from earmark.api.auth.authenticate import Guest, welcome
+from earmark.api.auth.api_keys import Authenticator, Principal, Scope
+from earmark.api.auth.authenticate import AuthenticatedRequest, authenticate
 from earmark.api.middleware import rate_limits
-from earmark.api.middleware.body_timeout import Patience
+from earmark.api.middleware.body_timeout import BodyTimeout
 from earmark.api.middleware.deadlines import Deadline
 from earmark.api.middleware.decode_body import BodyDecoder
 from earmark.api.middleware.in_flight import RequestsInFlight
-from earmark.api.middleware.rate_limits import Limits
-from earmark.api.middleware.rejection_throttle import Turnstile
+from earmark.api.middleware.rate_limits import RateLimits
+from earmark.api.middleware.rejection_throttle import RejectionThrottle
 from earmark.api.middleware.request_log import note
 from earmark.api.readiness import Readiness
-from earmark.domain.journal import Key
-from earmark.engine.commands import Answer, Decided, Memo, Replayed
+from earmark.domain.journal import IdempotencyKey
+from earmark.engine.commands import Decided, KeyedRequest, Replayed, Result
 from earmark.engine.engine import Engine
 from earmark.engine.ports.heartbeats import ALIVE_SECONDS
 from earmark.engine.ports.store import Clock
@@ -35,11 +35,11 @@ from earmark.locks import Locks
 from earmark.observability import logs
 from earmark.observability.metrics.metrics import Metrics
 from earmark.observability.tracing import Tracing
-from earmark.payments.service import Till
+from earmark.payments.service import PaymentService
 from earmark.schemas.requests import place
 from earmark.schemas.to_command import check_key
-from earmark.seatmap.cache import Availability
-from earmark.seatmap.followers import Hub
+from earmark.seatmap.cache import SeatMapCache
+from earmark.seatmap.followers import StreamHub
 from earmark.webhooks.targets import Targets
 
 if TYPE_CHECKING:
@@ -62,13 +62,13 @@ _KEY_HEADER = KEY_HEADER.encode()
 _MEDIA_TYPES = {said: said.encode() for said in (JSON, problem_response.MEDIA_TYPE)}
 _WITHOUT_BODY = frozenset({HTTPStatus.NO_CONTENT, HTTPStatus.NOT_MODIFIED})
 _encoder = msgspec.json.Encoder()
-_turnstile = Turnstile()
+_turnstile = RejectionThrottle()
 log = logs.get()
 
 Render = Any  # a function from what was decided, and when, to the answer in the API's words
 
 
-class Reply(msgspec.Struct, kw_only=True):
+class ApiResponse(msgspec.Struct, kw_only=True):
     """What goes back."""
 
     status: HTTPStatus = HTTPStatus.OK
@@ -77,7 +77,7 @@ class Reply(msgspec.Struct, kw_only=True):
     headers: dict[str, str] = {}
 
 
-class Call(msgspec.Struct, frozen=True, kw_only=True):
+class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
     """One call of the API: where it is, what it takes, what it gives, and who may make it."""
 
     method: str
@@ -109,26 +109,26 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     example: Any = None
 
 
-class House(msgspec.Struct, frozen=True, kw_only=True):
+class Services(msgspec.Struct, frozen=True, kw_only=True):
     """What the door stands in front of."""
 
     engine: Engine
-    identity: Identity
+    authenticator: Authenticator
     metrics: Metrics
     clock: Clock
     guests: bool
-    availability: Availability
-    till: Till
+    seat_map_cache: SeatMapCache
+    payments: PaymentService
     locks: Locks | None = None
     """Where a Redis is set up."""
-    limits: Limits = msgspec.field(default_factory=Limits)
+    limits: RateLimits = msgspec.field(default_factory=RateLimits)
     deadline: Deadline = msgspec.field(default_factory=lambda: Deadline(SECONDS_MAX))
-    body_patience: Patience = msgspec.field(default_factory=lambda: Patience(BODY_SECONDS_MAX))
+    body_patience: BodyTimeout = msgspec.field(default_factory=lambda: BodyTimeout(BODY_SECONDS_MAX))
     trust_proxy: int = 0
     """How many proxies are believed in what they add about their callers."""
     counts_addresses: bool = False
     """Whether an operator has said how many there are: behind one that is not counted, all buyers share an address."""
-    hub: Hub | None = None
+    hub: StreamHub | None = None
     """Who follows events live; None where nobody can."""
     in_flight: RequestsInFlight = msgspec.field(default_factory=RequestsInFlight)
     readiness: Readiness = msgspec.field(default_factory=Readiness)
@@ -136,19 +136,19 @@ class House(msgspec.Struct, frozen=True, kw_only=True):
     """Where spans are wanted."""
     targets: Targets = Targets()
     alive_seconds: float = ALIVE_SECONDS
-    """How long an agent may be silent and is still taken to be at work."""
+    """How long a worker may be silent and is still taken to be at work."""
 
 
-class Visit:
+class RequestContext:
     """One request, from somebody who has shown who they are."""
 
-    __slots__ = ("_principal", "_raw", "_request", "call", "engine", "headers", "house", "path", "scope")
+    __slots__ = ("_principal", "_raw", "_request", "call", "engine", "headers", "path", "scope", "services")
 
-    def __init__(self, scope: Asked, *, call: Call, house: House, guest: Guest) -> None:
+    def __init__(self, scope: Asked, *, call: Endpoint, services: Services, guest: AuthenticatedRequest) -> None:
         self.scope = scope
         self.call = call
-        self.house = house
-        self.engine = house.engine
+        self.services = services
+        self.engine = services.engine
         self._principal, self.headers, self._raw = guest
         self.path: Mapping[str, str] = scope["path_params"]
         """What the call's path names, such as `booking_id`."""
@@ -177,19 +177,19 @@ class Visit:
         """Where the API is mounted in a larger application; nothing where it stands alone."""
         return str(self.request.scope.get("root_path", "")).rstrip("/")
 
-    def memo(self, render: Render, *, status: HTTPStatus) -> Memo | None:
+    def idempotency(self, render: Render, *, status: HTTPStatus) -> KeyedRequest | None:
         """The idempotency key, if the caller chose one: in their scope, for this method, path and body."""
-        return self.memo_of(lambda value, now: say(render(value, now), status=status))
+        return self.memo_of(lambda value, now: json_response(render(value, now), status=status))
 
-    def memo_of(self, word: Callable[[Any, datetime], Reply]) -> Memo | None:
+    def memo_of(self, word: Callable[[Any, datetime], ApiResponse]) -> KeyedRequest | None:
         """The same, for a call whose answer chooses its own status."""
         shown = self.shown_key()
         if shown is None:
             return None
         key, digest = shown
-        return Memo(key=key, request_hash=digest, render=lambda value, now: _as_stored(word(value, now)))
+        return KeyedRequest(key=key, request_hash=digest, render=lambda value, now: _as_stored(word(value, now)))
 
-    def shown_key(self) -> tuple[Key, bytes] | None:
+    def shown_key(self) -> tuple[IdempotencyKey, bytes] | None:
         """The idempotency key in its caller's scope, and the hash of the request. One that is none is refused."""
         text = self.headers.get(_KEY_HEADER)
         if text is None:
@@ -198,49 +198,51 @@ class Visit:
         # Wherever it is mounted: the same request is the same request.
         path = scope["path"].removeprefix(self.root)
         digest = hashlib.sha256(f"{scope['method']}\n{path}\n".encode() + self._raw).digest()
-        return Key(self.principal.caller, key), digest
+        return IdempotencyKey(self.principal.caller, key), digest
 
 
-def _as_stored(worded: Reply) -> tuple[int, bytes]:
+def _as_stored(worded: ApiResponse) -> tuple[int, bytes]:
     return int(worded.status), worded.body
 
 
-def again(answer: Answer) -> Reply | None:
+def replayed_response(answer: Result) -> ApiResponse | None:
     """What a key remembers, byte for byte; None where nothing does."""
     memory = answer.memory
     if memory is None:
         return None
     media_type = JSON if memory.status < HTTPStatus.BAD_REQUEST else problem_response.MEDIA_TYPE
     headers = {REPLAYED_HEADER: "true"} if isinstance(answer, Replayed) else {}
-    return Reply(status=HTTPStatus(memory.status), body=memory.body, media_type=media_type, headers=headers)
+    return ApiResponse(status=HTTPStatus(memory.status), body=memory.body, media_type=media_type, headers=headers)
 
 
-def reply(answer: Answer, render: Render, *, status: HTTPStatus = HTTPStatus.OK) -> Reply:
+def verb_response(answer: Result, render: Render, *, status: HTTPStatus = HTTPStatus.OK) -> ApiResponse:
     """A verb's answer: again, byte for byte, what the key remembers, else worded now."""
-    if told := again(answer):
+    if told := replayed_response(answer):
         return told
     assert isinstance(answer, Decided), "what is replayed is remembered"
-    return say(render(answer.value, answer.now), status=status)
+    return json_response(render(answer.value, answer.now), status=status)
 
 
-def say(value: object, *, status: HTTPStatus = HTTPStatus.OK, headers: dict[str, str] | None = None) -> Reply:
+def json_response(
+    value: object, *, status: HTTPStatus = HTTPStatus.OK, headers: dict[str, str] | None = None
+) -> ApiResponse:
     """Plain data."""
-    return Reply(status=status, body=_encoder.encode(value), headers=headers or {})
+    return ApiResponse(status=status, body=_encoder.encode(value), headers=headers or {})
 
 
-def endpoint(call: Call, house: House) -> ASGIApp:
+def endpoint(call: Endpoint, services: Services) -> ASGIApp:
     """The call as an ASGI application."""
-    return _Endpoint(call, house)
+    return EndpointApp(call, services)
 
 
-class _Endpoint:
+class EndpointApp:
     """The steps of a call, in order."""
 
-    def __init__(self, call: Call, house: House) -> None:
+    def __init__(self, call: Endpoint, services: Services) -> None:
         self._call = call
-        self._house = house
+        self._house = services
         self._decoder = BodyDecoder(call.body) if call.body else None
-        self._line = house.engine.lines.get(call.name)
+        self._line = services.engine.lines.get(call.name)
 
     async def __call__(self, scope: Asked, receive: Receive, send: Send) -> None:
         """Turn away or attend to it, note how it went, answer."""
@@ -249,36 +251,36 @@ class _Endpoint:
             # Before anything is read or looked up: under a crowd, this is what is done most often.
             await _turnstile.turn()
             outcome = Overloaded.code
-            answered: Reply | Response = _CROWDED
+            answered: ApiResponse | Response = _CROWDED
         else:
             answered, outcome = await self._attend(scope, receive)
         note(scope, verb=call.name, route=call.path, outcome=outcome)
-        if isinstance(answered, Reply):
+        if isinstance(answered, ApiResponse):
             await _put(answered, send)
         else:
             await answered(scope, receive, send)
 
-    async def _attend(self, scope: Asked, receive: Receive) -> tuple[Reply | Response, str]:
+    async def _attend(self, scope: Asked, receive: Receive) -> tuple[ApiResponse | Response, str]:
         """Welcome, decode, handle, word; and what is to be counted."""
         call = self._call
         try:
-            guest = await welcome(scope, receive, call=call, house=self._house)
-            visit = Visit(scope, call=call, house=self._house, guest=guest)
-            arguments = (_decode(self._decoder, visit.raw),) if self._decoder else ()
-            return await _within(self._house.deadline, call, call.handler(visit, *arguments)), "ok"
+            guest = await authenticate(scope, receive, call=call, services=self._house)
+            context = RequestContext(scope, call=call, services=self._house, guest=guest)
+            arguments = (_decode(self._decoder, context.raw),) if self._decoder else ()
+            return await _within(self._house.deadline, call, call.handler(context, *arguments)), "ok"
         except EarmarkError as error:
             if isinstance(error, Outage) and not isinstance(error, Overloaded):
                 log.warning(call.name, outcome=error.code, **error.facts())
-            return refuse(error), error.code
+            return problem(error), error.code
         except Exception:
             log.exception(call.name, outcome="internal")
-            return refuse(problem_response.OurFault()), "internal"
+            return problem(problem_response.OurFault()), "internal"
 
 
-async def _within(deadline: Deadline, call: Call, work: Any) -> Reply | Response:
+async def _within(deadline: Deadline, call: Endpoint, work: Any) -> ApiResponse | Response:
     """In time, or an answer that says what is known: of a call that changes something, nothing."""
     try:
-        answered: Reply | Response = await (work if call.in_line else deadline.within(work))
+        answered: ApiResponse | Response = await (work if call.in_line else deadline.within(work))
     except TimeoutError as late:
         if call.method == "GET":
             raise StoreUnavailable(because="the call took too long") from late
@@ -286,9 +288,9 @@ async def _within(deadline: Deadline, call: Call, work: Any) -> Reply | Response
     return answered
 
 
-def refuse(error: EarmarkError) -> Reply:
+def problem(error: EarmarkError) -> ApiResponse:
     """The problem, worded."""
-    return Reply(
+    return ApiResponse(
         status=problem_response.STATUS[error.code],
         body=_encoder.encode(problem_response.describe(error)),
         media_type=problem_response.MEDIA_TYPE,
@@ -296,19 +298,21 @@ def refuse(error: EarmarkError) -> Reply:
     )
 
 
-_CROWDED = refuse(Overloaded())
+_CROWDED = problem(Overloaded())
 
 
-async def _put(reply: Reply, send: Send) -> None:
+async def _put(verb_response: ApiResponse, send: Send) -> None:
     """On the wire."""
-    status = int(reply.status)
-    headers = [(b"content-type", _MEDIA_TYPES.get(reply.media_type) or reply.media_type.encode())]
+    status = int(verb_response.status)
+    headers = [(b"content-type", _MEDIA_TYPES.get(verb_response.media_type) or verb_response.media_type.encode())]
     if status not in _WITHOUT_BODY:
-        headers.append((b"content-length", b"%d" % len(reply.body)))
-    if reply.headers:
-        headers += [(name.lower().encode("latin-1"), said.encode("latin-1")) for name, said in reply.headers.items()]
+        headers.append((b"content-length", b"%d" % len(verb_response.body)))
+    if verb_response.headers:
+        headers += [
+            (name.lower().encode("latin-1"), said.encode("latin-1")) for name, said in verb_response.headers.items()
+        ]
     await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": reply.body})
+    await send({"type": "http.response.body", "body": verb_response.body})
 
 
 def _decode(decoder: BodyDecoder[Any], raw: bytes) -> Any:

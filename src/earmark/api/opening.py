@@ -9,10 +9,10 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING, NamedTuple
 
-from earmark.api.auth.api_keys import Identity
-from earmark.api.endpoint import House
+from earmark.api.auth.api_keys import Authenticator
+from earmark.api.endpoint import Services
 from earmark.api.middleware.deadlines import Deadline
-from earmark.api.middleware.rate_limits import Limits
+from earmark.api.middleware.rate_limits import RateLimits
 from earmark.api.routes.events import draw
 from earmark.clock import SystemClock
 from earmark.domain.payment_method import SANDBOX
@@ -20,20 +20,20 @@ from earmark.engine.ports.heartbeats import alive_seconds
 from earmark.errors import SetupError
 from earmark.observability.metrics.metrics import PAGE_SECONDS, Metrics
 from earmark.observability.tracing import open_tracing
-from earmark.payments.driver import Teller
-from earmark.payments.service import Till
-from earmark.schemas.seat_map import Words
-from earmark.seatmap.cache import Availability
-from earmark.seatmap.entry_feed import Feed
-from earmark.seatmap.followers import Hub
+from earmark.payments.driver import PaymentDriver
+from earmark.payments.service import PaymentService
+from earmark.schemas.seat_map import SeatMapRenderer
+from earmark.seatmap.cache import SeatMapCache
+from earmark.seatmap.entry_feed import EntryFeed
+from earmark.seatmap.followers import StreamHub
 from earmark.version import __version__
 from earmark.webhooks.targets import Targets
 from earmark.wiring import capture_for, engine_for, lock_addresses, open_gateways, open_locks, open_sandbox, telling
 from earmark.workers import loop
 from earmark.workers.chosen_workers import crew_for, heart_for
-from earmark.workers.lock_monitor import watchmen_for
+from earmark.workers.lock_monitor import lock_monitors_for
 from earmark.workers.reconciler import Reconciler
-from earmark.workers.webhook_dispatcher import courier_for
+from earmark.workers.webhook_dispatcher import dispatcher_for
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
@@ -41,8 +41,8 @@ if TYPE_CHECKING:
     from earmark.config import Settings
     from earmark.engine.engine import Engine
     from earmark.observability.tracing import Tracing
-    from earmark.workers.heartbeat import Heart
-    from earmark.workers.loop import Agent
+    from earmark.workers.heartbeat import Heartbeat
+    from earmark.workers.loop import Worker
 
 
 SANDBOX_SECONDS = 10.0
@@ -53,10 +53,10 @@ EVERYWHERE = frozenset({"0.0.0.0", "::"})  # noqa: S104 (addresses to listen on,
 class Opened(NamedTuple):
     """A house, and who works in it."""
 
-    house: House
-    agents: Sequence[Agent]
+    services: Services
+    workers: Sequence[Worker]
     """Where somebody else does the work, none but those who watch."""
-    heart: Heart
+    heartbeat: Heartbeat
 
 
 @contextlib.asynccontextmanager
@@ -69,42 +69,42 @@ async def opened(settings: Settings) -> AsyncIterator[Opened]:
     gateways |= open_gateways(settings, engine.store.accounts)
     # Whoever asks for little time is told that the gateway still decides, rather than nothing.
     seconds = min(settings.gateway_answer_seconds, settings.request_seconds_max / 2)
-    till = Till(engine, gateways, seconds=seconds, capture=capture_for(settings))
-    test_teller = Teller(engine, {SANDBOX: gateways[SANDBOX]})
-    feed = Feed()
+    payments = PaymentService(engine, gateways, seconds=seconds, capture=capture_for(settings))
+    test_driver = PaymentDriver(engine, {SANDBOX: gateways[SANDBOX]})
+    feed = EntryFeed()
     hub = _hub(settings, engine, feed)
-    house = _house(settings, engine, metrics=metrics, till=till, hub=hub, tracing=tracing)
-    courier = courier_for(settings, engine.store.webhooks)
-    agents = (
-        metrics.tally.watching(crew_for(settings, engine, till.teller, courier, feed=feed))
+    services = _house(settings, engine, metrics=metrics, payments=payments, hub=hub, tracing=tracing)
+    dispatcher = dispatcher_for(settings, engine.store.webhooks)
+    workers = (
+        metrics.tally.watching(crew_for(settings, engine, payments.driver, dispatcher, feed=feed))
         if settings.embedded_workers
         else []
     )
-    heart = heart_for(settings, engine.store)
-    heart.takes("server", outcome="ok")
+    heartbeat = heart_for(settings, engine.store)
+    heartbeat.takes("server", outcome="ok")
     try:
         async with (
             metrics.shared(),
-            telling(settings.redis_url, feed=feed if agents else None, listener=hub),
-            _test_payments_seen_through(settings, test_teller),
+            telling(settings.redis_url, feed=feed if workers else None, listener=hub),
+            _test_payments_seen_through(settings, test_driver),
         ):
-            yield Opened(house, [*agents, *watchmen_for(settings, house.locks)], heart)
+            yield Opened(services, [*workers, *lock_monitors_for(settings, services.locks)], heartbeat)
     finally:
-        await house.readiness.close()
-        await house.deadline.close()
-        await house.identity.close()
+        await services.readiness.close()
+        await services.deadline.close()
+        await services.authenticator.close()
         await hub.close()
-        await courier.close()
-        house.targets.close()
-        await till.close()
-        await test_teller.close()
-        if house.locks is not None:
-            await house.locks.close()
+        await dispatcher.close()
+        services.targets.close()
+        await payments.close()
+        await test_driver.close()
+        if services.locks is not None:
+            await services.locks.close()
         await engine.close()
 
 
 @contextlib.asynccontextmanager
-async def _test_payments_seen_through(settings: Settings, teller: Teller) -> AsyncIterator[None]:
+async def _test_payments_seen_through(settings: Settings, driver: PaymentDriver) -> AsyncIterator[None]:
     """Reconcile the payments of this process's sandbox, where the workers may run in another process.
 
     No worker can do that: it has no sandbox, or one of its own.
@@ -113,7 +113,7 @@ async def _test_payments_seen_through(settings: Settings, teller: Teller) -> Asy
         yield
         return
     stop = asyncio.Event()
-    reconciler = Reconciler(teller, name="sandbox reconciler", interval_seconds_max=SANDBOX_SECONDS)
+    reconciler = Reconciler(driver, name="sandbox reconciler", interval_seconds_max=SANDBOX_SECONDS)
     working = asyncio.create_task(loop.run([reconciler], stop))
     try:
         yield
@@ -133,11 +133,11 @@ def sandbox_url(settings: Settings) -> str:
     return f"http://{f'[{settings.host}]' if ':' in settings.host else settings.host}:{settings.port}"
 
 
-def _hub(settings: Settings, engine: Engine, feed: Feed) -> Hub:
-    return Hub(
+def _hub(settings: Settings, engine: Engine, feed: EntryFeed) -> StreamHub:
+    return StreamHub(
         engine.store,
         clock=SystemClock(),
-        brush=Words(),
+        brush=SeatMapRenderer(),
         feed=feed,
         heartbeat_seconds=settings.stream_heartbeat_seconds,
         stall_seconds=settings.stream_stall_seconds,
@@ -146,20 +146,26 @@ def _hub(settings: Settings, engine: Engine, feed: Feed) -> Hub:
 
 
 def _house(
-    settings: Settings, engine: Engine, *, metrics: Metrics, till: Till, hub: Hub, tracing: Tracing | None
-) -> House:
+    settings: Settings,
+    engine: Engine,
+    *,
+    metrics: Metrics,
+    payments: PaymentService,
+    hub: StreamHub,
+    tracing: Tracing | None,
+) -> Services:
     assert settings.admin_key is not None
     clock = SystemClock()
-    return House(
+    return Services(
         engine=engine,
-        identity=Identity(admin_key=settings.admin_key, secret=settings.secret, keys=engine.store.keys),
+        authenticator=Authenticator(admin_key=settings.admin_key, secret=settings.secret, keys=engine.store.keys),
         metrics=metrics,
         clock=clock,
         guests=settings.guests,
-        availability=Availability(engine, clock=clock, word=draw, seconds_max=settings.map_cache_seconds),
-        till=till,
+        seat_map_cache=SeatMapCache(engine, clock=clock, word=draw, seconds_max=settings.map_cache_seconds),
+        payments=payments,
         locks=open_locks(settings) if lock_addresses(settings) else None,
-        limits=Limits(
+        limits=RateLimits(
             per_key=settings.requests_per_second_per_key,
             per_buyer=settings.requests_per_second_per_buyer,
             guests_per_address=settings.guests_per_second_per_address,

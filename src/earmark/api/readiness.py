@@ -32,9 +32,9 @@ class Readiness:
         self._asked_at = 0.0
         self._under_way: set[asyncio.Task[None]] = set()
 
-    async def check(self, ask: Ask) -> None:
-        """Return or raise what `ask` did, if that was a moment ago; else ask."""
-        question = self._shared() or self._start(ask)
+    async def check(self, command: Ask) -> None:
+        """Return or raise what `command` did, if that was a moment ago; else ask."""
+        question = self._shared() or self._start(command)
         if not question.done():
             # Not awaited itself: a probe that goes away must not end the question of the others.
             await asyncio.wait([question])
@@ -53,9 +53,9 @@ class Readiness:
         age_max = AGE_SECONDS_MAX if self._question.done() else WAIT_SECONDS_MAX
         return self._question if self._clock() - self._asked_at < age_max else None
 
-    def _start(self, ask: Ask) -> asyncio.Task[None]:
+    def _start(self, command: Ask) -> asyncio.Task[None]:
         self._asked_at = self._clock()
-        self._question = asyncio.create_task(ask())
+        self._question = asyncio.create_task(command())
         self._under_way.add(self._question)
         self._question.add_done_callback(self._ended)
         return self._question

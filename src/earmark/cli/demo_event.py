@@ -11,7 +11,7 @@ from earmark.domain.event import Event
 from earmark.domain.ids import Buyer, EventId, PoolId, SeatId
 from earmark.domain.pool import Pool
 from earmark.domain.seat import Seat
-from earmark.engine.commands import Actor, Confirm, Create, Hold
+from earmark.engine.commands import Actor, Confirm, CreateEvent, Hold
 from earmark.errors import EventExists
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ async def _create(engine: Engine, actor: Actor) -> None:
         per_buyer_max=8,
     )
     pools = (Pool(event_id=THEATRE, id=PoolId("standing"), capacity=40, price=1200),)
-    ask = Create(actor=actor, entry_id=engine.ids.entry_id(), event=event, seats=tuple(_seats()), pools=pools)
+    ask = CreateEvent(actor=actor, entry_id=engine.ids.entry_id(), event=event, seats=tuple(_seats()), pools=pools)
     await engine.create(ask)
 
 

@@ -10,14 +10,14 @@ import msgspec
 from earmark.domain.ids import BookingId, EntryId, EventId
 
 
-class Key(NamedTuple):
+class IdempotencyKey(NamedTuple):
     """An idempotency key, in the scope of the caller who chose it."""
 
     caller: str
     key: str
 
 
-class Memory(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class IdempotencyRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What a key remembers: which request it was, and the answer to give again, byte for byte."""
 
     request_hash: bytes
@@ -40,5 +40,5 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     before: str | None = None
     after: str | None = None
     reason: str | None = None
-    key: Key | None = None
-    memory: Memory | None = None
+    key: IdempotencyKey | None = None
+    memory: IdempotencyRecord | None = None

@@ -23,7 +23,7 @@ from uuid import UUID, uuid5
 import msgspec
 
 from earmark.domain.ids import BookingId, EventId, PaymentId, RefundId
-from earmark.domain.journal import Key
+from earmark.domain.journal import IdempotencyKey
 from earmark.domain.payment_method import show
 from earmark.errors import InvalidRequest, RefundRefused
 
@@ -207,7 +207,7 @@ class Refund(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 class PaymentKey(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Which payment an idempotency key opened, and by which request. Recorded with the payment."""
 
-    key: Key
+    key: IdempotencyKey
     request_hash: bytes
     payment_id: PaymentId
     opened_at: datetime
@@ -455,7 +455,7 @@ def is_to_be_looked_up(payment: Payment) -> bool:
     return payment.state is PaymentState.UNKNOWN and payment.tries % 2 == 1
 
 
-def payment_id_for(key: Key, booking_id: BookingId) -> PaymentId:
+def payment_id_for(key: IdempotencyKey, booking_id: BookingId) -> PaymentId:
     """The payment that a request with this idempotency key opens for a booking, now and whenever it comes again."""
     return PaymentId(uuid5(_NAMESPACE, f"{key.caller}\x1f{key.key}\x1f{booking_id}"))
 
@@ -465,7 +465,7 @@ def next_payment_id(payment_id: PaymentId) -> PaymentId:
     return PaymentId(uuid5(payment_id, "next"))
 
 
-def first_payment_id_for(key: Key) -> PaymentId:
+def first_payment_id_for(key: IdempotencyKey) -> PaymentId:
     """The same as releases made it whose schema had no `payment_keys`: of the key alone."""
     return PaymentId(uuid5(_NAMESPACE, f"{key.caller}\x1f{key.key}"))
 

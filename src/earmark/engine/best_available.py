@@ -28,13 +28,13 @@ if TYPE_CHECKING:
 
     from earmark.domain.ids import EventId
     from earmark.domain.seat import Seat
-    from earmark.engine.commands import Answer, Hold
+    from earmark.engine.commands import Hold, Result
     from earmark.engine.ports.store import SeatMap, SeatOnMap, Store
 
     class Holding(Protocol):
         """The engine's own hold."""
 
-        def __call__(self, ask: Hold, /, *, within: float) -> Awaitable[Answer]:
+        def __call__(self, command: Hold, /, *, within: float) -> Awaitable[Result]:
             """In so many seconds."""
             ...
 
@@ -56,10 +56,10 @@ WAITING_MAX = 5000
 class _Wanted:
     """One who waits to be offered seats."""
 
-    __slots__ = ("ask", "avoid", "offer", "wish")
+    __slots__ = ("avoid", "command", "offer", "wish")
 
-    def __init__(self, ask: Hold, wish: Wish, *, avoid: frozenset[SeatId]) -> None:
-        self.ask = ask
+    def __init__(self, command: Hold, wish: Wish, *, avoid: frozenset[SeatId]) -> None:
+        self.command = command
         self.wish = wish
         self.avoid = avoid
         """Seats that it was refused a moment ago, though the map still shows them as free: another request has them."""
@@ -109,7 +109,7 @@ class BestSeats:
         # One search at a time: threads that compute take turns of 5 ms with the event loop, each of them.
         self._searching = asyncio.Semaphore(1)
 
-    async def hold(self, ask: Hold, wish: Wish, *, within: float) -> Answer:
+    async def hold(self, command: Hold, wish: Wish, *, within: float) -> Result:
         """The best seats there are, held; a repeat gets those that were chosen the first time.
 
         A request whose time is over while seats are chosen was not begun, and is told so.
@@ -121,8 +121,8 @@ class BestSeats:
             try:
                 if number:
                     # The map may show for some more milliseconds as free what another request is being given.
-                    await asyncio.sleep(_pause_seconds(ask, number))
-                return await self._round(ask, wish, until=until, avoid=avoid)
+                    await asyncio.sleep(_pause_seconds(command, number))
+                return await self._round(command, wish, until=until, avoid=avoid)
             except SeatsTaken as refused:
                 taken, avoid = refused.seats, frozenset(map(SeatId, refused.seats))
             except _OnlyAvoided:
@@ -131,35 +131,35 @@ class BestSeats:
                 raise Overloaded from late
         raise SeatsTaken(seats=taken, transient=True)
 
-    async def _round(self, ask: Hold, wish: Wish, *, until: float, avoid: frozenset[SeatId]) -> Answer:
+    async def _round(self, command: Hold, wish: Wish, *, until: float, avoid: frozenset[SeatId]) -> Result:
         """Choose and hold, once."""
         async with asyncio.timeout_at(until):
-            if again := await self._remembered(ask, until=until):
+            if again := await self._remembered(command, until=until):
                 return again
-        house = self._houses.setdefault(ask.event_id, _House())
+        house = self._houses.setdefault(command.event_id, _House())
         seats: tuple[SeatId, ...] = ()
         try:
             async with asyncio.timeout_at(until):
-                seats = await self._offer(house, _Wanted(ask, wish, avoid=avoid))
+                seats = await self._offer(house, _Wanted(command, wish, avoid=avoid))
             # The line has its own way to say whose time is over, and knows more about what it was doing.
             left = until - asyncio.get_running_loop().time()
-            return await self._hold(msgspec.structs.replace(ask, seats=seats, _seat_refs=None), within=left)
+            return await self._hold(msgspec.structs.replace(command, seats=seats, _seat_refs=None), within=left)
         except NoneAvailable:
             # The last ones may have gone to this very request, sent twice.
             async with asyncio.timeout_at(until):
-                if again := await self._remembered(ask, until=until):
+                if again := await self._remembered(command, until=until):
                     return again
             raise
         finally:
             if seats:
-                self._settle(house, ask.event_id, seats)
+                self._settle(house, command.event_id, seats)
             else:
-                self._tidy(house, ask.event_id)
+                self._tidy(house, command.event_id)
 
-    async def _remembered(self, ask: Hold, *, until: float) -> Answer | None:
-        if ask.memo is None:
+    async def _remembered(self, command: Hold, *, until: float) -> Result | None:
+        if command.idempotency is None:
             return None
-        return await self._known_keys.answer(ask.memo, within=until - asyncio.get_running_loop().time())
+        return await self._known_keys.answer(command.idempotency, within=until - asyncio.get_running_loop().time())
 
     async def close(self) -> None:
         """Finish what was asked."""
@@ -171,7 +171,7 @@ class BestSeats:
     async def _offer(self, house: _House, wanted: _Wanted) -> tuple[SeatId, ...]:
         if self._waiting >= self._waiting_max:
             raise Overloaded
-        event_id = wanted.ask.event_id
+        event_id = wanted.command.event_id
         house.waiting.append(wanted)
         self._waiting += 1
         self._wake(house, event_id)
@@ -222,7 +222,7 @@ class BestSeats:
         event = await self._store.read_event(event_id)
         seen = await self._store.read_map(event_id)
         for wanted in batch:
-            if not wanted.offer.done() and (event is None or event.live != wanted.ask.actor.live):
+            if not wanted.offer.done() and (event is None or event.live != wanted.command.actor.live):
                 wanted.offer.set_exception(EventUnknown(event_id=event_id))
         batch = [wanted for wanted in batch if not wanted.offer.done()]
         if event is None or not batch:
@@ -263,9 +263,9 @@ class BestSeats:
             house.waiting.append(wanted)
 
 
-def _pause_seconds(ask: Hold, number: int) -> float:
+def _pause_seconds(command: Hold, number: int) -> float:
     """Before the round of this number. Requests that were refused together do not come again together."""
-    spread: float = 0.5 + ask.booking_id.int % 1024 / 2048
+    spread: float = 0.5 + command.booking_id.int % 1024 / 2048
     return spread * min(PAUSE_SECONDS * float(2**number), PAUSE_SECONDS_MAX)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from earmark.engine.commands import Ask, Row
+from earmark.engine.commands import Command, Row
 from earmark.engine.queued_requests import unanswered
 from earmark.errors import Overloaded
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from earmark.engine.queued_requests import QueuedRequest
 
-A = TypeVar("A", bound=Ask)
+A = TypeVar("A", bound=Command)
 
 UNKNOWN: Row = ("", None)
 """No row could be named: the lock may have gone, or be on a whole table, or on a row that is being inserted."""
@@ -42,7 +42,7 @@ class BlockedRows(Generic[A]):
 
     def take(self, request: QueuedRequest[A]) -> bool:
         """Whether this request needs a row that is known to be locked: it waits for that here."""
-        row = next((row for row in request.ask.rows if row in self._queues), None)
+        row = next((row for row in request.command.rows if row in self._queues), None)
         if row is not None:
             self._add(row, request)
         return row is not None
@@ -51,7 +51,7 @@ class BlockedRows(Generic[A]):
         """Keep those that need one of these rows, each under the row that is locked, and return the others."""
         others = []
         for request in requests:
-            row = next((rows[row] for row in request.ask.rows if row in rows), None)
+            row = next((rows[row] for row in request.command.rows if row in rows), None)
             if row is None:
                 others.append(request)
             else:

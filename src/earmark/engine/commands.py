@@ -28,7 +28,7 @@ from earmark.domain.ids import (
     SeatRef,
     TotalRef,
 )
-from earmark.domain.journal import Key, Memory
+from earmark.domain.journal import IdempotencyKey, IdempotencyRecord
 from earmark.domain.payment import Payment
 from earmark.domain.pool import Pool
 from earmark.domain.refund_rules import Ruling
@@ -51,10 +51,10 @@ class Actor(msgspec.Struct, frozen=True, kw_only=True):
         return booking.live == self.live and self.buyer in {None, booking.buyer}
 
 
-class Memo(msgspec.Struct, frozen=True, kw_only=True):
+class KeyedRequest(msgspec.Struct, frozen=True, kw_only=True):
     """An idempotency key and how to word the answer that it shall remember."""
 
-    key: Key
+    key: IdempotencyKey
     request_hash: bytes
     render: Callable[[Any, datetime], tuple[int, bytes]]
     """From what was decided, and when, to the status and the bytes that a repeat gets again."""
@@ -65,22 +65,22 @@ class Memo(msgspec.Struct, frozen=True, kw_only=True):
         """Whether this is the request that was recorded so."""
         return request_hash == self.request_hash or request_hash in self.older_hashes
 
-    def remember(self, decided: object, now: datetime) -> Memory:
+    def remember(self, decided: object, now: datetime) -> IdempotencyRecord:
         """The answer, word for word."""
         status, body = self.render(decided, now)
-        return Memory(request_hash=self.request_hash, status=status, body=body)
+        return IdempotencyRecord(request_hash=self.request_hash, status=status, body=body)
 
 
 Row = tuple[str, object]
 """A table and a key in it: a pool, a total and a seat may have the same key."""
 
 
-class Ask(msgspec.Struct, frozen=True, kw_only=True):
+class Command(msgspec.Struct, frozen=True, kw_only=True):
     """What all asks have in common."""
 
     actor: Actor
     entry_id: EntryId
-    memo: Memo | None = None
+    idempotency: KeyedRequest | None = None
 
     @property
     def rows(self) -> Collection[Row]:
@@ -88,7 +88,7 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
         return ()
 
 
-class Hold(Ask, frozen=True, kw_only=True):
+class Hold(Command, frozen=True, kw_only=True):
     """These seats and units, all or nothing. The claim was checked for doubles at the door."""
 
     booking_id: BookingId
@@ -133,7 +133,7 @@ class Hold(Ask, frozen=True, kw_only=True):
         return len(self.seats) + sum(self.pools.values())
 
 
-class BookingAsk(Ask, frozen=True, kw_only=True):
+class BookingCommand(Command, frozen=True, kw_only=True):
     """Something about one booking."""
 
     booking_id: BookingId
@@ -144,20 +144,20 @@ class BookingAsk(Ask, frozen=True, kw_only=True):
         return (("bookings", self.booking_id),)
 
 
-class Extend(BookingAsk, frozen=True, kw_only=True):
+class Extend(BookingCommand, frozen=True, kw_only=True):
     """More time."""
 
     seconds: int
 
 
-class Confirm(BookingAsk, frozen=True, kw_only=True):
+class Confirm(BookingCommand, frozen=True, kw_only=True):
     """The money was taken elsewhere."""
 
     payment_id: str
     payment_method: str | None = None
 
 
-class Release(BookingAsk, frozen=True, kw_only=True):
+class Release(BookingCommand, frozen=True, kw_only=True):
     """Let go of a hold."""
 
 
@@ -167,7 +167,7 @@ class Full(StrEnum):
     FULL = "full"
 
 
-class Cancel(BookingAsk, frozen=True, kw_only=True):
+class Cancel(BookingCommand, frozen=True, kw_only=True):
     """Undo a sale, or some lines of it."""
 
     seats: frozenset[SeatId] = frozenset()
@@ -178,7 +178,7 @@ class Cancel(BookingAsk, frozen=True, kw_only=True):
     rules give, and a buyer's own cancel never gives more than those."""
 
 
-class Pay(BookingAsk, frozen=True, kw_only=True):
+class Pay(BookingCommand, frozen=True, kw_only=True):
     """Open a payment. Every attempt with one key for one booking has the same id, and so is the same payment."""
 
     payment_id: PaymentId
@@ -194,7 +194,7 @@ class Pay(BookingAsk, frozen=True, kw_only=True):
     """Why no money can be taken this way, which hinders nobody who has nothing to pay."""
 
 
-class GiveBack(BookingAsk, frozen=True, kw_only=True):
+class RefundPayment(BookingCommand, frozen=True, kw_only=True):
     """Money back, without a change to what was sold."""
 
     refund_id: RefundId
@@ -202,7 +202,7 @@ class GiveBack(BookingAsk, frozen=True, kw_only=True):
     reason: str | None = None
 
 
-class Create(Ask, frozen=True, kw_only=True):
+class CreateEvent(Command, frozen=True, kw_only=True):
     """A new event and what it sells."""
 
     event: Event
@@ -226,7 +226,7 @@ class PoolPatch(msgspec.Struct, frozen=True, kw_only=True):
     price: int | None = None
 
 
-class Change(Ask, frozen=True, kw_only=True):
+class ChangeEvent(Command, frozen=True, kw_only=True):
     """An operator's change to an event."""
 
     event_id: EventId
@@ -236,7 +236,7 @@ class Change(Ask, frozen=True, kw_only=True):
     pools: tuple[PoolPatch, ...] = ()
 
 
-class Paid(msgspec.Struct, frozen=True, kw_only=True):
+class PayResult(msgspec.Struct, frozen=True, kw_only=True):
     """A booking and the payment that was opened for it; None where nothing was to be paid."""
 
     booking: Booking
@@ -247,7 +247,7 @@ class Paid(msgspec.Struct, frozen=True, kw_only=True):
     """Whether that payment is to be ended, so that this request can open its own."""
 
 
-class Undone(msgspec.Struct, frozen=True, kw_only=True):
+class CancelResult(msgspec.Struct, frozen=True, kw_only=True):
     """A booking of which a sale was undone, and what became of its money; None where none was taken here."""
 
     booking: Booking
@@ -261,16 +261,16 @@ class Decided(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     now: datetime
     wrote: bool = True
     """False when the verb found its work done already and wrote nothing."""
-    memory: Memory | None = None
+    memory: IdempotencyRecord | None = None
 
 
 class Replayed(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The answer that this key got the first time."""
 
-    memory: Memory
+    memory: IdempotencyRecord
 
 
-class Again(msgspec.Struct, frozen=True, kw_only=True):
+class TryAgain(msgspec.Struct, frozen=True, kw_only=True):
     """Not decided: something moved underneath, or a twin is being decided. The next batch looks anew."""
 
     refusal: Refusal
@@ -283,5 +283,5 @@ class Again(msgspec.Struct, frozen=True, kw_only=True):
     """How many units of it are missing."""
 
 
-Answer = Decided | Replayed
-Outcome = Decided | Replayed | Again | Refusal
+Result = Decided | Replayed
+Outcome = Decided | Replayed | TryAgain | Refusal

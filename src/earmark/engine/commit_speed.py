@@ -21,7 +21,7 @@ LOCK_BATCHES = 5
 """A row is waited for as long as so many batches take: that is how long other batches may keep it in turn."""
 
 
-class Pace:
+class CommitSpeed:
     """What recent batches took, beside one batch at the usual pace that is never forgotten."""
 
     __slots__ = ("_at", "_batch_seconds", "_request_seconds", "_weight")

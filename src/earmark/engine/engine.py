@@ -3,7 +3,7 @@
     engine = Engine(store, ids=ids)
     answer = await engine.hold(ask)
 
-Every call returns an `Answer` or raises a `Refusal` or an `Outage`. What was answered is committed.
+Every call returns an `Result` or raises a `Refusal` or an `Outage`. What was answered is committed.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from earmark.domain.policy import Policy
 from earmark.domain.state_machine import Verb
 from earmark.engine.best_available import BestSeats
 from earmark.engine.commands import (
-    Again,
-    Answer,
-    Ask,
     Cancel,
-    Change,
+    ChangeEvent,
+    Command,
     Confirm,
-    Create,
+    CreateEvent,
     Decided,
     Extend,
     Hold,
     Outcome,
     Release,
+    Result,
+    TryAgain,
 )
-from earmark.engine.group_commit import ROW_WAITS_MAX, Batcher, for_now
+from earmark.engine.group_commit import ROW_WAITS_MAX, BatchQueue, for_now
 from earmark.engine.idempotency import KnownKeys, Recalled, recall
 from earmark.engine.pending_writes import CLOCK
 from earmark.engine.ports.admission import Busy
@@ -53,12 +53,12 @@ if TYPE_CHECKING:
 
     from earmark.domain.allocation import Wish
     from earmark.domain.booking import Booking
-    from earmark.domain.journal import Key
+    from earmark.domain.journal import IdempotencyKey
     from earmark.engine.ports.admission import Admission
     from earmark.engine.ports.observer import Observer
     from earmark.engine.ports.store import Changes, Ids, Store, Transaction
 
-A = TypeVar("A", bound=Ask)
+A = TypeVar("A", bound=Command)
 T = TypeVar("T")
 
 RELIEF_LIMIT = 50
@@ -110,16 +110,16 @@ class Engine:
             row_waits=self._row_waits,
         )
         holding = partial(hold, policy=self.policy, ids=ids)
-        self._holds: Batcher[Hold] = line("hold", holding, claims=attrgetter("seat_refs"))
-        self._extends: Batcher[Extend] = line("extend", partial(extend, policy=self.policy, ids=ids))
-        self._confirms: Batcher[Confirm] = line("confirm", partial(confirm, ids=ids))
-        self._releases: Batcher[Release] = line("release", partial(release, ids=ids))
-        self._cancels: Batcher[Cancel] = line("cancel", partial(cancel, ids=ids))
+        self._holds: BatchQueue[Hold] = line("hold", holding, claims=attrgetter("seat_refs"))
+        self._extends: BatchQueue[Extend] = line("extend", partial(extend, policy=self.policy, ids=ids))
+        self._confirms: BatchQueue[Confirm] = line("confirm", partial(confirm, ids=ids))
+        self._releases: BatchQueue[Release] = line("release", partial(release, ids=ids))
+        self._cancels: BatchQueue[Cancel] = line("cancel", partial(cancel, ids=ids))
         self._known_keys = KnownKeys(store)
-        self._deciding: set[Key] = set()
+        self._deciding: set[IdempotencyKey] = set()
         """The keys of the holds that admission let through, while this process decides them."""
         self._best = BestSeats(store, hold=self._hold_within, waiting_max=waiting_max)
-        self.lines: Mapping[str, Batcher[Any]] = {
+        self.lines: Mapping[str, BatchQueue[Any]] = {
             "hold": self._holds,
             "extend": self._extends,
             "confirm": self._confirms,
@@ -131,39 +131,39 @@ class Engine:
         """Tell somebody, after each commit of this process, what it wrote. To hear is quick, and never fails."""
         self._listeners.append(hear)
 
-    def hold(self, ask: Hold) -> Coroutine[Any, Any, Answer]:
+    def hold(self, command: Hold) -> Coroutine[Any, Any, Result]:
         """Set seats and units aside, all or nothing."""
-        return self._hold_within(ask, within=self._request_seconds_max)
+        return self._hold_within(command, within=self._request_seconds_max)
 
-    def _hold_within(self, ask: Hold, *, within: float) -> Coroutine[Any, Any, Answer]:
+    def _hold_within(self, command: Hold, *, within: float) -> Coroutine[Any, Any, Result]:
         """The same, in what is left of a request's time."""
-        if self.admission is None or not ask.seats:
-            return self._holds.submit(ask, within=within)
-        return self._hold_admitted(ask, self.admission, within=within)
+        if self.admission is None or not command.seats:
+            return self._holds.submit(command, within=within)
+        return self._hold_admitted(command, self.admission, within=within)
 
-    async def _hold_admitted(self, ask: Hold, admission: Admission, *, within: float) -> Answer:
+    async def _hold_admitted(self, command: Hold, admission: Admission, *, within: float) -> Result:
         """Admit → hold → and tell admission what became of it, whatever that is."""
-        key = ask.memo.key if ask.memo else None
-        passed = await admission.admit(ask.event_id, ask.seats, buyer=ask.buyer, key=key)
+        key = command.idempotency.key if command.idempotency else None
+        passed = await admission.admit(command.event_id, command.seats, buyer=command.buyer, key=key)
         if isinstance(passed, Busy):
             # A repeat gets its answer whatever became of its seats. Only the store knows whether it is one: a hint may
             # be older than a sale at another server.
             if key is None:
                 await asyncio.sleep(0)  # A client that asks again and again leaves the event loop to others.
             elif key in self._deciding or await self._known_keys.is_known(key):
-                return await self._holds.submit(ask, within=min(within, REPLAY_SECONDS_MAX))
+                return await self._holds.submit(command, within=min(within, REPLAY_SECONDS_MAX))
             raise SeatsTaken(seats=passed.seats, transient=True)
         if key is None or key in self._deciding:
-            return await self._hold_passed(ask, admission, passed, within=within)
+            return await self._hold_passed(command, admission, passed, within=within)
         self._deciding.add(key)
         try:
-            return await self._hold_passed(ask, admission, passed, within=within)
+            return await self._hold_passed(command, admission, passed, within=within)
         finally:
             self._deciding.discard(key)
 
-    async def _hold_passed(self, ask: Hold, admission: Admission, passed: Any, *, within: float) -> Answer:
+    async def _hold_passed(self, command: Hold, admission: Admission, passed: Any, *, within: float) -> Result:
         try:
-            answer = await self._holds.submit(ask, within=within)
+            answer = await self._holds.submit(command, within=within)
         except SeatsTaken as taken:
             hopeless = taken.why is not None  # A blocked seat comes back by no hold's end.
             admission.leave(passed, taken=taken.lapses, owners=taken.owners, hopeless=hopeless)
@@ -178,35 +178,35 @@ class Engine:
             admission.leave(passed)
         return answer
 
-    def hold_best(self, ask: Hold, wish: Wish) -> Coroutine[Any, Any, Answer]:
+    def hold_best(self, command: Hold, wish: Wish) -> Coroutine[Any, Any, Result]:
         """Set aside the best seats there are, and the units that the ask names: see `best`."""
-        return self._best.hold(ask, wish, within=self._request_seconds_max)
+        return self._best.hold(command, wish, within=self._request_seconds_max)
 
-    def extend(self, ask: Extend) -> Coroutine[Any, Any, Answer]:
+    def extend(self, command: Extend) -> Coroutine[Any, Any, Result]:
         """Give a hold more time."""
-        return self._extends.submit(ask, within=self._request_seconds_max)
+        return self._extends.submit(command, within=self._request_seconds_max)
 
-    def confirm(self, ask: Confirm) -> Coroutine[Any, Any, Answer]:
+    def confirm(self, command: Confirm) -> Coroutine[Any, Any, Result]:
         """Turn a hold into a sale that was paid elsewhere."""
-        return self._confirms.submit(ask, within=self._request_seconds_max)
+        return self._confirms.submit(command, within=self._request_seconds_max)
 
-    def release(self, ask: Release) -> Coroutine[Any, Any, Answer]:
+    def release(self, command: Release) -> Coroutine[Any, Any, Result]:
         """Let go of a hold."""
-        return self._releases.submit(ask, within=self._request_seconds_max)
+        return self._releases.submit(command, within=self._request_seconds_max)
 
-    def cancel(self, ask: Cancel) -> Coroutine[Any, Any, Answer]:
+    def cancel(self, command: Cancel) -> Coroutine[Any, Any, Result]:
         """Undo a sale."""
-        return self._cancels.submit(ask, within=self._request_seconds_max)
+        return self._cancels.submit(command, within=self._request_seconds_max)
 
-    async def create(self, ask: Create) -> Answer:
+    async def create(self, command: CreateEvent) -> Result:
         """Open an event."""
-        return await self.run_alone("create", ask, lambda transaction: create(transaction, ask, ids=self.ids))
+        return await self.run_alone("create", command, lambda transaction: create(transaction, command, ids=self.ids))
 
-    async def change(self, ask: Change) -> Answer:
+    async def change(self, command: ChangeEvent) -> Result:
         """Change an event."""
-        return await self.run_alone("change", ask, lambda transaction: change(transaction, ask, ids=self.ids))
+        return await self.run_alone("change", command, lambda transaction: change(transaction, command, ids=self.ids))
 
-    async def recall(self, key: Key) -> Recalled:
+    async def recall(self, key: IdempotencyKey) -> Recalled:
         """What became of the request with this key."""
         key_seconds = self.policy.key_seconds
         return await recall(self.store, key, within=self._transaction_seconds_max, key_seconds=key_seconds)
@@ -338,7 +338,7 @@ class Engine:
         Not finding it proves nothing, for the commit may still be on its way: then the outcome stays unknown, and
         the caller's key will tell.
         """
-        written = [ask.entry_id for ask, outcome in zip(batch, outcomes, strict=True) if _wrote(outcome)]
+        written = [command.entry_id for command, outcome in zip(batch, outcomes, strict=True) if _wrote(outcome)]
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(LOOKUP_SECONDS_MAX):
                 for _ in range(LOOKUPS_MAX if written else 0):
@@ -348,20 +348,20 @@ class Engine:
                     await asyncio.sleep(LOOKUP_SECONDS)
         return False
 
-    async def run_alone(self, name: str, ask: Ask, verb: Callable[[Transaction], Awaitable[Outcome]]) -> Answer:
+    async def run_alone(self, name: str, command: Command, verb: Callable[[Transaction], Awaitable[Outcome]]) -> Result:
         """A verb that is not batched: rare, and larger than a booking."""
 
-        async def batch_of_one(transaction: Transaction, _: Sequence[Ask]) -> list[Outcome]:
+        async def batch_of_one(transaction: Transaction, _: Sequence[Command]) -> list[Outcome]:
             return [await verb(transaction)]
 
         dry: set[object] = set()
         rounds = 0
         while True:
-            (outcome,) = await self._patiently(partial(self.run, batch_of_one, lambda: [ask], name=name))
+            (outcome,) = await self._patiently(partial(self.run, batch_of_one, lambda: [command], name=name))
             rounds += 1
             if isinstance(outcome, EarmarkError):
                 raise outcome
-            if not isinstance(outcome, Again):
+            if not isinstance(outcome, TryAgain):
                 return outcome
             if outcome.relief in dry:
                 raise outcome.refusal
@@ -386,6 +386,6 @@ def _line(
     name: str,
     verb: Callable[[Transaction, Sequence[A]], Awaitable[list[Outcome]]],
     **line: Any,
-) -> Batcher[A]:
+) -> BatchQueue[A]:
     run = partial(engine.run, verb, draft=True, name=name)
-    return Batcher(run, relieve=engine.relieve, verb=name, observer=engine.observer, **line)
+    return BatchQueue(run, relieve=engine.relieve, verb=name, observer=engine.observer, **line)

@@ -16,8 +16,8 @@ from collections import Counter, deque
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from earmark.engine.blocked_rows import UNKNOWN, BlockedRows
-from earmark.engine.commands import Again, Answer, Ask, Outcome, Row
-from earmark.engine.commit_speed import LOCK_SECONDS_MIN, Pace
+from earmark.engine.commands import Command, Outcome, Result, Row, TryAgain
+from earmark.engine.commit_speed import LOCK_SECONDS_MIN, CommitSpeed
 from earmark.engine.ports.observer import Nobody
 from earmark.engine.ports.store import LOCK_SECONDS_MAX
 from earmark.engine.queued_requests import ANSWERED, Deadlines, QueuedRequest, Shared, unanswered
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from earmark.engine.ports.observer import Observer
     from earmark.engine.verbs.expire import Room
 
-A = TypeVar("A", bound=Ask)
+A = TypeVar("A", bound=Command)
 
 log = logs.get()
 
@@ -43,7 +43,7 @@ DECIDING_SECONDS = 0.25
 """What a request keeps of its time for the work after a lock, so that its caller still waits when it is decided."""
 
 
-class Batcher(Generic[A]):
+class BatchQueue(Generic[A]):
     """A queue of requests for one verb, and a few lanes that carry batches of them to the store."""
 
     def __init__(
@@ -76,7 +76,7 @@ class Batcher(Generic[A]):
         self._waiting_seconds_max = waiting_seconds_max
         self._flying = 0
         """Requests that are under way."""
-        self._pace = Pace()
+        self._pace = CommitSpeed()
         self._line: deque[QueuedRequest[A]] = deque()
         self._running: set[asyncio.Task[None]] = set()
         self._gathered_at = 0.0
@@ -106,12 +106,14 @@ class Batcher(Generic[A]):
         """How long a batch waits for a locked row at present."""
         return self._pace.lock_seconds(now=asyncio.get_running_loop().time())
 
-    async def submit(self, ask: A, *, within: float) -> Answer:
+    async def submit(self, command: A, *, within: float) -> Result:
         """Stand in line, and return the answer once its transaction is certain."""
         if self.is_full:
             raise Overloaded
         loop = asyncio.get_running_loop()
-        request = QueuedRequest(ask, loop.create_future(), deadline=loop.time() + within, mark=self._observer.mark())
+        request = QueuedRequest(
+            command, loop.create_future(), deadline=loop.time() + within, mark=self._observer.mark()
+        )
         self._deadlines.watch(request)
         self._enter(request)
         try:
@@ -178,7 +180,7 @@ class Batcher(Generic[A]):
         logs.request_id.set(None)
         try:
             while batch := self._gather():
-                claimed = {claim for request in batch for claim in self._claims(request.ask)}
+                claimed = {claim for request in batch for claim in self._claims(request.command)}
                 self._claimed |= claimed
                 self._flying += len(batch)
                 try:
@@ -205,7 +207,7 @@ class Batcher(Generic[A]):
             request = self._line.popleft()
             if request.answer.done() or (blocked is not None and blocked.take(request)):
                 continue
-            if wanted and not wanted.isdisjoint(claims := self._claims(request.ask)):
+            if wanted and not wanted.isdisjoint(claims := self._claims(request.command)):
                 wanted.update(claims)
                 passed.append(request)
                 continue
@@ -313,7 +315,7 @@ class Batcher(Generic[A]):
 
         Those that do not need it stand in line again. Where no row can be named, they are found by halves.
         """
-        stuck = [request for request in requests if any(one in busy.rows for one in request.ask.rows)]
+        stuck = [request for request in requests if any(one in busy.rows for one in request.command.rows)]
         others = [request for request in requests if request not in stuck]
         if not busy.rows:
             await self._isolate(row, requests, busy, for_good=for_good)
@@ -344,9 +346,9 @@ class Batcher(Generic[A]):
             except RowBusy as again:
                 await self._isolate(row, unanswered(still), again, for_good=for_good)
 
-    def _settle(self, request: QueuedRequest[A], outcome: Outcome) -> Again | None:
+    def _settle(self, request: QueuedRequest[A], outcome: Outcome) -> TryAgain | None:
         """Answer the request, or return why it shall be decided again instead."""
-        if isinstance(outcome, Again):
+        if isinstance(outcome, TryAgain):
             reason = outcome.refusal.code
             request.rounds = request.rounds or Counter()
             request.rounds[reason] += 1
@@ -364,7 +366,7 @@ class Batcher(Generic[A]):
             request.answer.set_result(outcome)
         return None
 
-    async def _retry(self, again: Sequence[tuple[QueuedRequest[A], Again]]) -> None:
+    async def _retry(self, again: Sequence[tuple[QueuedRequest[A], TryAgain]]) -> None:
         """Those that moved go first in the next batch; those that were starved go there once room was made."""
         short: Counter[tuple[type, object]] = Counter()
         for _, outcome in again:

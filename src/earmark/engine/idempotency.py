@@ -13,27 +13,27 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from earmark.domain.journal import Key, Memory
+from earmark.domain.journal import IdempotencyKey, IdempotencyRecord
 from earmark.domain.payment import first_payment_id_for, was_denied
 from earmark.domain.state_machine import State
 from earmark.engine.batch_transaction import TWIN_DELAY_SECONDS
 from earmark.engine.commands import Replayed
 from earmark.engine.ports.store import Dossier
-from earmark.engine.shared_reads import Questions
+from earmark.engine.shared_reads import SharedReads
 from earmark.errors import IdempotencyMismatch
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
     from earmark.domain.payment import PaymentKey
-    from earmark.engine.commands import Memo
+    from earmark.engine.commands import KeyedRequest
     from earmark.engine.ports.store import Opening, Store, Transaction
 
 
 class Recalled(msgspec.Struct, frozen=True, kw_only=True):
     """What became of the request with a key, as far as the store knows it."""
 
-    memory: Memory | None = None
+    memory: IdempotencyRecord | None = None
     """The answer that it got."""
     busy: bool = False
     """It is being decided at this moment, or it opened a payment."""
@@ -43,7 +43,7 @@ class Recalled(msgspec.Struct, frozen=True, kw_only=True):
     """Which request opened it; None where an older release did."""
 
 
-async def recall(store: Store, key: Key, *, within: float, key_seconds: float) -> Recalled:
+async def recall(store: Store, key: IdempotencyKey, *, within: float, key_seconds: float) -> Recalled:
     """Look a key up without deciding anything. A payment that it opened is found by the record of that."""
 
     async def look(transaction: Transaction) -> tuple[Opening, PaymentKey | None]:
@@ -70,18 +70,18 @@ class KnownKeys:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._questions: Questions[Key, bool] = Questions(self._are_known)
-        self.is_known: Callable[[Key], Awaitable[bool]] = self._questions.ask
+        self._questions: SharedReads[IdempotencyKey, bool] = SharedReads(self._are_known)
+        self.is_known: Callable[[IdempotencyKey], Awaitable[bool]] = self._questions.command
         """Whether a committed request used this key."""
 
-    async def answer(self, memo: Memo, *, within: float) -> Replayed | None:
+    async def answer(self, idempotency: KeyedRequest, *, within: float) -> Replayed | None:
         """The answer that this request got before; None if it never got one."""
-        if not await self.is_known(memo.key):
+        if not await self.is_known(idempotency.key):
             return None
-        memory = await self._read(memo.key, within=within)
+        memory = await self._read(idempotency.key, within=within)
         if memory is None:
             return None
-        if not memo.is_of(memory.request_hash):
+        if not idempotency.is_of(memory.request_hash):
             raise IdempotencyMismatch
         return Replayed(memory=memory)
 
@@ -89,7 +89,7 @@ class KnownKeys:
         """Finish what was asked."""
         await self._questions.close()
 
-    async def _read(self, key: Key, *, within: float) -> Memory | None:
+    async def _read(self, key: IdempotencyKey, *, within: float) -> IdempotencyRecord | None:
         """What a known key remembers. While another request has it claimed, wait: the caller's deadline bounds that."""
         while True:
             opening = await self._store.transact(lambda transaction: transaction.begin([key]), within=within)
@@ -97,6 +97,6 @@ class KnownKeys:
                 return opening.remembered.get(key)
             await asyncio.sleep(TWIN_DELAY_SECONDS)
 
-    async def _are_known(self, keys: Sequence[Key]) -> list[bool]:
+    async def _are_known(self, keys: Sequence[IdempotencyKey]) -> list[bool]:
         known = await self._store.known_keys(keys)
         return [key in known for key in keys] if known else [False] * len(keys)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from earmark.domain.booking import Booking
     from earmark.domain.ids import RefundId
     from earmark.domain.payment import Payment
-    from earmark.engine.pending_writes import Ledger
+    from earmark.engine.pending_writes import PendingWrites
     from earmark.engine.ports.store import Transaction
 
 
@@ -27,27 +27,27 @@ async def payment_of(transaction: Transaction, booking: Booking) -> Payment | No
     return payment if payment and payment.booking_id == booking.id else None
 
 
-def owe(ledger: Ledger, before: Payment, amount: int, *, refund_id: RefundId, reason: str | None) -> Payment:
+def owe(writes: PendingWrites, before: Payment, amount: int, *, refund_id: RefundId, reason: str | None) -> Payment:
     """So much of a payment is to go back: recorded here, and sent by the payment driver."""
-    after = law.scheduled(law.owing(before, amount), now=ledger.now, tried=False, open_question=True)
-    ledger.refund(
+    after = law.scheduled(law.owing(before, amount), now=writes.now, tried=False, open_question=True)
+    writes.refund(
         Refund(
             id=refund_id,
             payment_id=before.id,
             booking_id=before.booking_id,
             amount=amount,
-            created_at=ledger.now,
+            created_at=writes.now,
             reason=reason,
         )
     )
-    return ledger.pay(msgspec.structs.replace(after, version=before.version + 1))
+    return writes.pay(msgspec.structs.replace(after, version=before.version + 1))
 
 
-def give_up(ledger: Ledger, before: Payment) -> Payment:
+def give_up(writes: PendingWrites, before: Payment) -> Payment:
     """Money that was set aside and not taken yet is let go."""
     assert before.state is PaymentState.AUTHORISED, f"a {before.state} payment is not let go"
-    after = law.scheduled(law.given_up(before), now=ledger.now, tried=False)
-    return ledger.pay(msgspec.structs.replace(after, version=before.version + 1))
+    after = law.scheduled(law.given_up(before), now=writes.now, tried=False)
+    return writes.pay(msgspec.structs.replace(after, version=before.version + 1))
 
 
 def told(payment: Payment, *, before: Payment, **facts: Any) -> dict[str, Any]:

@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from earmark.domain.decline_limits import Payer
     from earmark.domain.event import Event
     from earmark.domain.ids import BookingId, EntryId, PaymentId, PoolRef, RefundId, SeatRef, TotalRef
-    from earmark.domain.journal import Memory
+    from earmark.domain.journal import IdempotencyRecord
     from earmark.domain.payment import Payment, Refund
-    from earmark.engine.commands import Ask, Memo
+    from earmark.engine.commands import Command, KeyedRequest
     from earmark.engine.ports.store import Ids
 
 CLOCK = "clock"
@@ -37,7 +37,7 @@ PAYMENT = "payment"
 """What is told of a booking's money when the booking itself does not move."""
 
 
-class Ledger:
+class PendingWrites:
     """Moves so far, in memory; nothing is written before `changes`."""
 
     def __init__(self, *, now: datetime, ids: Ids) -> None:
@@ -55,7 +55,7 @@ class Ledger:
         self._refunds_untold: dict[str, dict[str, Any]] = {}
         """What changed of refunds and stands in no entry yet, by their payment."""
         self._entries: list[Entry] = []
-        self.memories: dict[EntryId, Memory] = {}
+        self.memories: dict[EntryId, IdempotencyRecord] = {}
         self.totals: dict[TotalRef, int] = {}
         self.pools: dict[PoolRef, PoolDelta] = {}
         self.seats: dict[SeatRef, BookingId] = {}
@@ -75,12 +75,12 @@ class Ledger:
         self._tell(Verb.EXPIRE.value, booking, after, entry_id=self._ids.entry_id(), actor=CLOCK, reason=reason)
         return after
 
-    def open(self, booking: Booking, *, ask: Ask) -> Booking:
+    def open(self, booking: Booking, *, command: Command) -> Booking:
         """A new hold, with its seats."""
         self._opened[booking.id] = booking
         self._count(None, booking)
         self.seats.update(dict.fromkeys(booking.seat_refs, booking.id))
-        self._tell(Verb.HOLD.value, None, booking, entry_id=ask.entry_id, actor=ask.actor.name, ask=ask)
+        self._tell(Verb.HOLD.value, None, booking, entry_id=command.entry_id, actor=command.actor.name, command=command)
         return booking
 
     def move(
@@ -89,7 +89,7 @@ class Ledger:
         before: Booking,
         after: Booking,
         *,
-        ask: Ask,
+        command: Command,
         reason: str | None = None,
         told: object = None,
         money: dict[str, Any] | None = None,
@@ -107,9 +107,9 @@ class Ledger:
             verb.value,
             before,
             after,
-            entry_id=ask.entry_id,
-            actor=ask.actor.name,
-            ask=ask,
+            entry_id=command.entry_id,
+            actor=command.actor.name,
+            command=command,
             reason=reason,
             told=told,
             money=money,
@@ -141,10 +141,13 @@ class Ledger:
         self._payments[payment.id] = payment
         return payment
 
-    def open_by_key(self, payment: Payment, memo: Memo) -> None:
+    def open_by_key(self, payment: Payment, idempotency: KeyedRequest) -> None:
         """The key is this payment's from here on: another request with it is refused."""
         opened = PaymentKey(
-            key=memo.key, request_hash=memo.request_hash, payment_id=payment.id, opened_at=payment.created_at
+            key=idempotency.key,
+            request_hash=idempotency.request_hash,
+            payment_id=payment.id,
+            opened_at=payment.created_at,
         )
         self._payment_keys.append(opened)
 
@@ -159,19 +162,19 @@ class Ledger:
         untold[str(refund.id)] = journal_changes.refund_pairs(before, refund)
         return refund
 
-    def remember(self, verb: Verb, booking: Booking, *, ask: Ask, told: object = None) -> None:
+    def remember(self, verb: Verb, booking: Booking, *, command: Command, told: object = None) -> None:
         """A verb that found its work done: nothing moved, so the entry is about no version, but its key remembers."""
-        if ask.memo is None:
+        if command.idempotency is None:
             return
         entry = Entry(
-            id=ask.entry_id,
+            id=command.entry_id,
             event_id=booking.event_id,
             verb=REPEAT,
-            actor=ask.actor.name,
+            actor=command.actor.name,
             at=self.now,
             facts={"booking_id": str(booking.id), "verb": verb.value},
-            key=ask.memo.key,
-            memory=ask.memo.remember(told or booking, self.now),
+            key=command.idempotency.key,
+            memory=command.idempotency.remember(told or booking, self.now),
         )
         self._add(entry)
 
@@ -180,18 +183,18 @@ class Ledger:
         given = self.seats.get(seat)
         return self._opened[given] if given else None
 
-    def tell_of_event(self, verb: str, event: Event, *, ask: Ask, facts: dict[str, Any]) -> None:
+    def tell_of_event(self, verb: str, event: Event, *, command: Command, facts: dict[str, Any]) -> None:
         """What an operator did to an event."""
         entry = Entry(
-            id=ask.entry_id,
+            id=command.entry_id,
             event_id=event.id,
             version=event.version,
             verb=verb,
-            actor=ask.actor.name,
+            actor=command.actor.name,
             at=self.now,
             facts=facts,
-            key=ask.memo.key if ask.memo else None,
-            memory=ask.memo.remember(event, self.now) if ask.memo else None,
+            key=command.idempotency.key if command.idempotency else None,
+            memory=command.idempotency.remember(event, self.now) if command.idempotency else None,
         )
         self._add(entry)
 
@@ -234,13 +237,13 @@ class Ledger:
         *,
         entry_id: EntryId,
         actor: str,
-        ask: Ask | None = None,
+        command: Command | None = None,
         reason: str | None = None,
         money: dict[str, Any] | None = None,
         told: object = None,
         opened: Payment | None = None,
     ) -> None:
-        memo = ask.memo if ask else None
+        idempotency = command.idempotency if command else None
         facts = _facts(before, after)
         if money:
             refunds = self._refunds_untold.pop(money["id"], None)
@@ -260,8 +263,8 @@ class Ledger:
             reason=reason,
             at=self.now,
             facts=facts,
-            key=memo.key if memo else None,
-            memory=memo.remember(told or after, self.now) if memo else None,
+            key=idempotency.key if idempotency else None,
+            memory=idempotency.remember(told or after, self.now) if idempotency else None,
         )
         self._add(entry)
 

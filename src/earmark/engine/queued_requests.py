@@ -6,13 +6,13 @@ import asyncio
 from collections import Counter, deque
 from typing import TYPE_CHECKING, Generic, TypeVar, cast
 
-from earmark.engine.commands import Answer, Ask
+from earmark.engine.commands import Command, Result
 from earmark.errors import EarmarkError, OutcomeUnknown, Overloaded
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-A = TypeVar("A", bound=Ask)
+A = TypeVar("A", bound=Command)
 
 TIDY_MIN = 1000
 
@@ -25,16 +25,16 @@ class _Answered:
         return True
 
 
-ANSWERED = cast("asyncio.Future[Answer]", _Answered())
+ANSWERED = cast("asyncio.Future[Result]", _Answered())
 
 
 class QueuedRequest(Generic[A]):
     """One request's place in the queue."""
 
-    __slots__ = ("answer", "ask", "deadline", "dry", "ended", "in_flight", "mark", "refusal", "rounds", "since")
+    __slots__ = ("answer", "command", "deadline", "dry", "ended", "in_flight", "mark", "refusal", "rounds", "since")
 
-    def __init__(self, ask: A, answer: asyncio.Future[Answer], *, deadline: float, mark: object = None) -> None:
-        self.ask = ask
+    def __init__(self, command: A, answer: asyncio.Future[Result], *, deadline: float, mark: object = None) -> None:
+        self.command = command
         self.answer = answer
         self.deadline = deadline
         self.mark = mark
@@ -80,7 +80,7 @@ class Shared(Generic[A]):
         for request in self.requests:
             request.in_flight = True
         self.requests = [request for request in self.requests if not (request.ended or request.answer.done())]
-        return [request.ask for request in self.requests]
+        return [request.command for request in self.requests]
 
     def undo(self) -> None:
         """The transaction was rolled back for certain."""

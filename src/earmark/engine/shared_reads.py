@@ -19,7 +19,7 @@ SECONDS_MAX = 5.0
 """For one call. A request waits for the one under way and for its own, which leaves time to answer it."""
 
 
-class Questions(Generic[Q, R]):
+class SharedReads(Generic[Q, R]):
     """A bounded queue of questions. An answer is never older than its question."""
 
     def __init__(
@@ -32,7 +32,7 @@ class Questions(Generic[Q, R]):
         self._asking: asyncio.Task[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
-    def ask(self, question: Q) -> asyncio.Future[R]:
+    def command(self, question: Q) -> asyncio.Future[R]:
         """The answer to come, or `Overloaded` where too many wait or the store is silent: nothing was begun.
 
         A plain function: in a rush nearly every request asks, and a coroutine more would cost each of them.

@@ -15,7 +15,7 @@ import msgspec
 
 from earmark.domain import payment as law
 from earmark.domain.payment import RefundState
-from earmark.engine.pending_writes import Ledger
+from earmark.engine.pending_writes import PendingWrites
 from earmark.engine.ports.gateway import RefundReport, RefundStanding
 from earmark.payments import journal_notes as notes
 
@@ -37,14 +37,14 @@ async def hear_refund(
 ) -> Payment:
     """Lay what the gateway said of a refund over what is known of it."""
     opening = await transaction.begin([])
-    ledger = Ledger(now=opening.now, ids=ids)
+    writes = PendingWrites(now=opening.now, ids=ids)
     booking = (await transaction.lock_bookings({about.booking.id}))[about.booking.id]
     before = (await transaction.lock_payments({about.payment.id}))[about.payment.id]
     refunds = {one.id: one for one in await transaction.read_refunds(before.id)}
-    refund, after = _heard(ledger, booking, before, refunds.pop(refund_id), report)
+    refund, after = _heard(writes, booking, before, refunds.pop(refund_id), report)
     on_their_way = any(one.state is RefundState.PENDING for one in (refund, *refunds.values()))
-    after = ledger.pay(notes.scheduled(before, after, about=about, now=ledger.now, open_question=on_their_way))
-    await transaction.write(ledger.changes())
+    after = writes.pay(notes.scheduled(before, after, about=about, now=writes.now, open_question=on_their_way))
+    await transaction.write(writes.changes())
     return after
 
 
@@ -56,7 +56,7 @@ async def hear_elsewhere(
     A refund of ours is recorded before its gateway is asked, so it is never taken for another, answered or not.
     """
     opening = await transaction.begin([])
-    ledger = Ledger(now=opening.now, ids=ids)
+    writes = PendingWrites(now=opening.now, ids=ids)
     booking = (await transaction.lock_bookings({about.booking.id}))[about.booking.id]
     before = (await transaction.lock_payments({about.payment.id}))[about.payment.id]
     refunds = {one.id: one for one in await transaction.read_refunds(before.id)}
@@ -69,34 +69,34 @@ async def hear_elsewhere(
     if more:
         why = REFUNDED_ELSEWHERE if more > 0 else FAILED_ELSEWHERE
         facts = {"more": more, "refunded_elsewhere": after.refunded_elsewhere}
-        notes.note(ledger, booking, before, after, reason=why, **facts)
+        notes.note(writes, booking, before, after, reason=why, **facts)
     on_their_way = any(one.state is RefundState.PENDING for one in refunds.values())
-    after = ledger.pay(notes.scheduled(before, after, about=about, now=ledger.now, open_question=on_their_way))
-    await transaction.write(ledger.changes())
+    after = writes.pay(notes.scheduled(before, after, about=about, now=writes.now, open_question=on_their_way))
+    await transaction.write(writes.changes())
     return after
 
 
 def _heard(
-    ledger: Ledger, booking: Booking, before: Payment, refund: Refund, report: RefundReport
+    writes: PendingWrites, booking: Booking, before: Payment, refund: Refund, report: RefundReport
 ) -> tuple[Refund, Payment]:
     after = before
     known = msgspec.structs.replace(refund, gateway_id=report.gateway_id or refund.gateway_id, code=report.code)
-    decided = msgspec.structs.replace(known, processed_at=ledger.now)
+    decided = msgspec.structs.replace(known, processed_at=writes.now)
     match refund.state, report.standing:
         case RefundState.PENDING, RefundStanding.DONE:
             after = law.repaid(before, refund)
-            refund = ledger.refund(msgspec.structs.replace(decided, state=RefundState.DONE), before=refund)
-            notes.note(ledger, booking, before, after, reason=refund.reason, refunded=refund.amount)
+            refund = writes.refund(msgspec.structs.replace(decided, state=RefundState.DONE), before=refund)
+            notes.note(writes, booking, before, after, reason=refund.reason, refunded=refund.amount)
         case RefundState.PENDING, RefundStanding.REFUSED:
             after = law.flagged(before, code=report.code or "refund_refused")
-            refund = ledger.refund(msgspec.structs.replace(decided, state=RefundState.REFUSED), before=refund)
-            notes.note(ledger, booking, before, after, reason="the gateway refused the refund", refused=refund.amount)
+            refund = writes.refund(msgspec.structs.replace(decided, state=RefundState.REFUSED), before=refund)
+            notes.note(writes, booking, before, after, reason="the gateway refused the refund", refused=refund.amount)
         case RefundState.PENDING, RefundStanding.PROCESSING if known != refund:
-            refund = ledger.refund(known, before=refund)
-            notes.learn(ledger, booking, before, after)
+            refund = writes.refund(known, before=refund)
+            notes.learn(writes, booking, before, after)
         case RefundState.DONE, RefundStanding.REFUSED:
             after = law.came_back(before, refund, code=report.code or "refund_failed")
-            refund = ledger.refund(msgspec.structs.replace(decided, state=RefundState.REFUSED), before=refund)
+            refund = writes.refund(msgspec.structs.replace(decided, state=RefundState.REFUSED), before=refund)
             why = "a refund that was made has failed since"
-            notes.note(ledger, booking, before, after, reason=why, refused=refund.amount)
+            notes.note(writes, booking, before, after, reason=why, refused=refund.amount)
     return refund, after

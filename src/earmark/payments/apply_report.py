@@ -22,7 +22,7 @@ from earmark.domain.payment import UNDECIDED, Payment, PaymentState, Refund, Ref
 from earmark.domain.policy import per_buyer_max
 from earmark.domain.seat import Verdict, verdict
 from earmark.domain.state_machine import State, Verb
-from earmark.engine.pending_writes import Ledger
+from earmark.engine.pending_writes import PendingWrites
 from earmark.engine.ports.store import Changes
 from earmark.payments import journal_notes as notes
 
@@ -61,7 +61,7 @@ async def hear(
 ) -> Payment | Moved:
     """Lay what the gateway said over what is known. What is `dry` has no lapsed hold left that could be ended."""
     opening = await transaction.begin([])
-    hearing = await _Hearing.open(transaction, about, ledger=Ledger(now=opening.now, ids=ids), ids=ids)
+    hearing = await _Hearing.open(transaction, about, writes=PendingWrites(now=opening.now, ids=ids), ids=ids)
     if hearing is None:
         return Moved()
     return await hearing.hear(report, policy=policy, dry=dry)
@@ -70,15 +70,15 @@ async def hear(
 async def hear_nothing(transaction: Transaction, *, about: Dossier, ids: Ids) -> Payment:
     """The gateway was silent: what was asked of it may have happened, and is looked at again later."""
     opening = await transaction.begin([])
-    ledger = Ledger(now=opening.now, ids=ids)
+    writes = PendingWrites(now=opening.now, ids=ids)
     booking = (await transaction.lock_bookings({about.booking.id}))[about.booking.id]
     before = (await transaction.lock_payments({about.payment.id}))[about.payment.id]
     unknown = law.unanswered(before)
     if unknown is not before:
-        notes.note(ledger, booking, before, unknown, reason="the gateway did not answer")
-    after = notes.scheduled(before, unknown, about=about, now=ledger.now, open_question=True)
-    ledger.pay(after)
-    await transaction.write(ledger.changes())
+        notes.note(writes, booking, before, unknown, reason="the gateway did not answer")
+    after = notes.scheduled(before, unknown, about=about, now=writes.now, open_question=True)
+    writes.pay(after)
+    await transaction.write(writes.changes())
     return after
 
 
@@ -91,20 +91,20 @@ async def give_up(transaction: Transaction, *, about: Dossier, ids: Ids, hand_ov
     With `hand_over` the payment is due at once, for another driver to end it at its gateway.
     """
     opening = await transaction.begin([])
-    ledger = Ledger(now=opening.now, ids=ids)
+    writes = PendingWrites(now=opening.now, ids=ids)
     booking = (await transaction.lock_bookings({about.booking.id}))[about.booking.id]
     before = (await transaction.lock_payments({about.payment.id}))[about.payment.id]
     waits = wants(booking, before) and booking.state is State.PAYING
-    over = waits and booking.paying_until is not None and ledger.now >= booking.paying_until
+    over = waits and booking.paying_until is not None and writes.now >= booking.paying_until
     after = before
     if over and before.state in UNDECIDED:
         if before.automatic:
             after = law.flagged(before, code="undecided")
-            notes.note(ledger, booking, before, after, reason="the gateway did not decide")
+            notes.note(writes, booking, before, after, reason="the gateway did not decide")
         else:
             after = law.given_up(before)
-            lost = booking_law.lapse(booking, now=ledger.now)
-            ledger.settle(
+            lost = booking_law.lapse(booking, now=writes.now)
+            writes.settle(
                 Verb.EXPIRE,
                 booking,
                 lost,
@@ -114,54 +114,54 @@ async def give_up(transaction: Transaction, *, about: Dossier, ids: Ids, hand_ov
             )
     elif not wants(booking, before) and before.state in UNDECIDED | {PaymentState.AUTHORISED}:
         after = law.given_up(before)
-        notes.note(ledger, booking, before, after, reason="its booking is lost")
-    after = notes.scheduled(before, after, about=about, now=ledger.now)
-    after = ledger.pay(msgspec.structs.replace(after, due_at=ledger.now) if hand_over else after)
-    await transaction.lock_totals({ref for ref, units in ledger.totals.items() if units})
-    await transaction.lock_pools(ledger.pools.keys())
-    await transaction.write(ledger.changes())
+        notes.note(writes, booking, before, after, reason="its booking is lost")
+    after = notes.scheduled(before, after, about=about, now=writes.now)
+    after = writes.pay(msgspec.structs.replace(after, due_at=writes.now) if hand_over else after)
+    await transaction.lock_totals({ref for ref, units in writes.totals.items() if units})
+    await transaction.lock_pools(writes.pools.keys())
+    await transaction.write(writes.changes())
     return after
 
 
 async def mark_replaced(transaction: Transaction, *, about: Dossier, ids: Ids) -> Payment:
     """Its buyer has left its action undone and named another method: it is about to be ended at its gateway."""
     opening = await transaction.begin([])
-    ledger = Ledger(now=opening.now, ids=ids)
+    writes = PendingWrites(now=opening.now, ids=ids)
     booking = (await transaction.lock_bookings({about.booking.id}))[about.booking.id]
     before = (await transaction.lock_payments({about.payment.id}))[about.payment.id]
     if before.state is not PaymentState.REQUIRES_ACTION or before.code == law.REPLACED:
         return before
     marked = msgspec.structs.replace(before, code=law.REPLACED)
-    notes.note(ledger, booking, before, marked, reason="the buyer has named another method")
-    after = ledger.pay(notes.scheduled(before, marked, about=about, now=ledger.now, open_question=True))
-    await transaction.write(ledger.changes())
+    notes.note(writes, booking, before, marked, reason="the buyer has named another method")
+    after = writes.pay(notes.scheduled(before, marked, about=about, now=writes.now, open_question=True))
+    await transaction.write(writes.changes())
     return after
 
 
 async def settle(transaction: Transaction, *, how: SettledAs, note: str, about: Dossier, ids: Ids) -> Payment:
     """A person has dealt with a flagged payment elsewhere. A booking that still waits for it is sold, or lost."""
     opening = await transaction.begin([])
-    ledger = Ledger(now=opening.now, ids=ids)
+    writes = PendingWrites(now=opening.now, ids=ids)
     booking = (await transaction.lock_bookings({about.booking.id}))[about.booking.id]
     before = (await transaction.lock_payments({about.payment.id}))[about.payment.id]
     after = law.settled(before, await transaction.read_refunds(before.id), how=how, note=note)
     told = notes.told(before, after, typed=True) | {"settled_as": how.value}
     waits = wants(booking, before) and (booking.state is State.PAYING or how is SettledAs.NOTHING)
     if not waits:
-        ledger.note(booking, booking_law.noted(booking), actor=OPERATOR, reason=note, money=told)
+        writes.note(booking, booking_law.noted(booking), actor=OPERATOR, reason=note, money=told)
     elif how is SettledAs.KEPT:
-        sold = booking_law.settle(booking, payment_id=str(after.id), method=after.shown_method, now=ledger.now)
-        ledger.settle(Verb.CONFIRM, booking, sold, actor=OPERATOR, reason=note, money=told)
+        sold = booking_law.settle(booking, payment_id=str(after.id), method=after.shown_method, now=writes.now)
+        writes.settle(Verb.CONFIRM, booking, sold, actor=OPERATOR, reason=note, money=told)
     elif booking.state is State.CONFIRMED:
-        undone = booking_law.cancel(booking, now=ledger.now)
-        ledger.settle(Verb.CANCEL, booking, undone, actor=OPERATOR, reason=note, money=told)
+        undone = booking_law.cancel(booking, now=writes.now)
+        writes.settle(Verb.CANCEL, booking, undone, actor=OPERATOR, reason=note, money=told)
     else:
-        lost = booking_law.lapse(booking, now=ledger.now)
-        ledger.settle(Verb.EXPIRE, booking, lost, actor=OPERATOR, reason=note, money=told)
-    after = ledger.pay(notes.scheduled(before, after, about=about, now=ledger.now))
-    await transaction.lock_totals({ref for ref, units in ledger.totals.items() if units})
-    await transaction.lock_pools(ledger.pools.keys())
-    await transaction.write(ledger.changes())
+        lost = booking_law.lapse(booking, now=writes.now)
+        writes.settle(Verb.EXPIRE, booking, lost, actor=OPERATOR, reason=note, money=told)
+    after = writes.pay(notes.scheduled(before, after, about=about, now=writes.now))
+    await transaction.lock_totals({ref for ref, units in writes.totals.items() if units})
+    await transaction.lock_pools(writes.pools.keys())
+    await transaction.write(writes.changes())
     return after
 
 
@@ -178,9 +178,9 @@ async def take_callback(
     booking = (await transaction.lock_bookings({about.booking.id}))[about.booking.id]
     payment = (await transaction.lock_payments({about.payment.id}))[about.payment.id]
     if callback.disputed:
-        ledger = Ledger(now=opening.now, ids=ids)
-        notes.dispute(ledger, booking, payment, kind=callback.kind)
-        await transaction.write(ledger.changes())
+        writes = PendingWrites(now=opening.now, ids=ids)
+        notes.dispute(writes, booking, payment, kind=callback.kind)
+        await transaction.write(writes.changes())
     else:
         await transaction.write(due_now(payment, now=opening.now))
     return True
@@ -199,7 +199,7 @@ class _Hearing:
         transaction: Transaction,
         *,
         about: Dossier,
-        ledger: Ledger,
+        writes: PendingWrites,
         ids: Ids,
         event: Event,
         booking: Booking,
@@ -209,7 +209,7 @@ class _Hearing:
     ) -> None:
         self._transaction = transaction
         self._about = about
-        self._ledger = ledger
+        self._ledger = writes
         self._ids = ids
         self._event = event
         self._booking = booking
@@ -220,12 +220,14 @@ class _Hearing:
         """Whether the journal has what was heard."""
 
     @classmethod
-    async def open(cls, transaction: Transaction, about: Dossier, *, ledger: Ledger, ids: Ids) -> _Hearing | None:
+    async def open(
+        cls, transaction: Transaction, about: Dossier, *, writes: PendingWrites, ids: Ids
+    ) -> _Hearing | None:
         """Look, then lock; None when the booking ran out between the two."""
         was = about.booking
         [event] = (await transaction.read_events({was.event_id})).values()
         seen = await transaction.read_seats(was.seat_refs) if was.state is State.EXPIRED else {}
-        lapsed = {seat.pointer for seat in seen.values() if seat.pointer and _is_lapsed(seat, ledger)}
+        lapsed = {seat.pointer for seat in seen.values() if seat.pointer and _is_lapsed(seat, writes)}
         locked = await transaction.lock_bookings({was.id, *lapsed})
         payments = await transaction.lock_payments({about.payment.id})
         booking = locked.pop(was.id)
@@ -234,7 +236,7 @@ class _Hearing:
         return cls(
             transaction,
             about=about,
-            ledger=ledger,
+            writes=writes,
             ids=ids,
             event=event,
             booking=booking,
@@ -309,26 +311,26 @@ class _Hearing:
         self, payment: Payment, *, policy: Policy, dry: Collection[PoolRef | TotalRef]
     ) -> Booking | Moved | None:
         """The booking, sold after all; None when something of it is gone."""
-        booking, ledger = self._booking, self._ledger
-        if self._event.is_over(now=ledger.now) or not self._all_free():
+        booking, writes = self._booking, self._ledger
+        if self._event.is_over(now=writes.now) or not self._all_free():
             return None
-        flipped = [owner for owner in self._owners.values() if owner.is_due(ledger.now)]
-        if any(owner.is_live and not owner.is_due(ledger.now) for owner in self._owners.values()):
+        flipped = [owner for owner in self._owners.values() if owner.is_due(writes.now)]
+        if any(owner.is_live and not owner.is_due(writes.now) for owner in self._owners.values()):
             return None
         for owner in flipped:
-            ledger.expire(owner, reason="taken over")
-        sold = booking_law.settle(booking, payment_id=str(payment.id), method=payment.shown_method, now=ledger.now)
-        totals = await self._transaction.lock_totals({booking.total_ref, *ledger.totals})
-        pools = await self._transaction.lock_pools({*booking.pool_deltas(), *ledger.pools})
+            writes.expire(owner, reason="taken over")
+        sold = booking_law.settle(booking, payment_id=str(payment.id), method=payment.shown_method, now=writes.now)
+        totals = await self._transaction.lock_totals({booking.total_ref, *writes.totals})
+        pools = await self._transaction.lock_pools({*booking.pool_deltas(), *writes.pools})
         if len(await self._transaction.lock_seats(list(self._seen.values()))) < len(self._seen):
             return Moved()
         limit = per_buyer_max(policy, of_event=self._event.per_buyer_max)
-        have = totals[booking.total_ref] + ledger.totals.get(booking.total_ref, 0)
+        have = totals[booking.total_ref] + writes.totals.get(booking.total_ref, 0)
         if limit is not None and have + booking.lines.units > limit:
             short = have + booking.lines.units - limit
             return None if booking.total_ref in dry else Moved(relief=booking.total_ref, short=short)
         for ref, delta in booking.pool_deltas(sold=1).items():
-            given = ledger.pools.get(ref)
+            given = writes.pools.get(ref)
             free = pools[ref].free - (given.held + given.sold if given else 0)
             if delta.sold > free:
                 return None if ref in dry else Moved(relief=ref, short=delta.sold - free)
@@ -378,8 +380,8 @@ class _Hearing:
         notes.note(self._ledger, self._booking, before, after, reason=reason)
 
 
-def _is_lapsed(seat: SeatSeen, ledger: Ledger) -> bool:
-    return verdict(seat, now=ledger.now) is Verdict.LAPSED
+def _is_lapsed(seat: SeatSeen, writes: PendingWrites) -> bool:
+    return verdict(seat, now=writes.now) is Verdict.LAPSED
 
 
 def _known(payment: Payment, report: Report) -> Payment:

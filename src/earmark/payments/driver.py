@@ -20,7 +20,7 @@ import msgspec
 from earmark.domain import payment as law
 from earmark.domain.ids import PaymentId, PoolRef, RefundId, TotalRef
 from earmark.domain.payment import UNDECIDED, Payment, PaymentState, RefundState, Standing
-from earmark.engine.commands import Decided, Paid, Replayed
+from earmark.engine.commands import Decided, PayResult, Replayed
 from earmark.engine.ports.gateway import (
     Gateway,
     GatewayDenied,
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
     from earmark.domain.booking import Booking
     from earmark.domain.payment import Refund
-    from earmark.engine.commands import Answer, GiveBack, Pay
+    from earmark.engine.commands import Pay, RefundPayment, Result
     from earmark.engine.engine import Engine
     from earmark.engine.ports.gateway import Callback, RefundReport
     from earmark.engine.ports.store import Dossier, Transaction
@@ -117,7 +117,7 @@ class CallbackMismatch(Exception):
     """A callback about a payment of ours whose facts are not those of the payment."""
 
 
-class Teller:
+class PaymentDriver:
     """One per process, over the engine's store."""
 
     def __init__(self, engine: Engine, gateways: Mapping[str, Gateway], *, call_seconds_max: float = 30.0) -> None:
@@ -128,13 +128,13 @@ class Teller:
         self._hurried = asyncio.Event()
         self._queues = GatewayQueues(gateways)
 
-    async def pay(self, ask: Pay, *, within: float) -> Answer:
+    async def pay(self, command: Pay, *, within: float) -> Result:
         """Open a payment and drive it, for so long; what is not decided by then goes on by itself."""
         until = asyncio.get_running_loop().time() + within
-        ask = await without_code(ask, self._gateways)
-        answer = await open_payment(self._engine, ask)
+        command = await without_code(command, self._gateways)
+        answer = await open_payment(self._engine, command)
         if isinstance(answer, Decided) and answer.value.gives_way:
-            answer = await self._pay_instead(ask, answer, within=within)
+            answer = await self._pay_instead(command, answer, within=within)
         if isinstance(answer, Replayed) or answer.value.payment is None:
             return answer
         payment_id: PaymentId = answer.value.payment.id
@@ -149,11 +149,11 @@ class Teller:
                 raise PaymentInProgress
             raise InvalidRequest.at(field, f"is nothing that {about.payment.gateway} takes: {about.payment.message}")
         if not answer.value.joined and has_answer(about.booking, about.payment):
-            again = msgspec.structs.replace(ask, entry_id=self._engine.ids.entry_id(), payment_id=payment_id)
+            again = msgspec.structs.replace(command, entry_id=self._engine.ids.entry_id(), payment_id=payment_id)
             return await conclude_payment(self._engine, again)
-        return Decided(value=Paid(booking=about.booking, payment=about.payment), now=about.now)
+        return Decided(value=PayResult(booking=about.booking, payment=about.payment), now=about.now)
 
-    async def _pay_instead(self, ask: Pay, joined: Decided, *, within: float) -> Answer:
+    async def _pay_instead(self, command: Pay, joined: Decided, *, within: float) -> Result:
         """End the payment whose action was left undone, and open this request's own once it is known to be over.
 
         While its gateway has not said that it is over, the open payment stays the answer; so it does if it succeeded.
@@ -166,7 +166,7 @@ class Teller:
         about = await self._engine.store.read_dossier(open_one.id)
         if about is None or about.payment.state is not PaymentState.FAILED:
             return joined
-        return await open_payment(self._engine, msgspec.structs.replace(ask, entry_id=self._engine.ids.entry_id()))
+        return await open_payment(self._engine, msgspec.structs.replace(command, entry_id=self._engine.ids.entry_id()))
 
     async def _replace(self, payment_id: PaymentId) -> Payment | None:
         """End a payment that waits for its buyer. One that was paid meanwhile is left, and seen through."""
@@ -182,9 +182,9 @@ class Teller:
                 break
         return payment
 
-    async def refund(self, ask: GiveBack, *, within: float) -> Answer:
+    async def refund(self, command: RefundPayment, *, within: float) -> Result:
         """Record what goes back and ask the gateway for it; what is not done by then goes on by itself."""
-        answer = await record_refund(self._engine, ask)
+        answer = await record_refund(self._engine, command)
         if isinstance(answer, Decided):
             await self._drive_within(answer.value.payment.id, within)
         return answer

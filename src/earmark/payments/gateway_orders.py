@@ -12,23 +12,25 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from earmark.domain.payment import Payment, Refund
-    from earmark.engine.commands import Memo, Pay
+    from earmark.engine.commands import KeyedRequest, Pay
     from earmark.engine.ports.gateway import Gateway, TakesCodes
 
 
-async def without_code(ask: Pay, gateways: Mapping[str, Gateway]) -> Pay:
+async def without_code(command: Pay, gateways: Mapping[str, Gateway]) -> Pay:
     """A request to pay as it may be recorded. What a caller sends is looked up as a code, whatever it looks like."""
-    gateway = as_code_taker(gateways.get(ask.gateway)) if ask.gateway else None
+    gateway = as_code_taker(gateways.get(command.gateway)) if command.gateway else None
     if gateway is None:
-        return ask
-    method = None if ask.method is None else await gateway.refer(ask.method)
-    return msgspec.structs.replace(ask, method=method, memo=ask.memo and _sealed(ask.memo, gateway))
+        return command
+    method = None if command.method is None else await gateway.refer(command.method)
+    return msgspec.structs.replace(
+        command, method=method, idempotency=command.idempotency and _sealed(command.idempotency, gateway)
+    )
 
 
-def _sealed(memo: Memo, gateway: TakesCodes) -> Memo:
-    now, *older = gateway.seal(memo.request_hash)
+def _sealed(idempotency: KeyedRequest, gateway: TakesCodes) -> KeyedRequest:
+    now, *older = gateway.seal(idempotency.request_hash)
     # Older releases recorded the hash as it is.
-    return msgspec.structs.replace(memo, request_hash=now, older_hashes=(*older, memo.request_hash))
+    return msgspec.structs.replace(idempotency, request_hash=now, older_hashes=(*older, idempotency.request_hash))
 
 
 def order_of(payment: Payment) -> Order:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from earmark.domain.booking import Booking
     from earmark.domain.payment import Payment
-    from earmark.engine.pending_writes import Ledger
+    from earmark.engine.pending_writes import PendingWrites
     from earmark.engine.ports.store import Dossier
 
 DETAILS = "details"
@@ -23,23 +23,23 @@ DETAILS = "details"
 
 
 def note(
-    ledger: Ledger, booking: Booking, before: Payment, after: Payment, *, reason: str | None, **facts: Any
+    writes: PendingWrites, booking: Booking, before: Payment, after: Payment, *, reason: str | None, **facts: Any
 ) -> None:
     """A step that does not move the booking."""
     noted = booking_law.noted(booking)
-    ledger.note(booking, noted, actor=actor(before), reason=reason, money=told(before, after) | facts)
+    writes.note(booking, noted, actor=actor(before), reason=reason, money=told(before, after) | facts)
 
 
-def learn(ledger: Ledger, booking: Booking, before: Payment, after: Payment) -> None:
+def learn(writes: PendingWrites, booking: Booking, before: Payment, after: Payment) -> None:
     """The gateway told something that moves nothing, such as what it calls the payment. No webhook is called."""
-    note(ledger, booking, before, after, reason=None, **{DETAILS: True})
+    note(writes, booking, before, after, reason=None, **{DETAILS: True})
 
 
-def dispute(ledger: Ledger, booking: Booking, before: Payment, *, kind: str) -> Payment:
+def dispute(writes: PendingWrites, booking: Booking, before: Payment, *, kind: str) -> Payment:
     """The buyer has asked their bank for the money back, or that went on: somebody is called, and it is looked at."""
     after = law.flagged(before, code=law.DISPUTED)
-    note(ledger, booking, before, after, reason="the buyer disputes the payment", event=kind)
-    return ledger.pay(msgspec.structs.replace(after, due_at=ledger.now, version=before.version + 1))
+    note(writes, booking, before, after, reason="the buyer disputes the payment", event=kind)
+    return writes.pay(msgspec.structs.replace(after, due_at=writes.now, version=before.version + 1))
 
 
 def scheduled(

@@ -10,40 +10,42 @@ from typing import TYPE_CHECKING
 from earmark.domain import booking as booking_law
 from earmark.domain.state_machine import Verb, may, refusal
 from earmark.engine.batch_transaction import find, lock, open_on_bookings
-from earmark.engine.commands import Paid
+from earmark.engine.commands import PayResult
 from earmark.engine.owed_refunds import owe, payment_of, told
 from earmark.errors import RefundRefused, Refusal
 
 if TYPE_CHECKING:
-    from earmark.engine.commands import Answer, GiveBack, Outcome
+    from earmark.engine.commands import Outcome, RefundPayment, Result
     from earmark.engine.engine import Engine
     from earmark.engine.ports.store import Ids, Transaction
 
 
-async def record_refund(engine: Engine, ask: GiveBack) -> Answer:
+async def record_refund(engine: Engine, command: RefundPayment) -> Result:
     """Run `refund` in a transaction of its own."""
-    return await engine.run_alone("refund", ask, lambda transaction: refund(transaction, ask, ids=engine.ids))
+    return await engine.run_alone("refund", command, lambda transaction: refund(transaction, command, ids=engine.ids))
 
 
-async def refund(transaction: Transaction, ask: GiveBack, *, ids: Ids) -> Outcome:
+async def refund(transaction: Transaction, command: RefundPayment, *, ids: Ids) -> Outcome:
     """Earlier answer? → lock → judge → record what is owed."""
-    desk = await open_on_bookings(transaction, [ask], ids=ids)
-    if not desk.waiting:
-        return (await desk.close())[0]
-    bookings = await lock(desk)
+    decisions = await open_on_bookings(transaction, [command], ids=ids)
+    if not decisions.waiting:
+        return (await decisions.close())[0]
+    bookings = await lock(decisions)
     try:
-        booking = find(desk, ask, bookings, verb=Verb.REFUND)
+        booking = find(decisions, command, bookings, verb=Verb.REFUND)
         if not may(booking.state, Verb.REFUND):
             raise refusal(booking.state, Verb.REFUND)
         before = await payment_of(transaction, booking)
         if before is None or not before.captured:
-            raise RefundRefused(available=0, asked=ask.amount)
-        after = owe(desk.ledger, before, ask.amount, refund_id=ask.refund_id, reason=ask.reason)
+            raise RefundRefused(available=0, asked=command.amount)
+        after = owe(decisions.writes, before, command.amount, refund_id=command.refund_id, reason=command.reason)
     except Refusal as refused:
-        desk.refuse(ask, refused)
-        return (await desk.close())[0]
-    paid = Paid(booking=booking_law.noted(booking), payment=after)
-    money = told(after, before=before, owed=ask.amount)
-    desk.ledger.move(Verb.REFUND, booking, paid.booking, ask=ask, reason=ask.reason, told=paid, money=money)
-    desk.answer(ask, paid)
-    return (await desk.close())[0]
+        decisions.refuse(command, refused)
+        return (await decisions.close())[0]
+    paid = PayResult(booking=booking_law.noted(booking), payment=after)
+    money = told(after, before=before, owed=command.amount)
+    decisions.writes.move(
+        Verb.REFUND, booking, paid.booking, command=command, reason=command.reason, told=paid, money=money
+    )
+    decisions.answer(command, paid)
+    return (await decisions.close())[0]

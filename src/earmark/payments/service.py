@@ -11,19 +11,19 @@ from earmark.domain.payment_method import BALANCE, SANDBOX
 from earmark.engine.commands import Decided
 from earmark.engine.ports.gateway import as_code_taker
 from earmark.errors import InvalidRequest
-from earmark.payments.driver import Teller
+from earmark.payments.driver import PaymentDriver
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from earmark.engine.commands import Actor, Answer, Cancel, GiveBack, Pay
+    from earmark.engine.commands import Actor, Cancel, Pay, RefundPayment, Result
     from earmark.engine.engine import Engine
     from earmark.engine.ports.gateway import Gateway
 
 ANSWER_SECONDS = 10.0
 
 
-class Terms(TypedDict):
+class PaymentTerms(TypedDict):
     """What a request for a payment says of the gateway."""
 
     gateway: str | None
@@ -31,7 +31,7 @@ class Terms(TypedDict):
     unpayable: InvalidRequest | None
 
 
-class Till:
+class PaymentService:
     """Where money changes hands. Live events pay at gateways that move real money, test events at the others."""
 
     def __init__(
@@ -46,7 +46,7 @@ class Till:
         self.gateways = gateways
         self.capture = capture
         """When the money is taken where a request of the shop does not say."""
-        self.teller = Teller(engine, gateways)
+        self.driver = PaymentDriver(engine, gateways)
         self._seconds = seconds
 
     def choose(self, named: str | None, *, live: bool) -> str:
@@ -62,7 +62,7 @@ class Till:
         )
         raise InvalidRequest.at("gateway", which)
 
-    def terms(self, actor: Actor, *, method: str | None, gateway: str | None, capture: Capture | None) -> Terms:
+    def terms(self, actor: Actor, *, method: str | None, gateway: str | None, capture: Capture | None) -> PaymentTerms:
         """How money would be taken, or why it cannot be. A gateway that is named has to be there in any case.
 
         Only the shop names a gateway or a capture: a payment that its gateway takes by itself stays open until that
@@ -89,25 +89,25 @@ class Till:
         plain, known = hashlib.sha256(said).digest(), as_code_taker(self.gateways.get(gateway)) if gateway else None
         return known.seal(plain)[0] if known else plain
 
-    async def pay(self, ask: Pay) -> Answer:
+    async def pay(self, command: Pay) -> Result:
         """Open a payment and see it through, as far as it goes in the time of a request."""
-        return await self.teller.pay(ask, within=self._seconds)
+        return await self.driver.pay(command, within=self._seconds)
 
-    async def refund(self, ask: GiveBack) -> Answer:
+    async def refund(self, command: RefundPayment) -> Result:
         """Money back."""
-        return await self.teller.refund(ask, within=self._seconds)
+        return await self.driver.refund(command, within=self._seconds)
 
-    async def cancel(self, ask: Cancel) -> Answer:
+    async def cancel(self, command: Cancel) -> Result:
         """Undo a sale; its money goes back behind the answer."""
-        answer = await self._engine.cancel(ask)
+        answer = await self._engine.cancel(command)
         if isinstance(answer, Decided) and answer.wrote:
-            self.teller.follow_up(answer.value.booking)
+            self.driver.follow_up(answer.value.booking)
         return answer
 
     def hurry(self) -> None:
         """Whoever waits for a gateway is answered now; what is not decided goes on by itself."""
-        self.teller.hurry()
+        self.driver.hurry()
 
     async def close(self) -> None:
         """Finish what is under way."""
-        await self.teller.close()
+        await self.driver.close()

@@ -15,7 +15,7 @@ from earmark.schemas.responses import Moment
 
 AgentStanding = Literal["well", "failing", "silent"]
 WebhookStanding = Literal["well", "failing", "disabled", "off"]
-Area = Literal["payments", "agents", "holds", "relay", "webhooks", "server", "locks", "admission"]
+Area = Literal["payments", "workers", "holds", "relay", "webhooks", "server", "locks", "admission"]
 
 
 class OpsNeed(Struct, kw_only=True):
@@ -35,7 +35,7 @@ class OpsPart(Struct, kw_only=True):
     said: str
 
 
-class OpsAgent(Struct, kw_only=True):
+class OpsWorker(Struct, kw_only=True):
     """One role of one process, as it was last heard of."""
 
     role: str
@@ -180,6 +180,6 @@ class OpsAnswer(Struct, kw_only=True):
     relay: OpsRelay
     webhooks: OpsWebhooks
     roles_missing: list[str]
-    agents: list[OpsAgent]
+    workers: list[OpsWorker]
     lines: list[OpsLine]
     locks: OpsLocks

@@ -10,8 +10,8 @@ import msgspec
 
 from earmark.domain.seat import SeatState
 from earmark.schemas import to_response
-from earmark.seatmap.cache import Picture
-from earmark.seatmap.state_and_changes import Part
+from earmark.seatmap.cache import RenderedMap
+from earmark.seatmap.state_and_changes import SeatPart
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,21 +29,21 @@ _NOT_MINE = b'"mine":false}'
 _encode = msgspec.json.Encoder().encode
 
 
-class Words:
+class SeatMapRenderer:
     """How the map is worded. It has no state."""
 
-    def part(self, on_map: SeatOnMap, *, now: datetime) -> Part:
+    def part(self, on_map: SeatOnMap, *, now: datetime) -> SeatPart:
         """A seat as it is for a shop, and whose it is."""
         seat = to_response.seat_value(on_map, now=now, buyer=None)
         body = _encode(seat)
         assert body.endswith(_NOT_MINE)
-        return Part(body, on_map.owner_buyer if seat.state in OWNED else None)
+        return SeatPart(body, on_map.owner_buyer if seat.state in OWNED else None)
 
     def pool(self, pool: Pool) -> bytes:
         """A pool, which is the same for everybody."""
         return _encode(to_response.pool_value(pool))
 
-    def paint(self, event: Event, parts: Sequence[Part], pools: Sequence[bytes]) -> Picture:
+    def paint(self, event: Event, parts: Sequence[SeatPart], pools: Sequence[bytes]) -> RenderedMap:
         """As it is for a shop; whose the seats are is only marked, and `tell` says it."""
         own: dict[Buyer, list[int]] = {}
         place = len(_SEATS)
@@ -54,16 +54,16 @@ class Words:
         body = b"".join((_SEATS, b",".join([part.body for part in parts]), b'],"pools":[', b",".join(pools), b"]}"))
         digest = hashlib.sha256(b"%d " % event.version)
         digest.update(body)
-        return Picture(version=digest.hexdigest()[:16], body=body, own=own)
+        return RenderedMap(version=digest.hexdigest()[:16], body=body, own=own)
 
-    def tell(self, picture: Picture, buyer: Buyer | None, *, whole: bool) -> bytes:
+    def tell(self, picture: RenderedMap, buyer: Buyer | None, *, whole: bool) -> bytes:
         """For one buyer, or for a shop; a whole map has its version in front."""
         own = picture.own.get(buyer, ()) if buyer else ()
         front = b'{"version":"%b",' % version(picture, own).encode() if whole else b"{"
         return finish(picture.body, front=front, own=own)
 
 
-def version(picture: Picture, own: Sequence[int]) -> str:
+def version(picture: RenderedMap, own: Sequence[int]) -> str:
     """Of the map, as it is for who owns these."""
     return picture.version + (f"-{zlib.crc32(repr(own).encode()):08x}" if own else "")
 

@@ -18,7 +18,18 @@ from earmark.domain.payment import first_payment_id_for, payment_id_for
 from earmark.domain.pool import Pool
 from earmark.domain.seat import Seat
 from earmark.domain.state_machine import State
-from earmark.engine.commands import Cancel, Change, Confirm, Create, Full, GiveBack, Hold, Pay, PoolPatch, SeatPatch
+from earmark.engine.commands import (
+    Cancel,
+    ChangeEvent,
+    Confirm,
+    CreateEvent,
+    Full,
+    Hold,
+    Pay,
+    PoolPatch,
+    RefundPayment,
+    SeatPatch,
+)
 from earmark.errors import BookingUnknown, InvalidRequest
 from earmark.schemas import requests
 
@@ -27,9 +38,9 @@ if TYPE_CHECKING:
     from typing import Unpack
 
     from earmark.domain.ids import Buyer, EntryId
-    from earmark.engine.commands import Actor, Memo
+    from earmark.engine.commands import Actor, KeyedRequest
     from earmark.engine.ports.store import Ids
-    from earmark.payments.service import Terms
+    from earmark.payments.service import PaymentTerms
 
 YEARS = range(1970, 9999)
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
@@ -43,7 +54,7 @@ class Common(TypedDict):
 
     actor: Actor
     entry_id: EntryId
-    memo: Memo | None
+    idempotency: KeyedRequest | None
 
 
 def hold(body: requests.HoldBody, *, buyer: Buyer, booking_id: BookingId, **common: Unpack[Common]) -> Hold:
@@ -97,18 +108,18 @@ def pay(
     body: requests.PayBody,
     *,
     booking_id: BookingId,
-    terms: Terms,
+    terms: PaymentTerms,
     address: str | None = None,
     **common: Unpack[Common],
 ) -> Pay:
     """A payment whose id follows from its key and its booking: the key it therefore must have."""
-    memo = common["memo"]
-    assert memo is not None, "a payment has a key"
+    idempotency = common["idempotency"]
+    assert idempotency is not None, "a payment has a key"
     return Pay(
         **common,
         booking_id=booking_id,
-        payment_id=payment_id_for(memo.key, booking_id),
-        first_payment_id=first_payment_id_for(memo.key),
+        payment_id=payment_id_for(idempotency.key, booking_id),
+        first_payment_id=first_payment_id_for(idempotency.key),
         **terms,
         method=body.method,
         return_url=body.return_url,
@@ -116,12 +127,14 @@ def pay(
     )
 
 
-def refund(body: requests.RefundBody, *, booking_id: BookingId, ids: Ids, **common: Unpack[Common]) -> GiveBack:
+def refund(body: requests.RefundBody, *, booking_id: BookingId, ids: Ids, **common: Unpack[Common]) -> RefundPayment:
     """Money back."""
-    return GiveBack(**common, booking_id=booking_id, refund_id=ids.refund_id(), amount=body.amount, reason=body.reason)
+    return RefundPayment(
+        **common, booking_id=booking_id, refund_id=ids.refund_id(), amount=body.amount, reason=body.reason
+    )
 
 
-def create(body: requests.EventBody, *, now: datetime, ids: Ids, **common: Unpack[Common]) -> Create:
+def create(body: requests.EventBody, *, now: datetime, ids: Ids, **common: Unpack[Common]) -> CreateEvent:
     """An event, and everything it sells."""
     if not is_currency(body.currency):
         raise InvalidRequest.at("currency", "is not an ISO 4217 currency")
@@ -147,16 +160,16 @@ def create(body: requests.EventBody, *, now: datetime, ids: Ids, **common: Unpac
         refund_fee_percent=body.refund_fee_percent,
         refund_fee_fixed=body.refund_fee_fixed,
     )
-    return Create(**common, event=event, seats=seats, pools=pools)
+    return CreateEvent(**common, event=event, seats=seats, pools=pools)
 
 
-def change(body: requests.EventPatchBody, *, event_id: EventId, **common: Unpack[Common]) -> Change:
+def change(body: requests.EventPatchBody, *, event_id: EventId, **common: Unpack[Common]) -> ChangeEvent:
     """An operator's change: only what is named."""
     _refuse_doubles("seats", [seat.id for seat in body.seats])
     _refuse_doubles("pools", [pool.id for pool in body.pools])
     named = msgspec.structs.asdict(body)
     own = {name: value for name, value in named.items() if name not in {"seats", "pools"}}
-    return Change(
+    return ChangeEvent(
         **common,
         event_id=event_id,
         fields={name: _utc(name, value) for name, value in own.items() if value is not msgspec.UNSET},

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from earmark.domain.journal import Entry
     from earmark.domain.payment import Payment, Refund
     from earmark.domain.pool import Pool
-    from earmark.engine.commands import Paid, Undone
+    from earmark.engine.commands import CancelResult, PayResult
     from earmark.engine.ports.store import SeatMap, SeatOnMap
     from earmark.errors import Refusal
 
@@ -119,24 +119,24 @@ def _refund_value(refund: Refund, *, notes: bool) -> responses.Refund:
     )
 
 
-def paid_value(paid: Paid, now: datetime, *, notes: bool = True) -> responses.Paid:
+def paid_value(paid: PayResult, now: datetime, *, notes: bool = True) -> responses.Paid:
     """A booking and its payment in public words, without `notes` as a buyer sees them."""
     booking = msgspec.structs.asdict(booking_value(paid.booking, now))
     return responses.Paid(**booking, payment=payment_value(paid.payment, notes=notes) if paid.payment else None)
 
 
-def undone_value(undone: Undone, now: datetime) -> responses.Undone:
+def undone_value(undone: CancelResult, now: datetime) -> responses.Undone:
     """A booking and what became of its money in public words."""
     booking, ruling = msgspec.structs.asdict(booking_value(undone.booking, now)), undone.money
     return responses.Undone(**booking, money=responses.Ruling(**msgspec.structs.asdict(ruling)) if ruling else None)
 
 
-def is_under_way(paid: Paid) -> bool:
+def is_under_way(paid: PayResult) -> bool:
     """Whether a payment was opened whose end nobody knows yet."""
     return paid.payment is not None and paid.booking.state is not State.CONFIRMED and paid.payment.state in UNDECIDED
 
 
-def refused_payment(paid: Paid, now: datetime) -> Refusal | None:
+def refused_payment(paid: PayResult, now: datetime) -> Refusal | None:
     """What to say to whoever paid and got nothing for it: declined, or what became of the booking; else None."""
     booking, payment = paid.booking, paid.payment
     if payment is None or booking.state is State.CONFIRMED or is_under_way(paid):

@@ -47,7 +47,7 @@ MARK_BYTES = 250
 """About what remembering one owner costs."""
 
 
-class Picture(msgspec.Struct, frozen=True, kw_only=True):
+class RenderedMap(msgspec.Struct, frozen=True, kw_only=True):
     """A map in words, once for everybody. What differs from buyer to buyer is only marked in it."""
 
     version: str
@@ -66,7 +66,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     """A picture, and for how long it may be shown."""
 
     event: Event
-    picture: Picture
+    picture: RenderedMap
     entries: int | None
     """How many entries the event had before it was read; None when nobody could count them."""
     began: float
@@ -82,7 +82,7 @@ class _Reading:
         self.task: asyncio.Task[Snapshot]
 
 
-class Availability:
+class SeatMapCache:
     """One per process. Everything here happens in the event loop's thread but for the wording of large maps."""
 
     def __init__(
@@ -90,7 +90,7 @@ class Availability:
         engine: Engine,
         *,
         clock: Clock,
-        word: Callable[[Event, SeatMap], Picture],
+        word: Callable[[Event, SeatMap], RenderedMap],
         bytes_max: int = BYTES_MAX,
         seconds_max: float = SECONDS_MAX,
         look_seconds: float = LOOK_SECONDS,

@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 WAITING_MAX = 10_000
 
 
-class Feed:
+class EntryFeed:
     """One per process. Publishing never waits for anybody."""
 
     def __init__(self) -> None:
-        self._followers: set[Follower] = set()
+        self._followers: set[FeedFollower] = set()
 
     @property
     def has_followers(self) -> bool:
@@ -36,18 +36,18 @@ class Feed:
         for follower in self._followers:
             follower.tell(news)
 
-    def subscribe(self, *, waiting_max: int = WAITING_MAX) -> Follower:
+    def subscribe(self, *, waiting_max: int = WAITING_MAX) -> FeedFollower:
         """`async with feed.subscribe() as follower: async for numbered in follower: …`."""
-        return Follower(self._followers, waiting_max=waiting_max)
+        return FeedFollower(self._followers, waiting_max=waiting_max)
 
 
-class Follower:
+class FeedFollower:
     """Entries as they are published, from entering the block to leaving it.
 
     Whoever takes them too slowly loses the oldest, never the newest: so the gap shows in the numbers.
     """
 
-    def __init__(self, followers: set[Follower], *, waiting_max: int) -> None:
+    def __init__(self, followers: set[FeedFollower], *, waiting_max: int) -> None:
         self._followers = followers
         self._waiting: deque[Numbered] = deque(maxlen=waiting_max)
         self._told = asyncio.Event()

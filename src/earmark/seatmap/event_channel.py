@@ -20,7 +20,7 @@ from earmark.engine.ports.store import MAP_HORIZON
 from earmark.errors import EventUnknown, Outage
 from earmark.observability import logs
 from earmark.seatmap.seats_in_entry import needs_history, seats_named
-from earmark.seatmap.state_and_changes import Scene
+from earmark.seatmap.state_and_changes import MapState
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from earmark.domain.ids import EventId, SeatId
     from earmark.engine.ports.outbox import Numbered
     from earmark.engine.ports.store import Clock, SeatMap, Store
-    from earmark.seatmap.state_and_changes import Brush, Frame
+    from earmark.seatmap.state_and_changes import Frame, MapRenderer
 
 TICK_SECONDS = 0.02
 """How long changes are collected before they are read together."""
@@ -47,13 +47,13 @@ SEATS_AT_ONCE_MAX = 500
 log = logs.get()
 
 
-class Channel:
+class EventChannel:
     """One followed event of one process."""
 
-    scene: Scene
+    scene: MapState
 
     def __init__(
-        self, event_id: EventId, *, store: Store, clock: Clock, brush: Brush, changed: Callable[[], None]
+        self, event_id: EventId, *, store: Store, clock: Clock, brush: MapRenderer, changed: Callable[[], None]
     ) -> None:
         self.event_id = event_id
         self._store = store
@@ -88,9 +88,9 @@ class Channel:
             raise EventUnknown(event_id=self.event_id)
         seen = await self._store.read_map(self.event_id)
         if len(seen.seats) <= SEATS_AT_ONCE_MAX:
-            self.scene = Scene(event, seen, number=number, brush=self._brush)
+            self.scene = MapState(event, seen, number=number, brush=self._brush)
         else:
-            self.scene = await asyncio.to_thread(Scene, event, seen, number=number, brush=self._brush)
+            self.scene = await asyncio.to_thread(MapState, event, seen, number=number, brush=self._brush)
         self._covered = number
         self._set_alarm(seen)
         self._task = asyncio.create_task(self._follow(), name=f"channel {self.event_id}")

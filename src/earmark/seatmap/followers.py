@@ -16,15 +16,15 @@ from typing import TYPE_CHECKING, Self
 from earmark.errors import EarmarkError, Outage, Overloaded
 from earmark.observability import logs
 from earmark.seatmap import sse_frames
-from earmark.seatmap.event_channel import Channel
+from earmark.seatmap.event_channel import EventChannel
 
 if TYPE_CHECKING:
     from types import TracebackType
 
     from earmark.domain.ids import Buyer, EventId
     from earmark.engine.ports.store import Clock, Store
-    from earmark.seatmap.entry_feed import Feed
-    from earmark.seatmap.state_and_changes import Brush
+    from earmark.seatmap.entry_feed import EntryFeed
+    from earmark.seatmap.state_and_changes import MapRenderer
 
 POLL_SECONDS = 0.25
 """How often entries are counted while nobody tells us of other processes."""
@@ -48,8 +48,8 @@ class Reader:
 
     def __init__(
         self,
-        hub: Hub,
-        channel: Channel,
+        hub: StreamHub,
+        channel: EventChannel,
         *,
         buyer: Buyer | None,
         first: bytes,
@@ -153,7 +153,7 @@ class Reader:
         return sse_frames.beat(number=scene.number) if beat else None
 
 
-class Hub:
+class StreamHub:
     """One per process. Everything here happens in the event loop's thread but for the wording of large maps."""
 
     def __init__(
@@ -161,8 +161,8 @@ class Hub:
         store: Store,
         *,
         clock: Clock,
-        brush: Brush,
-        feed: Feed,
+        brush: MapRenderer,
+        feed: EntryFeed,
         heartbeat_seconds: float = 15.0,
         stall_seconds: float = 30.0,
         readers_max: int = 10_000,
@@ -178,14 +178,14 @@ class Hub:
         self._readers_max = readers_max
         self.life_seconds_max = life_seconds_max
         self._tick_seconds = min(tick_seconds, heartbeat_seconds, stall_seconds)
-        self._channels: dict[EventId, Channel] = {}
+        self._channels: dict[EventId, EventChannel] = {}
         self._readers: dict[EventId, set[Reader]] = {}
         self._joining: Counter[EventId] = Counter()
         self._callers: Counter[str | None] = Counter()
         """How many each has, or is about to have."""
         self._addresses: Counter[str | None] = Counter()
         """The same for each address."""
-        self._opening: dict[EventId, asyncio.Task[Channel]] = {}
+        self._opening: dict[EventId, asyncio.Task[EventChannel]] = {}
         self._closing: set[asyncio.Task[None]] = set()
         self._tasks: list[asyncio.Task[None]] = []
         self._ended = False
@@ -290,7 +290,7 @@ class Hub:
             self._close_if_idle(event_id)
         await asyncio.gather(*self._closing, *self._opening.values(), return_exceptions=True)
 
-    async def _open(self, event_id: EventId) -> Channel:
+    async def _open(self, event_id: EventId) -> EventChannel:
         """The channel there is, or a new one, which many may wait for."""
         if channel := self._channels.get(event_id):
             return channel
@@ -300,8 +300,8 @@ class Hub:
             opening.add_done_callback(lambda done: done.cancelled() or done.exception())
         return await asyncio.shield(opening)
 
-    async def _begin(self, event_id: EventId) -> Channel:
-        channel = Channel(
+    async def _begin(self, event_id: EventId) -> EventChannel:
+        channel = EventChannel(
             event_id,
             store=self._store,
             clock=self._clock,

@@ -22,7 +22,7 @@ from earmark.observability import logs
 if TYPE_CHECKING:
     from redis.asyncio.connection import ConnectionPool
 
-    from earmark.seatmap.entry_feed import Feed
+    from earmark.seatmap.entry_feed import EntryFeed
 
 CHANNEL = "earmark:news"
 ANSWER_SECONDS_MAX = 2.0
@@ -49,7 +49,7 @@ class Listener(Protocol):
         ...
 
 
-async def herald(feed: Feed, pool: ConnectionPool) -> None:
+async def herald(feed: EntryFeed, pool: ConnectionPool) -> None:
     """Tell the other processes what the relay of this one has numbered, until cancelled."""
     async with feed.subscribe() as follower:
         async for first in follower:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from earmark.domain.ids import BookingId
     from earmark.domain.pool import Pool
     from earmark.engine.ports.store import SeatMap, SeatOnMap
-    from earmark.seatmap.cache import Picture
+    from earmark.seatmap.cache import RenderedMap
 
 STEPS_MAX = 1000
 DELTA_MAX = 100
@@ -34,17 +34,17 @@ NAMED_MAX = 50_000
 """So many names of seats are remembered, over all steps, for those who were away."""
 
 
-class Part(msgspec.Struct, frozen=True, gc=False):
+class SeatPart(msgspec.Struct, frozen=True, gc=False):
     """A seat in words, as it is for a shop, and the buyer to whom it is theirs."""
 
     body: bytes
     owner: Buyer | None = None
 
 
-class Brush(Protocol):
+class MapRenderer(Protocol):
     """How the door words it."""
 
-    def part(self, on_map: SeatOnMap, *, now: datetime) -> Part:
+    def part(self, on_map: SeatOnMap, *, now: datetime) -> SeatPart:
         """A seat."""
         ...
 
@@ -52,16 +52,18 @@ class Brush(Protocol):
         """A pool."""
         ...
 
-    def paint(self, event: Event, parts: Sequence[Part], pools: Sequence[bytes]) -> Picture:
+    def paint(self, event: Event, parts: Sequence[SeatPart], pools: Sequence[bytes]) -> RenderedMap:
         """Seats and pools as one picture."""
         ...
 
-    def tell(self, picture: Picture, buyer: Buyer | None, *, whole: bool) -> bytes:
+    def tell(self, picture: RenderedMap, buyer: Buyer | None, *, whole: bool) -> bytes:
         """The picture as JSON, for a buyer or for a shop; a whole one has its version in front."""
         ...
 
 
-class _Step(msgspec.Struct, frozen=True, gc=False):
+class MapChange(msgspec.Struct, frozen=True, gc=False):
+    """What one published entry changed."""
+
     revision: int
     number: int
     seats: frozenset[SeatId]
@@ -72,7 +74,7 @@ class _Step(msgspec.Struct, frozen=True, gc=False):
 class Frame:
     """Something to send, worded once for all but those whose own seats are in it."""
 
-    def __init__(self, kind: str, *, number: int, picture: Picture, brush: Brush) -> None:
+    def __init__(self, kind: str, *, number: int, picture: RenderedMap, brush: MapRenderer) -> None:
         self._kind = kind
         self._number = number
         self._picture = picture
@@ -92,23 +94,23 @@ class Frame:
         return sse_frames.frame(self._kind, number=self._number, data=told)
 
 
-class Scene:
+class MapState:
     """Of one event, in one process."""
 
-    def __init__(self, event: Event, seen: SeatMap, *, number: int, brush: Brush) -> None:
+    def __init__(self, event: Event, seen: SeatMap, *, number: int, brush: MapRenderer) -> None:
         self.event = event
         self.number = number
         """The newest entry that is included for certain; younger ones may be."""
         self.revision = 0
         self._brush = brush
-        self._parts: dict[SeatId, Part] = {}
+        self._parts: dict[SeatId, SeatPart] = {}
         self._pools: dict[PoolId, bytes] = {}
         self._pointers: dict[SeatId, BookingId] = {}
         self._seats_of: dict[BookingId, set[SeatId]] = {}
         self._ends: dict[SeatId, datetime] = {}
         self._lapses: list[tuple[datetime, SeatId]] = []
         self._unswept: set[SeatId] = set()
-        self._steps: deque[_Step] = deque()
+        self._steps: deque[MapChange] = deque()
         self._named = 0
         self._oldest_number = number
         self._oldest_revision = 0
@@ -199,7 +201,7 @@ class Scene:
         parts = {seat: self._parts[seat] for seat in sorted(seats) if seat in self._parts}
         return self._frame(key, "delta", parts, {pool: self._pools[pool] for pool in sorted(pools)})
 
-    def _frame(self, key: int | None, kind: str, parts: dict[SeatId, Part], pools: dict[PoolId, bytes]) -> Frame:
+    def _frame(self, key: int | None, kind: str, parts: dict[SeatId, SeatPart], pools: dict[PoolId, bytes]) -> Frame:
         if key is not None and (known := self._frames.get(key)):
             return known
         picture = self._brush.paint(self.event, list(parts.values()), list(pools.values()))
@@ -253,7 +255,7 @@ class Scene:
             heapq.heappush(self._lapses, (ends_at, seat_id))
 
     def _remember(self, seats: frozenset[SeatId], pools: frozenset[PoolId]) -> None:
-        self._steps.append(_Step(revision=self.revision, number=self.number, seats=seats, pools=pools))
+        self._steps.append(MapChange(revision=self.revision, number=self.number, seats=seats, pools=pools))
         self._named += len(seats)
         while len(self._steps) > STEPS_MAX or self._named > NAMED_MAX:
             gone = self._steps.popleft()

@@ -70,7 +70,7 @@ async def serve(settings: Settings, *, ready: Callable[[str], None], command: Se
         _reserved(settings.host, settings.port) as port,
         tempfile.TemporaryDirectory(prefix="earmark-metrics-") as kept,
     ):
-        crew = Crew(msgspec.structs.replace(settings, port=port), command=command, metrics=kept)
+        crew = ServerProcesses(msgspec.structs.replace(settings, port=port), command=command, metrics=kept)
         async with server.signals(crew.stop):
             await crew.run(ready)
 
@@ -97,7 +97,7 @@ def pause_seconds(deaths: int) -> float:
     return min(AGAIN_SECONDS_MIN * 2.0 ** min(deaths - 1, DOUBLINGS_MAX), AGAIN_SECONDS_MAX)
 
 
-class Hand:
+class ServerProcess:
     """One process of the crew."""
 
     def __init__(self, number: int, process: asyncio.subprocess.Process) -> None:
@@ -126,7 +126,7 @@ class Hand:
             self.process.send_signal(number)
 
 
-class Crew:
+class ServerProcesses:
     """The parent's view: who is there, who is on duty, and what to do when somebody dies."""
 
     def __init__(self, settings: Settings, *, command: Sequence[str], metrics: str) -> None:
@@ -134,8 +134,8 @@ class Crew:
         self._settings = settings
         self._command = command
         self._metrics = metrics
-        self._hands: dict[int, Hand] = {}
-        self._on_duty: Hand | None = None
+        self._hands: dict[int, ServerProcess] = {}
+        self._on_duty: ServerProcess | None = None
         self._waiting = settings.processes
         self._up = asyncio.Event()
 
@@ -180,19 +180,19 @@ class Crew:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self.stop.wait(), timeout=pause)
 
-    async def _start(self, number: int) -> Hand:
+    async def _start(self, number: int) -> ServerProcess:
         process = await asyncio.create_subprocess_exec(
             *self._command,
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             env={**os.environ, METRICS_DIRECTORY: self._metrics},
         )
-        hand = self._hands[number] = Hand(number, process)
+        hand = self._hands[number] = ServerProcess(number, process)
         # Through a pipe, and not as arguments: there are secrets among them.
         hand.order(msgspec.json.encode(self._settings) + b"\n")
         return hand
 
-    def _welcome(self, hand: Hand) -> None:
+    def _welcome(self, hand: ServerProcess) -> None:
         if self._on_duty is None:
             self._appoint(hand)
         if not self._up.is_set():
@@ -200,7 +200,7 @@ class Crew:
             if not self._waiting:
                 self._up.set()
 
-    def _forget(self, hand: Hand) -> None:
+    def _forget(self, hand: ServerProcess) -> None:
         """It is gone: so are the gauges that only the living show, and its duty is another's."""
         assert hand.process.stdin is not None
         hand.process.stdin.close()
@@ -211,7 +211,7 @@ class Crew:
             if heir := next((one for one in self._hands.values() if one.is_ready), None):
                 self._appoint(heir)
 
-    def _appoint(self, hand: Hand) -> None:
+    def _appoint(self, hand: ServerProcess) -> None:
         self._on_duty = hand
         hand.order(DUTY)
 

@@ -28,7 +28,7 @@ from earmark.workers import loop
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
-    from earmark.api.endpoint import House
+    from earmark.api.endpoint import Services
     from earmark.config import Settings
 
 GRACE_SECONDS = 1.0
@@ -50,15 +50,15 @@ async def serve(settings: Settings, *, ready: Callable[[str], None], duty: async
         check_free(settings.host, settings.port)
     stop = asyncio.Event()
     async with (
-        opened(settings) as (house, agents, heart),
+        opened(settings) as (services, workers, heartbeat),
         threads_ended(),
         signals(stop),
-        _door(house, settings, stop),
+        _door(services, settings, stop),
     ):
         gc_tuning.put_away()
         ready(shown_url(settings))
         await _called(duty, stop)
-        await loop.run(agents, stop, heart=heart)
+        await loop.run(workers, stop, heartbeat=heartbeat)
         await stop.wait()
 
 
@@ -85,16 +85,16 @@ async def signals(stop: asyncio.Event) -> AsyncIterator[None]:
 
 
 @contextlib.asynccontextmanager
-async def _door(house: House, settings: Settings, stop: asyncio.Event) -> AsyncIterator[None]:
+async def _door(services: Services, settings: Settings, stop: asyncio.Event) -> AsyncIterator[None]:
     streams = settings.stream_readers_max
     connections = _allow_connections(CONNECTIONS_MAX + streams, enough=BACKLOG + streams)
-    if house.hub:
+    if services.hub:
         # Streams stay: where there are few connections, half of them are for requests that come and go.
-        house.hub.keep_room(connections - min(CONNECTIONS_MAX, connections // 2))
-    server = _granian(house.in_flight.around(create_app(house)), settings, connections=connections)
+        services.hub.keep_room(connections - min(CONNECTIONS_MAX, connections // 2))
+    server = _granian(services.in_flight.around(create_app(services)), settings, connections=connections)
     serving = asyncio.create_task(server.serve())
     serving.add_done_callback(lambda _: stop.set())
-    draining = asyncio.create_task(_drain(house, settings, stop))
+    draining = asyncio.create_task(_drain(services, settings, stop))
     try:
         await _open(settings, serving)
         drop_unread(settings.port, seconds=settings.stream_stall_seconds)
@@ -134,14 +134,14 @@ def _allow_connections(wanted: int, *, enough: int) -> int:
     return most
 
 
-async def _drain(house: House, settings: Settings, stop: asyncio.Event) -> None:
+async def _drain(services: Services, settings: Settings, stop: asyncio.Event) -> None:
     """As soon as there is word to stop, whatever else is still being finished."""
     await stop.wait()
-    house.in_flight.begin_shutdown()
-    house.till.hurry()
-    if house.hub:
-        house.hub.end()
-    await wait_for_requests(house.in_flight, port=settings.port, seconds=settings.drain_seconds)
+    services.in_flight.begin_shutdown()
+    services.payments.hurry()
+    if services.hub:
+        services.hub.end()
+    await wait_for_requests(services.in_flight, port=settings.port, seconds=settings.drain_seconds)
 
 
 def _granian(app: Any, settings: Settings, *, connections: int) -> Any:

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
     from earmark.domain.booking import Booking
     from earmark.domain.event import Event
-    from earmark.domain.journal import Entry, Key, Memory
+    from earmark.domain.journal import Entry, IdempotencyKey, IdempotencyRecord
     from earmark.domain.pool import Pool
     from earmark.engine.ports.store import Clock, Look, Transaction
 
@@ -64,7 +64,7 @@ class _Tables(MoneyTables):
         self.totals: dict[TotalRef, int] = {}
         self.outside_payments: dict[OutsidePaymentRef, BookingId] = {}
         self.entries: dict[EntryId, Entry] = {}
-        self.memories: dict[Key, Memory] = {}
+        self.memories: dict[IdempotencyKey, IdempotencyRecord] = {}
         self.numbers: dict[EntryId, int] = {}
 
     def fork(self) -> _Tables:
@@ -111,7 +111,7 @@ class MemoryStore(MoneyReads):
         """By id."""
         return entry_id in self._tables.entries
 
-    async def known_keys(self, keys: Sequence[Key]) -> Collection[Key]:
+    async def known_keys(self, keys: Sequence[IdempotencyKey]) -> Collection[IdempotencyKey]:
         """By key."""
         return self._tables.memories.keys() & set(keys)
 
@@ -199,7 +199,7 @@ class MemoryTransaction(MoneySteps):
         self.written: Changes | None = None
         self._now = now
 
-    async def begin(self, keys: Sequence[Key], look: Look | None = None) -> Opening:  # noqa: ARG002 (looks later)
+    async def begin(self, keys: Sequence[IdempotencyKey], look: Look | None = None) -> Opening:  # noqa: ARG002 (looks later)
         """Nobody else is deciding anything."""
         remembered = {key: self.tables.memories[key] for key in keys if key in self.tables.memories}
         return Opening(now=self._now, remembered=remembered)

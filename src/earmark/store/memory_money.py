@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from earmark.domain.booking import Booking
     from earmark.domain.ids import BookingId, PaymentId, RefundId
-    from earmark.domain.journal import Key
+    from earmark.domain.journal import IdempotencyKey
     from earmark.domain.payment import PaymentKey
     from earmark.engine.ports.store import Clock
 
@@ -31,7 +31,7 @@ class MoneyTables:
     def __init__(self) -> None:
         self.payments: dict[PaymentId, Payment] = {}
         self.refunds: dict[RefundId, Refund] = {}
-        self.payment_keys: dict[Key, PaymentKey] = {}
+        self.payment_keys: dict[IdempotencyKey, PaymentKey] = {}
         self.payers: dict[PayerRef, Payer] = {}
         self.callbacks: dict[tuple[str, str], PaymentId] = {}
 
@@ -53,7 +53,7 @@ class MoneySteps:
         known = self.tables.payments
         return {payment_id: known[payment_id] for payment_id in ids if payment_id in known}
 
-    async def read_payment_key(self, key: Key) -> PaymentKey | None:
+    async def read_payment_key(self, key: IdempotencyKey) -> PaymentKey | None:
         """By key."""
         return self.tables.payment_keys.get(key)
 

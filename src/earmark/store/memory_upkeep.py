@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from earmark.domain.booking import Booking
     from earmark.domain.decline_limits import Payer, PayerRef
     from earmark.domain.ids import PaymentId
-    from earmark.domain.journal import Entry, Key, Memory
+    from earmark.domain.journal import Entry, IdempotencyKey, IdempotencyRecord
     from earmark.domain.payment import Payment, PaymentKey
     from earmark.domain.pool import Pool
     from earmark.engine.ports.heartbeats import Process, Pulse
@@ -38,10 +38,10 @@ class Tables(Protocol):
     pools: dict[PoolRef, Pool]
     totals: dict[TotalRef, int]
     entries: dict[EntryId, Entry]
-    memories: dict[Key, Memory]
+    memories: dict[IdempotencyKey, IdempotencyRecord]
     numbers: dict[EntryId, int]
     payments: dict[PaymentId, Payment]
-    payment_keys: dict[Key, PaymentKey]
+    payment_keys: dict[IdempotencyKey, PaymentKey]
     payers: dict[PayerRef, Payer]
 
 

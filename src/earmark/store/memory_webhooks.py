@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from earmark.domain.event import Event
     from earmark.domain.ids import DeliveryId, EventId, WebhookId
-    from earmark.domain.journal import Key
+    from earmark.domain.journal import IdempotencyKey
     from earmark.engine.ports.outbox import Numbered
     from earmark.engine.ports.store import Clock
     from earmark.engine.ports.webhooks import Deed, Health, Outcome
@@ -33,7 +33,7 @@ class MemoryWebhooks:
         self._events = events
         self._webhooks: dict[WebhookId, Webhook] = {}
         self._deliveries: dict[DeliveryId, Delivery] = {}
-        self._deeds: dict[Key, Deed] = {}
+        self._deeds: dict[IdempotencyKey, Deed] = {}
         self._numbers = itertools.count(1)
 
     def queue_entries(self, numbered: Sequence[Numbered]) -> None:
@@ -77,7 +77,7 @@ class MemoryWebhooks:
         self._keep(deed)
         return True
 
-    async def recall(self, key: Key) -> Deed | None:
+    async def recall(self, key: IdempotencyKey) -> Deed | None:
         """By key."""
         return self._deeds.get(key)
 

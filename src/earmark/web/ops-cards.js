@@ -59,7 +59,7 @@ export function showAll(seen, before, { tellStory, breakLock }) {
   showNeeds(seen);
   showFigures(seen);
   showPayments(seen, tellStory);
-  showAgents(seen);
+  showWorkers(seen);
   showLines(seen, before);
   showWebhooks(seen);
   showLocks(seen, breakLock);
@@ -220,16 +220,16 @@ function command(text) {
 
 // ---- who is at work
 
-function showAgents({ agents, roles_missing: missing, version }) {
-  const hosts = new Set(agents.map(({ host }) => host)).size;
-  byId("agents-note").textContent = agents.length
-    ? `${count(agents.length, "role")} on ${count(hosts, "host")}.`
+function showWorkers({ workers, roles_missing: missing, version }) {
+  const hosts = new Set(workers.map(({ host }) => host)).size;
+  byId("workers-note").textContent = workers.length
+    ? `${count(workers.length, "role")} on ${count(hosts, "host")}.`
     : "Nobody was ever heard of. Start some: earmark worker";
   const nobody = missing.map((role) => ({
     attributes: { class: "bad" },
     cells: [el("strong", {}, role), "nobody", mark("missing"), "", "", ""],
   }));
-  const somebody = agents.map((one) => ({
+  const somebody = workers.map((one) => ({
     attributes: { class: one.standing === "well" ? "" : "bad" },
     cells: [
       el("strong", {}, one.role),
@@ -240,7 +240,7 @@ function showAgents({ agents, roles_missing: missing, version }) {
       one.rounds.toLocaleString("en"),
     ],
   }));
-  table(byId("agents"), ["Role", "Where", "Standing", "Last heard", "Last round", "Rounds"], [...nobody, ...somebody]);
+  table(byId("workers"), ["Role", "Where", "Standing", "Last heard", "Last round", "Rounds"], [...nobody, ...somebody]);
 }
 
 // ---- lines

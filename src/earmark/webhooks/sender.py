@@ -38,7 +38,7 @@ AGENT = f"Earmark/{__version__} (webhooks)"
 log = logs.get()
 
 
-class Answered(msgspec.Struct, frozen=True, kw_only=True):
+class EndpointAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """What came of one call."""
 
     status: int | None = None
@@ -49,7 +49,7 @@ class Answered(msgspec.Struct, frozen=True, kw_only=True):
     took_ms: int = 0
 
 
-class Postman:
+class WebhookSender:
     """Calls one webhook at a time, over connections that are shared with no other."""
 
     def __init__(self, targets: Targets, *, timeout_seconds: float) -> None:
@@ -80,7 +80,7 @@ class Round:
         self._targets = targets
         self._timeout_seconds = timeout_seconds
 
-    async def call(self, url: str, *, message_id: str, body: bytes, secrets: Sequence[str]) -> Answered:
+    async def call(self, url: str, *, message_id: str, body: bytes, secrets: Sequence[str]) -> EndpointAnswer:
         """One try. Whatever goes wrong out there is an answer too."""
         began = time.monotonic()
         try:
@@ -88,18 +88,18 @@ class Round:
                 target = await self._targets.find(url)
                 answered = await self._post(target, _headers(message_id, body, secrets), body)
         except TargetRefused as refused:
-            answered = Answered(error=f"not sent: the URL {refused}")
+            answered = EndpointAnswer(error=f"not sent: the URL {refused}")
         except TimeoutError:
-            answered = Answered(error=f"no answer within {self._timeout_seconds:g} s")
+            answered = EndpointAnswer(error=f"no answer within {self._timeout_seconds:g} s")
         except (httpx2.HTTPError, httpx2.InvalidURL, OSError) as failure:
-            answered = Answered(error=_shown(f"{type(failure).__name__}: {failure}"))
+            answered = EndpointAnswer(error=_shown(f"{type(failure).__name__}: {failure}"))
         except Exception as broken:
             # Ours, but not a reason to try for ever: it counts as a failure like any other.
             log.exception("deliver", outcome="internal", message=message_id)
-            answered = Answered(error=_shown(f"{type(broken).__name__}: {broken}"))
+            answered = EndpointAnswer(error=_shown(f"{type(broken).__name__}: {broken}"))
         return msgspec.structs.replace(answered, took_ms=round((time.monotonic() - began) * 1000))
 
-    async def _post(self, target: Target, headers: dict[str, str], body: bytes) -> Answered:
+    async def _post(self, target: Target, headers: dict[str, str], body: bytes) -> EndpointAnswer:
         """To the first of the judged addresses that can be reached."""
         *others, last = target.addresses[:ADDRESSES_MAX]
         for address in others:
@@ -109,7 +109,7 @@ class Round:
                 continue
         return await self._send(target, target.pinned(last), headers, body)
 
-    async def _send(self, target: Target, url: httpx2.URL, headers: dict[str, str], body: bytes) -> Answered:
+    async def _send(self, target: Target, url: httpx2.URL, headers: dict[str, str], body: bytes) -> EndpointAnswer:
         """The host's own name stays in the request and in the handshake, where its certificate is checked."""
         request = self._client.build_request(
             "POST",
@@ -122,11 +122,11 @@ class Round:
         try:
             if response.is_success:
                 await _empty(response)
-                return Answered(status=response.status_code)
+                return EndpointAnswer(status=response.status_code)
             said = await _first_bytes(response)
         finally:
             await response.aclose()
-        return Answered(
+        return EndpointAnswer(
             status=response.status_code,
             error=_shown(f"HTTP {response.status_code}: {said}"),
             asked_seconds=_asked_seconds(response.headers.get("retry-after")),

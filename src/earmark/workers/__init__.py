@@ -1,1 +1,1 @@
-"""By itself: agents that act with nobody asking. Any number of each may run."""
+"""By itself: workers that act with nobody asking. Any number of each may run."""

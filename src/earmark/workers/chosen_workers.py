@@ -1,13 +1,13 @@
-"""The crew: all agents that the settings ask for, made in one place for `serve` and for `work`."""
+"""The crew: all workers that the settings ask for, made in one place for `serve` and for `work`."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from earmark.seatmap.entry_feed import Feed
-from earmark.workers.heartbeat import Heart
+from earmark.seatmap.entry_feed import EntryFeed
+from earmark.workers.heartbeat import Heartbeat
 from earmark.workers.janitor import Janitor
-from earmark.workers.outbox_relay import Relay
+from earmark.workers.outbox_relay import OutboxRelay
 from earmark.workers.reconciler import Reconciler
 from earmark.workers.sweeper import Sweeper
 
@@ -15,22 +15,22 @@ if TYPE_CHECKING:
     from earmark.config import Settings
     from earmark.engine.engine import Engine
     from earmark.engine.ports.store import Store
-    from earmark.payments.driver import Teller
-    from earmark.workers.loop import Agent
-    from earmark.workers.webhook_dispatcher import Courier
+    from earmark.payments.driver import PaymentDriver
+    from earmark.workers.loop import Worker
+    from earmark.workers.webhook_dispatcher import WebhookDispatcher
 
-ROLES = ("sweeper", "reconciler", "relay", "courier", "janitor")
-"""The agents of every crew, by name."""
+ROLES = ("sweeper", "reconciler", "relay", "webhook_dispatcher", "janitor")
+"""The workers of every crew, by name."""
 
 
 def crew_for(
     settings: Settings,
     engine: Engine,
-    teller: Teller,
-    courier: Courier,
+    driver: PaymentDriver,
+    dispatcher: WebhookDispatcher,
     *,
-    feed: Feed | None = None,
-) -> list[Agent]:
+    feed: EntryFeed | None = None,
+) -> list[Worker]:
     """One of each."""
     return [
         Sweeper(
@@ -38,9 +38,9 @@ def crew_for(
             batch_size_max=settings.sweep_batch_size_max,
             interval_seconds_max=settings.sweep_interval_seconds,
         ),
-        Reconciler(teller, interval_seconds_max=settings.reconcile_interval_seconds),
-        Relay(engine.store.outbox, feed or Feed(), interval_seconds_max=settings.relay_interval_seconds),
-        courier,
+        Reconciler(driver, interval_seconds_max=settings.reconcile_interval_seconds),
+        OutboxRelay(engine.store.outbox, feed or EntryFeed(), interval_seconds_max=settings.relay_interval_seconds),
+        dispatcher,
         janitor_for(settings, engine.store),
     ]
 
@@ -55,6 +55,6 @@ def janitor_for(settings: Settings, store: Store) -> Janitor:
     )
 
 
-def heart_for(settings: Settings, store: Store) -> Heart:
+def heart_for(settings: Settings, store: Store) -> Heartbeat:
     """What says that this process lives."""
-    return Heart(store.beats, interval_seconds=settings.heartbeat_seconds)
+    return Heartbeat(store.beats, interval_seconds=settings.heartbeat_seconds)

@@ -1,4 +1,4 @@
-"""The heart: says every few seconds that this process lives, and how its agents fare.
+"""The heart: says every few seconds that this process lives, and how its workers fare.
 
 One small write for all of them, which no worker waits for. A worker that fails is told of with the reason and the
 moment it began to fail; one whose round does not end is told of as `stalled`.
@@ -31,7 +31,7 @@ STALLED_SECONDS = 60.0
 """A round that takes longer is reported as a failure: every step of a round has a deadline far below that."""
 
 
-class Heart:
+class Heartbeat:
     """One per process."""
 
     def __init__(

@@ -36,7 +36,7 @@ log = logs.get()
 
 
 class Janitor:
-    """An agent around the upkeep of a store."""
+    """A worker around the upkeep of a store."""
 
     name = "janitor"
 

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from earmark.locks import Locks
 
 
-class Watchman:
-    """An agent around somebody's locks."""
+class LockMonitor:
+    """A worker around somebody's locks."""
 
     name = "watchman"
 
@@ -36,10 +36,10 @@ class Watchman:
         return self._interval_seconds
 
 
-def watchmen_for(settings: Settings, locks: Locks | None) -> list[Watchman]:
+def lock_monitors_for(settings: Settings, locks: Locks | None) -> list[LockMonitor]:
     """One, where there are locks to look at and somebody wants it."""
     if locks is None or not settings.lock_check_seconds:
         return []
     return [
-        Watchman(locks, stuck_seconds=settings.lock_stuck_seconds, interval_seconds=settings.lock_check_seconds),
+        LockMonitor(locks, stuck_seconds=settings.lock_stuck_seconds, interval_seconds=settings.lock_check_seconds),
     ]

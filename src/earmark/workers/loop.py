@@ -1,4 +1,4 @@
-"""How an agent lives: act, sleep until there is reason to act again, and stop when told."""
+"""How a worker lives: act, sleep until there is reason to act again, and stop when told."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from earmark.workers.round_status import RoundFailed, RoundStatus, described
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from earmark.workers.heartbeat import Heart
+    from earmark.workers.heartbeat import Heartbeat
 
 
-class Agent(Protocol):
+class Worker(Protocol):
     """Something that acts in rounds."""
 
     name: str
@@ -24,32 +24,32 @@ class Agent(Protocol):
         ...
 
 
-async def run(agents: Sequence[Agent], stop: asyncio.Event, *, heart: Heart | None = None) -> None:
-    """Run the agents until `stop` is set; a round that has begun is finished. A heart tells how they fare."""
+async def run(workers: Sequence[Worker], stop: asyncio.Event, *, heartbeat: Heartbeat | None = None) -> None:
+    """Run the workers until `stop` is set; a round that has begun is finished. A heart tells how they fare."""
     async with asyncio.TaskGroup() as group:
-        for agent in agents:
-            group.create_task(_live(agent, stop, heart), name=agent.name)
-        if heart is not None:
-            group.create_task(heart.beat(stop), name="heart")
+        for worker in workers:
+            group.create_task(_live(worker, stop, heartbeat), name=worker.name)
+        if heartbeat is not None:
+            group.create_task(heartbeat.beat(stop), name="heart")
 
 
-async def _live(agent: Agent, stop: asyncio.Event, heart: Heart | None) -> None:
-    status = RoundStatus(agent.name)
-    if heart is not None:
-        heart.takes(agent.name)
+async def _live(worker: Worker, stop: asyncio.Event, heartbeat: Heartbeat | None) -> None:
+    status = RoundStatus(worker.name)
+    if heartbeat is not None:
+        heartbeat.takes(worker.name)
     while not stop.is_set():
-        if heart is not None:
-            heart.began(agent.name)
-        seconds = await _act(agent, status)
-        if heart is not None:
-            heart.felt(agent.name, status.outcome, failing_since=status.failing_since, because=status.because)
+        if heartbeat is not None:
+            heartbeat.began(worker.name)
+        seconds = await _act(worker, status)
+        if heartbeat is not None:
+            heartbeat.felt(worker.name, status.outcome, failing_since=status.failing_since, because=status.because)
         await _sleep(seconds, stop)
 
 
-async def _act(agent: Agent, status: RoundStatus) -> float:
+async def _act(worker: Worker, status: RoundStatus) -> float:
     """One round; how long to sleep after it."""
     try:
-        seconds = await agent.act()
+        seconds = await worker.act()
     except RoundFailed as failed:
         pause = status.failed(failed.code, failed.because, error=failed.__cause__)
         return pause if failed.seconds is None else failed.seconds

@@ -16,7 +16,7 @@ from earmark.observability import logs
 
 if TYPE_CHECKING:
     from earmark.engine.ports.outbox import Outbox
-    from earmark.seatmap.entry_feed import Feed
+    from earmark.seatmap.entry_feed import EntryFeed
 
 BATCH_SIZE_MAX = 500
 """Small enough that who meets it at SQLite's one writer waits for tens of milliseconds."""
@@ -27,15 +27,15 @@ FOLLOWED_SECONDS_MAX = 0.1
 log = logs.get()
 
 
-class Relay:
-    """An agent around the outbox."""
+class OutboxRelay:
+    """A worker around the outbox."""
 
     name = "relay"
 
     def __init__(
         self,
         outbox: Outbox,
-        feed: Feed,
+        feed: EntryFeed,
         *,
         batch_size_max: int = BATCH_SIZE_MAX,
         interval_seconds_max: float = 0.25,

@@ -13,7 +13,7 @@ from earmark.observability import logs
 from earmark.workers.round_status import RoundFailed
 
 if TYPE_CHECKING:
-    from earmark.payments.driver import Teller
+    from earmark.payments.driver import PaymentDriver
 
 BATCH_SIZE_MAX = 50
 LEAST_SECONDS = 0.1
@@ -24,18 +24,18 @@ log = logs.get()
 
 
 class Reconciler:
-    """An agent around the teller."""
+    """A worker around the teller."""
 
     def __init__(
         self,
-        teller: Teller,
+        driver: PaymentDriver,
         *,
         name: str = "reconciler",
         batch_size_max: int = BATCH_SIZE_MAX,
         interval_seconds_max: float = 1.0,
     ) -> None:
         self.name = name
-        self._teller = teller
+        self._teller = driver
         self._batch_size_max = batch_size_max
         self._interval_seconds_max = interval_seconds_max
 

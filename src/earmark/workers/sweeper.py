@@ -87,7 +87,7 @@ class Skip:
 
 
 class Sweeper:
-    """An agent around the verb `expire`."""
+    """A worker around the verb `expire`."""
 
     name = "sweeper"
 

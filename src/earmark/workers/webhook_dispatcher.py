@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from earmark.domain.webhook import DeliveryState, next_try, rest_seconds
 from earmark.engine.ports.webhooks import Health, Outcome
 from earmark.observability import logs
-from earmark.webhooks.sender import Postman
+from earmark.webhooks.sender import WebhookSender
 from earmark.webhooks.targets import Targets
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from earmark.config import Settings
     from earmark.domain.webhook import Delivery
     from earmark.engine.ports.webhooks import Errand, Webhooks
-    from earmark.webhooks.sender import Answered, Round
+    from earmark.webhooks.sender import EndpointAnswer, Round
 
 ERRANDS_MAX = 32
 """How many webhooks are served at once."""
@@ -46,21 +46,21 @@ OFF = "not sent: the webhook is disabled"
 log = logs.get()
 
 
-def courier_for(settings: Settings, webhooks: Webhooks) -> Courier:
+def dispatcher_for(settings: Settings, webhooks: Webhooks) -> WebhookDispatcher:
     """The courier that the settings describe."""
-    postman = Postman(Targets(private=settings.webhook_private), timeout_seconds=settings.webhook_timeout_seconds)
-    return Courier(webhooks, postman, retry_seconds_max=settings.webhook_retry_seconds_max)
+    sender = WebhookSender(Targets(private=settings.webhook_private), timeout_seconds=settings.webhook_timeout_seconds)
+    return WebhookDispatcher(webhooks, sender, retry_seconds_max=settings.webhook_retry_seconds_max)
 
 
-class Courier:
-    """An agent around the queue of deliveries."""
+class WebhookDispatcher:
+    """A worker around the queue of deliveries."""
 
-    name = "courier"
+    name = "webhook_dispatcher"
 
     def __init__(
         self,
         webhooks: Webhooks,
-        postman: Postman,
+        sender: WebhookSender,
         *,
         retry_seconds_max: float,
         errands_max: int = ERRANDS_MAX,
@@ -68,13 +68,13 @@ class Courier:
         interval_seconds_max: float = 0.5,
     ) -> None:
         self._webhooks = webhooks
-        self._postman = postman
+        self._postman = sender
         self._retry_seconds_max = retry_seconds_max
         self._errands_max = errands_max
         self._each_max = each_max
         self._interval_seconds_max = interval_seconds_max
         # As long as the slowest errand that succeeds may take.
-        self.lease_seconds = postman.timeout_seconds * -(-each_max // AT_ONCE_MAX) + SPARE_SECONDS
+        self.lease_seconds = sender.timeout_seconds * -(-each_max // AT_ONCE_MAX) + SPARE_SECONDS
         self._running: dict[asyncio.Task[None], Errand] = {}
         self._stopping = False
 
@@ -186,7 +186,7 @@ class _Trip:
     def now(self) -> datetime:
         return self.errand.now + timedelta(seconds=time.monotonic() - self._began)
 
-    def hear(self, delivery: Delivery, answered: Answered) -> None:
+    def hear(self, delivery: Delivery, answered: EndpointAnswer) -> None:
         """2xx is delivered. Anything else is tried again, until the time for that is over."""
         now = self.now
         state, due_at = DeliveryState.DELIVERED, now
@@ -229,7 +229,7 @@ class _Trip:
             unless_well_since=None if self._gone else min(over, default=None),
         )
 
-    def _next_try(self, delivery: Delivery, answered: Answered, *, now: datetime) -> datetime | None:
+    def _next_try(self, delivery: Delivery, answered: EndpointAnswer, *, now: datetime) -> datetime | None:
         return next_try(
             delivery,
             now=now,

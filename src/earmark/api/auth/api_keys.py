@@ -1,9 +1,9 @@
 """Who is at the door: API keys, and signed tokens for one buyer each.
 
-The admin key of the settings is known by its hash. Other keys are in the store, and the keyring remembers what it has
-lately seen of them: `recognise` says at once who it is, or gives a `Doubt`, which is to be looked up. A buyer token is
-opaque to its bearer: who signed and who issued it, subject, kind, scope and end, signed with a secret that all servers
-of one shop share. It is good only while the key is that issued it.
+The admin key of the settings is known by its hash. Other keys are in the store, and the key cache remembers what this
+process has lately read of them: `authenticate` returns the principal at once, or a `Doubt` that has to be looked up in
+the store. A buyer token is opaque to its bearer: issuer, subject, kind, scope and end, signed with a secret that all
+servers of one shop share. It is valid only while the key is valid that issued it.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from earmark.api.auth.key_cache import Keyring
-from earmark.api.auth.stream_revocation import Vigil, Watched
+from earmark.api.auth.key_cache import KeyCache
+from earmark.api.auth.stream_revocation import OpenStream, StreamRevocation
 from earmark.domain.api_key import ApiKey, Scope
 from earmark.domain.ids import Buyer, KeyId
 from earmark.engine.commands import Actor
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from earmark.engine.api_keys import Keys
 
-__all__ = ["GUEST_SECONDS", "TEST_PREFIX", "Doubt", "Identity", "Principal", "Scope", "new_guest", "new_key"]
+__all__ = ["GUEST_SECONDS", "TEST_PREFIX", "Authenticator", "Doubt", "Principal", "Scope", "new_guest", "new_key"]
 
 TOKEN_PREFIX = "et_"  # noqa: S105 (a prefix, not a secret)
 TEST_PREFIX = "ek_test_"
@@ -83,7 +83,7 @@ class _Claims(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
     ends_at: int
 
 
-class Identity:
+class Authenticator:
     """Knows the admin key by its hash and the stored ones by the keyring, and signs tokens for buyers."""
 
     def __init__(
@@ -106,11 +106,11 @@ class Identity:
         self._admin = Principal(
             actor=Actor(name=f"key:{self._signer}", live=self.live), scopes=_EVERYTHING, issuer=self._admin_id
         )
-        self._ring = Keyring(keys, timer=timer) if keys is not None else None
-        self._vigil = Vigil(self._ring) if self._ring is not None else None
+        self._ring = KeyCache(keys, timer=timer) if keys is not None else None
+        self._vigil = StreamRevocation(self._ring) if self._ring is not None else None
         self._standing: dict[KeyId, tuple[ApiKey, Principal]] = {}
 
-    def recognise(self, credential: str, *, now: datetime) -> Principal | Doubt | None:
+    def authenticate(self, credential: str, *, now: datetime) -> Principal | Doubt | None:
         """The bearer of a key or a token, from memory; None for nobody, a `Doubt` for who must be looked up."""
         if credential.startswith(TOKEN_PREFIX):
             claims = self._read(credential, now=now)
@@ -170,7 +170,7 @@ class Identity:
         """
         doubt, seconds = self._grounds(credential, now=now())
         if doubt is not None and self._vigil is not None:
-            watched = Watched(
+            watched = OpenStream(
                 handle=doubt.handle, stands=lambda key: self._judge(key, doubt, now=now()) is not None, end=end
             )
             self._vigil.begin(watched)

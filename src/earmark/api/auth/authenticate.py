@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from starlette.types import Receive
     from starlette.types import Scope as Asked
 
-    from earmark.api.endpoint import Call, House
-    from earmark.api.middleware.body_timeout import Patience
+    from earmark.api.endpoint import Endpoint, Services
+    from earmark.api.middleware.body_timeout import BodyTimeout
 
 DISCARDED_BYTES_MAX = 64 * 1024 * 1024
 _JSON = b"application/json"
 
 
-class Guest(NamedTuple):
+class AuthenticatedRequest(NamedTuple):
     """Somebody at the door, and what they have with them."""
 
     principal: Principal | None
@@ -36,78 +36,80 @@ class Guest(NamedTuple):
     raw: bytes
 
 
-async def welcome(scope: Asked, receive: Receive, *, call: Call, house: House) -> Guest:
+async def authenticate(scope: Asked, receive: Receive, *, call: Endpoint, services: Services) -> AuthenticatedRequest:
     """Let them in, or raise why not."""
     # Of a header that is sent twice the first counts.
     headers = dict(reversed(scope["headers"]))
-    principal = await _recognise(scope, headers, house, anybody=call.scope is None)
+    principal = await _recognise(scope, headers, services, anybody=call.scope is None)
     if call.scope is not None:
         if principal is None:
             raise problem_response.Unauthorized
         if not {call.scope, call.or_scope} & principal.scopes:
             raise problem_response.Forbidden(needs=call.scope)
-        house.limits.admit(principal)
+        services.limits.admit(principal)
     if scope["query_string"] and not call.raw:
         query_parameters.check(Request(scope).query_params.multi_items(), known={name for name, _ in call.query})
-    raw = await _read(headers, receive, call=call, patience=house.body_patience) if call.body or call.raw else b""
-    return Guest(principal, headers, raw)
+    raw = await _read(headers, receive, call=call, patience=services.body_patience) if call.body or call.raw else b""
+    return AuthenticatedRequest(principal, headers, raw)
 
 
-async def _recognise(scope: Asked, headers: Mapping[bytes, bytes], house: House, *, anybody: bool) -> Principal | None:
+async def _recognise(
+    scope: Asked, headers: Mapping[bytes, bytes], services: Services, *, anybody: bool
+) -> Principal | None:
     """Who shows what the request shows. Whoever is known costs no wait; who tries out keys is slowed down.
 
     Where it may be anybody, nobody is looked up and nobody is slowed down.
     """
-    identity = house.identity
+    authenticator = services.authenticator
     authorization = _text(headers, b"authorization")
     if not authorization:
-        token = _cookie(scope, headers, house)
-        return identity.recognise_guest(token, now=house.clock.now()) if token else None
+        token = _cookie(scope, headers, services)
+        return authenticator.recognise_guest(token, now=services.clock.now()) if token else None
     credential = bearer_of(authorization)
-    found = identity.recognise(credential, now=house.clock.now())
+    found = authenticator.authenticate(credential, now=services.clock.now())
     if isinstance(found, Principal):
         return found
     if anybody:
         return None
     # A token cannot be guessed, and one that has run out is no attempt to.
     guess = not credential.startswith(TOKEN_PREFIX)
-    if not guess or (isinstance(found, Doubt) and identity.knows(found)):
-        return await identity.look_up(found, now=house.clock.now()) if isinstance(found, Doubt) else None
-    return await _try(found, address_at(scope, hops=house.trust_proxy), house)
+    if not guess or (isinstance(found, Doubt) and authenticator.knows(found)):
+        return await authenticator.look_up(found, now=services.clock.now()) if isinstance(found, Doubt) else None
+    return await _try(found, address_at(scope, hops=services.trust_proxy), services)
 
 
-async def _try(found: Doubt | None, address: str, house: House) -> Principal | None:
+async def _try(found: Doubt | None, address: str, services: Services) -> Principal | None:
     """Who shows a key that this server does not know. Wrong ones are counted by the address that shows them.
 
     From an address that has shown too many, a key is looked for among all keys: so the wrong keys of one caller never
     lock out the good key of another, and are bounded in what they cost all the same.
     """
-    if house.limits.is_suspicious(address):
+    if services.limits.is_suspicious(address):
         # Where too many wait for the next reading of all keys, this one counts as a guess.
         with suppress(Overloaded):
-            if found and (good := await house.identity.look_up_among_all(found, now=house.clock.now())):
+            if found and (good := await services.authenticator.look_up_among_all(found, now=services.clock.now())):
                 return good
-        house.limits.check_guess(address)
+        services.limits.check_guess(address)
     # Before it is looked up: keys that come together are as many guesses as keys that come one by one.
-    house.limits.count_guess(address)
-    known = await house.identity.look_up(found, now=house.clock.now()) if found else None
+    services.limits.count_guess(address)
+    known = await services.authenticator.look_up(found, now=services.clock.now()) if found else None
     if known is not None:
-        house.limits.forgive_guess(address)
+        services.limits.forgive_guess(address)
     return known
 
 
-def shown(scope: Asked, headers: Mapping[bytes, bytes], house: House) -> str | None:
+def shown(scope: Asked, headers: Mapping[bytes, bytes], services: Services) -> str | None:
     """The key or token that a request carries: in the header, else a guest's in the cookie."""
     authorization = _text(headers, b"authorization")
-    return bearer_of(authorization) if authorization else _cookie(scope, headers, house)
+    return bearer_of(authorization) if authorization else _cookie(scope, headers, services)
 
 
-def _cookie(scope: Asked, headers: Mapping[bytes, bytes], house: House) -> str | None:
+def _cookie(scope: Asked, headers: Mapping[bytes, bytes], services: Services) -> str | None:
     if b"cookie" not in headers:
         return None
     # HTTP/2 sends cookies in as many fields as it likes.
     said = "; ".join(said.decode("latin-1") for name, said in scope["headers"] if name == b"cookie")
-    return read_cookie(said, scope, hops=house.trust_proxy) if said else None
+    return read_cookie(said, scope, hops=services.trust_proxy) if said else None
 
 
 def _text(headers: Mapping[bytes, bytes], name: bytes) -> str | None:
@@ -115,7 +117,7 @@ def _text(headers: Mapping[bytes, bytes], name: bytes) -> str | None:
     return None if said is None else said.decode("latin-1")
 
 
-async def _read(headers: Mapping[bytes, bytes], receive: Receive, *, call: Call, patience: Patience) -> bytes:
+async def _read(headers: Mapping[bytes, bytes], receive: Receive, *, call: Endpoint, patience: BodyTimeout) -> bytes:
     """The body, if it is JSON and not too large.
 
     What is too large is read on and thrown away, up to a bound: a sender that is cut off while it still sends would

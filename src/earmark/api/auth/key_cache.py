@@ -14,7 +14,7 @@ import contextlib
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from earmark.api.auth.key_snapshot import AllKeys
+from earmark.api.auth.key_snapshot import KeySnapshot
 from earmark.api.middleware.deadlines import Deadline
 from earmark.domain.ids import KeyId
 from earmark.errors import Outage, Overloaded, StoreUnavailable
@@ -67,7 +67,7 @@ class Bounded(OrderedDict[K, V], Generic[K, V]):
             self.popitem(last=False)
 
 
-class Keyring:
+class KeyCache:
     """Looks keys up by the hash of a secret (bytes) or by id (text), and remembers what it saw for a second."""
 
     def __init__(self, keys: Keys, *, timer: Callable[[], float], kept_max: int = KEPT_MAX) -> None:
@@ -79,7 +79,7 @@ class Keyring:
         self._looks: dict[Handle, asyncio.Task[ApiKey | None]] = {}
         self._turns = asyncio.Semaphore(STRANGERS_AT_ONCE)
         self._patience = Deadline(LOOK_SECONDS_MAX)
-        self._all_keys = AllKeys(keys, timer=timer, deadline=self._patience)
+        self._all_keys = KeySnapshot(keys, timer=timer, deadline=self._patience)
         self._waiting = 0
         """How many strangers are looked up, or wait for their turn."""
 

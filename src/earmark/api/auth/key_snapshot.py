@@ -41,7 +41,7 @@ class Found(NamedTuple):
     """False where there are more keys than are read."""
 
 
-class AllKeys:
+class KeySnapshot:
     """Reads all keys, once for all callers who wait."""
 
     def __init__(self, keys: Keys, *, timer: Callable[[], float], deadline: Deadline) -> None:

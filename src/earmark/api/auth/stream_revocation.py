@@ -18,7 +18,7 @@ from earmark.errors import Outage
 from earmark.observability import logs
 
 if TYPE_CHECKING:
-    from earmark.api.auth.key_cache import Keyring
+    from earmark.api.auth.key_cache import KeyCache
 
 Handle = bytes | str
 ROUND_SECONDS = 0.5
@@ -26,7 +26,7 @@ ROUND_SECONDS = 0.5
 log = logs.get()
 
 
-class Watched(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+class OpenStream(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """Somebody who stays: whether they may by what the key is now, and how to end it."""
 
     handle: Handle
@@ -34,21 +34,21 @@ class Watched(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     end: Callable[[], None]
 
 
-class Vigil:
+class StreamRevocation:
     """One task for all who stay, while there are any."""
 
-    def __init__(self, ring: Keyring) -> None:
+    def __init__(self, ring: KeyCache) -> None:
         self._ring = ring
-        self._watched: dict[Handle, set[Watched]] = {}
+        self._watched: dict[Handle, set[OpenStream]] = {}
         self._task: asyncio.Task[None] | None = None
 
-    def begin(self, watched: Watched) -> None:
+    def begin(self, watched: OpenStream) -> None:
         """Look after somebody."""
         self._watched.setdefault(watched.handle, set()).add(watched)
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._keep())
 
-    def leave(self, watched: Watched) -> None:
+    def leave(self, watched: OpenStream) -> None:
         """They are gone; with the last one, all is quiet."""
         group = self._watched.get(watched.handle, set())
         group.discard(watched)

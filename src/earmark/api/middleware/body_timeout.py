@@ -28,7 +28,7 @@ class _Wait:
         self.is_late = False
 
 
-class Patience:
+class BodyTimeout:
     """So many seconds for each, in one event loop."""
 
     def __init__(self, seconds: float) -> None:

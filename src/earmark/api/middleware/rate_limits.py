@@ -74,7 +74,7 @@ class Buckets:
             self._full_at[name] -= self._seconds_each
 
 
-class Limits:
+class RateLimits:
     """How often a key, a buyer, or an address without either may ask, and follow. 0 is as often as they like."""
 
     def __init__(

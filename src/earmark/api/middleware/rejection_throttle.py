@@ -15,7 +15,7 @@ BURST = 200
 TURN_SECONDS = 0.01
 
 
-class Turnstile:
+class RejectionThrottle:
     """Lets a bounded number pass, first come, first served, in one event loop."""
 
     def __init__(self, *, per_second: float = PER_SECOND, burst: int = BURST) -> None:

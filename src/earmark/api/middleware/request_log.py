@@ -43,7 +43,7 @@ def note(scope: MutableMapping[str, Any], *, verb: str, route: str, outcome: str
     scope[NOTED] = (verb, route, outcome)
 
 
-class Sight:
+class RequestLog:
     """The whole application, watched."""
 
     def __init__(self, app: ASGIApp, *, metrics: Metrics, tracing: Tracing | None) -> None:

@@ -18,7 +18,7 @@ from earmark.schemas import responses
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from earmark.api.endpoint import Call
+    from earmark.api.endpoint import Endpoint
 
 _REF = "#/components/schemas/{name}"
 DESCRIPTION = (
@@ -69,7 +69,7 @@ _OPEN_TO_ALL = {
 """What is said of operations that need no scope."""
 
 
-def document(calls: Sequence[Call], *, version: str) -> dict[str, Any]:
+def document(calls: Sequence[Endpoint], *, version: str) -> dict[str, Any]:
     """Everything a client generator or a reader wants to know."""
     types = {call.body for call in calls if call.body} | {call.answer for call in calls if call.answer}
     ordered = sorted({*types, responses.ProblemAnswer}, key=lambda kind: kind.__name__)
@@ -114,7 +114,7 @@ def document(calls: Sequence[Call], *, version: str) -> dict[str, Any]:
     }
 
 
-def _operation(call: Call, names: dict[Any, str]) -> dict[str, Any]:
+def _operation(call: Endpoint, names: dict[Any, str]) -> dict[str, Any]:
     operation: dict[str, Any] = {
         "operationId": call.name,
         "summary": call.summary,
@@ -142,7 +142,7 @@ def _operation(call: Call, names: dict[Any, str]) -> dict[str, Any]:
     return operation
 
 
-def _responses(call: Call, names: dict[Any, str]) -> dict[str, Any]:
+def _responses(call: Endpoint, names: dict[Any, str]) -> dict[str, Any]:
     by_status: dict[int, list[str]] = {}
     for code in _codes(call):
         by_status.setdefault(int(problem_response.STATUS[code]), []).append(code)
@@ -154,7 +154,7 @@ def _responses(call: Call, names: dict[Any, str]) -> dict[str, Any]:
     return granted | refused
 
 
-def _codes(call: Call) -> list[str]:
+def _codes(call: Endpoint) -> list[str]:
     """All that it may refuse with, its own first."""
     codes = [*call.refusals]
     if not call.raw:
@@ -168,7 +168,7 @@ def _codes(call: Call) -> list[str]:
     return [*codes, "overloaded", "outcome_unknown", "unavailable", "internal"]
 
 
-def _granted(call: Call, names: dict[Any, str]) -> dict[str, Any]:
+def _granted(call: Endpoint, names: dict[Any, str]) -> dict[str, Any]:
     said = (call.answer.__doc__ or call.summary).partition("\n")[0]
     # A stream is many events, each with data of its own: no schema of one answer fits.
     content: dict[str, Any] = {"schema": {"$ref": names[call.answer]} if call.media_type == JSON else {}}

@@ -239,7 +239,7 @@ OPS: dict[str, Any] = {
         ],
     },
     "roles_missing": [],
-    "agents": [
+    "workers": [
         {
             "role": "relay",
             "host": "shop-1",

@@ -13,7 +13,7 @@ from earmark.domain.webhook import DeliveryState
 from earmark.schemas import requests
 
 if TYPE_CHECKING:
-    from earmark.api.endpoint import Call
+    from earmark.api.endpoint import Endpoint
 
 TEXT: dict[str, Any] = {"type": "string"}
 KEY: dict[str, Any] = {"type": "string", "minLength": 1, "maxLength": 255, "pattern": "^[\\x21-\\x7e]+$"}
@@ -79,12 +79,12 @@ _SAID = {
 _SAID_OF = {("break_lock", "key"): "The lock's key, as the list of locks shows it."}
 
 
-def parameters(call: Call) -> list[dict[str, Any]]:
+def parameters(call: Endpoint) -> list[dict[str, Any]]:
     """All of a call's, each with its form and an example."""
     return [*_in_path(call), *_in_query(call), *_in_headers(call)]
 
 
-def _in_path(call: Call) -> list[dict[str, Any]]:
+def _in_path(call: Endpoint) -> list[dict[str, Any]]:
     found = []
     for name in _NAMES.findall(call.path):
         schema, example = PATH.get(name, (TEXT, None))
@@ -95,7 +95,7 @@ def _in_path(call: Call) -> list[dict[str, Any]]:
     return found
 
 
-def _in_query(call: Call) -> list[dict[str, Any]]:
+def _in_query(call: Endpoint) -> list[dict[str, Any]]:
     found = []
     for name, why in call.query:
         schema, example = QUERY_OF.get((call.name, name)) or QUERY.get(name, (TEXT, None))
@@ -107,7 +107,7 @@ def _example(shown: Any) -> dict[str, Any]:
     return {} if shown is None else {"example": shown}
 
 
-def _in_headers(call: Call) -> list[dict[str, Any]]:
+def _in_headers(call: Endpoint) -> list[dict[str, Any]]:
     if call.name == "show_map":
         why = "The `ETag` of the map that you have: 304 while nothing has changed."
         return [{"name": "If-None-Match", "in": "header", "description": why, "schema": TEXT}]

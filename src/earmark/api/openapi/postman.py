@@ -70,7 +70,7 @@ def _step(step: Step, method: str, path: str, operation: dict[str, Any], *, firs
 
 def _rival(number: int, body: Any) -> str:
     """A line that sends a hold and does not wait: the next line sends its rival while this one is under way."""
-    ask = (
+    command = (
         f"pm.sendRequest({{url: pm.variables.replaceIn({_js('{{baseUrl}}/v1/bookings')}), method: {_js('POST')}, "
         f"header: {{{_js('Content-Type')}: {_js('application/json')}, "
         f"Authorization: pm.variables.replaceIn({_js('Bearer {{key}}')})}}, "
@@ -78,7 +78,7 @@ def _rival(number: int, body: Any) -> str:
     )
     told = "[response.code, response.json().code || response.json().state]"
     told = f'{told}.concat(response.json().code ? response.json().seats : []).join(" ")'
-    return f"{ask}(error, response) => pm.collectionVariables.set({_js(_name(number))}, {told}));"
+    return f"{command}(error, response) => pm.collectionVariables.set({_js(_name(number))}, {told}));"
 
 
 def _name(number: int) -> str:

@@ -9,7 +9,7 @@ from uuid import UUID
 import msgspec
 
 from earmark.api.auth.api_keys import Scope
-from earmark.api.endpoint import Call, Render, Reply, Visit, reply, say
+from earmark.api.endpoint import ApiResponse, Endpoint, Render, RequestContext, json_response, verb_response
 from earmark.api.pagination import read_page
 from earmark.api.problem_response import Forbidden
 from earmark.domain.ids import BookingId, Buyer
@@ -26,50 +26,54 @@ if TYPE_CHECKING:
     from earmark.schemas.to_command import Common
 
 
-async def hold(visit: Visit, body: requests.HoldBody) -> Reply:
+async def hold(context: RequestContext, body: requests.HoldBody) -> ApiResponse:
     """Set seats and pool units aside for a few minutes, all or nothing."""
-    common = _common(visit, status=HTTPStatus.CREATED)
-    ask = to_command.hold(body, buyer=_buyer(visit, body.buyer), booking_id=visit.engine.ids.booking_id(), **common)
+    common = _common(context, status=HTTPStatus.CREATED)
+    command = to_command.hold(
+        body, buyer=_buyer(context, body.buyer), booking_id=context.engine.ids.booking_id(), **common
+    )
     wish = to_command.wish_of(body)
-    answer = await (visit.engine.hold(ask) if wish is None else visit.engine.hold_best(ask, wish))
-    return reply(answer, _render, status=HTTPStatus.CREATED)
+    answer = await (context.engine.hold(command) if wish is None else context.engine.hold_best(command, wish))
+    return verb_response(answer, _render, status=HTTPStatus.CREATED)
 
 
-async def extend(visit: Visit, body: requests.ExtendBody) -> Reply:
+async def extend(context: RequestContext, body: requests.ExtendBody) -> ApiResponse:
     """More time, within the longest life of a hold."""
-    ask = Extend(**_common(visit), booking_id=booking_id(visit), seconds=body.seconds)
-    return reply(await visit.engine.extend(ask), _render)
+    command = Extend(**_common(context), booking_id=booking_id(context), seconds=body.seconds)
+    return verb_response(await context.engine.extend(command), _render)
 
 
-async def confirm(visit: Visit, body: requests.ConfirmBody) -> Reply:
+async def confirm(context: RequestContext, body: requests.ConfirmBody) -> ApiResponse:
     """The shop took the money itself: the hold becomes a sale."""
-    ask = to_command.confirm(body, booking_id=booking_id(visit), **_common(visit))
-    return reply(await visit.engine.confirm(ask), _render)
+    command = to_command.confirm(body, booking_id=booking_id(context), **_common(context))
+    return verb_response(await context.engine.confirm(command), _render)
 
 
-async def release(visit: Visit, _: requests.ReleaseBody) -> Reply:
+async def release(context: RequestContext, _: requests.ReleaseBody) -> ApiResponse:
     """Let go of a hold."""
-    return reply(await visit.engine.release(Release(**_common(visit), booking_id=booking_id(visit))), _render)
+    return verb_response(
+        await context.engine.release(Release(**_common(context), booking_id=booking_id(context))), _render
+    )
 
 
-async def cancel(visit: Visit, body: requests.CancelBody) -> Reply:
+async def cancel(context: RequestContext, body: requests.CancelBody) -> ApiResponse:
     """Undo a sale, or some lines of it."""
-    common = _common(visit, render=to_response.undone_value)
-    ask = to_command.cancel(body, booking_id=booking_id(visit), **common)
-    return reply(await visit.house.till.cancel(ask), to_response.undone_value)
+    common = _common(context, render=to_response.undone_value)
+    command = to_command.cancel(body, booking_id=booking_id(context), **common)
+    return verb_response(await context.services.payments.cancel(command), to_response.undone_value)
 
 
-async def read(visit: Visit) -> Reply:
+async def read(context: RequestContext) -> ApiResponse:
     """One booking."""
-    now, booking = await find(visit)
-    return say(to_response.booking_value(booking, now))
+    now, booking = await find(context)
+    return json_response(to_response.booking_value(booking, now))
 
 
-async def list_(visit: Visit) -> Reply:
+async def list_(context: RequestContext) -> ApiResponse:
     """Bookings, oldest first: a buyer's own, or for a shop anybody's."""
-    query = visit.request.query_params
-    actor = visit.principal.actor
-    page = read_page(query, of=visit.call.name, actor=actor)
+    query = context.request.query_params
+    actor = context.principal.actor
+    page = read_page(query, of=context.call.name, actor=actor)
     if actor.buyer is not None and query.get("buyer", actor.buyer) != actor.buyer:
         raise Forbidden
     wanted = BookingFilter(
@@ -80,25 +84,29 @@ async def list_(visit: Visit) -> Reply:
         event_id=_asked(query, "event_id", requests.EventIdText),
         state=to_command.state_of(query.get("state")),
     )
-    now, found = await visit.engine.store.list_bookings(wanted)
+    now, found = await context.engine.store.list_bookings(wanted)
     shown = tuple(to_response.booking_value(booking, now) for booking in found[: page.limit])
     more = len(found) > page.limit
-    return say(responses.BookingsPage(bookings=shown, next_cursor=page.cursor(shown[-1].id) if more else None))
+    return json_response(
+        responses.BookingsPage(bookings=shown, next_cursor=page.cursor(shown[-1].id) if more else None)
+    )
 
 
-async def show_history(visit: Visit) -> Reply:
+async def show_history(context: RequestContext) -> ApiResponse:
     """All that happened to a booking; what people of the shop noted about it is for the shop."""
-    _, booking = await find(visit)
-    entries = await visit.engine.store.read_history(booking.id)
-    notes = visit.principal.actor.buyer is None
-    return say(responses.History(entries=tuple(to_response.entry_value(entry, notes=notes) for entry in entries)))
+    _, booking = await find(context)
+    entries = await context.engine.store.read_history(booking.id)
+    notes = context.principal.actor.buyer is None
+    return json_response(
+        responses.History(entries=tuple(to_response.entry_value(entry, notes=notes) for entry in entries))
+    )
 
 
-async def find(visit: Visit) -> tuple[datetime, Booking]:
+async def find(context: RequestContext) -> tuple[datetime, Booking]:
     """The booking that a call is about, if the caller may see it."""
-    wanted = booking_id(visit)
-    now, booking = await visit.engine.store.read_booking(wanted)
-    if booking is None or not visit.principal.actor.may_see(booking):
+    wanted = booking_id(context)
+    now, booking = await context.engine.store.read_booking(wanted)
+    if booking is None or not context.principal.actor.may_see(booking):
         raise BookingUnknown(booking_id=str(wanted))
     return now, booking
 
@@ -107,22 +115,22 @@ def _render(booking: Booking, now: datetime) -> Any:
     return to_response.booking_value(booking, now)
 
 
-def _common(visit: Visit, *, status: HTTPStatus = HTTPStatus.OK, render: Render = _render) -> Common:
+def _common(context: RequestContext, *, status: HTTPStatus = HTTPStatus.OK, render: Render = _render) -> Common:
     return {
-        "actor": visit.principal.actor,
-        "entry_id": visit.engine.ids.entry_id(),
-        "memo": visit.memo(render, status=status),
+        "actor": context.principal.actor,
+        "entry_id": context.engine.ids.entry_id(),
+        "idempotency": context.idempotency(render, status=status),
     }
 
 
-def booking_id(visit: Visit) -> BookingId:
+def booking_id(context: RequestContext) -> BookingId:
     """The id in a call's path."""
-    return to_command.booking_id_of(visit.path["booking_id"])
+    return to_command.booking_id_of(context.path["booking_id"])
 
 
-def _buyer(visit: Visit, named: str | None) -> Buyer:
+def _buyer(context: RequestContext, named: str | None) -> Buyer:
     """A token speaks for its own buyer; a shop says for whom it asks."""
-    own = visit.principal.actor.buyer
+    own = context.principal.actor.buyer
     if own is not None:
         if named not in {None, own}:
             raise Forbidden
@@ -149,8 +157,8 @@ def _asked(query: Mapping[str, str], name: str, kind: Any) -> Any:
 
 _ON_BOOKING = ("booking_unknown", "booking_expired", "booking_resolved", "payment_in_progress")
 
-CALLS = (
-    Call(
+ENDPOINTS = (
+    Endpoint(
         method="POST",
         path="/v1/bookings",
         name="hold",
@@ -173,7 +181,7 @@ CALLS = (
         in_line=True,
         example={"event_id": "concert", "buyer": "alice", "seats": ["A1", "A2"], "pools": {"GA": 1}},
     ),
-    Call(
+    Endpoint(
         method="GET",
         path="/v1/bookings",
         name="list_bookings",
@@ -188,7 +196,7 @@ CALLS = (
             ("limit", "how many, at most 200"),
         ),
     ),
-    Call(
+    Endpoint(
         method="GET",
         path="/v1/bookings/{booking_id}",
         name="read_booking",
@@ -197,7 +205,7 @@ CALLS = (
         answer=responses.Booking,
         refusals=("booking_unknown",),
     ),
-    Call(
+    Endpoint(
         method="GET",
         path="/v1/bookings/{booking_id}/history",
         name="show_history",
@@ -206,7 +214,7 @@ CALLS = (
         answer=responses.History,
         refusals=("booking_unknown",),
     ),
-    Call(
+    Endpoint(
         method="POST",
         path="/v1/bookings/{booking_id}/extend",
         name="extend",
@@ -219,7 +227,7 @@ CALLS = (
         in_line=True,
         example={"seconds": 120},
     ),
-    Call(
+    Endpoint(
         method="POST",
         path="/v1/bookings/{booking_id}/confirm",
         name="confirm",
@@ -233,7 +241,7 @@ CALLS = (
         in_line=True,
         example={"payment_id": "till-1-0001", "payment_method": "cash"},
     ),
-    Call(
+    Endpoint(
         method="POST",
         path="/v1/bookings/{booking_id}/release",
         name="release",
@@ -246,7 +254,7 @@ CALLS = (
         in_line=True,
         example={},
     ),
-    Call(
+    Endpoint(
         method="POST",
         path="/v1/bookings/{booking_id}/cancel",
         name="cancel",

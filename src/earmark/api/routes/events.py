@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from earmark.api.auth.api_keys import Scope
-from earmark.api.endpoint import Call, Reply, Visit, reply, say
+from earmark.api.endpoint import ApiResponse, Endpoint, RequestContext, json_response, verb_response
 from earmark.api.pagination import read_page
 from earmark.domain.ids import EventId, SeatId
 from earmark.engine.commands import Decided
 from earmark.errors import EventUnknown, SeatUnknown
 from earmark.schemas import requests, responses, to_command, to_response
-from earmark.schemas.seat_map import Words, version
+from earmark.schemas.seat_map import SeatMapRenderer, version
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -21,100 +21,102 @@ if TYPE_CHECKING:
     from earmark.domain.event import Event
     from earmark.engine.ports.store import SeatMap
     from earmark.schemas.to_command import Common
-    from earmark.seatmap.cache import Picture
+    from earmark.seatmap.cache import RenderedMap
 
 EVENT_BYTES_MAX = 16 * 1024 * 1024
-WORDS = Words()
+WORDS = SeatMapRenderer()
 
 
-async def create(visit: Visit, body: requests.EventBody) -> Reply:
+async def create(context: RequestContext, body: requests.EventBody) -> ApiResponse:
     """Make an event and everything it sells."""
-    common = _common(visit, status=HTTPStatus.CREATED)
-    ask = to_command.create(body, now=visit.house.clock.now(), ids=visit.engine.ids, **common)
-    created = await visit.engine.create(ask)
-    answer = reply(created, _render, status=HTTPStatus.CREATED)
+    common = _common(context, status=HTTPStatus.CREATED)
+    command = to_command.create(body, now=context.services.clock.now(), ids=context.engine.ids, **common)
+    created = await context.engine.create(command)
+    answer = verb_response(created, _render, status=HTTPStatus.CREATED)
     if isinstance(created, Decided):
-        answer.headers["Location"] = f"{visit.root}/v1/events/{quote(ask.event.id)}"
+        answer.headers["Location"] = f"{context.root}/v1/events/{quote(command.event.id)}"
     return answer
 
 
-async def change(visit: Visit, body: requests.EventPatchBody) -> Reply:
+async def change(context: RequestContext, body: requests.EventPatchBody) -> ApiResponse:
     """Change window, limits, prices and capacity; block and unblock seats."""
-    ask = to_command.change(body, event_id=event_id_of(visit), **_common(visit, status=HTTPStatus.OK))
-    return reply(await visit.engine.change(ask), _render)
+    command = to_command.change(body, event_id=event_id_of(context), **_common(context, status=HTTPStatus.OK))
+    return verb_response(await context.engine.change(command), _render)
 
 
-async def read(visit: Visit) -> Reply:
+async def read(context: RequestContext) -> ApiResponse:
     """One event."""
-    return say(to_response.event_value(await find(visit)))
+    return json_response(to_response.event_value(await find(context)))
 
 
-async def list_(visit: Visit) -> Reply:
+async def list_(context: RequestContext) -> ApiResponse:
     """Events, by id."""
-    page = read_page(visit.request.query_params, of=visit.call.name, actor=visit.principal.actor)
+    page = read_page(context.request.query_params, of=context.call.name, actor=context.principal.actor)
     after = EventId(page.after) if page.after else None
-    found = await visit.engine.store.list_events(live=visit.principal.actor.live, after=after, limit=page.limit + 1)
+    found = await context.engine.store.list_events(live=context.principal.actor.live, after=after, limit=page.limit + 1)
     shown = tuple(to_response.event_value(event) for event in found[: page.limit])
     more = len(found) > page.limit
-    return say(responses.EventsPage(events=shown, next_cursor=page.cursor(shown[-1].id) if more else None))
+    return json_response(responses.EventsPage(events=shown, next_cursor=page.cursor(shown[-1].id) if more else None))
 
 
-async def show_map(visit: Visit) -> Reply:
+async def show_map(context: RequestContext) -> ApiResponse:
     """The seat map and the pools, with an ETag that changes when anything on it does."""
-    event_id = event_id_of(visit)
-    shown = await visit.house.availability.show(event_id)
-    actor = visit.principal.actor
+    event_id = event_id_of(context)
+    shown = await context.services.seat_map_cache.show(event_id)
+    actor = context.principal.actor
     if shown.event.live != actor.live:
         raise EventUnknown(event_id=event_id)
     buyer = actor.buyer
     tag = version(shown.picture, shown.picture.own.get(buyer, ()) if buyer else ())
     headers = {"ETag": f'"{tag}"', "Cache-Control": "private, no-cache"}
-    if f'"{tag}"' in visit.headers.get(b"if-none-match", b"").decode("latin-1"):
-        return Reply(status=HTTPStatus.NOT_MODIFIED, headers=headers)
-    return Reply(body=WORDS.tell(shown.picture, buyer, whole=True), headers=headers)
+    if f'"{tag}"' in context.headers.get(b"if-none-match", b"").decode("latin-1"):
+        return ApiResponse(status=HTTPStatus.NOT_MODIFIED, headers=headers)
+    return ApiResponse(body=WORDS.tell(shown.picture, buyer, whole=True), headers=headers)
 
 
-async def show_seat(visit: Visit) -> Reply:
+async def show_seat(context: RequestContext) -> ApiResponse:
     """One seat."""
-    seen = await _one_seat(visit)
-    return say(to_response.seat_value(seen.seats[0], now=seen.now, buyer=visit.principal.actor.buyer))
+    seen = await _one_seat(context)
+    return json_response(to_response.seat_value(seen.seats[0], now=seen.now, buyer=context.principal.actor.buyer))
 
 
-async def explain_seat(visit: Visit) -> Reply:
+async def explain_seat(context: RequestContext) -> ApiResponse:
     """Why this seat is, or is not, available."""
-    seen = await _one_seat(visit)
-    return say(to_response.explanation_value(seen.seats[0], now=seen.now, buyer=visit.principal.actor.buyer))
+    seen = await _one_seat(context)
+    return json_response(
+        to_response.explanation_value(seen.seats[0], now=seen.now, buyer=context.principal.actor.buyer)
+    )
 
 
-def draw(event: Event, seen: SeatMap) -> Picture:
+def draw(event: Event, seen: SeatMap) -> RenderedMap:
     """The map in the API's words, as it is for a shop; whose the seats are is only marked."""
     parts = [WORDS.part(on_map, now=seen.now) for on_map in seen.seats]
     return WORDS.paint(event, parts, [WORDS.pool(pool) for pool in seen.pools])
 
 
-async def find(visit: Visit) -> Event:
+async def find(context: RequestContext) -> Event:
     """The event in the path, if it is of the caller's kind."""
-    event_id = event_id_of(visit)
-    event = await visit.engine.store.read_event(event_id)
-    if event is None or event.live != visit.principal.actor.live:
+    event_id = event_id_of(context)
+    event = await context.engine.store.read_event(event_id)
+    if event is None or event.live != context.principal.actor.live:
         raise EventUnknown(event_id=event_id)
     return event
 
 
-async def _one_seat(visit: Visit) -> SeatMap:
-    event = await find(visit)
-    seat_id = SeatId(visit.path["seat_id"])
+async def _one_seat(context: RequestContext) -> SeatMap:
+    event = await find(context)
+    seat_id = SeatId(context.path["seat_id"])
     if "\0" in seat_id:
         raise SeatUnknown(seats=(seat_id.replace("\0", "\N{REPLACEMENT CHARACTER}"),))
-    seen = await visit.engine.store.read_map(event.id, seat_id=seat_id)
+    seen = await context.engine.store.read_map(event.id, seat_id=seat_id)
     if not seen.seats:
         raise SeatUnknown(seats=(seat_id,))
     return seen
 
 
-def event_id_of(visit: Visit) -> EventId:
+def event_id_of(context: RequestContext) -> EventId:
     """The event in the path."""
-    event_id = visit.path["event_id"]
+    event_id = context.path["event_id"]
     if "\0" in event_id:  # PostgreSQL's text cannot hold it, so no event has it
         raise EventUnknown(event_id=event_id.replace("\0", "\N{REPLACEMENT CHARACTER}"))
     return EventId(event_id)
@@ -124,18 +126,18 @@ def _render(event: Event, _: datetime) -> Any:
     return to_response.event_value(event)
 
 
-def _common(visit: Visit, *, status: HTTPStatus) -> Common:
+def _common(context: RequestContext, *, status: HTTPStatus) -> Common:
     return {
-        "actor": visit.principal.actor,
-        "entry_id": visit.engine.ids.entry_id(),
-        "memo": visit.memo(_render, status=status),
+        "actor": context.principal.actor,
+        "entry_id": context.engine.ids.entry_id(),
+        "idempotency": context.idempotency(_render, status=status),
     }
 
 
 _PAGE = (("cursor", "where the last page ended"), ("limit", "how many, at most 200"))
 
-CALLS = (
-    Call(
+ENDPOINTS = (
+    Endpoint(
         method="POST",
         path="/v1/events",
         name="create",
@@ -157,7 +159,7 @@ CALLS = (
             "pools": [{"id": "GA", "capacity": 100, "price": 2500}],
         },
     ),
-    Call(
+    Endpoint(
         method="GET",
         path="/v1/events",
         name="list_events",
@@ -168,7 +170,7 @@ CALLS = (
         query=_PAGE,
         group="events",
     ),
-    Call(
+    Endpoint(
         method="GET",
         path="/v1/events/{event_id}",
         name="read_event",
@@ -179,7 +181,7 @@ CALLS = (
         refusals=("event_unknown",),
         group="events",
     ),
-    Call(
+    Endpoint(
         method="PATCH",
         path="/v1/events/{event_id}",
         name="change",
@@ -194,7 +196,7 @@ CALLS = (
         group="events",
         example={"sale_closes_at": "2030-01-01T20:00:00Z", "seats": [{"id": "A1", "blocked": True}]},
     ),
-    Call(
+    Endpoint(
         method="GET",
         path="/v1/events/{event_id}/seats",
         name="show_map",
@@ -205,7 +207,7 @@ CALLS = (
         refusals=("event_unknown",),
         group="events",
     ),
-    Call(
+    Endpoint(
         method="GET",
         path="/v1/events/{event_id}/seats/{seat_id}",
         name="show_seat",
@@ -216,7 +218,7 @@ CALLS = (
         refusals=("event_unknown", "seat_unknown"),
         group="events",
     ),
-    Call(
+    Endpoint(
         method="GET",
         path="/v1/events/{event_id}/seats/{seat_id}/explain",
         name="explain_seat",

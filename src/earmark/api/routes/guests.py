@@ -7,34 +7,34 @@ from http import HTTPStatus
 
 from earmark.api.auth.api_keys import GUEST_SECONDS, HOUSE, new_guest
 from earmark.api.auth.guest_cookie import set_cookie
-from earmark.api.endpoint import KEY_HEADER, Call, Reply, Visit, say
+from earmark.api.endpoint import KEY_HEADER, ApiResponse, Endpoint, RequestContext, json_response
 from earmark.api.middleware.client_address import address_at
 from earmark.api.problem_response import NotFound
 from earmark.schemas import responses
 from earmark.schemas.to_command import check_key
 
 
-async def welcome(visit: Visit) -> Reply:
+async def welcome(context: RequestContext) -> ApiResponse:
     """A name and a token for somebody who has none; somebody who has one keeps the name."""
-    if not visit.house.guests:
+    if not context.services.guests:
         raise NotFound
-    if (key := visit.request.headers.get(KEY_HEADER)) is not None:
+    if (key := context.request.headers.get(KEY_HEADER)) is not None:
         check_key(key)
-    visit.house.limits.admit_guest(address_at(visit.scope, hops=visit.house.trust_proxy))
-    now, identity = visit.house.clock.now(), visit.house.identity
-    known = visit._principal  # noqa: SLF001 (this call needs nobody)
+    context.services.limits.admit_guest(address_at(context.scope, hops=context.services.trust_proxy))
+    now, authenticator = context.services.clock.now(), context.services.authenticator
+    known = context._principal  # noqa: SLF001 (this call needs nobody)
     # A token that a key has issued ends with that key: it is never turned into one that does not.
-    is_guest = known is not None and known.issuer == HOUSE and known.actor.live == identity.live
+    is_guest = known is not None and known.issuer == HOUSE and known.actor.live == authenticator.live
     buyer = (known.actor.buyer if known and is_guest else None) or new_guest()
-    token = identity.issue(buyer, now=now, seconds=GUEST_SECONDS)
+    token = authenticator.issue(buyer, now=now, seconds=GUEST_SECONDS)
     ends_at = datetime.fromtimestamp(int(now.timestamp()) + GUEST_SECONDS, UTC)
-    cookie = set_cookie(token, visit.scope, hops=visit.house.trust_proxy, seconds=GUEST_SECONDS)
+    cookie = set_cookie(token, context.scope, hops=context.services.trust_proxy, seconds=GUEST_SECONDS)
     answer = responses.GuestAnswer(buyer=buyer, expires_at=ends_at)
-    return say(answer, status=HTTPStatus.CREATED, headers={"Set-Cookie": cookie, "Cache-Control": "no-store"})
+    return json_response(answer, status=HTTPStatus.CREATED, headers={"Set-Cookie": cookie, "Cache-Control": "no-store"})
 
 
-CALLS = (
-    Call(
+ENDPOINTS = (
+    Endpoint(
         method="POST",
         path="/v1/guests",
         name="welcome",

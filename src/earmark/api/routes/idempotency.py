@@ -10,11 +10,11 @@ import msgspec
 from msgspec import Struct
 
 from earmark.api.auth.api_keys import Scope
-from earmark.api.endpoint import Call, Reply, Visit, say
+from earmark.api.endpoint import ApiResponse, Endpoint, RequestContext, json_response
 from earmark.api.routes.payments import word
-from earmark.domain.journal import Key
+from earmark.domain.journal import IdempotencyKey
 from earmark.domain.state_machine import State
-from earmark.engine.commands import Memo, Paid, Pay
+from earmark.engine.commands import KeyedRequest, Pay, PayResult
 from earmark.payments.pay import conclude_payment, has_answer
 from earmark.schemas.to_command import check_key
 from earmark.schemas.to_response import is_under_way
@@ -49,21 +49,21 @@ class ProgressAnswer(Struct, kw_only=True, omit_defaults=True):
     answer: Any = None
 
 
-async def recall(visit: Visit) -> Reply:
+async def recall(context: RequestContext) -> ApiResponse:
     """A key of the caller's own; what others did with the same word is not told."""
-    text = visit.request.path_params["key"]
+    text = context.request.path_params["key"]
     check_key(text)
-    found = await visit.engine.recall(Key(visit.principal.caller, text))
+    found = await context.engine.recall(IdempotencyKey(context.principal.caller, text))
     headers = {"Cache-Control": "no-store"}
-    if found.memory is None and not found.busy and Scope.MANAGE in visit.principal.scopes:
-        deed = await visit.engine.store.webhooks.recall(Key(visit.principal.caller, text))
+    if found.memory is None and not found.busy and Scope.MANAGE in context.principal.scopes:
+        deed = await context.engine.store.webhooks.recall(IdempotencyKey(context.principal.caller, text))
         if deed is not None:
-            return say(await _done(visit, deed), headers=headers)
+            return json_response(await _done(context, deed), headers=headers)
     booking_id = str(found.about.booking.id) if found.about else None
-    said = await _end_of_payment(visit, Key(visit.principal.caller, text), found)
+    said = await _end_of_payment(context, IdempotencyKey(context.principal.caller, text), found)
     if said is None:
         state = Progress.IN_PROGRESS if found.busy else Progress.UNKNOWN
-        return say(ProgressAnswer(key=text, state=state, booking_id=booking_id), headers=headers)
+        return json_response(ProgressAnswer(key=text, state=state, booking_id=booking_id), headers=headers)
     status, body = said
     told = ProgressAnswer(
         key=text,
@@ -72,10 +72,10 @@ async def recall(visit: Visit) -> Reply:
         booking_id=booking_id or _booking_id(body),
         answer=msgspec.Raw(body),
     )
-    return say(told, headers=headers)
+    return json_response(told, headers=headers)
 
 
-async def _end_of_payment(visit: Visit, key: Key, found: Recalled) -> tuple[int, bytes] | None:
+async def _end_of_payment(context: RequestContext, key: IdempotencyKey, found: Recalled) -> tuple[int, bytes] | None:
     """The status and the body of the answer; None while there is none.
 
     A payment may have ended by a callback or a worker, which word no answers. Then it is worded here, and remembered
@@ -86,27 +86,31 @@ async def _end_of_payment(visit: Visit, key: Key, found: Recalled) -> tuple[int,
     if found.about is None:
         return None
     about, now = found.about, found.about.now
-    render = partial(_render, notes=visit.principal.actor.buyer is None)
-    if about.booking.state is State.PAYING or is_under_way(Paid(booking=about.booking, payment=about.payment)):
+    render = partial(_render, notes=context.principal.actor.buyer is None)
+    if about.booking.state is State.PAYING or is_under_way(PayResult(booking=about.booking, payment=about.payment)):
         return None
     if found.request_hash is not None and has_answer(about.booking, about.payment):
-        memo = Memo(key=key, request_hash=found.request_hash, render=render)
-        common: Common = {"actor": visit.principal.actor, "entry_id": visit.engine.ids.entry_id(), "memo": memo}
-        ask = Pay(**common, booking_id=about.booking.id, payment_id=about.payment.id)
-        answer = await conclude_payment(visit.engine, ask)
+        idempotency = KeyedRequest(key=key, request_hash=found.request_hash, render=render)
+        common: Common = {
+            "actor": context.principal.actor,
+            "entry_id": context.engine.ids.entry_id(),
+            "idempotency": idempotency,
+        }
+        command = Pay(**common, booking_id=about.booking.id, payment_id=about.payment.id)
+        answer = await conclude_payment(context.engine, command)
         assert answer.memory is not None, "what is concluded is remembered"
         return answer.memory.status, answer.memory.body
-    return render(Paid(booking=about.booking, payment=about.payment), now)
+    return render(PayResult(booking=about.booking, payment=about.payment), now)
 
 
-def _render(paid: Paid, now: datetime, *, notes: bool) -> tuple[int, bytes]:
+def _render(paid: PayResult, now: datetime, *, notes: bool) -> tuple[int, bytes]:
     said = word(paid, now, notes=notes)
     return int(said.status), said.body
 
 
-async def _done(visit: Visit, deed: Deed) -> ProgressAnswer:
+async def _done(context: RequestContext, deed: Deed) -> ProgressAnswer:
     """Of a webhook it is said that it was done, and how the webhook is by now, without its secret."""
-    webhook = await visit.engine.store.webhooks.read(deed.webhook_id)
+    webhook = await context.engine.store.webhooks.read(deed.webhook_id)
     answer = None if webhook is None else webhook_answer(webhook)
     return ProgressAnswer(key=deed.key.key, state=Progress.DONE, status=deed.status, answer=answer)
 
@@ -127,8 +131,8 @@ def _booking_id(body: bytes) -> str | None:
         return None
 
 
-CALLS = (
-    Call(
+ENDPOINTS = (
+    Endpoint(
         method="GET",
         path="/v1/idempotency/{key}",
         name="recall",

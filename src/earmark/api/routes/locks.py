@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from earmark.api.auth.api_keys import Scope
-from earmark.api.endpoint import Call, Reply, Visit, say
+from earmark.api.endpoint import ApiResponse, Endpoint, RequestContext, json_response
 from earmark.api.pagination import read_limit
 from earmark.api.problem_response import LockUnknown
 from earmark.errors import InvalidRequest, StoreUnavailable
@@ -43,24 +43,24 @@ class LocksAnswer(Struct, kw_only=True):
     locks: list[LockAnswer]
 
 
-async def list_(visit: Visit) -> Reply:
+async def list_(context: RequestContext) -> ApiResponse:
     """Who holds what."""
-    query = visit.request.query_params
-    limit, match, opened = read_limit(query), query.get("match", "*"), visit.house.locks
+    query = context.request.query_params
+    limit, match, opened = read_limit(query), query.get("match", "*"), context.services.locks
     if not 1 <= len(match) <= MATCH_LENGTH_MAX:
         raise InvalidRequest.at("match", f"must have 1 to {MATCH_LENGTH_MAX} characters")
     if opened is None:
-        return say(LocksAnswer(locks=[]))
+        return json_response(LocksAnswer(locks=[]))
     try:
         found = await opened.holdings(match=match, limit=limit)
     except LocksUnavailable as silent:
         raise LocksSilent(because=silent.because) from silent
-    return say(LocksAnswer(locks=[_answer(holding) for holding in found]))
+    return json_response(LocksAnswer(locks=[_answer(holding) for holding in found]))
 
 
-async def break_(visit: Visit) -> Reply:
+async def break_(context: RequestContext) -> ApiResponse:
     """Take a lock from whoever has it; the next in line gets it. An operator's last resort, and it is logged."""
-    key, opened = visit.request.path_params["key"], visit.house.locks
+    key, opened = context.request.path_params["key"], context.services.locks
     if opened is None:
         raise LockUnknown(key=key)
     try:
@@ -70,8 +70,8 @@ async def break_(visit: Visit) -> Reply:
         raise LocksSilent(because=silent.because) from silent
     if found is None or not broken:
         raise LockUnknown(key=key)
-    log.warning("break_lock", outcome="ok", key=key, holder=found.holder, actor=visit.principal.actor.name)
-    return say(_answer(found))
+    log.warning("break_lock", outcome="ok", key=key, holder=found.holder, actor=context.principal.actor.name)
+    return json_response(_answer(found))
 
 
 def _answer(holding: Holding) -> LockAnswer:
@@ -85,8 +85,8 @@ def _answer(holding: Holding) -> LockAnswer:
     )
 
 
-CALLS = (
-    Call(
+ENDPOINTS = (
+    Endpoint(
         method="GET",
         path="/v1/locks",
         name="list_locks",
@@ -97,7 +97,7 @@ CALLS = (
         query=(("match", "only keys like this; `*` stands for anything"), ("limit", "how many, at most 200")),
         group="operations",
     ),
-    Call(
+    Endpoint(
         method="DELETE",
         path="/v1/locks/{key}",
         name="break_lock",

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from earmark.api.auth.api_keys import Scope
-from earmark.api.endpoint import Call, Reply, Visit, say
+from earmark.api.endpoint import ApiResponse, Endpoint, RequestContext, json_response
 from earmark.api.routes import ops_alerts
 from earmark.api.routes.webhooks import BY_THE_SHOP
 from earmark.domain.money import Money
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from datetime import datetime
 
-    from earmark.api.endpoint import House
+    from earmark.api.endpoint import Services
     from earmark.domain.webhook import Webhook
     from earmark.engine.ports.heartbeats import Beat
     from earmark.engine.ports.store import Store
@@ -46,28 +46,28 @@ LOCKS_SECONDS_MAX = 2.0
 """How long a Redis may keep the rest of the answer waiting."""
 
 
-async def show(visit: Visit) -> Reply:
+async def show(context: RequestContext) -> ApiResponse:
     """All of it. One question to the database after the other: nobody who books waits for an operator."""
-    house, live = visit.house, visit.principal.actor.live
-    store, counted = visit.engine.store, _Counted(house)
+    services, live = context.services, context.principal.actor.live
+    store, counted = context.engine.store, _Counted(services)
     await store.check()
     left = await store.upkeep.backlog()
     payments = await _payments(store, live=live)
     holds = await _holds(store, counted, live=live)
     relay = ops.OpsRelay(unsent=left.unsent, oldest_seconds=_seconds(left.unsent_since, left.now))
     webhooks = await _webhooks(store, live=live, now=left.now)
-    missing, agents = await _agents(store, seconds=house.alive_seconds)
-    locks = await _locks(house.locks)
-    parts = await _parts(house, locks)
+    missing, workers = await _workers(store, seconds=services.alive_seconds)
+    locks = await _locks(services.locks)
+    parts = await _parts(services, locks)
     found = (
         *ops_alerts.of_payments(payments),
         *ops_alerts.of_parts(parts),
-        *ops_alerts.of_agents(missing, agents),
+        *ops_alerts.of_workers(missing, workers),
         *ops_alerts.of_holds(holds),
         *ops_alerts.of_relay(relay),
         *ops_alerts.of_webhooks(webhooks, now=left.now),
     )
-    return say(
+    return json_response(
         ops.OpsAnswer(
             now=left.now,
             version=__version__,
@@ -79,7 +79,7 @@ async def show(visit: Visit) -> Reply:
             relay=relay,
             webhooks=webhooks,
             roles_missing=missing,
-            agents=agents,
+            workers=workers,
             lines=counted.lines(),
             locks=locks,
         )
@@ -165,19 +165,19 @@ def _standing_of(webhook: Webhook) -> ops.WebhookStanding:
     return "well" if webhook.failing_since is None else "failing"
 
 
-async def _agents(store: Store, *, seconds: float) -> tuple[list[str], list[ops.OpsAgent]]:
+async def _workers(store: Store, *, seconds: float) -> tuple[list[str], list[ops.OpsWorker]]:
     """Which roles nobody has, and everybody who was heard of: who needs a look first."""
     roll = await store.beats.read(limit=COUNT_MAX)
-    agents = [_agent(beat, now=roll.now, seconds=seconds) for beat in roll.beats]
-    manned = {agent.role for agent in agents if agent.standing != "silent"}
-    agents.sort(key=lambda agent: agent.standing == "well")
-    return [role for role in ROLES if role not in manned], agents[:AGENTS_MAX]
+    workers = [_worker(beat, now=roll.now, seconds=seconds) for beat in roll.beats]
+    manned = {worker.role for worker in workers if worker.standing != "silent"}
+    workers.sort(key=lambda worker: worker.standing == "well")
+    return [role for role in ROLES if role not in manned], workers[:AGENTS_MAX]
 
 
-def _agent(beat: Beat, *, now: datetime, seconds: float) -> ops.OpsAgent:
+def _worker(beat: Beat, *, now: datetime, seconds: float) -> ops.OpsWorker:
     age = _seconds(beat.beat_at, now)
     standing: ops.AgentStanding = "well" if beat.code in WELL else "failing"
-    return ops.OpsAgent(
+    return ops.OpsWorker(
         role=beat.role,
         host=beat.host,
         process_id=str(beat.process_id),
@@ -217,9 +217,9 @@ def _lock(holding: Holding) -> ops.OpsLock:
     )
 
 
-async def _parts(house: House, locks: ops.OpsLocks) -> list[ops.OpsPart]:
+async def _parts(services: Services, locks: ops.OpsLocks) -> list[ops.OpsPart]:
     """What readiness looks at, and the Redis beside it. A database that does not answer has ended the call before."""
-    going, admission = house.in_flight.is_stopping, _admission(house)
+    going, admission = services.in_flight.is_stopping, _admission(services)
     said = "This server is about to stop." if going else "This server takes bookings."
     parts = [
         ops.OpsPart(name="server", up=not going, said=said),
@@ -235,17 +235,17 @@ async def _parts(house: House, locks: ops.OpsLocks) -> list[ops.OpsPart]:
     return parts
 
 
-def _admission(house: House) -> AsksRedis | None:
-    admission: object = house.engine.admission
+def _admission(services: Services) -> AsksRedis | None:
+    admission: object = services.engine.admission
     return admission if isinstance(admission, AsksRedis) else None
 
 
 class _Counted:
     """What the servers of this host have counted, all of them together."""
 
-    def __init__(self, house: House) -> None:
-        self._verbs = list(house.engine.lines)
-        self._values: Mapping[tuple[str, str], float] = house.metrics.figures()
+    def __init__(self, services: Services) -> None:
+        self._verbs = list(services.engine.lines)
+        self._values: Mapping[tuple[str, str], float] = services.metrics.figures()
 
     def lines(self) -> list[ops.OpsLine]:
         """One for each verb that travels in batches."""
@@ -276,8 +276,8 @@ def _seconds(since: datetime | None, until: datetime) -> float:
     return round(max((until - since).total_seconds(), 0.0), 3) if since else 0.0
 
 
-CALLS = (
-    Call(
+ENDPOINTS = (
+    Endpoint(
         method="GET",
         path="/v1/ops",
         name="show_ops",

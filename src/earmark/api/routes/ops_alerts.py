@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from datetime import datetime
 
-    from earmark.schemas.ops import OpsAgent, OpsHolds, OpsPart, OpsPayments, OpsRelay, OpsWebhooks
+    from earmark.schemas.ops import OpsHolds, OpsPart, OpsPayments, OpsRelay, OpsWebhooks, OpsWorker
 
 OPEN_SECONDS = 3600.0
 """A payment that is open for longer than this is stuck; the alert about it says the same."""
@@ -50,21 +50,21 @@ def of_payments(payments: OpsPayments) -> Iterator[OpsNeed]:
         yield OpsNeed(area="payments", count=1, said=said, what_to_do=advice)
 
 
-def of_agents(missing: Sequence[str], agents: Sequence[OpsAgent]) -> Iterator[OpsNeed]:
+def of_workers(missing: Sequence[str], workers: Sequence[OpsWorker]) -> Iterator[OpsNeed]:
     """Roles that nobody has, and those who get nowhere."""
     if missing:
         said = f"No {_listed(missing)} is running."
         yield OpsNeed(
-            area="agents",
+            area="workers",
             count=1,
             said=said,
             what_to_do="Run `earmark worker`, or serve with `EARMARK_EMBEDDED_WORKERS=on`.",
         )
-    for agent in agents:
-        if agent.standing == "failing":
-            why = f" ({agent.because})" if agent.because else ""
-            said = f"The {agent.role} on {agent.host} fails: {agent.outcome}{why}."
-            yield OpsNeed(area="agents", count=1, said=said, what_to_do="Its log has the whole error.")
+    for worker in workers:
+        if worker.standing == "failing":
+            why = f" ({worker.because})" if worker.because else ""
+            said = f"The {worker.role} on {worker.host} fails: {worker.outcome}{why}."
+            yield OpsNeed(area="workers", count=1, said=said, what_to_do="Its log has the whole error.")
 
 
 def of_holds(holds: OpsHolds) -> Iterator[OpsNeed]:

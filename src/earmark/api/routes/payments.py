@@ -10,7 +10,15 @@ import msgspec
 
 from earmark.api import problem_response
 from earmark.api.auth.api_keys import Scope
-from earmark.api.endpoint import KEY_HEADER, Call, Reply, Visit, again, reply, say
+from earmark.api.endpoint import (
+    KEY_HEADER,
+    ApiResponse,
+    Endpoint,
+    RequestContext,
+    json_response,
+    replayed_response,
+    verb_response,
+)
 from earmark.api.middleware.client_address import address_at
 from earmark.api.problem_response import CallbackForged, NotFound
 from earmark.api.routes.bookings import booking_id, find
@@ -24,51 +32,53 @@ from earmark.schemas import requests, responses, to_command, to_response
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from earmark.engine.commands import Memo, Paid
+    from earmark.engine.commands import KeyedRequest, PayResult
     from earmark.schemas.to_command import Common
 
 log = logs.get()
 
 
-async def pay(visit: Visit, body: requests.PayBody) -> Reply:
+async def pay(context: RequestContext, body: requests.PayBody) -> ApiResponse:
     """Open a payment for a hold, and see it through."""
-    actor, till = visit.principal.actor, visit.house.till
+    actor, payments = context.principal.actor, context.services.payments
     worded = partial(word, notes=actor.buyer is None)
-    common = _common(visit, visit.memo_of(worded))
-    terms = till.terms(actor, method=body.method, gateway=body.gateway, capture=body.capture)
-    ask = to_command.pay(body, booking_id=booking_id(visit), terms=terms, address=_address(visit), **common)
-    answer = await till.pay(ask)
-    if told := again(answer):
+    common = _common(context, context.memo_of(worded))
+    terms = payments.terms(actor, method=body.method, gateway=body.gateway, capture=body.capture)
+    command = to_command.pay(body, booking_id=booking_id(context), terms=terms, address=_address(context), **common)
+    answer = await payments.pay(command)
+    if told := replayed_response(answer):
         return told
     assert isinstance(answer, Decided), "what is replayed is remembered"
     return worded(answer.value, answer.now)
 
 
-async def refund(visit: Visit, body: requests.RefundBody) -> Reply:
+async def refund(context: RequestContext, body: requests.RefundBody) -> ApiResponse:
     """Money back for a sale, all of it or a part."""
-    common = _common(visit, visit.memo(to_response.paid_value, status=HTTPStatus.CREATED))
-    ask = to_command.refund(body, booking_id=booking_id(visit), ids=visit.engine.ids, **common)
-    return reply(await visit.house.till.refund(ask), to_response.paid_value, status=HTTPStatus.CREATED)
+    common = _common(context, context.idempotency(to_response.paid_value, status=HTTPStatus.CREATED))
+    command = to_command.refund(body, booking_id=booking_id(context), ids=context.engine.ids, **common)
+    return verb_response(
+        await context.services.payments.refund(command), to_response.paid_value, status=HTTPStatus.CREATED
+    )
 
 
-async def list_(visit: Visit) -> Reply:
+async def list_(context: RequestContext) -> ApiResponse:
     """The payments of a booking."""
-    _, booking = await find(visit)
-    payments = await visit.engine.store.list_payments(booking.id)
-    notes = visit.principal.actor.buyer is None
+    _, booking = await find(context)
+    payments = await context.engine.store.list_payments(booking.id)
+    notes = context.principal.actor.buyer is None
     shown = tuple(to_response.listed_payment_value(one, refunds, notes=notes) for one, refunds in payments)
-    return say(responses.Payments(payments=shown))
+    return json_response(responses.Payments(payments=shown))
 
 
-async def callback(visit: Visit) -> Reply:
+async def callback(context: RequestContext) -> ApiResponse:
     """A gateway calls: its signature is checked over the very bytes, and then it is asked how things stand."""
-    name = visit.path["gateway"]
-    gateway = visit.house.till.gateways.get(name)
+    name = context.path["gateway"]
+    gateway = context.services.payments.gateways.get(name)
     if gateway is None:
         raise NotFound
     try:
-        called = gateway.read_callback(visit.request.headers, visit.raw)
-        ours = await visit.house.till.teller.hear(name, called)
+        called = gateway.read_callback(context.request.headers, context.raw)
+        ours = await context.services.payments.driver.hear(name, called)
     except (CallbackRefused, CallbackMismatch) as refused:
         log.warning("callback", outcome="refused", gateway=name, because=str(refused))
         raise CallbackForged from refused
@@ -78,40 +88,40 @@ async def callback(visit: Visit) -> Reply:
     if not ours and called.payment_id is not None:
         # Perhaps it is faster than the row that it is about: the gateway calls again, a bounded number of times.
         raise NotFound
-    return say(responses.CallbackAnswer(received=True))
+    return json_response(responses.CallbackAnswer(received=True))
 
 
-def word(paid: Paid, now: datetime, *, notes: bool) -> Reply:
+def word(paid: PayResult, now: datetime, *, notes: bool) -> ApiResponse:
     """200 sold, 202 under way, 402 declined; else what became of the booking instead."""
     if refused := to_response.refused_payment(paid, now):
         problem = problem_response.describe(refused)
-        return Reply(
+        return ApiResponse(
             status=HTTPStatus(problem["status"]),
             body=msgspec.json.encode(problem),
             media_type=problem_response.MEDIA_TYPE,
         )
     status = HTTPStatus.ACCEPTED if to_response.is_under_way(paid) else HTTPStatus.OK
-    return say(to_response.paid_value(paid, now, notes=notes), status=status)
+    return json_response(to_response.paid_value(paid, now, notes=notes), status=status)
 
 
-def _address(visit: Visit) -> str | None:
+def _address(context: RequestContext) -> str | None:
     """From where a buyer pays, as it is counted; None for a key, behind which all buyers of a shop stand."""
-    house = visit.house
-    if visit.principal.actor.buyer is None or not house.counts_addresses:
+    services = context.services
+    if context.principal.actor.buyer is None or not services.counts_addresses:
         return None
-    return house.identity.pseudonym(address_at(visit.scope, hops=house.trust_proxy))
+    return services.authenticator.pseudonym(address_at(context.scope, hops=services.trust_proxy))
 
 
-def _common(visit: Visit, memo: Memo | None) -> Common:
-    if memo is None:
+def _common(context: RequestContext, idempotency: KeyedRequest | None) -> Common:
+    if idempotency is None:
         raise InvalidRequest.at("Idempotency-Key", f"is required where money moves: send the header {KEY_HEADER}")
-    return {"actor": visit.principal.actor, "entry_id": visit.engine.ids.entry_id(), "memo": memo}
+    return {"actor": context.principal.actor, "entry_id": context.engine.ids.entry_id(), "idempotency": idempotency}
 
 
 _ON_BOOKING = ("booking_unknown", "booking_expired", "booking_resolved")
 
-CALLS = (
-    Call(
+ENDPOINTS = (
+    Endpoint(
         method="POST",
         path="/v1/bookings/{booking_id}/pay",
         name="pay",
@@ -126,7 +136,7 @@ CALLS = (
         group="payments",
         example={"method": "pm_card_visa"},
     ),
-    Call(
+    Endpoint(
         method="GET",
         path="/v1/bookings/{booking_id}/payments",
         name="list_payments",
@@ -136,7 +146,7 @@ CALLS = (
         refusals=("booking_unknown",),
         group="payments",
     ),
-    Call(
+    Endpoint(
         method="POST",
         path="/v1/bookings/{booking_id}/refunds",
         name="refund",
@@ -152,7 +162,7 @@ CALLS = (
         group="payments",
         example={"amount": 4500},
     ),
-    Call(
+    Endpoint(
         method="POST",
         path="/v1/payments/{gateway}/callback",
         name="callback",

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from starlette.responses import Response
 
 from earmark.api.auth.authenticate import shown
-from earmark.api.endpoint import Call, Visit
+from earmark.api.endpoint import Endpoint, RequestContext
 from earmark.api.middleware.client_address import address_at
 from earmark.api.routes.events import event_id_of
 from earmark.errors import EventUnknown, InvalidRequest, StoreUnavailable
@@ -34,28 +34,28 @@ HEADERS = {
 NUMBER_DIGITS_MAX = 18
 
 
-async def stream(visit: Visit) -> Response:
+async def stream(context: RequestContext) -> Response:
     """Follow an event, from the last number that was seen, if the caller names one that is known."""
-    visit.house.in_flight.check_not_stopping()
-    event_id, actor = event_id_of(visit), visit.principal.actor
-    hub = visit.house.hub
+    context.services.in_flight.check_not_stopping()
+    event_id, actor = event_id_of(context), context.principal.actor
+    hub = context.services.hub
     if hub is None:
         raise StoreUnavailable(because="nobody follows events in this process")
-    caller = visit.principal.caller
+    caller = context.principal.caller
     # A key's streams go to the shop's own servers, which may have one address for all their clients.
-    address = address_at(visit.scope, hops=visit.house.trust_proxy) if actor.buyer is not None else None
+    address = address_at(context.scope, hops=context.services.trust_proxy) if actor.buyer is not None else None
     beside = hub.followed_from(address) if address is not None else 0
-    visit.house.limits.check_streams(visit.principal, open_=hub.followed_by(caller), open_at_address=beside)
+    context.services.limits.check_streams(context.principal, open_=hub.followed_by(caller), open_at_address=beside)
     reader = await hub.join(
-        event_id, live=actor.live, buyer=actor.buyer, after=_last_seen(visit), caller=caller, address=address
+        event_id, live=actor.live, buyer=actor.buyer, after=_last_seen(context), caller=caller, address=address
     )
     if reader is None:
         raise EventUnknown(event_id=event_id)
-    credential = shown(visit.scope, visit.headers, visit.house) or ""
+    credential = shown(context.scope, context.headers, context.services) or ""
 
     def staying(reader: Reader) -> AbstractContextManager[float | None]:
-        identity, end = visit.house.identity, partial(reader.end, CREDENTIAL_ENDED, at_once=True)
-        return identity.staying(credential, now=visit.house.clock.now, end=end)
+        authenticator, end = context.services.authenticator, partial(reader.end, CREDENTIAL_ENDED, at_once=True)
+        return authenticator.staying(credential, now=context.services.clock.now, end=end)
 
     return EventStream(reader, staying=staying)
 
@@ -102,9 +102,9 @@ async def _hang_up(receive: Receive, reader: Reader) -> None:
     reader.close()
 
 
-def _last_seen(visit: Visit) -> int | None:
+def _last_seen(context: RequestContext) -> int | None:
     """The header that browsers send when they come back, whatever it says; or the same as a parameter."""
-    request = visit.request
+    request = context.request
     sent, asked = request.headers.get("last-event-id"), request.query_params.get("last_event_id")
     if asked is not None and not _is_number(asked):
         raise InvalidRequest.at("last_event_id", "is not the number of an event")
@@ -116,8 +116,8 @@ def _is_number(text: str) -> bool:
     return text.isascii() and text.isdigit() and len(text) <= NUMBER_DIGITS_MAX
 
 
-CALLS = (
-    Call(
+ENDPOINTS = (
+    Endpoint(
         method="GET",
         path="/v1/events/{event_id}/stream",
         name="stream",

@@ -9,7 +9,7 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 from earmark.api.auth.api_keys import Scope
-from earmark.api.endpoint import Call, Reply, Visit, say
+from earmark.api.endpoint import ApiResponse, Endpoint, RequestContext, json_response
 from earmark.domain.ids import Buyer
 from earmark.schemas.requests import Who
 from earmark.schemas.responses import Moment
@@ -33,19 +33,19 @@ class TokenAnswer(Struct, kw_only=True):
     expires_at: Moment
 
 
-async def issue(visit: Visit, body: TokenBody) -> Reply:
+async def issue(context: RequestContext, body: TokenBody) -> ApiResponse:
     """A token for one buyer, of the kind of the key that asks. No answer is kept, with a key too: it is a token."""
-    visit.shown_key()
-    now = visit.house.clock.now()
+    context.shown_key()
+    now = context.services.clock.now()
     buyer = Buyer(body.buyer)
-    token = visit.house.identity.issue(buyer, now=now, seconds=body.seconds, by=visit.principal)
+    token = context.services.authenticator.issue(buyer, now=now, seconds=body.seconds, by=context.principal)
     ends_at = datetime.fromtimestamp(int(now.timestamp()) + body.seconds, UTC)
     answer = TokenAnswer(token=token, buyer=buyer, expires_at=ends_at)
-    return say(answer, status=HTTPStatus.CREATED, headers={"Cache-Control": "no-store"})
+    return json_response(answer, status=HTTPStatus.CREATED, headers={"Cache-Control": "no-store"})
 
 
-CALLS = (
-    Call(
+ENDPOINTS = (
+    Endpoint(
         method="POST",
         path="/v1/tokens",
         name="issue",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 
-from earmark.api.endpoint import REPLAYED_HEADER, Reply, Visit, say
+from earmark.api.endpoint import REPLAYED_HEADER, ApiResponse, RequestContext, json_response
 from earmark.engine.ports.webhooks import AlreadyDone, Deed
 from earmark.errors import IdempotencyMismatch, Overloaded, WebhookUnknown
 from earmark.schemas import webhooks as words
@@ -17,47 +17,47 @@ if TYPE_CHECKING:
     from earmark.domain.webhook import Webhook
 
 
-async def once(visit: Visit, work: Callable[[], Awaitable[Webhook]]) -> Reply:
+async def once(context: RequestContext, work: Callable[[], Awaitable[Webhook]]) -> ApiResponse:
     """Do it, unless the same request has: then nothing is done, and the webhook is shown as it is by now.
 
     What a key remembers here is which webhook it was, and no answer: there is a secret in it.
     """
-    webhook = await _done_before(visit)
+    webhook = await _done_before(context)
     if webhook is None:
         try:
-            return _shown(visit, await work())
+            return _shown(context, await work())
         except AlreadyDone:
-            webhook = await _done_before(visit)
+            webhook = await _done_before(context)
             if webhook is None:
                 raise Overloaded from None
-    return _shown(visit, webhook, replayed=True)
+    return _shown(context, webhook, replayed=True)
 
 
-async def _done_before(visit: Visit) -> Webhook | None:
-    shown = visit.shown_key()
-    deed = None if shown is None else await visit.engine.store.webhooks.recall(shown[0])
+async def _done_before(context: RequestContext) -> Webhook | None:
+    shown = context.shown_key()
+    deed = None if shown is None else await context.engine.store.webhooks.recall(shown[0])
     if shown is None or deed is None:
         return None
     if deed.request_hash != shown[1]:
         raise IdempotencyMismatch
-    webhook = await visit.engine.store.webhooks.read(deed.webhook_id)
+    webhook = await context.engine.store.webhooks.read(deed.webhook_id)
     if webhook is None:
         raise WebhookUnknown(webhook_id=str(deed.webhook_id))
     return webhook
 
 
-def deed_of(visit: Visit, webhook_id: WebhookId) -> Deed | None:
+def deed_of(context: RequestContext, webhook_id: WebhookId) -> Deed | None:
     """What the request is about to do, if its caller chose a key for it."""
-    shown = visit.shown_key() if visit.call.idempotent else None
+    shown = context.shown_key() if context.call.idempotent else None
     if shown is None:
         return None
-    now, status = visit.house.clock.now(), int(visit.call.status)
+    now, status = context.services.clock.now(), int(context.call.status)
     return Deed(key=shown[0], request_hash=shown[1], webhook_id=webhook_id, status=status, done_at=now)
 
 
-def _shown(visit: Visit, webhook: Webhook, *, replayed: bool = False) -> Reply:
+def _shown(context: RequestContext, webhook: Webhook, *, replayed: bool = False) -> ApiResponse:
     """With its secret."""
     headers = {REPLAYED_HEADER: "true"} if replayed else {}
-    if visit.call.status is HTTPStatus.CREATED:
-        headers["Location"] = f"{visit.root}/v1/webhooks/{webhook.id}"
-    return say(words.secret_answer(webhook), status=visit.call.status, headers=headers)
+    if context.call.status is HTTPStatus.CREATED:
+        headers["Location"] = f"{context.root}/v1/webhooks/{webhook.id}"
+    return json_response(words.secret_answer(webhook), status=context.call.status, headers=headers)

@@ -10,7 +10,7 @@ from uuid import UUID
 import msgspec
 
 from earmark.api.auth.api_keys import Scope
-from earmark.api.endpoint import Call, Reply, Visit, say
+from earmark.api.endpoint import ApiResponse, Endpoint, RequestContext, json_response
 from earmark.api.pagination import read_page
 from earmark.api.routes.webhook_idempotency import deed_of, once
 from earmark.domain.ids import DeliveryId, EventId, WebhookId
@@ -38,60 +38,62 @@ SAVE_ROUNDS_MAX = 5
 RESOLVE_SECONDS_MAX = 5.0
 
 
-async def make(visit: Visit, body: words.WebhookBody) -> Reply:
+async def make(context: RequestContext, body: words.WebhookBody) -> ApiResponse:
     """A new webhook, with its secret. It hears of what is numbered from now on."""
-    _require_sell(visit)
-    return await once(visit, lambda: _make(visit, body))
+    _require_sell(context)
+    return await once(context, lambda: _make(context, body))
 
 
-async def _make(visit: Visit, body: words.WebhookBody) -> Webhook:
-    await _check(visit, body.url)
-    event_id = await _event(visit, body.event_id)
+async def _make(context: RequestContext, body: words.WebhookBody) -> Webhook:
+    await _check(context, body.url)
+    event_id = await _event(context, body.event_id)
     new = Webhook(
         id=new_webhook_id(),
-        live=visit.principal.actor.live,
+        live=context.principal.actor.live,
         url=body.url,
         secret=new_secret(),
-        created_at=visit.house.clock.now(),
+        created_at=context.services.clock.now(),
         types=tuple(kind.value for kind in body.types),
         event_id=event_id,
         description=body.description,
     )
-    if not await visit.engine.store.webhooks.make(new, limit=WEBHOOKS_MAX, deed=deed_of(visit, new.id)):
+    if not await context.engine.store.webhooks.make(new, limit=WEBHOOKS_MAX, deed=deed_of(context, new.id)):
         raise InvalidRequest.at("", f"there are {WEBHOOKS_MAX} webhooks already, and there can be no more")
     return new
 
 
-def _require_sell(visit: Visit) -> None:
+def _require_sell(context: RequestContext) -> None:
     """A webhook's receiver reads bookings, and believes what is signed by the secret: a key must be allowed both."""
-    if Scope.SELL not in visit.principal.scopes:
+    if Scope.SELL not in context.principal.scopes:
         raise Forbidden(needs=Scope.SELL)
 
 
-async def list_(visit: Visit) -> Reply:
+async def list_(context: RequestContext) -> ApiResponse:
     """By age."""
-    page = read_page(visit.request.query_params, of=visit.call.name, actor=visit.principal.actor)
+    page = read_page(context.request.query_params, of=context.call.name, actor=context.principal.actor)
     after = WebhookId(_uuid(page.after)) if page.after else None
-    found = await visit.engine.store.webhooks.page(live=visit.principal.actor.live, after=after, limit=page.limit + 1)
+    found = await context.engine.store.webhooks.page(
+        live=context.principal.actor.live, after=after, limit=page.limit + 1
+    )
     shown = [words.webhook_answer(webhook) for webhook in found[: page.limit]]
     more = len(found) > page.limit
-    return say(words.WebhooksPage(webhooks=shown, next_cursor=page.cursor(shown[-1].id) if more else None))
+    return json_response(words.WebhooksPage(webhooks=shown, next_cursor=page.cursor(shown[-1].id) if more else None))
 
 
-async def read(visit: Visit) -> Reply:
+async def read(context: RequestContext) -> ApiResponse:
     """One webhook."""
-    return say(words.webhook_answer(await _find(visit)))
+    return json_response(words.webhook_answer(await _find(context)))
 
 
-async def change(visit: Visit, body: words.WebhookPatchBody) -> Reply:
+async def change(context: RequestContext, body: words.WebhookPatchBody) -> ApiResponse:
     """What is named. A webhook that is given another address, or is switched on again, begins afresh."""
-    await _find(visit)
+    await _find(context)
     if any(said is not msgspec.UNSET for said in (body.url, body.types, body.event_id)):
-        _require_sell(visit)
+        _require_sell(context)
     if body.url is not msgspec.UNSET:
-        await _check(visit, body.url)
+        await _check(context, body.url)
     if body.event_id is not msgspec.UNSET:
-        await _event(visit, body.event_id)
+        await _event(context, body.event_id)
     named = {name: value for name, value in msgspec.structs.asdict(body).items() if value is not msgspec.UNSET}
     active = named.pop("active", None)
     if "types" in named:
@@ -100,35 +102,35 @@ async def change(visit: Visit, body: words.WebhookPatchBody) -> Reply:
     def changed(webhook: Webhook) -> Webhook:
         after = msgspec.structs.replace(webhook, **named, version=webhook.version + 1)
         if active is False and after.disabled_at is None:
-            now = visit.house.clock.now()
+            now = context.services.clock.now()
             return msgspec.structs.replace(after, disabled_at=now, disabled_because=BY_THE_SHOP)
         if active:
             return enabled(after)
         fresh = after.url != webhook.url
         return msgspec.structs.replace(after, failing_since=None, resting_until=None) if fresh else after
 
-    return say(words.webhook_answer(await _save(visit, changed)))
+    return json_response(words.webhook_answer(await _save(context, changed)))
 
 
-async def remove(visit: Visit) -> Reply:
+async def remove(context: RequestContext) -> ApiResponse:
     """With its log, and with whatever it has not heard yet."""
-    webhook = await _find(visit)
-    await visit.engine.store.webhooks.remove(webhook.id)
-    return say(words.webhook_answer(webhook))
+    webhook = await _find(context)
+    await context.engine.store.webhooks.remove(webhook.id)
+    return json_response(words.webhook_answer(webhook))
 
 
-async def rotate(visit: Visit, _: words.NothingBody) -> Reply:
+async def rotate(context: RequestContext, _: words.NothingBody) -> ApiResponse:
     """A new secret; the old one signs too for a day."""
-    _require_sell(visit)
-    secret, now = new_secret(), visit.house.clock.now()
-    return await once(visit, lambda: _save(visit, lambda webhook: rotated(webhook, secret=secret, now=now)))
+    _require_sell(context)
+    secret, now = new_secret(), context.services.clock.now()
+    return await once(context, lambda: _save(context, lambda webhook: rotated(webhook, secret=secret, now=now)))
 
 
-async def test(visit: Visit, _: words.NothingBody) -> Reply:
+async def test(context: RequestContext, _: words.NothingBody) -> ApiResponse:
     """A ping, in the line with everything else. Twice is two pings, with a key too."""
-    visit.shown_key()
-    webhook = _active(await _find(visit))
-    now = visit.house.clock.now()
+    context.shown_key()
+    webhook = _active(await _find(context))
+    now = context.services.clock.now()
     ping = Delivery(
         id=new_delivery_id(),
         webhook_id=webhook.id,
@@ -137,82 +139,82 @@ async def test(visit: Visit, _: words.NothingBody) -> Reply:
         created_at=now,
         due_at=now,
     )
-    await visit.engine.store.webhooks.queue(ping)
-    return say(_answer(visit, ping), status=HTTPStatus.ACCEPTED)
+    await context.engine.store.webhooks.queue(ping)
+    return json_response(_answer(context, ping), status=HTTPStatus.ACCEPTED)
 
 
-async def log(visit: Visit) -> Reply:
+async def log(context: RequestContext) -> ApiResponse:
     """What was sent and what waits, newest first."""
-    webhook = await _find(visit)
-    query = visit.request.query_params
-    page = read_page(query, of=visit.call.name, actor=visit.principal.actor)
+    webhook = await _find(context)
+    query = context.request.query_params
+    page = read_page(query, of=context.call.name, actor=context.principal.actor)
     before = _number(page.after)
-    found = await visit.engine.store.webhooks.log(
+    found = await context.engine.store.webhooks.log(
         webhook.id, state=_state(query.get("state")), before=before, limit=page.limit + 1
     )
     shown = found[: page.limit]
     more = len(found) > page.limit
-    answers = [_answer(visit, delivery) for delivery in shown]
-    return say(
+    answers = [_answer(context, delivery) for delivery in shown]
+    return json_response(
         words.DeliveriesPage(deliveries=answers, next_cursor=page.cursor(str(shown[-1].number)) if more else None)
     )
 
 
-async def replay(visit: Visit) -> Reply:
+async def replay(context: RequestContext) -> ApiResponse:
     """The same message once more, under the same id, by which its receiver knows it."""
-    visit.shown_key()
-    webhook = _active(await _find(visit))
-    text = visit.request.path_params["delivery_id"]
+    context.shown_key()
+    webhook = _active(await _find(context))
+    text = context.request.path_params["delivery_id"]
     try:
         delivery_id = DeliveryId(UUID(text))
     except ValueError:
         raise DeliveryUnknown(delivery_id=text) from None
-    delivery = await visit.engine.store.webhooks.replay(webhook.id, delivery_id)
+    delivery = await context.engine.store.webhooks.replay(webhook.id, delivery_id)
     if delivery is None:
         raise DeliveryUnknown(delivery_id=text)
-    return say(_answer(visit, delivery), status=HTTPStatus.ACCEPTED)
+    return json_response(_answer(context, delivery), status=HTTPStatus.ACCEPTED)
 
 
-def _answer(visit: Visit, delivery: Delivery) -> words.DeliveryAnswer:
+def _answer(context: RequestContext, delivery: Delivery) -> words.DeliveryAnswer:
     """Whole for a key that may read bookings: to manage webhooks alone does not include that."""
-    return words.delivery_answer(delivery, whole=Scope.SELL in visit.principal.scopes)
+    return words.delivery_answer(delivery, whole=Scope.SELL in context.principal.scopes)
 
 
-async def _find(visit: Visit) -> Webhook:
-    text = visit.request.path_params["webhook_id"]
+async def _find(context: RequestContext) -> Webhook:
+    text = context.request.path_params["webhook_id"]
     try:
-        webhook = await visit.engine.store.webhooks.read(WebhookId(UUID(text)))
+        webhook = await context.engine.store.webhooks.read(WebhookId(UUID(text)))
     except ValueError:
         webhook = None
-    if webhook is None or webhook.live != visit.principal.actor.live:
+    if webhook is None or webhook.live != context.principal.actor.live:
         raise WebhookUnknown(webhook_id=text)
     return webhook
 
 
-async def _save(visit: Visit, change: Callable[[Webhook], Webhook]) -> Webhook:
+async def _save(context: RequestContext, change: Callable[[Webhook], Webhook]) -> Webhook:
     """On what is there now: if somebody else saves it meanwhile, once more."""
     for _ in range(SAVE_ROUNDS_MAX):
-        after = change(await _find(visit))
-        if await visit.engine.store.webhooks.save(after, deed=deed_of(visit, after.id)):
+        after = change(await _find(context))
+        if await context.engine.store.webhooks.save(after, deed=deed_of(context, after.id)):
             return after
     raise Overloaded
 
 
-async def _check(visit: Visit, url: str) -> None:
+async def _check(context: RequestContext, url: str) -> None:
     try:
         async with asyncio.timeout(RESOLVE_SECONDS_MAX):
-            await visit.house.targets.find(url)
+            await context.services.targets.find(url)
     except TargetRefused as refused:
         raise InvalidRequest.at("url", str(refused)) from refused
     except TimeoutError as slow:
         raise InvalidRequest.at("url", "its host could not be resolved in time") from slow
 
 
-async def _event(visit: Visit, event_id: str | None) -> EventId | None:
+async def _event(context: RequestContext, event_id: str | None) -> EventId | None:
     if event_id is None:
         return None
-    event = await visit.engine.store.read_event(EventId(event_id))
-    if event is None or event.live != visit.principal.actor.live:
+    event = await context.engine.store.read_event(EventId(event_id))
+    if event is None or event.live != context.principal.actor.live:
         raise EventUnknown(event_id=event_id)
     return event.id
 
@@ -250,8 +252,8 @@ def _state(text: str | None) -> DeliveryState | None:
 _PATH = "/v1/webhooks/{webhook_id}"
 _PAGE = (("cursor", "next_cursor of the page before"), ("limit", "how many"))
 
-CALLS = (
-    Call(
+ENDPOINTS = (
+    Endpoint(
         method="POST",
         path="/v1/webhooks",
         name="make_webhook",
@@ -266,7 +268,7 @@ CALLS = (
         group="webhooks",
         example={"url": "https://shop.example/earmark", "types": ["booking.confirmed", "booking.expired"]},
     ),
-    Call(
+    Endpoint(
         method="GET",
         path="/v1/webhooks",
         name="list_webhooks",
@@ -277,7 +279,7 @@ CALLS = (
         query=_PAGE,
         group="webhooks",
     ),
-    Call(
+    Endpoint(
         method="GET",
         path=_PATH,
         name="read_webhook",
@@ -288,7 +290,7 @@ CALLS = (
         refusals=("webhook_unknown",),
         group="webhooks",
     ),
-    Call(
+    Endpoint(
         method="PATCH",
         path=_PATH,
         name="change_webhook",
@@ -301,7 +303,7 @@ CALLS = (
         group="webhooks",
         example={"active": False},
     ),
-    Call(
+    Endpoint(
         method="DELETE",
         path=_PATH,
         name="remove_webhook",
@@ -312,7 +314,7 @@ CALLS = (
         refusals=("webhook_unknown",),
         group="webhooks",
     ),
-    Call(
+    Endpoint(
         method="POST",
         path=f"{_PATH}/rotate",
         name="rotate_webhook",
@@ -326,7 +328,7 @@ CALLS = (
         group="webhooks",
         example={},
     ),
-    Call(
+    Endpoint(
         method="POST",
         path=f"{_PATH}/test",
         name="test_webhook",
@@ -340,7 +342,7 @@ CALLS = (
         group="webhooks",
         example={},
     ),
-    Call(
+    Endpoint(
         method="GET",
         path=f"{_PATH}/deliveries",
         name="list_deliveries",
@@ -352,7 +354,7 @@ CALLS = (
         query=(("state", "pending, delivered or failed"), *_PAGE),
         group="webhooks",
     ),
-    Call(
+    Endpoint(
         method="POST",
         path=f"{_PATH}/deliveries/{{delivery_id}}/replay",
         name="replay_delivery",

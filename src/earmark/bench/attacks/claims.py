@@ -15,7 +15,7 @@ from earmark.bench.attacks.wire import request
 from earmark.clock import MovableClock
 from earmark.config import Settings
 from earmark.domain.payment import PAYING_SECONDS_MAX
-from earmark.payments.driver import Teller
+from earmark.payments.driver import PaymentDriver
 
 if TYPE_CHECKING:
     from earmark.bench.attacks.attack import Volley
@@ -84,17 +84,17 @@ class Pinning:
         clock = MovableClock()
         clock.advance(HOURS_LATER)
         engine = await wiring.open_engine(site.database.url(DATABASE), clock=clock)
-        teller = Teller(engine, wiring.open_sandbox(clock))
+        driver = PaymentDriver(engine, wiring.open_sandbox(clock))
         told = logging.getLogger("earmark")
         before = told.level
         told.setLevel(logging.ERROR)  # of each payment it says that another process knows it, which is so
         try:
             for _ in range(ROUNDS_MAX):
-                if not await teller.reconcile(limit=100):
+                if not await driver.reconcile(limit=100):
                     break
         finally:
             told.setLevel(before)
-            await teller.close()
+            await driver.close()
             await engine.close()
         return await self._held(site)
 

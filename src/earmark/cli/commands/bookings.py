@@ -298,7 +298,7 @@ async def _open(where: Where) -> AsyncIterator[Shop]:
         try:
             yield earmark
         finally:
-            await earmark.till.close()
+            await earmark.payment_service.close()
     finally:
         await engine.close()
 

@@ -23,10 +23,10 @@ def openapi(
 
 def text(*, collection: bool = False) -> str:
     """What is printed, whole."""
-    from earmark.api.app import CALLS
+    from earmark.api.app import ENDPOINTS
     from earmark.api.openapi.document import document
     from earmark.api.openapi.postman import collection as collect
 
-    described = document(CALLS, version=__version__)
+    described = document(ENDPOINTS, version=__version__)
     shown = collect(described) if collection else described
     return msgspec.json.format(msgspec.json.encode(shown), indent=2).decode() + "\n"

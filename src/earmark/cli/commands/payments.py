@@ -23,7 +23,7 @@ from earmark.engine.ports.gateway import Gateway
 from earmark.engine.ports.store import Store
 from earmark.errors import InvalidRequest, SetupError
 from earmark.payments import apply_report
-from earmark.payments.driver import Teller
+from earmark.payments.driver import PaymentDriver
 from earmark.schemas.payment_review import Case, cases
 
 T = TypeVar("T")
@@ -96,7 +96,7 @@ async def _look(engine: Engine, gateways: Mapping[str, Gateway], *, payment_id: 
     before = await _find(engine.store, payment_id)
     if before.gateway not in gateways:
         raise SetupError(problem=f"This payment is at the gateway {before.gateway!r}, which is not set up here.")
-    await Teller(engine, gateways).advance(payment_id, look=True)
+    await PaymentDriver(engine, gateways).advance(payment_id, look=True)
     return before, await _find(engine.store, payment_id)
 
 

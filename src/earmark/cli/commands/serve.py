@@ -166,13 +166,13 @@ def worker(*, database: Database = None, redis: Redis = None, verbose: Verbose =
 async def _run_worker(settings: config.Settings) -> None:
     from earmark.engine.ports.observer import Nobody
     from earmark.observability.tracing import open_tracing
-    from earmark.payments.driver import Teller
-    from earmark.seatmap.entry_feed import Feed
+    from earmark.payments.driver import PaymentDriver
+    from earmark.seatmap.entry_feed import EntryFeed
     from earmark.workers import loop
     from earmark.workers.chosen_workers import crew_for, heart_for
 
     try:
-        from earmark.workers.webhook_dispatcher import courier_for
+        from earmark.workers.webhook_dispatcher import dispatcher_for
     except ImportError as missing:
         raise SetupError(problem="Calling webhooks needs an extra: pip install 'earmark[server]'") from missing
 
@@ -182,16 +182,16 @@ async def _run_worker(settings: config.Settings) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     out = Console(highlight=False, soft_wrap=True)
-    teller = Teller(engine, wiring.open_gateways(settings, engine.store.accounts))
-    feed, courier = Feed(), courier_for(settings, engine.store.webhooks)
-    agents = crew_for(settings, engine, teller, courier, feed=feed)
-    out.print(f"Earmark works: {', '.join(agent.name for agent in agents)}.")
+    driver = PaymentDriver(engine, wiring.open_gateways(settings, engine.store.accounts))
+    feed, dispatcher = EntryFeed(), dispatcher_for(settings, engine.store.webhooks)
+    agents = crew_for(settings, engine, driver, dispatcher, feed=feed)
+    out.print(f"Earmark workers: {', '.join(agent.name for agent in agents)}.")
     try:
         async with wiring.telling(settings.redis_url, feed=feed, listener=None):
-            await loop.run(agents, stop, heart=heart_for(settings, engine.store))
+            await loop.run(agents, stop, heartbeat=heart_for(settings, engine.store))
     finally:
-        await courier.close()
-        await teller.close()
+        await dispatcher.close()
+        await driver.close()
         await engine.close()
     out.print("Stopped.")
 

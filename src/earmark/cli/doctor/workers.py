@@ -60,7 +60,7 @@ def beats(roll: Roll, *, seconds: float) -> Iterator[Finding]:
     alive = [beat for beat in roll.beats if roll.now - beat.beat_at <= timedelta(seconds=seconds)]
     gone = [beat for beat in roll.beats if beat not in alive]
     if missing := [role for role in ROLES if role not in {beat.role for beat in alive}]:
-        said = f"Nobody is at work as {_listed(missing)}."
+        said = f"No {_listed(missing)} is running."
         yield ill("workers", said, "Run `earmark worker`, or serve with EARMARK_EMBEDDED_WORKERS=on.")
     for beat in alive:
         if beat.code not in WELL:

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Generator, Iterable, Mapping, Sequence
 
     from earmark.domain.ids import Buyer, EventId, SeatId, SeatRef
-    from earmark.domain.journal import Key
+    from earmark.domain.journal import IdempotencyKey
 
 
 class Busy:
@@ -34,7 +34,7 @@ class Admission(Protocol):
     """
 
     def admit(
-        self, event_id: EventId, seats: tuple[SeatId, ...], *, buyer: Buyer, key: Key | None = None
+        self, event_id: EventId, seats: tuple[SeatId, ...], *, buyer: Buyer, key: IdempotencyKey | None = None
     ) -> Awaitable[Any]:
         """A pass; `Busy` when it is hopeless now; None where it has no opinion.
 

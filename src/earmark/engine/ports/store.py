@@ -34,7 +34,7 @@ from earmark.domain.ids import (
     SeatRef,
     TotalRef,
 )
-from earmark.domain.journal import Entry, Key, Memory
+from earmark.domain.journal import Entry, IdempotencyKey, IdempotencyRecord
 from earmark.domain.payment import Payment, PaymentKey, Refund
 from earmark.domain.pool import Pool, PoolDelta
 from earmark.domain.seat import Seat, SeatSeen
@@ -86,9 +86,9 @@ class Opening(msgspec.Struct, frozen=True, kw_only=True):
     """How a transaction begins: its one moment, and what its keys remember."""
 
     now: datetime
-    busy: frozenset[Key] = frozenset()
+    busy: frozenset[IdempotencyKey] = frozenset()
     """Keys that another transaction is deciding at this moment: come again."""
-    remembered: dict[Key, Memory] = {}
+    remembered: dict[IdempotencyKey, IdempotencyRecord] = {}
 
 
 class Look(msgspec.Struct, frozen=True, kw_only=True):
@@ -163,7 +163,7 @@ class Transaction(Protocol):
     written: Changes | None
     """What `write` was given."""
 
-    async def begin(self, keys: Sequence[Key], look: Look | None = None) -> Opening:
+    async def begin(self, keys: Sequence[IdempotencyKey], look: Look | None = None) -> Opening:
         """The transaction's moment, and its idempotency keys: claimed until the end, busy, or remembered."""
         ...
 
@@ -218,7 +218,7 @@ class Transaction(Protocol):
         """The payments there are, each as it is once nobody else is changing it."""
         ...
 
-    async def read_payment_key(self, key: Key) -> PaymentKey | None:
+    async def read_payment_key(self, key: IdempotencyKey) -> PaymentKey | None:
         """The payment that this key opened last, if it opened one. The key was claimed by `begin`."""
         ...
 
@@ -342,7 +342,7 @@ class Store(Parts, Protocol):
         """
         ...
 
-    async def known_keys(self, keys: Sequence[Key]) -> Collection[Key]:
+    async def known_keys(self, keys: Sequence[IdempotencyKey]) -> Collection[IdempotencyKey]:
         """Which of these keys remember an answer. A plain read: it claims nothing and waits for no standby."""
         ...
 

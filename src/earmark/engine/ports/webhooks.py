@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 import msgspec
 
 from earmark.domain.ids import DeliveryId, EventId, WebhookId
-from earmark.domain.journal import Key
+from earmark.domain.journal import IdempotencyKey
 from earmark.domain.webhook import Delivery, DeliveryState, Webhook, delivery_id_of
 from earmark.domain.webhook_messages import body_of, type_of
 
@@ -75,7 +75,7 @@ class Deed(msgspec.Struct, frozen=True, kw_only=True):
     Its answer is not kept, for there is a secret in it: it is worded anew from the webhook.
     """
 
-    key: Key
+    key: IdempotencyKey
     request_hash: bytes
     webhook_id: WebhookId
     status: int
@@ -118,7 +118,7 @@ class Webhooks(Protocol):
         """
         ...
 
-    async def recall(self, key: Key) -> Deed | None:
+    async def recall(self, key: IdempotencyKey) -> Deed | None:
         """What the request with this key did, while that is remembered."""
         ...
 

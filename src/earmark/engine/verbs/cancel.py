@@ -15,7 +15,7 @@ from earmark.domain.payment import PaymentState, payment_id_of
 from earmark.domain.refund_rules import Ruling, as_asked, by_the_rules
 from earmark.domain.state_machine import State, Verb
 from earmark.engine.batch_transaction import find, lock, lock_counts, open_on_bookings
-from earmark.engine.commands import Full, Undone
+from earmark.engine.commands import CancelResult, Full
 from earmark.engine.owed_refunds import give_up, owe, told
 from earmark.errors import PaymentInProgress, RefundRefused, Refusal
 
@@ -27,41 +27,43 @@ if TYPE_CHECKING:
     from earmark.domain.event import Event
     from earmark.domain.ids import PaymentId
     from earmark.domain.payment import Payment
-    from earmark.engine.batch_transaction import Desk
+    from earmark.engine.batch_transaction import BatchDecisions
     from earmark.engine.commands import Cancel, Outcome
     from earmark.engine.ports.store import Ids, Transaction
 
 
 async def cancel(transaction: Transaction, batch: Sequence[Cancel], *, ids: Ids) -> list[Outcome]:
     """Earlier answer? → lock → judge → write what returns and what is owed."""
-    desk = await open_on_bookings(transaction, batch, ids=ids)
-    bookings = await lock(desk)
+    decisions = await open_on_bookings(transaction, batch, ids=ids)
+    bookings = await lock(decisions)
     payments = await transaction.lock_payments(_paid_for(bookings.values()))
     events = await transaction.read_events({booking.event_id for booking in bookings.values()}) if payments else {}
-    for ask in desk.waiting:
+    for command in decisions.waiting:
         try:
-            before = find(desk, ask, bookings, verb=Verb.CANCEL)
-            after = _judge(ask, before, desk.now)
+            before = find(decisions, command, bookings, verb=Verb.CANCEL)
+            after = _judge(command, before, decisions.now)
             payment = _payment_of(before, payments)
-            money = _rule(ask, before, after, payment=payment, event=events.get(before.event_id), now=desk.now)
+            money = _rule(command, before, after, payment=payment, event=events.get(before.event_id), now=decisions.now)
         except Refusal as refusal:
-            desk.refuse(ask, refusal)
+            decisions.refuse(command, refusal)
             continue
-        undone = Undone(booking=after, money=money)
+        undone = CancelResult(booking=after, money=money)
         moved = after is not before
         if moved:
-            facts = _give_back(desk, ask, payment, undone, payments=payments, ids=ids)
-            desk.ledger.move(Verb.CANCEL, before, after, ask=ask, reason=ask.reason, told=undone, money=facts)
+            facts = _give_back(decisions, command, payment, undone, payments=payments, ids=ids)
+            decisions.writes.move(
+                Verb.CANCEL, before, after, command=command, reason=command.reason, told=undone, money=facts
+            )
         else:
-            desk.ledger.remember(Verb.CANCEL, after, ask=ask, told=undone)
-        desk.answer(ask, undone, wrote=moved or ask.memo is not None)
-    await lock_counts(desk)
-    return await desk.close()
+            decisions.writes.remember(Verb.CANCEL, after, command=command, told=undone)
+        decisions.answer(command, undone, wrote=moved or command.idempotency is not None)
+    await lock_counts(decisions)
+    return await decisions.close()
 
 
-def _judge(ask: Cancel, booking: Booking, now: datetime) -> Booking:
-    if ask.seats or ask.pools:
-        kept, _ = law.cancel_lines(booking, seats=ask.seats, pools=ask.pools, now=now)
+def _judge(command: Cancel, booking: Booking, now: datetime) -> Booking:
+    if command.seats or command.pools:
+        kept, _ = law.cancel_lines(booking, seats=command.seats, pools=command.pools, now=now)
         return kept
     return law.cancel(booking, now=now)
 
@@ -79,46 +81,46 @@ def _payment_of(booking: Booking, payments: dict[PaymentId, Payment]) -> Payment
 
 
 def _rule(
-    ask: Cancel, before: Booking, after: Booking, *, payment: Payment | None, event: Event | None, now: datetime
+    command: Cancel, before: Booking, after: Booking, *, payment: Payment | None, event: Event | None, now: datetime
 ) -> Ruling | None:
     """How much goes back of the money that was taken here; None where none was."""
     if after is before:
         return None
     price = before.total - (after.total if after.state is State.CONFIRMED else 0)
     if payment is None:
-        if ask.refund:
-            raise RefundRefused(available=0, asked=price if isinstance(ask.refund, Full) else ask.refund)
+        if command.refund:
+            raise RefundRefused(available=0, asked=price if isinstance(command.refund, Full) else command.refund)
         return None
     assert event is not None, "who has a payment has an event"
     if payment.state is PaymentState.AUTHORISED:
-        if price != before.total or _ruling(ask, event, share=price, now=now).refund != price:
+        if price != before.total or _ruling(command, event, share=price, now=now).refund != price:
             # What is set aside is taken whole. A moment later it is, and a part of it can go back.
             raise PaymentInProgress
         return None
     if not payment.captured:
         return None
-    ruling = _ruling(ask, event, share=min(price, payment.left), now=now)
+    ruling = _ruling(command, event, share=min(price, payment.left), now=now)
     if ruling.refund > payment.left:
         raise RefundRefused(available=payment.left, asked=ruling.refund)
     return ruling
 
 
-def _ruling(ask: Cancel, event: Event, *, share: int, now: datetime) -> Ruling:
+def _ruling(command: Cancel, event: Event, *, share: int, now: datetime) -> Ruling:
     """As asked, else by the event's rules, which are also the most that a buyer may ask for."""
     given = by_the_rules(event, share=share, now=now)
-    if ask.refund is None:
+    if command.refund is None:
         return given
-    amount = share if isinstance(ask.refund, Full) else ask.refund
-    if ask.actor.buyer is not None and amount > given.refund:
+    amount = share if isinstance(command.refund, Full) else command.refund
+    if command.actor.buyer is not None and amount > given.refund:
         raise RefundRefused(available=given.refund, asked=amount)
     return as_asked(amount, share=share)
 
 
 def _give_back(
-    desk: Desk[Cancel],
-    ask: Cancel,
+    decisions: BatchDecisions[Cancel],
+    command: Cancel,
     payment: Payment | None,
-    undone: Undone,
+    undone: CancelResult,
     *,
     payments: dict[PaymentId, Payment],
     ids: Ids,
@@ -127,8 +129,10 @@ def _give_back(
     if payment is None:
         return None
     if payment.state is PaymentState.AUTHORISED:
-        payments[payment.id] = give_up(desk.ledger, payment)
+        payments[payment.id] = give_up(decisions.writes, payment)
     elif undone.money and undone.money.refund:
-        reason = ask.reason or "cancelled"
-        payments[payment.id] = owe(desk.ledger, payment, undone.money.refund, refund_id=ids.refund_id(), reason=reason)
+        reason = command.reason or "cancelled"
+        payments[payment.id] = owe(
+            decisions.writes, payment, undone.money.refund, refund_id=ids.refund_id(), reason=reason
+        )
     return told(payments[payment.id], before=payment, **(msgspec.structs.asdict(undone.money) if undone.money else {}))

@@ -14,8 +14,8 @@ from earmark.domain import journal_changes
 from earmark.domain.ids import PoolRef, SeatRef
 from earmark.domain.pool import PoolDelta
 from earmark.domain.seat import SeatSeen, Verdict, verdict
-from earmark.engine.batch_transaction import Desk
-from earmark.engine.commands import Again
+from earmark.engine.batch_transaction import BatchDecisions
+from earmark.engine.commands import TryAgain
 from earmark.engine.ports.store import PoolChange, SeatChange
 from earmark.engine.verbs.hold import MOVED_ROUNDS_MAX, RELIEF_ROUNDS_MAX
 from earmark.errors import CapacityInUse, EventUnknown, InvalidRequest, PoolUnknown, Refusal, SeatsTaken, SeatUnknown
@@ -23,101 +23,104 @@ from earmark.errors import CapacityInUse, EventUnknown, InvalidRequest, PoolUnkn
 if TYPE_CHECKING:
     from earmark.domain.event import Event
     from earmark.domain.pool import Pool
-    from earmark.engine.commands import Change, Outcome
+    from earmark.engine.commands import ChangeEvent, Outcome
     from earmark.engine.ports.store import Ids, Transaction
 
 
-async def change(transaction: Transaction, ask: Change, *, ids: Ids) -> Outcome:
+async def change(transaction: Transaction, command: ChangeEvent, *, ids: Ids) -> Outcome:
     """Earlier answer? → look → lock → judge → write."""
-    desk = await Desk.open(transaction, [ask], ids=ids)
-    if not desk.waiting:
-        return (await desk.close())[0]
+    decisions = await BatchDecisions.open(transaction, [command], ids=ids)
+    if not decisions.waiting:
+        return (await decisions.close())[0]
     try:
-        return await _change(desk, ask)
+        return await _change(decisions, command)
     except Refusal as refusal:
         return refusal
 
 
-async def _change(desk: Desk[Change], ask: Change) -> Outcome:
-    event = await desk.transaction.lock_event(ask.event_id)
-    if event is None or event.live != ask.actor.live:
-        raise EventUnknown(event_id=ask.event_id)
-    after = _changed(event, ask)
-    seen = await _look(desk, ask)
-    taken = await _expire_lapsed(desk, ask, seen)
-    await desk.transaction.lock_totals(desk.ledger.totals.keys())
-    pools = await _check_pools(desk, ask)
-    if isinstance(pools, Again):
+async def _change(decisions: BatchDecisions[ChangeEvent], command: ChangeEvent) -> Outcome:
+    event = await decisions.transaction.lock_event(command.event_id)
+    if event is None or event.live != command.actor.live:
+        raise EventUnknown(event_id=command.event_id)
+    after = _changed(event, command)
+    seen = await _look(decisions, command)
+    taken = await _expire_lapsed(decisions, command, seen)
+    await decisions.transaction.lock_totals(decisions.writes.totals.keys())
+    pools = await _check_pools(decisions, command)
+    if isinstance(pools, TryAgain):
         return pools
-    unmoved = await desk.transaction.lock_seats(seen.values())
+    unmoved = await decisions.transaction.lock_seats(seen.values())
     if taken:
         raise SeatsTaken(seats=taken)
     if moved := sorted(ref.seat_id for ref in seen if ref not in unmoved):
-        return Again(refusal=SeatsTaken(seats=moved, transient=True), rounds_max=MOVED_ROUNDS_MAX)
+        return TryAgain(refusal=SeatsTaken(seats=moved, transient=True), rounds_max=MOVED_ROUNDS_MAX)
     facts = {
-        "fields": msgspec.to_builtins(dict(ask.fields)),
-        "seats": msgspec.to_builtins(ask.seats),
-        "pools": msgspec.to_builtins(ask.pools),
+        "fields": msgspec.to_builtins(dict(command.fields)),
+        "seats": msgspec.to_builtins(command.seats),
+        "pools": msgspec.to_builtins(command.pools),
         journal_changes.WAS: {
-            "fields": msgspec.to_builtins(journal_changes.event_was(event, ask.fields)),
+            "fields": msgspec.to_builtins(journal_changes.event_was(event, command.fields)),
             "seats": [{"id": seat.ref.seat_id, "blocked": seat.blocked, "price": seat.price} for seat in seen.values()],
             "pools": [{"id": pool.id, "capacity": pool.capacity, "price": pool.price} for pool in pools],
         },
     }
-    desk.ledger.tell_of_event("change", after, ask=ask, facts=facts)
-    desk.answer(ask, after)
-    outcomes = await desk.close(
+    decisions.writes.tell_of_event("change", after, command=command, facts=facts)
+    decisions.answer(command, after)
+    outcomes = await decisions.close(
         event=after,
         seat_changes=[
-            SeatChange(ref=SeatRef(event.id, seat.id), blocked=seat.blocked, price=seat.price) for seat in ask.seats
+            SeatChange(ref=SeatRef(event.id, seat.id), blocked=seat.blocked, price=seat.price) for seat in command.seats
         ],
         pool_changes=[
-            PoolChange(ref=PoolRef(event.id, pool.id), capacity=pool.capacity, price=pool.price) for pool in ask.pools
+            PoolChange(ref=PoolRef(event.id, pool.id), capacity=pool.capacity, price=pool.price)
+            for pool in command.pools
         ],
     )
     return outcomes[0]
 
 
-def _changed(event: Event, ask: Change) -> Event:
-    after = msgspec.structs.replace(event, **ask.fields, version=event.version + 1)
+def _changed(event: Event, command: ChangeEvent) -> Event:
+    after = msgspec.structs.replace(event, **command.fields, version=event.version + 1)
     opens, closes = after.sale_opens_at, after.sale_closes_at
     if opens is not None and closes is not None and closes <= opens:
         raise InvalidRequest.at("sale_closes_at", "must be after sale_opens_at")
     return after
 
 
-async def _look(desk: Desk[Change], ask: Change) -> dict[SeatRef, SeatSeen]:
-    wanted = {SeatRef(ask.event_id, seat.id) for seat in ask.seats}
-    seen = await desk.transaction.read_seats(wanted)
+async def _look(decisions: BatchDecisions[ChangeEvent], command: ChangeEvent) -> dict[SeatRef, SeatSeen]:
+    wanted = {SeatRef(command.event_id, seat.id) for seat in command.seats}
+    seen = await decisions.transaction.read_seats(wanted)
     if unknown := sorted(ref.seat_id for ref in wanted if ref not in seen):
         raise SeatUnknown(seats=unknown)
     return seen
 
 
-async def _expire_lapsed(desk: Desk[Change], ask: Change, seen: dict[SeatRef, SeatSeen]) -> list[str]:
+async def _expire_lapsed(
+    decisions: BatchDecisions[ChangeEvent], command: ChangeEvent, seen: dict[SeatRef, SeatSeen]
+) -> list[str]:
     """End the lapsed holds on seats that are to be blocked; the seats that have a live owner."""
-    blocking = [seen[SeatRef(ask.event_id, seat.id)] for seat in ask.seats if seat.blocked]
-    taken = [seat.ref.seat_id for seat in blocking if verdict(seat, now=desk.now) is Verdict.TAKEN]
-    lapsed = {seat.pointer for seat in blocking if seat.pointer and verdict(seat, now=desk.now) is Verdict.LAPSED}
-    owners = await desk.transaction.lock_bookings(lapsed)
+    blocking = [seen[SeatRef(command.event_id, seat.id)] for seat in command.seats if seat.blocked]
+    taken = [seat.ref.seat_id for seat in blocking if verdict(seat, now=decisions.now) is Verdict.TAKEN]
+    lapsed = {seat.pointer for seat in blocking if seat.pointer and verdict(seat, now=decisions.now) is Verdict.LAPSED}
+    owners = await decisions.transaction.lock_bookings(lapsed)
     for owner in owners.values():
-        if owner.is_due(desk.now):
-            desk.ledger.expire(owner, reason="seat blocked")
-    alive = {owner.id for owner in owners.values() if owner.is_live and not owner.is_due(desk.now)}
+        if owner.is_due(decisions.now):
+            decisions.writes.expire(owner, reason="seat blocked")
+    alive = {owner.id for owner in owners.values() if owner.is_live and not owner.is_due(decisions.now)}
     return sorted({*taken, *(seat.ref.seat_id for seat in blocking if seat.pointer in alive)})
 
 
-async def _check_pools(desk: Desk[Change], ask: Change) -> Again | list[Pool]:
+async def _check_pools(decisions: BatchDecisions[ChangeEvent], command: ChangeEvent) -> TryAgain | list[Pool]:
     """The pools as they are. One cannot shrink below what it has given; perhaps some of that has lapsed."""
-    wanted = {PoolRef(ask.event_id, pool.id): pool for pool in ask.pools}
-    pools = await desk.transaction.lock_pools({*desk.ledger.pools, *wanted})
+    wanted = {PoolRef(command.event_id, pool.id): pool for pool in command.pools}
+    pools = await decisions.transaction.lock_pools({*decisions.writes.pools, *wanted})
     if unknown := sorted(ref.pool_id for ref in wanted if ref not in pools):
         raise PoolUnknown(pools=unknown)
     for ref, asked in sorted(wanted.items()):
-        given_back = desk.ledger.pools.get(ref, PoolDelta())
+        given_back = decisions.writes.pools.get(ref, PoolDelta())
         in_use = pools[ref].held + pools[ref].sold + given_back.held + given_back.sold
         if asked.capacity is not None and asked.capacity < in_use:
             refusal = CapacityInUse(pool=ref.pool_id, capacity=asked.capacity, in_use=in_use)
             missing = in_use - asked.capacity
-            return Again(refusal=refusal, rounds_max=RELIEF_ROUNDS_MAX, relief=ref, short=missing)
+            return TryAgain(refusal=refusal, rounds_max=RELIEF_ROUNDS_MAX, relief=ref, short=missing)
     return [pools[ref] for ref in wanted]

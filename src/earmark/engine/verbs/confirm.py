@@ -8,7 +8,7 @@ from earmark.domain import booking as law
 from earmark.domain.ids import OutsidePaymentRef
 from earmark.domain.state_machine import Verb
 from earmark.engine.batch_transaction import decide, find, lock, lock_counts, open_on_bookings
-from earmark.engine.commands import Again
+from earmark.engine.commands import TryAgain
 from earmark.errors import PaymentUsed, Refusal
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from earmark.domain.booking import Booking
     from earmark.domain.ids import BookingId
-    from earmark.engine.batch_transaction import Desk
+    from earmark.engine.batch_transaction import BatchDecisions
     from earmark.engine.commands import Confirm, Outcome
     from earmark.engine.ports.store import Ids, Transaction
 
@@ -26,29 +26,31 @@ ROUNDS_MAX = 100
 
 async def confirm(transaction: Transaction, batch: Sequence[Confirm], *, ids: Ids) -> list[Outcome]:
     """Earlier answer? → lock → take the payments → judge → write. One outside payment, one booking, in each mode."""
-    desk = await open_on_bookings(transaction, batch, ids=ids)
-    bookings = await lock(desk)
-    uses, second = _uses(desk, bookings)
+    decisions = await open_on_bookings(transaction, batch, ids=ids)
+    bookings = await lock(decisions)
+    uses, second = _uses(decisions, bookings)
     won = await transaction.take_payments(uses)
-    for ask, first in second:
+    for command, first in second:
         if first not in won:
-            desk.again(ask, Again(refusal=PaymentUsed(payment_id=ask.payment_id), rounds_max=ROUNDS_MAX))
+            decisions.again(
+                command, TryAgain(refusal=PaymentUsed(payment_id=command.payment_id), rounds_max=ROUNDS_MAX)
+            )
 
-    def judge(ask: Confirm, booking: Booking, now: datetime) -> Booking:
-        after = law.confirm(booking, payment_id=ask.payment_id, payment_method=ask.payment_method, now=now)
-        ref = OutsidePaymentRef(ask.payment_id, booking.live)
+    def judge(command: Confirm, booking: Booking, now: datetime) -> Booking:
+        after = law.confirm(booking, payment_id=command.payment_id, payment_method=command.payment_method, now=now)
+        ref = OutsidePaymentRef(command.payment_id, booking.live)
         used_here = ref in won and uses[ref] == booking.id
         if after is not booking and not used_here:
-            raise PaymentUsed(payment_id=ask.payment_id)
+            raise PaymentUsed(payment_id=command.payment_id)
         return after
 
-    decide(desk, Verb.CONFIRM, judge, bookings=bookings, reason=lambda _: None)
-    await lock_counts(desk)
-    return await desk.close()
+    decide(decisions, Verb.CONFIRM, judge, bookings=bookings, reason=lambda _: None)
+    await lock_counts(decisions)
+    return await decisions.close()
 
 
 def _uses(
-    desk: Desk[Confirm], bookings: Mapping[BookingId, Booking]
+    decisions: BatchDecisions[Confirm], bookings: Mapping[BookingId, Booking]
 ) -> tuple[dict[OutsidePaymentRef, BookingId], list[tuple[Confirm, OutsidePaymentRef]]]:
     """The payments that this batch would use: one for each booking, the first to be named.
 
@@ -58,16 +60,16 @@ def _uses(
     uses: dict[OutsidePaymentRef, BookingId] = {}
     firsts: dict[BookingId, OutsidePaymentRef] = {}
     second: list[tuple[Confirm, OutsidePaymentRef]] = []
-    for ask in desk.waiting:
+    for command in decisions.waiting:
         try:
-            booking = find(desk, ask, bookings, verb=Verb.CONFIRM)
+            booking = find(decisions, command, bookings, verb=Verb.CONFIRM)
         except Refusal:
             continue
-        ref = OutsidePaymentRef(ask.payment_id, booking.live)
-        if law.refusal(booking, Verb.CONFIRM, now=desk.now) or ref in uses:
+        ref = OutsidePaymentRef(command.payment_id, booking.live)
+        if law.refusal(booking, Verb.CONFIRM, now=decisions.now) or ref in uses:
             continue
         if booking.id in firsts:
-            second.append((ask, firsts[booking.id]))
+            second.append((command, firsts[booking.id]))
         else:
             uses[ref] = booking.id
             firsts[booking.id] = ref

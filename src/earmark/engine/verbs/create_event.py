@@ -6,27 +6,27 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from earmark.engine.batch_transaction import Desk
+from earmark.engine.batch_transaction import BatchDecisions
 from earmark.errors import EventExists
 
 if TYPE_CHECKING:
-    from earmark.engine.commands import Create, Outcome
+    from earmark.engine.commands import CreateEvent, Outcome
     from earmark.engine.ports.store import Ids, Transaction
 
 
-async def create(transaction: Transaction, ask: Create, *, ids: Ids) -> Outcome:
+async def create(transaction: Transaction, command: CreateEvent, *, ids: Ids) -> Outcome:
     """Earlier answer? → insert → tell."""
-    desk = await Desk.open(transaction, [ask], ids=ids)
-    if desk.waiting:
-        event = msgspec.structs.replace(ask.event, created_at=desk.now)
-        if await transaction.insert_event(event, seats=ask.seats, pools=ask.pools):
+    decisions = await BatchDecisions.open(transaction, [command], ids=ids)
+    if decisions.waiting:
+        event = msgspec.structs.replace(command.event, created_at=decisions.now)
+        if await transaction.insert_event(event, seats=command.seats, pools=command.pools):
             facts = {
                 **{name: value for name, value in msgspec.to_builtins(event).items() if value is not None},
-                "seats": len(ask.seats),
-                "pools": {pool.id: pool.capacity for pool in ask.pools},
+                "seats": len(command.seats),
+                "pools": {pool.id: pool.capacity for pool in command.pools},
             }
-            desk.ledger.tell_of_event("create", event, ask=ask, facts=facts)
-            desk.answer(ask, event)
+            decisions.writes.tell_of_event("create", event, command=command, facts=facts)
+            decisions.answer(command, event)
         else:
-            desk.refuse(ask, EventExists(event_id=event.id))
-    return (await desk.close())[0]
+            decisions.refuse(command, EventExists(event_id=event.id))
+    return (await decisions.close())[0]

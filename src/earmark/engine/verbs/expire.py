@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from earmark.domain.ids import PoolRef, TotalRef
-from earmark.engine.pending_writes import Ledger
+from earmark.engine.pending_writes import PendingWrites
 
 if TYPE_CHECKING:
     from earmark.domain.booking import Booking
@@ -35,12 +35,12 @@ async def expire(
             due = await transaction.lock_due(limit=limit, event_id=event_id, buyer=buyer)
         case None:
             due = await transaction.lock_due(limit=limit, skip=skip)
-    ledger = Ledger(now=opening.now, ids=ids)
-    expired = [ledger.expire(booking, reason=reason) for booking in due]
-    if ledger:
-        await transaction.lock_totals({ref for ref, units in ledger.totals.items() if units})
-        await transaction.lock_pools(ledger.pools.keys())
-        await transaction.write(ledger.changes())
+    writes = PendingWrites(now=opening.now, ids=ids)
+    expired = [writes.expire(booking, reason=reason) for booking in due]
+    if writes:
+        await transaction.lock_totals({ref for ref, units in writes.totals.items() if units})
+        await transaction.lock_pools(writes.pools.keys())
+        await transaction.write(writes.changes())
     return expired
 
 

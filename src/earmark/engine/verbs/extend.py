@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 async def extend(transaction: Transaction, batch: Sequence[Extend], *, policy: Policy, ids: Ids) -> list[Outcome]:
     """Earlier answer? → lock → judge → write."""
-    desk = await open_on_bookings(transaction, batch, ids=ids)
+    decisions = await open_on_bookings(transaction, batch, ids=ids)
     return await settle(
-        desk,
+        decisions,
         Verb.EXTEND,
-        lambda ask, booking, now: law.extend(booking, seconds=ask.seconds, policy=policy, now=now),
+        lambda command, booking, now: law.extend(booking, seconds=command.seconds, policy=policy, now=now),
         reason=lambda _: None,
     )

@@ -24,8 +24,8 @@ from earmark.domain.policy import per_buyer_max, ttl_seconds
 from earmark.domain.pool import PoolDelta
 from earmark.domain.seat import SeatSeen, Verdict, verdict
 from earmark.domain.state_machine import State
-from earmark.engine.batch_transaction import Desk
-from earmark.engine.commands import Again
+from earmark.engine.batch_transaction import BatchDecisions
+from earmark.engine.commands import TryAgain
 from earmark.engine.ports.store import Look
 from earmark.errors import (
     EventUnknown,
@@ -55,58 +55,62 @@ RELIEF_ROUNDS_MAX = 20
 
 async def hold(transaction: Transaction, batch: Sequence[Hold], *, policy: Policy, ids: Ids) -> list[Outcome]:
     """Earlier answer? → look → lock → decide → write."""
-    events_wanted = {ask.event_id for ask in batch}
-    seats_wanted = {ref for ask in batch for ref in ask.seat_refs}
+    events_wanted = {command.event_id for command in batch}
+    seats_wanted = {ref for command in batch for ref in command.seat_refs}
     look = Look(requests=len(batch), events=events_wanted, seats=seats_wanted, per_buyer_max=policy.per_buyer_max)
-    desk = await Desk.open(transaction, batch, ids=ids, look=look)
-    events = await transaction.read_events({ask.event_id for ask in desk.waiting})
-    seen = await transaction.read_seats({ref for ask in desk.waiting for ref in ask.seat_refs})
-    for ask in desk.waiting:
+    decisions = await BatchDecisions.open(transaction, batch, ids=ids, look=look)
+    events = await transaction.read_events({command.event_id for command in decisions.waiting})
+    seen = await transaction.read_seats({ref for command in decisions.waiting for ref in command.seat_refs})
+    for command in decisions.waiting:
         try:
-            _screen(ask, event=events.get(ask.event_id), seen=seen, policy=policy, now=desk.now)
+            _screen(command, event=events.get(command.event_id), seen=seen, policy=policy, now=decisions.now)
         except Refusal as refusal:
-            desk.refuse(ask, refusal)
-    waiting = desk.waiting
+            decisions.refuse(command, refusal)
+    waiting = decisions.waiting
     if not waiting:
-        return await desk.close()
+        return await decisions.close()
 
-    wanted = {ref: seen[ref] for ask in waiting for ref in ask.seat_refs}
-    alive = await _end_lapsed(desk, wanted.values())
-    totals = await transaction.lock_totals({*desk.ledger.totals, *(ask.total_ref for ask in waiting)})
-    pools = await transaction.lock_pools({*desk.ledger.pools, *(ref for ask in waiting for ref in ask.pool_refs)})
+    wanted = {ref: seen[ref] for command in waiting for ref in command.seat_refs}
+    alive = await _end_lapsed(decisions, wanted.values())
+    totals = await transaction.lock_totals({*decisions.writes.totals, *(command.total_ref for command in waiting)})
+    pools = await transaction.lock_pools(
+        {*decisions.writes.pools, *(ref for command in waiting for ref in command.pool_refs)}
+    )
     unmoved = await transaction.lock_seats([seat for seat in wanted.values() if seat.pointer not in alive])
 
-    counter = _Counter(desk, events=events, seen=seen, alive=alive, unmoved=unmoved, totals=totals, pools=pools)
-    for ask in waiting:
-        counter.decide(ask, policy=policy)
-    return await desk.close()
+    counter = _Counter(decisions, events=events, seen=seen, alive=alive, unmoved=unmoved, totals=totals, pools=pools)
+    for command in waiting:
+        counter.decide(command, policy=policy)
+    return await decisions.close()
 
 
-def _screen(ask: Hold, *, event: Event | None, seen: Mapping[SeatRef, SeatSeen], policy: Policy, now: datetime) -> None:
+def _screen(
+    command: Hold, *, event: Event | None, seen: Mapping[SeatRef, SeatSeen], policy: Policy, now: datetime
+) -> None:
     """Refuse without a lock what the snapshot shows to be hopeless."""
-    if event is None or event.live != ask.actor.live:
-        raise EventUnknown(event_id=ask.event_id)
+    if event is None or event.live != command.actor.live:
+        raise EventUnknown(event_id=command.event_id)
     check_on_sale(event, now=now)
-    ttl_seconds(policy, asked=ask.ttl_seconds, of_event=event.hold_ttl_seconds)
-    if unknown := [ref.seat_id for ref in ask.seat_refs if ref not in seen]:
+    ttl_seconds(policy, asked=command.ttl_seconds, of_event=event.hold_ttl_seconds)
+    if unknown := [ref.seat_id for ref in command.seat_refs if ref not in seen]:
         raise SeatUnknown(seats=unknown)
-    said = [verdict(seen[ref], now=now) for ref in ask.seat_refs]
+    said = [verdict(seen[ref], now=now) for ref in command.seat_refs]
     if Verdict.BLOCKED in said:
-        blocked = [ref.seat_id for ref, one in zip(ask.seat_refs, said, strict=True) if one is Verdict.BLOCKED]
+        blocked = [ref.seat_id for ref, one in zip(command.seat_refs, said, strict=True) if one is Verdict.BLOCKED]
         raise SeatsTaken(seats=blocked, why="blocked")
     if Verdict.TAKEN in said:
-        taken = [seen[ref] for ref, one in zip(ask.seat_refs, said, strict=True) if one is Verdict.TAKEN]
-        raise _taken(ask, taken, now=now)
+        taken = [seen[ref] for ref, one in zip(command.seat_refs, said, strict=True) if one is Verdict.TAKEN]
+        raise _taken(command, taken, now=now)
 
 
-async def _end_lapsed(desk: Desk[Hold], wanted: Collection[SeatSeen]) -> set[BookingId]:
+async def _end_lapsed(decisions: BatchDecisions[Hold], wanted: Collection[SeatSeen]) -> set[BookingId]:
     """End the holds on these seats whose time is over, as the locked rows show; the owners that live after all."""
-    lapsed = {seat.pointer for seat in wanted if seat.pointer and verdict(seat, now=desk.now) is Verdict.LAPSED}
-    owners = await desk.transaction.lock_bookings(lapsed) if lapsed else {}
+    lapsed = {seat.pointer for seat in wanted if seat.pointer and verdict(seat, now=decisions.now) is Verdict.LAPSED}
+    owners = await decisions.transaction.lock_bookings(lapsed) if lapsed else {}
     for owner in owners.values():
-        if owner.is_due(desk.now):
-            desk.ledger.expire(owner, reason="taken over")
-    return {owner.id for owner in owners.values() if owner.is_live and not owner.is_due(desk.now)}
+        if owner.is_due(decisions.now):
+            decisions.writes.expire(owner, reason="taken over")
+    return {owner.id for owner in owners.values() if owner.is_live and not owner.is_due(decisions.now)}
 
 
 class _Counter:
@@ -114,7 +118,7 @@ class _Counter:
 
     def __init__(
         self,
-        desk: Desk[Hold],
+        decisions: BatchDecisions[Hold],
         *,
         events: Mapping[EventId, Event],
         seen: Mapping[SeatRef, SeatSeen],
@@ -123,8 +127,8 @@ class _Counter:
         totals: Mapping[TotalRef, int],
         pools: Mapping[PoolRef, Pool],
     ) -> None:
-        self._desk = desk
-        self._ledger = desk.ledger
+        self._desk = decisions
+        self._ledger = decisions.writes
         self._events = events
         self._seen = seen
         self._alive = alive
@@ -132,70 +136,70 @@ class _Counter:
         self._totals = totals
         self._pools = pools
 
-    def decide(self, ask: Hold, *, policy: Policy) -> None:
+    def decide(self, command: Hold, *, policy: Policy) -> None:
         """Grant, refuse, or look again."""
         try:
-            if again := self._judge(ask, policy=policy):
-                self._desk.again(ask, again)
+            if again := self._judge(command, policy=policy):
+                self._desk.again(command, again)
                 return
         except Refusal as refusal:
-            self._desk.refuse(ask, refusal)
+            self._desk.refuse(command, refusal)
             return
-        booking = self._ledger.open(self._booking(ask, policy=policy), ask=ask)
-        self._desk.answer(ask, booking)
+        booking = self._ledger.open(self._booking(command, policy=policy), command=command)
+        self._desk.answer(command, booking)
 
-    def _judge(self, ask: Hold, *, policy: Policy) -> Again | None:
-        self._check_seats(ask)
-        if moved := [ref.seat_id for ref in ask.seat_refs if ref not in self._unmoved]:
-            return Again(refusal=SeatsTaken(seats=moved, transient=True), rounds_max=MOVED_ROUNDS_MAX)
-        for ref, units in ask.pool_refs.items() if ask.pools else ():
+    def _judge(self, command: Hold, *, policy: Policy) -> TryAgain | None:
+        self._check_seats(command)
+        if moved := [ref.seat_id for ref in command.seat_refs if ref not in self._unmoved]:
+            return TryAgain(refusal=SeatsTaken(seats=moved, transient=True), rounds_max=MOVED_ROUNDS_MAX)
+        for ref, units in command.pool_refs.items() if command.pools else ():
             free = self._free(ref)
             if units > free:
                 short = PoolExhausted(pool=ref.pool_id, asked=units, available=max(free, 0))
-                return Again(refusal=short, rounds_max=RELIEF_ROUNDS_MAX, relief=ref, short=units - free)
-        limit = per_buyer_max(policy, of_event=self._events[ask.event_id].per_buyer_max)
+                return TryAgain(refusal=short, rounds_max=RELIEF_ROUNDS_MAX, relief=ref, short=units - free)
+        limit = per_buyer_max(policy, of_event=self._events[command.event_id].per_buyer_max)
         if limit is None:
             return None
-        total = ask.total_ref
+        total = command.total_ref
         have = self._totals[total] + self._ledger.totals.get(total, 0)
-        if have + ask.units > limit:
-            over = LimitExceeded(limit=limit, have=have, asked=ask.units)
-            short_by = have + ask.units - limit
-            return Again(refusal=over, rounds_max=RELIEF_ROUNDS_MAX, relief=total, short=short_by)
+        if have + command.units > limit:
+            over = LimitExceeded(limit=limit, have=have, asked=command.units)
+            short_by = have + command.units - limit
+            return TryAgain(refusal=over, rounds_max=RELIEF_ROUNDS_MAX, relief=total, short=short_by)
         return None
 
-    def _check_seats(self, ask: Hold) -> None:
+    def _check_seats(self, command: Hold) -> None:
         """None is a live owner's, and none was given to somebody who came before in this batch."""
-        if ask.pools and (unknown := [ref.pool_id for ref in ask.pool_refs if ref not in self._pools]):
+        if command.pools and (unknown := [ref.pool_id for ref in command.pool_refs if ref not in self._pools]):
             raise PoolUnknown(pools=unknown)
-        refs = ask.seat_refs
+        refs = command.seat_refs
         given = {ref: owner for ref in refs if (owner := self._ledger.owner(ref))}
         kept = [self._seen[ref] for ref in refs if self._seen[ref].pointer in self._alive] if self._alive else []
         if kept or given:
-            raise _taken(ask, kept, given=given, now=self._desk.now)
+            raise _taken(command, kept, given=given, now=self._desk.now)
 
     def _free(self, ref: PoolRef) -> int:
         """What this transaction has left of a pool."""
         delta = self._ledger.pools.get(ref, PoolDelta())
         return self._pools[ref].free - delta.held - delta.sold
 
-    def _booking(self, ask: Hold, *, policy: Policy) -> Booking:
-        event = self._events[ask.event_id]
+    def _booking(self, command: Hold, *, policy: Policy) -> Booking:
+        event = self._events[command.event_id]
         seen = self._seen
         lines = Lines(
-            seats=tuple([_line(seen[ref]) for ref in ask.seat_refs]),
+            seats=tuple([_line(seen[ref]) for ref in command.seat_refs]),
             pools=tuple(
                 PoolLine(id=ref.pool_id, units=units, price=self._pools[ref].price)
-                for ref, units in ask.pool_refs.items()
+                for ref, units in command.pool_refs.items()
             )
-            if ask.pools
+            if command.pools
             else (),
         )
-        ttl = ttl_seconds(policy, asked=ask.ttl_seconds, of_event=event.hold_ttl_seconds)
+        ttl = ttl_seconds(policy, asked=command.ttl_seconds, of_event=event.hold_ttl_seconds)
         return Booking(
-            id=ask.booking_id,
-            event_id=ask.event_id,
-            buyer=ask.buyer,
+            id=command.booking_id,
+            event_id=command.event_id,
+            buyer=command.buyer,
             live=event.live,
             state=State.HELD,
             lines=lines,
@@ -219,7 +223,7 @@ def _line(seat: SeatSeen) -> SeatLine:
 
 
 def _taken(
-    ask: Hold, seats: Sequence[SeatSeen], *, now: datetime, given: Mapping[SeatRef, Booking] = MappingProxyType({})
+    command: Hold, seats: Sequence[SeatSeen], *, now: datetime, given: Mapping[SeatRef, Booking] = MappingProxyType({})
 ) -> SeatsTaken:
     """Which seats, whose they are, which of them are the asker's own already, and when a hold on them ends."""
     owners: dict[str, Buyer | None] = {}
@@ -230,12 +234,12 @@ def _taken(
         owners[name] = seat.owner_buyer
         ends = seat.owner_expires_at if seat.owner_state is State.HELD else None
         lapses[name] = (ends - now).total_seconds() if ends else math.inf
-        if seat.owner_buyer == ask.buyer:
+        if seat.owner_buyer == command.buyer:
             yours[name] = str(seat.pointer)
     for ref, owner in given.items():
         name = ref.seat_id
         owners[name] = owner.buyer
         lapses[name] = (owner.expires_at - now).total_seconds()
-        if owner.buyer == ask.buyer:
+        if owner.buyer == command.buyer:
             yours[name] = str(owner.id)
     return SeatsTaken(seats=sorted(owners), yours=yours or None, lapses=lapses, owners=owners)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 async def release(transaction: Transaction, batch: Sequence[Release], *, ids: Ids) -> list[Outcome]:
     """Earlier answer? → lock → judge → write. Seats need no write: a pointer to an ended booking is free."""
-    desk = await open_on_bookings(transaction, batch, ids=ids)
+    decisions = await open_on_bookings(transaction, batch, ids=ids)
     return await settle(
-        desk, Verb.RELEASE, lambda _, booking, now: law.release(booking, now=now), reason=lambda _: None
+        decisions, Verb.RELEASE, lambda _, booking, now: law.release(booking, now=now), reason=lambda _: None
     )

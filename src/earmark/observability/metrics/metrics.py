@@ -1,4 +1,4 @@
-"""What an operator watches: verbs, batches, conflicts, agents, locks, payments, and how far anything lags behind.
+"""What an operator watches: verbs, batches, conflicts, workers, locks, payments, and how far anything lags behind.
 
 A page never waits for the database: what only that knows is read at most every few seconds, and for a second at most.
 Label values are from short, fixed lists: verbs, codes, gateways, and never an id.
@@ -20,7 +20,7 @@ from earmark.locks.stats import Stats
 from earmark.observability.metrics.database_gauges import WATCH_SECONDS, Readings
 from earmark.observability.metrics.multiprocess import Copies
 from earmark.observability.metrics.process_gauges import Levels
-from earmark.observability.metrics.recorder import Tally
+from earmark.observability.metrics.recorder import MetricsRecorder
 from earmark.observability.metrics.redis_gauges import RedisReadings
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class Metrics:
     """This server's own, so that several can live in one process; with a shared directory, its part of a host's."""
 
     def __init__(self, *, version: str, page_seconds: float = 0.0, timer: Callable[[], float] = time.monotonic) -> None:
-        self.tally = Tally(version=version)
+        self.tally = MetricsRecorder(version=version)
         """Whoever something happens to tells it here; it is also the engine's observer."""
         self._page_seconds = page_seconds
         self._timer = timer

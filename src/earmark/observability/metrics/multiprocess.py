@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 MODES = {
     "earmark_info": "livemax",
-    "earmark_agent_last_round_timestamp_seconds": "livemax",
+    "earmark_worker_last_round_timestamp_seconds": "livemax",
     "earmark_lock_waiters_max": "livemax",
     "earmark_lock_stuck": "livemax",
     "earmark_lock_breaker_state": "livemax",

@@ -1,4 +1,4 @@
-"""The tally of this process: what came to the door, and what the engine, the agents and the gateways made of it."""
+"""The tally of this process: what came to the door, and what the engine, the workers and the gateways made of it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from prometheus_client.metrics_core import Metric
 
-    from earmark.workers.loop import Agent
+    from earmark.workers.loop import Worker
 
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 SIZES = (1, 2, 5, 10, 20, 50, 100, 200)
@@ -32,7 +32,7 @@ DENIED = "denied"
 GATEWAY_CALLS = ("authorise", "capture", "void", "refund", "refund_status", "status", "whose")
 
 
-class Tally(Collector):
+class MetricsRecorder(Collector):
     """Counts. It is the door's to tell, the engine's observer, and a collector of all it was told."""
 
     def __init__(self, *, version: str) -> None:
@@ -89,7 +89,7 @@ class Tally(Collector):
         self._call_seconds = Spread(
             "earmark_gateway_seconds", "Time per call to a gateway.", ("gateway",), bounds=SECONDS
         )
-        self._rounds = Count("earmark_agent_rounds", "Rounds of this process's agents.", ("agent", "outcome"))
+        self._rounds = Count("earmark_worker_rounds", "Rounds of this process's workers.", ("worker", "outcome"))
         self._last_rounds: dict[str, float] = {}
         self.in_flight = 0
         """Requests that are being answered."""
@@ -153,17 +153,17 @@ class Tally(Collector):
         """Swept, ended to make room, or met by somebody: who that was is the booking's story and not a label."""
         self._expired.add(HOW.get(reason, "met"))
 
-    def watching(self, agents: Sequence[Agent]) -> list[Agent]:
-        """The same agents, with their rounds counted."""
-        for agent in agents:
-            self._rounds.add(agent.name, OK, by=0)
-        return [_Watched(agent, self.acted) for agent in agents]
+    def watching(self, workers: Sequence[Worker]) -> list[Worker]:
+        """The same workers, with their rounds counted."""
+        for worker in workers:
+            self._rounds.add(worker.name, OK, by=0)
+        return [_Watched(worker, self.acted) for worker in workers]
 
-    def acted(self, agent: str, outcome: str) -> None:
-        """An agent's round is over."""
-        self._rounds.add(agent, outcome)
+    def acted(self, worker: str, outcome: str) -> None:
+        """A worker's round is over."""
+        self._rounds.add(worker, outcome)
         if outcome == OK:
-            self._last_rounds[agent] = time.time()
+            self._last_rounds[worker] = time.time()
 
     def collect(self) -> Iterator[Metric]:
         """All of it."""
@@ -172,10 +172,10 @@ class Tally(Collector):
             yield one.family()
         yield gauge("earmark_requests_in_flight", "Requests that are being answered.", self.in_flight)
         yield gauge(
-            "earmark_agent_last_round_timestamp_seconds",
+            "earmark_worker_last_round_timestamp_seconds",
             "When the last round ended that did not fail.",
             self._last_rounds,
-            label="agent",
+            label="worker",
         )
 
 
@@ -202,17 +202,17 @@ _UNTIMED = _Timed(None)
 
 
 class _Watched:
-    """An agent whose rounds are counted."""
+    """A worker whose rounds are counted."""
 
-    def __init__(self, agent: Agent, acted: Callable[[str, str], None]) -> None:
-        self.name = agent.name
-        self._agent = agent
+    def __init__(self, worker: Worker, acted: Callable[[str, str], None]) -> None:
+        self.name = worker.name
+        self._worker = worker
         self._acted = acted
 
     async def act(self) -> float:
-        """One round of the agent's."""
+        """One round of the worker's."""
         try:
-            seconds = await self._agent.act()
+            seconds = await self._worker.act()
         except (EarmarkError, RoundFailed) as error:
             self._acted(self.name, error.code)
             raise

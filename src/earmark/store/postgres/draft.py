@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from earmark.domain.decline_limits import Payer, PayerRef
     from earmark.domain.event import Event
     from earmark.domain.ids import BookingId, EventId, OutsidePaymentRef
-    from earmark.domain.journal import Key
+    from earmark.domain.journal import IdempotencyKey
     from earmark.domain.payment import Payment, PaymentKey, Refund
     from earmark.domain.pool import Pool
     from earmark.domain.seat import Seat, SeatSeen
@@ -86,7 +86,7 @@ class PostgresDraft:
         self.replays = False
         """Whether an answer is repeated that a synchronous standby must have, too."""
 
-    async def begin(self, keys: Sequence[Key], look: Look | None = None) -> Opening:
+    async def begin(self, keys: Sequence[IdempotencyKey], look: Look | None = None) -> Opening:
         """The moment, what the keys remember, and all that the verb will look at. No key is claimed before `write`."""
         assert look is not None, "a draft is for verbs that say what they look at"
         self._per_buyer_max = look.per_buyer_max
@@ -270,7 +270,7 @@ class PostgresDraft:
         """Never in a draft."""
         _refuse(booking_id, ids)
 
-    async def read_payment_key(self, key: Key) -> PaymentKey | None:
+    async def read_payment_key(self, key: IdempotencyKey) -> PaymentKey | None:
         """Never in a draft."""
         _refuse(key)
 

@@ -9,7 +9,7 @@ from uuid import UUID
 import msgspec
 
 from earmark.domain.decline_limits import Payer, PayerRef
-from earmark.domain.journal import Key
+from earmark.domain.journal import IdempotencyKey
 from earmark.domain.payment import PAYING_SECONDS_MAX, Payment, PaymentKey, PaymentState, Refund, RefundState
 from earmark.engine.ports.payment_watch import MoneyWatch
 from earmark.engine.ports.store import Dossier
@@ -42,7 +42,7 @@ def refund(row: Row) -> Refund:
 def payment_key(row: Row) -> PaymentKey:
     """A row of `payment_keys`."""
     facts = dict(row)
-    return PaymentKey(key=Key(facts.pop("caller"), facts.pop("key")), **facts)
+    return PaymentKey(key=IdempotencyKey(facts.pop("caller"), facts.pop("key")), **facts)
 
 
 def inserted(p: Payment) -> list[object]:
@@ -110,7 +110,7 @@ class MoneySteps:
         found = await self._fetch("lock_payments", list(ids)) if ids else []
         return {one.id: one for one in map(payment, found)}
 
-    async def read_payment_key(self, key: Key) -> PaymentKey | None:
+    async def read_payment_key(self, key: IdempotencyKey) -> PaymentKey | None:
         """By key."""
         return next(map(payment_key, await self._fetch("read_payment_key", *key)), None)
 

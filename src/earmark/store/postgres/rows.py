@@ -9,7 +9,7 @@ import msgspec
 
 from earmark.domain.booking import Booking, Lines
 from earmark.domain.event import Event, OnDecline
-from earmark.domain.journal import Entry, Key, Memory
+from earmark.domain.journal import Entry, IdempotencyKey, IdempotencyRecord
 from earmark.domain.pool import Pool
 from earmark.domain.seat import Seat, SeatSeen
 from earmark.domain.state_machine import State
@@ -152,10 +152,12 @@ def entry(row: Row) -> Entry:
     )
 
 
-def memory(row: Row) -> tuple[Key, Memory]:
+def memory(row: Row) -> tuple[IdempotencyKey, IdempotencyRecord]:
     """What an idempotency key remembers."""
-    remembered = Memory(request_hash=row["request_hash"], status=row["answer_status"], body=row["answer_body"])
-    return Key(row["caller"], row["key"]), remembered
+    remembered = IdempotencyRecord(
+        request_hash=row["request_hash"], status=row["answer_status"], body=row["answer_body"]
+    )
+    return IdempotencyKey(row["caller"], row["key"]), remembered
 
 
 def moved_columns(bookings: Sequence[Booking]) -> list[list[Any]]:

@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from earmark.domain.ids import EntryId, EventId, SeatId
-    from earmark.domain.journal import Key
+    from earmark.domain.journal import IdempotencyKey
     from earmark.engine.commands import Row
     from earmark.engine.ports.observer import StoreFigures
     from earmark.engine.ports.store import Clock, SeatMap
@@ -302,7 +302,7 @@ class PostgresStore(Checks, MoneyReads, Reads):
             await self._once(wait_for_standby, within=STANDBY_SECONDS)
         return bool(entry["found"])
 
-    async def known_keys(self, keys: Sequence[Key]) -> frozenset[Key]:
+    async def known_keys(self, keys: Sequence[IdempotencyKey]) -> frozenset[IdempotencyKey]:
         """By the index of keys, on a connection of the drafts: in a rush this is asked a thousand times in a second."""
         query, wanted = self._sql["known_keys"], rows.to_json(keys)
 

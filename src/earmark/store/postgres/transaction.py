@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from earmark.domain.booking import Booking
     from earmark.domain.event import Event
-    from earmark.domain.journal import Key
+    from earmark.domain.journal import IdempotencyKey
     from earmark.domain.pool import Pool
     from earmark.domain.seat import Seat, SeatSeen
     from earmark.engine.ports.store import Look
@@ -55,7 +55,7 @@ class PostgresTransaction(MoneySteps):
         self.replays = False
         """Whether an answer is repeated that a synchronous standby must have, too."""
 
-    async def begin(self, keys: Sequence[Key], look: Look | None = None) -> Opening:  # noqa: ARG002 (looks later)
+    async def begin(self, keys: Sequence[IdempotencyKey], look: Look | None = None) -> Opening:  # noqa: ARG002 (looks later)
         """One round trip for the moment and the claims, one more for what the keys remember."""
         if not keys:
             self._now = await self._connection.fetchval(self._sql["begin_locking"], self._offset, self._lock_timeout)

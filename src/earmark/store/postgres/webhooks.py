@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from earmark.domain.journal import Key
+from earmark.domain.journal import IdempotencyKey
 from earmark.domain.webhook import Delivery, DeliveryState, Webhook
 from earmark.engine.ports.webhooks import AlreadyDone, Deed, Errand, Waiting, Wanted, deliveries_of
 from earmark.store import queries
@@ -78,7 +78,7 @@ class PostgresWebhooks:
         what = (a.url, list(a.types), a.event_id, a.description)
         return bool(await self._fetch("save_webhook", a.id, a.version, *what, *secrets, *health, deed=deed))
 
-    async def recall(self, key: Key) -> Deed | None:
+    async def recall(self, key: IdempotencyKey) -> Deed | None:
         """By primary key."""
         found = await self._read("read_deed", *key)
         return _deed(found[0]) if found else None
@@ -219,7 +219,7 @@ def _webhook(row: Any) -> Webhook:
 
 def _deed(row: Any) -> Deed:
     told = dict(row)
-    return Deed(key=Key(told.pop("caller"), told.pop("key")), **told)
+    return Deed(key=IdempotencyKey(told.pop("caller"), told.pop("key")), **told)
 
 
 def _delivery(row: Any) -> Delivery:

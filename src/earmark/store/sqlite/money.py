@@ -10,7 +10,7 @@ import msgspec
 
 from earmark.domain.decline_limits import Payer, PayerRef
 from earmark.domain.ids import BookingId, PaymentId, RefundId
-from earmark.domain.journal import Key
+from earmark.domain.journal import IdempotencyKey
 from earmark.domain.payment import PAYING_SECONDS_MAX, Payment, PaymentKey, PaymentState, Refund, RefundState
 from earmark.engine.ports.payment_watch import MoneyWatch
 from earmark.engine.ports.store import Dossier
@@ -51,7 +51,7 @@ def refund(row: sqlite3.Row) -> Refund:
 def payment_key(row: sqlite3.Row) -> PaymentKey:
     """A row of `payment_keys`."""
     return PaymentKey(
-        key=Key(row["caller"], row["key"]),
+        key=IdempotencyKey(row["caller"], row["key"]),
         request_hash=row["request_hash"],
         payment_id=PaymentId(UUID(row["payment_id"])),
         opened_at=rows.moment(row["opened_at"]),
@@ -119,7 +119,7 @@ class MoneySteps:
         found = self._fetch("lock_payments", rows.to_json(sorted(map(str, ids)))) if ids else []
         return {one.id: one for one in map(payment, found)}
 
-    async def read_payment_key(self, key: Key) -> PaymentKey | None:
+    async def read_payment_key(self, key: IdempotencyKey) -> PaymentKey | None:
         """By key."""
         return next(map(payment_key, self._fetch("read_payment_key", *key)), None)
 

@@ -14,7 +14,7 @@ import msgspec
 from earmark.domain.booking import Booking, Lines
 from earmark.domain.event import Event, OnDecline
 from earmark.domain.ids import BookingId, EntryId, SeatRef
-from earmark.domain.journal import Entry, Key, Memory
+from earmark.domain.journal import Entry, IdempotencyKey, IdempotencyRecord
 from earmark.domain.pool import Pool
 from earmark.domain.seat import Seat, SeatSeen
 from earmark.domain.state_machine import State
@@ -170,10 +170,10 @@ def entry(row: sqlite3.Row) -> Entry:
     )
 
 
-def memory(row: sqlite3.Row) -> tuple[Key, Memory]:
+def memory(row: sqlite3.Row) -> tuple[IdempotencyKey, IdempotencyRecord]:
     """What an idempotency key remembers."""
     caller, key, request_hash, status, body = row
-    return Key(caller, key), Memory(request_hash=request_hash, status=status, body=body)
+    return IdempotencyKey(caller, key), IdempotencyRecord(request_hash=request_hash, status=status, body=body)
 
 
 def event_columns(e: Event) -> tuple[Any, ...]:

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from earmark.domain.booking import Booking
     from earmark.domain.event import Event
     from earmark.domain.ids import BookingId, EntryId, EventId, PaymentId, SeatId
-    from earmark.domain.journal import Entry, Key
+    from earmark.domain.journal import Entry, IdempotencyKey
     from earmark.engine.ports.store import Clock
 
 T = TypeVar("T")
@@ -114,7 +114,7 @@ class SqliteStore(MoneyReads):
 
         return await self._hop(self._writing, look, within=READ_SECONDS)
 
-    async def known_keys(self, keys: Sequence[Key]) -> frozenset[Key]:
+    async def known_keys(self, keys: Sequence[IdempotencyKey]) -> frozenset[IdempotencyKey]:
         """By the index of keys."""
         found = await self._read("known_keys", rows.to_json(keys))
         return frozenset(keys[row["place"]] for row in found)

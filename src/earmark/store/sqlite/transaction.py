@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from earmark.domain.booking import Booking
     from earmark.domain.event import Event
-    from earmark.domain.journal import Key
+    from earmark.domain.journal import IdempotencyKey
     from earmark.domain.pool import Pool
     from earmark.domain.seat import Seat, SeatSeen
     from earmark.engine.ports.store import Clock, Look
@@ -38,7 +38,7 @@ class SqliteTransaction(MoneySteps):
         self.wrote = False
         self.written: Changes | None = None
 
-    async def begin(self, keys: Sequence[Key], look: Look | None = None) -> Opening:  # noqa: ARG002 (looks later)
+    async def begin(self, keys: Sequence[IdempotencyKey], look: Look | None = None) -> Opening:  # noqa: ARG002 (looks later)
         """Nobody else is deciding anything, so no key is ever busy."""
         self._now = self._clock.now()
         found = self._fetch_grouped("read_memories", set(keys))

@@ -9,7 +9,7 @@ from uuid import UUID
 import msgspec
 
 from earmark.domain.ids import DeliveryId, EntryId, WebhookId
-from earmark.domain.journal import Key
+from earmark.domain.journal import IdempotencyKey
 from earmark.domain.webhook import Delivery, DeliveryState, Webhook
 from earmark.engine.ports.webhooks import AlreadyDone, Deed, Errand, Waiting, Wanted, deliveries_of
 from earmark.store import queries
@@ -105,7 +105,7 @@ class SqliteWebhooks:
         )
         return bool(await self._write("save_webhook", str(a.id), a.version, *what, *secrets, *health, deed=deed))
 
-    async def recall(self, key: Key) -> Deed | None:
+    async def recall(self, key: IdempotencyKey) -> Deed | None:
         """By primary key."""
         found = await self._fetch("read_deed", *key)
         return _deed(found[0]) if found else None
@@ -259,7 +259,7 @@ def _webhook(row: sqlite3.Row) -> Webhook:
 
 def _deed(row: sqlite3.Row) -> Deed:
     told = dict(row) | {"webhook_id": WebhookId(UUID(row["webhook_id"])), "done_at": rows.moment(row["done_at"])}
-    return Deed(key=Key(told.pop("caller"), told.pop("key")), **told)
+    return Deed(key=IdempotencyKey(told.pop("caller"), told.pop("key")), **told)
 
 
 def _delivery(row: sqlite3.Row) -> Delivery:

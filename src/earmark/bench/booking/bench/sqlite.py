@@ -17,7 +17,7 @@ from earmark.domain.event import Event
 from earmark.domain.ids import EventId, SeatId
 from earmark.domain.seat import Seat
 from earmark.domain.state_machine import LIVE, State
-from earmark.engine.commands import Actor, Create
+from earmark.engine.commands import Actor, CreateEvent
 from earmark.engine.engine import Engine
 from earmark.engine.ports.store import BookingFilter
 from earmark.server import gc_tuning
@@ -80,7 +80,7 @@ async def open_house(engine: Engine, event_id: str, *, seats: int) -> None:
     event = Event(id=name, name="A benchmark", currency="EUR", live=False, created_at=now)
     house = tuple(Seat(event_id=name, id=SeatId(f"S{number}"), price=PRICE) for number in range(seats))
     actor = Actor(name="bench", live=False)
-    await engine.create(Create(actor=actor, entry_id=engine.ids.entry_id(), event=event, seats=house))
+    await engine.create(CreateEvent(actor=actor, entry_id=engine.ids.entry_id(), event=event, seats=house))
 
 
 async def count(store: Store, event_id: str, tally: Tally) -> Counted:

@@ -24,8 +24,8 @@ from earmark import wiring
 from earmark.bench.booking.ports import About, Place
 from earmark.bench.booking.strategies import drafts
 from earmark.domain.ids import BookingId, EntryId
-from earmark.domain.journal import Key
-from earmark.engine.commands import Actor, Confirm, Decided, Hold, Memo
+from earmark.domain.journal import IdempotencyKey
+from earmark.engine.commands import Actor, Confirm, Decided, Hold, KeyedRequest
 from earmark.errors import Refusal
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from earmark.bench.booking.ports import Want
     from earmark.domain.booking import Booking
-    from earmark.engine.commands import Answer
+    from earmark.engine.commands import Result
     from earmark.engine.engine import Engine
 
 ACTOR = Actor(name=drafts.CALLER, live=False)
@@ -68,7 +68,9 @@ class Earmark:
             seats=named.seats,
             pools=named.pools,
             ttl_seconds=want.ttl_seconds,
-            memo=Memo(key=Key(drafts.CALLER, want.key), request_hash=drafts.hash_of(want), render=_render_held),
+            idempotency=KeyedRequest(
+                key=IdempotencyKey(drafts.CALLER, want.key), request_hash=drafts.hash_of(want), render=_render_held
+            ),
         )
         try:
             return _booking_id(await self._engine.hold(ask))
@@ -82,8 +84,8 @@ class Earmark:
             entry_id=self._engine.ids.entry_id(),
             booking_id=BookingId(booking_id),
             payment_id=payment_id,
-            memo=Memo(
-                key=Key(drafts.CALLER, key),
+            idempotency=KeyedRequest(
+                key=IdempotencyKey(drafts.CALLER, key),
                 request_hash=drafts.hash_of(booking_id, payment_id),
                 render=_render_confirmed,
             ),
@@ -107,7 +109,7 @@ def _render_confirmed(booking: Booking, _now: datetime) -> tuple[int, bytes]:
     return drafts.answer(booking, status=HTTPStatus.OK)
 
 
-def _booking_id(answer: Answer) -> UUID:
+def _booking_id(answer: Result) -> UUID:
     if isinstance(answer, Decided):
         booking_id: UUID = answer.value.id
         return booking_id
