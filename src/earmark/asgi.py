@@ -8,18 +8,17 @@ It opens its database when the application starts and closes it when that ends, 
 
 from __future__ import annotations
 
-import asyncio
 import os
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
-from earmark import config, wiring
+from earmark import config
 from earmark.api import problem_response
 from earmark.api.app import create_app
-from earmark.api.opening import opened
+from earmark.api.services import open_services
 from earmark.errors import SetupError
 from earmark.library import Earmark
-from earmark.workers import loop
+from earmark.wiring import databases
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -54,19 +53,15 @@ class Service:
     async def running(self, _: object = None) -> AsyncIterator[None]:
         """Open the database, run the workers, and finish both at the end."""
         if self._migrate:
-            await wiring.migrate(self.settings.database_url)
-        async with opened(self.settings) as (services, workers, heartbeat):
-            earmark = Earmark(services.engine, live=services.authenticator.live, gateways=services.payments.gateways)
-            stop = asyncio.Event()
-            working = asyncio.create_task(loop.run(workers, stop, heartbeat=heartbeat))
-            self._app, self._earmark = create_app(services), earmark
+            await databases.migrate(self.settings.database_url)
+        async with open_services(self.settings) as opened, opened.runtime.working(opened.workers):
+            services = opened.services
+            self._earmark = Earmark(services.engine, live=services.authenticator.live, payments=services.payments)
+            self._app = create_app(services)
             try:
                 yield
             finally:
                 self._app = self._earmark = None
-                stop.set()
-                await working
-                await earmark.payment_service.close()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer, or begin and end with the server."""

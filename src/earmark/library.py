@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import msgspec
 
-from earmark import wiring
+from earmark.config import Settings
 from earmark.domain.ids import Buyer, EventId, SeatId
 from earmark.domain.journal import IdempotencyKey
 from earmark.engine.commands import Actor, Decided, Extend, KeyedRequest, Release
@@ -27,6 +27,9 @@ from earmark.errors import BookingUnknown, EventUnknown, Refusal, SeatUnknown
 from earmark.payments.apply_report import wants
 from earmark.payments.service import PaymentService
 from earmark.schemas import problems, request_fields, requests, responses, to_command, to_response
+from earmark.wiring import databases
+from earmark.wiring.gateways import open_sandbox
+from earmark.wiring.runtime import open_runtime
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -55,9 +58,16 @@ REFUSED = 402
 class Earmark:
     """A shop's own booking engine."""
 
-    def __init__(self, engine: Engine, *, live: bool = True, gateways: Mapping[str, Gateway] | None = None) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        *,
+        live: bool = True,
+        payments: PaymentService | None = None,
+        gateways: Mapping[str, Gateway] | None = None,
+    ) -> None:
         self.engine = engine
-        self.payment_service = PaymentService(engine, gateways or {})
+        self.payment_service = payments or PaymentService(engine, gateways or {})
         self._actor = Actor(name="library", live=live)
         self._scope = "library" if live else "library:test"
 
@@ -72,23 +82,26 @@ class Earmark:
         live: bool = True,
         clock: Clock | None = None,
         gateways: Mapping[str, Gateway] | None = None,
+        workers: bool = False,
     ) -> AsyncIterator[Earmark]:
-        """Open a database (`postgresql://…`, `sqlite:///…`, `memory:`), bringing its schema up to date first.
+        """Open a database (`postgresql://…`, `sqlite:///…`, `record:`), bringing its schema up to date first.
 
         With a Redis, hopeless holds are refused in front of the database; it decides nothing, and may be gone.
         Payments go to the `gateways` by name; where none are given there is the sandbox, for test events alone.
+        With `workers`, the sweeper, the reconciler (which completes payments at these gateways), the relay, the webhook
+        dispatcher and the janitor run in this process too, until the block ends.
         """
         if migrate:
-            await wiring.migrate(database_url)
-        engine = await wiring.open_engine(database_url, redis_url=redis_url, clock=clock)
-        try:
-            earmark = cls(engine, live=live, gateways=gateways or wiring.open_sandbox(clock))
-            try:
+            await databases.migrate(database_url)
+        settings = Settings(database_url=database_url, redis_url=redis_url)
+        own = gateways or open_sandbox(clock)
+        async with open_runtime(settings, workers=workers, gateways=own, clock=clock) as runtime:
+            earmark = cls(runtime.engine, live=live, payments=runtime.payments)
+            if not workers:
                 yield earmark
-            finally:
-                await earmark.payment_service.close()
-        finally:
-            await engine.close()
+                return
+            async with runtime.working():
+                yield earmark
 
     async def create(
         self,
@@ -184,8 +197,10 @@ class Earmark:
         body = requests.read(requests.HoldBody, said)
         common = self._common("hold", said, key, _booking)
         command = to_command.hold(body, buyer=Buyer(buyer), booking_id=self.engine.ids.booking_id(), **common)
-        wish = to_command.wish_of(body)
-        answer = await (self.engine.hold(command) if wish is None else self.engine.hold_best(command, wish))
+        if body.best_available is None:
+            answer = await self.engine.hold(command)
+        else:
+            answer = await self.engine.hold_best(command, to_command.wish(body.best_available))
         return _answer(answer, _booking, responses.Booking)
 
     async def booking(self, booking_id: str | UUID) -> responses.Booking:
@@ -352,23 +367,23 @@ class Earmark:
     def _memo(
         self, what: str, said: request_fields.Fields, key: str, word: Callable[[Any, datetime], Any]
     ) -> KeyedRequest:
-        def render(value: Any, now: datetime) -> tuple[int, bytes]:
+        def write(value: Any, now: datetime) -> tuple[int, bytes]:
             try:
                 return 200, msgspec.json.encode(word(value, now))
             except Refusal as refusal:
                 return REFUSED, msgspec.json.encode(problems.tell(refusal))
 
         digest = hashlib.sha256(f"{what}\n".encode() + request_fields.encode(said)).digest()
-        return KeyedRequest(key=IdempotencyKey(self._scope, key), request_hash=digest, render=render)
+        return KeyedRequest(key=IdempotencyKey(self._scope, key), request_hash=digest, write=write)
 
 
 def _answer(answer: Result, word: Callable[[Any, datetime], T], kind: type[T]) -> T:
     """What a key remembers, else what was decided now."""
-    memory = answer.memory
-    if memory is not None:
-        if memory.status == REFUSED:
-            raise problems.retell(msgspec.json.decode(memory.body), status=memory.status)
-        return msgspec.json.decode(memory.body, type=kind)
+    record = answer.record
+    if record is not None:
+        if record.status == REFUSED:
+            raise problems.retell(msgspec.json.decode(record.body), status=record.status)
+        return msgspec.json.decode(record.body, type=kind)
     assert isinstance(answer, Decided), "what is replayed is remembered"
     return word(answer.value, answer.now)
 

@@ -16,14 +16,16 @@ from tests.locks.topologies import ask
 from tests.races.asks import EVENT, a_cancel, a_confirm, a_hold, a_play, a_release
 from tests.sqlite_files import make_migrated
 
-from earmark import wiring
 from earmark.admission import open_admission
+from earmark.config import Settings
 from earmark.domain.ids import SeatId
 from earmark.domain.journal import IdempotencyKey
 from earmark.engine.commands import Decided, KeyedRequest, Replayed
 from earmark.engine.ports.admission import Busy
 from earmark.errors import SeatsTaken
 from earmark.testservers.ports import free_port
+from earmark.wiring import redis as redis_parts
+from earmark.wiring import runtime
 
 from .support import PATIENCE, Inside, Liar, Slow, until, until_true
 
@@ -75,8 +77,8 @@ async def open_engine(clock: MovableClock) -> AsyncIterator[Callable[..., Awaita
 
     async def opened(database_url: str, redis_url: str, *, patient: bool = False) -> Engine:
         """With patience Redis is heard out, however slow the machine is: for tests of what Redis says."""
-        with patch.object(wiring, "_open_admission", patiently if patient else wiring._open_admission):
-            engine = await wiring.open_engine(database_url, redis_url=redis_url, clock=clock)
+        with patch.object(runtime, "open_admission", patiently if patient else redis_parts.open_admission):
+            engine = await runtime.open_engine(Settings(database_url=database_url, redis_url=redis_url), clock=clock)
         if not engines:
             await engine.create(a_play())
         engines.append(engine)
@@ -334,13 +336,13 @@ def render(booking: Booking, _: datetime) -> tuple[int, bytes]:
     return 201, str(booking.id).encode()
 
 
-MEMO = KeyedRequest(key=IdempotencyKey("shop", "key-1"), request_hash=b"same", render=render)
+MEMO = KeyedRequest(key=IdempotencyKey("shop", "key-1"), request_hash=b"same", write=render)
 
 
 def memory(answer: Result) -> bytes:
     assert isinstance(answer, Decided | Replayed)
-    assert answer.memory is not None
-    return answer.memory.body
+    assert answer.record is not None
+    return answer.record.body
 
 
 def granted(answer: Result) -> Booking:

@@ -9,14 +9,15 @@ import pytest
 from tests.locks.topologies import ask
 from tests.races.asks import EVENT, a_confirm, a_hold, a_payment, a_play
 
-from earmark import wiring
 from earmark.admission import open_admission, script
 from earmark.admission.gate import Gate
+from earmark.config import Settings
 from earmark.domain.ids import Buyer, SeatId
 from earmark.domain.journal import IdempotencyKey
 from earmark.engine.commands import Decided, KeyedRequest
 from earmark.errors import IdempotencyMismatch, SeatsTaken
 from earmark.payments.pay import open_payment
+from earmark.wiring import runtime
 
 from .support import PATIENCE, Inside, until
 
@@ -49,8 +50,11 @@ async def engines(
     own_server: Valkey, postgres_url: str, clock: MovableClock, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[list[Engine]]:
     """Two servers on one PostgreSQL and one Redis, with a play on sale."""
-    monkeypatch.setattr(wiring, "_open_admission", patiently)
-    opened = [await wiring.open_engine(postgres_url, redis_url=own_server.url, clock=clock) for _ in range(2)]
+    monkeypatch.setattr(runtime, "open_admission", patiently)
+    opened = [
+        await runtime.open_engine(Settings(database_url=postgres_url, redis_url=own_server.url), clock=clock)
+        for _ in range(2)
+    ]
     await opened[0].create(a_play())
     yield opened
     for engine in opened:
@@ -179,7 +183,7 @@ async def test_the_same_key_with_another_buyer_is_a_mismatch_and_not_a_taken_sea
     """A request is known by its key alone: the buyer's bits do not make it another."""
 
     def idempotency(request_hash: bytes) -> KeyedRequest:
-        return KeyedRequest(key=IdempotencyKey("shop", "key-1"), request_hash=request_hash, render=render)
+        return KeyedRequest(key=IdempotencyKey("shop", "key-1"), request_hash=request_hash, write=render)
 
     await engines[0].hold(a_hold("A1", buyer="ann", idempotency=idempotency(b"ann's")))
     await until(lambda: inside.kind("A1") == "h")

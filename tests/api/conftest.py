@@ -9,19 +9,18 @@ import pytest
 
 from earmark.api.app import create_app
 from earmark.api.auth.api_keys import Authenticator
-from earmark.api.endpoint import Services
-from earmark.api.routes.events import draw
+from earmark.api.services import Services
 from earmark.engine.engine import Engine
 from earmark.observability.metrics.metrics import Metrics
 from earmark.payments.service import PaymentService
-from earmark.schemas.seat_map import SeatMapRenderer
+from earmark.schemas.seat_map import SeatMapRenderer, render_map
 from earmark.seatmap.cache import SeatMapCache
 from earmark.seatmap.entry_feed import EntryFeed
 from earmark.seatmap.followers import StreamHub
 from earmark.store.memory import MemoryStore
 from earmark.uuids import Uuid7Ids
 from earmark.webhooks.targets import Targets
-from earmark.wiring import open_sandbox
+from earmark.wiring.gateways import open_sandbox
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -54,14 +53,14 @@ def services(clock: MovableClock, ids: Uuid7Ids, authenticator: Authenticator) -
 
 def _house(store: Store, ids: Uuid7Ids, clock: MovableClock, authenticator: Authenticator) -> Services:
     metrics = Metrics(version="test")
-    engine = Engine(store, ids=ids, observer=metrics.tally)
+    engine = Engine(store, ids=ids, observer=metrics.recorder)
     return Services(
         engine=engine,
         authenticator=authenticator,
         metrics=metrics,
         clock=clock,
         guests=True,
-        seat_map_cache=SeatMapCache(engine, clock=clock, word=draw),
+        seat_map_cache=SeatMapCache(engine, clock=clock, word=render_map),
         payments=PaymentService(engine, open_sandbox(clock)),
         targets=Targets(private=True, resolve=_nowhere),
         # A stream ends soon, so that whoever tries every call comes to an end.

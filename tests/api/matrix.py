@@ -21,8 +21,7 @@ from tests.sqlite_files import make_migrated
 from earmark.api.app import create_app
 from earmark.api.auth.api_keys import Authenticator, Principal, hash_of, new_key, new_key_id
 from earmark.api.auth.guest_cookie import COOKIE
-from earmark.api.endpoint import Services
-from earmark.api.routes.events import draw
+from earmark.api.services import Services
 from earmark.clock import MovableClock
 from earmark.domain.api_key import GRANTABLE, Scope
 from earmark.domain.ids import Buyer, KeyId
@@ -31,14 +30,14 @@ from earmark.observability.metrics.metrics import Metrics
 from earmark.payments.balance.codes import AccountCodes
 from earmark.payments.balance.gateway import BalanceGateway
 from earmark.payments.service import PaymentService
-from earmark.schemas.seat_map import SeatMapRenderer
+from earmark.schemas.seat_map import SeatMapRenderer, render_map
 from earmark.seatmap.cache import SeatMapCache
 from earmark.seatmap.entry_feed import EntryFeed
 from earmark.seatmap.followers import StreamHub
 from earmark.store.sqlite import SqliteStore
 from earmark.uuids import Uuid7Ids
 from earmark.webhooks.targets import Targets
-from earmark.wiring import open_sandbox
+from earmark.wiring.gateways import open_sandbox
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Mapping
@@ -238,7 +237,7 @@ async def open_world(folder: Path) -> AsyncIterator[World]:
         metrics=Metrics(version="matrix"),
         clock=clock,
         guests=True,
-        seat_map_cache=SeatMapCache(engine, clock=clock, word=draw),
+        seat_map_cache=SeatMapCache(engine, clock=clock, word=render_map),
         payments=payments,
         targets=Targets(private=True, resolve=_nowhere),
         hub=hub,

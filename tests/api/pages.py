@@ -17,7 +17,7 @@ from earmark.locks.stats import Stats
 from earmark.observability.metrics.metrics import Metrics
 from earmark.store.memory import MemoryStore
 from earmark.uuids import Uuid7Ids
-from earmark.workers.chosen_workers import ROLES
+from earmark.wiring.workers import ROLES
 
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
@@ -75,7 +75,7 @@ async def whole_page(*, calls: bool = True) -> str:
     metrics.watch_locks(SimpleNamespace(stats=Stats(), breaker=Breaker(), ping=ping))
     if not calls:
         return (await metrics.page(now=NOW)).decode()
-    metrics.tally.acted("sweeper", "ok")
-    with metrics.tally.gateway("stripe", "authorise"), metrics.tally.transaction("hold"):
+    metrics.recorder.acted("sweeper", "ok")
+    with metrics.recorder.gateway("stripe", "authorise"), metrics.recorder.transaction("hold"):
         pass
     return (await metrics.page(now=NOW)).decode()

@@ -16,7 +16,7 @@ from earmark.server.run import _door, first_free_port
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
-    from earmark.api.endpoint import Services
+    from earmark.api.services import Services
 
 HOST = "127.0.0.1"
 # The door is plain HTTP here; an empty context spares every client the reading of certificate bundles.

@@ -15,7 +15,7 @@ from earmark.payments.balance.gateway import BalanceGateway
 if TYPE_CHECKING:
     import httpx2
 
-    from earmark.api.endpoint import Services
+    from earmark.api.services import Services
 
 
 @pytest.fixture

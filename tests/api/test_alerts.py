@@ -19,8 +19,7 @@ from tests.docs.pages import read as read_page
 
 from earmark.admission import open_admission
 from earmark.api.app import create_app
-from earmark.api.endpoint import Services
-from earmark.api.routes.events import draw
+from earmark.api.services import Services
 from earmark.engine.engine import Engine
 from earmark.engine.ports.gateway import GatewayDenied
 from earmark.engine.ports.heartbeats import Process, Pulse
@@ -28,12 +27,13 @@ from earmark.locks import LockBusy, Locks
 from earmark.locks.prometheus import register
 from earmark.observability.metrics.metrics import Metrics
 from earmark.payments.service import PaymentService
+from earmark.schemas.seat_map import render_map
 from earmark.seatmap.cache import SeatMapCache
 from earmark.store.memory import MemoryStore
 from earmark.testservers import ServerUnavailable, start_valkey
 from earmark.uuids import Uuid7Ids
-from earmark.wiring import open_sandbox
-from earmark.workers.chosen_workers import ROLES
+from earmark.wiring.gateways import open_sandbox
+from earmark.wiring.workers import ROLES
 
 from . import promtool
 from .conftest import KEY
@@ -332,18 +332,18 @@ async def traffic(
         pytest.skip(f"NOT TESTED ON A REAL SERVER: {reason}")
     with valkey:
         admission, locks = open_admission(valkey.url), Locks.from_url(valkey.url)
-        engine = Engine(postgres_store, ids=ids, admission=admission, observer=services.metrics.tally)
+        engine = Engine(postgres_store, ids=ids, admission=admission, observer=services.metrics.recorder)
         shop = Services(
             engine=engine,
             authenticator=services.authenticator,
             metrics=services.metrics,
             clock=clock,
             guests=True,
-            seat_map_cache=SeatMapCache(engine, clock=clock, word=draw),
+            seat_map_cache=SeatMapCache(engine, clock=clock, word=render_map),
             payments=PaymentService(engine, gateways),
             locks=locks,
         )
-        services.metrics.tally.acted("sweeper", "ok")
+        services.metrics.recorder.acted("sweeper", "ok")
         transport = httpx2.ASGITransport(app=create_app(shop), raise_app_exceptions=False)
         headers = {"Authorization": f"Bearer {KEY}"}
         async with httpx2.AsyncClient(transport=transport, base_url="http://shop", headers=headers) as client:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     import httpx2
 
-    from earmark.api.endpoint import Services
+    from earmark.api.services import Services
     from earmark.engine.commands import Hold, Result
 
 FILE = Path(__file__).parents[2] / "docs/reference/earmark.postman_collection.json"

@@ -20,7 +20,7 @@ from earmark.observability.redaction import STRUCK, redact
 from .conftest import KEY
 
 if TYPE_CHECKING:
-    from earmark.api.endpoint import Services
+    from earmark.api.services import Services
 
 PLAIN, HOST, SECURE = "earmark_guest", "__Host-earmark_guest", "__Secure-earmark_guest"
 ELSEWHERE = {"Origin": "https://elsewhere.example"}

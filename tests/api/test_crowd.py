@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from earmark.api.middleware.body_timeout import BodyTimeout
+from earmark.api.middleware.read_body import BodyTimeout
 from earmark.api.middleware.rejection_throttle import RejectionThrottle
 from earmark.engine.group_commit import BatchQueue
 
 if TYPE_CHECKING:
     import httpx2
 
-    from earmark.api.endpoint import Services
+    from earmark.api.services import Services
 
 FEW = 3
 

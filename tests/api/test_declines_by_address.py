@@ -13,7 +13,7 @@ from earmark.api.auth.api_keys import Authenticator
 from earmark.domain.policy import Policy
 
 if TYPE_CHECKING:
-    from earmark.api.endpoint import Services
+    from earmark.api.services import Services
 
 KEY = "ek_test_0123456789abcdef"
 

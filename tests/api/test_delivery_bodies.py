@@ -21,7 +21,7 @@ from .conftest import KEY
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from earmark.api.endpoint import Services
+    from earmark.api.services import Services
 
 CANARY = "alice-the-buyer"
 

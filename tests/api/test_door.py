@@ -59,7 +59,7 @@ async def test_a_key_of_one_kind_does_not_see_the_other(services: object, event:
     """A live key finds no test event, nor its bookings."""
     from earmark.api.app import create_app
     from earmark.api.auth.api_keys import Authenticator
-    from earmark.api.endpoint import Services
+    from earmark.api.services import Services
     from earmark.observability.metrics.metrics import Metrics
 
     assert isinstance(services, Services)
@@ -173,7 +173,7 @@ async def test_a_server_on_a_foreign_schema_is_not_ready(
     services: object, shop: httpx2.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """503 and a problem, not a crash."""
-    from earmark.api.endpoint import Services
+    from earmark.api.services import Services
     from earmark.errors import SetupError
 
     async def foreign() -> None:

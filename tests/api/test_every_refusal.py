@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     import httpx2
 
-    from earmark.api.endpoint import Services
+    from earmark.api.services import Services
 
 STANDARD = {"type", "title", "status", "detail", "code", "transient"}
 _numbers = itertools.count(1)

@@ -15,8 +15,8 @@ import msgspec
 import pytest
 import requests
 
-from earmark.api.endpoint import ApiResponse
 from earmark.api.middleware.rate_limits import Buckets
+from earmark.api.response import ApiResponse
 from earmark.clock import MovableClock
 from earmark.store.memory import MemoryStore
 
@@ -27,7 +27,7 @@ from .real import running
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from earmark.api.endpoint import Services
+    from earmark.api.services import Services
 
 PROOF = bool(os.environ.get("EARMARK_PROOF"))
 EXAMPLES, SENT_MIN = (120, 5000) if PROOF else (5, 200)

@@ -25,7 +25,7 @@ from .matrix import Ticks
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable
 
-    from earmark.api.endpoint import Services
+    from earmark.api.services import Services
     from earmark.domain.api_key import ApiKey
     from earmark.domain.ids import KeyId
 

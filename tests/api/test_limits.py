@@ -11,14 +11,13 @@ import pytest
 
 from earmark.api.app import create_app
 from earmark.api.middleware.client_address import address_of, is_secure
+from earmark.api.middleware.decode_body import DEPTH_MAX, check_depth
 from earmark.api.middleware.rate_limits import (
-    DEPTH_MAX,
     FAILURES_BURST,
     Buckets,
     RateLimits,
-    check_depth,
-    check_encoding,
 )
+from earmark.api.middleware.read_body import check_encoding
 from earmark.api.problem_response import WrongMediaType
 from earmark.domain.ids import Buyer
 from earmark.errors import InvalidRequest
@@ -27,7 +26,7 @@ from .conftest import KEY
 from .matrix import Ticks
 
 if TYPE_CHECKING:
-    from earmark.api.endpoint import Services
+    from earmark.api.services import Services
 
 
 @pytest.fixture
@@ -252,8 +251,8 @@ def test_what_is_nested_too_deeply_is_refused_before_it_is_decoded() -> None:
 def test_a_packed_body_is_not_unpacked(encoding: str) -> None:
     """A small bomb stays small."""
     with pytest.raises(WrongMediaType):
-        check_encoding(encoding)
-    for plain in (None, "", "identity", " Identity "):
+        check_encoding(encoding.encode())
+    for plain in (b"", b"identity", b" Identity "):
         check_encoding(plain)
 
 

@@ -16,7 +16,7 @@ from earmark.locks import Locks
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from earmark.api.endpoint import Services
+    from earmark.api.services import Services
 
 SEAT = "event:{opera}:seat:A1"
 

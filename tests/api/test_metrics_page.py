@@ -19,7 +19,7 @@ from .pages import families, value, whole_page
 if TYPE_CHECKING:
     import httpx2
 
-    from earmark.api.endpoint import Services
+    from earmark.api.services import Services
     from earmark.clock import MovableClock
 
 REFERENCE = "docs/reference/metrics.md"
@@ -198,7 +198,7 @@ async def test_an_agents_rounds_are_counted_and_a_failed_one_is_no_sign_of_life(
 ) -> None:
     """Whoever only fails does not look alive."""
     outage = StoreUnavailable(because="gone")
-    (worker,) = services.metrics.tally.watching([Agent(outage, 0.5)])
+    (worker,) = services.metrics.recorder.watching([Agent(outage, 0.5)])
     with pytest.raises(StoreUnavailable):
         await worker.act()
     seen = await page(shop)

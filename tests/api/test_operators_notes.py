@@ -22,7 +22,7 @@ from .test_payments import pay
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from earmark.api.endpoint import Services
+    from earmark.api.services import Services
     from earmark.clock import MovableClock
 
 NOTE = "Rude on the phone, suspected reseller."

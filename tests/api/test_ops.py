@@ -21,14 +21,14 @@ from earmark.errors import StoreUnavailable
 from earmark.locks import Locks
 from earmark.schemas import ops as ops_words
 from earmark.version import __version__
-from earmark.workers.chosen_workers import ROLES
+from earmark.wiring.workers import ROLES
 
 from .conftest import KEY, house_over
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from earmark.api.endpoint import Services
+    from earmark.api.services import Services
     from earmark.clock import MovableClock
     from earmark.engine.ports.store import Store
 

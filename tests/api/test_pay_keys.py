@@ -13,7 +13,7 @@ from earmark.workers.janitor import Janitor
 if TYPE_CHECKING:
     import httpx2
 
-    from earmark.api.endpoint import Services
+    from earmark.api.services import Services
     from earmark.clock import MovableClock
 
 WAITS = "pm_card_authenticationRequired"

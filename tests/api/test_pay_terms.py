@@ -9,15 +9,15 @@ from tests.api.conftest import KEY
 from tests.api.test_payments import bank, held, pay
 
 from earmark import config
-from earmark.api.opening import opened
+from earmark.api.services import open_services
 from earmark.domain.payment import PAYING_SECONDS_MAX, Capture
 from earmark.errors import SetupError
-from earmark.wiring import capture_for
+from earmark.wiring.gateways import capture_for
 
 if TYPE_CHECKING:
     import httpx2
 
-    from earmark.api.endpoint import Services
+    from earmark.api.services import Services
     from earmark.clock import MovableClock
 
 SEATS = ("A1", "A2", "A3", "B1", "B2", "B3")
@@ -107,7 +107,7 @@ async def test_where_nothing_is_named_the_setting_says_when_money_is_taken(
 async def test_the_setting_reaches_the_server() -> None:
     """Of `serve`, as the environment says."""
     said = {"EARMARK_CAPTURE": "automatic", "EARMARK_DATABASE_URL": "memory:", "EARMARK_ADMIN_KEY": KEY}
-    async with opened(config.read(said)) as server:
+    async with open_services(config.read(said)) as server:
         assert server.services.payments.capture is Capture.AUTOMATIC
 
 

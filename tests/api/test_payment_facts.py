@@ -18,7 +18,7 @@ from .test_payments import bank, pay
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from earmark.api.endpoint import Services
+    from earmark.api.services import Services
     from earmark.clock import MovableClock
 
 WHY = "Rude on the phone."

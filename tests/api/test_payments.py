@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     import httpx2
 
-    from earmark.api.endpoint import Services
+    from earmark.api.services import Services
     from earmark.clock import MovableClock
 
 PRICE = 4500

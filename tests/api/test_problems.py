@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     import httpx2
 
-    from earmark.api.endpoint import Services
+    from earmark.api.services import Services
 
 FACTS = {
     "event_id": "concert",

@@ -13,7 +13,7 @@ from earmark.errors import StoreUnavailable
 if TYPE_CHECKING:
     import httpx2
 
-    from earmark.api.endpoint import Services
+    from earmark.api.services import Services
 
 
 class ReadyStore:

@@ -8,8 +8,8 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from earmark import config
-from earmark.api.opening import sandbox_url
 from earmark.errors import SetupError
+from earmark.wiring.gateways import sandbox_url
 
 if TYPE_CHECKING:
     import httpx2

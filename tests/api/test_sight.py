@@ -24,7 +24,7 @@ from earmark.observability import logs
 from earmark.observability.tracing import open_tracing
 from earmark.payments.service import PaymentService
 from earmark.store.memory import MemoryStore
-from earmark.wiring import open_sandbox
+from earmark.wiring.gateways import open_sandbox
 
 from .conftest import KEY
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from opentelemetry.sdk.trace import ReadableSpan
 
-    from earmark.api.endpoint import Services
+    from earmark.api.services import Services
     from earmark.clock import MovableClock
     from earmark.uuids import Uuid7Ids
 
@@ -122,7 +122,7 @@ async def traced(services: Services, clock: MovableClock, ids: Uuid7Ids) -> Asyn
     provider.add_span_processor(SimpleSpanProcessor(exporter))
     tracing = open_tracing(provider)
     store = MemoryStore(clock=clock)
-    engine = Engine(store, ids=ids, observer=tracing.around(services.metrics.tally))
+    engine = Engine(store, ids=ids, observer=tracing.around(services.metrics.recorder))
     payments = PaymentService(engine, open_sandbox(clock))
     watched = msgspec.structs.replace(services, engine=engine, payments=payments, tracing=tracing)
     transport = httpx2.ASGITransport(app=create_app(watched), raise_app_exceptions=False)

@@ -16,7 +16,7 @@ from earmark.api import app as api
 from .conftest import KEY
 
 if TYPE_CHECKING:
-    from earmark.api.endpoint import Services
+    from earmark.api.services import Services
 
 PATHS = sorted({call.path for call in (*api.ENDPOINTS, api.METRICS)} | {*api.PAGES, "/openapi.json", "/web/app.js"})
 FORWARDED = {"X-Forwarded-Proto": "https", "X-Forwarded-For": "203.0.113.7", "X-Forwarded-Host": "shop.example"}

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from pathlib import Path
 
-    from earmark.api.endpoint import Services
+    from earmark.api.services import Services
     from earmark.clock import MovableClock
 
 PROOF = bool(os.environ.get("EARMARK_PROOF"))
@@ -244,17 +244,18 @@ def test_a_door_that_words_a_repeat_anew_is_noticed(
     tmp_path: Path, clock: MovableClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The control: one byte more in a repeat, and the clerk protests."""
-    from earmark.api import endpoint
+    from earmark.api import response
+    from earmark.api.routes import bookings
     from earmark.engine.commands import Replayed
 
-    true = endpoint.replayed_response
+    true = response.verb_response
 
-    def anew(answer: Any) -> Any:
-        told = true(answer)
-        if told is not None and isinstance(answer, Replayed):
+    def anew(answer: Any, write: Any) -> Any:
+        told = true(answer, write)
+        if isinstance(answer, Replayed):
             told.body += b" "
         return told
 
-    monkeypatch.setattr(endpoint, "again", anew)
+    monkeypatch.setattr(bookings, "verb_response", anew)
     with pytest.raises(AssertionError):
         play(on_sqlite(tmp_path, clock), clock, examples=50, shrink=False)

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 from tests.api.conftest import KEY
 
 from earmark import config
-from earmark.api import opening
+from earmark.api.services import Opened, open_services
 from earmark.library import Earmark
 from earmark.sandbox.faults import Fault
 from earmark.sandbox.gateway import SandboxGateway
+from earmark.wiring import runtime
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -25,7 +26,7 @@ OVERDUE_SECONDS = 1.0
 SETTINGS = {"EARMARK_DATABASE_URL": "memory:", "EARMARK_ADMIN_KEY": KEY, "EARMARK_EMBEDDED_WORKERS": "off"}
 
 
-async def paying(server: opening.Opened) -> AsyncIterator[str]:
+async def paying(server: Opened) -> AsyncIterator[str]:
     """How a test payment stands whose capture had no answer, again and again."""
     services = server.services
     gateway = services.payments.gateways["sandbox"]
@@ -43,8 +44,8 @@ async def paying(server: opening.Opened) -> AsyncIterator[str]:
 
 async def test_a_server_without_workers_sees_its_own_test_payments_through(monkeypatch: pytest.MonkeyPatch) -> None:
     """No worker can: it has no sandbox, and another server has another one."""
-    monkeypatch.setattr(opening, "SANDBOX_SECONDS", 0.1, raising=False)
-    async with opening.opened(config.read(SETTINGS)) as server, asyncio.timeout(BOUND_SECONDS):
+    monkeypatch.setattr(runtime, "SANDBOX_SECONDS", 0.1)
+    async with open_services(config.read(SETTINGS)) as server, asyncio.timeout(BOUND_SECONDS):
         assert server.workers == []
         seen = [state async for state in _until(paying(server), "captured")]
     assert seen[0] == "authorised", "it had no answer at first"
@@ -52,8 +53,8 @@ async def test_a_server_without_workers_sees_its_own_test_payments_through(monke
 
 async def test_without_its_own_reconciler_such_a_payment_is_due_and_stays_open(monkeypatch: pytest.MonkeyPatch) -> None:
     """The control."""
-    monkeypatch.setattr(opening, "_test_payments_seen_through", lambda *_: nullcontext())
-    async with opening.opened(config.read(SETTINGS)) as server, asyncio.timeout(BOUND_SECONDS):
+    monkeypatch.setattr(runtime.Runtime, "reconciling_sandbox", lambda _: nullcontext())
+    async with open_services(config.read(SETTINGS)) as server, asyncio.timeout(BOUND_SECONDS):
         store = server.services.engine.store
         async for state in paying(server):
             assert state == "authorised"

@@ -18,7 +18,7 @@ from .matrix import Ticks
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from earmark.api.endpoint import Services
+    from earmark.api.services import Services
     from earmark.clock import MovableClock
     from earmark.domain.ids import KeyId
 

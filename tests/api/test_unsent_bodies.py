@@ -14,7 +14,7 @@ from tests.api.conftest import KEY
 from tests.api.real import served
 
 from earmark.api.app import ENDPOINTS, create_app
-from earmark.api.middleware.body_timeout import BodyTimeout
+from earmark.api.middleware.read_body import BodyTimeout
 from earmark.sandbox import http, reading
 from earmark.sandbox.house import Sandbox
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import httpx2
     from starlette.types import ASGIApp
 
-    from earmark.api.endpoint import Services
+    from earmark.api.services import Services
     from earmark.clock import MovableClock
 
 BOUND_SECONDS = 60.0
@@ -77,7 +77,7 @@ async def ask_app(app: ASGIApp, method: str, target: str, *, key: str | None = N
 @pytest.fixture
 def hasty(services: Services) -> Services:
     """A server that waits for a body for a moment only."""
-    return msgspec.structs.replace(services, body_patience=BodyTimeout(SHORT_SECONDS))
+    return msgspec.structs.replace(services, body_timeout=BodyTimeout(SHORT_SECONDS))
 
 
 @pytest.fixture

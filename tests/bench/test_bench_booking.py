@@ -20,7 +20,6 @@ import msgspec
 import pytest
 import structlog
 
-from earmark import wiring
 from earmark.bench.booking.bench import (
     cells,
     figures,
@@ -47,6 +46,7 @@ from earmark.cli.commands.bench import Workload
 from earmark.errors import OutcomeUnknown, SetupError
 from earmark.testservers import ServerUnavailable
 from earmark.uuids import uuid7
+from earmark.wiring import databases
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
@@ -143,7 +143,7 @@ async def house(postgres_url: str) -> AsyncIterator[House]:
 @pytest.fixture
 async def bare(unguarded_postgres_url: str) -> AsyncIterator[House]:
     """The same without the schema's guards, where everything can be written that must not be."""
-    await wiring.migrate(unguarded_postgres_url, without=("guards",))
+    await databases.migrate(unguarded_postgres_url, without=("guards",))
     opened = await House.open(unguarded_postgres_url)
     yield opened
     await opened.close()
@@ -417,7 +417,7 @@ async def test_the_count_by_lists_notices_the_same(bare: House) -> None:
         await connection.close()
     tally = workloads.Tally()
     tally.confirmed = [UUID(int=UUID("00000000-0000-7000-8000-000000000000").int + number) for number in (1, 2, 3)]
-    store = await wiring.open_store(bare.url)
+    store = await databases.open_store(bare.url)
     try:
         counted = await sqlite.count(store, "e", tally)
     finally:
@@ -428,7 +428,7 @@ async def test_the_count_by_lists_notices_the_same(bare: House) -> None:
 async def test_the_loaded_past_is_as_earmark_would_have_left_it(house: House) -> None:
     """Growth is measured among real rows: every rule of `verify` holds, and what is offered as free can be sold."""
     past = await growth.load(house, SMALL)
-    store = await wiring.open_store(house.url)
+    store = await databases.open_store(house.url)
     try:
         assert await store.find_flaws(limit=10) == []
     finally:

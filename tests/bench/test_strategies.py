@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 import asyncpg
 import pytest
 
-from earmark import wiring
 from earmark.bench.booking.ports import Place, Want
 from earmark.bench.booking.strategies import STRATEGIES, ground
 from earmark.bench.booking.strategies.redis_lock import LockThenWrite
 from earmark.store import postgres
 from earmark.store.postgres.migrate import split_url
 from earmark.testservers import ServerUnavailable, start_valkey
+from earmark.wiring import databases
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Sequence
@@ -184,7 +184,7 @@ _of_earmark: dict[str, list[dict[str, Any]]] = {}
 
 
 async def flaws(url: str) -> Sequence[object]:
-    store = await wiring.open_store(url)
+    store = await databases.open_store(url)
     try:
         return await store.find_flaws(limit=10)
     finally:

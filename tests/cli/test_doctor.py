@@ -14,7 +14,7 @@ from tests.bouncer import start_bouncer
 from tests.conftest import unavailable
 from tests.sqlite_files import make_migrated
 
-from earmark import config, wiring
+from earmark import config
 from earmark.cli import main
 from earmark.cli.commands.doctor import examine
 from earmark.cli.doctor import proxies, secrets, workers
@@ -22,16 +22,18 @@ from earmark.cli.doctor import redis as of_redis
 from earmark.cli.doctor.findings import Finding, Level
 from earmark.cli.doctor.workers import COUNTS
 from earmark.clock import MovableClock, SystemClock
+from earmark.config import Settings
 from earmark.domain.ids import BookingId
 from earmark.engine.commands import Actor, Decided, Pay, RefundPayment
 from earmark.engine.ports.heartbeats import Process, Pulse
 from earmark.library import Earmark
 from earmark.payments.driver import PaymentDriver
+from earmark.seatmap.entry_feed import EntryFeed
 from earmark.store import queries
 from earmark.testservers import ServerUnavailable, start_postgres, start_valkey
+from earmark.wiring import databases, gateways, runtime
+from earmark.wiring.workers import ROLES, dispatcher_for, heartbeat_for, workers_for
 from earmark.workers import loop
-from earmark.workers.chosen_workers import ROLES, crew_for, heart_for
-from earmark.workers.webhook_dispatcher import dispatcher_for
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -69,13 +71,13 @@ async def file_url(tmp_path: Path) -> str:
 @pytest.fixture
 async def own_url(unguarded_postgres_url: str) -> str:
     """A migrated PostgreSQL database that nobody uses afterwards."""
-    await wiring.migrate(unguarded_postgres_url)
+    await databases.migrate(unguarded_postgres_url)
     return unguarded_postgres_url
 
 
 @pytest.fixture
 async def store(file_url: str) -> AsyncIterator[Store]:
-    opened = await wiring.open_store(file_url)
+    opened = await databases.open_store(file_url)
     yield opened
     await opened.close()
 
@@ -110,15 +112,15 @@ async def test_everything_is_well_where_everything_runs(durable_postgres: Postgr
     """
     durable_postgres.create_database("shop")
     url = durable_postgres.url("shop")
-    await wiring.migrate(url)
+    await databases.migrate(url)
     settings = config.Settings(database_url=url, admin_key=KEY, heartbeat_seconds=0.1)
-    engine, stop = await wiring.engine_for(settings), asyncio.Event()
+    engine, stop = await runtime.open_engine(settings), asyncio.Event()
     driver = PaymentDriver(engine, {})
-    heartbeat = heart_for(settings, engine.store)
+    heartbeat = heartbeat_for(settings, engine.store)
     with valkey("--appendonly", "yes") as redis:
         dispatcher = dispatcher_for(settings, engine.store.webhooks)
         working = asyncio.create_task(
-            loop.run(crew_for(settings, engine, driver, dispatcher), stop, heartbeat=heartbeat)
+            loop.run(workers_for(settings, engine, driver, dispatcher, feed=EntryFeed()), stop, heartbeat=heartbeat)
         )
         try:
             for _ in range(1000):
@@ -174,7 +176,7 @@ async def test_an_old_and_a_new_schema_are_told_apart(unguarded_postgres_url: st
     """The one wants migrating, the other another program."""
     (old,) = (await findings(unguarded_postgres_url))["schema"]
     assert (old.level, old.advice) == (Level.ILL, "Run `earmark migrate`.")
-    await wiring.migrate(unguarded_postgres_url)
+    await databases.migrate(unguarded_postgres_url)
     own_sql("INSERT INTO earmark_migrations (number, name, checksum) VALUES (9999, 'tomorrow', 'x')")
     found = await findings(unguarded_postgres_url)
     (new,) = found["schema"]
@@ -240,7 +242,7 @@ async def test_workers_that_are_missing_fail_or_died_are_told_apart(file_url: st
     )
     past = MovableClock()
     past.advance(-3600)
-    earlier = await wiring.open_store(file_url, clock=past)
+    earlier = await databases.open_store(file_url, clock=past)
     await earlier.beats.tell(Process(id=UUID(int=1), host="old", version="1"), [Pulse(role="relay", outcome="ok")])
     await earlier.close()
     pulses = [Pulse(role=role, outcome="internal" if role == "relay" else "ok") for role in ROLES]
@@ -341,8 +343,8 @@ def test_what_a_recount_sets_right_are_rules_of_verify() -> None:
 async def test_a_payment_that_needs_somebody_is_ill(file_url: str, *, live: bool, level: Level, said: str) -> None:
     """The bank refuses a refund, for real. Test money is worth knowing, and no illness."""
     assert levels((await findings(file_url))["money"]) == ["ok"]
-    engine = await wiring.open_engine(file_url)
-    driver = PaymentDriver(engine, wiring.open_sandbox())
+    engine = await runtime.open_engine(Settings(database_url=file_url))
+    driver = PaymentDriver(engine, gateways.open_sandbox())
     actor, ids = Actor(name="test", live=live), engine.ids
     shop = Earmark(engine, live=live)
     await shop.create("play", name="A play", currency="EUR", seats={"A1": 4500})
@@ -366,7 +368,7 @@ async def test_a_payment_that_needs_somebody_is_ill(file_url: str, *, live: bool
 
 async def test_a_payment_that_is_open_too_long_is_told(file_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody has its gateway any more, say; an hour is no time for a doctor to wait in a test."""
-    engine = await wiring.open_engine(file_url)
+    engine = await runtime.open_engine(Settings(database_url=file_url))
     driver = PaymentDriver(engine, {})
     shop = Earmark(engine, live=False)
     await shop.create("play", name="A play", currency="EUR", seats={"A1": 4500})

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from earmark import config, wiring
+from earmark import config
 from earmark.errors import SetupError
+from earmark.wiring import gateways
 
 KEYS = {"EARMARK_STRIPE_KEY": "sk_test_1", "EARMARK_STRIPE_WEBHOOK_SECRET": "whsec_1"}
 SANDBOX = {"EARMARK_STRIPE_URL": "http://127.0.0.1:8090"}
@@ -13,7 +14,7 @@ SANDBOX = {"EARMARK_STRIPE_URL": "http://127.0.0.1:8090"}
 
 def test_without_a_key_there_is_no_stripe() -> None:
     """Nothing is set up, and nothing is asked for."""
-    assert "stripe" not in wiring.open_gateways(config.read({}))
+    assert "stripe" not in gateways.open_gateways(config.read({}))
 
 
 @pytest.mark.parametrize("missing", KEYS)
@@ -21,12 +22,12 @@ def test_half_of_the_secrets_is_refused(missing: str) -> None:
     """A server that could charge, but not hear what became of it, does not start."""
     half = {name: value for name, value in KEYS.items() if name != missing}
     with pytest.raises(SetupError, match="both"):
-        wiring.open_gateways(config.read(half))
+        gateways.open_gateways(config.read(half))
 
 
 async def test_a_test_key_may_go_to_another_address() -> None:
     """The sandbox stands in for Stripe."""
-    gateway = wiring.open_gateways(config.read(KEYS | SANDBOX))["stripe"]
+    gateway = gateways.open_gateways(config.read(KEYS | SANDBOX))["stripe"]
     assert not gateway.live
     await gateway.close()
 
@@ -34,6 +35,6 @@ async def test_a_test_key_may_go_to_another_address() -> None:
 def test_a_live_key_is_shown_to_stripe_alone() -> None:
     """Else a slip in a setting would hand it to whoever listens there."""
     live = KEYS | {"EARMARK_STRIPE_KEY": "sk_live_1"}
-    assert wiring.open_gateways(config.read(live))["stripe"].live
+    assert gateways.open_gateways(config.read(live))["stripe"].live
     with pytest.raises(SetupError, match="for test keys"):
-        wiring.open_gateways(config.read(live | SANDBOX))
+        gateways.open_gateways(config.read(live | SANDBOX))

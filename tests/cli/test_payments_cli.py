@@ -18,14 +18,16 @@ import structlog
 from tests.acceptance.support import EARMARK, earmark, environment, free_port
 from tests.sqlite_files import make_migrated
 
-from earmark import config, wiring
+from earmark import config
 from earmark.cli import main
+from earmark.config import Settings
 from earmark.domain.ids import BookingId
 from earmark.engine.commands import Actor, Decided, Pay, RefundPayment
 from earmark.library import Earmark
 from earmark.payments.driver import PaymentDriver
 from earmark.sandbox.faults import Fault
 from earmark.sandbox.server import run_in_thread
+from earmark.wiring import gateways, runtime
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
@@ -91,8 +93,8 @@ class Desk:
 
     def _in_shop(self, work: Callable[[Engine, PaymentDriver], Awaitable[Any]]) -> Any:
         async def run() -> Any:
-            engine = await wiring.open_engine(self.url)
-            driver = PaymentDriver(engine, wiring.open_gateways(config.read(self.settings)))
+            engine = await runtime.open_engine(Settings(database_url=self.url))
+            driver = PaymentDriver(engine, gateways.open_gateways(config.read(self.settings)))
             try:
                 return await work(engine, driver)
             finally:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import httpx2
 import pytest
 
-from earmark import config, wiring
+from earmark import config
 from earmark.api.app import create_app
-from earmark.api.opening import opened
+from earmark.api.services import open_services
 from earmark.cli import main
 from earmark.cli.commands.doctor import examine
 from earmark.cli.doctor.findings import Finding, Level
@@ -18,6 +18,7 @@ from earmark.errors import SetupError
 from earmark.locks import Locks
 from earmark.locks.redis.leases import RedisLeases
 from earmark.locks.redis.redlock import Redlock
+from earmark.wiring import redis as redis_parts
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -35,7 +36,7 @@ def two_addresses(redis_url: str) -> str:
 
 
 async def backend(environment: Mapping[str, str]) -> tuple[type, Locks]:
-    locks = wiring.open_locks(config.read(environment))
+    locks = redis_parts.open_locks(config.read(environment))
     connected: Any = locks._parts.connect()
     await connected.close()
     return type(connected), locks
@@ -57,9 +58,10 @@ async def test_two_addresses_share_the_events_and_the_locks_work(
     )
     with caplog.at_level(logging.WARNING, logger="earmark"):
         async with (
-            opened(settings) as (services, workers, _),
+            open_services(settings) as opened,
             Locks.from_url(two_addresses(redis_url).split(",")[0]) as shop,
         ):
+            services = opened.services
             gate: Any = services.engine.admission
             assert len(gate._lines) == 2
             transport = httpx2.ASGITransport(app=create_app(services), raise_app_exceptions=False)
@@ -74,7 +76,7 @@ async def test_two_addresses_share_the_events_and_the_locks_work(
                 console = await operator.get("/v1/ops")
                 assert console.status_code == 200, console.text
                 assert console.json()["locks"]["up"] is True
-                [watchman] = [worker for worker in workers if worker.name == "watchman"]
+                [watchman] = [worker for worker in opened.workers if worker.name == "watchman"]
                 await watchman.act()
                 broken = await operator.delete("/v1/locks/invoice:42")
                 assert broken.status_code == 200, broken.text
@@ -106,7 +108,7 @@ def test_two_addresses_are_refused_by_the_locks_themselves() -> None:
     with pytest.raises(SetupError, match="3 servers or more"):
         Locks.from_url(PAIR)
     with pytest.raises(SetupError, match="3 servers or more"):
-        wiring.open_locks(config.Settings(locks_url=PAIR))
+        redis_parts.open_locks(config.Settings(locks_url=PAIR))
 
 
 @pytest.mark.parametrize("command", [("serve",), ("worker",), ("locks", "list"), ("locks", "run", "a:b", "--", "true")])

@@ -11,17 +11,19 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from earmark import config, wiring
+from earmark import config
 from earmark.cli import main
 from earmark.cli.commands.settings import without_password
+from earmark.config import Settings
 from earmark.errors import SetupError
 from earmark.payments.driver import PaymentDriver
 from earmark.payments.service import PaymentService
 from earmark.seatmap.entry_feed import EntryFeed
 from earmark.store.memory import MemoryStore
 from earmark.store.postgres import PostgresStore
-from earmark.workers.chosen_workers import ROLES, crew_for, heart_for
-from earmark.workers.webhook_dispatcher import dispatcher_for
+from earmark.wiring import gateways, runtime
+from earmark.wiring import redis as redis_parts
+from earmark.wiring.workers import ROLES, dispatcher_for, heartbeat_for, workers_for
 
 if TYPE_CHECKING:
     from earmark.clock import MovableClock
@@ -169,18 +171,18 @@ async def test_every_agent_is_set_as_the_settings_say(clock: MovableClock) -> No
         webhook_retry_seconds_max=120,
         heartbeat_seconds=6.0,
     )
-    engine = await wiring.open_engine("memory:", clock=clock)
+    engine = await runtime.open_engine(Settings(database_url="memory:"), clock=clock)
     made = dispatcher_for(settings, engine.store.webhooks)
-    workers: list[Any] = crew_for(settings, engine, PaymentDriver(engine, {}), made, feed=EntryFeed())
+    workers: list[Any] = workers_for(settings, engine, PaymentDriver(engine, {}), made, feed=EntryFeed())
     sweeper, reconciler, relay, dispatcher, janitor = workers
     assert tuple(worker.name for worker in workers) == ROLES
     assert [worker._interval_seconds_max for worker in (sweeper, reconciler, relay, janitor)] == [2.0, 3.0, 4.0, 5.0]
     assert (sweeper._batch_size_max, janitor._keys_seconds, janitor._deliveries_seconds) == (7, 90, 3600)
     assert dispatcher._retry_seconds_max == 120
     await made.close()
-    assert heart_for(settings, MemoryStore(clock=clock))._interval_seconds == 6.0
+    assert heartbeat_for(settings, MemoryStore(clock=clock))._interval_seconds == 6.0
     assert PaymentService(engine, {}, seconds=settings.gateway_answer_seconds)._seconds == 10.0
-    assert wiring.capture_for(settings) == "manual"
+    assert gateways.capture_for(settings) == "manual"
     await engine.close()
 
 
@@ -200,7 +202,7 @@ async def test_the_engine_is_set_as_the_settings_say(postgres_url: str) -> None:
         admission_ttl_seconds=4.0,
         admission_timeout_seconds=0.25,
     )
-    engine = await wiring.engine_for(settings)
+    engine = await runtime.open_engine(settings)
     try:
         assert (engine.policy.ttl_seconds_default, engine.policy.life_seconds_max) == (61, 62)
         assert (engine._request_seconds_max, engine._transaction_seconds_max) == (63.0, 64.0)
@@ -219,7 +221,7 @@ async def test_locks_are_set_as_the_settings_say() -> None:
     settings = config.Settings(
         locks_url=urls, lock_ttl_seconds=5.0, redlock_drift_factor=0.1, redlock_retry_seconds=0.5
     )
-    locks = wiring.open_locks(settings)
+    locks = redis_parts.open_locks(settings)
     assert locks.ttl == 5.0
     redlock: Any = locks._parts.connect()
     assert redlock._retry_seconds == 0.5

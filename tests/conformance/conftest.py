@@ -308,7 +308,7 @@ def idempotency() -> Callable[..., KeyedRequest]:
     """Makes idempotency keys whose remembered answers tell when they were made."""
 
     def make(key: str, *, caller: str = "shop", request: bytes = b"request") -> KeyedRequest:
-        return KeyedRequest(key=IdempotencyKey(caller, key), request_hash=request, render=_render)
+        return KeyedRequest(key=IdempotencyKey(caller, key), request_hash=request, write=_render)
 
     return make
 

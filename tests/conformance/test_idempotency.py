@@ -62,8 +62,8 @@ async def asks_for(shop: Shop, verb: str, idempotency: KeyedRequest) -> Callable
 def memory_of(answer: object) -> IdempotencyRecord:
     """What the key remembers, whether it was just made or is given again."""
     assert isinstance(answer, Decided | Replayed)
-    assert answer.memory is not None
-    return answer.memory
+    assert answer.record is not None
+    return answer.record
 
 
 @pytest.mark.parametrize("verb", VERBS)
@@ -77,7 +77,7 @@ async def test_the_same_key_gets_the_same_bytes(shop: Shop, idempotency: Memos, 
     for _ in range(2):
         again = await send()
         assert isinstance(again, Replayed)
-        assert again.memory == memory_of(first)
+        assert again.record == memory_of(first)
     assert memory_of(first).status == 201
     assert f"at {first.now.isoformat()}".encode() in memory_of(first).body
     assert await shop.picture() == before
@@ -104,7 +104,7 @@ async def test_a_key_belongs_to_its_caller(shop: Shop, idempotency: Memos) -> No
     assert isinstance(two, Decided)
     again = await shop.engine.hold(shop.ask_hold("bob", "A2", idempotency=idempotency("k", caller="south")))
     assert isinstance(again, Replayed)
-    assert again.memory == memory_of(two) != memory_of(one)
+    assert again.record == memory_of(two) != memory_of(one)
 
 
 async def test_names_of_callers_and_keys_do_not_run_together(shop: Shop, idempotency: Memos) -> None:
@@ -126,7 +126,7 @@ async def test_an_answer_is_remembered_though_the_booking_moved_on(shop: Shop, i
     await shop.hold("bob", "A1")
     again = await shop.engine.hold(shop.ask_hold("ada", "A1", idempotency=idempotency("k")))
     assert isinstance(again, Replayed)
-    assert again.memory == memory_of(first)
+    assert again.record == memory_of(first)
     assert len(await shop.bookings()) == 2
 
 
@@ -285,7 +285,7 @@ async def test_an_event_is_created_once_for_a_key(shop: Shop, idempotency: Memos
     first = await shop.engine.create(shop.ask_create(idempotency=idempotency("k")))
     again = await shop.engine.create(shop.ask_create(idempotency=idempotency("k")))
     assert isinstance(again, Replayed)
-    assert again.memory == memory_of(first)
+    assert again.record == memory_of(first)
     with pytest.raises(EventExists):
         await shop.engine.create(shop.ask_create())
     with pytest.raises(EventExists):
@@ -336,7 +336,7 @@ async def test_a_known_key_that_another_request_has_claimed_is_waited_for(shop: 
     first = await shop.engine.hold(shop.ask_hold("ada", "A1", idempotency=used))
     keys = KnownKeys(shop.store)
     told = await asyncio.gather(*(keys.answer(used, within=5) for _ in range(8)))
-    assert [answer.memory for answer in told if answer] == [memory_of(first)] * 8
+    assert [answer.record for answer in told if answer] == [memory_of(first)] * 8
     with pytest.raises(IdempotencyMismatch):
         await keys.answer(idempotency("used", request=b"another"), within=5)
     assert await keys.answer(idempotency("unused"), within=5) is None

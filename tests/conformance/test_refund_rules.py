@@ -304,13 +304,13 @@ async def test_a_key_remembers_what_went_back(shop: Shop, idempotency: Callable[
     """The answer is worded from the same ruling that was written."""
     await open_with(shop, refund_fee_percent=10)
     sold = await sale(shop)
-    told = msgspec.structs.replace(idempotency("k"), render=lambda undone, _: (200, str(undone.money.fee).encode()))
+    told = msgspec.structs.replace(idempotency("k"), write=lambda undone, _: (200, str(undone.money.fee).encode()))
     first = await shop.engine.cancel(Cancel(**shop.about(sold), idempotency=told))
     again = await shop.engine.cancel(Cancel(**shop.about(sold), idempotency=told))
     assert isinstance(first, Decided)
     assert isinstance(again, Replayed)
-    assert again.memory == first.memory
-    assert again.memory.body == b"450"
+    assert again.record == first.record
+    assert again.record.body == b"450"
 
 
 @pytest.mark.parametrize("store", ["sqlite", "postgres"], indirect=True)

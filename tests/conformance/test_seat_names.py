@@ -97,13 +97,13 @@ async def test_a_repeat_reads_the_first_answer_byte_for_byte(shop: Shop) -> None
     def render(booking: Booking, now: datetime) -> tuple[int, bytes]:
         return 201, msgspec.json.encode(to_response.booking_value(booking, now))
 
-    idempotency = KeyedRequest(key=IdempotencyKey("key:1", "basket-7"), request_hash=b"1", render=render)
+    idempotency = KeyedRequest(key=IdempotencyKey("key:1", "basket-7"), request_hash=b"1", write=render)
     first = await shop.engine.hold(shop.ask_hold("ada", "S1", idempotency=idempotency))
     again = await shop.engine.hold(shop.ask_hold("ada", "S1", idempotency=idempotency))
     assert isinstance(again, Replayed)
-    assert first.memory is not None
-    assert again.memory.body == first.memory.body
-    assert b'"row":"K","number":12,"section":"Stalls"' in again.memory.body
+    assert first.record is not None
+    assert again.record.body == first.record.body
+    assert b'"row":"K","number":12,"section":"Stalls"' in again.record.body
 
 
 def test_a_booking_from_before_there_were_names_is_read_as_it_is() -> None:

@@ -11,7 +11,7 @@ from earmark.domain import booking as law
 from earmark.domain.booking import Booking, Lines, PoolLine, SeatLine
 from earmark.domain.event import Event
 from earmark.domain.ids import BookingId, Buyer, EntryId, EventId, PoolId, PoolRef, SeatId, SeatRef, TotalRef
-from earmark.domain.journal import IdempotencyKey
+from earmark.domain.journal import IdempotencyKey, IdempotencyRecord
 from earmark.domain.pool import PoolDelta
 from earmark.domain.state_machine import MOVES, State, Verb
 from earmark.engine.commands import Actor, Command, KeyedRequest
@@ -68,11 +68,15 @@ def ask_of(*, number: int = 1, key: str | None = None) -> Command:
     idempotency = key and KeyedRequest(
         key=IdempotencyKey("shop", key),
         request_hash=b"hash",
-        render=lambda decided, _: (200, str(decided.version).encode()),
+        write=lambda decided, _: (200, str(decided.version).encode()),
     )
     return Command(
         actor=Actor(name="the shop", live=True), entry_id=EntryId(UUID(int=number)), idempotency=idempotency or None
     )
+
+
+def record_of(command: Command, booking: Booking) -> IdempotencyRecord | None:
+    return command.idempotency.record(booking, NOW) if command.idempotency else None
 
 
 @pytest.fixture
@@ -93,7 +97,7 @@ def test_counts_follow_from_the_two_states(
     """A live booking counts towards its buyer; held and paying units are held, confirmed units are sold."""
     after = booking_in(target)
     if source is None:
-        writes.open(after, command=ask_of())
+        writes.open(after, command=ask_of(), record=None)
     else:
         writes.move(verb, booking_in(source), after, command=ask_of())
     total, held, sold = COUNTED_BY_HAND[source, target]
@@ -136,7 +140,7 @@ def test_only_a_hold_and_a_sale_undone_in_part_write_seats(writes: PendingWrites
 def test_a_hold_points_its_seats_to_itself(writes: PendingWrites) -> None:
     """Every seat of the claim, and no other."""
     held = booking_in(State.HELD)
-    writes.open(held, command=ask_of())
+    writes.open(held, command=ask_of(), record=None)
     assert writes.changes().seats == {A1: held.id, A2: held.id}
 
 
@@ -162,7 +166,7 @@ def test_giving_and_taking_in_one_transaction_cancel_out(writes: PendingWrites) 
     """A takeover that ends one hold and opens another changes no count, so none is written."""
     old, new = booking_in(State.HELD, number=1), booking_in(State.HELD, number=2)
     writes.expire(old, reason="taken over")
-    writes.open(new, command=ask_of())
+    writes.open(new, command=ask_of(), record=None)
     written = writes.changes()
     assert (written.totals, written.pools) == ({}, {})
     assert [booking.state for booking in written.expired] == [State.EXPIRED]
@@ -192,17 +196,17 @@ def test_an_entry_tells_who_did_what_and_what_changed(writes: PendingWrites) -> 
 def test_a_key_remembers_the_answer_as_it_was_given(writes: PendingWrites) -> None:
     """The entry, the key and the answer are one row, and the answer is worded once."""
     held = booking_in(State.HELD)
-    writes.open(held, command=ask_of(number=1, key="k"))
+    command = ask_of(number=1, key="k")
+    writes.open(held, command=command, record=record_of(command, held))
     (entry,) = writes.changes().entries
     assert entry.key == IdempotencyKey("shop", "k")
     assert entry.memory is not None
     assert (entry.memory.request_hash, entry.memory.status, entry.memory.body) == (b"hash", 200, b"1")
-    assert writes.memories == {entry.id: entry.memory}
 
 
 def test_a_ledger_without_a_step_writes_nothing(writes: PendingWrites) -> None:
     """Refusals alone leave it empty."""
     assert not writes
     event = Event(id=EventId("concert"), name="Concert", currency="EUR", live=True, created_at=NOW)
-    writes.tell_of_event("change", event, command=ask_of(), facts={})
+    writes.tell_of_event("change", event, command=ask_of(), record=None, facts={})
     assert writes

@@ -88,7 +88,7 @@ async def test_a_twin_of_a_hold_that_is_being_decided_gets_its_answer(engine: En
     )
     assert isinstance(first, Decided)
     assert isinstance(twin, Replayed)
-    assert twin.memory == first.memory
+    assert twin.record == first.record
 
 
 @pytest.mark.usefixtures("nothing_committed")
@@ -121,7 +121,7 @@ async def test_a_repeat_gets_its_answer_and_another_request_its_refusal(engine: 
         a_hold("A1", buyer="eve"),
         a_hold("A1", idempotency=msgspec.structs.replace(idempotency("k"), request_hash=b"another request")),
     )
-    assert again.memory == first.memory
+    assert again.record == first.record
     assert [type(one) for one in (stranger, unkeyed, misused)] == [SeatsTaken, SeatsTaken, IdempotencyMismatch]
     assert not engine._deciding
 

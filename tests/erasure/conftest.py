@@ -14,11 +14,11 @@ import pytest
 from tests.api.conftest import KEY, house_over
 from tests.webhooks.conftest import relay
 
-from earmark import wiring
 from earmark.api.app import create_app
 from earmark.engine.engine import Engine
 from earmark.library import Earmark
 from earmark.uuids import Uuid7Ids
+from earmark.wiring import databases
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -49,7 +49,7 @@ class Place:
 
     async def erase(self, buyer: str = ANN, **more: Any) -> Erasure:
         """As the command does."""
-        return await wiring.erase_buyer(self.url, buyer, clock=self.clock, **more)
+        return await databases.erase_buyer(self.url, buyer, clock=self.clock, **more)
 
     async def mentions(self, name: str = ANN) -> list[str]:
         """Where the name is: rows as text, or files beside each other."""

@@ -13,7 +13,6 @@ from urllib.parse import quote, quote_plus
 import asyncpg
 import pytest
 
-from earmark import wiring
 from earmark.engine.engine import Engine
 from earmark.engine.ports.store import BookingFilter
 from earmark.errors import SetupError
@@ -21,6 +20,7 @@ from earmark.library import Earmark
 from earmark.store import queries
 from earmark.store.sqlite import connection, erasure
 from earmark.uuids import Uuid7Ids
+from earmark.wiring import databases
 
 from .conftest import ANN, HOURS, Desk, Place, desk_over, event_body, fill
 
@@ -253,7 +253,7 @@ async def test_an_event_without_a_start_is_over_when_its_sale_is_closed(place: P
 async def test_a_database_that_is_not_there_is_not_made(tmp_path: Any) -> None:
     """The command says what to do."""
     with pytest.raises(SetupError, match="earmark migrate"):
-        await wiring.erase_buyer(f"sqlite:///{tmp_path}/none.sqlite3", ANN)
+        await databases.erase_buyer(f"sqlite:///{tmp_path}/none.sqlite3", ANN)
     assert list(tmp_path.iterdir()) == []
 
 

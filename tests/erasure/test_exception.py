@@ -10,10 +10,10 @@ import asyncpg
 import pytest
 from tests.migration.test_application_role import owner, role, url_of
 
-from earmark import wiring
 from earmark.errors import SetupError
 from earmark.store import queries
 from earmark.store.erasure import KEPT_FIELDS, new_pseudonym
+from earmark.wiring import databases
 
 from .conftest import ANN, HOURS, Desk, Place, desk_over, fill
 from .test_erase_buyer import bookings_of
@@ -51,7 +51,7 @@ OPEN = "INSERT INTO erasures (pseudonym, transaction) VALUES ($1, pg_current_xac
 @pytest.fixture
 async def shop_role(postgres_place: Place, role: str) -> str:
     """The role that servers connect as."""
-    await wiring.migrate(postgres_place.url, application_role=role)
+    await databases.migrate(postgres_place.url, application_role=role)
     return role
 
 
@@ -72,7 +72,7 @@ def place(postgres_place: Place) -> Place:
 async def test_the_application_role_is_told_which_role_may(place: Place, named: Desk, shop_role: str) -> None:
     """And where to name it."""
     with pytest.raises(SetupError, match=r"owns the tables.*--database postgresql://.*EARMARK_DATABASE_URL"):
-        await wiring.erase_buyer(url_of(shop_role, place.url), ANN, clock=place.clock)
+        await databases.erase_buyer(url_of(shop_role, place.url), ANN, clock=place.clock)
     assert named.answers
 
 

@@ -21,9 +21,9 @@ import asyncpg
 from tests.ha.cluster import Cluster
 from tests.ha.programs import find
 
-from earmark import wiring
 from earmark.errors import EarmarkError
 from earmark.library import Earmark
+from earmark.wiring import databases
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
@@ -178,7 +178,7 @@ async def missing(url: str, told: dict[str, str]) -> int:
 
 async def find_flaws(url: str) -> list[str]:
     """What `earmark verify` would name."""
-    store = await wiring.open_store(url)
+    store = await databases.open_store(url)
     try:
         return [f"{flaw.rule}: {flaw.row}" for flaw in await store.find_flaws(limit=20)]
     finally:

@@ -26,13 +26,13 @@ from tests.payments.account_worlds import (
 )
 from tests.sqlite_files import make_migrated
 
-from earmark import wiring
 from earmark.cli import main
 from earmark.domain.payment import PaymentState, payment_id_of
 from earmark.errors import PaymentDeclined, Refusal, SetupError
 from earmark.payments import gateway_orders
 from earmark.payments.balance.codes import make_code
 from earmark.store import migrations, sealing
+from earmark.wiring import databases
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -111,7 +111,7 @@ async def test_what_an_older_release_kept_in_clear_is_sealed(url: str, monkeypat
     places = {table for table, _ in await leaks(url, past.code)}
     assert places == {"accounts", "account_entries", "account_payments", "payments", "bookings", "journal"}
     assert await leaks(url, UNKNOWN)
-    await wiring.migrate(url, codes=CODES)
+    await databases.migrate(url, codes=CODES)
     assert await leaks(url, past.code) == {}
     assert await leaks(url, UNKNOWN) == {}
 
@@ -120,7 +120,7 @@ async def test_the_money_stays_and_its_code_pays(url: str, monkeypatch: pytest.M
     """Every entry is there, what was set aside is taken, what was taken can go back, and the buyer pays as before."""
     past = await live_through(url, monkeypatch)
     before = await dump(url)
-    await wiring.migrate(url, codes=CODES)
+    await databases.migrate(url, codes=CODES)
     after = await dump(url)
     figures = ("number", "kind", "amount", "aside", "balance", "set_aside", "at", "payment_id")
     for place in [("account_entries", column) for column in figures] + [("accounts", "balance")]:
@@ -153,7 +153,7 @@ async def test_a_repeat_of_a_request_from_before_is_answered_as_before(
 ) -> None:
     """But for the code in the answer. Its hash is under the key by then."""
     past = await live_through(url, monkeypatch)
-    await wiring.migrate(url, codes=CODES)
+    await databases.migrate(url, codes=CODES)
     monkeypatch.setattr(gateway_orders, "_sealed", _only_new(gateway_orders._sealed))
     async with opened(url) as shop:
         again = await shop.earmark.pay(past.sold, method=past.code, key=KEY)
@@ -172,10 +172,10 @@ def _only_new(sealed: Any) -> Any:
 async def test_it_can_be_done_again_and_while_older_servers_write(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """What they write after it is sealed the next time; what is sealed stays as it is."""
     past = await live_through(url, monkeypatch)
-    await wiring.migrate(url, codes=CODES)
+    await databases.migrate(url, codes=CODES)
     sealed = await dump(url)
     told: list[str] = []
-    await wiring.migrate(url, codes=CODES, tell=told.append)
+    await databases.migrate(url, codes=CODES, tell=told.append)
     assert await dump(url) == sealed
     assert told == []
     late = "GIFT-CARD-OF-BOB-WRITTEN-LATE"
@@ -188,7 +188,7 @@ async def test_it_can_be_done_again_and_while_older_servers_write(url: str, monk
                 await shop.earmark.pay(await shop.hold(), method=past.code)
     assert await leaks(url, late)
     assert await leaks(url, past.code)
-    await wiring.migrate(url, codes=CODES, tell=told.append)
+    await databases.migrate(url, codes=CODES, tell=told.append)
     assert await leaks(url, late) == {}
     assert await leaks(url, past.code) == {}
     assert [line.split(":")[0] for line in told[:1]] == ["Codes of accounts no longer stand in clear"]
@@ -204,7 +204,7 @@ async def test_more_rows_than_a_batch_has_are_sealed(url: str, monkeypatch: pyte
     for code in codes:
         await execute(url, *old_account(url, code))
     told: list[str] = []
-    await wiring.migrate(url, codes=CODES, tell=told.append)
+    await databases.migrate(url, codes=CODES, tell=told.append)
     for code in (past.code, UNKNOWN, *codes):
         assert await leaks(url, code) == {}
     assert told[0] == "Codes of accounts no longer stand in clear: 9 rows of accounts and payments were sealed."
@@ -217,7 +217,7 @@ async def test_a_code_that_was_opened_anew_meanwhile_opens_the_newer_account(url
         newer = await open_account(shop.accounts, code, PRICE)
         await open_old_account(url, shop.accounts, code, 2 * PRICE)
         told: list[str] = []
-        await wiring.migrate(url, codes=CODES, tell=told.append)
+        await databases.migrate(url, codes=CODES, tell=told.append)
         assert await shop.accounts.find_code(CODES.digests(code)) == newer.id
         older = told[0].removesuffix(".").split()[-1]
         assert (await shop.accounts.read(older)).balance == 2 * PRICE
@@ -260,7 +260,7 @@ async def test_without_the_secret_nothing_is_changed(url: str, monkeypatch: pyte
     await live_through(url, monkeypatch)
     before = await dump(url)
     with pytest.raises(SetupError, match="EARMARK_ACCOUNT_SECRET"):
-        await wiring.migrate(url)
+        await databases.migrate(url)
     assert await dump(url) == before
 
 
@@ -270,10 +270,10 @@ async def test_a_death_half_way_leaves_whole_batches(url: str, monkeypatch: pyte
     with monkeypatch.context() as mortal:
         mortal.setattr(sealing, "struck", _die)
         with pytest.raises(ZeroDivisionError):
-            await wiring.migrate(url, codes=CODES)
+            await databases.migrate(url, codes=CODES)
     assert {table for table, _ in await leaks(url, past.code)} == {"payments", "bookings", "journal"}
     await refuses_changes(url)
-    await wiring.migrate(url, codes=CODES)
+    await databases.migrate(url, codes=CODES)
     assert await leaks(url, past.code) == {}
 
 
@@ -285,7 +285,7 @@ async def test_the_guards_stand_again(url: str, monkeypatch: pytest.MonkeyPatch)
     """They are lifted for the transaction that seals, and for nothing else."""
     await live_through(url, monkeypatch)
     await refuses_changes(url)
-    await wiring.migrate(url, codes=CODES)
+    await databases.migrate(url, codes=CODES)
     await refuses_changes(url)
 
 
@@ -346,10 +346,10 @@ async def test_accounts_of_the_schema_before_are_sealed(empty_url: str, monkeypa
         before.setattr(migrations, "migrations", before_codes)
         before.setattr(import_module("earmark.store.postgres.migrate"), "Sealer", NoSealer)
         before.setattr(import_module("earmark.store.sqlite.migrate"), "seal", lambda *_: 0)
-        await wiring.migrate(empty_url)
+        await databases.migrate(empty_url)
     await execute(empty_url, *old_account(empty_url, code), *CREDIT)
     assert set(await leaks(empty_url, code)) >= {("accounts", "id"), ("account_entries", "account_id")}
-    await wiring.migrate(empty_url, codes=CODES)
+    await databases.migrate(empty_url, codes=CODES)
     assert await leaks(empty_url, code) == {}
     async with opened(empty_url) as shop:
         account_id = await shop.accounts.find_code(CODES.digests(code))

@@ -12,12 +12,12 @@ import asyncpg
 import pytest
 from tests.conformance.conftest import SHOP, Shop
 
-from earmark import wiring
 from earmark.engine.commands import Actor
 from earmark.errors import PaymentUsed
 from earmark.store import migrations
 from earmark.store.postgres.migrate import _Runner
 from earmark.uuids import Uuid7Ids
+from earmark.wiring import databases
 
 from .test_newer_schema import execute
 
@@ -65,7 +65,7 @@ class Older(NamedTuple):
 
     async def migrate(self) -> list[str]:
         """With the code of today."""
-        return [str(step) for step in await wiring.migrate(self.url, without=self.kind.without)]
+        return [str(step) for step in await databases.migrate(self.url, without=self.kind.without)]
 
     @asynccontextmanager
     async def shop(self) -> AsyncIterator[Shop]:
@@ -88,7 +88,7 @@ class Older(NamedTuple):
 
 @asynccontextmanager
 async def opened(url: str) -> AsyncIterator[Shop]:
-    store = await wiring.open_store(url)
+    store = await databases.open_store(url)
     try:
         yield Shop(store, ids=Uuid7Ids())
     finally:
@@ -111,7 +111,7 @@ async def older(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pyt
         # Nor did the old code seal the codes of accounts.
         old_code.setattr(_Runner, "seal", AsyncMock())
         old_code.setattr(import_module("earmark.store.sqlite.migrate"), "_seal", Mock(return_value=0))
-        await wiring.migrate(url, without=kind.without)
+        await databases.migrate(url, without=kind.without)
     async with opened(url) as shop:
         await shop.create()
         await shop.create("rehearsal", live=False)

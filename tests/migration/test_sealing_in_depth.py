@@ -29,12 +29,12 @@ from tests.payments.account_worlds import (
 )
 from tests.sqlite_files import make_migrated
 
-from earmark import wiring
 from earmark.domain.payment import PaymentState, payment_id_of
 from earmark.errors import StoreUnavailable
 from earmark.schemas import request_fields
 from earmark.store import sealing
 from earmark.store.migrations import Patience
+from earmark.wiring import databases
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -87,7 +87,7 @@ async def test_a_sale_that_is_under_way_keeps_no_batch_waiting(
     """A sale writes to all of these tables, and its transaction is not over when everything is sealed."""
     await sell_as_before(postgres_url, monkeypatch, CODE)
     async with another_session(postgres_url, "ROW EXCLUSIVE"):
-        await wiring.migrate(postgres_url, codes=CODES, patience=BRIEF)
+        await databases.migrate(postgres_url, codes=CODES, patience=BRIEF)
         assert await leaks(postgres_url, CODE) == {}
 
 
@@ -96,7 +96,7 @@ async def test_a_table_that_is_locked_is_waited_for(postgres_url: str, monkeypat
     await sell_as_before(postgres_url, monkeypatch, CODE)
     async with another_session(postgres_url, "SHARE"):
         with pytest.raises(StoreUnavailable, match="the sealing of codes waits for a lock"):
-            await wiring.migrate(postgres_url, codes=CODES, patience=BRIEF)
+            await databases.migrate(postgres_url, codes=CODES, patience=BRIEF)
 
 
 async def test_no_statement_locks_a_table(
@@ -107,7 +107,7 @@ async def test_no_statement_locks_a_table(
     for event, codes in {"one": [CODE], "dozen": [f"GIFT-CARD-NUMBER-{number:04}" for number in range(12)]}.items():
         await sell_as_before(postgres_url, monkeypatch, *codes, event=event)
         statements.clear()
-        await wiring.migrate(postgres_url, codes=CODES)
+        await databases.migrate(postgres_url, codes=CODES)
         assert [text for text in statements if LOCKS_A_TABLE.search(text)] == []
         counts.append(len(statements))
         for code in codes:
@@ -121,7 +121,7 @@ async def test_what_is_read_is_read_before_the_guards_make_way(
     """From then on rows are written, and nothing else is done."""
     await sell_as_before(postgres_url, monkeypatch, CODE, "GIFT-CARD-OF-BOB-7777")
     statements.clear()
-    await wiring.migrate(postgres_url, codes=CODES)
+    await databases.migrate(postgres_url, codes=CODES)
     opened_, kinds = False, []
     for text in statements:
         if "INTO sealings" in text:
@@ -158,7 +158,7 @@ async def test_a_pause_follows_every_batch(url: str, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(sealing, "rest", rest)
     monkeypatch.setattr(asyncio, "sleep", asleep)
     monkeypatch.setattr(time, "sleep", asleep_in_thread)
-    await wiring.migrate(url, codes=CODES)
+    await databases.migrate(url, codes=CODES)
     assert len(took) == 4
     assert [seconds for seconds in slept if seconds < 0] == [-1, -2, -3, -4]
 
@@ -174,7 +174,7 @@ async def test_a_key_that_the_library_made_tells_no_code(url: str, monkeypatch: 
     said = request_fields.encode(request_fields.pay(method=CODE, gateway=None, capture=None, return_url=None))
     plain = hashlib.sha256(said).hexdigest()[:32]
     assert set(await leaks(url, plain)) == {("payment_keys", "key"), ("journal", "key")}
-    await wiring.migrate(url, codes=CODES)
+    await databases.migrate(url, codes=CODES)
     assert await leaks(url, plain) == {}
     told = await dump(url)
     [kept] = told["payment_keys", "key"]
@@ -187,7 +187,7 @@ async def test_a_key_in_the_journal_alone_tells_no_code_either(url: str, monkeyp
     await sell_as_before(url, monkeypatch, CODE)
     await execute(url, "DELETE FROM payment_keys")
     before = await dump(url)
-    await wiring.migrate(url, codes=CODES)
+    await databases.migrate(url, codes=CODES)
     after = await dump(url)
     plain = {value for column in ("key", "request_hash") for value in before["journal", column] if value != b"None"}
     kept = {value for column in ("key", "request_hash") for value in after["journal", column]}
@@ -204,7 +204,7 @@ async def test_what_was_asked_of_no_account_keeps_no_code(url: str) -> None:
     )
     await execute(url, draw)
     assert await leaks(url, CODE)
-    await wiring.migrate(url, codes=CODES)
+    await databases.migrate(url, codes=CODES)
     assert await leaks(url, CODE) == {}
 
 
@@ -225,7 +225,7 @@ async def test_what_webhooks_have_to_send_tells_no_code(url: str, monkeypatch: p
     )
     await execute(url, webhook, delivery)
     assert ("deliveries", "body") in await leaks(url, CODE)
-    await wiring.migrate(url, codes=CODES)
+    await databases.migrate(url, codes=CODES)
     assert await leaks(url, CODE) == {}
     assert (await dump(url))["deliveries", "body"] == [(body % "…9F2K").encode()]
 
@@ -238,7 +238,7 @@ async def test_a_key_that_a_caller_chose_stays(url: str, monkeypatch: pytest.Mon
             await shop.stage()
             await open_old_account(url, shop.accounts, CODE, PRICE)
             first = await shop.earmark.pay(booking := await shop.hold(), method=CODE, key=f"pay:{booking}:mine")
-    await wiring.migrate(url, codes=CODES)
+    await databases.migrate(url, codes=CODES)
     async with opened(url) as shop:
         again = await shop.earmark.pay(booking, method=CODE, key=f"pay:{booking}:mine")
     assert (again.id, again.version) == (first.id, first.version)
@@ -250,7 +250,7 @@ async def test_money_goes_back_to_the_account_it_came_from(url: str, monkeypatch
         newer = await open_account(shop.accounts, CODE, 5 * PRICE)
     [sold] = await sell_as_before(url, monkeypatch, CODE)
     told: list[str] = []
-    await wiring.migrate(url, codes=CODES, tell=told.append)
+    await databases.migrate(url, codes=CODES, tell=told.append)
     older = told[0].removesuffix(".").split()[-1]
     async with opened(url) as shop:
         await shop.earmark.cancel(sold, refund="full")
@@ -268,7 +268,7 @@ async def test_money_goes_back_to_the_account_it_came_from(url: str, monkeypatch
 async def test_a_payment_and_its_draw_that_disagree_are_a_flaw(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """As sealing left them before: the payment names an account that gave nothing."""
     await sell_as_before(url, monkeypatch, CODE)
-    await wiring.migrate(url, codes=CODES)
+    await databases.migrate(url, codes=CODES)
     async with opened(url) as shop:
         assert await shop.store.find_flaws(limit=10) == []
         other = await open_account(shop.accounts, "GIFT-CARD-OF-BOB-7777", PRICE)
@@ -287,8 +287,8 @@ async def test_a_payment_from_an_account_that_came_late_waits_for_the_next_time(
     with monkeypatch.context() as late:
         for store, name in (("sqlite", "_Sealer.seal_accounts"), ("postgres", "Sealer._seal_accounts")):
             late.setattr(f"earmark.store.{store}.sealing.{name}", _nothing[store])
-        await wiring.migrate(url, codes=CODES)
-    await wiring.migrate(url, codes=CODES)
+        await databases.migrate(url, codes=CODES)
+    await databases.migrate(url, codes=CODES)
     assert await leaks(url, CODE) == {}
     async with opened(url) as shop:
         account_id = await shop.accounts.find_code(CODES.digests(CODE))
@@ -309,7 +309,7 @@ async def test_accounts_with_short_codes_are_named(url: str) -> None:
     for code in ("SHORT-1", "SIXTEEN-LETTERS!"):
         await execute(url, *old_account(url, code))
     told: list[str] = []
-    await wiring.migrate(url, codes=CODES, tell=told.append)
+    await databases.migrate(url, codes=CODES, tell=told.append)
     async with opened(url) as shop:
         short = await shop.accounts.find_code(CODES.digests("SHORT-1"))
         long = await shop.accounts.find_code(CODES.digests("SIXTEEN-LETTERS!"))
@@ -326,7 +326,7 @@ async def test_no_page_of_the_file_keeps_a_code(tmp_path: Path, monkeypatch: pyt
     await sell_as_before(url, monkeypatch, CODE)
     assert CODE in _bytes_of(tmp_path)
     _overwrite_nothing(monkeypatch)
-    await wiring.migrate(url, codes=CODES)
+    await databases.migrate(url, codes=CODES)
     assert CODE not in _bytes_of(tmp_path)
 
 
@@ -354,8 +354,8 @@ def _files(folder: Path) -> Iterator[Path]:
 async def test_an_operator_is_told_what_postgresql_keeps(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Old versions of rows and backups; of a database where nothing was sealed, nothing is told."""
     told: list[str] = []
-    await wiring.migrate(postgres_url, codes=CODES, tell=told.append)
+    await databases.migrate(postgres_url, codes=CODES, tell=told.append)
     assert told == []
     await sell_as_before(postgres_url, monkeypatch, CODE)
-    await wiring.migrate(postgres_url, codes=CODES, tell=told.append)
+    await databases.migrate(postgres_url, codes=CODES, tell=told.append)
     assert any("VACUUM FULL" in line and "backups" in line for line in told)

@@ -56,7 +56,7 @@ pytestmark = pytest.mark.timeout(900 if PROOF else 120)
 
 
 @pytest.fixture(scope="module")
-def tally() -> Iterator[Counter[str]]:
+def recorder() -> Iterator[Counter[str]]:
     """What the tests of this file have gone through, told in a line when they are over."""
     counted: Counter[str] = Counter()
     yield counted
@@ -87,7 +87,7 @@ def beside(moments: list[str]) -> list[int]:
 
 
 async def die_everywhere(
-    story: Story, stage: Callable[[], Stage], *, tally: Counter[str], where: str, beside_too: bool = False, each: int
+    story: Story, stage: Callable[[], Stage], *, recorder: Counter[str], where: str, beside_too: bool = False, each: int
 ) -> None:
     """One death at each so many of the moments; the next process goes on from what is stored."""
     moments = await moments_of(story, stage())
@@ -95,42 +95,42 @@ async def die_everywhere(
     chosen = set(range(place % each, len(moments), each))
     if beside_too:
         chosen.update(beside(moments)[place % EACH_BESIDE :: EACH_BESIDE])
-    tally[f"stories on {where}"] += 1
+    recorder[f"stories on {where}"] += 1
     for moment in sorted(chosen):
         fate = Fate(moment)
         world, _ = await stage().tell(story, fate)
         wrong = await world.disagreements()
-        tally[f"points on {where}"] += 1
-        tally[f"violations on {where}"] += bool(wrong)
+        recorder[f"points on {where}"] += 1
+        recorder[f"violations on {where}"] += bool(wrong)
         assert wrong == [], f"died {moments[moment]}, which is moment {moment}"
         assert fate.struck
 
 
 @pytest.mark.parametrize("story", STORIES, ids=lambda story: story.name)
-def test_whoever_dies_anywhere_leaves_a_story_that_ends_well(story: Story, tally: Counter[str]) -> None:
+def test_whoever_dies_anywhere_leaves_a_story_that_ends_well(story: Story, recorder: Counter[str]) -> None:
     """One death at some of the moments of the story, and in a proof at every one; another process ends it."""
-    run(die_everywhere(story, in_memory, tally=tally, where="memory", beside_too=True, each=EACH_IN_MEMORY))
-    assert tally["points on memory"] >= 4
+    run(die_everywhere(story, in_memory, recorder=recorder, where="memory", beside_too=True, each=EACH_IN_MEMORY))
+    assert recorder["points on memory"] >= 4
 
 
 @pytest.mark.parametrize("story", STORIES, ids=lambda story: story.name)
 async def test_every_story_ends_well_on_sqlite_too(
-    story: Story, sqlite_store: SqliteStore, clock: MovableClock, ids: Uuid7Ids, tally: Counter[str]
+    story: Story, sqlite_store: SqliteStore, clock: MovableClock, ids: Uuid7Ids, recorder: Counter[str]
 ) -> None:
     """Some deaths of each, and in a proof every one."""
     stage = Stage(sqlite_store, clock=clock, ids=ids)
-    await die_everywhere(story, lambda: stage, tally=tally, where="sqlite", each=EACH_ON_SQLITE)
-    assert tally["stories on sqlite"] > 0
+    await die_everywhere(story, lambda: stage, recorder=recorder, where="sqlite", each=EACH_ON_SQLITE)
+    assert recorder["stories on sqlite"] > 0
 
 
 @pytest.mark.parametrize("story", STORIES if PROOF else STORIES[:1], ids=lambda story: story.name)
 async def test_every_story_ends_well_on_postgresql_too(
-    story: Story, postgres_store: PostgresStore, clock: MovableClock, ids: Uuid7Ids, tally: Counter[str]
+    story: Story, postgres_store: PostgresStore, clock: MovableClock, ids: Uuid7Ids, recorder: Counter[str]
 ) -> None:
     """Some deaths of each."""
     stage = Stage(postgres_store, clock=clock, ids=ids)
-    await die_everywhere(story, lambda: stage, tally=tally, where="postgres", each=EACH_ON_POSTGRES)
-    assert tally["points on postgres"] > 0
+    await die_everywhere(story, lambda: stage, recorder=recorder, where="postgres", each=EACH_ON_POSTGRES)
+    assert recorder["points on postgres"] > 0
 
 
 def test_no_story_and_no_moment_is_lost() -> None:

@@ -41,7 +41,7 @@ class Tally:
 
 
 @pytest.fixture(scope="module")
-def tally() -> Iterator[Tally]:
+def recorder() -> Iterator[Tally]:
     """Told in a line when they are over."""
     counted = Tally()
     yield counted
@@ -127,7 +127,7 @@ STORIES = [
 @pytest.mark.parametrize("method,automatic,succeed,kinds,end", STORIES)
 @pytest.mark.parametrize("elsewhere", [True, False], ids=["another server", "the same server"])
 async def test_any_order_and_any_number_of_callbacks_has_one_end(
-    method: str, kinds: int, end: tuple[str, ...], *, automatic: bool, succeed: bool, elsewhere: bool, tally: Tally
+    method: str, kinds: int, end: tuple[str, ...], *, automatic: bool, succeed: bool, elsewhere: bool, recorder: Tally
 ) -> None:
     """Also when a callback overtakes the reply to the call that it is about."""
     heard: Counter[int] = Counter()
@@ -135,9 +135,9 @@ async def test_any_order_and_any_number_of_callbacks_has_one_end(
         await live(method, order, automatic=automatic, elsewhere=elsewhere, succeed=succeed, heard=heard)
         for order in sequences(kinds)
     ]
-    tally.sequences += len(ends)
-    tally.heard += heard.total()
-    tally.ends.append(len(set(ends)))
+    recorder.sequences += len(ends)
+    recorder.heard += heard.total()
+    recorder.ends.append(len(set(ends)))
     assert set(ends) == {end}
     assert len(ends) == SEQUENCES[kinds]
     assert set(heard) == set(range(kinds))

@@ -29,7 +29,7 @@ def ask_of(shop: Shop, booking: Booking, *, body: str = "visa", key: Idempotency
     """A request to pay, as the server words it."""
     request_hash = f"pay {booking.id} {body}".encode()
     idempotency = KeyedRequest(
-        key=key, request_hash=request_hash, render=lambda paid, _: (200, paid.booking.state.value.encode())
+        key=key, request_hash=request_hash, write=lambda paid, _: (200, paid.booking.state.value.encode())
     )
     told: dict[str, Any] = {
         "payment_id": payment_id_for(key, booking.id),

@@ -9,12 +9,12 @@ from urllib.parse import urlsplit
 
 import asyncpg
 
-from earmark import wiring
 from earmark.engine.engine import Engine
 from earmark.library import Earmark
 from earmark.payments.balance.codes import AccountCodes, make_code
 from earmark.payments.balance.gateway import BalanceGateway
 from earmark.uuids import Uuid7Ids
+from earmark.wiring import databases
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -106,7 +106,7 @@ async def execute(url: str, *statements: str, keep: bool = True) -> None:
     """By hand, in one transaction."""
     end = "COMMIT" if keep else "ROLLBACK"
     if not is_postgres(url):
-        with closing(sqlite3.connect(wiring.sqlite_path(url), isolation_level=None)) as connection:
+        with closing(sqlite3.connect(databases.sqlite_path(url), isolation_level=None)) as connection:
             for statement in ("BEGIN IMMEDIATE", *statements, end):
                 connection.execute(statement)
         return
@@ -125,7 +125,7 @@ def as_before(monkeypatch: pytest.MonkeyPatch) -> None:
 @asynccontextmanager
 async def opened(url: str, gateway: type[BalanceGateway] | None = None, **options: Any) -> AsyncIterator[Shop]:
     """A shop on this database."""
-    store: Any = await wiring.open_store(url)
+    store: Any = await databases.open_store(url)
     taker = gateway(store.accounts) if gateway else BalanceGateway(store.accounts, codes=CODES)  # type: ignore[call-arg]
     shop = Shop(store, taker, **options)
     try:
@@ -138,7 +138,7 @@ async def opened(url: str, gateway: type[BalanceGateway] | None = None, **option
 async def dump(url: str) -> dict[tuple[str, str], list[bytes]]:
     """Everything that a copy of the database tells, by table and column."""
     if not is_postgres(url):
-        with closing(sqlite3.connect(wiring.sqlite_path(url))) as connection:
+        with closing(sqlite3.connect(databases.sqlite_path(url))) as connection:
             tables = [name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
             rows = {table: connection.execute(f'SELECT * FROM "{table}"') for table in tables}
             return {

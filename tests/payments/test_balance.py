@@ -13,7 +13,7 @@ import asyncpg
 import msgspec
 import pytest
 
-from earmark import config, wiring
+from earmark import config
 from earmark.domain import account as law
 from earmark.domain.account import Draw, EntryKind
 from earmark.domain.ids import BookingId
@@ -36,6 +36,7 @@ from earmark.payments.balance.codes import AccountCodes, make_code
 from earmark.payments.balance.gateway import BalanceGateway
 from earmark.payments.driver import PaymentDriver
 from earmark.store.sqlite.connection import connect
+from earmark.wiring import gateways
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -464,11 +465,11 @@ async def test_a_booking_is_paid_from_an_account_and_paid_back(bank: Bank) -> No
 
 def test_the_gateway_is_offered_where_it_is_switched_on(store: AnyStore) -> None:
     """`EARMARK_BALANCE`, for live events."""
-    assert wiring.open_gateways(config.read({}), store.accounts) == {}
+    assert gateways.open_gateways(config.read({}), store.accounts) == {}
     asked = {"EARMARK_BALANCE": "true"}
     with pytest.raises(SetupError, match="EARMARK_ACCOUNT_SECRET"):
-        wiring.open_gateways(config.read(asked), store.accounts)
+        gateways.open_gateways(config.read(asked), store.accounts)
     settings = config.read(asked | {"EARMARK_ACCOUNT_SECRET": SECRET})
-    offered = wiring.open_gateways(settings, store.accounts)
+    offered = gateways.open_gateways(settings, store.accounts)
     assert list(offered) == ["balance"]
     assert offered["balance"].live

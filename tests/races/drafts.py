@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def idempotency(key: str = "key-1") -> KeyedRequest:
     """A key, and an answer of a few bytes."""
     return KeyedRequest(
-        key=IdempotencyKey("shop", key), request_hash=b"same", render=lambda booking, _: (201, str(booking.id).encode())
+        key=IdempotencyKey("shop", key), request_hash=b"same", write=lambda booking, _: (201, str(booking.id).encode())
     )
 
 

@@ -82,7 +82,7 @@ async def test_a_request_that_breaks_breaks_alone(either_house: House) -> None:
     def broken(_: object, __: object) -> tuple[int, bytes]:
         raise ZeroDivisionError
 
-    idempotency = KeyedRequest(key=IdempotencyKey("shop", "poison"), request_hash=b"", render=broken)
+    idempotency = KeyedRequest(key=IdempotencyKey("shop", "poison"), request_hash=b"", write=broken)
     asks = [a_hold(f"A{n}", buyer=f"buyer-{n}", idempotency=idempotency if n == 4 else None) for n in range(1, 8)]
     outcomes = await in_one_batch(either_house, asks)
     assert isinstance(outcomes.pop(3), ZeroDivisionError)
@@ -119,7 +119,7 @@ async def test_a_twin_whose_time_is_over_is_told_that_the_first_is_still_being_d
     """It waits for the first, gives up, and never happens by itself."""
     monkeypatch.setattr("earmark.engine.batch_transaction.TWIN_DELAY_SECONDS", 60)
     idempotency = KeyedRequest(
-        key=IdempotencyKey("shop", "twin"), request_hash=b"", render=lambda booking, _: (201, str(booking.id).encode())
+        key=IdempotencyKey("shop", "twin"), request_hash=b"", write=lambda booking, _: (201, str(booking.id).encode())
     )
     first = (await services.payments("before write")).ask(a_hold("A1", idempotency=idempotency))
     await first.reached("before write")

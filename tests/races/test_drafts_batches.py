@@ -40,7 +40,7 @@ async def test_a_key_has_one_effect_and_one_answer(either_house: House, seats: t
     first = await by_another(either_house, a_hold(*seats, units=1, idempotency=idempotency()))
     replayed = await decided_again(twin)
     assert isinstance(replayed, Replayed)
-    assert replayed.memory == first.memory
+    assert replayed.record == first.record
     assert await either_house.observer.fetchval("SELECT count(*) FROM bookings") == 1
     assert not await either_house.flaws()
 

@@ -112,7 +112,7 @@ async def test_a_key_tells_what_became_of_a_write_that_could_not_be_found(
     assert [type(outcome) for outcome in told] == [OutcomeUnknown] * 4
     replayed = await engine.hold(a_hold("A1", buyer="buyer-1", idempotency=idempotency("key-1")))
     assert isinstance(replayed, Replayed)
-    assert replayed.memory.body == str(await services.owner("A1")).encode()
+    assert replayed.record.body == str(await services.owner("A1")).encode()
     assert not await services.flaws()
 
 

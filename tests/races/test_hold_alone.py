@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from .support import House, Till
 
 MEMO = KeyedRequest(
-    key=IdempotencyKey("shop", "k"), request_hash=b"one", render=lambda booking, _: (201, str(booking.id).encode())
+    key=IdempotencyKey("shop", "k"), request_hash=b"one", write=lambda booking, _: (201, str(booking.id).encode())
 )
-OTHER = KeyedRequest(key=IdempotencyKey("shop", "k"), request_hash=b"two", render=MEMO.render)
+OTHER = KeyedRequest(key=IdempotencyKey("shop", "k"), request_hash=b"two", write=MEMO.write)
 
 
 class Case:

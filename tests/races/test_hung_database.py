@@ -12,18 +12,18 @@ import pytest
 
 from earmark.api.app import ENDPOINTS, create_app
 from earmark.api.auth.api_keys import Authenticator, Scope, hash_of, new_key, new_key_id
-from earmark.api.endpoint import Services
 from earmark.api.middleware.deadlines import Deadline
-from earmark.api.routes.events import draw
+from earmark.api.services import Services
 from earmark.clock import SystemClock
 from earmark.engine.engine import Engine
 from earmark.observability.metrics.metrics import Metrics
 from earmark.payments.service import PaymentService
+from earmark.schemas.seat_map import render_map
 from earmark.seatmap.cache import SeatMapCache
 from earmark.store.postgres import PostgresStore
 from earmark.uuids import Uuid7Ids
 from earmark.webhooks.targets import Targets
-from earmark.wiring import open_sandbox
+from earmark.wiring.gateways import open_sandbox
 
 from .wire import Wire as Line
 
@@ -79,7 +79,7 @@ async def served(url: str, *, seconds: float = SECONDS) -> AsyncIterator[tuple[h
         metrics=Metrics(version="test"),
         clock=SystemClock(),
         guests=True,
-        seat_map_cache=SeatMapCache(engine, clock=SystemClock(), word=draw),
+        seat_map_cache=SeatMapCache(engine, clock=SystemClock(), word=render_map),
         payments=payments,
         deadline=Deadline(seconds),
         targets=Targets(private=True, resolve=_nowhere),

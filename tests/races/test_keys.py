@@ -26,7 +26,7 @@ def render(booking: Booking, _: datetime) -> tuple[int, bytes]:
     return 201, str(booking.id).encode()
 
 
-MEMO = KeyedRequest(key=IdempotencyKey("shop", "key-1"), request_hash=b"same", render=render)
+MEMO = KeyedRequest(key=IdempotencyKey("shop", "key-1"), request_hash=b"same", write=render)
 
 
 async def a_twin_has_begun_when_the_first_commits(
@@ -67,7 +67,7 @@ async def test_a_twin_gets_the_answer_of_the_first(either_house: House) -> None:
     """A key that is being decided is busy; the twin comes again and gets the same bytes."""
     first, twin = await a_twin_has_begun_when_the_first_commits(either_house, AS_BUILT)
     assert isinstance(twin, Replayed)
-    assert twin.memory == first.memory
+    assert twin.record == first.record
     assert await either_house.observer.fetchval("SELECT count(*) FROM bookings") == 1
     assert not await either_house.flaws()
 
@@ -106,4 +106,4 @@ async def test_a_key_is_read_in_a_statement_after_its_claim(either_house: House)
     answer = await first.outcome()
     replayed = await twin.outcome()
     assert isinstance(replayed, Replayed)
-    assert replayed.memory == answer.memory
+    assert replayed.record == answer.record

@@ -104,7 +104,7 @@ async def test_a_repeat_with_the_same_key_learns_what_became_of_it(
     """Whoever was left in doubt asks again: it is carried out if it was not, and replayed if it was."""
     monkeypatch.setattr("earmark.engine.engine.LOOKUPS_MAX", 0)
     idempotency = KeyedRequest(
-        key=IdempotencyKey("shop", "k"), request_hash=b"", render=lambda booking, _: (201, str(booking.id).encode())
+        key=IdempotencyKey("shop", "k"), request_hash=b"", write=lambda booking, _: (201, str(booking.id).encode())
     )
     first, repeat = a_hold("A1", idempotency=idempotency), a_hold("A1", idempotency=idempotency)
     lossy.loses = loses
@@ -113,7 +113,7 @@ async def test_a_repeat_with_the_same_key_learns_what_became_of_it(
     answer = await engine.hold(repeat)
     if loses == "after the commit":
         assert isinstance(answer, Replayed)
-        assert answer.memory.body == str(first.booking_id).encode()
+        assert answer.record.body == str(first.booking_id).encode()
     else:
         assert granted(answer).id == repeat.booking_id
     assert not await engine.store.find_flaws(limit=10)

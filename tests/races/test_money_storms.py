@@ -174,7 +174,7 @@ def a_memo(key: str) -> KeyedRequest:
         assert decided.payment is not None
         return 200, f"{decided.booking.state} {decided.payment.id}".encode()
 
-    return KeyedRequest(key=IdempotencyKey("shop", key), request_hash=b"same", render=render)
+    return KeyedRequest(key=IdempotencyKey("shop", key), request_hash=b"same", write=render)
 
 
 async def assert_one_charge(town: Town, held: Booking) -> None:

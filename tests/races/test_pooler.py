@@ -242,7 +242,7 @@ async def test_behind_a_pooler_twins_have_one_effect(
         asks = [a_hold(f"A{turn}", idempotency=idempotency(f"key-{turn}")) for _ in range(CROWD)]
         told = await asyncio.gather(*(engines[n % 2].hold(ask) for n, ask in enumerate(asks)))
         assert sum(isinstance(one, Decided) for one in told) == 1
-        assert len({one.memory.body for one in told if one.memory}) == 1
+        assert len({one.record.body for one in told if one.record}) == 1
     assert not await engines[1].store.find_flaws(limit=10)
 
 

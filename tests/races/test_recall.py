@@ -206,14 +206,14 @@ async def test_a_limit_that_was_raised_holds_at_once(services: House) -> None:
 async def test_a_key_is_remembered_by_the_store_and_not_by_memory(either_house: House) -> None:
     """A key that was used elsewhere, for this or for another request, has its one effect."""
     idempotency = KeyedRequest(
-        key=IdempotencyKey("shop", "k"), request_hash=b"one", render=lambda booking, _: (201, str(booking.id).encode())
+        key=IdempotencyKey("shop", "k"), request_hash=b"one", write=lambda booking, _: (201, str(booking.id).encode())
     )
-    other = KeyedRequest(key=IdempotencyKey("shop", "k"), request_hash=b"two", render=idempotency.render)
+    other = KeyedRequest(key=IdempotencyKey("shop", "k"), request_hash=b"two", write=idempotency.write)
     payments = await remembering(either_house)
     first = granted(await by_another(either_house, a_hold("A1", idempotency=idempotency)))
     replayed = await payments.ask(a_hold("A1", idempotency=idempotency)).outcome()
     assert isinstance(replayed, Replayed)
-    assert replayed.memory.body == str(first.id).encode()
+    assert replayed.record.body == str(first.id).encode()
     await until(lambda: _remembers(payments))
     assert isinstance(await payments.ask(a_hold("A2", idempotency=other)).outcome(), IdempotencyMismatch)
     assert await either_house.owner("A2") is None

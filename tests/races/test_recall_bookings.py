@@ -152,7 +152,7 @@ async def test_a_key_has_one_effect_and_one_answer(either_house: House) -> None:
     again = await payments.ask(msgspec.structs.replace(ask, entry_id=IDS.entry_id())).outcome()
     assert isinstance(again, Replayed)
     assert isinstance(first, Decided)
-    assert again.memory == first.memory
+    assert again.record == first.record
     assert not await either_house.flaws()
 
 

@@ -11,13 +11,13 @@ import msgspec
 import pytest
 from tests.payments.methods import Method
 
-from earmark import wiring
 from earmark.domain.payment import Standing
 from earmark.engine.ports.gateway import RefundStanding
 from earmark.sandbox.gateway import FORGOTTEN, SandboxGateway
 from earmark.sandbox.house import Sandbox
 from earmark.sandbox.keys import REMEMBERED_FOR, Answer, Keys
 from earmark.sandbox.model import Status
+from earmark.wiring import gateways
 
 from .support import authorised, captured, order, refund_of
 
@@ -72,17 +72,17 @@ async def test_a_server_does_not_grow_with_every_test_payment(clock: MovableCloc
 
 async def test_the_sandbox_of_a_server_is_bounded_and_that_of_a_test_is_not(clock: MovableClock) -> None:
     """A test that looks at the whole log makes its own."""
-    server = wiring.open_sandbox(clock)["sandbox"]
+    server = gateways.open_sandbox(clock)["sandbox"]
     assert isinstance(server, SandboxGateway)
     whole = SandboxGateway(Sandbox(clock))
     for gateway in (server, whole):
-        for _ in range(wiring.SANDBOX_LOG_MAX // 2 + 1):
+        for _ in range(gateways.SANDBOX_LOG_MAX // 2 + 1):
             captured(gateway.bank)
             await gateway.status(order(clock))
-    assert len(server.bank.ledger) == len(server.bank.events) == wiring.SANDBOX_LOG_MAX
-    assert len(whole.bank.ledger) == wiring.SANDBOX_LOG_MAX + 2
-    assert len(server.courier.letters) == wiring.SANDBOX_LOG_MAX
-    assert len(whole.sandbox.desk.calls) == wiring.SANDBOX_LOG_MAX // 2 + 1
+    assert len(server.bank.ledger) == len(server.bank.events) == gateways.SANDBOX_LOG_MAX
+    assert len(whole.bank.ledger) == gateways.SANDBOX_LOG_MAX + 2
+    assert len(server.courier.letters) == gateways.SANDBOX_LOG_MAX
+    assert len(whole.sandbox.desk.calls) == gateways.SANDBOX_LOG_MAX // 2 + 1
 
 
 def test_what_is_under_way_outlives_what_has_ended(clock: MovableClock) -> None:

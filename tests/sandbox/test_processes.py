@@ -8,7 +8,7 @@ from uuid import UUID
 import pytest
 from tests.sandbox.support import PRICE
 
-from earmark import config, wiring
+from earmark import config
 from earmark.domain import payment as law
 from earmark.domain.ids import BookingId
 from earmark.domain.payment import (
@@ -30,6 +30,7 @@ from earmark.sandbox.gateway import FOREIGN, GONE_AFTER, SandboxGateway
 from earmark.sandbox.house import Sandbox
 from earmark.sandbox.model import Status
 from earmark.store.memory import MemoryStore
+from earmark.wiring import gateways
 
 if TYPE_CHECKING:
     from earmark.clock import MovableClock
@@ -83,7 +84,7 @@ async def store(clock: MovableClock, ids: Uuid7Ids) -> Store:
 
 
 def started(store: Store, clock: MovableClock, ids: Uuid7Ids) -> Process:
-    return Process(store, wiring.open_sandbox(clock), ids)
+    return Process(store, gateways.open_sandbox(clock), ids)
 
 
 async def test_after_a_restart_no_payment_has_the_id_of_an_older_one(
@@ -129,7 +130,7 @@ async def test_two_banks_have_neither_a_secret_nor_a_key_in_common(clock: Movabl
 async def test_the_secret_of_a_servers_bank_can_be_set() -> None:
     """For a test outside of the server that signs callbacks itself."""
     settings = config.read({"EARMARK_SANDBOX_SECRET": "whsec_ours"})
-    gateway = wiring.open_sandbox(secret=settings.sandbox_secret)["sandbox"]
+    gateway = gateways.open_sandbox(secret=settings.sandbox_secret)["sandbox"]
     assert isinstance(gateway, SandboxGateway)
     assert gateway.sandbox.secret == "whsec_ours"
 
@@ -172,7 +173,7 @@ async def test_a_worker_has_no_bank_and_ends_only_what_took_too_long(
 ) -> None:
     """`earmark worker` beside a server: the seats are free again after the hour, and no money is said to be gone."""
     server = started(store, clock, ids)
-    worker = Process(store, wiring.open_gateways(config.read({}), store.accounts), ids)
+    worker = Process(store, gateways.open_gateways(config.read({}), store.accounts), ids)
     booking = await server.paid("A1", ACTION)
     clock.advance(PAYING_SECONDS)
     await worker.teller.reconcile(limit=100)

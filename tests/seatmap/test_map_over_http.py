@@ -11,14 +11,14 @@ import pytest
 from earmark import NewSeat
 from earmark.api.app import create_app
 from earmark.api.auth.api_keys import Authenticator
-from earmark.api.endpoint import Services
-from earmark.api.routes.events import draw
+from earmark.api.services import Services
 from earmark.domain.ids import Buyer, EventId
 from earmark.engine.engine import Engine
 from earmark.library import Earmark
 from earmark.observability.metrics.metrics import Metrics
 from earmark.payments.service import PaymentService
 from earmark.schemas import responses, to_response
+from earmark.schemas.seat_map import render_map
 from earmark.seatmap.cache import RenderedMap, SeatMapCache
 from earmark.store.memory import MemoryStore
 
@@ -45,7 +45,7 @@ class Words:
     def __call__(self, event: Event, seen: SeatMap) -> RenderedMap:
         """As the door words it."""
         self.count += 1
-        return draw(event, seen)
+        return render_map(event, seen)
 
 
 @pytest.fixture

@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import os
-from typing import TYPE_CHECKING
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from earmark import wiring
 from earmark.seatmap import followers as streams
 from earmark.seatmap import redis_notifications as wire
 from earmark.seatmap.entry_feed import EntryFeed
 from earmark.store.memory import MemoryStore
 from earmark.testservers import ServerUnavailable, start_valkey
+from earmark.wiring.redis import Notifications
 
 from .conftest import drain, open_play
 from .streaming import FACT_SECONDS_MAX, hub_over, open_page, shut
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import AsyncIterator, Callable, Iterator
 
     from earmark.clock import MovableClock
     from earmark.domain.ids import EventId
@@ -39,6 +40,20 @@ def redis() -> Iterator[Valkey]:
         pytest.skip(f"NEWS OVER REDIS IS NOT TESTED: {reason}")
     with server:
         yield server
+
+
+@asynccontextmanager
+async def notifying(redis_url: str | None, *, feed: EntryFeed | None, listener: Any) -> AsyncIterator[None]:
+    """As two processes are wired: one publishes what its relay published, one listens."""
+    notifications = Notifications(redis_url)
+    if feed is not None:
+        notifications.publish(feed)
+    if listener is not None:
+        notifications.listen(listener)
+    try:
+        yield
+    finally:
+        await notifications.close()
 
 
 class Ear:
@@ -74,8 +89,8 @@ async def test_a_number_given_here_moves_a_page_that_another_process_serves(
     feed, ear = EntryFeed(), Ear()
     elsewhere = hub_over(store, clock=clock, feed=EntryFeed())
     async with (
-        wiring.telling(redis.url, feed=feed, listener=ear),
-        wiring.telling(redis.url, feed=None, listener=elsewhere),
+        notifying(redis.url, feed=feed, listener=ear),
+        notifying(redis.url, feed=None, listener=elsewhere),
     ):
         page = await open_page(elsewhere)
         await ear.until(hearing=True)
@@ -92,7 +107,7 @@ async def test_a_number_given_here_moves_a_page_that_another_process_serves(
 async def test_a_redis_that_goes_away_is_noticed_and_found_again(redis: Valkey) -> None:
     """Meanwhile the hub knows that it hears nothing; publishing into the void holds nobody up."""
     feed, ear = EntryFeed(), Ear()
-    async with wiring.telling(redis.url, feed=feed, listener=ear):
+    async with notifying(redis.url, feed=feed, listener=ear):
         await ear.until(hearing=True)
         redis.kill()
         await ear.until(hearing=False)
@@ -124,7 +139,7 @@ async def test_a_message_that_makes_no_sense_is_passed_over(redis: Valkey) -> No
     from redis.asyncio import Redis
 
     ear = Ear()
-    async with wiring.telling(redis.url, feed=None, listener=ear), Redis.from_url(redis.url) as other:
+    async with notifying(redis.url, feed=None, listener=ear), Redis.from_url(redis.url) as other:
         await ear.until(hearing=True)
         await other.publish(wire.CHANNEL, b"\xff not json")
         await other.publish(wire.CHANNEL, b'{"play": 7}')
@@ -135,6 +150,6 @@ async def test_a_message_that_makes_no_sense_is_passed_over(redis: Valkey) -> No
 async def test_what_cannot_carry_news_is_left_alone(url: str | None) -> None:
     """A cluster and several servers: the database is asked instead, and nobody connects."""
     ear = Ear()
-    async with wiring.telling(url, feed=EntryFeed(), listener=ear):
+    async with notifying(url, feed=EntryFeed(), listener=ear):
         await asyncio.sleep(0)
     assert ear.hearing.empty()

@@ -12,9 +12,8 @@ import pytest
 from earmark.api.app import create_app
 from earmark.api.auth.api_keys import Authenticator, Doubt, Scope, hash_of, new_key, new_key_id
 from earmark.api.auth.guest_cookie import COOKIE
-from earmark.api.endpoint import Services
 from earmark.api.middleware.rate_limits import RateLimits
-from earmark.api.routes.events import draw
+from earmark.api.services import Services
 from earmark.domain.ids import Buyer
 from earmark.engine.engine import Engine
 from earmark.engine.ports.outbox import START
@@ -22,6 +21,7 @@ from earmark.errors import StoreUnavailable
 from earmark.library import Earmark
 from earmark.observability.metrics.metrics import Metrics
 from earmark.payments.service import PaymentService
+from earmark.schemas.seat_map import render_map
 from earmark.seatmap.cache import SeatMapCache
 from earmark.seatmap.entry_feed import EntryFeed
 from earmark.store.memory import MemoryStore
@@ -49,7 +49,7 @@ async def services(clock: MovableClock, ids: Uuid7Ids) -> AsyncIterator[Services
         metrics=Metrics(version="test"),
         clock=clock,
         guests=True,
-        seat_map_cache=SeatMapCache(engine, clock=clock, word=draw),
+        seat_map_cache=SeatMapCache(engine, clock=clock, word=render_map),
         payments=PaymentService(engine, {}),
         hub=hub,
     )

@@ -8,7 +8,7 @@ import httpx2
 import msgspec
 import pytest
 from standardwebhooks import Webhook as Verifier
-from tests.api.conftest import KEY, event, shop
+from tests.api.conftest import KEY, authenticator, event, services, shop
 
 from earmark.api.app import create_app
 from earmark.api.auth.api_keys import Authenticator
@@ -18,7 +18,7 @@ from earmark.webhooks.targets import Targets
 from .conftest import answer, deliver, dispatcher, receiver, relay
 
 if TYPE_CHECKING:
-    from earmark.api.endpoint import Services
+    from earmark.api.services import Services
     from earmark.clock import MovableClock
 
 __all__ = ["KEY", "authenticator", "event", "services", "shop"]

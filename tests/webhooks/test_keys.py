@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import httpx2
 import msgspec
-from tests.api.conftest import KEY, house_over, shop
+from tests.api.conftest import KEY, authenticator, house_over, services, shop
 
 from earmark.api.app import create_app
 from earmark.domain.journal import IdempotencyKey
@@ -20,7 +20,7 @@ from earmark.workers.janitor import KEYS_SECONDS, Janitor
 from .conftest import again, now_of, subscribe
 
 if TYPE_CHECKING:
-    from earmark.api.endpoint import Services
+    from earmark.api.services import Services
     from earmark.clock import MovableClock
     from earmark.domain.webhook import Webhook
     from earmark.engine.ports.store import Store

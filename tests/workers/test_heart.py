@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from tests.acceptance.support import EARMARK, environment, free_port
 
-from earmark import wiring
 from earmark.errors import StoreUnavailable
 from earmark.store.memory import MemoryStore
+from earmark.wiring import databases
+from earmark.wiring.workers import ROLES
 from earmark.workers import loop
-from earmark.workers.chosen_workers import ROLES
 from earmark.workers.heartbeat import Heartbeat
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ async def test_a_store_that_is_silent_stops_nobody() -> None:
 async def test_a_server_is_heard_of_while_it_runs_and_gone_when_it_has_stopped(tmp_path: Path) -> None:
     """The real command, with all its workers; a server is one role more."""
     url = f"sqlite:////{str(tmp_path).lstrip('/')}/shop.sqlite3"
-    await wiring.migrate(url)
+    await databases.migrate(url)
     given = {
         "EARMARK_DATABASE_URL": url,
         "EARMARK_ADMIN_KEY": "ek_test_heartbeat",
@@ -108,7 +108,7 @@ async def test_a_server_is_heard_of_while_it_runs_and_gone_when_it_has_stopped(t
     }
     ours = environment(**given, EARMARK_PORT=str(free_port()))
     process = await asyncio.create_subprocess_exec(EARMARK, "serve", env=ours, stdout=asyncio.subprocess.DEVNULL)
-    store = await wiring.open_store(url)
+    store = await databases.open_store(url)
     try:
         await heard(
             store, lambda roll: {beat.role for beat in roll.beats if beat.outcome == "ok"} == {*ROLES, "server"}

@@ -20,7 +20,7 @@ from earmark.engine.ports.webhooks import Outcome
 from earmark.testing import open_in_memory
 from earmark.uuids import new_webhook_id
 from earmark.webhooks.sender import new_secret
-from earmark.workers.chosen_workers import janitor_for
+from earmark.wiring.workers import janitor_for
 from earmark.workers.janitor import BEATS_SECONDS, Janitor
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ async def keyed(earmark: Earmark, *seats: str) -> None:
             event_id="play",  # type: ignore[arg-type]
             buyer="alice",  # type: ignore[arg-type]
             seats=(seat,),  # type: ignore[arg-type]
-            idempotency=KeyedRequest(key=IdempotencyKey("shop", seat), request_hash=b"r", render=lambda *_: (201, b"")),
+            idempotency=KeyedRequest(key=IdempotencyKey("shop", seat), request_hash=b"r", write=lambda *_: (201, b"")),
         )
         await engine.hold(ask)
 

@@ -13,7 +13,8 @@ from tests.acceptance.support import serve
 from earmark.config import Settings
 from earmark.errors import StoreUnavailable
 from earmark.locks import Locks
-from earmark.workers.lock_monitor import LockMonitor, lock_monitors_for
+from earmark.wiring.workers import lock_monitors_for
+from earmark.workers.lock_monitor import LockMonitor
 
 if TYPE_CHECKING:
     from pathlib import Path

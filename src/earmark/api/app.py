@@ -15,9 +15,10 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from earmark.api import problem_response
-from earmark.api.endpoint import ApiResponse, Endpoint, RequestContext, Services, endpoint, json_response
+from earmark.api.endpoint import Endpoint, EndpointApp
 from earmark.api.middleware.request_log import RequestLog
 from earmark.api.openapi import document
+from earmark.api.response import ApiResponse, json_response
 from earmark.api.router import Router
 from earmark.api.routes import bookings, events, guests, idempotency, locks, ops, payments, stream, tokens, webhooks
 from earmark.domain.payment import PaymentState, payment_id_of
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.types import ASGIApp
 
+    from earmark.api.context import RequestContext
+    from earmark.api.services import Services
     from earmark.sandbox.model import Intent
 
 ROOTS_MAX = 8
@@ -134,7 +137,7 @@ def create_app(services: Services) -> ASGIApp:
             return Response(status_code=HTTPStatus.NOT_MODIFIED, headers=headers)
         return Response(body, media_type="application/json", headers=headers)
 
-    answers = [(call, endpoint(call, services)) for call in (*ENDPOINTS, METRICS)]
+    answers = [(call, EndpointApp(call, services)) for call in (*ENDPOINTS, METRICS)]
     routes = [Route(call.path, answer, methods=[call.method]) for call, answer in answers]
     routes += [Route(path, _page(file)) for path, file in PAGES.items()]
     routes += [Route("/openapi.json", describe), Route("/web/{file}", _asset)]
@@ -166,7 +169,7 @@ def _sandbox_page(services: Services) -> list[Route]:
                 # A drive was under way that had looked before the buyer acted.
                 await services.payments.driver.advance(payment_id, look=True)
 
-    return action.routes(gateway.sandbox, acted=acted, body_seconds_max=services.body_patience.seconds)
+    return action.routes(gateway.sandbox, acted=acted, body_seconds_max=services.body_timeout.seconds)
 
 
 def _page(file: str) -> Any:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from earmark import wiring
+import msgspec
+
 from earmark.api.auth.api_keys import TEST_PREFIX
 from earmark.domain.event import Event
 from earmark.domain.ids import Buyer, EventId, PoolId, SeatId
@@ -13,6 +14,7 @@ from earmark.domain.pool import Pool
 from earmark.domain.seat import Seat
 from earmark.engine.commands import Actor, Confirm, CreateEvent, Hold
 from earmark.errors import EventExists
+from earmark.wiring import runtime
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,7 +30,7 @@ PER_ROW = 16
 async def seed(settings: Settings) -> EventId:
     """Make the theatre, unless it is there from last time."""
     assert settings.admin_key is not None
-    engine = await wiring.open_engine(settings.database_url)
+    engine = await runtime.open_engine(msgspec.structs.replace(settings, redis_url=None))
     actor = Actor(name="demo", live=not settings.admin_key.startswith(TEST_PREFIX))
     try:
         await _create(engine, actor)

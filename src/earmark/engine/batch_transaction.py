@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from earmark.domain.booking import Booking
     from earmark.domain.event import Event
     from earmark.domain.ids import BookingId
-    from earmark.domain.journal import IdempotencyKey
+    from earmark.domain.journal import IdempotencyKey, IdempotencyRecord
     from earmark.domain.state_machine import Verb
     from earmark.engine.ports.store import Ids, Opening, Transaction
 
@@ -77,10 +77,22 @@ class BatchDecisions(Generic[A]):
         """Decide it in the next batch."""
         self._settle(command, again)
 
-    def answer(self, command: A, value: Booking | Event | PayResult | CancelResult, *, wrote: bool = True) -> None:
-        """Decided; the answer that a key remembers is the very one that is given."""
-        memory = self.writes.memories.get(command.entry_id)
-        self._settle(command, Decided(value=value, now=self.now, wrote=wrote, memory=memory))
+    def record_response(
+        self, command: A, value: Booking | Event | PayResult | CancelResult
+    ) -> IdempotencyRecord | None:
+        """Write the response that the command's key will remember; None where the client sent no key."""
+        return command.idempotency.record(value, self.now) if command.idempotency else None
+
+    def answer(
+        self,
+        command: A,
+        value: Booking | Event | PayResult | CancelResult,
+        *,
+        record: IdempotencyRecord | None = None,
+        wrote: bool = True,
+    ) -> None:
+        """Decided. A response that a key remembers is also the one that the client gets."""
+        self._settle(command, Decided(value=value, now=self.now, wrote=wrote, record=record))
 
     async def close(self, **offer: Any) -> list[Outcome]:
         """Write what moved (and what an operator changed), and hand out the outcomes in arrival order."""
@@ -102,7 +114,7 @@ class BatchDecisions(Generic[A]):
             key = command.idempotency.key
             if memory := opening.remembered.get(key):
                 same = command.idempotency.is_of(memory.request_hash)
-                self._settle(command, Replayed(memory=memory) if same else IdempotencyMismatch())
+                self._settle(command, Replayed(record=memory) if same else IdempotencyMismatch())
             elif key in opening.busy or key in taken:
                 twin = TryAgain(
                     refusal=IdempotencyInProgress(), rounds_max=TWIN_ROUNDS_MAX, delay_seconds=TWIN_DELAY_SECONDS
@@ -159,11 +171,12 @@ def decide(
             decisions.refuse(command, refusal)
             continue
         moved = after is not before
+        record = decisions.record_response(command, after)
         if moved:
-            decisions.writes.move(verb, before, after, command=command, reason=reason(command))
+            decisions.writes.move(verb, before, after, command=command, record=record, reason=reason(command))
         else:
-            decisions.writes.remember(verb, after, command=command)
-        decisions.answer(command, after, wrote=moved or command.idempotency is not None)
+            decisions.writes.remember(verb, after, command=command, record=record)
+        decisions.answer(command, after, record=record, wrote=moved or record is not None)
 
 
 def find(decisions: BatchDecisions[B], command: B, bookings: Mapping[BookingId, Booking], *, verb: Verb) -> Booking:

@@ -6,7 +6,7 @@ looked up instead of being tried again blindly.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from datetime import datetime
 from enum import StrEnum
 from typing import Any
@@ -33,6 +33,7 @@ from earmark.domain.payment import Payment
 from earmark.domain.pool import Pool
 from earmark.domain.refund_rules import Ruling
 from earmark.domain.seat import Seat
+from earmark.engine.ports.response_writer import ResponseWriter
 from earmark.errors import InvalidRequest, Refusal
 
 
@@ -56,8 +57,8 @@ class KeyedRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     key: IdempotencyKey
     request_hash: bytes
-    render: Callable[[Any, datetime], tuple[int, bytes]]
-    """From what was decided, and when, to the status and the bytes that a repeat gets again."""
+    write: ResponseWriter
+    """Writes the response that a repeat gets again."""
     older_hashes: tuple[bytes, ...] = ()
     """As what the same request may have been recorded before: under an older secret, or by an older release."""
 
@@ -65,9 +66,9 @@ class KeyedRequest(msgspec.Struct, frozen=True, kw_only=True):
         """Whether this is the request that was recorded so."""
         return request_hash == self.request_hash or request_hash in self.older_hashes
 
-    def remember(self, decided: object, now: datetime) -> IdempotencyRecord:
-        """The answer, word for word."""
-        status, body = self.render(decided, now)
+    def record(self, result: object, now: datetime) -> IdempotencyRecord:
+        """What the key remembers from now on: the response, byte for byte."""
+        status, body = self.write(result, now)
         return IdempotencyRecord(request_hash=self.request_hash, status=status, body=body)
 
 
@@ -261,13 +262,13 @@ class Decided(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     now: datetime
     wrote: bool = True
     """False when the verb found its work done already and wrote nothing."""
-    memory: IdempotencyRecord | None = None
+    record: IdempotencyRecord | None = None
 
 
 class Replayed(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The answer that this key got the first time."""
 
-    memory: IdempotencyRecord
+    record: IdempotencyRecord
 
 
 class TryAgain(msgspec.Struct, frozen=True, kw_only=True):

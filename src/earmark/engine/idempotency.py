@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 class Recalled(msgspec.Struct, frozen=True, kw_only=True):
     """What became of the request with a key, as far as the store knows it."""
 
-    memory: IdempotencyRecord | None = None
+    record: IdempotencyRecord | None = None
     """The answer that it got."""
     busy: bool = False
     """It is being decided at this moment, or it opened a payment."""
@@ -50,8 +50,8 @@ async def recall(store: Store, key: IdempotencyKey, *, within: float, key_second
         return await transaction.begin([key]), await transaction.read_payment_key(key)
 
     opening, opened = await store.transact(look, within=within)
-    if memory := opening.remembered.get(key):
-        return Recalled(memory=memory)
+    if record := opening.remembered.get(key):
+        return Recalled(record=record)
     about = await store.read_dossier(opened.payment_id if opened else first_payment_id_for(key))
     if about is not None and about.now - about.payment.created_at >= timedelta(seconds=key_seconds):
         # The key's time is over: only a payment that is still open is told of.
@@ -78,12 +78,12 @@ class KnownKeys:
         """The answer that this request got before; None if it never got one."""
         if not await self.is_known(idempotency.key):
             return None
-        memory = await self._read(idempotency.key, within=within)
-        if memory is None:
+        record = await self._read(idempotency.key, within=within)
+        if record is None:
             return None
-        if not idempotency.is_of(memory.request_hash):
+        if not idempotency.is_of(record.request_hash):
             raise IdempotencyMismatch
-        return Replayed(memory=memory)
+        return Replayed(record=record)
 
     async def close(self) -> None:
         """Finish what was asked."""

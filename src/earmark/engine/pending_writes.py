@@ -55,7 +55,6 @@ class PendingWrites:
         self._refunds_untold: dict[str, dict[str, Any]] = {}
         """What changed of refunds and stands in no entry yet, by their payment."""
         self._entries: list[Entry] = []
-        self.memories: dict[EntryId, IdempotencyRecord] = {}
         self.totals: dict[TotalRef, int] = {}
         self.pools: dict[PoolRef, PoolDelta] = {}
         self.seats: dict[SeatRef, BookingId] = {}
@@ -75,12 +74,20 @@ class PendingWrites:
         self._tell(Verb.EXPIRE.value, booking, after, entry_id=self._ids.entry_id(), actor=CLOCK, reason=reason)
         return after
 
-    def open(self, booking: Booking, *, command: Command) -> Booking:
-        """A new hold, with its seats."""
+    def open(self, booking: Booking, *, command: Command, record: IdempotencyRecord | None) -> Booking:
+        """A new hold, with its seats, and what its key remembers."""
         self._opened[booking.id] = booking
         self._count(None, booking)
         self.seats.update(dict.fromkeys(booking.seat_refs, booking.id))
-        self._tell(Verb.HOLD.value, None, booking, entry_id=command.entry_id, actor=command.actor.name, command=command)
+        self._tell(
+            Verb.HOLD.value,
+            None,
+            booking,
+            entry_id=command.entry_id,
+            actor=command.actor.name,
+            command=command,
+            record=record,
+        )
         return booking
 
     def move(
@@ -90,12 +97,12 @@ class PendingWrites:
         after: Booking,
         *,
         command: Command,
+        record: IdempotencyRecord | None = None,
         reason: str | None = None,
-        told: object = None,
         money: dict[str, Any] | None = None,
         opened: Payment | None = None,
     ) -> Booking:
-        """A booking that a verb has moved; `told` is the answer, where that is more than the booking.
+        """A booking that a verb has moved, and what the command's key remembers.
 
         `opened` is a payment that is new with it.
         """
@@ -110,8 +117,8 @@ class PendingWrites:
             entry_id=command.entry_id,
             actor=command.actor.name,
             command=command,
+            record=record,
             reason=reason,
-            told=told,
             money=money,
             opened=opened,
         )
@@ -162,7 +169,7 @@ class PendingWrites:
         untold[str(refund.id)] = journal_changes.refund_pairs(before, refund)
         return refund
 
-    def remember(self, verb: Verb, booking: Booking, *, command: Command, told: object = None) -> None:
+    def remember(self, verb: Verb, booking: Booking, *, command: Command, record: IdempotencyRecord | None) -> None:
         """A verb that found its work done: nothing moved, so the entry is about no version, but its key remembers."""
         if command.idempotency is None:
             return
@@ -174,16 +181,18 @@ class PendingWrites:
             at=self.now,
             facts={"booking_id": str(booking.id), "verb": verb.value},
             key=command.idempotency.key,
-            memory=command.idempotency.remember(told or booking, self.now),
+            memory=record,
         )
-        self._add(entry)
+        self._entries.append(entry)
 
     def owner(self, seat: SeatRef) -> Booking | None:
         """The booking that this transaction has given a seat to."""
         given = self.seats.get(seat)
         return self._opened[given] if given else None
 
-    def tell_of_event(self, verb: str, event: Event, *, command: Command, facts: dict[str, Any]) -> None:
+    def tell_of_event(
+        self, verb: str, event: Event, *, command: Command, record: IdempotencyRecord | None, facts: dict[str, Any]
+    ) -> None:
         """What an operator did to an event."""
         entry = Entry(
             id=command.entry_id,
@@ -194,9 +203,9 @@ class PendingWrites:
             at=self.now,
             facts=facts,
             key=command.idempotency.key if command.idempotency else None,
-            memory=command.idempotency.remember(event, self.now) if command.idempotency else None,
+            memory=record,
         )
-        self._add(entry)
+        self._entries.append(entry)
 
     def changes(self, **offer: Any) -> Changes:
         """Everything to write; `offer` is what an operator changed about the event."""
@@ -240,7 +249,7 @@ class PendingWrites:
         command: Command | None = None,
         reason: str | None = None,
         money: dict[str, Any] | None = None,
-        told: object = None,
+        record: IdempotencyRecord | None = None,
         opened: Payment | None = None,
     ) -> None:
         idempotency = command.idempotency if command else None
@@ -264,14 +273,9 @@ class PendingWrites:
             at=self.now,
             facts=facts,
             key=idempotency.key if idempotency else None,
-            memory=idempotency.remember(told or after, self.now) if idempotency else None,
+            memory=record,
         )
-        self._add(entry)
-
-    def _add(self, entry: Entry) -> None:
         self._entries.append(entry)
-        if entry.memory:
-            self.memories[entry.id] = entry.memory
 
 
 def _counted(booking: Booking) -> int:

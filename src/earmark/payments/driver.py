@@ -229,17 +229,22 @@ class PaymentDriver:
             payment_id = await self._call(known, "whose", known.whose(callback.gateway_id))
         return await self._engine.store.read_dossier(PaymentId(payment_id)) if payment_id else None
 
-    async def seconds_to_next(self) -> float | None:
-        """How long until a payment is due that can be taken; None when none is under way."""
-        return await self._engine.store.seconds_to_next_payment(gateways=self._queues.ready)
+    async def seconds_to_next(self, gateways: Collection[str] | None = None) -> float | None:
+        """How long until a payment is due that can be driven, of these gateways or of all; None when none is open."""
+        ready = [name for name in self._queues.ready if gateways is None or name in gateways]
+        return await self._engine.store.seconds_to_next_payment(gateways=ready)
 
-    async def reconcile(self, *, limit: int, within: float | None = None) -> int:
+    async def reconcile(
+        self, *, limit: int, within: float | None = None, gateways: Collection[str] | None = None
+    ) -> int:
         """Drive the payments that are due, each gateway's in a queue of its own; how many were found.
+
+        `gateways` limits it to some of this process's gateways.
 
         They are waited for, for so long; those that are not done by then go on by themselves.
         """
         claim = partial(self._engine.store.claim_payments, lease_seconds=law.LEASE_SECONDS)
-        return await self._queues.drive(claim, self._advance_claimed, limit=limit, within=within)
+        return await self._queues.drive(claim, self._advance_claimed, limit=limit, within=within, only=gateways)
 
     @property
     def silent_gateways(self) -> list[str]:

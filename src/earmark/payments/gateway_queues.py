@@ -59,7 +59,9 @@ class GatewayQueues:
         """The gateways that are silent now."""
         return sorted(name for name, queue in self._queues.items() if queue.is_silent)
 
-    async def drive(self, claim: Claim, drive: DriveFor, *, limit: int, within: float | None) -> int:
+    async def drive(
+        self, claim: Claim, drive: DriveFor, *, limit: int, within: float | None, only: Collection[str] | None = None
+    ) -> int:
         """Claim what is due for each queue and drive it; return how many payments. `drive` gets the name of the queue.
 
         A claim also returns payments of other gateways that were not decided within the hour; `drive` gives those up
@@ -70,6 +72,8 @@ class GatewayQueues:
         """
         found, started = 0, list[asyncio.Task[None]]()
         for name, queue in (self._queues | self._nameless).items():
+            if only is not None and name not in only:
+                continue
             if room := queue.room(limit):
                 due = await claim(limit=room, gateways=[name] if name else [])
                 new = queue.start(due, partial(drive, name))

@@ -70,15 +70,15 @@ async def pay(transaction: Transaction, command: Pay, *, ids: Ids, policy: Polic
     try:
         booking = find(decisions, command, bookings, verb=Verb.PAY)
         known = await _known(decisions, command, booking, policy=policy)
-        paid = (
-            known
-            if isinstance(known, PayResult)
-            else await _open(decisions, command, booking, payment_id=known, policy=policy)
-        )
+        if isinstance(known, PayResult):
+            decisions.answer(command, known, wrote=bool(decisions.writes))
+        elif booking.total == 0:
+            _pay_nothing(decisions, command, booking)
+        else:
+            paid = await _open(decisions, command, booking, payment_id=known, policy=policy)
+            decisions.answer(command, paid, wrote=bool(decisions.writes))
     except Refusal as refusal:
         decisions.refuse(command, refusal)
-    else:
-        decisions.answer(command, paid, wrote=bool(decisions.writes))
     await lock_counts(decisions)
     return (await decisions.close())[0]
 
@@ -91,8 +91,9 @@ async def conclude(transaction: Transaction, command: Pay, *, ids: Ids) -> Outco
     bookings = await lock(decisions)
     payments = await transaction.lock_payments({command.payment_id})
     paid = PayResult(booking=bookings[command.booking_id], payment=payments[command.payment_id])
-    decisions.writes.remember(Verb.PAY, paid.booking, command=command, told=paid)
-    decisions.answer(command, paid, wrote=command.idempotency is not None)
+    record = decisions.record_response(command, paid)
+    decisions.writes.remember(Verb.PAY, paid.booking, command=command, record=record)
+    decisions.answer(command, paid, record=record, wrote=record is not None)
     return (await decisions.close())[0]
 
 
@@ -194,13 +195,17 @@ async def _tries(
     ]
 
 
+def _pay_nothing(decisions: BatchDecisions[Pay], command: Pay, booking: Booking) -> None:
+    """A free booking is confirmed at once, and no gateway is asked."""
+    paid = PayResult(booking=law.pay_nothing(booking, now=decisions.now))
+    record = decisions.record_response(command, paid)
+    decisions.writes.move(Verb.PAY, booking, paid.booking, command=command, record=record)
+    decisions.answer(command, paid, record=record)
+
+
 async def _open(
     decisions: BatchDecisions[Pay], command: Pay, booking: Booking, *, payment_id: PaymentId, policy: Policy
 ) -> PayResult:
-    if booking.total == 0:
-        paid = PayResult(booking=law.pay_nothing(booking, now=decisions.now))
-        decisions.writes.move(Verb.PAY, booking, paid.booking, command=command, told=paid)
-        return paid
     if command.unpayable is not None:
         raise command.unpayable
     assert command.gateway is not None, "what can be paid has a gateway"

@@ -44,8 +44,9 @@ async def refund(transaction: Transaction, command: RefundPayment, *, ids: Ids) 
         return (await decisions.close())[0]
     paid = PayResult(booking=booking_law.noted(booking), payment=after)
     money = told(after, before=before, owed=command.amount)
+    record = decisions.record_response(command, paid)
     decisions.writes.move(
-        Verb.REFUND, booking, paid.booking, command=command, reason=command.reason, told=paid, money=money
+        Verb.REFUND, booking, paid.booking, command=command, record=record, reason=command.reason, money=money
     )
-    decisions.answer(command, paid)
+    decisions.answer(command, paid, record=record)
     return (await decisions.close())[0]

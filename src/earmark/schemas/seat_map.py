@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from earmark.domain.event import Event
     from earmark.domain.ids import Buyer
     from earmark.domain.pool import Pool
-    from earmark.engine.ports.store import SeatOnMap
+    from earmark.engine.ports.store import SeatMap, SeatOnMap
 
 OWNED = frozenset({SeatState.HELD, SeatState.BOOKED})
 
@@ -61,6 +61,13 @@ class SeatMapRenderer:
         own = picture.own.get(buyer, ()) if buyer else ()
         front = b'{"version":"%b",' % version(picture, own).encode() if whole else b"{"
         return finish(picture.body, front=front, own=own)
+
+
+def render_map(event: Event, seen: SeatMap) -> RenderedMap:
+    """The whole map in the API's words, as a shop sees it."""
+    renderer = SeatMapRenderer()
+    parts = [renderer.part(on_map, now=seen.now) for on_map in seen.seats]
+    return renderer.paint(event, parts, [renderer.pool(pool) for pool in seen.pools])
 
 
 def version(picture: RenderedMap, own: Sequence[int]) -> str:

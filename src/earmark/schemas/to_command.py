@@ -58,7 +58,7 @@ class Common(TypedDict):
 
 
 def hold(body: requests.HoldBody, *, buyer: Buyer, booking_id: BookingId, **common: Unpack[Common]) -> Hold:
-    """Seats and units, each named once; of the best seats only how many are named, see `wish_of`."""
+    """Seats and units, each named once; of the best seats only how many are named, see `wish`."""
     best = body.best_available
     if not body.seats and not body.pools and best is None:
         raise InvalidRequest.at("seats", "a hold names seats, pools, or both")
@@ -79,9 +79,9 @@ def hold(body: requests.HoldBody, *, buyer: Buyer, booking_id: BookingId, **comm
     )
 
 
-def wish_of(body: requests.HoldBody) -> Wish | None:
-    """What the best seats are wanted for, where they are not named."""
-    return Wish(**msgspec.structs.asdict(body.best_available)) if body.best_available else None
+def wish(body: requests.BestBody) -> Wish:
+    """What the best available seats are wanted for."""
+    return Wish(**msgspec.structs.asdict(body))
 
 
 def cancel(body: requests.CancelBody, *, booking_id: BookingId, **common: Unpack[Common]) -> Cancel:

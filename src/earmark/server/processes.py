@@ -27,11 +27,11 @@ from urllib.parse import urlsplit
 import msgspec
 from prometheus_client.multiprocess import mark_process_dead
 
-from earmark import wiring
 from earmark.config import Settings
 from earmark.errors import SetupError
 from earmark.observability import logs
 from earmark.server import run as server
+from earmark.wiring import databases
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -61,7 +61,7 @@ async def serve(settings: Settings, *, ready: Callable[[str], None], command: Se
     refuse(settings)
     server.check_free(settings.host, settings.port)
     # What is wrong with the database is said once, and by whoever was asked to serve.
-    store = await wiring.open_store(settings.database_url)
+    store = await databases.open_store(settings.database_url)
     try:
         await store.check()
     finally:
@@ -78,7 +78,7 @@ async def serve(settings: Settings, *, ready: Callable[[str], None], command: Se
 def refuse(settings: Settings) -> None:
     """Several processes need a database that several processes can write to."""
     scheme = urlsplit(settings.database_url).scheme
-    if settings.processes == 1 or scheme in wiring.POSTGRES:
+    if settings.processes == 1 or scheme in databases.POSTGRES:
         why = (
             None
             if sys.platform == "linux" or settings.processes == 1

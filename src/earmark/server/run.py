@@ -17,7 +17,7 @@ import warnings
 from typing import TYPE_CHECKING, Any
 
 from earmark.api.app import create_app
-from earmark.api.opening import opened
+from earmark.api.services import open_services
 from earmark.errors import SetupError
 from earmark.observability import logs
 from earmark.server import gc_tuning
@@ -28,7 +28,7 @@ from earmark.workers import loop
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
-    from earmark.api.endpoint import Services
+    from earmark.api.services import Services
     from earmark.config import Settings
 
 GRACE_SECONDS = 1.0
@@ -50,15 +50,15 @@ async def serve(settings: Settings, *, ready: Callable[[str], None], duty: async
         check_free(settings.host, settings.port)
     stop = asyncio.Event()
     async with (
-        opened(settings) as (services, workers, heartbeat),
+        open_services(settings) as opened,
         threads_ended(),
         signals(stop),
-        _door(services, settings, stop),
+        _door(opened.services, settings, stop),
     ):
         gc_tuning.put_away()
         ready(shown_url(settings))
         await _called(duty, stop)
-        await loop.run(workers, stop, heartbeat=heartbeat)
+        await loop.run(opened.workers, stop, heartbeat=opened.runtime.heartbeat)
         await stop.wait()
 
 

@@ -13,7 +13,6 @@ from earmark.errors import StoreUnavailable
 from earmark.locks.errors import LocksUnavailable
 
 if TYPE_CHECKING:
-    from earmark.config import Settings
     from earmark.locks import Locks
 
 
@@ -34,12 +33,3 @@ class LockMonitor:
         except LocksUnavailable as silent:
             raise StoreUnavailable(because=silent.because) from silent
         return self._interval_seconds
-
-
-def lock_monitors_for(settings: Settings, locks: Locks | None) -> list[LockMonitor]:
-    """One, where there are locks to look at and somebody wants it."""
-    if locks is None or not settings.lock_check_seconds:
-        return []
-    return [
-        LockMonitor(locks, stuck_seconds=settings.lock_stuck_seconds, interval_seconds=settings.lock_check_seconds),
-    ]

@@ -13,6 +13,8 @@ from earmark.observability import logs
 from earmark.workers.round_status import RoundFailed
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from earmark.payments.driver import PaymentDriver
 
 BATCH_SIZE_MAX = 50
@@ -24,32 +26,37 @@ log = logs.get()
 
 
 class Reconciler:
-    """A worker around the teller."""
+    """Drives due payments, of all gateways or of some."""
 
     def __init__(
         self,
         driver: PaymentDriver,
         *,
         name: str = "reconciler",
+        gateways: Collection[str] | None = None,
         batch_size_max: int = BATCH_SIZE_MAX,
         interval_seconds_max: float = 1.0,
     ) -> None:
         self.name = name
-        self._teller = driver
+        self._driver = driver
+        self._gateways = gateways
         self._batch_size_max = batch_size_max
         self._interval_seconds_max = interval_seconds_max
 
     async def act(self) -> float:
         """One batch of each gateway. At once again while there is more; else sleep until the next payment is due."""
-        found = await self._teller.reconcile(limit=self._batch_size_max, within=ROUND_SECONDS_MAX)
+        found = await self._driver.reconcile(
+            limit=self._batch_size_max, within=ROUND_SECONDS_MAX, gateways=self._gateways
+        )
         if found:
             log.info("reconcile", outcome="ok", count=found)
         seconds = 0.0 if found >= self._batch_size_max else await self._until_next()
-        if silent := self._teller.silent_gateways:
+        silent = [name for name in self._driver.silent_gateways if self._gateways is None or name in self._gateways]
+        if silent:
             raise RoundFailed(f"no answer from gateway {', '.join(silent)}", code="gateway_silent", seconds=seconds)
         return seconds
 
     async def _until_next(self) -> float:
-        due_in = await self._teller.seconds_to_next()
+        due_in = await self._driver.seconds_to_next(self._gateways)
         longest = self._interval_seconds_max * random.uniform(0.8, 1.0)  # noqa: S311 (jitter, not a secret)
         return min(longest, max(due_in, LEAST_SECONDS)) if due_in is not None else longest

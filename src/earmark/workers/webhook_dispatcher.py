@@ -19,16 +19,13 @@ from typing import TYPE_CHECKING
 from earmark.domain.webhook import DeliveryState, next_try, rest_seconds
 from earmark.engine.ports.webhooks import Health, Outcome
 from earmark.observability import logs
-from earmark.webhooks.sender import WebhookSender
-from earmark.webhooks.targets import Targets
 
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from earmark.config import Settings
     from earmark.domain.webhook import Delivery
     from earmark.engine.ports.webhooks import Errand, Webhooks
-    from earmark.webhooks.sender import EndpointAnswer, Round
+    from earmark.webhooks.sender import EndpointAnswer, Round, WebhookSender
 
 ERRANDS_MAX = 32
 """How many webhooks are served at once."""
@@ -44,12 +41,6 @@ GAVE_UP = "every delivery failed, for as long as they are retried"
 OFF = "not sent: the webhook is disabled"
 
 log = logs.get()
-
-
-def dispatcher_for(settings: Settings, webhooks: Webhooks) -> WebhookDispatcher:
-    """The courier that the settings describe."""
-    sender = WebhookSender(Targets(private=settings.webhook_private), timeout_seconds=settings.webhook_timeout_seconds)
-    return WebhookDispatcher(webhooks, sender, retry_seconds_max=settings.webhook_retry_seconds_max)
 
 
 class WebhookDispatcher:

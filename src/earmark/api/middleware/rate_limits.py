@@ -1,23 +1,21 @@
-"""Limits at the door: how often somebody may ask, and what a body may be like before it is read.
+"""Rate limits: how many requests a key, a buyer or an address may send.
 
 A rate is a bucket of tokens for each name: it holds a burst, and fills again at so many a second. The buckets are in
-this process's memory and bounded in number, so a limit costs no round trip and depends on nobody. Several servers
-beside each other allow so much each.
+this process's memory and bounded in number, so a limit costs no round trip. Several servers beside each other
+allow so much each.
 
 The buckets are our own: the moving window in memory of `limits` starts a thread for each burst of requests, keeps a
-list for every name that it ever heard, and asks the wall clock.
+list for every name that it has ever seen, and reads the wall clock.
 """
 
 from __future__ import annotations
 
 import math
-import re
 import time
 from collections import OrderedDict
 from typing import TYPE_CHECKING
 
-from earmark.api.problem_response import TooManyRequests, WrongMediaType
-from earmark.errors import InvalidRequest
+from earmark.api.problem_response import TooManyRequests
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,12 +28,6 @@ NAMES_MAX = 50_000
 FAILURES_PER_SECOND = 1.0
 FAILURES_BURST = 20
 STREAM_RETRY_SECONDS = 1.0
-DEPTH_MAX = 32
-
-# One that never ends is one too: else each quote in it would be tried as the beginning of another.
-_STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)
-_ALIKE = bytes.maketrans(b"{}", b"[]")
-_NOT_BRACKETS = bytes(byte for byte in range(256) if byte not in b"[]{}")
 
 
 class Buckets:
@@ -145,28 +137,3 @@ def _buckets(per_second: float, timer: Callable[[], float]) -> Buckets | None:
 
 def _too_many(per: str, limit: float, wait: float) -> TooManyRequests:
     return TooManyRequests(per=per, limit=limit, retry_in=math.ceil(wait * 1000) / 1000)
-
-
-def check_encoding(content_encoding: str | None) -> None:
-    """A body comes as it is: what is packed is not unpacked, so a small bomb stays small."""
-    if content_encoding and content_encoding.strip().lower() != "identity":
-        raise WrongMediaType
-
-
-def check_depth(raw: bytes, *, depth_max: int = DEPTH_MAX) -> None:
-    """Refuse JSON that is nested deeper than anything that makes sense here, before it is decoded.
-
-    Of all but its brackets nothing is looked at, and each round takes the innermost pairs away. What is left after so
-    many rounds is deeper than that, or is no JSON, which the decoder can say better if it is little.
-    """
-    if raw.count(b"[") + raw.count(b"{") <= depth_max:
-        return
-    # Without an escape, texts are what stands between every other quote, which is quicker to find.
-    plain = _STRING.sub(b"", raw) if b"\\" in raw else b"".join(raw.split(b'"')[::2])
-    brackets = plain.translate(_ALIKE, _NOT_BRACKETS)
-    for _ in range(depth_max):
-        if b"[" * (depth_max + 1) in brackets:
-            break
-        brackets = brackets.replace(b"[]", b"")
-    if b"[]" in brackets or len(brackets) > depth_max:
-        raise InvalidRequest.at("", f"is nested deeper than {depth_max} levels")

@@ -49,7 +49,7 @@ class RequestLog:
     def __init__(self, app: ASGIApp, *, metrics: Metrics, tracing: Tracing | None) -> None:
         self._app = app
         self._metrics = metrics
-        self._tally = metrics.tally
+        self._recorder = metrics.recorder
         self._tracing = tracing
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -60,13 +60,13 @@ class RequestLog:
         headers = dict(scope["headers"])
         request_id = _id(headers.get(HEADER))
         before = logs.request_id.set(request_id)
-        self._tally.in_flight += 1
+        self._recorder.in_flight += 1
         try:
             with self._tracing.request(scope["method"], headers) if self._tracing else _NO_SPAN as span:
                 answer = self._watched(send, scope, request_id.encode(), keyed=KEY in headers, span=span)
                 await self._app(scope, receive, answer)
         finally:
-            self._tally.in_flight -= 1
+            self._recorder.in_flight -= 1
             logs.request_id.reset(before)
 
     def _watched(self, send: Send, scope: Scope, request_id: bytes, *, keyed: bool, span: RequestSpan | None) -> Send:
@@ -83,12 +83,12 @@ class RequestLog:
     def _tell(self, scope: Scope, message: Message, *, seconds: float, keyed: bool, span: RequestSpan | None) -> None:
         status: int = message["status"]
         verb, route, outcome = scope.get(NOTED, (None, None, None))
-        self._tally.answered(status)
+        self._recorder.answered(status)
         if verb is not None:
             self._metrics.observe(verb, outcome=outcome, seconds=seconds)
             if keyed:
                 replayed = any(name == REPLAYED for name, _ in message["headers"])
-                self._tally.keyed(outcome, replayed=replayed)
+                self._recorder.keyed(outcome, replayed=replayed)
         if span is not None:
             span.answered(status=status, route=route, verb=verb, outcome=outcome)
         level = logging.DEBUG if verb is None or verb in QUIET else logging.INFO

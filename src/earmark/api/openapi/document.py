@@ -10,9 +10,9 @@ import msgspec
 from earmark.api import problem_response
 from earmark.api.auth.api_keys import Scope
 from earmark.api.auth.guest_cookie import COOKIE, HOST, SECURE
-from earmark.api.endpoint import JSON
 from earmark.api.openapi import examples
 from earmark.api.openapi.parameters import parameters
+from earmark.api.response import JSON
 from earmark.schemas import responses
 
 if TYPE_CHECKING:

@@ -9,9 +9,10 @@ from uuid import UUID
 import msgspec
 
 from earmark.api.auth.api_keys import Scope
-from earmark.api.endpoint import ApiResponse, Endpoint, Render, RequestContext, json_response, verb_response
+from earmark.api.endpoint import Endpoint
 from earmark.api.pagination import read_page
 from earmark.api.problem_response import Forbidden
+from earmark.api.response import ApiResponse, JsonWriter, json_response, verb_response
 from earmark.domain.ids import BookingId, Buyer
 from earmark.engine.commands import Extend, Release
 from earmark.engine.ports.store import BookingFilter
@@ -22,45 +23,47 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from datetime import datetime
 
+    from earmark.api.context import RequestContext
     from earmark.domain.booking import Booking
-    from earmark.schemas.to_command import Common
 
 
 async def hold(context: RequestContext, body: requests.HoldBody) -> ApiResponse:
     """Set seats and pool units aside for a few minutes, all or nothing."""
-    common = _common(context, status=HTTPStatus.CREATED)
     command = to_command.hold(
-        body, buyer=_buyer(context, body.buyer), booking_id=context.engine.ids.booking_id(), **common
+        body,
+        buyer=_buyer(context, body.buyer),
+        booking_id=context.engine.ids.booking_id(),
+        **context.command_fields(_HELD),
     )
-    wish = to_command.wish_of(body)
-    answer = await (context.engine.hold(command) if wish is None else context.engine.hold_best(command, wish))
-    return verb_response(answer, _render, status=HTTPStatus.CREATED)
+    if body.best_available is None:
+        result = await context.engine.hold(command)
+    else:
+        result = await context.engine.hold_best(command, to_command.wish(body.best_available))
+    return verb_response(result, _HELD)
 
 
 async def extend(context: RequestContext, body: requests.ExtendBody) -> ApiResponse:
-    """More time, within the longest life of a hold."""
-    command = Extend(**_common(context), booking_id=booking_id(context), seconds=body.seconds)
-    return verb_response(await context.engine.extend(command), _render)
+    """Give a hold more time, within its longest life."""
+    command = Extend(**context.command_fields(_BOOKING), booking_id=booking_id(context), seconds=body.seconds)
+    return verb_response(await context.engine.extend(command), _BOOKING)
 
 
 async def confirm(context: RequestContext, body: requests.ConfirmBody) -> ApiResponse:
     """The shop took the money itself: the hold becomes a sale."""
-    command = to_command.confirm(body, booking_id=booking_id(context), **_common(context))
-    return verb_response(await context.engine.confirm(command), _render)
+    command = to_command.confirm(body, booking_id=booking_id(context), **context.command_fields(_BOOKING))
+    return verb_response(await context.engine.confirm(command), _BOOKING)
 
 
 async def release(context: RequestContext, _: requests.ReleaseBody) -> ApiResponse:
-    """Let go of a hold."""
-    return verb_response(
-        await context.engine.release(Release(**_common(context), booking_id=booking_id(context))), _render
-    )
+    """Give up a hold; everything returns."""
+    command = Release(**context.command_fields(_BOOKING), booking_id=booking_id(context))
+    return verb_response(await context.engine.release(command), _BOOKING)
 
 
 async def cancel(context: RequestContext, body: requests.CancelBody) -> ApiResponse:
     """Undo a sale, or some lines of it."""
-    common = _common(context, render=to_response.undone_value)
-    command = to_command.cancel(body, booking_id=booking_id(context), **common)
-    return verb_response(await context.services.payments.cancel(command), to_response.undone_value)
+    command = to_command.cancel(body, booking_id=booking_id(context), **context.command_fields(_CANCELLED))
+    return verb_response(await context.services.payments.cancel(command), _CANCELLED)
 
 
 async def read(context: RequestContext) -> ApiResponse:
@@ -73,7 +76,7 @@ async def list_(context: RequestContext) -> ApiResponse:
     """Bookings, oldest first: a buyer's own, or for a shop anybody's."""
     query = context.request.query_params
     actor = context.principal.actor
-    page = read_page(query, of=context.call.name, actor=actor)
+    page = read_page(query, of=context.endpoint.name, actor=actor)
     if actor.buyer is not None and query.get("buyer", actor.buyer) != actor.buyer:
         raise Forbidden
     wanted = BookingFilter(
@@ -111,16 +114,9 @@ async def find(context: RequestContext) -> tuple[datetime, Booking]:
     return now, booking
 
 
-def _render(booking: Booking, now: datetime) -> Any:
-    return to_response.booking_value(booking, now)
-
-
-def _common(context: RequestContext, *, status: HTTPStatus = HTTPStatus.OK, render: Render = _render) -> Common:
-    return {
-        "actor": context.principal.actor,
-        "entry_id": context.engine.ids.entry_id(),
-        "idempotency": context.idempotency(render, status=status),
-    }
+_HELD = JsonWriter(to_response.booking_value, status=HTTPStatus.CREATED)
+_BOOKING = JsonWriter(to_response.booking_value)
+_CANCELLED = JsonWriter(to_response.undone_value)
 
 
 def booking_id(context: RequestContext) -> BookingId:
@@ -178,7 +174,7 @@ ENDPOINTS = (
             "sale_closed",
         ),
         idempotent=True,
-        in_line=True,
+        queued=True,
         example={"event_id": "concert", "buyer": "alice", "seats": ["A1", "A2"], "pools": {"GA": 1}},
     ),
     Endpoint(
@@ -224,7 +220,7 @@ ENDPOINTS = (
         answer=responses.Booking,
         refusals=(*_ON_BOOKING, "extension_refused"),
         idempotent=True,
-        in_line=True,
+        queued=True,
         example={"seconds": 120},
     ),
     Endpoint(
@@ -238,7 +234,7 @@ ENDPOINTS = (
         scope=Scope.SELL,
         refusals=(*_ON_BOOKING, "payment_used"),
         idempotent=True,
-        in_line=True,
+        queued=True,
         example={"payment_id": "till-1-0001", "payment_method": "cash"},
     ),
     Endpoint(
@@ -251,7 +247,7 @@ ENDPOINTS = (
         answer=responses.Booking,
         refusals=_ON_BOOKING,
         idempotent=True,
-        in_line=True,
+        queued=True,
         example={},
     ),
     Endpoint(
@@ -265,7 +261,7 @@ ENDPOINTS = (
         scope=Scope.SELL,
         refusals=(*_ON_BOOKING, "booking_not_confirmed", "refund_refused"),
         idempotent=True,
-        in_line=True,
+        queued=True,
         example={"refund": "none"},
     ),
 )

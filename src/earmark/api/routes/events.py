@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from earmark.api.auth.api_keys import Scope
-from earmark.api.endpoint import ApiResponse, Endpoint, RequestContext, json_response, verb_response
+from earmark.api.endpoint import Endpoint
 from earmark.api.pagination import read_page
+from earmark.api.response import ApiResponse, JsonWriter, json_response, verb_response
 from earmark.domain.ids import EventId, SeatId
 from earmark.engine.commands import Decided
 from earmark.errors import EventUnknown, SeatUnknown
@@ -18,10 +19,9 @@ from earmark.schemas.seat_map import SeatMapRenderer, version
 if TYPE_CHECKING:
     from datetime import datetime
 
+    from earmark.api.context import RequestContext
     from earmark.domain.event import Event
     from earmark.engine.ports.store import SeatMap
-    from earmark.schemas.to_command import Common
-    from earmark.seatmap.cache import RenderedMap
 
 EVENT_BYTES_MAX = 16 * 1024 * 1024
 WORDS = SeatMapRenderer()
@@ -29,10 +29,10 @@ WORDS = SeatMapRenderer()
 
 async def create(context: RequestContext, body: requests.EventBody) -> ApiResponse:
     """Make an event and everything it sells."""
-    common = _common(context, status=HTTPStatus.CREATED)
-    command = to_command.create(body, now=context.services.clock.now(), ids=context.engine.ids, **common)
+    fields = context.command_fields(_CREATED)
+    command = to_command.create(body, now=context.services.clock.now(), ids=context.engine.ids, **fields)
     created = await context.engine.create(command)
-    answer = verb_response(created, _render, status=HTTPStatus.CREATED)
+    answer = verb_response(created, _CREATED)
     if isinstance(created, Decided):
         answer.headers["Location"] = f"{context.root}/v1/events/{quote(command.event.id)}"
     return answer
@@ -40,8 +40,8 @@ async def create(context: RequestContext, body: requests.EventBody) -> ApiRespon
 
 async def change(context: RequestContext, body: requests.EventPatchBody) -> ApiResponse:
     """Change window, limits, prices and capacity; block and unblock seats."""
-    command = to_command.change(body, event_id=event_id_of(context), **_common(context, status=HTTPStatus.OK))
-    return verb_response(await context.engine.change(command), _render)
+    command = to_command.change(body, event_id=event_id_of(context), **context.command_fields(_CHANGED))
+    return verb_response(await context.engine.change(command), _CHANGED)
 
 
 async def read(context: RequestContext) -> ApiResponse:
@@ -51,7 +51,7 @@ async def read(context: RequestContext) -> ApiResponse:
 
 async def list_(context: RequestContext) -> ApiResponse:
     """Events, by id."""
-    page = read_page(context.request.query_params, of=context.call.name, actor=context.principal.actor)
+    page = read_page(context.request.query_params, of=context.endpoint.name, actor=context.principal.actor)
     after = EventId(page.after) if page.after else None
     found = await context.engine.store.list_events(live=context.principal.actor.live, after=after, limit=page.limit + 1)
     shown = tuple(to_response.event_value(event) for event in found[: page.limit])
@@ -88,12 +88,6 @@ async def explain_seat(context: RequestContext) -> ApiResponse:
     )
 
 
-def draw(event: Event, seen: SeatMap) -> RenderedMap:
-    """The map in the API's words, as it is for a shop; whose the seats are is only marked."""
-    parts = [WORDS.part(on_map, now=seen.now) for on_map in seen.seats]
-    return WORDS.paint(event, parts, [WORDS.pool(pool) for pool in seen.pools])
-
-
 async def find(context: RequestContext) -> Event:
     """The event in the path, if it is of the caller's kind."""
     event_id = event_id_of(context)
@@ -126,12 +120,8 @@ def _render(event: Event, _: datetime) -> Any:
     return to_response.event_value(event)
 
 
-def _common(context: RequestContext, *, status: HTTPStatus) -> Common:
-    return {
-        "actor": context.principal.actor,
-        "entry_id": context.engine.ids.entry_id(),
-        "idempotency": context.idempotency(_render, status=status),
-    }
+_CREATED = JsonWriter(_render, status=HTTPStatus.CREATED)
+_CHANGED = JsonWriter(_render)
 
 
 _PAGE = (("cursor", "where the last page ended"), ("limit", "how many, at most 200"))

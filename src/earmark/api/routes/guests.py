@@ -7,9 +7,11 @@ from http import HTTPStatus
 
 from earmark.api.auth.api_keys import GUEST_SECONDS, HOUSE, new_guest
 from earmark.api.auth.guest_cookie import set_cookie
-from earmark.api.endpoint import KEY_HEADER, ApiResponse, Endpoint, RequestContext, json_response
+from earmark.api.context import KEY_HEADER, RequestContext
+from earmark.api.endpoint import Endpoint
 from earmark.api.middleware.client_address import address_at
 from earmark.api.problem_response import NotFound
+from earmark.api.response import ApiResponse, json_response
 from earmark.schemas import responses
 from earmark.schemas.to_command import check_key
 

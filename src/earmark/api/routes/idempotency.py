@@ -10,8 +10,9 @@ import msgspec
 from msgspec import Struct
 
 from earmark.api.auth.api_keys import Scope
-from earmark.api.endpoint import ApiResponse, Endpoint, RequestContext, json_response
-from earmark.api.routes.payments import word
+from earmark.api.endpoint import Endpoint
+from earmark.api.response import ApiResponse, json_response
+from earmark.api.routes.payments import write_payment
 from earmark.domain.journal import IdempotencyKey
 from earmark.domain.state_machine import State
 from earmark.engine.commands import KeyedRequest, Pay, PayResult
@@ -21,8 +22,7 @@ from earmark.schemas.to_response import is_under_way
 from earmark.schemas.webhooks import webhook_answer
 
 if TYPE_CHECKING:
-    from datetime import datetime
-
+    from earmark.api.context import RequestContext
     from earmark.engine.idempotency import Recalled
     from earmark.engine.ports.webhooks import Deed
     from earmark.schemas.to_command import Common
@@ -55,7 +55,7 @@ async def recall(context: RequestContext) -> ApiResponse:
     check_key(text)
     found = await context.engine.recall(IdempotencyKey(context.principal.caller, text))
     headers = {"Cache-Control": "no-store"}
-    if found.memory is None and not found.busy and Scope.MANAGE in context.principal.scopes:
+    if found.record is None and not found.busy and Scope.MANAGE in context.principal.scopes:
         deed = await context.engine.store.webhooks.recall(IdempotencyKey(context.principal.caller, text))
         if deed is not None:
             return json_response(await _done(context, deed), headers=headers)
@@ -81,16 +81,16 @@ async def _end_of_payment(context: RequestContext, key: IdempotencyKey, found: R
     A payment may have ended by a callback or a worker, which word no answers. Then it is worded here, and remembered
     where the same request would be answered with the same words for a day.
     """
-    if found.memory is not None:
-        return found.memory.status, found.memory.body
+    if found.record is not None:
+        return found.record.status, found.record.body
     if found.about is None:
         return None
     about, now = found.about, found.about.now
-    render = partial(_render, notes=context.principal.actor.buyer is None)
+    write = partial(write_payment, notes=context.principal.actor.buyer is None)
     if about.booking.state is State.PAYING or is_under_way(PayResult(booking=about.booking, payment=about.payment)):
         return None
     if found.request_hash is not None and has_answer(about.booking, about.payment):
-        idempotency = KeyedRequest(key=key, request_hash=found.request_hash, render=render)
+        idempotency = KeyedRequest(key=key, request_hash=found.request_hash, write=write)
         common: Common = {
             "actor": context.principal.actor,
             "entry_id": context.engine.ids.entry_id(),
@@ -98,14 +98,9 @@ async def _end_of_payment(context: RequestContext, key: IdempotencyKey, found: R
         }
         command = Pay(**common, booking_id=about.booking.id, payment_id=about.payment.id)
         answer = await conclude_payment(context.engine, command)
-        assert answer.memory is not None, "what is concluded is remembered"
-        return answer.memory.status, answer.memory.body
-    return render(PayResult(booking=about.booking, payment=about.payment), now)
-
-
-def _render(paid: PayResult, now: datetime, *, notes: bool) -> tuple[int, bytes]:
-    said = word(paid, now, notes=notes)
-    return int(said.status), said.body
+        assert answer.record is not None, "what is concluded is remembered"
+        return answer.record.status, answer.record.body
+    return write(PayResult(booking=about.booking, payment=about.payment), now)
 
 
 async def _done(context: RequestContext, deed: Deed) -> ProgressAnswer:

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from earmark.api.auth.api_keys import Scope
-from earmark.api.endpoint import ApiResponse, Endpoint, RequestContext, json_response
+from earmark.api.endpoint import Endpoint
+from earmark.api.response import ApiResponse, json_response
 from earmark.api.routes import ops_alerts
 from earmark.api.routes.webhooks import BY_THE_SHOP
 from earmark.domain.money import Money
@@ -22,13 +23,14 @@ from earmark.observability.metrics.redis_gauges import PING_SECONDS, AsksRedis
 from earmark.schemas import ops
 from earmark.schemas.payment_review import cases
 from earmark.version import __version__
-from earmark.workers.chosen_workers import ROLES
+from earmark.wiring.workers import ROLES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from datetime import datetime
 
-    from earmark.api.endpoint import Services
+    from earmark.api.context import RequestContext
+    from earmark.api.services import Services
     from earmark.domain.webhook import Webhook
     from earmark.engine.ports.heartbeats import Beat
     from earmark.engine.ports.store import Store

@@ -10,19 +10,12 @@ import msgspec
 
 from earmark.api import problem_response
 from earmark.api.auth.api_keys import Scope
-from earmark.api.endpoint import (
-    KEY_HEADER,
-    ApiResponse,
-    Endpoint,
-    RequestContext,
-    json_response,
-    replayed_response,
-    verb_response,
-)
+from earmark.api.context import KEY_HEADER, RequestContext
+from earmark.api.endpoint import Endpoint
 from earmark.api.middleware.client_address import address_at
 from earmark.api.problem_response import CallbackForged, NotFound
+from earmark.api.response import ApiResponse, JsonWriter, json_response, verb_response
 from earmark.api.routes.bookings import booking_id, find
-from earmark.engine.commands import Decided
 from earmark.engine.ports.gateway import CallbackRefused, GatewaySilent
 from earmark.errors import InvalidRequest
 from earmark.observability import logs
@@ -32,7 +25,8 @@ from earmark.schemas import requests, responses, to_command, to_response
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from earmark.engine.commands import KeyedRequest, PayResult
+    from earmark.engine.commands import PayResult
+    from earmark.engine.ports.response_writer import ResponseWriter
     from earmark.schemas.to_command import Common
 
 log = logs.get()
@@ -41,24 +35,18 @@ log = logs.get()
 async def pay(context: RequestContext, body: requests.PayBody) -> ApiResponse:
     """Open a payment for a hold, and see it through."""
     actor, payments = context.principal.actor, context.services.payments
-    worded = partial(word, notes=actor.buyer is None)
-    common = _common(context, context.memo_of(worded))
+    write = partial(write_payment, notes=actor.buyer is None)
+    fields = _keyed_fields(context, write)
     terms = payments.terms(actor, method=body.method, gateway=body.gateway, capture=body.capture)
-    command = to_command.pay(body, booking_id=booking_id(context), terms=terms, address=_address(context), **common)
-    answer = await payments.pay(command)
-    if told := replayed_response(answer):
-        return told
-    assert isinstance(answer, Decided), "what is replayed is remembered"
-    return worded(answer.value, answer.now)
+    command = to_command.pay(body, booking_id=booking_id(context), terms=terms, address=_address(context), **fields)
+    return verb_response(await payments.pay(command), write)
 
 
 async def refund(context: RequestContext, body: requests.RefundBody) -> ApiResponse:
     """Money back for a sale, all of it or a part."""
-    common = _common(context, context.idempotency(to_response.paid_value, status=HTTPStatus.CREATED))
-    command = to_command.refund(body, booking_id=booking_id(context), ids=context.engine.ids, **common)
-    return verb_response(
-        await context.services.payments.refund(command), to_response.paid_value, status=HTTPStatus.CREATED
-    )
+    fields = _keyed_fields(context, _REFUNDED)
+    command = to_command.refund(body, booking_id=booking_id(context), ids=context.engine.ids, **fields)
+    return verb_response(await context.services.payments.refund(command), _REFUNDED)
 
 
 async def list_(context: RequestContext) -> ApiResponse:
@@ -91,17 +79,13 @@ async def callback(context: RequestContext) -> ApiResponse:
     return json_response(responses.CallbackAnswer(received=True))
 
 
-def word(paid: PayResult, now: datetime, *, notes: bool) -> ApiResponse:
-    """200 sold, 202 under way, 402 declined; else what became of the booking instead."""
+def write_payment(paid: PayResult, now: datetime, *, notes: bool) -> tuple[int, bytes]:
+    """200 confirmed, 202 in progress, 402 declined; else the refusal that says what became of the booking."""
     if refused := to_response.refused_payment(paid, now):
         problem = problem_response.describe(refused)
-        return ApiResponse(
-            status=HTTPStatus(problem["status"]),
-            body=msgspec.json.encode(problem),
-            media_type=problem_response.MEDIA_TYPE,
-        )
+        return problem["status"], msgspec.json.encode(problem)
     status = HTTPStatus.ACCEPTED if to_response.is_under_way(paid) else HTTPStatus.OK
-    return json_response(to_response.paid_value(paid, now, notes=notes), status=status)
+    return int(status), msgspec.json.encode(to_response.paid_value(paid, now, notes=notes))
 
 
 def _address(context: RequestContext) -> str | None:
@@ -112,10 +96,14 @@ def _address(context: RequestContext) -> str | None:
     return services.authenticator.pseudonym(address_at(context.scope, hops=services.trust_proxy))
 
 
-def _common(context: RequestContext, idempotency: KeyedRequest | None) -> Common:
-    if idempotency is None:
+def _keyed_fields(context: RequestContext, write: ResponseWriter) -> Common:
+    fields = context.command_fields(write)
+    if fields["idempotency"] is None:
         raise InvalidRequest.at("Idempotency-Key", f"is required where money moves: send the header {KEY_HEADER}")
-    return {"actor": context.principal.actor, "entry_id": context.engine.ids.entry_id(), "idempotency": idempotency}
+    return fields
+
+
+_REFUNDED = JsonWriter(to_response.paid_value, status=HTTPStatus.CREATED)
 
 
 _ON_BOOKING = ("booking_unknown", "booking_expired", "booking_resolved")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from starlette.responses import Response
 
 from earmark.api.auth.authenticate import shown
-from earmark.api.endpoint import Endpoint, RequestContext
+from earmark.api.endpoint import Endpoint
 from earmark.api.middleware.client_address import address_at
 from earmark.api.routes.events import event_id_of
 from earmark.errors import EventUnknown, InvalidRequest, StoreUnavailable
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from starlette.types import Receive, Scope, Send
 
+    from earmark.api.context import RequestContext
     from earmark.seatmap.followers import Reader
 
 MEDIA_TYPE = "text/event-stream"

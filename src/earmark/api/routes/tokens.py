@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from http import HTTPStatus
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from msgspec import Meta, Struct
 
 from earmark.api.auth.api_keys import Scope
-from earmark.api.endpoint import ApiResponse, Endpoint, RequestContext, json_response
+from earmark.api.endpoint import Endpoint
+from earmark.api.response import ApiResponse, json_response
 from earmark.domain.ids import Buyer
 from earmark.schemas.requests import Who
 from earmark.schemas.responses import Moment
+
+if TYPE_CHECKING:
+    from earmark.api.context import RequestContext
 
 TOKEN_SECONDS_DEFAULT = 3600
 TOKEN_SECONDS_MAX = 86_400

@@ -5,7 +5,7 @@ from __future__ import annotations
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 
-from earmark.api.endpoint import REPLAYED_HEADER, ApiResponse, RequestContext, json_response
+from earmark.api.response import REPLAYED_HEADER, ApiResponse, json_response
 from earmark.engine.ports.webhooks import AlreadyDone, Deed
 from earmark.errors import IdempotencyMismatch, Overloaded, WebhookUnknown
 from earmark.schemas import webhooks as words
@@ -13,6 +13,7 @@ from earmark.schemas import webhooks as words
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from earmark.api.context import RequestContext
     from earmark.domain.ids import WebhookId
     from earmark.domain.webhook import Webhook
 
@@ -48,16 +49,16 @@ async def _done_before(context: RequestContext) -> Webhook | None:
 
 def deed_of(context: RequestContext, webhook_id: WebhookId) -> Deed | None:
     """What the request is about to do, if its caller chose a key for it."""
-    shown = context.shown_key() if context.call.idempotent else None
+    shown = context.shown_key() if context.endpoint.idempotent else None
     if shown is None:
         return None
-    now, status = context.services.clock.now(), int(context.call.status)
+    now, status = context.services.clock.now(), int(context.endpoint.status)
     return Deed(key=shown[0], request_hash=shown[1], webhook_id=webhook_id, status=status, done_at=now)
 
 
 def _shown(context: RequestContext, webhook: Webhook, *, replayed: bool = False) -> ApiResponse:
     """With its secret."""
     headers = {REPLAYED_HEADER: "true"} if replayed else {}
-    if context.call.status is HTTPStatus.CREATED:
+    if context.endpoint.status is HTTPStatus.CREATED:
         headers["Location"] = f"{context.root}/v1/webhooks/{webhook.id}"
-    return json_response(words.secret_answer(webhook), status=context.call.status, headers=headers)
+    return json_response(words.secret_answer(webhook), status=context.endpoint.status, headers=headers)

@@ -10,8 +10,9 @@ from uuid import UUID
 import msgspec
 
 from earmark.api.auth.api_keys import Scope
-from earmark.api.endpoint import ApiResponse, Endpoint, RequestContext, json_response
+from earmark.api.endpoint import Endpoint
 from earmark.api.pagination import read_page
+from earmark.api.response import ApiResponse, json_response
 from earmark.api.routes.webhook_idempotency import deed_of, once
 from earmark.domain.ids import DeliveryId, EventId, WebhookId
 from earmark.domain.webhook import WEBHOOKS_MAX, Delivery, DeliveryState, Webhook, enabled, rotated
@@ -32,6 +33,8 @@ from earmark.webhooks.targets import TargetRefused
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from earmark.api.context import RequestContext
 
 BY_THE_SHOP = "switched off by the shop"
 SAVE_ROUNDS_MAX = 5
@@ -70,7 +73,7 @@ def _require_sell(context: RequestContext) -> None:
 
 async def list_(context: RequestContext) -> ApiResponse:
     """By age."""
-    page = read_page(context.request.query_params, of=context.call.name, actor=context.principal.actor)
+    page = read_page(context.request.query_params, of=context.endpoint.name, actor=context.principal.actor)
     after = WebhookId(_uuid(page.after)) if page.after else None
     found = await context.engine.store.webhooks.page(
         live=context.principal.actor.live, after=after, limit=page.limit + 1
@@ -147,7 +150,7 @@ async def log(context: RequestContext) -> ApiResponse:
     """What was sent and what waits, newest first."""
     webhook = await _find(context)
     query = context.request.query_params
-    page = read_page(query, of=context.call.name, actor=context.principal.actor)
+    page = read_page(query, of=context.endpoint.name, actor=context.principal.actor)
     before = _number(page.after)
     found = await context.engine.store.webhooks.log(
         webhook.id, state=_state(query.get("state")), before=before, limit=page.limit + 1

@@ -6,7 +6,6 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
-from earmark import wiring
 from earmark.bench.attacks.attack import Attack, volley
 from earmark.bench.attacks.bound import Bound
 from earmark.bench.attacks.money import forwarded, pay
@@ -16,6 +15,7 @@ from earmark.clock import MovableClock
 from earmark.config import Settings
 from earmark.domain.payment import PAYING_SECONDS_MAX
 from earmark.payments.driver import PaymentDriver
+from earmark.wiring import gateways, runtime
 
 if TYPE_CHECKING:
     from earmark.bench.attacks.attack import Volley
@@ -83,8 +83,8 @@ class Pinning:
         """What a worker whose clock is an hour ahead does with them."""
         clock = MovableClock()
         clock.advance(HOURS_LATER)
-        engine = await wiring.open_engine(site.database.url(DATABASE), clock=clock)
-        driver = PaymentDriver(engine, wiring.open_sandbox(clock))
+        engine = await runtime.open_engine(Settings(database_url=site.database.url(DATABASE)), clock=clock)
+        driver = PaymentDriver(engine, gateways.open_sandbox(clock))
         told = logging.getLogger("earmark")
         before = told.level
         told.setLevel(logging.ERROR)  # of each payment it says that another process knows it, which is so

@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from earmark import wiring
 from earmark.bench.stream.crowd import Told
 from earmark.errors import SetupError
 from earmark.testservers import ServerUnavailable, start_postgres
+from earmark.wiring import databases
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping
@@ -95,7 +95,7 @@ async def run(plan: Plan, *, database: str | None, watch: Callable[[str], None])
     key = f"ek_test_{secrets.token_hex(16)}"
     async with AsyncExitStack() as stack:
         url = database if database is not None else await stack.enter_async_context(_private())
-        await wiring.migrate(url)
+        await databases.migrate(url)
         port = _free_port()
         server = await stack.enter_async_context(_serve(url, port=port, key=key, readers=plan.readers))
         shop = await stack.enter_async_context(_shop(port, key=key))

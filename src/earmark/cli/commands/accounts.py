@@ -18,7 +18,7 @@ from cyclopts import App, Parameter
 from cyclopts.validators import Number
 from rich.console import Console
 
-from earmark import config, wiring
+from earmark import config
 from earmark.cli.commands.database import Database
 from earmark.domain.account import Account, AccountEntry
 from earmark.domain.money import AMOUNT_MAX, Money
@@ -26,6 +26,7 @@ from earmark.engine.accounts import LIST_MAX, Accounts
 from earmark.errors import IdempotencyMismatch, InvalidRequest, SetupError
 from earmark.payments.balance.codes import check_code, make_code
 from earmark.uuids import Uuid7Ids
+from earmark.wiring import databases, gateways
 
 T = TypeVar("T")
 
@@ -57,7 +58,7 @@ def open_(
     An account that a code of your own opens already stays as it is.
     """
     settings = config.read(os.environ, database_url=database)
-    codes = wiring.codes_for(settings)
+    codes = gateways.codes_for(settings)
 
     async def work(known: Accounts) -> tuple[str, Account]:
         code = make_code() if code_file is None else check_code(_read_code(code_file))
@@ -81,7 +82,7 @@ def find(
 ) -> int:
     """Show the account that a code opens. Exits with 1 when it opens none."""
     settings = config.read(os.environ, database_url=database)
-    digests = wiring.codes_for(settings).digests(_read_code(code_file))
+    digests = gateways.codes_for(settings).digests(_read_code(code_file))
 
     async def look(known: Accounts) -> Account | None:
         account_id = await known.find_code(digests)
@@ -178,7 +179,7 @@ def _run(settings: config.Settings, work: Callable[[Accounts], Awaitable[T]]) ->
 
 
 async def _within(url: str, work: Callable[[Accounts], Awaitable[T]]) -> T:
-    store = await wiring.open_store(url)
+    store = await databases.open_store(url)
     try:
         await store.check()
         return await work(store.accounts)

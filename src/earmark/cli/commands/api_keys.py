@@ -14,13 +14,14 @@ from cyclopts import App, Parameter
 from cyclopts.validators import Number
 from rich.console import Console
 
-from earmark import config, wiring
+from earmark import config
 from earmark.api.auth.api_keys import hash_of, new_key, new_key_id
 from earmark.cli.commands.database import Database
 from earmark.domain.api_key import GRACE_SECONDS_MAX, ApiKey, Scope
 from earmark.domain.ids import KeyId
 from earmark.engine.api_keys import LIST_MAX, Keys
 from earmark.errors import InvalidRequest, SetupError
+from earmark.wiring import databases
 
 T = TypeVar("T")
 
@@ -173,7 +174,7 @@ def _run(database: str | None, work: Callable[[Keys], Awaitable[T]]) -> T:
 
 
 async def _within(url: str, work: Callable[[Keys], Awaitable[T]]) -> T:
-    store = await wiring.open_store(url)
+    store = await databases.open_store(url)
     try:
         await store.check()
         return await work(store.keys)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from cyclopts import App, Parameter
 from cyclopts.validators import Number
 
-from earmark import config, wiring
+from earmark import config
 from earmark.cli import output
 from earmark.cli.output import Told
 from earmark.errors import EarmarkError, SetupError
@@ -288,19 +288,11 @@ async def _open(where: Where) -> AsyncIterator[Shop]:
             yield client
         return
     from earmark.library import Earmark
+    from earmark.wiring.runtime import open_runtime
 
     settings = config.read(os.environ, database_url=where.database)
-    engine = await wiring.engine_for(settings)
-    try:
-        gateways = wiring.open_sandbox(secret=settings.sandbox_secret)
-        gateways |= wiring.open_gateways(settings, engine.store.accounts)
-        earmark = Earmark(engine, live=not where.test, gateways=gateways)
-        try:
-            yield earmark
-        finally:
-            await earmark.payment_service.close()
-    finally:
-        await engine.close()
+    async with open_runtime(settings) as runtime:
+        yield Earmark(runtime.engine, live=not where.test, payments=runtime.payments)
 
 
 def _back(said: str | None) -> Literal["full", "none"] | int | None:

@@ -11,7 +11,7 @@ from cyclopts import Parameter
 from cyclopts.validators import Number
 from rich.console import Console
 
-from earmark import config, wiring
+from earmark import config
 from earmark.cli.commands.compare_payments import compare
 from earmark.clock import SystemClock
 from earmark.engine.ports.gateway import Gateway, GatewayRefused, GatewaySilent
@@ -19,6 +19,7 @@ from earmark.engine.ports.store import Flaw, Store
 from earmark.errors import SetupError
 from earmark.observability.redaction import redact
 from earmark.store.migrations import ANY_CODE, Migration, Patience
+from earmark.wiring import databases, gateways
 
 Database = Annotated[
     str | None,
@@ -59,13 +60,13 @@ def migrate(
     err = Console(stderr=True, highlight=False, soft_wrap=True, markup=False)
     patience = Patience(lock_seconds=lock_seconds, seconds_max=wait_seconds)
     steps = asyncio.run(
-        wiring.migrate(
+        databases.migrate(
             settings.database_url,
             dry_run=dry_run,
             patience=patience,
             tell=lambda said: err.print(redact(said)),
             application_role=application_role,
-            codes=wiring.codes_for(settings) if settings.account_secret else None,
+            codes=gateways.codes_for(settings) if settings.account_secret else None,
         )
     )
     out = Console(highlight=False, soft_wrap=True)
@@ -119,7 +120,7 @@ def _is_named(database: str | None) -> bool:
 
 async def _verify(settings: config.Settings, *, rows: int, days: int | None) -> int:
     out = Console(highlight=False, soft_wrap=True)
-    store = await wiring.open_store(settings.database_url)
+    store = await databases.open_store(settings.database_url)
     try:
         await store.check()
         flaws = await store.find_flaws(limit=rows)
@@ -138,13 +139,13 @@ async def _verify(settings: config.Settings, *, rows: int, days: int | None) -> 
 
 async def _compare(store: Store, settings: config.Settings, *, since: datetime, out: Console) -> list[Flaw]:
     """Each gateway's books beside ours; what differs and is not over is only told."""
-    gateways = wiring.open_gateways(settings, store.accounts)
+    opened = gateways.open_gateways(settings, store.accounts)
     try:
-        if not gateways:
+        if not opened:
             raise SetupError(problem="There are no books to compare with: no gateway is set up here.")
-        return [flaw for gateway in gateways.values() for flaw in await _beside(store, gateway, since=since, out=out)]
+        return [flaw for gateway in opened.values() for flaw in await _beside(store, gateway, since=since, out=out)]
     finally:
-        for gateway in gateways.values():
+        for gateway in opened.values():
             await gateway.close()
 
 

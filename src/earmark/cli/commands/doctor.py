@@ -11,7 +11,7 @@ import msgspec
 from cyclopts import Parameter
 from rich.console import Console
 
-from earmark import config, wiring
+from earmark import config
 from earmark.cli.commands import settings as show
 from earmark.cli.commands.database import Database
 from earmark.cli.doctor import database as of_database
@@ -24,6 +24,8 @@ from earmark.cli.doctor.findings import Finding, Level, ill
 from earmark.clock import SystemClock
 from earmark.errors import EarmarkError, Outage, SetupError
 from earmark.locks import url as addresses
+from earmark.wiring import databases
+from earmark.wiring import redis as redis_parts
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -86,7 +88,7 @@ async def examine(
         advice = f"Is {meant} meant?" if meant else "Remove it."
         yield ill("settings", f"{name} is not a setting: no command starts while it is set.", advice)
     try:
-        vitals = await wiring.examine(settings.database_url, clock=clock)
+        vitals = await databases.examine(settings.database_url, clock=clock)
     except EarmarkError as silence:
         because = getattr(silence, "because", None)
         said = f"The database cannot be used: {because or silence}"
@@ -121,7 +123,7 @@ async def _redis(settings: config.Settings, clock: Clock) -> AsyncIterator[Findi
     for url in for_admission:
         for finding in await of_redis.judge(url, clock=clock, patience_seconds=settings.admission_timeout_seconds):
             yield finding
-    for url in wiring.lock_addresses(settings):
+    for url in redis_parts.lock_addresses(settings):
         if url not in for_admission and of_redis.is_redis(url):
             for finding in await of_redis.judge(url, clock=clock, patience_seconds=None):
                 yield finding
@@ -133,7 +135,7 @@ async def _within(settings: config.Settings, vitals: Vitals, *, fix: bool) -> As
     if vitals.pooled and not vitals.told:
         url += f"{'&' if '?' in url else '?'}pgbouncer=true"
     try:
-        store = await wiring.open_store(url, connections_max=CONNECTIONS_MAX)
+        store = await databases.open_store(url, connections_max=CONNECTIONS_MAX)
     except EarmarkError as silence:
         yield ill("database", f"The store cannot be opened: {silence}", "See what is ill above.")
         return

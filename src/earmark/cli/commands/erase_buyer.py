@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 from rich.console import Console
 
-from earmark import config, wiring
+from earmark import config
 from earmark.cli.commands.database import Database
+from earmark.wiring import databases
 
 if TYPE_CHECKING:
     from earmark.store.erasure import Erasure
@@ -43,7 +44,7 @@ def erase_buyer(
     """
     url = config.read(os.environ, database_url=database).database_url
     out = Console(highlight=False, soft_wrap=True, markup=False)
-    found = asyncio.run(wiring.erase_buyer(url, buyer, dry_run=True, rewrite=rewrite))
+    found = asyncio.run(databases.erase_buyer(url, buyer, dry_run=True, rewrite=rewrite))
     if found.obstacles:
         return _refuse(out, found)
     any_rows = any(found.changed.values())
@@ -59,7 +60,7 @@ def erase_buyer(
     # To write a file anew takes nothing away: it is not asked about.
     if any_rows and not yes and not _confirmed(out):
         return 1
-    done = asyncio.run(wiring.erase_buyer(url, buyer, rewrite=rewrite))
+    done = asyncio.run(databases.erase_buyer(url, buyer, rewrite=rewrite))
     if done.obstacles:
         return _refuse(out, done)
     if any(done.changed.values()):

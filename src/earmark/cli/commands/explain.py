@@ -14,7 +14,7 @@ import msgspec
 from cyclopts import Parameter
 from rich.console import Console
 
-from earmark import config, wiring
+from earmark import config
 from earmark.cli.commands.bookings import Service, service_url
 from earmark.cli.commands.database import Database
 from earmark.cli.explain import booking as story
@@ -25,6 +25,7 @@ from earmark.domain.event import Event
 from earmark.domain.ids import BookingId, EventId, SeatId
 from earmark.engine.ports.store import BookingFilter, Store
 from earmark.errors import BookingUnknown, EventUnknown, SeatUnknown, SetupError
+from earmark.wiring import databases
 
 T = TypeVar("T")
 Told = story.Story | seat_story.SeatStory | over_http.ServiceStory | over_http.ServiceSeatStory
@@ -99,7 +100,7 @@ def _booking_id(text: str) -> BookingId:
 
 
 async def _within(url: str, read: Callable[[Store], Awaitable[T]]) -> T:
-    store = await wiring.open_store(url)
+    store = await databases.open_store(url)
     try:
         await store.check()
         return await read(store)

@@ -13,9 +13,10 @@ from rich.console import Console
 from rich.prompt import Confirm
 from rich.table import Table
 
-from earmark import config, wiring
+from earmark import config
 from earmark.cli.commands.run_under_lock import run
 from earmark.locks import keys
+from earmark.wiring import redis as redis_parts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
@@ -143,7 +144,7 @@ def _run(url: str | None, prefix: str, ask: Callable[[Locks], Coroutine[Any, Any
     settings = config.read(os.environ, locks_url=url)
 
     async def run() -> Any:
-        opened = wiring.open_locks(settings, prefix=prefix)
+        opened = redis_parts.open_locks(settings, prefix=prefix)
         try:
             return await ask(opened)
         finally:

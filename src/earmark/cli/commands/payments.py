@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Annotated, TypeVar
 from uuid import UUID
@@ -14,17 +14,15 @@ from cyclopts import App, Parameter
 from cyclopts.validators import Number
 from rich.console import Console
 
-from earmark import config, wiring
+from earmark import config
 from earmark.cli.commands.database import Database
 from earmark.domain.ids import PaymentId
 from earmark.domain.payment import Payment, PaymentState, SettledAs
-from earmark.engine.engine import Engine
-from earmark.engine.ports.gateway import Gateway
 from earmark.engine.ports.store import Store
 from earmark.errors import InvalidRequest, SetupError
 from earmark.payments import apply_report
-from earmark.payments.driver import PaymentDriver
 from earmark.schemas.payment_review import Case, cases
+from earmark.wiring.runtime import Runtime, open_runtime
 
 T = TypeVar("T")
 
@@ -51,7 +49,7 @@ def attention(
     as_json: Annotated[bool, Parameter(name="--json", negative="", help="JSON on stdout.")] = False,
 ) -> int:
     """List the payments that only a person can settle, the oldest first. Exits with 1 when there are any."""
-    found = _run(database, lambda engine, _: cases(engine.store, limit=limit))
+    found = _run(database, lambda runtime: cases(runtime.engine.store, limit=limit))
     if as_json:
         print(msgspec.json.format(msgspec.json.encode(found)).decode())  # noqa: T201
         return 1 if found else 0
@@ -91,18 +89,18 @@ def settle(
     Console(highlight=False, soft_wrap=True).print(f"Payment {after.id} is settled: {how}.")
 
 
-async def _look(engine: Engine, gateways: Mapping[str, Gateway], *, payment_id: PaymentId) -> tuple[Payment, Payment]:
-    """As after a callback: through the teller, from whatever the rows say."""
-    before = await _find(engine.store, payment_id)
-    if before.gateway not in gateways:
+async def _look(runtime: Runtime, *, payment_id: PaymentId) -> tuple[Payment, Payment]:
+    """As after a callback: the payment driver goes on from what the rows say."""
+    store = runtime.engine.store
+    before = await _find(store, payment_id)
+    if before.gateway not in runtime.payments.gateways:
         raise SetupError(problem=f"This payment is at the gateway {before.gateway!r}, which is not set up here.")
-    await PaymentDriver(engine, gateways).advance(payment_id, look=True)
-    return before, await _find(engine.store, payment_id)
+    await runtime.payments.driver.advance(payment_id, look=True)
+    return before, await _find(store, payment_id)
 
 
-async def _settle(
-    engine: Engine, _: Mapping[str, Gateway], *, payment_id: PaymentId, how: SettledAs, note: str
-) -> Payment:
+async def _settle(runtime: Runtime, *, payment_id: PaymentId, how: SettledAs, note: str) -> Payment:
+    engine = runtime.engine
     about = await engine.store.read_dossier(payment_id)
     if about is None:
         raise _unknown(payment_id)
@@ -131,19 +129,12 @@ def _id(text: str) -> PaymentId:
         raise SetupError(problem=f"{text!r} is no payment's id: they look like {UUID(int=0)}.") from odd
 
 
-def _run(database: str | None, ask: Callable[[Engine, Mapping[str, Gateway]], Awaitable[T]]) -> T:
-    settings = config.read(os.environ, database_url=database)
+def _run(database: str | None, work: Callable[[Runtime], Awaitable[T]]) -> T:
+    settings = msgspec.structs.replace(config.read(os.environ, database_url=database), redis_url=None)
 
     async def run() -> T:
-        engine = await wiring.open_engine(settings.database_url)
-        gateways: dict[str, Gateway] = {}
-        try:
-            gateways |= wiring.open_gateways(settings, engine.store.accounts)
-            return await ask(engine, gateways)
-        finally:
-            for gateway in gateways.values():
-                await gateway.close()
-            await engine.close()
+        async with open_runtime(settings, sandbox=False) as runtime:
+            return await work(runtime)
 
     return asyncio.run(run())
 

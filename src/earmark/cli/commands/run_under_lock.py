@@ -11,9 +11,10 @@ from cyclopts import Parameter
 from cyclopts.validators import Number
 from rich.console import Console
 
-from earmark import config, wiring
+from earmark import config
 from earmark.errors import SetupError
 from earmark.locks import LockBusy, LockLost, LocksUnavailable
+from earmark.wiring import redis as redis_parts
 
 LIFE_SECONDS_MAX = 86_400.0
 BUSY = 75
@@ -49,7 +50,7 @@ def run(
 
 
 async def _run(settings: config.Settings, key: str, command: tuple[str, ...], *, prefix: str) -> int:
-    opened = wiring.open_locks(settings, prefix=prefix)
+    opened = redis_parts.open_locks(settings, prefix=prefix)
     err = Console(stderr=True, highlight=False, soft_wrap=True)
     ended: int | None = None
     try:

@@ -15,10 +15,11 @@ from cyclopts import Parameter
 from cyclopts.validators import Number
 from rich.console import Console
 
-from earmark import config, wiring
+from earmark import config
 from earmark.cli.commands.database import Database
 from earmark.errors import SetupError
 from earmark.observability import logs
+from earmark.wiring import databases
 
 Host = Annotated[str | None, Parameter(help="Address to listen on.")]
 Redis = Annotated[
@@ -75,7 +76,7 @@ async def _demo(settings: config.Settings, *, open_page: bool, verbose: bool) ->
     from earmark.server import process_main, processes
 
     processes.refuse(settings)
-    await wiring.migrate(settings.database_url)
+    await databases.migrate(settings.database_url)
     event_id = await seed(settings)
     out = Console(highlight=False, soft_wrap=True)
 
@@ -166,33 +167,18 @@ def worker(*, database: Database = None, redis: Redis = None, verbose: Verbose =
 async def _run_worker(settings: config.Settings) -> None:
     from earmark.engine.ports.observer import Nobody
     from earmark.observability.tracing import open_tracing
-    from earmark.payments.driver import PaymentDriver
-    from earmark.seatmap.entry_feed import EntryFeed
-    from earmark.workers import loop
-    from earmark.workers.chosen_workers import crew_for, heart_for
-
-    try:
-        from earmark.workers.webhook_dispatcher import dispatcher_for
-    except ImportError as missing:
-        raise SetupError(problem="Calling webhooks needs an extra: pip install 'earmark[server]'") from missing
+    from earmark.wiring.runtime import open_runtime
 
     tracing = open_tracing() if settings.tracing else None
-    engine = await wiring.engine_for(settings, observer=tracing.around(Nobody()) if tracing else None)
+    observer = tracing.around(Nobody()) if tracing else None
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     out = Console(highlight=False, soft_wrap=True)
-    driver = PaymentDriver(engine, wiring.open_gateways(settings, engine.store.accounts))
-    feed, dispatcher = EntryFeed(), dispatcher_for(settings, engine.store.webhooks)
-    agents = crew_for(settings, engine, driver, dispatcher, feed=feed)
-    out.print(f"Earmark workers: {', '.join(agent.name for agent in agents)}.")
-    try:
-        async with wiring.telling(settings.redis_url, feed=feed, listener=None):
-            await loop.run(agents, stop, heartbeat=heart_for(settings, engine.store))
-    finally:
-        await dispatcher.close()
-        await driver.close()
-        await engine.close()
+    async with open_runtime(settings, workers=True, sandbox=False, observer=observer) as runtime:
+        out.print(f"Earmark workers: {', '.join(worker.name for worker in runtime.workers)}.")
+        async with runtime.working():
+            await stop.wait()
     out.print("Stopped.")
 
 

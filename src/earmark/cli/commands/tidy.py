@@ -10,9 +10,10 @@ from typing import Annotated
 from cyclopts import Parameter
 from rich.console import Console
 
-from earmark import config, wiring
+from earmark import config
 from earmark.cli.commands.database import Database
-from earmark.workers.chosen_workers import janitor_for
+from earmark.wiring import databases
+from earmark.wiring.workers import janitor_for
 
 
 def tidy(
@@ -36,7 +37,7 @@ def tidy(
 
 
 async def _tidy(settings: config.Settings, *, from_start: bool) -> Counter[str]:
-    store = await wiring.open_store(settings.database_url)
+    store = await databases.open_store(settings.database_url)
     cleared: Counter[str] = Counter()
     try:
         await store.check()

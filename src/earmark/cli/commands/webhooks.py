@@ -13,12 +13,13 @@ from cyclopts import App, Parameter
 from cyclopts.validators import Number
 from rich.console import Console
 
-from earmark import config, wiring
+from earmark import config
 from earmark.cli.commands.database import Database
 from earmark.domain.ids import DeliveryId, WebhookId
 from earmark.domain.webhook import WEBHOOKS_MAX, Delivery, DeliveryState, Webhook, enabled
 from earmark.engine.ports.webhooks import Webhooks
 from earmark.errors import SetupError
+from earmark.wiring import databases
 
 T = TypeVar("T")
 
@@ -179,7 +180,7 @@ def _run(database: str | None, work: Callable[[Webhooks], Awaitable[T]]) -> T:
 
 
 async def _within(url: str, work: Callable[[Webhooks], Awaitable[T]]) -> T:
-    store = await wiring.open_store(url)
+    store = await databases.open_store(url)
     try:
         await store.check()
         return await work(store.webhooks)

@@ -12,7 +12,7 @@ from earmark.engine.ports.maintenance import LATE_SECONDS
 from earmark.engine.ports.outbox import START
 from earmark.uuids import Uuid7Ids
 from earmark.version import __version__
-from earmark.workers.chosen_workers import ROLES
+from earmark.wiring.workers import ROLES
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator

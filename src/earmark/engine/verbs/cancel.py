@@ -49,14 +49,15 @@ async def cancel(transaction: Transaction, batch: Sequence[Cancel], *, ids: Ids)
             continue
         undone = CancelResult(booking=after, money=money)
         moved = after is not before
+        record = decisions.record_response(command, undone)
         if moved:
             facts = _give_back(decisions, command, payment, undone, payments=payments, ids=ids)
             decisions.writes.move(
-                Verb.CANCEL, before, after, command=command, reason=command.reason, told=undone, money=facts
+                Verb.CANCEL, before, after, command=command, record=record, reason=command.reason, money=facts
             )
         else:
-            decisions.writes.remember(Verb.CANCEL, after, command=command, told=undone)
-        decisions.answer(command, undone, wrote=moved or command.idempotency is not None)
+            decisions.writes.remember(Verb.CANCEL, after, command=command, record=record)
+        decisions.answer(command, undone, record=record, wrote=moved or record is not None)
     await lock_counts(decisions)
     return await decisions.close()
 

@@ -64,8 +64,9 @@ async def _change(decisions: BatchDecisions[ChangeEvent], command: ChangeEvent) 
             "pools": [{"id": pool.id, "capacity": pool.capacity, "price": pool.price} for pool in pools],
         },
     }
-    decisions.writes.tell_of_event("change", after, command=command, facts=facts)
-    decisions.answer(command, after)
+    record = decisions.record_response(command, after)
+    decisions.writes.tell_of_event("change", after, command=command, record=record, facts=facts)
+    decisions.answer(command, after, record=record)
     outcomes = await decisions.close(
         event=after,
         seat_changes=[

@@ -25,8 +25,9 @@ async def create(transaction: Transaction, command: CreateEvent, *, ids: Ids) ->
                 "seats": len(command.seats),
                 "pools": {pool.id: pool.capacity for pool in command.pools},
             }
-            decisions.writes.tell_of_event("create", event, command=command, facts=facts)
-            decisions.answer(command, event)
+            record = decisions.record_response(command, event)
+            decisions.writes.tell_of_event("create", event, command=command, record=record, facts=facts)
+            decisions.answer(command, event, record=record)
         else:
             decisions.refuse(command, EventExists(event_id=event.id))
     return (await decisions.close())[0]

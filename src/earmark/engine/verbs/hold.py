@@ -127,8 +127,8 @@ class _Counter:
         totals: Mapping[TotalRef, int],
         pools: Mapping[PoolRef, Pool],
     ) -> None:
-        self._desk = decisions
-        self._ledger = decisions.writes
+        self._decisions = decisions
+        self._writes = decisions.writes
         self._events = events
         self._seen = seen
         self._alive = alive
@@ -140,13 +140,15 @@ class _Counter:
         """Grant, refuse, or look again."""
         try:
             if again := self._judge(command, policy=policy):
-                self._desk.again(command, again)
+                self._decisions.again(command, again)
                 return
         except Refusal as refusal:
-            self._desk.refuse(command, refusal)
+            self._decisions.refuse(command, refusal)
             return
-        booking = self._ledger.open(self._booking(command, policy=policy), command=command)
-        self._desk.answer(command, booking)
+        booking = self._booking(command, policy=policy)
+        record = self._decisions.record_response(command, booking)
+        self._writes.open(booking, command=command, record=record)
+        self._decisions.answer(command, booking, record=record)
 
     def _judge(self, command: Hold, *, policy: Policy) -> TryAgain | None:
         self._check_seats(command)
@@ -161,7 +163,7 @@ class _Counter:
         if limit is None:
             return None
         total = command.total_ref
-        have = self._totals[total] + self._ledger.totals.get(total, 0)
+        have = self._totals[total] + self._writes.totals.get(total, 0)
         if have + command.units > limit:
             over = LimitExceeded(limit=limit, have=have, asked=command.units)
             short_by = have + command.units - limit
@@ -173,14 +175,14 @@ class _Counter:
         if command.pools and (unknown := [ref.pool_id for ref in command.pool_refs if ref not in self._pools]):
             raise PoolUnknown(pools=unknown)
         refs = command.seat_refs
-        given = {ref: owner for ref in refs if (owner := self._ledger.owner(ref))}
+        given = {ref: owner for ref in refs if (owner := self._writes.owner(ref))}
         kept = [self._seen[ref] for ref in refs if self._seen[ref].pointer in self._alive] if self._alive else []
         if kept or given:
-            raise _taken(command, kept, given=given, now=self._desk.now)
+            raise _taken(command, kept, given=given, now=self._decisions.now)
 
     def _free(self, ref: PoolRef) -> int:
         """What this transaction has left of a pool."""
-        delta = self._ledger.pools.get(ref, PoolDelta())
+        delta = self._writes.pools.get(ref, PoolDelta())
         return self._pools[ref].free - delta.held - delta.sold
 
     def _booking(self, command: Hold, *, policy: Policy) -> Booking:
@@ -205,8 +207,8 @@ class _Counter:
             lines=lines,
             total=lines.total,
             currency=event.currency,
-            created_at=self._desk.now,
-            expires_at=self._desk.now + timedelta(seconds=ttl),
+            created_at=self._decisions.now,
+            expires_at=self._decisions.now + timedelta(seconds=ttl),
         )
 
 

@@ -21,7 +21,7 @@ from earmark.engine.ports.payment_watch import MoneyWatch
 from earmark.errors import Outage
 from earmark.observability import logs
 from earmark.observability.metrics.counters import gauge
-from earmark.workers.chosen_workers import ROLES
+from earmark.wiring.workers import ROLES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

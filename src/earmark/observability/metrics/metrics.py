@@ -44,7 +44,7 @@ class Metrics:
     """This server's own, so that several can live in one process; with a shared directory, its part of a host's."""
 
     def __init__(self, *, version: str, page_seconds: float = 0.0, timer: Callable[[], float] = time.monotonic) -> None:
-        self.tally = MetricsRecorder(version=version)
+        self.recorder = MetricsRecorder(version=version)
         """Whoever something happens to tells it here; it is also the engine's observer."""
         self._page_seconds = page_seconds
         self._timer = timer
@@ -66,7 +66,7 @@ class Metrics:
 
     def observe(self, verb: str, *, outcome: str, seconds: float) -> None:
         """One call."""
-        self.tally.observe(verb, outcome=outcome, seconds=seconds)
+        self.recorder.observe(verb, outcome=outcome, seconds=seconds)
 
     def watch(self, engine: Engine, *, gateways: Iterable[str]) -> None:
         """Show this engine's lines and store, and the payments at these gateways."""
@@ -74,7 +74,7 @@ class Metrics:
         self._redis.engine = engine
         self._readings.store = engine.store
         self._readings.gateways = sorted(gateways)
-        self.tally.expect_gateways(self._readings.gateways)
+        self.recorder.expect_gateways(self._readings.gateways)
 
     def watch_locks(self, locks: Watched) -> None:
         """Show these locks. Without any, their metrics are there and stay at zero."""
@@ -139,7 +139,7 @@ class Metrics:
             await asyncio.sleep(COPY_SECONDS)
 
     def _own(self) -> Iterator[Metric]:
-        yield from self.tally.collect()
+        yield from self.recorder.collect()
         yield from self._levels.collect()
         yield from self._locks.collect()
 

@@ -15,12 +15,12 @@ from urllib.parse import urlsplit
 
 import asyncpg
 
-from earmark import wiring
 from earmark.bench.booking.bench.house import House, sibling
 from earmark.bench.booking.bench.meter import Meter
 from earmark.errors import SetupError
 from earmark.store.postgres.migrate import split_url
 from earmark.testservers import ServerUnavailable, start_postgres, start_valkey
+from earmark.wiring import databases
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -105,7 +105,7 @@ async def prepared(
                 problem=f"Nothing to measure on: {reason} Or name a server with --database URL."
             ) from reason
         url = database or (server.url() if server else "")
-        if urlsplit(url).scheme not in wiring.POSTGRES:
+        if urlsplit(url).scheme not in databases.POSTGRES:
             raise SetupError(problem="Bookings are measured on PostgreSQL: its URL begins with postgresql://.")
         found, no_redis = Redis(), ""
         if redis_servers and redis is not None:
@@ -125,7 +125,7 @@ async def _database(url: str) -> AsyncIterator[House]:
     await _on_server(url, f'CREATE DATABASE "{name}"')
     try:
         own = sibling(url, name)
-        await wiring.migrate(own)
+        await databases.migrate(own)
         house = await House.open(own)
         try:
             yield house

@@ -8,11 +8,11 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from earmark import wiring
 from earmark.bench.booking.bench import cells, workloads
 from earmark.bench.booking.bench.house import Counted
 from earmark.bench.booking.bench.plan import SINGLE
 from earmark.bench.booking.strategies.ours import Earmark
+from earmark.config import Settings
 from earmark.domain.event import Event
 from earmark.domain.ids import EventId, SeatId
 from earmark.domain.seat import Seat
@@ -22,6 +22,7 @@ from earmark.engine.engine import Engine
 from earmark.engine.ports.store import BookingFilter
 from earmark.server import gc_tuning
 from earmark.uuids import Uuid7Ids
+from earmark.wiring import databases, runtime
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -42,7 +43,7 @@ async def measure(cell: Cell, plan: Plan) -> Reading:
     disk = DISK if os.access(DISK, os.W_OK) else None
     with tempfile.TemporaryDirectory(prefix="earmark-bench-", dir=disk) as folder:
         url = f"sqlite:////{Path(folder, 'bench.sqlite3').as_posix().lstrip('/')}"
-        await wiring.migrate(url)
+        await databases.migrate(url)
         engine = await _open(url, single=cell.contender == SINGLE)
         try:
             return await _measure(cell, plan, engine)
@@ -52,8 +53,8 @@ async def measure(cell: Cell, plan: Plan) -> Reading:
 
 async def _open(url: str, *, single: bool) -> Engine:
     if not single:
-        return await wiring.open_engine(url)
-    return Engine(await wiring.open_store(url), ids=Uuid7Ids(), lanes=1, batch_size_max=1)
+        return await runtime.open_engine(Settings(database_url=url))
+    return Engine(await databases.open_store(url), ids=Uuid7Ids(), lanes=1, batch_size_max=1)
 
 
 async def _measure(cell: Cell, plan: Plan, engine: Engine) -> Reading:

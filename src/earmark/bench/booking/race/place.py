@@ -16,10 +16,10 @@ from urllib.parse import urlsplit
 import asyncpg
 import msgspec
 
-from earmark import wiring
 from earmark.errors import SetupError
 from earmark.store.postgres.migrate import split_url
 from earmark.version import __version__
+from earmark.wiring import databases
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -48,7 +48,7 @@ def servers(database: str | None, redis: str | None, *, with_redis: bool) -> Ite
     """Those that were named; what was not is started, and gone afterwards."""
     from earmark.testservers import ServerUnavailable, start_postgres, start_valkey
 
-    if database is not None and urlsplit(database).scheme not in wiring.POSTGRES:
+    if database is not None and urlsplit(database).scheme not in databases.POSTGRES:
         raise SetupError(problem="A race is run on PostgreSQL: its URL begins with postgresql://.")
     with ExitStack() as started:
         try:
@@ -64,15 +64,15 @@ def servers(database: str | None, redis: str | None, *, with_redis: bool) -> Ite
 
 
 @asynccontextmanager
-async def databases(url: str) -> AsyncIterator[Databases]:
+async def race_databases(url: str) -> AsyncIterator[Databases]:
     """Two new ones beside the one that was named, dropped afterwards."""
     mark = secrets.token_hex(4)
     bare, guarded = (f"earmark_race_{mark}_{kind}" for kind in ("bare", "guarded"))
     made = Databases(bare=_named(url, bare), guarded=_named(url, guarded))
     await _administer(url, f'CREATE DATABASE "{bare}"', f'CREATE DATABASE "{guarded}"')
     try:
-        await wiring.migrate(made.bare, without=("guards",))
-        await wiring.migrate(made.guarded)
+        await databases.migrate(made.bare, without=("guards",))
+        await databases.migrate(made.guarded)
         yield made
     finally:
         drop = (f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)' for name in (bare, guarded))

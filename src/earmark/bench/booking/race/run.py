@@ -100,7 +100,7 @@ async def run(where: Servers, plan: Plan, *, watch: Watch) -> Result:
     found: dict[str, Figures] = {}
     guards: dict[str, Figures] = {}
     versions = await places.versions(where)
-    async with places.databases(where.database) as databases:
+    async with places.race_databases(where.database) as databases:
         for name in plan.strategies:
             found[name] = await _race(name, plan, plan.place(databases.bare, where.redis), watch=watch)
         for name in plan.guarded:

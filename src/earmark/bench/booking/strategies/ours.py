@@ -20,13 +20,14 @@ from uuid import UUID
 
 import msgspec
 
-from earmark import wiring
 from earmark.bench.booking.ports import About, Place
 from earmark.bench.booking.strategies import drafts
+from earmark.config import Settings
 from earmark.domain.ids import BookingId, EntryId
 from earmark.domain.journal import IdempotencyKey
 from earmark.engine.commands import Actor, Confirm, Decided, Hold, KeyedRequest
 from earmark.errors import Refusal
+from earmark.wiring import runtime
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -69,7 +70,7 @@ class Earmark:
             pools=named.pools,
             ttl_seconds=want.ttl_seconds,
             idempotency=KeyedRequest(
-                key=IdempotencyKey(drafts.CALLER, want.key), request_hash=drafts.hash_of(want), render=_render_held
+                key=IdempotencyKey(drafts.CALLER, want.key), request_hash=drafts.hash_of(want), write=_render_held
             ),
         )
         try:
@@ -87,7 +88,7 @@ class Earmark:
             idempotency=KeyedRequest(
                 key=IdempotencyKey(drafts.CALLER, key),
                 request_hash=drafts.hash_of(booking_id, payment_id),
-                render=_render_confirmed,
+                write=_render_confirmed,
             ),
         )
         try:
@@ -113,15 +114,15 @@ def _booking_id(answer: Result) -> UUID:
     if isinstance(answer, Decided):
         booking_id: UUID = answer.value.id
         return booking_id
-    return _told.decode(answer.memory.body).id
+    return _told.decode(answer.record.body).id
 
 
 async def _open(place: Place) -> Earmark:
-    return Earmark(await wiring.open_engine(place.database))
+    return Earmark(await runtime.open_engine(Settings(database_url=place.database)))
 
 
 async def _open_with_redis(place: Place) -> Earmark:
-    return Earmark(await wiring.open_engine(place.database, redis_url=place.redis[0]))
+    return Earmark(await runtime.open_engine(Settings(database_url=place.database, redis_url=place.redis[0])))
 
 
 ABOUT = About(

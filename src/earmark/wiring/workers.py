@@ -1,0 +1,80 @@
+"""The workers that the settings ask for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from earmark.errors import SetupError
+from earmark.workers.heartbeat import Heartbeat
+from earmark.workers.janitor import Janitor
+from earmark.workers.lock_monitor import LockMonitor
+from earmark.workers.outbox_relay import OutboxRelay
+from earmark.workers.reconciler import Reconciler
+from earmark.workers.sweeper import Sweeper
+
+if TYPE_CHECKING:
+    from earmark.config import Settings
+    from earmark.engine.engine import Engine
+    from earmark.engine.ports.store import Store
+    from earmark.engine.ports.webhooks import Webhooks
+    from earmark.locks import Locks
+    from earmark.payments.driver import PaymentDriver
+    from earmark.seatmap.entry_feed import EntryFeed
+    from earmark.workers.loop import Worker
+    from earmark.workers.webhook_dispatcher import WebhookDispatcher
+
+ROLES = ("sweeper", "reconciler", "relay", "webhook_dispatcher", "janitor")
+"""The workers that every installation needs, by name."""
+
+
+def workers_for(
+    settings: Settings, engine: Engine, driver: PaymentDriver, dispatcher: WebhookDispatcher, *, feed: EntryFeed
+) -> list[Worker]:
+    """One worker of each role."""
+    return [
+        Sweeper(
+            engine,
+            batch_size_max=settings.sweep_batch_size_max,
+            interval_seconds_max=settings.sweep_interval_seconds,
+        ),
+        Reconciler(driver, interval_seconds_max=settings.reconcile_interval_seconds),
+        OutboxRelay(engine.store.outbox, feed, interval_seconds_max=settings.relay_interval_seconds),
+        dispatcher,
+        janitor_for(settings, engine.store),
+    ]
+
+
+def janitor_for(settings: Settings, store: Store) -> Janitor:
+    """The janitor, also for `earmark tidy`."""
+    return Janitor(
+        store,
+        keys_seconds=settings.idempotency_seconds,
+        deliveries_seconds=settings.webhook_log_seconds,
+        interval_seconds_max=settings.janitor_interval_seconds,
+    )
+
+
+def dispatcher_for(settings: Settings, webhooks: Webhooks) -> WebhookDispatcher:
+    """The webhook dispatcher, with its HTTP client."""
+    try:
+        from earmark.webhooks.sender import WebhookSender
+        from earmark.webhooks.targets import Targets
+        from earmark.workers.webhook_dispatcher import WebhookDispatcher
+    except ImportError as missing:
+        raise SetupError(problem="Calling webhooks needs an extra: pip install 'earmark[server]'") from missing
+    sender = WebhookSender(Targets(private=settings.webhook_private), timeout_seconds=settings.webhook_timeout_seconds)
+    return WebhookDispatcher(webhooks, sender, retry_seconds_max=settings.webhook_retry_seconds_max)
+
+
+def heartbeat_for(settings: Settings, store: Store) -> Heartbeat:
+    """What records that this process is alive."""
+    return Heartbeat(store.beats, interval_seconds=settings.heartbeat_seconds)
+
+
+def lock_monitors_for(settings: Settings, locks: Locks | None) -> list[LockMonitor]:
+    """One lock monitor where there are locks and the settings want it, else none."""
+    if locks is None or not settings.lock_check_seconds:
+        return []
+    return [
+        LockMonitor(locks, stuck_seconds=settings.lock_stuck_seconds, interval_seconds=settings.lock_check_seconds),
+    ]
