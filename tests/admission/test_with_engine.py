@@ -47,7 +47,7 @@ GRANTS = 25
 """How many holds are granted between one fault and the next."""
 
 
-def patiently(url: str) -> Gate:
+def patiently(url: str, **_: Any) -> Gate:
     return open_admission(url, timeout=PATIENCE)
 
 

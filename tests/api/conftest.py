@@ -10,6 +10,7 @@ import pytest
 from earmark.api.app import create_app
 from earmark.api.auth.api_keys import Authenticator
 from earmark.api.services import Services
+from earmark.clock import MovableClock
 from earmark.engine.engine import Engine
 from earmark.observability.metrics.metrics import Metrics
 from earmark.payments.service import PaymentService
@@ -24,8 +25,8 @@ from earmark.wiring.gateways import open_sandbox
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
+    from datetime import datetime
 
-    from earmark.clock import MovableClock
     from earmark.engine.ports.store import Store
 
 KEY = "ek_test_0123456789abcdef"
@@ -34,6 +35,17 @@ KEY = "ek_test_0123456789abcdef"
 async def _nowhere(_host: str, _port: int) -> list[str]:
     """A name server that sends everybody home."""
     return ["127.0.0.1"]
+
+
+class FixedClock(MovableClock):
+    """A clock that stands still."""
+
+    def __init__(self, moment: datetime) -> None:
+        self._moment = moment
+
+    def now(self) -> datetime:
+        """Always the same."""
+        return self._moment
 
 
 @pytest.fixture

@@ -154,7 +154,7 @@ class World:
     async def principal(self, secret: str) -> Principal:
         """Who shows this key."""
         authenticator = self.services.authenticator
-        found = authenticator.authenticate(secret, now=self.clock.now())
+        found = authenticator.authenticate(secret, self.clock)
         known = (
             found if isinstance(found, Principal | None) else await authenticator.look_up(found, now=self.clock.now())
         )

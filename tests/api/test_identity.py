@@ -4,6 +4,7 @@ import base64
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from tests.api.conftest import FixedClock
 
 from earmark.api.auth.api_keys import Authenticator, Principal, Scope, new_guest, new_key
 from earmark.domain.ids import Buyer
@@ -14,12 +15,12 @@ KEY = "ek_test_0123456789abcdef"
 
 def test_the_admin_key_may_do_everything_and_a_buyer_token_may_buy(authenticator: Authenticator) -> None:
     """A key speaks for the shop; a token for one buyer."""
-    admin = authenticator.authenticate(KEY, now=NOW)
+    admin = authenticator.authenticate(KEY, FixedClock(NOW))
     assert isinstance(admin, Principal)
     assert admin.scopes == frozenset(Scope)
     assert admin.actor.buyer is None
     token = authenticator.issue(Buyer("alice"), now=NOW, seconds=60)
-    buyer = authenticator.authenticate(token, now=NOW)
+    buyer = authenticator.authenticate(token, FixedClock(NOW))
     assert isinstance(buyer, Principal)
     assert (buyer.scopes, buyer.actor.buyer) == (frozenset({Scope.BUY}), "alice")
 
@@ -27,14 +28,14 @@ def test_the_admin_key_may_do_everything_and_a_buyer_token_may_buy(authenticator
 @pytest.mark.parametrize("offered", ["", "ek_test_0123456789abcdeF", KEY + "x", KEY[:-1], "et_", "et_.", "et_x.y", "é"])
 def test_anything_else_is_nobody(authenticator: Authenticator, offered: str) -> None:
     """A near miss is a miss."""
-    assert authenticator.authenticate(offered, now=NOW) is None
+    assert authenticator.authenticate(offered, FixedClock(NOW)) is None
 
 
 def test_a_token_ends_at_its_moment(authenticator: Authenticator) -> None:
     """Half-open, like every other time here."""
     token = authenticator.issue(Buyer("alice"), now=NOW, seconds=60)
-    assert authenticator.authenticate(token, now=NOW + timedelta(seconds=59)) is not None
-    assert authenticator.authenticate(token, now=NOW + timedelta(seconds=60)) is None
+    assert authenticator.authenticate(token, FixedClock(NOW + timedelta(seconds=59))) is not None
+    assert authenticator.authenticate(token, FixedClock(NOW + timedelta(seconds=60))) is None
 
 
 def test_an_altered_token_is_nobody(authenticator: Authenticator) -> None:
@@ -44,16 +45,16 @@ def test_an_altered_token_is_nobody(authenticator: Authenticator) -> None:
     told = base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4))
     for forged in (told.replace(b"alice", b"mallo"), told.replace(b"false", b"true"), told.replace(b"e", b"f", 1)):
         text = base64.urlsafe_b64encode(forged).rstrip(b"=").decode()
-        assert forged == told or authenticator.authenticate(f"et_{text}.{signature}", now=NOW) is None
-    assert authenticator.authenticate(token[:-2], now=NOW) is None
+        assert forged == told or authenticator.authenticate(f"et_{text}.{signature}", FixedClock(NOW)) is None
+    assert authenticator.authenticate(token[:-2], FixedClock(NOW)) is None
 
 
 def test_a_token_of_another_shop_is_nobody(authenticator: Authenticator) -> None:
     """Servers that share a secret know each other's tokens, and nobody else's."""
     token = authenticator.issue(Buyer("alice"), now=NOW, seconds=60)
-    assert Authenticator(admin_key=KEY).authenticate(token, now=NOW) is not None
-    assert Authenticator(admin_key=KEY, secret="another one entirely").authenticate(token, now=NOW) is None
-    assert Authenticator(admin_key=new_key(live=True)).authenticate(token, now=NOW) is None
+    assert Authenticator(admin_key=KEY).authenticate(token, FixedClock(NOW)) is not None
+    assert Authenticator(admin_key=KEY, secret="another one entirely").authenticate(token, FixedClock(NOW)) is None
+    assert Authenticator(admin_key=new_key(live=True)).authenticate(token, FixedClock(NOW)) is None
 
 
 def test_the_prefix_of_a_key_says_whether_it_deals_in_test_events() -> None:

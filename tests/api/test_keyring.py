@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.api.conftest import FixedClock
 
 from earmark.api.auth import key_cache, key_snapshot
 from earmark.api.auth.api_keys import Authenticator, Doubt, Principal, hash_of, new_key, new_key_id
@@ -99,7 +100,7 @@ async def until(fact: Callable[[], bool]) -> None:
 
 async def shown(authenticator: Authenticator, secret: str) -> Principal | None:
     """Who it is: at once where that is known, else by looking."""
-    found = authenticator.authenticate(secret, now=datetime.now(UTC))
+    found = authenticator.authenticate(secret, FixedClock(datetime.now(UTC)))
     return await authenticator.look_up(found, now=datetime.now(UTC)) if isinstance(found, Doubt) else found
 
 
@@ -112,7 +113,7 @@ async def test_a_key_that_is_in_use_is_recognised_without_a_wait(
     assert desk.asked == 1
     for _ in range(20):
         ticks.now += 0.4
-        assert isinstance(authenticator.authenticate(secret, now=NOW), Principal)
+        assert isinstance(authenticator.authenticate(secret, FixedClock(NOW)), Principal)
         await until(lambda: authenticator._ring is not None and not authenticator._ring._looks)
     assert 5 <= desk.asked <= 12
 

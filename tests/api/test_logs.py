@@ -26,7 +26,7 @@ async def main():
         await shop.create("play", name="A play", currency="EUR", seats={"A1": 100})
         await shop.hold("play", buyer="ann", seats=["A1"], ttl_seconds=1)
         await shop.sweep()
-        from earmark import logs
+        from earmark.observability import logs
         logs.get().warning("hold", outcome="failed")
 
 asyncio.run(main())

@@ -222,7 +222,7 @@ async def test_what_agents_leave_undone_is_told_with_what_to_do(desk: Desk, cloc
 async def test_an_agent_that_gets_nowhere_is_named(desk: Desk, clock: MovableClock) -> None:
     """Who fails, and how; those of others who are well stand behind."""
     await desk.beat(1)
-    await desk.beat(2, dispatcher="unavailable")
+    await desk.beat(2, webhook_dispatcher="unavailable")
     clock.advance(5)
     seen = await desk.look()
     assert said(seen) == {

@@ -12,8 +12,8 @@ import sys
 from pathlib import Path
 
 CLIENT = Path(__file__).parents[2] / "src" / "earmark" / "client"
-ASYNC, SYNC = CLIENT / "aio.py", CLIENT / "sync.py"
-HEAD = '"""The client for programs that do not await. `tests/client/unasync.py` makes this file from `aio.py`."""\n'
+ASYNC, SYNC = CLIENT / "async_client.py", CLIENT / "sync_client.py"
+HEAD = '"""The client for programs that do not await. `tests/client/unasync.py` writes it from `async_client.py`."""\n'
 SWAPS = (
     (r'\A""".*?"""\n', HEAD),
     (r"\basync (def|with|for) ", r"\1 "),

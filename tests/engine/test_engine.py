@@ -110,7 +110,7 @@ async def store(monkeypatch: pytest.MonkeyPatch) -> SilentStore:
 
 
 @pytest.mark.parametrize(
-    "asks, granted",
+    "commands, granted",
     [
         ([hold(f"buyer-{n}", pools={"GA": 1}) for n in range(5)], 3),
         ([hold(f"buyer-{n}", "A1") for n in range(5)], 1),

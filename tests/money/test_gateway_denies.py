@@ -38,7 +38,7 @@ async def test_a_gateway_that_refuses_the_shop_leaves_the_hold_payable(
         now = await shop.booking(held)
         assert (now.state, now.expires_at) == (State.HELD, held.expires_at)
     shop.gateway.says["authorise"] = AUTHORISED
-    assert (await pay(shop, ask_of(shop, held))).memory.body == b"confirmed"
+    assert (await pay(shop, ask_of(shop, held))).record.body == b"confirmed"
     told = [(one.state, one.code) for one, _ in await shop.store.list_payments(held.id)]
     unserved = (PaymentState.FAILED, GATEWAY_UNAVAILABLE)
     assert told == [unserved, unserved, (PaymentState.CAPTURED, None)]
@@ -72,7 +72,7 @@ async def test_a_method_that_the_gateway_does_not_know_is_a_wrong_request(shop: 
         assert (await shop.booking(held)).state is State.HELD
     assert shop.gateway.calls == ["authorise"] * 4
     shop.gateway.says["authorise"] = AUTHORISED
-    assert (await pay(shop, ask_of(shop, held))).memory.body == b"confirmed"
+    assert (await pay(shop, ask_of(shop, held))).record.body == b"confirmed"
 
 
 async def test_a_later_call_that_is_invalid_says_nothing_of_the_money(shop: Shop) -> None:
@@ -94,7 +94,7 @@ async def test_what_the_gateway_refuses_for_another_reason_is_still_a_decline(sh
     shop.gateway.says["authorise"] = GatewayRefused("resource_missing", "No such token")
     assert (await pay(shop, ask_of(shop, held))).value.payment.code == "resource_missing"
     shop.gateway.says["authorise"] = AUTHORISED
-    assert (await pay(shop, ask_of(shop, held))).memory.body == b"held"
+    assert (await pay(shop, ask_of(shop, held))).record.body == b"held"
 
 
 async def test_a_later_call_that_is_denied_says_nothing_of_the_money(shop: Shop) -> None:

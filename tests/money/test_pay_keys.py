@@ -63,7 +63,7 @@ async def test_another_request_with_the_key_is_refused_by_every_process(shop: Sh
     await shop.reconcile(seconds=60)
     with pytest.raises(IdempotencyMismatch):
         await pay(shop, ask_of(shop, held, body="mastercard"))
-    assert (await pay(shop, ask_of(shop, held))).memory.body == b"confirmed"
+    assert (await pay(shop, ask_of(shop, held))).record.body == b"confirmed"
 
 
 async def test_another_request_with_the_key_is_refused_after_a_crash(shop: Shop) -> None:
@@ -74,7 +74,7 @@ async def test_another_request_with_the_key_is_refused_after_a_crash(shop: Shop)
     with pytest.raises(IdempotencyMismatch):
         await pay(shop, ask_of(shop, held, body="mastercard"), driver=driver)
     assert shop.gateway.calls == []
-    assert (await pay(shop, ask_of(shop, held), driver=driver)).memory.body == b"confirmed"
+    assert (await pay(shop, ask_of(shop, held), driver=driver)).record.body == b"confirmed"
 
 
 async def test_without_the_record_another_request_takes_the_key_over(
@@ -86,7 +86,7 @@ async def test_without_the_record_another_request_takes_the_key_over(
     await pay(shop, ask_of(shop, held))
     monkeypatch.setattr("earmark.payments.pay._refuse_another", lambda *_, **__: None)
     shop.gateway.says["status"] = AUTHORISED
-    assert (await pay(shop, ask_of(shop, held, body="mastercard"))).memory.body == b"confirmed"
+    assert (await pay(shop, ask_of(shop, held, body="mastercard"))).record.body == b"confirmed"
     with pytest.raises(IdempotencyMismatch):
         await pay(shop, ask_of(shop, held))
 
@@ -101,7 +101,7 @@ async def test_a_key_pays_for_another_booking_when_its_time_is_over(shop: Shop) 
     await shop.reconcile(seconds=DAY)
     third = await shop.hold("A2")
     shop.gateway.says |= {"authorise": AUTHORISED}
-    assert (await pay(shop, ask_of(shop, third))).memory.body == b"confirmed"
+    assert (await pay(shop, ask_of(shop, third))).record.body == b"confirmed"
 
 
 async def test_a_payment_that_an_older_release_opened_is_found(shop: Shop) -> None:
@@ -109,7 +109,7 @@ async def test_a_payment_that_an_older_release_opened_is_found(shop: Shop) -> No
     held = await shop.hold("A1")
     old = ask_of(shop, held, idempotency=None, payment_id=first_payment_id_for(KEY))
     await open_payment(shop.engine, old)
-    assert (await pay(shop, ask_of(shop, held))).memory.body == b"confirmed"
+    assert (await pay(shop, ask_of(shop, held))).record.body == b"confirmed"
     assert (await shop.payment(held)).id == first_payment_id_for(KEY)
     assert shop.gateway.calls.count("authorise") == 1
 

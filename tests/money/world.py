@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from functools import partial
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -113,7 +112,7 @@ class World:
         """Undo a sale or a part of it, past the line of requests, in which a death would be somebody else's."""
         pools = {PoolId(POOL): units} if units else {}
         ask = Cancel(**self._about(booking), seats=frozenset(map(SeatId, seats)), pools=pools)
-        [outcome] = await self.engine.run(partial(cancel, ids=self.ids), lambda: [ask])
+        [outcome] = await self.engine.run(cancel, lambda: [ask])
         if isinstance(outcome, EarmarkError):
             raise outcome
         for payment, _ in await self.store.list_payments(booking.id):

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import asyncpg
 
-from earmark.domain.policy import Policy
 from earmark.engine.commands import (
     Cancel,
     CancelResult,
@@ -84,11 +83,11 @@ OVERSOLD = "a pool never sells more than it has"
 RESOLVED_TWICE = "a booking resolves at most once, but for expired bookings that late money brought back"
 
 VERBS: Mapping[type[Command], Any] = {
-    Hold: partial(hold, policy=Policy(), ids=IDS),
-    Extend: partial(extend, policy=Policy(), ids=IDS),
-    Confirm: partial(confirm, ids=IDS),
-    Release: partial(release, ids=IDS),
-    Cancel: partial(cancel, ids=IDS),
+    Hold: hold,
+    Extend: extend,
+    Confirm: confirm,
+    Release: release,
+    Cancel: cancel,
 }
 
 SWEEPER = partial(expire, ids=IDS, reason="swept")

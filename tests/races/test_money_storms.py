@@ -203,7 +203,7 @@ async def test_twenty_requests_with_one_key_are_one_charge_and_one_answer(town: 
         payment_id, idempotency = IDS.payment_id(), a_memo(str(held.id))
         asks = [a_pay(held, payment_id=payment_id, idempotency=idempotency) for _ in range(BUYERS)]
         answers = await town.at_once(*(process.pay(ask) for ask, process in _dealt(town, asks)))
-        assert {answer.memory.body for answer in answers} == {f"confirmed {payment_id}".encode()}
+        assert {answer.record.body for answer in answers} == {f"confirmed {payment_id}".encode()}
         await town.settle_down()
         await assert_one_charge(town, held)
         await town.clear(held)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -179,7 +178,7 @@ async def test_two_who_want_the_same_booking_are_told_of_each_other(services: Ho
     payments, held = await holding(services, "A1")
     engine = Engine(payments.store, ids=IDS, lanes=1)
     asks = [a_confirm(held), a_confirm(held)]
-    outcomes = await engine.run(partial(confirm, ids=IDS), lambda: asks, draft=True)
+    outcomes = await engine.run(confirm, lambda: asks, draft=True)
     assert [granted(outcome).version for outcome in outcomes] == [2, 2]
     assert payments.store.ran == ["memory", "look"]
     assert not await services.flaws()

@@ -265,7 +265,7 @@ async def test_a_replay_waits_for_the_standby_too(standby_url: str, observer: Ob
         assert await observer.waiting()
         await observer.find_standby()
         told = await replay(engine, path)
-        assert told.memory.status == 201
+        assert told.record.status == 201
 
 
 async def test_a_locked_row_is_named_without_a_wait_for_the_standby(standby_url: str, observer: Observer) -> None:
@@ -302,4 +302,4 @@ async def test_without_a_standby_a_replay_writes_nothing(standby_url: str, obser
         store._sql = {**store._sql, "wait_for_standby": "SELECT 1 / 0"}
         assert not await observer.waiting()
         for path in ("a batch without locks", "a batch under locks"):
-            assert (await replay(engine, path)).memory.status == 201
+            assert (await replay(engine, path)).record.status == 201

@@ -303,7 +303,7 @@ async def stored_key(services: Services) -> tuple[KeyId, str]:
 
 
 async def token_of(services: Services, secret: str, buyer: str, *, seconds: int = 600) -> str:
-    doubt = services.authenticator.authenticate(secret, now=services.clock.now())
+    doubt = services.authenticator.authenticate(secret, services.clock)
     by = await services.authenticator.look_up(doubt, now=services.clock.now()) if isinstance(doubt, Doubt) else doubt
     assert by is not None
     return services.authenticator.issue(Buyer(buyer), now=services.clock.now(), seconds=seconds, by=by)

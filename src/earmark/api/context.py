@@ -74,20 +74,13 @@ class RequestContext:
 
     def command_fields(self, write: ResponseWriter) -> Common:
         """What every command has: the caller, the id of its journal entry, and its idempotency key."""
-        return {
-            "actor": self.principal.actor,
-            "entry_id": self.engine.ids.entry_id(),
-            "idempotency": self.keyed_request(write),
-        }
+        keyed = self.keyed_request(write) if _KEY_HEADER in self.headers else None
+        return {"actor": self.principal.actor, "idempotency": keyed, "entry_id": self.engine.ids.entry_id()}
 
     def keyed_request(self, write: ResponseWriter) -> KeyedRequest | None:
         """The idempotency key, if the client sent one: in the caller's scope, for this method, path and body."""
-        if _KEY_HEADER not in self.headers:
-            return None
         shown = self.shown_key()
-        assert shown is not None
-        key, request_hash = shown
-        return KeyedRequest(key=key, request_hash=request_hash, write=write)
+        return None if shown is None else KeyedRequest(key=shown[0], request_hash=shown[1], write=write)
 
     def shown_key(self) -> tuple[IdempotencyKey, bytes] | None:
         """The idempotency key in the caller's scope, and the hash of the request. An invalid key is refused."""

@@ -1,4 +1,4 @@
-"""The client for programs that await. `sync.py` is made from this file by `tests/client/unasync.py`."""
+"""The client for programs that await. `sync_client.py` is made from this file by `tests/client/unasync.py`."""
 
 from __future__ import annotations
 

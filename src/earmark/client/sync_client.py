@@ -1,4 +1,4 @@
-"""The client for programs that do not await. `tests/client/unasync.py` makes this file from `aio.py`."""
+"""The client for programs that do not await. `tests/client/unasync.py` writes it from `async_client.py`."""
 
 from __future__ import annotations
 

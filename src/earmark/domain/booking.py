@@ -21,6 +21,8 @@ from earmark.errors import BookingExpired, BookingResolved, ExtensionRefused, In
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
+    from earmark.domain.event import Event
+
 GAIN_SECONDS_MIN = 1
 
 
@@ -109,6 +111,24 @@ class Booking(msgspec.Struct, frozen=True, kw_only=True, gc=False):
             PoolRef(self.event_id, line.id): PoolDelta(held=held * line.units, sold=sold * line.units)
             for line in self.lines.pools
         }
+
+
+def new_hold(
+    event: Event, lines: Lines, *, booking_id: BookingId, buyer: Buyer, seconds: int, now: datetime
+) -> Booking:
+    """A hold on these lines, for so long."""
+    return Booking(
+        id=booking_id,
+        event_id=event.id,
+        buyer=buyer,
+        live=event.live,
+        state=State.HELD,
+        lines=lines,
+        total=lines.total,
+        currency=event.currency,
+        created_at=now,
+        expires_at=now + timedelta(seconds=seconds),
+    )
 
 
 def extend(booking: Booking, *, seconds: int, policy: Policy, now: datetime) -> Booking:

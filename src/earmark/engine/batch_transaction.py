@@ -45,6 +45,8 @@ class BatchDecisions(Generic[A]):
 
     def __init__(self, transaction: Transaction, batch: Sequence[A], *, opening: Opening, ids: Ids) -> None:
         self.transaction = transaction
+        self.now = opening.now
+        """The transaction's one moment."""
         self.writes = PendingWrites(now=opening.now, ids=ids)
         self._batch = batch
         self._numbers = {id(command): number for number, command in enumerate(batch)}
@@ -58,11 +60,6 @@ class BatchDecisions(Generic[A]):
         """Claim the batch's keys; what a key remembers is answered and leaves the batch."""
         opening = await transaction.begin([command.idempotency.key for command in batch if command.idempotency], look)
         return cls(transaction, batch, opening=opening, ids=ids)
-
-    @property
-    def now(self) -> datetime:
-        """The transaction's one moment."""
-        return self.writes.now
 
     @property
     def waiting(self) -> list[A]:
@@ -96,10 +93,10 @@ class BatchDecisions(Generic[A]):
 
     async def close(self, **offer: Any) -> list[Outcome]:
         """Write what moved (and what an operator changed), and hand out the outcomes in arrival order."""
-        assert not self.waiting, "an ask was forgotten"
+        outcomes = [self._outcomes[number] for number in range(len(self._batch))]
         if self.writes:
             await self.transaction.write(self.writes.changes(**offer))
-        return [self._outcomes[number] for number in range(len(self._batch))]
+        return outcomes
 
     def _settle(self, command: A, outcome: Outcome) -> None:
         number = self._numbers[id(command)]

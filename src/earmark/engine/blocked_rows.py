@@ -31,18 +31,16 @@ class BlockedRows(Generic[A]):
         self._waiting_max = waiting_max
         self._wait_for = wait_for
         """Told of each row once, when the first request has to wait for it."""
-        self._queues: dict[Row, deque[QueuedRequest[A]]] = {}
+        self.rows: dict[Row, deque[QueuedRequest[A]]] = {}
+        """The locked rows, and the requests that wait for each."""
         self._waiting = 0
-
-    def __bool__(self) -> bool:
-        return bool(self._queues)
 
     def __len__(self) -> int:
         return self._waiting
 
     def take(self, request: QueuedRequest[A]) -> bool:
         """Whether this request needs a row that is known to be locked: it waits for that here."""
-        row = next((row for row in request.command.rows if row in self._queues), None)
+        row = next((row for row in request.command.rows if row in self.rows), None)
         if row is not None:
             self._add(row, request)
         return row is not None
@@ -65,7 +63,7 @@ class BlockedRows(Generic[A]):
 
     def next(self, row: Row, *, limit: int) -> list[QueuedRequest[A]]:
         """The next requests for this row whose callers still wait."""
-        queue = self._queues[row]
+        queue = self.rows[row]
         batch: list[QueuedRequest[A]] = []
         while queue and len(batch) < limit:
             request = queue.popleft()
@@ -76,7 +74,7 @@ class BlockedRows(Generic[A]):
 
     def free(self, row: Row) -> list[QueuedRequest[A]]:
         """Forget this row; returns the requests that still waited for it."""
-        left = self._queues.pop(row)
+        left = self.rows.pop(row)
         self._waiting -= len(left)
         return list(left)
 
@@ -86,13 +84,13 @@ class BlockedRows(Generic[A]):
         if self._waiting >= self._waiting_max:
             request.fail(Overloaded())
             return
-        if row not in self._queues:
-            self._queues[row] = deque()
+        if row not in self.rows:
+            self.rows[row] = deque()
             self._wait_for(row)
-        (self._queues[row].appendleft if first else self._queues[row].append)(request)
+        (self.rows[row].appendleft if first else self.rows[row].append)(request)
         self._waiting += 1
 
     def _drop_answered(self) -> None:
-        for row, queue in self._queues.items():
-            self._queues[row] = deque(unanswered(queue))
-        self._waiting = sum(map(len, self._queues.values()))
+        for row, queue in self.rows.items():
+            self.rows[row] = deque(unanswered(queue))
+        self._waiting = sum(map(len, self.rows.values()))

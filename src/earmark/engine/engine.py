@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 from functools import partial
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from earmark.domain.ids import PoolRef, TotalRef
 from earmark.domain.policy import Policy
@@ -38,6 +38,7 @@ from earmark.engine.pending_writes import CLOCK
 from earmark.engine.ports.admission import Busy
 from earmark.engine.ports.observer import Nobody
 from earmark.engine.ports.store import LOCK_SECONDS_MAX
+from earmark.engine.verb_context import VerbContext
 from earmark.engine.verbs.cancel import cancel
 from earmark.engine.verbs.change_event import change
 from earmark.engine.verbs.confirm import confirm
@@ -59,6 +60,7 @@ if TYPE_CHECKING:
     from earmark.engine.ports.store import Changes, Ids, Store, Transaction
 
 A = TypeVar("A", bound=Command)
+A_contra = TypeVar("A_contra", bound=Command, contravariant=True)
 T = TypeVar("T")
 
 RELIEF_LIMIT = 50
@@ -69,6 +71,36 @@ LOOKUPS_MAX = 5
 LOOKUP_SECONDS = 0.2
 LOOKUP_SECONDS_MAX = 2.0
 """For all look-ups of one lost commit: the requests behind it wait for them too."""
+
+
+class BatchVerb(Protocol[A_contra]):
+    """A verb that decides a batch of commands in one transaction."""
+
+    def __call__(
+        self, transaction: Transaction, batch: Sequence[A_contra], context: VerbContext, /
+    ) -> Awaitable[list[Outcome]]:
+        """The outcomes, in the order of the commands."""
+        ...
+
+
+class BatchRun(Generic[A]):
+    """One batch of a verb in one transaction, and what came of it."""
+
+    __slots__ = ("_begin", "_context", "_verb", "commands", "outcomes", "written")
+
+    def __init__(self, verb: BatchVerb[A], begin: Callable[[], Sequence[A]], context: VerbContext) -> None:
+        self._verb = verb
+        self._begin = begin
+        self._context = context
+        self.commands: Sequence[A] = ()
+        self.outcomes: list[Outcome] = []
+        self.written: Changes | None = None
+
+    async def run(self, transaction: Transaction) -> None:
+        """Called by the store; again, from the beginning, when it repeats a transaction that was rolled back."""
+        self.commands = self._begin()
+        self.outcomes = await self._verb(transaction, self.commands, self._context) if self.commands else []
+        self.written = transaction.written
 
 
 class Engine:
@@ -100,25 +132,32 @@ class Engine:
         self._request_seconds_max = request_seconds_max
         self._transaction_seconds_max = transaction_seconds_max
         self._row_waits = asyncio.Semaphore(ROW_WAITS_MAX)
-        line = partial(
-            _line,
-            self,
-            lanes=lanes,
-            size_max=min(batch_size_max, store.requests_at_once_max(batches=lanes * VERBS_BATCHED) or batch_size_max),
-            waiting_max=waiting_max,
-            waiting_seconds_max=line_seconds_max,
-            row_waits=self._row_waits,
-        )
-        holding = partial(hold, policy=self.policy, ids=ids)
-        self._holds: BatchQueue[Hold] = line("hold", holding, claims=attrgetter("seat_refs"))
-        self._extends: BatchQueue[Extend] = line("extend", partial(extend, policy=self.policy, ids=ids))
-        self._confirms: BatchQueue[Confirm] = line("confirm", partial(confirm, ids=ids))
-        self._releases: BatchQueue[Release] = line("release", partial(release, ids=ids))
-        self._cancels: BatchQueue[Cancel] = line("cancel", partial(cancel, ids=ids))
+        self._context = VerbContext(policy=self.policy, ids=ids)
+        size_max = min(batch_size_max, store.requests_at_once_max(batches=lanes * VERBS_BATCHED) or batch_size_max)
+
+        def queue(name: str, verb: BatchVerb[A], **options: Any) -> BatchQueue[A]:
+            return BatchQueue(
+                partial(self.run, verb, draft=True, name=name),
+                relieve=self.relieve,
+                verb=name,
+                observer=self.observer,
+                lanes=lanes,
+                size_max=size_max,
+                waiting_max=waiting_max,
+                waiting_seconds_max=line_seconds_max,
+                row_waits=self._row_waits,
+                **options,
+            )
+
+        self._holds: BatchQueue[Hold] = queue("hold", hold, claims=attrgetter("seat_refs"))
+        self._extends: BatchQueue[Extend] = queue("extend", extend)
+        self._confirms: BatchQueue[Confirm] = queue("confirm", confirm)
+        self._releases: BatchQueue[Release] = queue("release", release)
+        self._cancels: BatchQueue[Cancel] = queue("cancel", cancel)
         self._known_keys = KnownKeys(store)
         self._deciding: set[IdempotencyKey] = set()
         """The keys of the holds that admission let through, while this process decides them."""
-        self._best = BestSeats(store, hold=self._hold_within, waiting_max=waiting_max)
+        self._best = BestSeats(store, hold=self.hold, waiting_max=waiting_max)
         self.lines: Mapping[str, BatchQueue[Any]] = {
             "hold": self._holds,
             "extend": self._extends,
@@ -131,12 +170,9 @@ class Engine:
         """Tell somebody, after each commit of this process, what it wrote. To hear is quick, and never fails."""
         self._listeners.append(hear)
 
-    def hold(self, command: Hold) -> Coroutine[Any, Any, Result]:
-        """Set seats and units aside, all or nothing."""
-        return self._hold_within(command, within=self._request_seconds_max)
-
-    def _hold_within(self, command: Hold, *, within: float) -> Coroutine[Any, Any, Result]:
-        """The same, in what is left of a request's time."""
+    def hold(self, command: Hold, *, within: float | None = None) -> Coroutine[Any, Any, Result]:
+        """Set seats and units aside, all or nothing; `within` is what is left of a request's time."""
+        within = self._request_seconds_max if within is None else within
         if self.admission is None or not command.seats:
             return self._holds.submit(command, within=within)
         return self._hold_admitted(command, self.admission, within=within)
@@ -286,7 +322,7 @@ class Engine:
 
     async def run(
         self,
-        verb: Callable[[Transaction, Sequence[A]], Awaitable[list[Outcome]]],
+        verb: BatchVerb[A],
         begin: Callable[[], Sequence[A]],
         *,
         draft: bool = False,
@@ -295,30 +331,22 @@ class Engine:
     ) -> list[Outcome]:
         """One batch, one transaction. A commit whose answer was lost is looked up, never tried again blindly.
 
-        `begin` says who is in the batch, each time the store runs the transaction.
+        `begin` returns the commands of the batch, each time the store runs the transaction.
         """
-        batch: Sequence[A] = ()
-        outcomes: list[Outcome] = []
-        written: Changes | None = None
-
-        async def work(transaction: Transaction) -> None:
-            nonlocal batch, written
-            batch = begin()
-            outcomes[:] = await verb(transaction, batch) if batch else []
-            written = transaction.written
-
+        batch = BatchRun(verb, begin, self._context)
         with self.observer.transaction(name):
             try:
                 await self.store.transact(
-                    work, within=self._transaction_seconds_max, draft=draft, lock_seconds=lock_seconds
+                    batch.run, within=self._transaction_seconds_max, draft=draft, lock_seconds=lock_seconds
                 )
             except OutcomeUnknown:
-                if not await self._took_place(batch, outcomes):
+                if not await self._took_place(batch.commands, batch.outcomes):
                     raise
             finally:
-                self._tell(written)
-        self._count_expired(written)
-        return outcomes
+                self._tell(batch.written)
+        if batch.written is not None and batch.written.expired:
+            self._count_expired(batch.written)
+        return batch.outcomes
 
     def _tell(self, written: Changes | None) -> None:
         """Also of what was lost or is in doubt: to look again costs little, to believe what is not so costs more."""
@@ -351,7 +379,7 @@ class Engine:
     async def run_alone(self, name: str, command: Command, verb: Callable[[Transaction], Awaitable[Outcome]]) -> Result:
         """A verb that is not batched: rare, and larger than a booking."""
 
-        async def batch_of_one(transaction: Transaction, _: Sequence[Command]) -> list[Outcome]:
+        async def batch_of_one(transaction: Transaction, _: Sequence[Command], __: VerbContext) -> list[Outcome]:
             return [await verb(transaction)]
 
         dry: set[object] = set()
@@ -379,13 +407,3 @@ class Engine:
 
 def _wrote(outcome: Outcome) -> bool:
     return isinstance(outcome, Decided) and outcome.wrote
-
-
-def _line(
-    engine: Engine,
-    name: str,
-    verb: Callable[[Transaction, Sequence[A]], Awaitable[list[Outcome]]],
-    **line: Any,
-) -> BatchQueue[A]:
-    run = partial(engine.run, verb, draft=True, name=name)
-    return BatchQueue(run, relieve=engine.relieve, verb=name, observer=engine.observer, **line)

@@ -112,7 +112,10 @@ class BatchQueue(Generic[A]):
             raise Overloaded
         loop = asyncio.get_running_loop()
         request = QueuedRequest(
-            command, loop.create_future(), deadline=loop.time() + within, mark=self._observer.mark()
+            command,
+            loop.create_future(),
+            deadline=loop.time() + within,
+            mark=self._observer.mark() if self._observer.marks else None,
         )
         self._deadlines.watch(request)
         self._enter(request)
@@ -201,7 +204,7 @@ class BatchQueue(Generic[A]):
         batch: list[QueuedRequest[A]] = []
         passed: list[QueuedRequest[A]] = []
         wanted = set(self._claimed)
-        blocked = self._blocked or None
+        blocked = self._blocked if self._blocked.rows else None
         self._gathered_at = asyncio.get_running_loop().time()
         while self._line and len(batch) < self._size_max and len(passed) < PASSED_MAX:
             request = self._line.popleft()

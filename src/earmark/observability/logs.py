@@ -63,14 +63,13 @@ def get(name: str = OURS) -> Any:
     )
 
 
-def is_told(level: int) -> bool:
-    """Whether a line of this level goes anywhere."""
-    return _ours.isEnabledFor(level)
+is_enabled = _ours.isEnabledFor
+"""Whether a line of this level goes anywhere."""
 
 
 def tell(level: int, event: str, /, **said: object) -> None:
     """One line, by the short way: the same as a logger's, for the one that each request has."""
-    if not is_told(level):
+    if not is_enabled(level):
         return
     line = Line(event=event)
     for name, value in said.items():

@@ -122,6 +122,8 @@ class RequestSpan:
 class _Traced:
     """Spans around what another observer counts."""
 
+    marks = True
+
     def __init__(self, inner: Observer, tracing: Tracing) -> None:
         self._inner = inner
         self._tracing = tracing

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from earmark.engine.api_keys import Keys
+    from earmark.engine.ports.store import Clock
 
 __all__ = ["GUEST_SECONDS", "TEST_PREFIX", "Authenticator", "Doubt", "Principal", "Scope", "new_guest", "new_key"]
 
@@ -110,9 +111,10 @@ class Authenticator:
         self._vigil = StreamRevocation(self._ring) if self._ring is not None else None
         self._standing: dict[KeyId, tuple[ApiKey, Principal]] = {}
 
-    def authenticate(self, credential: str, *, now: datetime) -> Principal | Doubt | None:
+    def authenticate(self, credential: str, clock: Clock) -> Principal | Doubt | None:
         """The bearer of a key or a token, from memory; None for nobody, a `Doubt` for who must be looked up."""
         if credential.startswith(TOKEN_PREFIX):
+            now = clock.now()
             claims = self._read(credential, now=now)
             if claims is None:
                 return None
@@ -123,7 +125,7 @@ class Authenticator:
         if hmac.compare_digest(offered, self._admin_hash):
             return self._admin
         # What no key of ours looks like is not worth a question.
-        return self._weigh(Doubt(handle=offered), now=now) if _STORED.fullmatch(credential) else None
+        return self._weigh(Doubt(handle=offered), now=clock.now()) if _STORED.fullmatch(credential) else None
 
     def recognise_guest(self, token: str, *, now: datetime) -> Principal | None:
         """The bearer of a guest's token, which this shop has issued by itself; None for anything else.

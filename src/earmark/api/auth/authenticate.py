@@ -30,7 +30,7 @@ async def authenticate(
     authorization = headers.get(b"authorization")
     if authorization:
         credential = bearer_of(authorization.decode("latin-1"))
-        found = services.authenticator.authenticate(credential, now=services.clock.now())
+        found = services.authenticator.authenticate(credential, services.clock)
         principal = (
             found
             if isinstance(found, Principal)

@@ -48,7 +48,6 @@ class RequestLog:
 
     def __init__(self, app: ASGIApp, *, metrics: Metrics, tracing: Tracing | None) -> None:
         self._app = app
-        self._metrics = metrics
         self._recorder = metrics.recorder
         self._tracing = tracing
 
@@ -85,14 +84,14 @@ class RequestLog:
         verb, route, outcome = scope.get(NOTED, (None, None, None))
         self._recorder.answered(status)
         if verb is not None:
-            self._metrics.observe(verb, outcome=outcome, seconds=seconds)
+            self._recorder.observe(verb, outcome=outcome, seconds=seconds)
             if keyed:
                 replayed = any(name == REPLAYED for name, _ in message["headers"])
                 self._recorder.keyed(outcome, replayed=replayed)
         if span is not None:
             span.answered(status=status, route=route, verb=verb, outcome=outcome)
         level = logging.DEBUG if verb is None or verb in QUIET else logging.INFO
-        if logs.is_told(level):
+        if logs.is_enabled(level):
             parts = scope.get("path_params", {})
             about = {TOLD[name]: said for name, said in parts.items() if name in TOLD}
             logs.tell(level, verb or "page", **about, outcome=outcome, status=status, took_ms=round(seconds * 1000, 1))

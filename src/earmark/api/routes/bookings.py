@@ -29,12 +29,9 @@ if TYPE_CHECKING:
 
 async def hold(context: RequestContext, body: requests.HoldBody) -> ApiResponse:
     """Set seats and pool units aside for a few minutes, all or nothing."""
-    command = to_command.hold(
-        body,
-        buyer=_buyer(context, body.buyer),
-        booking_id=context.engine.ids.booking_id(),
-        **context.command_fields(_HELD),
-    )
+    buyer = _buyer(context, body.buyer)
+    fields = context.command_fields(_HELD)
+    command = to_command.hold(body, buyer=buyer, booking_id=context.engine.ids.booking_id(), **fields)
     if body.best_available is None:
         result = await context.engine.hold(command)
     else:

@@ -18,10 +18,13 @@ NOTHING: AbstractContextManager[None] = nullcontext()
 
 
 class Observer(Protocol):
-    """What the engine tells."""
+    """What the engine reports."""
+
+    marks: bool
+    """Whether `mark` returns anything: else the engine does not call it."""
 
     def mark(self) -> Any:
-        """What a request carries along, so that its batch can be tied to it; None where nobody ties anything."""
+        """What a request carries along, so that its batch can be linked to it, such as a span."""
         ...
 
     def batch(self, verb: str, marks: Sequence[Any]) -> AbstractContextManager[None]:
@@ -50,7 +53,9 @@ class Observer(Protocol):
 
 
 class Nobody:
-    """Hears nothing."""
+    """Ignores every report."""
+
+    marks = False
 
     def mark(self) -> None:
         """Nothing to tie."""

@@ -30,11 +30,12 @@ if TYPE_CHECKING:
     from earmark.engine.batch_transaction import BatchDecisions
     from earmark.engine.commands import Cancel, Outcome
     from earmark.engine.ports.store import Ids, Transaction
+    from earmark.engine.verb_context import VerbContext
 
 
-async def cancel(transaction: Transaction, batch: Sequence[Cancel], *, ids: Ids) -> list[Outcome]:
+async def cancel(transaction: Transaction, batch: Sequence[Cancel], context: VerbContext) -> list[Outcome]:
     """Earlier answer? → lock → judge → write what returns and what is owed."""
-    decisions = await open_on_bookings(transaction, batch, ids=ids)
+    decisions = await open_on_bookings(transaction, batch, ids=context.ids)
     bookings = await lock(decisions)
     payments = await transaction.lock_payments(_paid_for(bookings.values()))
     events = await transaction.read_events({booking.event_id for booking in bookings.values()}) if payments else {}
@@ -51,7 +52,7 @@ async def cancel(transaction: Transaction, batch: Sequence[Cancel], *, ids: Ids)
         moved = after is not before
         record = decisions.record_response(command, undone)
         if moved:
-            facts = _give_back(decisions, command, payment, undone, payments=payments, ids=ids)
+            facts = _give_back(decisions, command, payment, undone, payments=payments, ids=context.ids)
             decisions.writes.move(
                 Verb.CANCEL, before, after, command=command, record=record, reason=command.reason, money=facts
             )

@@ -19,14 +19,15 @@ if TYPE_CHECKING:
     from earmark.domain.ids import BookingId
     from earmark.engine.batch_transaction import BatchDecisions
     from earmark.engine.commands import Confirm, Outcome
-    from earmark.engine.ports.store import Ids, Transaction
+    from earmark.engine.ports.store import Transaction
+    from earmark.engine.verb_context import VerbContext
 
 ROUNDS_MAX = 100
 
 
-async def confirm(transaction: Transaction, batch: Sequence[Confirm], *, ids: Ids) -> list[Outcome]:
+async def confirm(transaction: Transaction, batch: Sequence[Confirm], context: VerbContext) -> list[Outcome]:
     """Earlier answer? → lock → take the payments → judge → write. One outside payment, one booking, in each mode."""
-    decisions = await open_on_bookings(transaction, batch, ids=ids)
+    decisions = await open_on_bookings(transaction, batch, ids=context.ids)
     bookings = await lock(decisions)
     uses, second = _uses(decisions, bookings)
     won = await transaction.take_payments(uses)

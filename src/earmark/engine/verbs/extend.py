@@ -11,17 +11,17 @@ from earmark.engine.batch_transaction import open_on_bookings, settle
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from earmark.domain.policy import Policy
     from earmark.engine.commands import Extend, Outcome
-    from earmark.engine.ports.store import Ids, Transaction
+    from earmark.engine.ports.store import Transaction
+    from earmark.engine.verb_context import VerbContext
 
 
-async def extend(transaction: Transaction, batch: Sequence[Extend], *, policy: Policy, ids: Ids) -> list[Outcome]:
+async def extend(transaction: Transaction, batch: Sequence[Extend], context: VerbContext) -> list[Outcome]:
     """Earlier answer? → lock → judge → write."""
-    decisions = await open_on_bookings(transaction, batch, ids=ids)
+    decisions = await open_on_bookings(transaction, batch, ids=context.ids)
     return await settle(
         decisions,
         Verb.EXTEND,
-        lambda command, booking, now: law.extend(booking, seconds=command.seconds, policy=policy, now=now),
+        lambda command, booking, now: law.extend(booking, seconds=command.seconds, policy=context.policy, now=now),
         reason=lambda _: None,
     )

@@ -14,12 +14,12 @@ that is locked after a seat is a deadlock waiting for its second half.
 from __future__ import annotations
 
 import math
-from datetime import timedelta
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from earmark.domain.booking import Booking, Lines, PoolLine, SeatLine
+from earmark.domain.booking import Booking, Lines, PoolLine, SeatLine, new_hold
 from earmark.domain.event import check_on_sale
+from earmark.domain.ids import BookingId
 from earmark.domain.policy import per_buyer_max, ttl_seconds
 from earmark.domain.pool import PoolDelta
 from earmark.domain.seat import SeatSeen, Verdict, verdict
@@ -42,28 +42,33 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from earmark.domain.event import Event
-    from earmark.domain.ids import BookingId, Buyer, EventId, PoolRef, SeatRef, TotalRef
+    from earmark.domain.ids import Buyer, PoolRef, SeatRef, TotalRef
     from earmark.domain.policy import Policy
     from earmark.domain.pool import Pool
     from earmark.engine.commands import Hold, Outcome
-    from earmark.engine.ports.store import Ids, Transaction
+    from earmark.engine.ports.store import Transaction
+    from earmark.engine.verb_context import VerbContext
 
 MOVED_ROUNDS_MAX = 3
 RELIEF_ROUNDS_MAX = 20
 """How often lapsed holds are ended for one request: each time others may have been quicker to take what they freed."""
 
 
-async def hold(transaction: Transaction, batch: Sequence[Hold], *, policy: Policy, ids: Ids) -> list[Outcome]:
+async def hold(transaction: Transaction, batch: Sequence[Hold], context: VerbContext) -> list[Outcome]:
     """Earlier answer? → look → lock → decide → write."""
+    policy = context.policy
     events_wanted = {command.event_id for command in batch}
     seats_wanted = {ref for command in batch for ref in command.seat_refs}
     look = Look(requests=len(batch), events=events_wanted, seats=seats_wanted, per_buyer_max=policy.per_buyer_max)
-    decisions = await BatchDecisions.open(transaction, batch, ids=ids, look=look)
-    events = await transaction.read_events({command.event_id for command in decisions.waiting})
-    seen = await transaction.read_seats({ref for command in decisions.waiting for ref in command.seat_refs})
-    for command in decisions.waiting:
+    decisions = await BatchDecisions.open(transaction, batch, ids=context.ids, look=look)
+    waiting = decisions.waiting
+    events = await transaction.read_events({command.event_id for command in waiting})
+    seen = await transaction.read_seats({ref for command in waiting for ref in command.seat_refs})
+    now, terms = decisions.now, dict[BookingId, _Terms]()
+    for command in waiting:
         try:
-            _screen(command, event=events.get(command.event_id), seen=seen, policy=policy, now=decisions.now)
+            event = events.get(command.event_id)
+            terms[command.booking_id] = _screen(command, event=event, seen=seen, policy=policy, now=now)
         except Refusal as refusal:
             decisions.refuse(command, refusal)
     waiting = decisions.waiting
@@ -73,25 +78,36 @@ async def hold(transaction: Transaction, batch: Sequence[Hold], *, policy: Polic
     wanted = {ref: seen[ref] for command in waiting for ref in command.seat_refs}
     alive = await _end_lapsed(decisions, wanted.values())
     totals = await transaction.lock_totals({*decisions.writes.totals, *(command.total_ref for command in waiting)})
-    pools = await transaction.lock_pools(
-        {*decisions.writes.pools, *(ref for command in waiting for ref in command.pool_refs)}
-    )
+    pools_wanted = {
+        *decisions.writes.pools,
+        *(ref for command in waiting if command.pools for ref in command.pool_refs),
+    }
+    pools = await transaction.lock_pools(pools_wanted) if pools_wanted else {}
     unmoved = await transaction.lock_seats([seat for seat in wanted.values() if seat.pointer not in alive])
 
-    counter = _Counter(decisions, events=events, seen=seen, alive=alive, unmoved=unmoved, totals=totals, pools=pools)
+    granting = _Granting(decisions, seen=seen, alive=alive, unmoved=unmoved, totals=totals, pools=pools)
     for command in waiting:
-        counter.decide(command, policy=policy)
+        granting.decide(command, terms[command.booking_id])
     return await decisions.close()
+
+
+class _Terms(NamedTuple):
+    """On which terms a hold would be granted."""
+
+    event: Event
+    seconds: int
+    per_buyer_max: int | None
 
 
 def _screen(
     command: Hold, *, event: Event | None, seen: Mapping[SeatRef, SeatSeen], policy: Policy, now: datetime
-) -> None:
-    """Refuse without a lock what the snapshot shows to be hopeless."""
+) -> _Terms:
+    """Refuse without a lock what the snapshot shows to be hopeless; else the terms of the hold."""
     if event is None or event.live != command.actor.live:
         raise EventUnknown(event_id=command.event_id)
     check_on_sale(event, now=now)
-    ttl_seconds(policy, asked=command.ttl_seconds, of_event=event.hold_ttl_seconds)
+    seconds = ttl_seconds(policy, asked=command.ttl_seconds, of_event=event.hold_ttl_seconds)
+    limit = per_buyer_max(policy, of_event=event.per_buyer_max)
     if unknown := [ref.seat_id for ref in command.seat_refs if ref not in seen]:
         raise SeatUnknown(seats=unknown)
     said = [verdict(seen[ref], now=now) for ref in command.seat_refs]
@@ -101,6 +117,7 @@ def _screen(
     if Verdict.TAKEN in said:
         taken = [seen[ref] for ref, one in zip(command.seat_refs, said, strict=True) if one is Verdict.TAKEN]
         raise _taken(command, taken, now=now)
+    return _Terms(event, seconds, limit)
 
 
 async def _end_lapsed(decisions: BatchDecisions[Hold], wanted: Collection[SeatSeen]) -> set[BookingId]:
@@ -113,14 +130,13 @@ async def _end_lapsed(decisions: BatchDecisions[Hold], wanted: Collection[SeatSe
     return {owner.id for owner in owners.values() if owner.is_live and not owner.is_due(decisions.now)}
 
 
-class _Counter:
-    """Where a batch's holds are granted one after the other, over rows that are locked by now."""
+class _Granting:
+    """Grants or refuses the holds of a batch, in arrival order, on rows that are locked by now."""
 
     def __init__(
         self,
         decisions: BatchDecisions[Hold],
         *,
-        events: Mapping[EventId, Event],
         seen: Mapping[SeatRef, SeatSeen],
         alive: set[BookingId],
         unmoved: frozenset[SeatRef],
@@ -129,28 +145,27 @@ class _Counter:
     ) -> None:
         self._decisions = decisions
         self._writes = decisions.writes
-        self._events = events
         self._seen = seen
         self._alive = alive
         self._unmoved = unmoved
         self._totals = totals
         self._pools = pools
 
-    def decide(self, command: Hold, *, policy: Policy) -> None:
+    def decide(self, command: Hold, terms: _Terms) -> None:
         """Grant, refuse, or look again."""
         try:
-            if again := self._judge(command, policy=policy):
+            if again := self._judge(command, limit=terms.per_buyer_max):
                 self._decisions.again(command, again)
                 return
         except Refusal as refusal:
             self._decisions.refuse(command, refusal)
             return
-        booking = self._booking(command, policy=policy)
+        booking = self._booking(command, terms)
         record = self._decisions.record_response(command, booking)
         self._writes.open(booking, command=command, record=record)
         self._decisions.answer(command, booking, record=record)
 
-    def _judge(self, command: Hold, *, policy: Policy) -> TryAgain | None:
+    def _judge(self, command: Hold, *, limit: int | None) -> TryAgain | None:
         self._check_seats(command)
         if moved := [ref.seat_id for ref in command.seat_refs if ref not in self._unmoved]:
             return TryAgain(refusal=SeatsTaken(seats=moved, transient=True), rounds_max=MOVED_ROUNDS_MAX)
@@ -159,7 +174,6 @@ class _Counter:
             if units > free:
                 short = PoolExhausted(pool=ref.pool_id, asked=units, available=max(free, 0))
                 return TryAgain(refusal=short, rounds_max=RELIEF_ROUNDS_MAX, relief=ref, short=units - free)
-        limit = per_buyer_max(policy, of_event=self._events[command.event_id].per_buyer_max)
         if limit is None:
             return None
         total = command.total_ref
@@ -185,8 +199,7 @@ class _Counter:
         delta = self._writes.pools.get(ref, PoolDelta())
         return self._pools[ref].free - delta.held - delta.sold
 
-    def _booking(self, command: Hold, *, policy: Policy) -> Booking:
-        event = self._events[command.event_id]
+    def _booking(self, command: Hold, terms: _Terms) -> Booking:
         seen = self._seen
         lines = Lines(
             seats=tuple([_line(seen[ref]) for ref in command.seat_refs]),
@@ -197,18 +210,13 @@ class _Counter:
             if command.pools
             else (),
         )
-        ttl = ttl_seconds(policy, asked=command.ttl_seconds, of_event=event.hold_ttl_seconds)
-        return Booking(
-            id=command.booking_id,
-            event_id=command.event_id,
+        return new_hold(
+            terms.event,
+            lines,
+            booking_id=command.booking_id,
             buyer=command.buyer,
-            live=event.live,
-            state=State.HELD,
-            lines=lines,
-            total=lines.total,
-            currency=event.currency,
-            created_at=self._decisions.now,
-            expires_at=self._decisions.now + timedelta(seconds=ttl),
+            seconds=terms.seconds,
+            now=self._decisions.now,
         )
 
 

@@ -12,12 +12,13 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from earmark.engine.commands import Outcome, Release
-    from earmark.engine.ports.store import Ids, Transaction
+    from earmark.engine.ports.store import Transaction
+    from earmark.engine.verb_context import VerbContext
 
 
-async def release(transaction: Transaction, batch: Sequence[Release], *, ids: Ids) -> list[Outcome]:
+async def release(transaction: Transaction, batch: Sequence[Release], context: VerbContext) -> list[Outcome]:
     """Earlier answer? → lock → judge → write. Seats need no write: a pointer to an ended booking is free."""
-    decisions = await open_on_bookings(transaction, batch, ids=ids)
+    decisions = await open_on_bookings(transaction, batch, ids=context.ids)
     return await settle(
         decisions, Verb.RELEASE, lambda _, booking, now: law.release(booking, now=now), reason=lambda _: None
     )

@@ -64,10 +64,6 @@ class Metrics:
         else:
             self._page.register(_All(self._own))
 
-    def observe(self, verb: str, *, outcome: str, seconds: float) -> None:
-        """One call."""
-        self.recorder.observe(verb, outcome=outcome, seconds=seconds)
-
     def watch(self, engine: Engine, *, gateways: Iterable[str]) -> None:
         """Show this engine's lines and store, and the payments at these gateways."""
         self._levels.engine = engine

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from prometheus_client.registry import Collector
@@ -34,6 +35,8 @@ GATEWAY_CALLS = ("authorise", "capture", "void", "refund", "refund_status", "sta
 
 class MetricsRecorder(Collector):
     """Counts. It is the door's to tell, the engine's observer, and a collector of all it was told."""
+
+    marks = False
 
     def __init__(self, *, version: str) -> None:
         self._version = version
@@ -115,9 +118,9 @@ class MetricsRecorder(Collector):
         self._keyed.add("replay" if replayed else KEYED.get(outcome, "first"))
 
     def mark(self) -> None:
-        """Counting ties nothing together."""
+        """Counters link nothing."""
 
-    def batch(self, verb: str, marks: Sequence[Any]) -> _Timed:
+    def batch(self, verb: str, marks: Sequence[Any]) -> nullcontext[None]:
         """Its size; the time is that of its transactions."""
         self._sizes.see(len(marks), verb)
         return _UNTIMED
@@ -184,9 +187,9 @@ class _Timed:
 
     __slots__ = ("_began", "_ended")
 
-    def __init__(self, ended: Callable[[float, BaseException | None], None] | None) -> None:
+    def __init__(self, ended: Callable[[float, BaseException | None], None]) -> None:
         self._ended = ended
-        self._began = time.perf_counter() if ended else 0.0
+        self._began = time.perf_counter()
 
     def __enter__(self) -> None:
         return None
@@ -194,11 +197,10 @@ class _Timed:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._ended is not None:
-            self._ended(time.perf_counter() - self._began, error)
+        self._ended(time.perf_counter() - self._began, error)
 
 
-_UNTIMED = _Timed(None)
+_UNTIMED: nullcontext[None] = nullcontext()
 
 
 class _Watched:
