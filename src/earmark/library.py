@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from earmark.engine.engine import Engine
     from earmark.engine.ports.gateway import Gateway
     from earmark.engine.ports.store import Clock, SeatMap
-    from earmark.schemas.request_fields import NewTerms, Terms
+    from earmark.schemas.request_fields import HoldFields, NewTerms, Terms
     from earmark.schemas.requests import Layout, NewPool, NewSeat, PoolChange, SeatChange
 
 T = TypeVar("T")
@@ -171,32 +171,15 @@ class Earmark:
         seen = await self._see(event_id, seat_id)
         return to_response.explanation_value(seen.seats[0], now=seen.now, buyer=None)
 
-    async def hold(
-        self,
-        event_id: str,
-        *,
-        buyer: str,
-        seats: Sequence[str] = (),
-        best_available: Mapping[str, Any] | None = None,
-        pools: Mapping[str, int] | None = None,
-        ttl_seconds: int | None = None,
-        key: str | None = None,
-    ) -> responses.Booking:
+    async def hold(self, event_id: str, *, key: str | None = None, **fields: Unpack[HoldFields]) -> responses.Booking:
         """Set seats and pool units aside for a few minutes, all or nothing.
 
         Instead of `seats` by name, `best_available={"count": 3}` takes the best that are free.
         """
-        said = request_fields.hold(
-            event_id,
-            buyer=buyer,
-            seats=seats,
-            best_available=best_available,
-            pools=pools,
-            ttl_seconds=ttl_seconds,
-        )
+        said = request_fields.hold(event_id, fields)
         body = requests.read(requests.HoldBody, said)
         common = self._common("hold", said, key, _booking)
-        command = to_command.hold(body, buyer=Buyer(buyer), booking_id=self.engine.ids.booking_id(), **common)
+        command = to_command.hold(body, buyer=Buyer(fields["buyer"]), booking_id=self.engine.ids.booking_id(), **common)
         if body.best_available is None:
             answer = await self.engine.hold(command)
         else:

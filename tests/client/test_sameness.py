@@ -14,6 +14,8 @@ from earmark.api import problem_response as door
 from earmark.client import AsyncClient, Client
 from earmark.errors import EarmarkError, Outage, Refusal, SeatsTaken
 from earmark.schemas import problems
+from earmark.schemas.request_fields import HoldFields
+from earmark.schemas.requests import HoldBody
 
 from .unasync import ASYNC, SYNC, tidy, unasync
 
@@ -95,3 +97,9 @@ def test_what_is_not_known_is_still_a_refusal_or_an_outage() -> None:
     assert isinstance(outage, Outage)
     assert (outage.code, outage.transient) == ("on_fire", False)
     assert not isinstance(problems.retell({"code": "seats_taken"}, status=409), SeatsTaken), "it names no seats"
+
+
+def test_a_hold_has_the_same_fields_for_http_the_library_and_the_clients() -> None:
+    """One schema checks them all: a field that only one of them knew would be lost on the way."""
+    of_body = {field.name for field in msgspec.structs.fields(HoldBody)}
+    assert {"event_id", *HoldFields.__annotations__} == of_body

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
+from typing import TYPE_CHECKING, Literal, Self, TypeVar
 
 import httpx2
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from typing import Unpack
     from uuid import UUID
 
-    from earmark.schemas.request_fields import NewTerms, Terms
+    from earmark.schemas.request_fields import HoldFields, NewTerms, Terms
     from earmark.schemas.requests import Layout, NewPool, NewSeat, PoolChange, SeatChange
 
 T = TypeVar("T")
@@ -123,29 +123,12 @@ class AsyncClient:
             http_messages.get("events", event_id, "seats", seat_id, "explain"), responses.Explanation
         )
 
-    async def hold(
-        self,
-        event_id: str,
-        *,
-        buyer: str,
-        seats: Sequence[str] = (),
-        best_available: Mapping[str, Any] | None = None,
-        pools: Mapping[str, int] | None = None,
-        ttl_seconds: int | None = None,
-        key: str | None = None,
-    ) -> responses.Booking:
+    async def hold(self, event_id: str, *, key: str | None = None, **fields: Unpack[HoldFields]) -> responses.Booking:
         """Set seats and pool units aside for a few minutes, all or nothing.
 
         Instead of `seats` by name, `best_available={"count": 3}` takes the best that are free.
         """
-        said = request_fields.hold(
-            event_id,
-            buyer=buyer,
-            seats=seats,
-            best_available=best_available,
-            pools=pools,
-            ttl_seconds=ttl_seconds,
-        )
+        said = request_fields.hold(event_id, fields)
         return await self._send(http_messages.post("bookings", said=said, key=key), responses.Booking)
 
     async def booking(self, booking_id: str | UUID) -> responses.Booking:

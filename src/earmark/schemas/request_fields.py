@@ -6,7 +6,7 @@ What is not said is not sent, so that the other side's defaults hold.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, Required, TypedDict
 
 import msgspec
 
@@ -54,6 +54,16 @@ class NewTerms(TypedDict, total=False):
     refund_fee_fixed: int
 
 
+class HoldFields(TypedDict, total=False):
+    """The fields of a hold beside its event, for the library and the clients. `requests.HoldBody` checks them."""
+
+    buyer: Required[str]
+    seats: Sequence[str]
+    best_available: Mapping[str, Any] | None
+    pools: Mapping[str, int] | None
+    ttl_seconds: int | None
+
+
 def encode(fields: Fields) -> bytes:
     """As JSON, in one order: the same request is the same bytes, and so fits its idempotency key."""
     return _encode(fields)
@@ -79,19 +89,9 @@ def change(*, seats: Sequence[SeatChange], pools: Sequence[PoolChange], **terms:
     return {**terms, **said(seats=[_told(seat) for seat in seats], pools=[_told(pool) for pool in pools])}
 
 
-def hold(
-    event_id: str,
-    *,
-    buyer: str,
-    seats: Sequence[str],
-    best_available: Mapping[str, Any] | None,
-    pools: Mapping[str, int] | None,
-    ttl_seconds: int | None,
-) -> Fields:
-    """A claim."""
-    own = {"event_id": event_id, "buyer": buyer}
-    best = None if best_available is None else dict(best_available)
-    return own | said(seats=list(seats), best_available=best, pools=dict(pools or {}), ttl_seconds=ttl_seconds)
+def hold(event_id: str, fields: HoldFields) -> Fields:
+    """Which seats and units of an event to hold."""
+    return {"event_id": event_id, **said(**fields)}
 
 
 def pay(*, method: str | None, gateway: str | None, capture: str | None, return_url: str | None) -> Fields:
@@ -115,12 +115,18 @@ def cancel(
     reason: str | None,
 ) -> Fields:
     """What to undo."""
-    return said(refund=refund, seats=list(seats), pools=dict(pools or {}), reason=reason)
+    return said(refund=refund, seats=seats, pools=pools, reason=reason)
 
 
 def said(**fields: Any) -> Fields:
-    """Those that say something."""
-    return {name: value for name, value in fields.items() if value is not None and value not in ([], {})}
+    """The fields that have a value, as JSON has them: None and empty collections are left out."""
+    return {name: _plain(value) for name, value in fields.items() if value is not None and value not in ([], {}, ())}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return dict(value)
+    return list(value) if isinstance(value, tuple | set | frozenset) else value
 
 
 def _new_seats(seats: Mapping[str, int] | Sequence[NewSeat] | None) -> list[Any]:
