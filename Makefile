@@ -62,7 +62,7 @@ bench: $(READY) ## Measure hold and confirm on this machine
 COMPILE = $(PYTHON) -m uv pip compile --quiet --universal --generate-hashes --no-header --no-annotate --no-emit-index-url --python-version 3.11
 
 lock: $(READY) ## Pin dependencies again: names, versions and hashes
-	@$(COMPILE) --extra postgres --extra redis --extra server --extra servers --extra stripe --extra tracing --group dev --output-file requirements/dev.txt pyproject.toml
+	@$(COMPILE) --extra postgres --extra redis --extra server --extra testservers --extra stripe --extra tracing --group dev --output-file requirements/dev.txt pyproject.toml
 	@$(COMPILE) --constraint requirements/dev.txt --extra postgres --extra redis --extra server --extra stripe --extra tracing --output-file requirements/production.txt pyproject.toml
 	@echo hatchling | $(COMPILE) --constraint requirements/dev.txt --output-file requirements/build.txt -
 	@echo pip-audit | $(COMPILE) --constraint requirements/dev.txt --output-file requirements/audit.txt -

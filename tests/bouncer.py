@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl, urlsplit
 
 from earmark.testservers import ServerUnavailable
-from earmark.testservers.account import account
-from earmark.testservers.launched import Launched
-from earmark.testservers.process import Supervised
+from earmark.testservers.os_account import server_account
+from earmark.testservers.server_handle import ServerHandle
+from earmark.testservers.supervised_process import SupervisedProcess
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,13 +26,13 @@ _POLL_SECONDS = 0.02
 _READY_SECONDS_MAX = 60.0
 
 
-class Bouncer(Launched):
+class Bouncer(ServerHandle):
     """PgBouncer in transaction mode, in front of every database of one PostgreSQL."""
 
     product = "PgBouncer"
     url_variable = "none"
 
-    def __init__(self, supervised: Supervised, *, argv: Sequence[str], port: int, url: str) -> None:
+    def __init__(self, supervised: SupervisedProcess, *, argv: Sequence[str], port: int, url: str) -> None:
         super().__init__(supervised)
         self._argv = argv
         self._port = port
@@ -73,7 +73,7 @@ def start_bouncer(url: str, *, connections: int = CONNECTIONS, ignores: Sequence
     """
     if (program := bouncer_program()) is None:
         raise ServerUnavailable("this machine has no pgbouncer.")
-    supervised = Supervised(name="PgBouncer", prefix="em-pb-", who=account(), signals=("SIGINT",))
+    supervised = SupervisedProcess(name="PgBouncer", prefix="em-pb-", account=server_account(), signals=("SIGINT",))
 
     def begin(port: int) -> Bouncer:
         settings = _settings(url, port=port, connections=connections, ignores=ignores)

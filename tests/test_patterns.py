@@ -20,8 +20,8 @@ from earmark.engine.ports import heartbeats
 from earmark.errors import InvalidRequest
 from earmark.locks import globs, keys
 from earmark.observability import logs, redaction
-from earmark.payments import stripe_calls
-from earmark.sandbox import forms, http
+from earmark.payments.gateways.stripe import sdk_calls
+from earmark.sandbox import form_encoding, stripe_endpoints
 from earmark.schemas import requests, to_command
 from earmark.store import erasure, sealing
 
@@ -159,10 +159,10 @@ FOREIGN: dict[str, list[Work]] = {
     "locks.keys.ISO_DAY": _pattern(keys.ISO_DAY, "fullmatch"),
     "locks.keys.PLAIN": _pattern(keys.PLAIN, "fullmatch"),
     "locks.keys.HEX_UUID": _pattern(keys.HEX_UUID, "fullmatch"),
-    "payments.sandbox.http.QUERY": _pattern(http.QUERY, "fullmatch"),
-    "payments.sandbox.forms.INTEGER": _pattern(forms.INTEGER, "fullmatch"),
-    "payments.sandbox.forms.several": [lambda text: forms.Form([(f"a[{text}", "")]).several("a")],
-    "payments.stripe_calls._KEY": _pattern(stripe_calls._KEY, "fullmatch"),
+    "sandbox.stripe_endpoints.QUERY": _pattern(stripe_endpoints.QUERY, "fullmatch"),
+    "sandbox.form_encoding.INTEGER": _pattern(form_encoding.INTEGER, "fullmatch"),
+    "sandbox.form_encoding.several": [lambda text: form_encoding.Form([(f"a[{text}", "")]).several("a")],
+    "payments.gateways.stripe.sdk_calls._KEY": _pattern(sdk_calls._KEY, "fullmatch"),
 }
 """What a client, a gateway or another server can send through them."""
 OWN = {
@@ -174,7 +174,7 @@ OWN = {
     "store.migrations._FIRST_LINE": "the first lines of our own .sql files",
     "store.postgres.outages.WRITES": "our own statements; what clients send travels beside them as values",
     "locks.postgres._NAMED": "our own .sql files",
-    "servers.binaries._machine_postgres": "folders of this machine, when a server for tests is started",
+    "testservers.binaries._machine_postgres": "folders of this machine, when a server for tests is started",
     "lab.attacks.wire._CODE": "answers of the server that the bench itself has started",
     "lab.attacks.wire._LENGTH": "answers of the server that the bench itself has started",
     "lab.http.load._LENGTH": "answers of the server that the bench itself has started",

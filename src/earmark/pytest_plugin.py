@@ -28,7 +28,7 @@ def earmark_clock() -> MovableClock:
 def earmark_gateway(earmark_clock: MovableClock) -> SandboxGateway:
     """The bank that `earmark` is paid through: script what it does at `earmark_gateway.sandbox`."""
     from earmark.sandbox.gateway import SandboxGateway
-    from earmark.sandbox.house import Sandbox
+    from earmark.sandbox.sandbox import Sandbox
 
     return SandboxGateway(Sandbox(earmark_clock, seed=0))
 

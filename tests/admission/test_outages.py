@@ -23,7 +23,7 @@ from earmark.admission.hints import Doubts
 from earmark.admission.script import SOURCE
 from earmark.domain.ids import EventId
 from earmark.locks.breaker import BreakerState
-from earmark.testservers.ports import free_port
+from earmark.testservers.free_port import free_port
 
 from .support import BOUND, DEADLINE, EVENT, Inside, Liar, Slow, passed, refs, refused, seats, until, until_true
 from .test_gate import is_free

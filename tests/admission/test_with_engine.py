@@ -23,7 +23,7 @@ from earmark.domain.journal import IdempotencyKey
 from earmark.engine.commands import Decided, KeyedRequest, Replayed
 from earmark.engine.ports.admission import Busy
 from earmark.errors import SeatsTaken
-from earmark.testservers.ports import free_port
+from earmark.testservers.free_port import free_port
 from earmark.wiring import redis as redis_parts
 from earmark.wiring import runtime
 

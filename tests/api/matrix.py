@@ -27,8 +27,8 @@ from earmark.domain.api_key import GRANTABLE, Scope
 from earmark.domain.ids import Buyer, KeyId
 from earmark.engine.engine import Engine
 from earmark.observability.metrics.metrics import Metrics
-from earmark.payments.balance.codes import AccountCodes
-from earmark.payments.balance.gateway import BalanceGateway
+from earmark.payments.gateways.balance.account_codes import AccountCodes
+from earmark.payments.gateways.balance.gateway import BalanceGateway
 from earmark.payments.service import PaymentService
 from earmark.schemas.seat_map import SeatMapRenderer, render_map
 from earmark.seatmap.cache import SeatMapCache

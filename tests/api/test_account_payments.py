@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.payments.account_worlds import CODES, OLDER, PRICE, SECRET, open_account
+from tests.payments.gateways.balance.account_shop import CODES, OLDER, PRICE, SECRET, open_account
 
 from earmark.cli import known_secrets
 from earmark.observability import redaction
-from earmark.payments.balance.codes import make_code
-from earmark.payments.balance.gateway import BalanceGateway
+from earmark.payments.gateways.balance.account_codes import make_code
+from earmark.payments.gateways.balance.gateway import BalanceGateway
 
 if TYPE_CHECKING:
     import httpx2

@@ -198,10 +198,10 @@ async def paying(
     async with httpx2.AsyncClient(transport=transport, base_url="http://shop", headers=shop.headers) as client:
         headers, how = {"Idempotency-Key": "one"}, {"method": "pm_card_visa"}
         request = asyncio.create_task(client.post(f"/v1/bookings/{booking_id}/pay", json=how, headers=headers))
-        while not gateway.sandbox.desk.calls:  # noqa: ASYNC110 (only the bank knows that it was asked)
+        while not gateway.sandbox.pipeline.calls:  # noqa: ASYNC110 (only the bank knows that it was asked)
             await asyncio.sleep(0)
         yield request
-        gateway.patience_seconds = 0
+        gateway.timeout_seconds = 0
         await gateway.close()
         request.cancel()
 

@@ -25,7 +25,7 @@ async def act(stranger: httpx2.AsyncClient, services: Services, *, succeed: bool
     """The buyer does what the bank asks for, and the gateway calls about it."""
     [intent] = bank(services).bank.intents()
     bank(services).bank.act(intent.id, succeed=succeed)
-    headers, body = bank(services).courier.sealed(bank(services).bank.events[-1])
+    headers, body = bank(services).callbacks.signed(bank(services).bank.events[-1])
     assert (await stranger.post(CALLBACK, content=body, headers=headers)).status_code == 200
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from earmark.domain.payment import PaymentState
-from earmark.sandbox import signature
+from earmark.sandbox import callback_signature
 from earmark.sandbox.faults import Fault
 from earmark.sandbox.gateway import SandboxGateway
 
@@ -262,14 +262,16 @@ class Letters:
         """The headers of this body, signed now or so many seconds from now."""
         now = self._clock.now() + timedelta(seconds=seconds)
         return {
-            signature.HEADER: signature.sign(body, secret=secret or self._gateway.sandbox.secret, now=now),
+            callback_signature.HEADER: callback_signature.sign(
+                body, secret=secret or self._gateway.sandbox.secret, now=now
+            ),
             "Content-Type": "application/json",
         }
 
     @property
     def body(self) -> bytes:
         """A true one."""
-        return self._gateway.courier.sealed(self.event)[1]
+        return self._gateway.callbacks.signed(self.event)[1]
 
     def altered(self, **changes: Any) -> bytes:
         """One that tells something else of the payment."""
@@ -316,12 +318,12 @@ async def test_a_forged_callback_is_refused_and_nothing_moves(
     """Nothing is remembered of it either: the true one is taken afterwards."""
     store = services.engine.store
     before = [await store.list_payments(one.id) for one in await _bookings(services)]
-    calls = len(bank(services).sandbox.desk.calls)
+    calls = len(bank(services).sandbox.pipeline.calls)
     body, headers = FORGERIES[forgery](letters)
     answer = await stranger.post(CALLBACK, content=body, headers=headers)
     assert (answer.status_code, answer.json()["code"]) == (400, "callback_refused")
     assert [await store.list_payments(one.id) for one in await _bookings(services)] == before
-    assert len(bank(services).sandbox.desk.calls) == calls
+    assert len(bank(services).sandbox.pipeline.calls) == calls
     true = await stranger.post(CALLBACK, content=letters.body, headers=letters.signed(letters.body))
     assert (true.status_code, true.json()) == (200, {"received": True})
 
@@ -333,23 +335,23 @@ async def test_a_callback_by_another_gateway_is_refused_and_nothing_moves(
     assert isinstance(services.payments.gateways, dict)
     services.payments.gateways["twin"] = bank(services)
     before = [await services.engine.store.list_payments(one.id) for one in await _bookings(services)]
-    calls = len(bank(services).sandbox.desk.calls)
+    calls = len(bank(services).sandbox.pipeline.calls)
     path = CALLBACK.replace("sandbox", "twin")
     answer = await stranger.post(path, content=letters.body, headers=letters.signed(letters.body))
     assert (answer.status_code, answer.json()["code"]) == (400, "callback_refused")
     assert [await services.engine.store.list_payments(one.id) for one in await _bookings(services)] == before
-    assert len(bank(services).sandbox.desk.calls) == calls
+    assert len(bank(services).sandbox.pipeline.calls) == calls
 
 
 async def test_the_same_callback_a_hundred_times_asks_the_gateway_once(
     stranger: httpx2.AsyncClient, letters: Letters, services: Services
 ) -> None:
     """Each of them is answered well, for the gateway has done nothing wrong."""
-    calls = len(bank(services).sandbox.desk.calls)
+    calls = len(bank(services).sandbox.pipeline.calls)
     for _ in range(100):
         answer = await stranger.post(CALLBACK, content=letters.body, headers=letters.signed(letters.body))
         assert answer.status_code == 200
-    assert len(bank(services).sandbox.desk.calls) == calls + 1
+    assert len(bank(services).sandbox.pipeline.calls) == calls + 1
 
 
 async def test_a_callback_about_a_payment_of_nobody_is_to_be_sent_again(
@@ -373,7 +375,7 @@ async def test_a_callback_that_a_refund_came_back_is_seen_by_the_shop(
     clock.advance(21 * 86_400)
     [refund] = bank(services).bank.refunds()
     bank(services).bank.return_refund(refund.id)
-    headers, body = bank(services).courier.sealed(bank(services).bank.events[-1])
+    headers, body = bank(services).callbacks.signed(bank(services).bank.events[-1])
     assert (await stranger.post(CALLBACK, content=body, headers=headers)).status_code == 200
     [payment] = (await shop.get(f"/v1/bookings/{booking_id}/payments")).json()["payments"]
     assert (payment["state"], payment["refunding"], payment["refunded"]) == (PaymentState.NEEDS_ATTENTION, 1000, 0)
@@ -386,7 +388,7 @@ async def test_a_dispute_that_is_faster_than_our_books_is_to_be_sent_again(
     bank(services).script.add(Fault.ERROR_AFTER, "capture")
     booking_id = await held(shop, event, "A1")
     await pay(shop, booking_id, method="pm_card_dispute")
-    headers, body = bank(services).courier.sealed(bank(services).bank.events[-1])
+    headers, body = bank(services).callbacks.signed(bank(services).bank.events[-1])
     first, second = [await stranger.post(CALLBACK, content=body, headers=headers) for _ in range(2)]
     assert (first.status_code, first.json()["code"], second.status_code) == (404, "not_found", 200)
     [payment] = (await shop.get(f"/v1/bookings/{booking_id}/payments")).json()["payments"]

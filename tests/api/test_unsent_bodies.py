@@ -15,8 +15,8 @@ from tests.api.real import served
 
 from earmark.api.app import ENDPOINTS, create_app
 from earmark.api.middleware.read_body import BodyTimeout
-from earmark.sandbox import http, reading
-from earmark.sandbox.house import Sandbox
+from earmark.sandbox import request_body, stripe_endpoints
+from earmark.sandbox.sandbox import Sandbox
 
 if TYPE_CHECKING:
     import httpx2
@@ -121,7 +121,7 @@ async def test_without_a_deadline_the_page_waits_for_ever(
     async def wait(coming: Any, _: float) -> Any:
         return await coming
 
-    monkeypatch.setattr(reading, "within", wait)
+    monkeypatch.setattr(request_body, "within", wait)
     waiting = asyncio.create_task(ask(hasty, "POST", page))
     _, pending = await asyncio.wait([waiting], timeout=10 * SHORT_SECONDS)
     waiting.cancel()
@@ -130,14 +130,14 @@ async def test_without_a_deadline_the_page_waits_for_ever(
 
 async def test_nor_does_the_sandbox_as_a_server(clock: MovableClock, monkeypatch: pytest.MonkeyPatch) -> None:
     """`earmark sandbox`: with its key, and in the calls that script it, which ask for none."""
-    bounded = reading.within
+    bounded = request_body.within
 
     async def hasty(coming: Any, _: float) -> Any:
         return await bounded(coming, SHORT_SECONDS)
 
-    monkeypatch.setattr(reading, "within", hasty)
+    monkeypatch.setattr(request_body, "within", hasty)
     sandbox = Sandbox(clock)
-    app = http.create_app(sandbox)
+    app = stripe_endpoints.create_app(sandbox)
     routes = [route for route in app.routes if isinstance(route, Route)]
     async with asyncio.timeout(BOUND_SECONDS):
         for method, path in [(method, route.path) for route in routes for method in route.methods or ()]:

@@ -22,8 +22,8 @@ from earmark.bench.attacks.sender import CLOSED, NO_ANSWER, Ask, Asking, Heard, 
 from earmark.bench.attacks.wire import is_whole, request, said_by
 from earmark.cli.commands import bench
 from earmark.testservers import ServerUnavailable
-from earmark.testservers.account import account
 from earmark.testservers.binaries import postgres_binaries, valkey_binary
+from earmark.testservers.os_account import server_account
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -227,8 +227,8 @@ def test_an_unexpected_answer_is_a_flaw() -> None:
 def launcher(monkeypatch: pytest.MonkeyPatch) -> None:
     """PostgreSQL and Valkey can be started here."""
     try:
-        postgres_binaries(account())
-        valkey_binary(account(), None)
+        postgres_binaries(server_account())
+        valkey_binary(server_account(), None)
     except ServerUnavailable as error:
         if os.environ.get("CI"):
             raise

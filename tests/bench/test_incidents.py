@@ -19,8 +19,8 @@ from earmark.bench.incidents.figures import AFTER, ALL, BEFORE, DURING, HOT, OTH
 from earmark.bench.incidents.report import Plan, Report, Result, report
 from earmark.cli.commands import bench
 from earmark.testservers import ServerUnavailable
-from earmark.testservers.account import account
 from earmark.testservers.binaries import postgres_binaries
+from earmark.testservers.os_account import server_account
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -290,7 +290,7 @@ def test_a_client_without_a_server_says_so() -> None:
 def launcher(monkeypatch: pytest.MonkeyPatch) -> None:
     """PostgreSQL can be started here."""
     try:
-        postgres_binaries(account())
+        postgres_binaries(server_account())
     except ServerUnavailable as error:
         if os.environ.get("CI"):
             raise

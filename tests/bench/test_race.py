@@ -310,7 +310,7 @@ def test_without_the_extras_the_command_says_how_to_install_them(
     monkeypatch.setattr(builtins, "__import__", missing)
     code, _, err = earmark("race")
     assert (code, err.count("\n")) == (1, 1)
-    assert "pip install 'earmark[postgres,redis,servers]'" in err
+    assert "pip install 'earmark[postgres,redis,testservers]'" in err
 
 
 def test_the_page_tells_of_every_strategy_in_its_own_words() -> None:

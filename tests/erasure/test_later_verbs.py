@@ -8,11 +8,11 @@ from uuid import UUID
 
 import asyncpg
 import pytest
-from tests.payments.account_worlds import CODES, PRICE, OldGateway, Shop, open_old_account
+from tests.payments.gateways.balance.account_shop import CODES, PRICE, OldGateway, Shop, open_old_account
 
 from earmark.domain.ids import BookingId
 from earmark.domain.payment import ALL_BY_HAND, payment_id_of
-from earmark.payments.balance.gateway import BalanceGateway
+from earmark.payments.gateways.balance.gateway import BalanceGateway
 from earmark.store import queries
 
 from .conftest import HOURS, Place, desk_over, event_body, later

@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from earmark.testservers import ServerUnavailable
-from earmark.testservers.account import account
-from earmark.testservers.ports import free_port
-from earmark.testservers.process import Supervised
+from earmark.testservers.free_port import free_port
+from earmark.testservers.os_account import server_account
+from earmark.testservers.supervised_process import SupervisedProcess
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -42,7 +42,9 @@ class Node:
     def __init__(self, name: str, *, programs: Programs, etcd_port: int, settings: Mapping[str, Any]) -> None:
         self.name = name
         self.port, self.rest_port = free_port(), free_port()
-        self._supervised = Supervised(name=f"Patroni {name}", prefix="em-ha-", who=account(), signals=("SIGTERM",))
+        self._supervised = SupervisedProcess(
+            name=f"Patroni {name}", prefix="em-ha-", account=server_account(), signals=("SIGTERM",)
+        )
         folder = self._supervised.directory
         self.data = folder / "data"
         content = _configuration(self, programs=programs, folder=folder, etcd_port=etcd_port, settings=settings)
@@ -102,7 +104,9 @@ class Cluster:
     def __init__(self, programs: Programs, *, synchronous: bool, settings: Mapping[str, str] | None = None) -> None:
         self._programs = programs
         self.synchronous = synchronous
-        self._etcd = Supervised(name="etcd", prefix="em-ha-", who=account(), signals=("SIGTERM", "SIGKILL"))
+        self._etcd = SupervisedProcess(
+            name="etcd", prefix="em-ha-", account=server_account(), signals=("SIGTERM", "SIGKILL")
+        )
         self.nodes = list[Node]()
         try:
             port = self._start_etcd()

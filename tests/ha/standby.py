@@ -6,8 +6,8 @@ import time
 from urllib.parse import parse_qsl, urlsplit
 
 from earmark.testservers import Postgres, ServerUnavailable
-from earmark.testservers.account import account
-from earmark.testservers.process import Supervised
+from earmark.testservers.os_account import server_account
+from earmark.testservers.supervised_process import SupervisedProcess
 
 _READY_SECONDS_MAX = 60.0
 _POLL_SECONDS = 0.02
@@ -16,7 +16,9 @@ _SLOTLESS = ["--wal-method=stream", "--checkpoint=fast", "--no-sync", "--write-r
 
 def start_standby(primary: Postgres, *, name: str) -> Postgres:
     """Copy the primary, and follow it under this name, once the primary has seen it come."""
-    supervised = Supervised(name="PostgreSQL", prefix="em-pg-", who=account(), signals=("SIGINT", "SIGQUIT"))
+    supervised = SupervisedProcess(
+        name="PostgreSQL", prefix="em-pg-", account=server_account(), signals=("SIGINT", "SIGQUIT")
+    )
     try:
         place = dict(parse_qsl(urlsplit(primary.url()).query))
         user = urlsplit(primary.url()).username
@@ -48,7 +50,7 @@ def address(*places: Postgres | int, database: str) -> str:
     return f"postgresql://{user}@/{database}?host={host}&port={port}"
 
 
-def _copy(supervised: Supervised, command: list[str]) -> None:
+def _copy(supervised: SupervisedProcess, command: list[str]) -> None:
     code, output = supervised.run(command)
     if code:
         raise ServerUnavailable(f"pg_basebackup failed with {code}: {output.strip()}")

@@ -8,7 +8,7 @@ import pytest
 from tests.ha import conftest, programs
 
 from earmark.testservers import ServerUnavailable
-from earmark.testservers.account import account
+from earmark.testservers.os_account import server_account
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -59,4 +59,4 @@ def test_a_python_that_the_servers_account_cannot_run_is_passed_over(
     candidates = (str(tmp_path / "absent"), str(old), str(closed))
     monkeypatch.setattr(programs, "CANDIDATES", candidates)
     with pytest.raises(ServerUnavailable, match=r"No Python 3\.11 or newer that the servers' account can run"):
-        programs._runnable_python(account())
+        programs._runnable_python(server_account())

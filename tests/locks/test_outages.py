@@ -36,7 +36,7 @@ from tests.locks.topologies import ask, start_private
 
 from earmark.locks import LockBusy, LockLost, Locks, LocksUnavailable
 from earmark.locks.breaker import BreakerState
-from earmark.testservers.ports import free_port
+from earmark.testservers.free_port import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tests.payments.account_worlds import PRICE, OldGateway, as_before, open_old_account, opened
+from tests.payments.gateways.balance.account_shop import PRICE, OldGateway, as_before, open_old_account, opened
 
 from earmark.domain.payment import PaymentState
 
@@ -24,7 +24,7 @@ async def sell_as_before(url: str, patch: pytest.MonkeyPatch, *codes: str, event
     with patch.context() as before:
         as_before(before)
         async with opened(url, OldGateway, event=event) as shop:
-            await shop.stage()
+            await shop.create_event()
             for code in dict.fromkeys(codes):
                 await open_old_account(url, shop.accounts, code, 5 * PRICE)
             for code in codes:

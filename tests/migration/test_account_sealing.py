@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import asyncpg
 import pytest
-from tests.payments.account_worlds import (
+from tests.payments.gateways.balance.account_shop import (
     CODES,
     PRICE,
     SECRET,
@@ -30,7 +30,7 @@ from earmark.cli import main
 from earmark.domain.payment import PaymentState, payment_id_of
 from earmark.errors import PaymentDeclined, Refusal, SetupError
 from earmark.payments import gateway_orders
-from earmark.payments.balance.codes import make_code
+from earmark.payments.gateways.balance.account_codes import make_code
 from earmark.store import migrations, sealing
 from earmark.wiring import databases
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from tests.payments.account_worlds import Shop
+    from tests.payments.gateways.balance.account_shop import Shop
 
     from earmark.store.migrations import Migration
 
@@ -84,7 +84,7 @@ async def live_through(url: str, monkeypatch: pytest.MonkeyPatch) -> Past:
     with monkeypatch.context() as before:
         as_before(before)
         async with opened(url, OldGateway) as shop:
-            await shop.stage()
+            await shop.create_event()
             await open_old_account(url, shop.accounts, past.code, 5 * PRICE)
             past.sold = await shop.hold()
             past.first = await shop.earmark.pay(past.sold, method=past.code, key=KEY)
@@ -182,7 +182,7 @@ async def test_it_can_be_done_again_and_while_older_servers_write(url: str, monk
     with monkeypatch.context() as before:
         as_before(before)
         async with opened(url, OldGateway, event="late") as shop:
-            await shop.stage()
+            await shop.create_event()
             await open_old_account(url, shop.accounts, late, PRICE)
             with pytest.raises(PaymentDeclined):
                 await shop.earmark.pay(await shop.hold(), method=past.code)
@@ -230,7 +230,7 @@ async def test_a_payment_that_an_older_server_left_open_is_seen_through(
     """It is in clear until the next `earmark migrate`, and charged all the same: the code is looked up."""
     code = make_code()
     async with opened(url) as shop:
-        await shop.stage()
+        await shop.create_event()
         account = await open_account(shop.accounts, code, PRICE)
         booking = await shop.hold()
         with monkeypatch.context() as before:

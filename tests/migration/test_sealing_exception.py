@@ -7,7 +7,7 @@ from typing import Any
 import asyncpg
 import pytest
 from tests.migration.sealed import CODE, SEALING, sell_as_before
-from tests.payments.account_worlds import PRICE, execute, open_account, opened
+from tests.payments.gateways.balance.account_shop import PRICE, execute, open_account, opened
 
 CHANGES = {
     "a code": "UPDATE account_payments SET account_id = 'x'",

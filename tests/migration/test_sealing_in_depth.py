@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import asyncpg
 import pytest
 from tests.migration.sealed import CODE, SEALING, sell_as_before
-from tests.payments.account_worlds import (
+from tests.payments.gateways.balance.account_shop import (
     CODES,
     PRICE,
     OldGateway,
@@ -235,7 +235,7 @@ async def test_a_key_that_a_caller_chose_stays(url: str, monkeypatch: pytest.Mon
     with monkeypatch.context() as before:
         as_before(before)
         async with opened(url, OldGateway) as shop:
-            await shop.stage()
+            await shop.create_event()
             await open_old_account(url, shop.accounts, CODE, PRICE)
             first = await shop.earmark.pay(booking := await shop.hold(), method=CODE, key=f"pay:{booking}:mine")
     await databases.migrate(url, codes=CODES)

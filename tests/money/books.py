@@ -16,7 +16,7 @@ from earmark.domain.booking import Booking
 from earmark.domain.payment import UNDECIDED, Payment, PaymentState, Refund, RefundState
 from earmark.domain.state_machine import State, Verb
 from earmark.engine.ports.store import BookingFilter
-from earmark.sandbox.model import Move, Status
+from earmark.sandbox.model import IntentStatus, LedgerMove
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -94,14 +94,14 @@ async def disagreements(world: World) -> list[str]:
     strange = {line.currency for line in world.bank.ledger} - set(world.events)
     wrong += [f"the bank has money in {currency}, in which nothing is sold" for currency in strange]
     wrong += [
-        f"{one.id} is set aside for ever" for one in world.bank.intents() if one.status is Status.REQUIRES_CAPTURE
+        f"{one.id} is set aside for ever" for one in world.bank.intents() if one.status is IntentStatus.REQUIRES_CAPTURE
     ]
     return wrong + [f"{flaw.rule}: {flaw.row}" for flaw in await world.store.find_flaws(limit=10)]
 
 
 def net(world: World, currency: str) -> int:
     """What the bank took less what it gave back."""
-    signs = {Move.CAPTURED: 1, Move.REFUNDED: -1}
+    signs = {LedgerMove.CAPTURED: 1, LedgerMove.REFUNDED: -1}
     return sum(signs.get(line.move, 0) * line.amount for line in world.bank.ledger if line.currency == currency)
 
 
@@ -144,8 +144,10 @@ def _wrong_with(world: World, account: Account, currency: str) -> list[str]:
 
 def _wrong_with_payment(world: World, payment: Payment, refunds: list[Refund]) -> list[str]:
     wrong = []
-    said = {move: world.bank.total(move, payment_id=str(payment.id)) for move in (Move.CAPTURED, Move.REFUNDED)}
-    if said != {Move.CAPTURED: payment.captured, Move.REFUNDED: payment.refunded}:
+    said = {
+        move: world.bank.total(move, payment_id=str(payment.id)) for move in (LedgerMove.CAPTURED, LedgerMove.REFUNDED)
+    }
+    if said != {LedgerMove.CAPTURED: payment.captured, LedgerMove.REFUNDED: payment.refunded}:
         wrong.append(f"{payment.id}: the bank says {said}, we say {payment.captured}, {payment.refunded}")
     if any(intent.currency != payment.currency for intent in world.bank.find(str(payment.id))):
         wrong.append(f"{payment.id} is in {payment.currency}, and in something else at the bank")

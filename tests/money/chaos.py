@@ -16,7 +16,7 @@ from earmark.library import Earmark
 from earmark.payments.apply_report import LATE
 from earmark.payments.driver import CallbackMismatch
 from earmark.sandbox.faults import Fault
-from earmark.sandbox.model import RefundStatus, Status
+from earmark.sandbox.model import IntentStatus, RefundStatus
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from earmark.clock import MovableClock
     from earmark.domain.booking import Booking
     from earmark.engine.ports.store import Store
-    from earmark.sandbox.model import Intent, Refund
+    from earmark.sandbox.model import BankIntent, BankRefund
     from earmark.uuids import Uuid7Ids
 
 METHODS = (
@@ -69,7 +69,7 @@ class Chaos:
         self.seen: Counter[str] = Counter()
         self._random = random.Random(seed)  # noqa: S311 (a seed that tells the same story again)
         self.world = World(store, clock=clock, ids=ids, seed=seed)
-        self.world.sandbox.courier.deliver = self._take
+        self.world.sandbox.callbacks.deliver = self._take
         self._bookings: list[Booking] = []
         self._rules: dict[str, Any] = dict(RULES[seed % len(RULES)])
         if "refund_until_seconds" in self._rules:
@@ -175,7 +175,7 @@ class Chaos:
         await self.world.engine.expire(limit=10)
 
     async def _call(self) -> None:
-        await self.world.sandbox.courier.send_due(flush=self._random.random() < 0.3)
+        await self.world.sandbox.callbacks.send_due(flush=self._random.random() < 0.3)
 
     async def _take(self, headers: Mapping[str, str], body: bytes) -> None:
         callback = self.world.gateway.read_callback(headers, body)
@@ -194,15 +194,15 @@ class Chaos:
         if self._random.random() < 0.3:
             self.world.bank.land()
 
-    def _waiting(self) -> list[Intent | Refund]:
+    def _waiting(self) -> list[BankIntent | BankRefund]:
         """What the bank or its buyers may have to decide."""
         return [*self.world.bank.intents(), *self.world.bank.refunds()]
 
-    def _end(self, one: Intent | Refund) -> None:
+    def _end(self, one: BankIntent | BankRefund) -> None:
         succeed = self._random.random() < 0.7
-        if one.status in {Status.PROCESSING, RefundStatus.PENDING}:
+        if one.status in {IntentStatus.PROCESSING, RefundStatus.PENDING}:
             self.world.bank.decide(one.id, succeed=succeed)
-        elif one.status is Status.REQUIRES_ACTION:
+        elif one.status is IntentStatus.REQUIRES_ACTION:
             self.world.bank.act(one.id, succeed=succeed)
 
     async def _make_peace(self) -> None:
@@ -214,14 +214,14 @@ class Chaos:
             for one in self._waiting():
                 self._end(one)
             await self.world.settle()
-            await self.world.sandbox.courier.send_due(flush=True)
+            await self.world.sandbox.callbacks.send_due(flush=True)
         await self.world.settle()
 
     async def _count(self) -> None:
         self.seen["seeds"] += 1
-        for call in self.world.sandbox.desk.calls:
+        for call in self.world.sandbox.pipeline.calls:
             self.seen[f"fault {call.fault}"] += call.fault is not None
-        for letter in self.world.sandbox.courier.letters:
+        for letter in self.world.sandbox.callbacks.deliveries:
             self.seen[f"fault {letter.fault}"] += letter.fault is not None
         for held in self._bookings:
             account = await account_of(self.world, await self.world.booking(held))

@@ -16,7 +16,7 @@ from earmark.engine.engine import Engine
 from earmark.errors import Refusal
 from earmark.library import Earmark
 from earmark.sandbox.faults import Fault
-from earmark.sandbox.model import RefundStatus, Status
+from earmark.sandbox.model import IntentStatus, RefundStatus
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -83,9 +83,9 @@ def decides(*, succeed: bool) -> Act:
             if refund.status is RefundStatus.PENDING:
                 world.bank.decide(refund.id, succeed=succeed)
         for intent in world.bank.intents():
-            if intent.status is Status.PROCESSING:
+            if intent.status is IntentStatus.PROCESSING:
                 world.bank.decide(intent.id, succeed=succeed)
-            elif intent.status is Status.REQUIRES_ACTION:
+            elif intent.status is IntentStatus.REQUIRES_ACTION:
                 world.bank.act(intent.id, succeed=succeed)
 
     return act
@@ -107,8 +107,8 @@ async def calls(world: World, _: Booking) -> None:
     async def hear(headers: Mapping[str, str], body: bytes) -> None:
         await world.driver.hear("sandbox", world.gateway.read_callback(headers, body))
 
-    world.sandbox.courier.deliver = hear
-    await world.sandbox.courier.send_due(flush=True)
+    world.sandbox.callbacks.deliver = hear
+    await world.sandbox.callbacks.send_due(flush=True)
 
 
 async def another_buys(world: World, _: Booking) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from tests.money.world import CARD, PRICE, World
-from tests.payments.methods import Method
+from tests.sandbox.payment_methods import Method
 
 from earmark.domain.event import OnDecline
 from earmark.domain.payment import PaymentState
@@ -18,8 +18,8 @@ from earmark.errors import TooManyDeclines
 from earmark.payments import pay as pay_verb
 from earmark.payments.driver import PaymentDriver
 from earmark.payments.gateway_orders import order_of
-from earmark.sandbox.faults import Fault, Rule
-from earmark.sandbox.model import Move, Status
+from earmark.sandbox.faults import Fault, FaultRule
+from earmark.sandbox.model import IntentStatus, LedgerMove
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from earmark.clock import MovableClock
     from earmark.domain.booking import Booking
     from earmark.engine.ports.store import Store
-    from earmark.sandbox.model import Intent
+    from earmark.sandbox.model import BankIntent
     from earmark.uuids import Uuid7Ids
 
 ASKS = Method.AUTHENTICATION_REQUIRED
@@ -44,7 +44,7 @@ async def world(store: Store, clock: MovableClock, ids: Uuid7Ids) -> AsyncIterat
     assert await world.disagreements() == []
 
 
-async def left(world: World) -> tuple[Booking, Intent]:
+async def left(world: World) -> tuple[Booking, BankIntent]:
     """A hold whose buyer was sent to their bank's page, and has left it."""
     held = await world.hold("A1")
     paid = await world.pay(world.ask_to_pay(held, method=ASKS))
@@ -64,10 +64,10 @@ async def test_another_card_pays_and_the_first_is_void_before_it_is_asked(world:
     paid = await world.pay(world.ask_to_pay(held))
     assert (paid.booking.state, paid.payment.method) == (State.CONFIRMED, CARD)
     assert await ends(world, held) == [("failed", "replaced"), ("captured", None)]
-    assert world.bank.intent(intent.id).status is Status.CANCELED
+    assert world.bank.intent(intent.id).status is IntentStatus.CANCELED
     kinds = [event.kind.removeprefix("payment_intent.") for event in world.bank.events]
     assert kinds == ["created", "requires_action", "canceled", "created", "amount_capturable_updated", "succeeded"]
-    assert world.bank.total(Move.CAPTURED) == PRICE
+    assert world.bank.total(LedgerMove.CAPTURED) == PRICE
 
 
 async def test_control_without_giving_way_the_first_page_is_all_there_is(
@@ -85,7 +85,7 @@ async def test_the_same_card_again_leads_to_the_same_page(world: World) -> None:
     held, intent = await left(world)
     paid = await world.pay(world.ask_to_pay(held, method=ASKS))
     assert paid.payment.gateway_id == intent.id
-    assert world.bank.intent(intent.id).status is Status.REQUIRES_ACTION
+    assert world.bank.intent(intent.id).status is IntentStatus.REQUIRES_ACTION
     world.bank.act(intent.id, succeed=True)
 
 
@@ -96,7 +96,7 @@ async def test_a_first_card_that_was_paid_meanwhile_is_the_answer(world: World) 
     paid = await world.pay(world.ask_to_pay(held))
     assert (paid.booking.state, paid.payment.method) == (State.CONFIRMED, ASKS)
     assert len(world.bank.intents()) == 1
-    assert world.bank.total(Move.CAPTURED) == PRICE
+    assert world.bank.total(LedgerMove.CAPTURED) == PRICE
 
 
 async def test_a_first_card_that_is_paid_while_it_is_ended_is_void_or_the_answer(
@@ -115,38 +115,38 @@ async def test_a_first_card_that_is_paid_while_it_is_ended_is_void_or_the_answer
     monkeypatch.setattr(world.gateway, "status", then_acts)
     paid = await world.pay(world.ask_to_pay(held))
     assert (paid.booking.state, paid.payment.method) == (State.CONFIRMED, CARD)
-    assert world.bank.total(Move.CAPTURED) == PRICE
-    assert world.bank.total(Move.VOIDED) == PRICE
+    assert world.bank.total(LedgerMove.CAPTURED) == PRICE
+    assert world.bank.total(LedgerMove.VOIDED) == PRICE
 
 
 @pytest.mark.parametrize("fault", [Fault.REPLY_LOST, Fault.ERROR_AFTER])
 async def test_an_end_whose_answer_was_lost_is_asked_about(world: World, fault: Fault) -> None:
     """It was ended, and the gateway says so when it is asked."""
     held, intent = await left(world)
-    world.sandbox.script.append(Rule(name="void", fault=fault))
+    world.sandbox.script.append(FaultRule(name="void", fault=fault))
     paid = await world.pay(world.ask_to_pay(held))
     assert (paid.booking.state, paid.payment.method) == (State.CONFIRMED, CARD)
-    assert world.bank.intent(intent.id).status is Status.CANCELED
-    assert world.bank.total(Move.CAPTURED) == PRICE
+    assert world.bank.intent(intent.id).status is IntentStatus.CANCELED
+    assert world.bank.total(LedgerMove.CAPTURED) == PRICE
 
 
 async def test_while_the_first_is_not_known_to_be_over_no_other_card_is_asked(world: World) -> None:
     """The open payment stays the answer, and can still be paid; the same request again is served when it is over."""
     held, intent = await left(world)
-    world.sandbox.script.append(Rule(name="void", fault=Fault.ERROR_BEFORE, times=3))
+    world.sandbox.script.append(FaultRule(name="void", fault=Fault.ERROR_BEFORE, times=3))
     ask = world.ask_to_pay(held)
     paid = await world.pay(ask)
     assert (paid.booking.state, paid.payment.gateway_id) == (State.PAYING, intent.id)
     assert len(world.bank.intents()) == 1
     again = await world.pay(ask)
     assert (again.booking.state, again.payment.method) == (State.CONFIRMED, CARD)
-    assert world.bank.total(Move.CAPTURED) == PRICE
+    assert world.bank.total(LedgerMove.CAPTURED) == PRICE
 
 
 async def test_a_first_card_that_is_being_ended_is_not_sold_by_an_authorisation(world: World) -> None:
     """The order to end it may still be on its way: what the buyer did there is let go, and the hold can be paid."""
     held, intent = await left(world)
-    world.sandbox.script.append(Rule(name="void", fault=Fault.ERROR_BEFORE, times=3))
+    world.sandbox.script.append(FaultRule(name="void", fault=Fault.ERROR_BEFORE, times=3))
     await world.pay(world.ask_to_pay(held))
     world.bank.act(intent.id, succeed=True)
     [(payment, _)] = await world.store.list_payments(held.id)
@@ -179,8 +179,8 @@ async def test_control_without_the_mark_a_sale_is_undone_by_the_order_to_end_it(
 async def test_a_process_that_dies_after_the_end_leaves_the_hold(world: World) -> None:
     """It was ended, and the process that asked has died: the worker learns it, and takes it for no decline."""
     held, _ = await left(world)
-    world.sandbox.script.append(Rule(name="void", fault=Fault.REPLY_LOST))
-    world.sandbox.script.append(Rule(name="void", fault=Fault.ERROR_BEFORE, times=2))
+    world.sandbox.script.append(FaultRule(name="void", fault=Fault.REPLY_LOST))
+    world.sandbox.script.append(FaultRule(name="void", fault=Fault.ERROR_BEFORE, times=2))
     paid = await world.pay(world.ask_to_pay(held))
     assert paid.booking.state is State.PAYING
     world.sandbox.script.clear()
@@ -194,12 +194,12 @@ async def test_a_process_that_dies_after_the_end_leaves_the_hold(world: World) -
 async def test_money_of_the_first_that_comes_after_its_end_goes_back(world: World) -> None:
     """The gateway said that it was over, and it was not: late money, as always."""
     held, _ = await left(world)
-    world.sandbox.script.append(Rule(name="void", fault=Fault.LATE_SUCCESS))
+    world.sandbox.script.append(FaultRule(name="void", fault=Fault.LATE_SUCCESS))
     paid = await world.pay(world.ask_to_pay(held))
     assert paid.booking.state is State.CONFIRMED
     world.bank.land()
     for event in list(world.bank.events):
-        await world.driver.hear("sandbox", world.gateway.read_callback(*world.sandbox.courier.sealed(event)))
+        await world.driver.hear("sandbox", world.gateway.read_callback(*world.sandbox.callbacks.signed(event)))
     assert await ends(world, held) == [("voided", "replaced"), ("captured", None)]
 
 
@@ -209,7 +209,7 @@ async def test_a_late_callback_about_the_first_changes_nothing(world: World) -> 
     await world.pay(world.ask_to_pay(held))
     before = await world.store.read_history(held.id)
     for event in list(world.bank.events):
-        await world.driver.hear("sandbox", world.gateway.read_callback(*world.sandbox.courier.sealed(event)))
+        await world.driver.hear("sandbox", world.gateway.read_callback(*world.sandbox.callbacks.signed(event)))
     assert [entry.verb for entry in await world.store.read_history(held.id)] == [entry.verb for entry in before]
     assert await ends(world, held) == [("failed", "replaced"), ("captured", None)]
 
@@ -227,7 +227,7 @@ async def test_two_servers_and_a_worker_at_once_make_one_charge(world: World) ->
     )
     await world.settle()
     assert (await world.booking(held)).state is State.CONFIRMED, answers
-    assert world.bank.total(Move.CAPTURED) == PRICE
+    assert world.bank.total(LedgerMove.CAPTURED) == PRICE
     assert [state for state, _ in await ends(world, held)].count("captured") == 1
 
 
@@ -236,7 +236,7 @@ async def test_one_request_ends_one_payment(world: World) -> None:
     held, first = await left(world)
     paid = await world.pay(world.ask_to_pay(held, method=ALSO_ASKS))
     assert (paid.payment.state, paid.payment.method) == (PaymentState.REQUIRES_ACTION, ALSO_ASKS)
-    assert world.bank.intent(first.id).status is Status.CANCELED
+    assert world.bank.intent(first.id).status is IntentStatus.CANCELED
     world.bank.act(paid.payment.gateway_id, succeed=True)
 
 
@@ -246,7 +246,7 @@ async def test_when_the_holds_own_time_is_over_the_open_payment_stays(world: Wor
     world.clock.advance(601)
     paid = await world.pay(world.ask_to_pay(held))
     assert (paid.booking.state, paid.payment.gateway_id) == (State.PAYING, intent.id)
-    assert world.bank.intent(intent.id).status is Status.REQUIRES_ACTION
+    assert world.bank.intent(intent.id).status is IntentStatus.REQUIRES_ACTION
     world.bank.act(intent.id, succeed=True)
 
 
@@ -257,5 +257,5 @@ async def test_a_card_that_would_be_one_too_many_ends_nothing(world: World) -> N
     paid = await world.pay(world.ask_to_pay(held, method=ALSO_ASKS))
     with pytest.raises(TooManyDeclines):
         await world.pay(world.ask_to_pay(held))
-    assert world.bank.intent(paid.payment.gateway_id).status is Status.REQUIRES_ACTION
+    assert world.bank.intent(paid.payment.gateway_id).status is IntentStatus.REQUIRES_ACTION
     world.bank.act(paid.payment.gateway_id, succeed=True)

@@ -16,8 +16,8 @@ from earmark.domain.payment import Payment, PaymentState, Standing
 from earmark.engine.ports.gateway import GatewaySilent, Record, Report
 from earmark.payments import gateway_comparison
 from earmark.sandbox.gateway import SandboxGateway
-from earmark.sandbox.house import Sandbox
 from earmark.sandbox.model import PAYMENT_ID
+from earmark.sandbox.sandbox import Sandbox
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

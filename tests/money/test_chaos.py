@@ -15,7 +15,7 @@ from tests.money.hurry import StillClock, run
 from tests.money.world import PRICE, PRICES, World
 
 from earmark.sandbox.faults import Fault
-from earmark.sandbox.model import Line, Move
+from earmark.sandbox.model import LedgerLine, LedgerMove
 from earmark.store.memory import MemoryStore
 from earmark.uuids import Uuid7Ids
 
@@ -103,10 +103,10 @@ async def test_what_is_right_in_the_sum_and_wrong_in_each_currency_is_found() ->
         await world.pay(world.ask_to_pay(await world.hold("A1", currency=currency)))
     await world.settle()
     assert await world.disagreements() == []
-    for currency, move in (("EUR", Move.REFUNDED), ("JPY", Move.CAPTURED)):
-        line = Line(move=move, amount=1, currency=currency, at=clock.now(), intent_id="pi_none", payment_id=None)
-        world.bank._books.ledger.append(line)
-    assert world.bank.total(Move.CAPTURED) - world.bank.total(Move.REFUNDED) == sum(PRICES.values())
+    for currency, move in (("EUR", LedgerMove.REFUNDED), ("JPY", LedgerMove.CAPTURED)):
+        line = LedgerLine(move=move, amount=1, currency=currency, at=clock.now(), intent_id="pi_none", payment_id=None)
+        world.bank._records.ledger.append(line)
+    assert world.bank.total(LedgerMove.CAPTURED) - world.bank.total(LedgerMove.REFUNDED) == sum(PRICES.values())
     wrong = await world.disagreements()
     assert wrong == [
         f"EUR: the bank has {PRICE - 1}, we have {PRICE}, and {PRICE} is right",

@@ -10,15 +10,15 @@ from tests.money.conftest import PRICE
 from tests.money.scripted import CAPTURED
 from tests.money.test_attention import settle
 from tests.money.world import World
-from tests.payments.conformance.worlds import stripe_shaped
-from tests.payments.methods import Method
+from tests.payments.gateways.conformance.gateways_under_test import served_sandbox
+from tests.sandbox.payment_methods import Method
 
 from earmark.clock import MovableClock
 from earmark.domain.payment import PaymentState, SettledAs
 from earmark.domain.state_machine import State
 from earmark.engine.ports.gateway import Callback, GatewaySilent
 from earmark.payments.driver import PaymentDriver
-from earmark.payments.stripe import StripeGateway
+from earmark.payments.gateways.stripe.gateway import StripeGateway
 from earmark.store.memory import MemoryStore
 from earmark.uuids import Uuid7Ids
 
@@ -45,7 +45,7 @@ async def test_a_dispute_calls_a_human_and_the_journal_says_so(
     await world.pay(world.ask_to_pay(held, method=Method.DISPUTE))
     [event] = [event for event in world.bank.events if event.kind == "charge.dispute.created"]
     for _ in range(3):
-        told = world.gateway.read_callback(*world.sandbox.courier.sealed(event))
+        told = world.gateway.read_callback(*world.sandbox.callbacks.signed(event))
         assert await world.driver.hear("sandbox", told)
     [payment] = await store.list_attention(limit=9)
     assert (payment.booking_id, payment.code, payment.captured) == (held.id, "disputed", PRICE)
@@ -58,7 +58,7 @@ async def test_a_dispute_calls_a_human_and_the_journal_says_so(
 
 async def test_a_dispute_without_our_id_is_found_by_the_charge() -> None:
     """Stripe keeps our ids with the charge and not with its dispute; through the official SDK, over a socket."""
-    with stripe_shaped() as (sandbox, do):
+    with served_sandbox() as (sandbox, do):
         clock = sandbox.clock
         assert isinstance(clock, MovableClock)
         world = World(MemoryStore(clock=clock), clock=clock, ids=Uuid7Ids())
@@ -69,7 +69,7 @@ async def test_a_dispute_without_our_id_is_found_by_the_charge() -> None:
         await world.open()
         held = await world.hold("A1")
         await world.pay(world.ask_to_pay(held, method=Method.DISPUTE))
-        headers, body = do(lambda box: box.courier.sealed(box.bank.events[-1]))
+        headers, body = do(lambda box: box.callbacks.signed(box.bank.events[-1]))
         told = gateway.read_callback(headers, body)
         assert (told.kind, told.payment_id, told.disputed) == ("charge.dispute.created", None, True)
         assert await world.driver.hear("sandbox", told)

@@ -13,7 +13,7 @@ from earmark.domain.payment import PaymentState, RefundState
 from earmark.engine.ports.gateway import GatewaySilent, RefundReport, RefundStanding
 from earmark.payments import driver
 from earmark.payments.driver import PaymentDriver
-from earmark.sandbox.model import Move
+from earmark.sandbox.model import LedgerMove
 
 if TYPE_CHECKING:
     from tests.money.conftest import Shop
@@ -147,11 +147,11 @@ async def test_a_callback_about_a_refund_that_came_back_calls_a_human(
     world.bank.return_refund(refund.id)
     later = PaymentDriver(world.engine, {"sandbox": world.gateway})
     for _ in range(3):
-        told = world.gateway.read_callback(*world.sandbox.courier.sealed(world.bank.events[-1]))
+        told = world.gateway.read_callback(*world.sandbox.callbacks.signed(world.bank.events[-1]))
         assert (told.kind, await later.hear("sandbox", told)) == ("refund.failed", True)
     [(payment, [known])] = await store.list_payments(held.id)
     assert (payment.state, payment.refunded, known.state) == (PaymentState.NEEDS_ATTENTION, 0, RefundState.REFUSED)
-    assert payment.refunded == world.bank.total(Move.REFUNDED) - world.bank.total(Move.RETURNED)
+    assert payment.refunded == world.bank.total(LedgerMove.REFUNDED) - world.bank.total(LedgerMove.RETURNED)
     assert await store.find_flaws(limit=9) == []
     await world.settle()
     assert [one.id for one in await store.list_attention(limit=9)] == [payment.id]

@@ -100,7 +100,7 @@ async def live(
             slow.released.set()
             await paying
         elif event < len(world.bank.events):
-            callback = world.gateway.read_callback(*world.sandbox.courier.sealed(world.bank.events[event]))
+            callback = world.gateway.read_callback(*world.sandbox.callbacks.signed(world.bank.events[event]))
             assert await other.hear("sandbox", callback)
             heard[event] += 1
     await world.settle()

@@ -10,8 +10,8 @@ import pytest
 from tests.money.conftest import PRICE
 from tests.money.test_attention import NOTE
 from tests.money.world import World
-from tests.payments.conformance.worlds import stripe_shaped
-from tests.payments.methods import Method
+from tests.payments.gateways.conformance.gateways_under_test import served_sandbox
+from tests.sandbox.payment_methods import Method
 
 from earmark.clock import MovableClock
 from earmark.domain.payment import PaymentState, RefundState, SettledAs, Standing
@@ -21,10 +21,10 @@ from earmark.errors import RefundRefused
 from earmark.payments import apply_refund_report, apply_report
 from earmark.payments.driver import PaymentDriver
 from earmark.payments.gateway_comparison import differences
-from earmark.payments.stripe import StripeGateway
-from earmark.sandbox.faults import Fault, Rule
+from earmark.payments.gateways.stripe.gateway import StripeGateway
+from earmark.sandbox.faults import Fault, FaultRule
 from earmark.sandbox.gateway import SandboxGateway
-from earmark.sandbox.model import Move
+from earmark.sandbox.model import LedgerMove
 from earmark.schemas.payment_review import cases
 from earmark.store.memory import MemoryStore
 from earmark.uuids import Uuid7Ids
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from earmark.domain.payment import Payment
     from earmark.engine.ports.gateway import Gateway
     from earmark.engine.ports.store import Store
-    from earmark.sandbox.house import Sandbox
+    from earmark.sandbox.sandbox import Sandbox
 
 REASON = "a refund was made at the gateway, and not by Earmark"
 FAILED = "a refund that was made at the gateway, and not by Earmark, has failed since"
@@ -64,7 +64,7 @@ async def sold(world: World, *, method: str = Method.VISA) -> Booking:
 async def hear_all(world: World) -> None:
     """Everything that the bank has called about so far, once more."""
     for event in list(world.bank.events):
-        told = world.gateway.read_callback(*world.sandbox.courier.sealed(event))
+        told = world.gateway.read_callback(*world.sandbox.callbacks.signed(event))
         await world.driver.hear("sandbox", told)
 
 
@@ -123,7 +123,7 @@ async def test_each_of_the_events_about_it_is_enough(world: World, kind: str) ->
     held = await sold(world)
     refund_by_hand(world, 1000)
     [event] = [event for event in world.bank.events if event.kind == kind]
-    assert await world.driver.hear("sandbox", world.gateway.read_callback(*world.sandbox.courier.sealed(event)))
+    assert await world.driver.hear("sandbox", world.gateway.read_callback(*world.sandbox.callbacks.signed(event)))
     assert (await payment_of(world, held)).refunded_elsewhere == 1000
 
 
@@ -150,9 +150,9 @@ async def test_a_refund_of_ours_never_raises_it(world: World) -> None:
     held = await sold(world)
     await world.refund(world.ask_to_refund(held, 1000))
     await hear_all(world)
-    world.sandbox.script.append(Rule(name="refund", fault=Fault.REPLY_LOST))
+    world.sandbox.script.append(FaultRule(name="refund", fault=Fault.REPLY_LOST))
     await world.refund(world.ask_to_refund(held, 700))
-    assert world.bank.total(Move.REFUNDED) == 1700
+    assert world.bank.total(LedgerMove.REFUNDED) == 1700
     assert (await payment_of(world, held)).refunded == 1000, "the answer was lost"
     await hear_all(world)
     await world.settle()
@@ -192,7 +192,7 @@ async def test_what_went_back_there_cannot_go_back_again_from_here(world: World)
     assert (refused.value.available, refused.value.asked) == (500, 501)
     await world.cancel(held)
     assert (await world.booking(held)).state is State.CANCELLED
-    assert world.bank.total(Move.REFUNDED) == PRICE
+    assert world.bank.total(LedgerMove.REFUNDED) == PRICE
     payment = await payment_of(world, held)
     assert (payment.refunded, payment.refunded_elsewhere, payment.due_at) == (500, 4000, None)
 
@@ -208,9 +208,9 @@ async def test_a_refund_of_ours_that_finds_nothing_left_is_refused_once(world: W
     assert (ours.state, ours.code) == (RefundState.REFUSED, "charge_already_refunded")
     assert (payment.state, payment.refunded_elsewhere, payment.left) == (PaymentState.NEEDS_ATTENTION, PRICE, 0)
     assert payment.due_at is None
-    asked = len(world.sandbox.desk.calls)
+    asked = len(world.sandbox.pipeline.calls)
     await world.settle()
-    assert len(world.sandbox.desk.calls) == asked
+    assert len(world.sandbox.pipeline.calls) == asked
     settled = await settle(world, held, SettledAs.REFUNDED)
     assert settled.left == 0
     assert await world.store.list_attention(limit=9) == []
@@ -253,7 +253,7 @@ async def test_a_gateway_that_forgot_the_payment_tells_of_no_failure(
 async def test_one_that_overtakes_the_answer_to_our_capture_is_noticed(world: World) -> None:
     """A person was quicker than the reply: the money is found to be taken first, then to be given back."""
     held = await world.hold("A1")
-    world.sandbox.script.append(Rule(name="capture", fault=Fault.REPLY_LOST))
+    world.sandbox.script.append(FaultRule(name="capture", fault=Fault.REPLY_LOST))
     await world.pay(world.ask_to_pay(held))
     assert (await payment_of(world, held)).state is PaymentState.AUTHORISED
     refund_by_hand(world, 1000)
@@ -327,12 +327,12 @@ async def test_control_without_the_version_an_old_list_undoes_it(world: World) -
 
 
 def _last(kind: str, sandbox: Sandbox) -> tuple[dict[str, str], bytes]:
-    return sandbox.courier.sealed([one for one in sandbox.bank.events if one.kind == kind][-1])
+    return sandbox.callbacks.signed([one for one in sandbox.bank.events if one.kind == kind][-1])
 
 
 async def test_it_is_noticed_at_stripe_too() -> None:
     """Through the official SDK, over a socket: a refund carries no id of ours, and its payment is asked for."""
-    with stripe_shaped() as (sandbox, do):
+    with served_sandbox() as (sandbox, do):
         clock = sandbox.clock
         assert isinstance(clock, MovableClock)
         world = World(MemoryStore(clock=clock), clock=clock, ids=Uuid7Ids())

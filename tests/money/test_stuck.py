@@ -12,7 +12,7 @@ from tests.money.conftest import PRICE
 from tests.money.scripted import CAPTURED
 from tests.money.test_attention import settle
 from tests.money.world import World
-from tests.payments.conformance.worlds import stripe_shaped
+from tests.payments.gateways.conformance.gateways_under_test import served_sandbox
 
 from earmark.clock import MovableClock
 from earmark.domain import payment as law
@@ -22,9 +22,9 @@ from earmark.engine.ports.gateway import GatewaySilent, RefundReport, RefundStan
 from earmark.errors import InvalidRequest
 from earmark.payments import apply_report
 from earmark.payments.driver import PaymentDriver, Step, next_step
-from earmark.payments.stripe import StripeGateway
+from earmark.payments.gateways.stripe.gateway import StripeGateway
 from earmark.sandbox.faults import Fault
-from earmark.sandbox.model import Move
+from earmark.sandbox.model import LedgerMove
 from earmark.store.memory import MemoryStore
 from earmark.uuids import Uuid7Ids
 
@@ -61,7 +61,7 @@ async def test_a_500_that_is_repeated_for_ever_does_not_lose_the_sale(
     held = await unanswered(world, Fault.ERROR_AFTER)
     await wait(world, seconds=600)
     assert (await world.booking(held)).state is State.CONFIRMED
-    assert [world.bank.total(move) for move in (Move.AUTHORISED, Move.CAPTURED)] == [PRICE, PRICE]
+    assert [world.bank.total(move) for move in (LedgerMove.AUTHORISED, LedgerMove.CAPTURED)] == [PRICE, PRICE]
     assert await world.disagreements() == []
 
 
@@ -100,9 +100,13 @@ async def test_a_reconciler_that_was_down_for_a_day_sends_no_create_again(
     await world.pay(world.ask_to_pay(held))
     clock.advance(21 * 3600)
     await world.settle()
-    assert [call.name for call in world.sandbox.desk.calls if call.name == "authorise"] == ["authorise"]
+    assert [call.name for call in world.sandbox.pipeline.calls if call.name == "authorise"] == ["authorise"]
     assert (await world.booking(held)).state is State.EXPIRED
-    assert [world.bank.total(move) for move in (Move.AUTHORISED, Move.VOIDED, Move.CAPTURED)] == [PRICE, PRICE, 0]
+    assert [world.bank.total(move) for move in (LedgerMove.AUTHORISED, LedgerMove.VOIDED, LedgerMove.CAPTURED)] == [
+        PRICE,
+        PRICE,
+        0,
+    ]
     assert await world.disagreements() == []
 
 
@@ -206,7 +210,7 @@ async def test_a_sale_for_which_nothing_was_taken_is_cancelled(shop: Shop) -> No
 
 async def test_stripe_that_repeats_a_500_does_not_lose_the_sale() -> None:
     """The same through the official SDK, over a socket."""
-    with stripe_shaped() as (sandbox, do):
+    with served_sandbox() as (sandbox, do):
         clock = sandbox.clock
         assert isinstance(clock, MovableClock)
         world = World(MemoryStore(clock=clock), clock=clock, ids=Uuid7Ids())
@@ -218,5 +222,8 @@ async def test_stripe_that_repeats_a_500_does_not_lose_the_sale() -> None:
         held = await unanswered(world, Fault.ERROR_AFTER)
         await wait(world, seconds=600)
         assert (await world.booking(held)).state is State.CONFIRMED
-        assert do(lambda box: [box.bank.total(move) for move in (Move.AUTHORISED, Move.CAPTURED)]) == [PRICE, PRICE]
+        assert do(lambda box: [box.bank.total(move) for move in (LedgerMove.AUTHORISED, LedgerMove.CAPTURED)]) == [
+            PRICE,
+            PRICE,
+        ]
         await world.driver.close()

@@ -16,7 +16,7 @@ from earmark.errors import EarmarkError
 from earmark.library import Earmark
 from earmark.payments.driver import PaymentDriver
 from earmark.sandbox.gateway import SandboxGateway
-from earmark.sandbox.house import Sandbox
+from earmark.sandbox.sandbox import Sandbox
 
 if TYPE_CHECKING:
     from earmark.clock import MovableClock
@@ -45,7 +45,7 @@ class World:
         self.ids = ids
         self.sandbox = Sandbox(clock, seed=seed)
         self.bank = self.sandbox.bank
-        self.gateway = SandboxGateway(self.sandbox, patience_seconds=0.05)
+        self.gateway = SandboxGateway(self.sandbox, timeout_seconds=0.05)
         self.actor = Actor(name="test", live=False)
         self.start(store, self.gateway)
 
@@ -137,7 +137,7 @@ class World:
 
     async def quiet(self) -> None:
         """The bank has ended whatever it was still at, for somebody who waits no longer."""
-        while calls := self.gateway._under_way:
+        while calls := self.gateway._running:
             await asyncio.wait(calls)
 
     async def disagreements(self) -> list[str]:

@@ -1,4 +1,4 @@
-"""A sandbox in this process, and one behind a server with the official client in front of it."""
+"""Fixtures: a sandbox in this process, and one that is served over HTTP, with Stripe's official client."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from earmark.sandbox.gateway import SandboxGateway
-from earmark.sandbox.house import Sandbox
+from earmark.sandbox.sandbox import Sandbox
 from earmark.sandbox.server import RunningSandbox, run_in_thread
 
 from .support import client_of
@@ -23,32 +23,32 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def sandbox(clock: MovableClock) -> Sandbox:
-    """A sandbox that nobody serves."""
+    """A sandbox in this process, not served over HTTP."""
     return Sandbox(clock)
 
 
 @pytest.fixture
 def bank(sandbox: Sandbox) -> Bank:
-    """Its bank."""
+    """The bank of the sandbox in this process."""
     return sandbox.bank
 
 
 @pytest.fixture
 async def gateway(sandbox: Sandbox) -> AsyncIterator[SandboxGateway]:
-    """The port over it, with more patience than any machine needs."""
-    opened = SandboxGateway(sandbox, patience_seconds=60)
+    """The gateway of the sandbox in this process, with a timeout that no machine reaches."""
+    opened = SandboxGateway(sandbox, timeout_seconds=60)
     yield opened
     await opened.close()
 
 
 @pytest.fixture
 def running() -> Iterator[RunningSandbox]:
-    """A sandbox behind a server."""
+    """A sandbox that is served over HTTP."""
     with run_in_thread() as opened:
         yield opened
 
 
 @pytest.fixture
 def client(running: RunningSandbox) -> stripe.StripeClient:
-    """The official client, pointed at it."""
+    """Stripe's official client for the served sandbox."""
     return client_of(running)

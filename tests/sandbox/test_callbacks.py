@@ -1,15 +1,17 @@
+"""Callbacks of the sandbox: sent in order, retried, and duplicated, reordered, delayed or lost by the script."""
+
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
-from tests.payments.methods import Method
+from tests.sandbox.payment_methods import Method
 
 from earmark.engine.ports.gateway import Callback, CallbackRefused
-from earmark.sandbox.callbacks import Post
+from earmark.sandbox.callback_signature import HEADER, sign
+from earmark.sandbox.callbacks import CallbackState
 from earmark.sandbox.faults import Fault
-from earmark.sandbox.signature import HEADER, sign
 
 from .support import PRICE, authorised, captured, order
 
@@ -27,25 +29,25 @@ CREATED, AUTHORISED, SUCCEEDED = (
 
 
 class Shop:
-    """Whoever is called."""
+    """A shop that receives callbacks and can reject some."""
 
     def __init__(self, gateway: SandboxGateway) -> None:
-        self.heard: list[Callback] = []
-        self.deaf = 0
+        self.accepted: list[Callback] = []
+        self.rejections = 0
         self._gateway = gateway
-        gateway.courier.deliver = self.take
+        gateway.callbacks.deliver = self.receive
 
-    async def take(self, headers: Mapping[str, str], body: bytes) -> None:
-        """Take a callback, or not."""
-        if self.deaf:
-            self.deaf -= 1
-            raise ConnectionError("nobody is there")
-        self.heard.append(self._gateway.read_callback(headers, body))
+    async def receive(self, headers: Mapping[str, str], body: bytes) -> None:
+        """Accept a callback, or fail as long as `rejections` are left."""
+        if self.rejections:
+            self.rejections -= 1
+            raise ConnectionError("the shop is down")
+        self.accepted.append(self._gateway.read_callback(headers, body))
 
     @property
     def kinds(self) -> list[str]:
-        """What was heard, in order."""
-        return [callback.kind for callback in self.heard]
+        """The kinds of the accepted callbacks, in order."""
+        return [callback.kind for callback in self.accepted]
 
 
 @pytest.fixture
@@ -53,29 +55,29 @@ def shop(gateway: SandboxGateway) -> Shop:
     return Shop(gateway)
 
 
-async def test_what_happens_is_told_once_and_in_order(gateway: SandboxGateway, shop: Shop) -> None:
-    """On demand; nothing is sent twice by itself."""
+async def test_every_event_is_sent_once_and_in_order(gateway: SandboxGateway, shop: Shop) -> None:
+    """Callbacks are sent on demand, and no delivery is sent twice."""
     captured(gateway.bank)
-    assert await gateway.deliver_callbacks() == 3
+    assert await gateway.callbacks.send_due(flush=True) == 3
     assert shop.kinds == [CREATED, AUTHORISED, SUCCEEDED]
-    assert await gateway.deliver_callbacks() == 0
-    assert len(gateway.courier.having(Post.SENT)) == 3
+    assert await gateway.callbacks.send_due(flush=True) == 0
+    assert len(gateway.callbacks.in_state(CallbackState.SENT)) == 3
 
 
-async def test_a_callback_has_the_facts_of_its_payment(
+async def test_a_callback_has_the_ids_and_amount_of_its_payment(
     gateway: SandboxGateway, shop: Shop, clock: MovableClock
 ) -> None:
-    """Ours and the gateway's id, and what it is about."""
-    asked = order(clock)
-    report = await gateway.authorise(asked)
-    await gateway.deliver_callbacks()
-    callback = shop.heard[-1]
+    """Our ids, the gateway's id, amount and currency."""
+    ordered = order(clock)
+    report = await gateway.authorise(ordered)
+    await gateway.callbacks.send_due(flush=True)
+    callback = shop.accepted[-1]
     assert callback == Callback(
         id=callback.id,
         kind=AUTHORISED,
         live=False,
-        payment_id=asked.payment_id,
-        booking_id=asked.booking_id,
+        payment_id=ordered.payment_id,
+        booking_id=ordered.booking_id,
         gateway_id=report.gateway_id,
         amount=PRICE,
         currency="EUR",
@@ -86,111 +88,111 @@ async def test_a_callback_has_the_facts_of_its_payment(
 async def test_a_callback_about_a_refund_or_a_dispute_leads_to_its_payment(
     gateway: SandboxGateway, shop: Shop, clock: MovableClock, method: Method
 ) -> None:
-    """Their own amount is not that of the payment, and is not told as if it were."""
-    asked = order(clock, method)
-    report = await gateway.authorise(asked)
-    await gateway.capture(asked)
+    """The amount of a refund or a dispute is not reported as the payment's."""
+    ordered = order(clock, method)
+    report = await gateway.authorise(ordered)
+    await gateway.capture(ordered)
     assert report.gateway_id is not None
     if method is not Method.DISPUTE:
         gateway.bank.refund(report.gateway_id, amount=1)
-    await gateway.deliver_callbacks()
-    assert {callback.payment_id for callback in shop.heard} == {asked.payment_id}
-    assert {callback.gateway_id for callback in shop.heard} == {report.gateway_id}
-    assert {callback.amount for callback in shop.heard} == {PRICE, None}
+    await gateway.callbacks.send_due(flush=True)
+    assert {callback.payment_id for callback in shop.accepted} == {ordered.payment_id}
+    assert {callback.gateway_id for callback in shop.accepted} == {report.gateway_id}
+    assert {callback.amount for callback in shop.accepted} == {PRICE, None}
 
 
 async def test_a_duplicate_has_the_same_id(gateway: SandboxGateway, shop: Shop) -> None:
-    """So that whoever remembers ids takes it once."""
+    """A shop that stores ids handles it once."""
     gateway.script.add(Fault.DUPLICATE, AUTHORISED)
     authorised(gateway.bank)
-    await gateway.deliver_callbacks()
+    await gateway.callbacks.send_due(flush=True)
     assert shop.kinds == [CREATED, AUTHORISED, AUTHORISED]
-    assert shop.heard[1] == shop.heard[2]
+    assert shop.accepted[1] == shop.accepted[2]
 
 
-async def test_a_lost_callback_never_comes(gateway: SandboxGateway, shop: Shop) -> None:
-    """It is known to have been lost."""
+async def test_a_lost_callback_is_never_sent(gateway: SandboxGateway, shop: Shop) -> None:
+    """Its state is `lost`."""
     gateway.script.add(Fault.LOSE, AUTHORISED)
     captured(gateway.bank)
-    await gateway.deliver_callbacks()
+    await gateway.callbacks.send_due(flush=True)
     assert shop.kinds == [CREATED, SUCCEEDED]
-    assert [letter.event.kind for letter in gateway.courier.having(Post.LOST)] == [AUTHORISED]
+    assert [delivery.event.kind for delivery in gateway.callbacks.in_state(CallbackState.LOST)] == [AUTHORISED]
 
 
-async def test_callbacks_may_change_places(gateway: SandboxGateway, shop: Shop) -> None:
-    """What was told first comes after what was told next, and before the one after that."""
+async def test_callbacks_can_be_reordered(gateway: SandboxGateway, shop: Shop) -> None:
+    """A reordered callback is sent after the next one and before the one after that."""
     gateway.script.add(Fault.REORDER, CREATED)
     captured(gateway.bank)
-    await gateway.deliver_callbacks()
+    await gateway.callbacks.send_due(flush=True)
     assert shop.kinds == [AUTHORISED, CREATED, SUCCEEDED]
 
 
-async def test_a_callback_that_waits_for_another_is_sent_when_there_is_none(
-    gateway: SandboxGateway, shop: Shop
-) -> None:
-    """On demand it comes; by itself it would wait."""
+async def test_a_reordered_callback_without_a_successor_is_sent_by_a_flush(gateway: SandboxGateway, shop: Shop) -> None:
+    """Without a flush it waits."""
     gateway.script.add(Fault.REORDER, AUTHORISED)
     authorised(gateway.bank)
-    await gateway.deliver_callbacks(flush=False)
+    await gateway.callbacks.send_due()
     assert shop.kinds == [CREATED]
-    await gateway.deliver_callbacks()
+    await gateway.callbacks.send_due(flush=True)
     assert shop.kinds == [CREATED, AUTHORISED]
 
 
-async def test_a_callback_may_be_late(gateway: SandboxGateway, shop: Shop, clock: MovableClock) -> None:
-    """By days, if need be; then it is signed when it is sent, or nobody would take it."""
+async def test_a_callback_can_be_delayed(gateway: SandboxGateway, shop: Shop, clock: MovableClock) -> None:
+    """It is signed when it is sent, or the shop would refuse it after days."""
     gateway.script.add(Fault.DELAY, AUTHORISED, seconds=3 * 86_400)
     authorised(gateway.bank)
-    await gateway.deliver_callbacks()
+    await gateway.callbacks.send_due(flush=True)
     assert shop.kinds == [CREATED]
     clock.advance(3 * 86_400)
-    await gateway.deliver_callbacks()
+    await gateway.callbacks.send_due(flush=True)
     assert shop.kinds == [CREATED, AUTHORISED]
 
 
-async def test_what_was_not_taken_is_sent_again_later(gateway: SandboxGateway, shop: Shop, clock: MovableClock) -> None:
-    """Not at once, and the same event."""
+async def test_a_rejected_callback_is_sent_again_later(
+    gateway: SandboxGateway, shop: Shop, clock: MovableClock
+) -> None:
+    """After the retry time, with the same event."""
     authorised(gateway.bank, confirm=False)
-    shop.deaf = 1
-    assert await gateway.deliver_callbacks() == 0
-    assert [letter.problem for letter in gateway.courier.having(Post.QUEUED)] == ["nobody is there"]
-    clock.advance(gateway.courier.retry_seconds)
-    assert await gateway.deliver_callbacks() == 1
-    assert [callback.id for callback in shop.heard] == [gateway.bank.events[0].id]
-    assert [(letter.tries, letter.problem) for letter in gateway.courier.having(Post.SENT)] == [(2, None)]
+    shop.rejections = 1
+    assert await gateway.callbacks.send_due(flush=True) == 0
+    assert [delivery.problem for delivery in gateway.callbacks.in_state(CallbackState.QUEUED)] == ["the shop is down"]
+    clock.advance(gateway.callbacks.retry_seconds)
+    assert await gateway.callbacks.send_due(flush=True) == 1
+    assert [callback.id for callback in shop.accepted] == [gateway.bank.events[0].id]
+    assert [(delivery.tries, delivery.problem) for delivery in gateway.callbacks.in_state(CallbackState.SENT)] == [
+        (2, None)
+    ]
 
 
-async def test_the_bank_gives_up_on_a_shop_that_is_deaf(gateway: SandboxGateway, shop: Shop) -> None:
-    """After a bounded number of tries."""
-    gateway.courier.tries_max, gateway.courier.retry_seconds = 3, 0
+async def test_a_callback_is_lost_after_the_last_attempt(gateway: SandboxGateway, shop: Shop) -> None:
+    """The number of attempts is bounded."""
+    gateway.callbacks.tries_max, gateway.callbacks.retry_seconds = 3, 0
     authorised(gateway.bank, confirm=False)
-    shop.deaf = 100
-    await gateway.deliver_callbacks()
-    (letter,) = gateway.courier.letters
-    assert (letter.state, letter.tries, shop.deaf) == (Post.LOST, 3, 97)
+    shop.rejections = 100
+    await gateway.callbacks.send_due(flush=True)
+    (delivery,) = gateway.callbacks.deliveries
+    assert (delivery.state, delivery.tries, shop.rejections) == (CallbackState.LOST, 3, 97)
 
 
-async def test_an_event_can_be_lost_or_sent_again_by_hand(gateway: SandboxGateway, shop: Shop) -> None:
-    """Whatever became of it before."""
+async def test_a_test_can_lose_or_resend_an_event(gateway: SandboxGateway, shop: Shop) -> None:
+    """In any state of its deliveries."""
     authorised(gateway.bank)
     created, later = gateway.bank.events
-    assert gateway.courier.lose(created.id) == 1
-    await gateway.deliver_callbacks()
+    assert gateway.callbacks.lose(created.id) == 1
+    await gateway.callbacks.send_due(flush=True)
     assert shop.kinds == [AUTHORISED]
-    gateway.courier.redeliver(created.id)
-    gateway.courier.redeliver(later.id)
-    await gateway.deliver_callbacks()
+    gateway.callbacks.redeliver(created.id)
+    gateway.callbacks.redeliver(later.id)
+    await gateway.callbacks.send_due(flush=True)
     assert shop.kinds == [AUTHORISED, CREATED, AUTHORISED]
     with pytest.raises(KeyError):
-        gateway.courier.redeliver("evt_none")
+        gateway.callbacks.redeliver("evt_none")
 
 
-async def test_a_callback_that_was_overheard_is_worth_nothing_later(
-    gateway: SandboxGateway, clock: MovableClock
-) -> None:
-    """Nor is one that somebody else wrote."""
+async def test_a_replayed_or_changed_callback_is_refused(gateway: SandboxGateway, clock: MovableClock) -> None:
+    """The signature covers the body and expires."""
     authorised(gateway.bank)
-    headers, body = gateway.courier.sealed(gateway.bank.events[0])
+    headers, body = gateway.callbacks.signed(gateway.bank.events[0])
     assert gateway.read_callback(headers, body).kind == CREATED
     with pytest.raises(CallbackRefused):
         gateway.read_callback(headers, body.replace(b"4500", b"4501"))
@@ -213,24 +215,24 @@ async def test_a_callback_that_was_overheard_is_worth_nothing_later(
     ],
 )
 async def test_a_body_that_is_no_event_is_refused(gateway: SandboxGateway, clock: MovableClock, body: bytes) -> None:
-    """Even when it is signed."""
+    """Even with a right signature."""
     headers = {HEADER: sign(body, secret=gateway.sandbox.secret, now=clock.now())}
     with pytest.raises(CallbackRefused):
         gateway.read_callback(headers, body)
 
 
-async def test_a_callback_about_somebody_elses_payment_has_no_id_of_ours(gateway: SandboxGateway, shop: Shop) -> None:
-    """Another shop may use the same account."""
+async def test_a_callback_about_another_programs_payment_has_no_id_of_ours(gateway: SandboxGateway, shop: Shop) -> None:
+    """Another program may use the same gateway account."""
     authorised(gateway.bank, metadata={})
     authorised(gateway.bank, metadata={"payment_id": "theirs"})
-    await gateway.deliver_callbacks()
-    assert {callback.payment_id for callback in shop.heard} == {None}
+    await gateway.callbacks.send_due(flush=True)
+    assert {callback.payment_id for callback in shop.accepted} == {None}
 
 
 def test_the_body_is_json(gateway: SandboxGateway) -> None:
-    """In the shape of an event."""
+    """The body is an Event object of Stripe's API."""
     authorised(gateway.bank)
-    _, body = gateway.courier.sealed(gateway.bank.events[1])
-    said = msgspec.json.decode(body)
-    assert (said["object"], said["type"], said["livemode"]) == ("event", AUTHORISED, False)
-    assert said["data"]["object"]["status"] == "requires_capture"
+    _, body = gateway.callbacks.signed(gateway.bank.events[1])
+    event = msgspec.json.decode(body)
+    assert (event["object"], event["type"], event["livemode"]) == ("event", AUTHORISED, False)
+    assert event["data"]["object"]["status"] == "requires_capture"

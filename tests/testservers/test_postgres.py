@@ -1,3 +1,5 @@
+"""A private PostgreSQL: databases, statements, crashes, ports and errors at start."""
+
 import asyncio
 import os
 import signal
@@ -11,11 +13,11 @@ import asyncpg
 import pytest
 
 from earmark.testservers import Postgres, ServerUnavailable, StatementRefused, start_postgres
-from earmark.testservers.ports import free_port
+from earmark.testservers.free_port import free_port
 from earmark.testservers.postgres import _make_cluster
 
 if TYPE_CHECKING:
-    from earmark.testservers.process import Supervised
+    from earmark.testservers.supervised_process import SupervisedProcess
 
 pytestmark = pytest.mark.usefixtures("real_servers")
 
@@ -29,7 +31,7 @@ async def fetch(url: str, sql: str) -> object:
 
 
 async def test_a_database_is_reached_by_its_url(postgres: Postgres) -> None:
-    """The same URL serves asyncpg and libpq, with whatever name the database has."""
+    """The same URL works for asyncpg and libpq, with any name of the database."""
     name = 'odd "name" of/50%'
     await asyncio.to_thread(postgres.create_database, name)
     assert await fetch(postgres.url(name), "SELECT current_database()") == name
@@ -37,7 +39,7 @@ async def test_a_database_is_reached_by_its_url(postgres: Postgres) -> None:
 
 
 def test_a_database_is_copied_from_its_template_and_dropped_while_in_use(postgres: Postgres) -> None:
-    """A migrated template makes a fresh database per test cheap, and a forgotten connection does not keep one alive."""
+    """A migrated template makes a new database per test cheap, and an open connection does not prevent the drop."""
     postgres.create_database("pattern")
     postgres.psql("CREATE TABLE seats (name text); INSERT INTO seats VALUES ('A1')", database="pattern")
     postgres.create_database("copy", template="pattern")
@@ -54,21 +56,21 @@ def test_a_database_is_copied_from_its_template_and_dropped_while_in_use(postgre
 
 
 def test_a_refused_statement_is_not_an_unavailable_server(postgres: Postgres) -> None:
-    """A mistake in a set-up script fails the test run; it must never look like a reason to skip it."""
+    """An error in a set-up script must fail the test run, and never skip it."""
     with pytest.raises(StatementRefused, match="division by zero"):
         postgres.psql("SELECT 1 / 0")
     with pytest.raises(ServerUnavailable, match="does not exist"):
         postgres.psql("SELECT 1", database="absent")
 
 
-def test_rows_come_back_as_lines(postgres: Postgres) -> None:
-    """Scripts of several statements run in order, and rows are easy to read."""
+def test_rows_are_returned_as_lines(postgres: Postgres) -> None:
+    """Several statements run in order, and columns are separated by `|`."""
     rows = postgres.psql("CREATE TEMP TABLE t (a int, b text); INSERT INTO t VALUES (1, 'x'), (2, 'é'); TABLE t;")
     assert rows == "1|x\n2|é"
 
 
-def test_the_cluster_is_private_and_fit_for_utf_8(postgres: Postgres) -> None:
-    """Without `tcp` nobody else on the machine can connect, and text sorts and folds the same everywhere."""
+def test_the_cluster_is_private_and_uses_utf_8(postgres: Postgres) -> None:
+    """Without `tcp` no other account can connect, and text sorts the same on every machine."""
     assert postgres.psql("SHOW listen_addresses") == ""
     assert postgres.directory.stat().st_mode & 0o777 == 0o700
     assert postgres.psql("SHOW server_encoding") == "UTF8"
@@ -76,12 +78,12 @@ def test_the_cluster_is_private_and_fit_for_utf_8(postgres: Postgres) -> None:
     assert int(postgres.version.split(".")[0]) >= 15
 
 
-async def test_what_was_committed_survives_a_kill_and_nothing_else(
+async def test_only_committed_rows_survive_a_kill(
     is_running: Callable[[int], bool], eventually: Callable[[Callable[[], bool]], None]
 ) -> None:
-    """Crash tests start again on the same data. fsync is on unless a setting says otherwise.
+    """Crash tests restart the server on the same data. fsync is on unless a setting says otherwise.
 
-    The backends of a killed postmaster hold its memory until they notice: `start` waits for them.
+    The backends of a killed postmaster keep its shared memory until they notice: `start` waits for them.
     """
     settings = {"max_connections": "7", "cluster_name": r"it's a \ name"}
     with await asyncio.to_thread(start_postgres, settings=settings) as server:
@@ -123,10 +125,10 @@ async def test_what_was_committed_survives_a_kill_and_nothing_else(
 
 
 def test_tcp_listens_on_the_loopback_address_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The outside world gets no port; and when somebody is faster than us on the chosen one, another is tried."""
+    """No other interface is used; if another process takes the chosen port first, another port is tried."""
     with socket.create_server(("127.0.0.1", 0)) as rival:
         offers = iter([rival.getsockname()[1], free := free_port()])
-        monkeypatch.setattr("earmark.testservers.process.free_port", lambda: next(offers))
+        monkeypatch.setattr("earmark.testservers.supervised_process.free_port", lambda: next(offers))
         with start_postgres(tcp=True, settings={"fsync": "off"}) as server:
             assert urlsplit(server.url()).netloc == f"earmark@127.0.0.1:{free}"
             assert server.psql("SELECT inet_server_addr(), inet_server_port()") == f"127.0.0.1|{free}"
@@ -141,29 +143,29 @@ def test_a_server_that_cannot_start_says_why_and_leaves_nothing(private_base: Pa
 
 
 @pytest.mark.skipif(not list(Path("/usr/lib/postgresql").glob("*/bin/initdb")), reason="the machine has no PostgreSQL")
-def test_the_machines_own_postgresql_serves_too() -> None:
-    """Whoever has PostgreSQL installed needs no wheel."""
+def test_the_machines_own_postgresql_can_be_used() -> None:
+    """A machine with PostgreSQL needs no wheel."""
     with start_postgres(source="machine", settings={"fsync": "off"}) as server:
         assert server.binaries.is_relative_to("/usr/lib/postgresql")
         assert server.psql("SELECT 1") == "1"
 
 
 class OldMachine:
-    """Runs initdb as a system without the locale C.UTF-8 would, and remembers what it was asked."""
+    """Fails as initdb does without the locale C.UTF-8, and records its arguments."""
 
     def __init__(self) -> None:
         self.directory = Path("/nowhere")
-        self.asked: list[list[str]] = []
+        self.arguments: list[list[str]] = []
 
     def run(self, argv: list[str]) -> tuple[int, str]:
-        """As `Supervised.run`."""
-        self.asked.append(argv)
+        """Fail as initdb does without the locale."""
+        self.arguments.append(argv)
         return (1, 'initdb: error: invalid locale name "C.UTF-8"') if "--locale=C.UTF-8" in argv else (0, "")
 
 
 def test_a_machine_without_the_locale_still_gets_a_cluster() -> None:
-    """Where C.UTF-8 is missing the plain C locale serves, and the encoding stays UTF-8."""
+    """Without C.UTF-8 the locale is C, and the encoding stays UTF-8."""
     machine = OldMachine()
-    _make_cluster(cast("Supervised", machine), Path("/bin"))
-    assert "--no-locale" in machine.asked[-1]
-    assert "--encoding=UTF8" in machine.asked[-1]
+    _make_cluster(cast("SupervisedProcess", machine), Path("/bin"))
+    assert "--no-locale" in machine.arguments[-1]
+    assert "--encoding=UTF8" in machine.arguments[-1]

@@ -1,3 +1,5 @@
+"""A private Valkey: start, crash, persistence, ports and errors at start."""
+
 import os
 import socket
 from collections.abc import Callable
@@ -8,7 +10,7 @@ import pytest
 import redis
 
 from earmark.testservers import ServerUnavailable, Valkey, start_valkey
-from earmark.testservers.ports import free_port
+from earmark.testservers.free_port import free_port
 
 pytestmark = pytest.mark.usefixtures("real_servers")
 
@@ -17,10 +19,10 @@ def client(server: Valkey) -> closing[redis.Redis]:
     return closing(redis.Redis.from_url(server.url, socket_timeout=10, decode_responses=True))
 
 
-def test_a_started_server_answers_and_is_gone_afterwards(
+def test_a_server_answers_and_is_removed_when_closed(
     is_running: Callable[[int], bool], eventually: Callable[[Callable[[], bool]], None]
 ) -> None:
-    """Both doors lead to the same server, it saves nothing, and closing it leaves neither process nor directory."""
+    """Port and socket reach the same server, it saves nothing, and closing it leaves no process and no directory."""
     with start_valkey() as server:
         with client(server) as by_port:
             by_port.set("seat", "A1")
@@ -38,8 +40,8 @@ def test_a_started_server_answers_and_is_gone_afterwards(
     assert not directory.exists()
 
 
-def test_arguments_win_and_a_crash_keeps_what_was_saved(is_running: Callable[[int], bool]) -> None:
-    """With an append-only file that is synced on every write, what was acknowledged is there after SIGKILL."""
+def test_arguments_override_and_saved_data_survive_a_crash(is_running: Callable[[int], bool]) -> None:
+    """With an append-only file that is synced on every write, acknowledged writes survive SIGKILL."""
     arguments = ("--appendonly", "yes", "--appendfsync", "always", "--maxmemory", "10mb")
     with start_valkey(arguments=arguments) as server, client(server) as valkey:
         assert valkey.config_get("maxmemory") == {"maxmemory": str(10 * 1024 * 1024)}
@@ -55,8 +57,8 @@ def test_arguments_win_and_a_crash_keeps_what_was_saved(is_running: Callable[[in
         assert valkey.get("seat") == "A1"
 
 
-def test_without_persistence_a_crash_forgets_everything() -> None:
-    """The control of the test above: it is the append-only file that remembers."""
+def test_control_without_persistence_a_crash_loses_everything() -> None:
+    """The append-only file keeps the data in the test above."""
     with start_valkey() as server, client(server) as valkey:
         valkey.set("seat", "A1")
         server.kill()
@@ -65,10 +67,10 @@ def test_without_persistence_a_crash_forgets_everything() -> None:
         assert valkey.get("seat") is None
 
 
-def test_a_taken_port_is_passed_over_unless_it_was_asked_for(
+def test_a_used_port_is_replaced_unless_the_caller_chose_it(
     monkeypatch: pytest.MonkeyPatch, private_base: Path
 ) -> None:
-    """A port that we chose may be lost to somebody faster, and another does; a port the caller chose is final."""
+    """Another process may take the port that we chose, then we try another; the caller's port is not replaced."""
     with socket.create_server(("127.0.0.1", 0)) as rival:
         taken: int = rival.getsockname()[1]
         with pytest.raises(ServerUnavailable, match="Address already in use"):
@@ -76,13 +78,13 @@ def test_a_taken_port_is_passed_over_unless_it_was_asked_for(
         assert list(private_base.iterdir()) == []
 
         offers = iter([taken, free := free_port()])
-        monkeypatch.setattr("earmark.testservers.process.free_port", lambda: next(offers))
+        monkeypatch.setattr("earmark.testservers.supervised_process.free_port", lambda: next(offers))
         with start_valkey() as server:
             assert server.port == free
 
 
-def test_a_free_port_stays_out_of_the_kernels_way() -> None:
-    """No outgoing connection may sit on a server's port while it is down, nor on its cluster bus port."""
+def test_a_free_port_is_below_the_kernels_port_range() -> None:
+    """No outgoing connection may use a server's port, or its cluster bus port, while the server is down."""
     assert all(free_port() + 10_000 < 32_768 for _ in range(20))
 
 
@@ -94,7 +96,7 @@ def test_a_server_that_cannot_start_says_why_and_leaves_nothing(private_base: Pa
 
 
 def test_a_long_temporary_path_is_avoided(private_base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A Unix socket's path has room for about a hundred bytes, whatever TMPDIR says."""
+    """A Unix socket's path has at most about a hundred bytes, so a long TMPDIR is not used."""
     deep = private_base / ("d" * 90)
     deep.mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(deep))
@@ -104,7 +106,7 @@ def test_a_long_temporary_path_is_avoided(private_base: Path, monkeypatch: pytes
 
 
 def test_sentinels_and_cluster_nodes_start_the_same_way() -> None:
-    """Failover tests need both kinds, and both want a configuration file of their own to write to."""
+    """Failover tests need both, and each writes to its own configuration file."""
     with start_valkey(arguments=("--sentinel",)) as server, client(server) as sentinel:
         assert sentinel.info("sentinel")["sentinel_masters"] == 0
     with start_valkey(arguments=("--cluster-enabled", "yes")) as server, client(server) as node:

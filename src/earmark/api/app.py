@@ -24,7 +24,7 @@ from earmark.api.routes import bookings, events, guests, idempotency, locks, ops
 from earmark.domain.payment import PaymentState, payment_id_of
 from earmark.domain.payment_method import SANDBOX
 from earmark.errors import EarmarkError
-from earmark.sandbox import action
+from earmark.sandbox import three_d_secure_page
 from earmark.sandbox.gateway import SandboxGateway
 from earmark.schemas import responses
 from earmark.version import __version__
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from earmark.api.context import RequestContext
     from earmark.api.services import Services
-    from earmark.sandbox.model import Intent
+    from earmark.sandbox.model import BankIntent
 
 ROOTS_MAX = 8
 """Under so many paths of larger applications the description is kept in words."""
@@ -161,7 +161,7 @@ def _sandbox_page(services: Services) -> list[Route]:
     if not isinstance(gateway, SandboxGateway):
         return []
 
-    async def acted(intent: Intent) -> None:
+    async def acted(intent: BankIntent) -> None:
         payment_id = payment_id_of(intent.payment_id or "")
         if payment_id is not None:
             payment = await services.payments.driver.advance(payment_id, look=True)
@@ -169,7 +169,7 @@ def _sandbox_page(services: Services) -> list[Route]:
                 # A drive was under way that had looked before the buyer acted.
                 await services.payments.driver.advance(payment_id, look=True)
 
-    return action.routes(gateway.sandbox, acted=acted, body_seconds_max=services.body_timeout.seconds)
+    return three_d_secure_page.routes(gateway.sandbox, acted=acted, body_seconds_max=services.body_timeout.seconds)
 
 
 def _page(file: str) -> Any:

@@ -1,1 +1,1 @@
-"""The money: the gateways behind the port of `earmark.engine.ports.gateway`."""
+"""Payments; `gateways` has one package for each product that takes money."""

@@ -1,1 +1,1 @@
-"""A gateway of our own that misbehaves on request: for tests, demos and trials, never for money."""
+"""A simulated payment gateway that misbehaves on request, in process and over HTTP. It moves no money."""

@@ -1,4 +1,4 @@
-"""Callbacks on their way out: queued when something happens, sent on demand, and lost as the script wants it."""
+"""Callbacks to the shop: queued with each event, sent on demand, and delayed, repeated or lost as the script says."""
 
 from __future__ import annotations
 
@@ -11,144 +11,146 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
-from earmark.sandbox import signature, words
-from earmark.sandbox.faults import Fault, Script
-from earmark.sandbox.model import Event
+from earmark.sandbox import callback_signature, stripe_json
+from earmark.sandbox.faults import Fault, FaultScript
+from earmark.sandbox.model import BankEvent
 
 if TYPE_CHECKING:
     from earmark.engine.ports.store import Clock
 
 Deliver = Callable[[Mapping[str, str], bytes], Awaitable[None]]
-"""Hands a callback to the shop; whatever it raises means that it was not taken."""
+"""Sends one callback to the shop. An exception of any kind means that the shop did not accept it."""
 
 
-class House(Protocol):
-    """Whose letters they are. Its address may be learnt after the courier was hired."""
+class CallbackSettings(Protocol):
+    """What signing needs. `base_url` may be set after the sender was made, once the server has its port."""
 
     clock: Clock
     secret: str
     base_url: str
 
 
-class Post(StrEnum):
-    """Where a callback is."""
+class CallbackState(StrEnum):
+    """The state of one delivery of a callback."""
 
     QUEUED = "queued"
     SENT = "sent"
     LOST = "lost"
 
 
-class Letter(msgspec.Struct, kw_only=True):
-    """One sending of an event; a duplicate is another letter about the same event."""
+class CallbackDelivery(msgspec.Struct, kw_only=True):
+    """One delivery of an event; a duplicate is another delivery of the same event."""
 
-    event: Event
-    state: Post
+    event: BankEvent
+    state: CallbackState
     due_at: datetime
     held_back: bool = False
-    """Waits until one that was queued later has gone."""
+    """Waits until a delivery that was queued later is sent."""
     fault: Fault | None = None
     tries: int = 0
     problem: str | None = None
-    """Why the last try was not taken."""
+    """Why the last attempt failed."""
 
 
-class Courier:
-    """Sends letters in the order of their queueing, and again when they were not taken, a bounded number of times."""
+class CallbackSender:
+    """Sends deliveries in the order in which they were queued, and retries failed ones a bounded number of times."""
 
     def __init__(
         self,
-        house: House,
-        script: Script,
+        settings: CallbackSettings,
+        script: FaultScript,
         *,
         deliver: Deliver | None = None,
         tries_max: int = 5,
         retry_seconds: float = 1.0,
         log_max: int | None = None,
     ) -> None:
-        self.letters: deque[Letter] = deque(maxlen=log_max)
+        self.deliveries: deque[CallbackDelivery] = deque(maxlen=log_max)
         self.deliver = deliver
-        self.by_hand = False
-        """Nothing is sent but what a test asks for."""
+        self.manual = False
+        """Deliveries are sent only when a test calls `send_due`."""
         self.tries_max = tries_max
         self.retry_seconds = retry_seconds
-        self._house = house
+        self._settings = settings
         self._script = script
         self._sending = asyncio.Lock()
 
-    def queue(self, event: Event) -> None:
-        """Something happened: a letter about it, or two, or one that never leaves."""
-        now = self._house.clock.now()
+    def queue(self, event: BankEvent) -> None:
+        """Queue an event: one delivery, two with the fault `duplicate`, or one that is lost with the fault `lose`."""
+        now = self._settings.clock.now()
         rule = self._script.for_callback(event.kind)
         fault = rule.fault if rule else None
         delay = (rule.seconds or 0) if rule and fault is Fault.DELAY else 0
         for _ in range(2 if fault is Fault.DUPLICATE else 1):
-            letter = Letter(
+            delivery = CallbackDelivery(
                 event=event,
-                state=Post.LOST if fault is Fault.LOSE else Post.QUEUED,
+                state=CallbackState.LOST if fault is Fault.LOSE else CallbackState.QUEUED,
                 due_at=now + timedelta(seconds=delay),
                 held_back=fault is Fault.REORDER,
                 fault=fault,
             )
-            self.letters.append(letter)
+            self.deliveries.append(delivery)
 
-    def having(self, state: Post) -> list[Letter]:
-        """The letters in this state, in the order of their queueing."""
-        return [letter for letter in self.letters if letter.state is state]
+    def in_state(self, state: CallbackState) -> list[CallbackDelivery]:
+        """The deliveries in this state, in the order in which they were queued."""
+        return [delivery for delivery in self.deliveries if delivery.state is state]
 
     def lose(self, event_id: str) -> int:
-        """What is queued about this event is never sent; how many letters that were."""
-        lost = [letter for letter in self.having(Post.QUEUED) if letter.event.id == event_id]
-        for letter in lost:
-            letter.state = Post.LOST
+        """Mark the queued deliveries of this event as lost, and return how many there were."""
+        lost = [delivery for delivery in self.in_state(CallbackState.QUEUED) if delivery.event.id == event_id]
+        for delivery in lost:
+            delivery.state = CallbackState.LOST
         return len(lost)
 
     def redeliver(self, event_id: str) -> None:
-        """Queue an event once more, whatever became of it."""
-        known = next((letter.event for letter in self.letters if letter.event.id == event_id), None)
+        """Queue an event once more, whatever the state of its deliveries."""
+        known = next((delivery.event for delivery in self.deliveries if delivery.event.id == event_id), None)
         if known is None:
             raise KeyError(event_id)
-        self.letters.append(Letter(event=known, state=Post.QUEUED, due_at=self._house.clock.now()))
+        self.deliveries.append(
+            CallbackDelivery(event=known, state=CallbackState.QUEUED, due_at=self._settings.clock.now())
+        )
 
-    def sealed(self, event: Event) -> tuple[dict[str, str], bytes]:
-        """An event as it is sent now: its headers, with the signature, and its body."""
-        body = msgspec.json.encode(words.event(event, base_url=self._house.base_url))
-        value = signature.sign(body, secret=self._house.secret, now=self._house.clock.now())
-        return {"Content-Type": "application/json; charset=utf-8", signature.HEADER: value}, body
+    def signed(self, event: BankEvent) -> tuple[dict[str, str], bytes]:
+        """The headers, with a signature of the current time, and the body of an event."""
+        body = msgspec.json.encode(stripe_json.event(event, base_url=self._settings.base_url))
+        value = callback_signature.sign(body, secret=self._settings.secret, now=self._settings.clock.now())
+        return {"Content-Type": "application/json; charset=utf-8", callback_signature.HEADER: value}, body
 
     async def send_due(self, *, flush: bool = False) -> int:
-        """Send what is due; with `flush` also what is held back until something else has gone. How many were taken."""
-        taken = 0
-        # One at a time, or a letter that is on its way would be sent once more.
+        """Send the due deliveries, with `flush` also those held back; returns how many the shop accepted."""
+        accepted = 0
+        # One caller at a time, or a delivery that is being sent would be sent twice.
         async with self._sending:
-            while letter := self._next(flush=flush):
-                taken += await self._send(letter)
-        return taken
+            while delivery := self._next(flush=flush):
+                accepted += await self._send(delivery)
+        return accepted
 
-    def _next(self, *, flush: bool) -> Letter | None:
-        now = self._house.clock.now()
-        due = [letter for letter in self.having(Post.QUEUED) if letter.due_at <= now]
-        free = [letter for letter in due if not letter.held_back]
-        return next(iter(free or (due if flush else [])), None)
+    def _next(self, *, flush: bool) -> CallbackDelivery | None:
+        now = self._settings.clock.now()
+        due = [delivery for delivery in self.in_state(CallbackState.QUEUED) if delivery.due_at <= now]
+        ready = [delivery for delivery in due if not delivery.held_back]
+        return next(iter(ready or (due if flush else [])), None)
 
-    async def _send(self, letter: Letter) -> bool:
-        assert self.deliver is not None, "somebody must take the letters"
-        headers, body = self.sealed(letter.event)
-        letter.tries += 1
+    async def _send(self, delivery: CallbackDelivery) -> bool:
+        assert self.deliver is not None, "set `deliver` before sending"
+        headers, body = self.signed(delivery.event)
+        delivery.tries += 1
         try:
             await self.deliver(headers, body)
-        except Exception as problem:  # noqa: BLE001 (whatever a shop does wrong, its letter was not taken)
-            letter.problem = str(problem) or type(problem).__name__
-            if letter.tries >= self.tries_max:
-                letter.state = Post.LOST
-            letter.due_at = self._house.clock.now() + timedelta(seconds=self.retry_seconds)
+        except Exception as problem:  # noqa: BLE001 (any error of the shop is a failed attempt)
+            delivery.problem = str(problem) or type(problem).__name__
+            if delivery.tries >= self.tries_max:
+                delivery.state = CallbackState.LOST
+            delivery.due_at = self._settings.clock.now() + timedelta(seconds=self.retry_seconds)
             return False
-        letter.state, letter.problem = Post.SENT, None
-        self._let_go_before(letter)
+        delivery.state, delivery.problem = CallbackState.SENT, None
+        self._release_before(delivery)
         return True
 
-    def _let_go_before(self, sent: Letter) -> None:
-        """One that was queued later has gone: what was held back before it may follow."""
-        for letter in self.letters:
-            if letter is sent:
+    def _release_before(self, sent: CallbackDelivery) -> None:
+        """Release the deliveries that were queued before the sent one and held back until it was sent."""
+        for delivery in self.deliveries:
+            if delivery is sent:
                 return
-            letter.held_back = False
+            delivery.held_back = False

@@ -1,12 +1,12 @@
-"""Misbehaviour by script: which call or callback goes wrong, and how.
+"""The fault script: which call or callback fails, and how.
 
     script = Script(seed=7)
     script.add(Fault.ERROR_AFTER, "capture")                        # the next capture happens and answers 500
     script.add(Fault.HANG, "authorise", nth=3)                      # the third authorise never answers
-    script.add(Fault.DUPLICATE, probability=0.2, times=None)        # every fifth callback comes twice, or so
+    script.add(Fault.DUPLICATE, probability=0.2, times=None)        # about every fifth callback is sent twice
 
-Rules are looked at in the order in which they were added, and one that is used up is never looked at again. Chance is
-drawn from the seed, so the same calls in the same order go wrong in the same way.
+The first rule that fits is used, in the order in which the rules were added; a rule that is used up no longer fits.
+Random choices follow the seed, so the same calls in the same order fail in the same way.
 """
 
 from __future__ import annotations
@@ -18,33 +18,33 @@ import msgspec
 
 
 class Fault(StrEnum):
-    """What goes wrong. The first group is about calls, the second about callbacks."""
+    """What goes wrong. The first group is for calls, the second for callbacks."""
 
     DECLINE = "decline"
     LATE_SUCCESS = "late_success"
-    """The answer is no, and it happens afterwards: when the bank is told to `land`, or after `seconds` of its clock."""
+    """Declined, and the effect happens later: when `Bank.land` is called, or after `seconds` of the bank's clock."""
     SLOW = "slow"
-    """Waits `seconds`, then does it, then answers: whoever gave up meanwhile is charged all the same."""
+    """Waits `seconds`, then takes effect, then answers: a client that gave up meanwhile is charged all the same."""
     SLOW_AFTER = "slow_after"
-    """Does it at once and answers after `seconds`: callbacks come first."""
+    """Takes effect at once and answers after `seconds`: callbacks are sent before the answer."""
     HANG = "hang"
-    """Nothing happens, and there is never an answer."""
+    """No effect, and never an answer."""
     HANG_AFTER = "hang_after"
-    """It happens, and there is never an answer."""
+    """Takes effect, and never answers."""
     ERROR_BEFORE = "error_before"
-    """A 500, and nothing happened."""
+    """A 500 without an effect."""
     ERROR_AFTER = "error_after"
-    """A 500, and it did happen."""
+    """A 500 after the effect."""
     REPLY_LOST = "reply_lost"
-    """It happens, and the connection is cut before the answer."""
+    """Takes effect, and the connection breaks before the answer."""
     RATE_LIMIT = "rate_limit"
-    """A 429, and nothing happened."""
+    """A 429 without an effect."""
 
     DUPLICATE = "duplicate"
     REORDER = "reorder"
-    """Is sent only after one that was queued later."""
+    """Sent only after a callback that was queued later."""
     DELAY = "delay"
-    """Is sent after `seconds` of the bank's clock."""
+    """Sent after `seconds` of the bank's clock."""
     LOSE = "lose"
 
 
@@ -53,23 +53,23 @@ FITS: dict[Fault, frozenset[str]] = {
     Fault.DECLINE: frozenset({"authorise", "confirm", "capture", "refund"}),
     Fault.LATE_SUCCESS: frozenset({"authorise", "confirm", "capture", "void"}),
 }
-"""What can be declined, and what can come late: other calls are passed over by such a rule."""
+"""Which calls can be declined, and which can take effect late: such a rule skips other calls."""
 CALLS = ("authorise", "confirm", "capture", "void", "refund", "status", "refund_status", "list")
-"""The calls of the bank, by the names that rules know them by."""
+"""The names of the bank's calls, as rules use them."""
 SECONDS_MAX = 86_400 * 30
 
 
-class Rule(msgspec.Struct, frozen=True, kw_only=True):
-    """One line of a script."""
+class FaultRule(msgspec.Struct, frozen=True, kw_only=True):
+    """One rule of a script."""
 
     fault: Fault
     name: str | None = None
     """The call, or the kind of event; any if None."""
     nth: int | None = None
-    """Only the n-th of that name since the script began, counted from 1."""
+    """Only the n-th call or callback of that name, counted from 1."""
     probability: float | None = None
     times: int | None = 1
-    """How often it is used; None for always."""
+    """How often the rule is used; None: always."""
     seconds: float | None = None
 
     def __post_init__(self) -> None:
@@ -83,21 +83,21 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
             raise ValueError(f"A call {self.name!r} cannot have the fault {self.fault}.")
 
 
-class _Entry(msgspec.Struct):
-    rule: Rule
+class _RuleUse(msgspec.Struct):
+    rule: FaultRule
     left: int | None
 
 
-class Script:
-    """What is to go wrong, and what has been used up of it."""
+class FaultScript:
+    """The rules, and how often each can still be used."""
 
-    def __init__(self, *rules: Rule, seed: int = 0, sticky_errors: bool = False) -> None:
+    def __init__(self, *rules: FaultRule, seed: int = 0, sticky_errors: bool = False) -> None:
         self.sticky_errors = sticky_errors
-        """A key whose first answer was a 500 answers 500 for ever, as some gateways do."""
-        self._entries = [_Entry(rule, rule.times) for rule in rules]
+        """Whether a key whose first answer was a 500 answers 500 from then on, as some gateways do."""
+        self._entries = [_RuleUse(rule, rule.times) for rule in rules]
         self._counts: dict[str | None, int] = {}
         self._callbacks: dict[str | None, int] = {}
-        self._random = random.Random(seed)  # noqa: S311 (misbehaviour that repeats is wanted here)
+        self._random = random.Random(seed)  # noqa: S311 (repeatable on purpose)
 
     def add(
         self,
@@ -108,39 +108,39 @@ class Script:
         probability: float | None = None,
         times: int | None = 1,
         seconds: float | None = None,
-    ) -> Rule:
-        """Let this go wrong from now on."""
-        rule = Rule(fault=fault, name=name, nth=nth, probability=probability, times=times, seconds=seconds)
+    ) -> FaultRule:
+        """Add a rule by its fields."""
+        rule = FaultRule(fault=fault, name=name, nth=nth, probability=probability, times=times, seconds=seconds)
         self.append(rule)
         return rule
 
-    def append(self, rule: Rule) -> None:
-        """The same, with the rule at hand."""
-        self._entries.append(_Entry(rule, rule.times))
+    def append(self, rule: FaultRule) -> None:
+        """Add a rule after the others."""
+        self._entries.append(_RuleUse(rule, rule.times))
 
     def clear(self) -> None:
-        """Nothing goes wrong any more."""
+        """Delete all rules, so that no further fault is injected."""
         self._entries.clear()
 
     @property
-    def rules(self) -> list[Rule]:
-        """Those that are not used up."""
+    def rules(self) -> list[FaultRule]:
+        """The rules that are not used up."""
         return [entry.rule for entry in self._entries if entry.left != 0]
 
-    def for_call(self, name: str, *, replay: bool = False) -> Rule | None:
-        """The rule for the call that is being made; a replay can be answered badly, and no longer decided badly."""
-        return self._draw(name, self._counts, passing=OF_CALLBACKS | FITS.keys() if replay else OF_CALLBACKS)
+    def for_call(self, name: str, *, replay: bool = False) -> FaultRule | None:
+        """The rule for this call. A replay can lose its answer, but is not declined: its decision is stored."""
+        return self._pick(name, self._counts, skipped=OF_CALLBACKS | FITS.keys() if replay else OF_CALLBACKS)
 
-    def for_callback(self, kind: str) -> Rule | None:
-        """The rule for the callback that is being queued."""
-        return self._draw(kind, self._callbacks, passing=frozenset(Fault) - OF_CALLBACKS)
+    def for_callback(self, kind: str) -> FaultRule | None:
+        """The rule for this callback, when it is queued."""
+        return self._pick(kind, self._callbacks, skipped=frozenset(Fault) - OF_CALLBACKS)
 
-    def _draw(self, name: str, counts: dict[str | None, int], *, passing: frozenset[Fault]) -> Rule | None:
+    def _pick(self, name: str, counts: dict[str | None, int], *, skipped: frozenset[Fault]) -> FaultRule | None:
         for counted in (name, None):
             counts[counted] = counts.get(counted, 0) + 1
         for entry in self._entries:
             rule, left = entry.rule, entry.left
-            fits = rule.name in {None, name} and rule.fault not in passing and name in FITS.get(rule.fault, {name})
+            fits = rule.name in {None, name} and rule.fault not in skipped and name in FITS.get(rule.fault, {name})
             if left == 0 or not fits or rule.nth not in {None, counts[rule.name]}:
                 continue
             if rule.probability is not None and self._random.random() >= rule.probability:

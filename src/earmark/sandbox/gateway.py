@@ -1,7 +1,7 @@
-"""The sandbox as a gateway in this process: the gateway port over a simulated bank that follows its script.
+"""The sandbox as a gateway in this process: an implementation of the port in `earmark.engine.ports.gateway`.
 
-A payment that is in the bank of another process is left to that process for a day. After that its bank is taken to be
-gone, and with it the money: nothing more is captured, nothing is set aside, and a refund is refused.
+A payment of a bank in another process is left to that process for a day. After that, the gateway assumes that the
+process has ended and its test money is lost: it captures nothing, reports no authorisation and refuses refunds.
 """
 
 from __future__ import annotations
@@ -29,57 +29,57 @@ from earmark.engine.ports.gateway import (
     RefundStanding,
     Report,
 )
-from earmark.sandbox import signature, words
-from earmark.sandbox.desk import ReplyLost
+from earmark.sandbox import callback_signature, stripe_json
+from earmark.sandbox.call_pipeline import ReplyLost
 from earmark.sandbox.model import (
     PAYMENT_ID,
-    Fate,
-    Intent,
-    Kind,
+    BankIntent,
+    BankRefund,
+    BankRefusal,
+    IntentStatus,
     Problem,
-    Refund,
     RefundStatus,
-    Refused,
-    Status,
+    RefusalKind,
+    ScriptedOutcome,
 )
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
     from datetime import datetime
 
-    from earmark.sandbox.house import Sandbox
+    from earmark.sandbox.sandbox import Sandbox
 
 T = TypeVar("T")
-Moved = TypeVar("Moved", bound=Intent | Refund)
+Moved = TypeVar("Moved", bound=BankIntent | BankRefund)
 
 BOOKING_ID = "booking_id"
 REFUND_ID = "refund_id"
 WARNING = "radar.early_fraud_warning"
 FOREIGN = "foreign_sandbox"
 FOREIGN_MESSAGE = (
-    "This test payment is in the memory of another process, which may have ended: that one alone knows it."
+    "This test payment is in the memory of another process, which may have ended; only that process can report on it."
 )
 GONE = Problem(
-    code=FOREIGN, message="The process that had this test payment in its memory has ended, and nothing is left of it."
+    code=FOREIGN, message="The process that had this test payment in its memory has ended, and the payment with it."
 )
 FORGOTTEN = Problem(
-    code="forgotten_by_sandbox", message="This test payment is too old: a server's sandbox remembers the newest ones."
+    code="forgotten_by_sandbox", message="This test payment is too old: a server's sandbox keeps only the newest ones."
 )
 GONE_AFTER = timedelta(days=1)
-"""From when on the bank of another process is taken to be gone: the reconciler of one that runs has long been there."""
-UNKNOWN = frozenset({Kind.BROKEN, Kind.BUSY, Kind.IN_PROGRESS})
+"""After this time another process is assumed to have ended: a running one would have ended the payment before."""
+UNKNOWN = frozenset({RefusalKind.BROKEN, RefusalKind.BUSY, RefusalKind.IN_PROGRESS})
 FIELDS = {"payment_method": "method", "return_url": "return_url"}
-"""What of a call is what a request to pay says, and under which name."""
+"""The parameters of a call that come from the request to pay, and the names of their fields there."""
 OF_THE_SHOP = frozenset({"amount", "currency"})
-"""What of a call follows from what the shop sells."""
+"""The parameters of a call that come from what the shop sells."""
 STANDINGS = {
-    Status.REQUIRES_CONFIRMATION: Standing.PROCESSING,
-    Status.REQUIRES_ACTION: Standing.REQUIRES_ACTION,
-    Status.PROCESSING: Standing.PROCESSING,
-    Status.REQUIRES_PAYMENT_METHOD: Standing.DECLINED,
-    Status.REQUIRES_CAPTURE: Standing.AUTHORISED,
-    Status.CANCELED: Standing.VOIDED,
-    Status.SUCCEEDED: Standing.CAPTURED,
+    IntentStatus.REQUIRES_CONFIRMATION: Standing.PROCESSING,
+    IntentStatus.REQUIRES_ACTION: Standing.REQUIRES_ACTION,
+    IntentStatus.PROCESSING: Standing.PROCESSING,
+    IntentStatus.REQUIRES_PAYMENT_METHOD: Standing.DECLINED,
+    IntentStatus.REQUIRES_CAPTURE: Standing.AUTHORISED,
+    IntentStatus.CANCELED: Standing.VOIDED,
+    IntentStatus.SUCCEEDED: Standing.CAPTURED,
 }
 REFUND_STANDINGS = {
     RefundStatus.PENDING: RefundStanding.PROCESSING,
@@ -89,22 +89,22 @@ REFUND_STANDINGS = {
 
 
 class SandboxGateway:
-    """One shop's view of a sandbox bank. `patience_seconds` is how long it waits for an answer."""
+    """A gateway over one sandbox. `timeout_seconds` is how long it waits for an answer of the bank."""
 
     name = "sandbox"
     live = False
 
-    def __init__(self, sandbox: Sandbox, *, patience_seconds: float = 10.0) -> None:
+    def __init__(self, sandbox: Sandbox, *, timeout_seconds: float = 10.0) -> None:
         self.sandbox = sandbox
         self.bank = sandbox.bank
         self.script = sandbox.script
-        self.courier = sandbox.courier
-        self.patience_seconds = patience_seconds
-        self._under_way: set[asyncio.Task[Any]] = set()
+        self.callbacks = sandbox.callbacks
+        self.timeout_seconds = timeout_seconds
+        self._running: set[asyncio.Task[Any]] = set()
 
     async def authorise(self, order: Order) -> Report:
-        """Set the money aside, or take it at once."""
-        asked: dict[str, Any] = {
+        """Authorise a payment or, with automatic capture, capture it."""
+        params: dict[str, Any] = {
             "amount": order.amount,
             "currency": order.currency,
             "method": order.method,
@@ -114,24 +114,26 @@ class SandboxGateway:
         }
         key = str(order.payment_id)
         try:
-            intent = await self._change("authorise", lambda fate: self.bank.authorise(**asked, fate=fate), key, asked)
-        except Refused as refused:
-            if refused.kind is not Kind.CARD or refused.intent is None:
+            intent = await self._change(
+                "authorise", lambda scripted: self.bank.authorise(**params, scripted=scripted), key, params
+            )
+        except BankRefusal as refused:
+            if refused.kind is not RefusalKind.CARD or refused.intent is None:
                 raise _refusal(refused) from refused
             intent = refused.intent
-        # A key repeats the first answer; what is true now is in the books.
+        # An idempotency key repeats the first answer; the bank has the current state.
         return self._report(self.bank.intent(intent.id))
 
     async def capture(self, order: Order) -> Report:
-        """Take all of what was set aside."""
-        return await self._move("capture", order, lambda id_, fate: self.bank.capture(id_, fate=fate))
+        """Capture the whole authorised amount."""
+        return await self._move("capture", order, lambda id_, scripted: self.bank.capture(id_, scripted=scripted))
 
     async def void(self, order: Order) -> Report:
-        """Give up what was not captured."""
-        return await self._move("void", order, lambda id_, fate: self.bank.void(id_, fate=fate))
+        """Void a payment that was not captured."""
+        return await self._move("void", order, lambda id_, scripted: self.bank.void(id_, scripted=scripted))
 
     async def refund(self, refund: RefundOrder) -> RefundReport:
-        """Give money back."""
+        """Refund, or report the refund that was already made under this id."""
         if lost := self._lost(refund.payment, since=refund.created_at):
             return RefundReport(standing=RefundStanding.REFUSED, code=lost.code, message=lost.message)
         found = self._find(refund.payment)
@@ -140,14 +142,14 @@ class SandboxGateway:
         intent = found
         metadata = _metadata(refund.payment) | {REFUND_ID: str(refund.refund_id)}
 
-        def work(fate: Fate) -> Refund:
-            # The bank forgets keys after a day. A refund that was made is found by our id, and is not made twice.
+        def work(scripted: ScriptedOutcome) -> BankRefund:
+            # The bank deletes keys after a day. A refund that was made is found by our id, and is not made twice.
             made = self._find_refund(intent, refund)
-            return made or self.bank.refund(intent.id, amount=refund.amount, metadata=metadata, fate=fate)
+            return made or self.bank.refund(intent.id, amount=refund.amount, metadata=metadata, scripted=scripted)
 
         try:
             given = await self._change("refund", work, str(refund.refund_id), [intent.id, refund.amount])
-        except Refused as refused:
+        except BankRefusal as refused:
             if not refused.kept:
                 raise GatewayRefused(refused.problem.code, refused.problem.message) from refused
             code, message = refused.problem.code, refused.problem.message
@@ -155,61 +157,61 @@ class SandboxGateway:
         return _refund_report(self.bank.refund_by_id(given.id))
 
     async def status(self, order: Order) -> Report:
-        """How the payment stands now."""
+        """The current standing of a payment."""
         if self._lost(order):
             return Report(standing=Standing.ABSENT)
         found = await self._read("status", lambda: self._find(order))
         return self._report(found) if found else Report(standing=Standing.ABSENT)
 
     async def refund_status(self, refund: RefundOrder) -> RefundReport | None:
-        """How a refund stands now."""
+        """The current standing of a refund; None when there is none under this id."""
         if self._lost(refund.payment):
             return None
 
-        def look() -> Refund | None:
+        def find() -> BankRefund | None:
             intent = self._find(refund.payment)
             return self._find_refund(intent, refund) if intent else None
 
-        found = await self._read("refund_status", look)
+        found = await self._read("refund_status", find)
         return _refund_report(found) if found else None
 
     async def list_refunds(self, order: Order) -> list[RefundRecord]:
-        """From the bank's books, the newest first; of a payment that is lost with its process, none are known."""
+        """The refunds of a payment, the newest first; none of a payment that was lost with its process."""
         if self._lost(order):
             return []
 
-        def look() -> list[Refund]:
+        def find() -> list[BankRefund]:
             intent = self._find(order)
             return self.bank.refunds(intent.id) if intent else []
 
         return [
             RefundRecord(
-                refund_id=_uuid(one.metadata.get(REFUND_ID)),
-                gateway_id=one.id,
-                amount=one.amount,
-                standing=REFUND_STANDINGS[one.status],
+                refund_id=_uuid(known.metadata.get(REFUND_ID)),
+                gateway_id=known.id,
+                amount=known.amount,
+                standing=REFUND_STANDINGS[known.status],
             )
-            for one in await self._read("refund_status", look)
+            for known in await self._read("refund_status", find)
         ]
 
     async def whose(self, gateway_id: str) -> UUID | None:
-        """As its metadata says."""
+        """Our payment id, from the metadata of the intent."""
         return _uuid(await self._read("status", lambda: self._payment_id(gateway_id)))
 
     def read_callback(self, headers: Mapping[str, str], body: bytes) -> Callback:
-        """Check who signed it and when, and read what it is about."""
-        signature.verify(headers, body, secret=self.sandbox.secret, now=self.sandbox.clock.now())
+        """Verify the signature and its time, and read the event."""
+        callback_signature.verify(headers, body, secret=self.sandbox.secret, now=self.sandbox.clock.now())
         try:
-            said = msgspec.json.decode(body)
-            about = said["data"]["object"]
+            event = msgspec.json.decode(body)
+            about = event["data"]["object"]
             gateway_id = about["id"] if about["object"] == "payment_intent" else about["payment_intent"]
             whole = about["object"] in {"payment_intent", "charge"}
-            # A warning of fraud carries neither our ids nor a currency.
+            # A fraud warning has neither our ids nor a currency.
             metadata = about["metadata"] if about["object"] != WARNING else {}
             return Callback(
-                id=said["id"],
-                kind=said["type"],
-                live=said["livemode"],
+                id=event["id"],
+                kind=event["type"],
+                live=event["livemode"],
                 payment_id=_uuid(metadata.get(PAYMENT_ID) or self._payment_id(gateway_id)),
                 booking_id=_uuid(metadata.get(BOOKING_ID)),
                 gateway_id=gateway_id,
@@ -219,11 +221,11 @@ class SandboxGateway:
                 disputed=about["object"] == "dispute",
                 refund=about["object"] == "refund",
             )
-        except (msgspec.DecodeError, KeyError, TypeError, AttributeError) as unread:
-            raise CallbackRefused("It is no event.") from unread
+        except (msgspec.DecodeError, KeyError, TypeError, AttributeError) as error:
+            raise CallbackRefused("The body is not an event.") from error
 
     async def books(self, *, since: datetime) -> AsyncIterator[Record]:
-        """Every intent from `since` on, the newest first."""
+        """Every payment that was made since then, the newest first."""
         for intent in await self._read("list", self.bank.intents):
             if intent.created >= since:
                 yield Record(
@@ -235,18 +237,14 @@ class SandboxGateway:
                     refunded=intent.refunded,
                 )
 
-    async def deliver_callbacks(self, *, flush: bool = True) -> int:
-        """Send the callbacks that are due; how many were taken."""
-        return await self.courier.send_due(flush=flush)
-
     async def close(self) -> None:
-        """Nothing goes on after this."""
-        for task in self._under_way:
+        """Cancel the calls that are still running."""
+        for task in self._running:
             task.cancel()
-        await asyncio.gather(*self._under_way, return_exceptions=True)
+        await asyncio.gather(*self._running, return_exceptions=True)
 
-    async def _move(self, name: str, order: Order, work: Callable[[str, Fate], Intent]) -> Report:
-        """Change an intent that exists. One that cannot be changed so, any more or yet, is reported as it stands."""
+    async def _move(self, name: str, order: Order, work: Callable[[str, ScriptedOutcome], BankIntent]) -> Report:
+        """Change an existing intent. If its status does not allow the change, report its current standing."""
         if lost := self._lost(order):
             return Report(standing=Standing.VOIDED, code=lost.code, message=lost.message)
         found = self._find(order)
@@ -254,85 +252,89 @@ class SandboxGateway:
             return Report(standing=Standing.ABSENT)
         intent_id = found.id
         try:
-            # No key: that it happens once follows from the intent's state, and a no need not be remembered.
-            moved = await self._change(name, lambda fate: work(intent_id, fate), None, intent_id)
-        except Refused as refused:
+            # No key: the status of the intent allows the change once, and a refusal must not be stored.
+            moved = await self._change(name, lambda scripted: work(intent_id, scripted), None, intent_id)
+        except BankRefusal as refused:
             return self._report(refused.intent or found)
         return self._report(moved)
 
     def _lost(self, order: Order, *, since: datetime | None = None) -> Problem | None:
-        """Why no bank knows this payment any longer; None for one that this bank can speak of.
+        """Why no bank has this payment any more; None for a payment of this bank.
 
-        What is in the bank of another process is not absent: this one must not end it, and refuses to say anything.
+        A payment of a bank in another process is not absent: this process must not end it, so the call is refused.
         """
         if order.gateway_id is None:
             return None
-        if self.bank.gave(order.gateway_id):
+        if self.bank.issued(order.gateway_id):
             return None if self.bank.has(order.gateway_id) else FORGOTTEN
         if not self._is_gone(since or order.created_at):
             raise GatewayRefused(FOREIGN, FOREIGN_MESSAGE)
         return GONE
 
     def _is_gone(self, since: datetime) -> bool:
-        """Whether another bank has had its time for what was asked then."""
+        """Whether the process of another bank is assumed to have ended, for a request of that time."""
         return self.sandbox.clock.now() >= since + GONE_AFTER
 
-    def _find(self, order: Order) -> Intent | None:
+    def _find(self, order: Order) -> BankIntent | None:
         if order.gateway_id is None:
             return next(iter(self.bank.find(str(order.payment_id))), None)
         try:
             return self.bank.intent(order.gateway_id)
-        except Refused:
+        except BankRefusal:
             return None
 
-    def _find_refund(self, intent: Intent, refund: RefundOrder) -> Refund | None:
+    def _find_refund(self, intent: BankIntent, refund: RefundOrder) -> BankRefund | None:
         id_ = str(refund.refund_id)
-        return next((one for one in self.bank.refunds(intent.id) if one.metadata.get(REFUND_ID) == id_), None)
+        return next((known for known in self.bank.refunds(intent.id) if known.metadata.get(REFUND_ID) == id_), None)
 
     def _payment_id(self, gateway_id: str) -> str | None:
-        """Ours, of an intent: a dispute does not carry it."""
+        """Our payment id, looked up by the intent: a dispute does not have it."""
         try:
             return self.bank.intent(gateway_id).payment_id
-        except Refused:
+        except BankRefusal:
             return None
 
-    async def _change(self, name: str, work: Callable[[Fate], Moved], key: str | None, params: object) -> Moved:
-        value, _ = await self._patiently(self.sandbox.desk.change(name, work, key=key, params=params, gone=self._gone))
+    async def _change(
+        self, name: str, work: Callable[[ScriptedOutcome], Moved], key: str | None, params: object
+    ) -> Moved:
+        value, _ = await self._with_timeout(
+            self.sandbox.pipeline.change(name, work, key=key, params=params, client_gave_up=self._client_gave_up)
+        )
         return value
 
     async def _read(self, name: str, work: Callable[[], T]) -> T:
-        return await self._patiently(self.sandbox.desk.read(name, work, gone=self._gone))
+        return await self._with_timeout(self.sandbox.pipeline.read(name, work, client_gave_up=self._client_gave_up))
 
-    async def _patiently(self, call: Coroutine[Any, Any, T]) -> T:
-        """Wait for an answer, for so long. The bank goes on with what was asked, whether or not somebody waits."""
+    async def _with_timeout(self, call: Coroutine[Any, Any, T]) -> T:
+        """Wait for an answer up to the timeout. The call goes on after it, as a real gateway's does."""
         task = asyncio.ensure_future(call)
-        self._under_way.add(task)
+        self._running.add(task)
         task.add_done_callback(self._ended)
-        done, _ = await asyncio.wait({task}, timeout=self.patience_seconds)
+        done, _ = await asyncio.wait({task}, timeout=self.timeout_seconds)
         if not done:
             raise GatewaySilent("The sandbox did not answer.")
         try:
             return task.result()
         except ReplyLost as lost:
             raise GatewaySilent("The connection was cut.") from lost
-        except Refused as refused:
+        except BankRefusal as refused:
             if refused.kind in UNKNOWN:
                 raise GatewaySilent(refused.problem.message) from refused
             raise
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
-        self._under_way.discard(task)
+        self._running.discard(task)
         if not task.cancelled():
             task.exception()
 
-    async def _gone(self) -> None:
-        """Whoever asked gives up when its patience is over."""
-        await asyncio.sleep(self.patience_seconds)
+    async def _client_gave_up(self) -> None:
+        """Return when this gateway stops waiting for the answer."""
+        await asyncio.sleep(self.timeout_seconds)
 
-    def _report(self, intent: Intent) -> Report:
+    def _report(self, intent: BankIntent) -> Report:
         action = None
-        if intent.status is Status.REQUIRES_ACTION:
-            url = words.action_url(intent, base_url=self.sandbox.base_url)
+        if intent.status is IntentStatus.REQUIRES_ACTION:
+            url = stripe_json.action_url(intent, base_url=self.sandbox.base_url)
             action = {"url": url, "client_secret": intent.client_secret}
         return Report(
             standing=STANDINGS[intent.status],
@@ -345,25 +347,25 @@ class SandboxGateway:
         )
 
 
-def _code(intent: Intent) -> str | None:
-    """The most telling word there is."""
+def _code(intent: BankIntent) -> str | None:
+    """The most specific code of a decline or a cancellation."""
     if intent.problem is None:
         return intent.cancellation_reason
-    telling = intent.problem.decline_code not in {None, "generic_decline"}
-    return intent.problem.decline_code if telling else intent.problem.code
+    specific = intent.problem.decline_code not in {None, "generic_decline"}
+    return intent.problem.decline_code if specific else intent.problem.code
 
 
-def _refund_report(refund: Refund) -> RefundReport:
+def _refund_report(refund: BankRefund) -> RefundReport:
     standing = REFUND_STANDINGS[refund.status]
     return RefundReport(standing=standing, gateway_id=refund.id, code=refund.failure)
 
 
-def _refusal(refused: Refused) -> GatewayRefused:
-    """A call that the bank could not read: by the buyer's request, by what the shop sells, or by another fault."""
-    told = (refused.problem.code, refused.problem.message)
+def _refusal(refused: BankRefusal) -> GatewayRefused:
+    """The error for a wrong call: wrong by the buyer's request, by what the shop sells, or otherwise."""
+    reason = (refused.problem.code, refused.problem.message)
     if field := FIELDS.get(refused.param or ""):
-        return GatewayInvalid(*told, field=field)
-    return GatewayDenied(*told) if refused.param in OF_THE_SHOP else GatewayRefused(*told)
+        return GatewayInvalid(*reason, field=field)
+    return GatewayDenied(*reason) if refused.param in OF_THE_SHOP else GatewayRefused(*reason)
 
 
 def _metadata(order: Order) -> dict[str, str]:

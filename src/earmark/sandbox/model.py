@@ -1,10 +1,10 @@
-"""What the sandbox's bank keeps: intents, refunds, disputes, events, and the ledger of what really happened.
+"""The values of the simulated bank: intents, refunds, disputes, events, ledger lines and refusals.
 
-An intent moves like this; the words are those of Stripe, for the sandbox speaks its language over HTTP.
+The names of an intent's statuses are Stripe's, because the sandbox serves Stripe's API:
 
     requires_action ──┐
     processing ───────┼──► requires_capture ──► succeeded
-                      │         └──► canceled   (by us, or after seven days)
+                      │         └──► canceled   (by the shop, or after seven days)
                       └──► requires_payment_method   (declined)
 """
 
@@ -17,11 +17,11 @@ from enum import StrEnum
 import msgspec
 
 PAYMENT_ID = "payment_id"
-"""Where in the metadata of an intent our own id stands."""
+"""The key of Earmark's payment id in the metadata of an intent."""
 
 
-class Status(StrEnum):
-    """How an intent stands."""
+class IntentStatus(StrEnum):
+    """The status of an intent, as Stripe names it."""
 
     REQUIRES_PAYMENT_METHOD = "requires_payment_method"
     REQUIRES_CONFIRMATION = "requires_confirmation"
@@ -33,7 +33,7 @@ class Status(StrEnum):
 
 
 class Problem(msgspec.Struct, frozen=True, kw_only=True):
-    """Why a payment did not go through."""
+    """Why a call was refused or a payment declined."""
 
     code: str
     message: str
@@ -45,14 +45,14 @@ INSUFFICIENT_FUNDS = Problem(
     code="card_declined", decline_code="insufficient_funds", message="The card has insufficient funds."
 )
 NOT_AUTHENTICATED = Problem(
-    code="payment_intent_authentication_failure", message="The buyer did not prove to be the card's owner."
+    code="payment_intent_authentication_failure", message="The buyer did not authenticate as the card's owner."
 )
 CAPTURE_REFUSED = Problem(
     code="card_declined", decline_code="do_not_honor", message="The buyer's bank refused the capture."
 )
 
 
-class Intent(msgspec.Struct, frozen=True, kw_only=True):
+class BankIntent(msgspec.Struct, frozen=True, kw_only=True):
     """One payment, from its first call to its last refund."""
 
     id: str
@@ -67,10 +67,10 @@ class Intent(msgspec.Struct, frozen=True, kw_only=True):
     metadata: Mapping[str, str]
     return_url: str | None = None
     description: str | None = None
-    status: Status = Status.REQUIRES_CONFIRMATION
+    status: IntentStatus = IntentStatus.REQUIRES_CONFIRMATION
     captured: int = 0
     refunding: int = 0
-    """What of the refunds is on its way."""
+    """The sum of the pending refunds."""
     refunded: int = 0
     disputed: bool = False
     problem: Problem | None = None
@@ -79,7 +79,7 @@ class Intent(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def payment_id(self) -> str | None:
-        """Our own id, as it was handed in."""
+        """Earmark's payment id, if the metadata has one."""
         return self.metadata.get(PAYMENT_ID)
 
     @property
@@ -89,15 +89,15 @@ class Intent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RefundStatus(StrEnum):
-    """How a refund stands."""
+    """The status of a refund, as Stripe names it."""
 
     PENDING = "pending"
     SUCCEEDED = "succeeded"
     FAILED = "failed"
 
 
-class Refund(msgspec.Struct, frozen=True, kw_only=True):
-    """Money on its way back to the buyer."""
+class BankRefund(msgspec.Struct, frozen=True, kw_only=True):
+    """A refund of one intent."""
 
     id: str
     intent_id: str
@@ -112,7 +112,7 @@ class Refund(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Dispute(msgspec.Struct, frozen=True, kw_only=True):
-    """A buyer who asked their bank for the money back."""
+    """A dispute: the buyer asked their bank for the money back."""
 
     id: str
     intent_id: str
@@ -122,11 +122,11 @@ class Dispute(msgspec.Struct, frozen=True, kw_only=True):
     currency: str
     reason: str
     inquiry: bool = False
-    """Only a question so far: the money stays."""
+    """The buyer's bank only inquires so far: the money stays with the shop."""
 
 
 class FraudWarning(msgspec.Struct, frozen=True, kw_only=True):
-    """The buyer's bank suspects fraud, before the buyer has asked for the money back."""
+    """The buyer's bank warns of fraud, before the buyer disputes the charge."""
 
     id: str
     intent_id: str
@@ -134,31 +134,31 @@ class FraudWarning(msgspec.Struct, frozen=True, kw_only=True):
     created: datetime
 
 
-class Event(msgspec.Struct, frozen=True, kw_only=True):
-    """Something to call about, with its subject as it was then."""
+class BankEvent(msgspec.Struct, frozen=True, kw_only=True):
+    """An event that a callback reports, with a copy of its object at that time."""
 
     id: str
     kind: str
     created: datetime
-    about: Intent | Refund | Dispute | FraudWarning
+    about: BankIntent | BankRefund | Dispute | FraudWarning
 
 
-class Move(StrEnum):
-    """What a line of the ledger says."""
+class LedgerMove(StrEnum):
+    """The kind of a ledger line."""
 
     AUTHORISED = "authorised"
     CAPTURED = "captured"
     VOIDED = "voided"
     REFUNDED = "refunded"
     RETURNED = "returned"
-    """A refund that had arrived, and came back."""
+    """A refund that had succeeded and was returned."""
     DISPUTED = "disputed"
 
 
-class Line(msgspec.Struct, frozen=True, kw_only=True):
-    """One line of the ledger. It is never changed."""
+class LedgerLine(msgspec.Struct, frozen=True, kw_only=True):
+    """One movement of money in the ledger. It is never changed."""
 
-    move: Move
+    move: LedgerMove
     amount: int
     currency: str
     at: datetime
@@ -166,8 +166,8 @@ class Line(msgspec.Struct, frozen=True, kw_only=True):
     payment_id: str | None
 
 
-class Kind(StrEnum):
-    """Why the bank refuses, as Stripe sorts it."""
+class RefusalKind(StrEnum):
+    """The kind of a refusal; mostly Stripe's error types."""
 
     CARD = "card_error"
     INVALID = "invalid_request_error"
@@ -177,15 +177,15 @@ class Kind(StrEnum):
     BROKEN = "api_error"
 
 
-class Refused(Exception):
-    """The bank's no. `kept` tells whether an idempotency key remembers it."""
+class BankRefusal(Exception):
+    """The bank refuses a call. `kept` says whether the refusal is stored under the call's idempotency key."""
 
     def __init__(
         self,
-        kind: Kind,
+        kind: RefusalKind,
         problem: Problem,
         *,
-        intent: Intent | None = None,
+        intent: BankIntent | None = None,
         param: str | None = None,
         missing: bool = False,
         kept: bool = False,
@@ -200,9 +200,9 @@ class Refused(Exception):
         self.kept = kept
         self.replayed = replayed
 
-    def again(self, *, replayed: bool) -> Refused:
-        """The same no, to be raised once more."""
-        return Refused(
+    def copy(self, *, replayed: bool) -> BankRefusal:
+        """A new exception with the same content, because one instance must not be raised twice."""
+        return BankRefusal(
             self.kind,
             self.problem,
             intent=self.intent,
@@ -213,26 +213,26 @@ class Refused(Exception):
         )
 
 
-def invalid(message: str, *, code: str = "parameter_invalid", param: str | None = None) -> Refused:
-    """A call that makes no sense: nothing was begun, and no key remembers it."""
-    return Refused(Kind.INVALID, Problem(code=code, message=message), param=param)
+def invalid(message: str, *, code: str = "parameter_invalid", param: str | None = None) -> BankRefusal:
+    """The refusal of a wrong request: nothing was done, and no idempotency key stores it."""
+    return BankRefusal(RefusalKind.INVALID, Problem(code=code, message=message), param=param)
 
 
-def missing(what: str, id_: str) -> Refused:
-    """There is no such thing."""
+def missing(what: str, id_: str) -> BankRefusal:
+    """The refusal of a request that names an unknown id."""
     problem = Problem(code="resource_missing", message=f"No such {what}: '{id_}'")
-    return Refused(Kind.INVALID, problem, missing=True)
+    return BankRefusal(RefusalKind.INVALID, problem, missing=True)
 
 
-class Fate(msgspec.Struct, frozen=True, kw_only=True):
-    """What a script has in store for a call, beyond how it is answered."""
+class ScriptedOutcome(msgspec.Struct, frozen=True, kw_only=True):
+    """What a fault script demands of the bank's decision about a call."""
 
     declined: bool = False
-    """The answer is no."""
+    """The bank declines the call."""
     late: bool = False
-    """The answer is no, and then it happens all the same."""
+    """The bank declines the call, and its effect happens later all the same."""
     seconds: float | None = None
-    """How much later, by the bank's clock; None for when `Bank.land` is called."""
+    """How much later, by the bank's clock; None: when `Bank.land` is called."""
 
 
-AS_ASKED = Fate()
+AS_REQUESTED = ScriptedOutcome()

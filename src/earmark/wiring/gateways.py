@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from earmark.engine.accounts import Accounts
     from earmark.engine.ports.gateway import Gateway
     from earmark.engine.ports.store import Clock
-    from earmark.payments.balance.codes import AccountCodes
+    from earmark.payments.gateways.balance.account_codes import AccountCodes
 
 SANDBOX_PAYMENTS_MAX = 5000
 """How many test payments the sandbox in a process remembers: a few megabytes."""
@@ -35,7 +35,7 @@ def open_sandbox(
     it builds a `Sandbox` of its own.
     """
     from earmark.sandbox.gateway import SandboxGateway
-    from earmark.sandbox.house import Sandbox
+    from earmark.sandbox.sandbox import Sandbox
 
     sandbox = Sandbox(clock or SystemClock(), secret=secret, payments_max=SANDBOX_PAYMENTS_MAX, log_max=SANDBOX_LOG_MAX)
     sandbox.base_url = url or sandbox.base_url
@@ -66,13 +66,13 @@ def codes_for(settings: Settings) -> AccountCodes:
             f"servers use. Only if there is none yet, make one and keep it: {command}"
         )
         raise SetupError(problem=problem)
-    from earmark.payments.balance.codes import AccountCodes
+    from earmark.payments.gateways.balance.account_codes import AccountCodes
 
     return AccountCodes(secrets_of(settings.account_secret))
 
 
 def _open_balance(settings: Settings, accounts: Accounts) -> dict[str, Gateway]:
-    from earmark.payments.balance.gateway import BalanceGateway
+    from earmark.payments.gateways.balance.gateway import BalanceGateway
 
     return {"balance": BalanceGateway(accounts, codes=codes_for(settings))}
 
@@ -84,7 +84,7 @@ def _open_stripe(settings: Settings) -> dict[str, Gateway]:
     if key is None or secret is None:
         raise SetupError(problem="Stripe needs both EARMARK_STRIPE_KEY and EARMARK_STRIPE_WEBHOOK_SECRET.")
     try:
-        from earmark.payments.stripe import StripeGateway
+        from earmark.payments.gateways.stripe.gateway import StripeGateway
     except ImportError as missing:
         raise SetupError(problem="Stripe needs an extra: pip install 'earmark[stripe]'") from missing
     gateway = StripeGateway(key, webhook_secret=secret, url=settings.stripe_url)

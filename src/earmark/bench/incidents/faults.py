@@ -8,7 +8,7 @@ from importlib import resources
 from typing import TYPE_CHECKING, NamedTuple
 
 from earmark.bench.incidents.system import freeze, thaw
-from earmark.testservers.standby import promote, restart_as_standby
+from earmark.testservers.postgres_standby import promote, restart_as_standby
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable

@@ -25,7 +25,7 @@ from earmark.bench.booking.bench.served import PROC, family
 from earmark.bench.incidents.figures import Sample
 from earmark.errors import SetupError
 from earmark.testservers import ServerUnavailable, start_postgres
-from earmark.testservers.standby import make_synchronous, start_standby
+from earmark.testservers.postgres_standby import make_synchronous, start_standby
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Sequence

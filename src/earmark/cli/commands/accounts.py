@@ -24,7 +24,7 @@ from earmark.domain.account import Account, AccountEntry
 from earmark.domain.money import AMOUNT_MAX, Money
 from earmark.engine.accounts import LIST_MAX, Accounts
 from earmark.errors import IdempotencyMismatch, InvalidRequest, SetupError
-from earmark.payments.balance.codes import check_code, make_code
+from earmark.payments.gateways.balance.account_codes import check_code, make_code
 from earmark.uuids import Uuid7Ids
 from earmark.wiring import databases, gateways
 

@@ -84,7 +84,8 @@ def booking(
         from earmark.bench.booking.bench import report, screen
         from earmark.bench.booking.bench import run as runs
     except ModuleNotFoundError as missing:
-        raise SetupError(problem="The bench needs extras: pip install 'earmark[postgres,redis,servers]'") from missing
+        problem = "The bench needs extras: pip install 'earmark[postgres,redis,testservers]'"
+        raise SetupError(problem=problem) from missing
     chosen = tuple(dict.fromkeys(workload)) if workload else tuple(plans.CONTESTS)
     plan = plans.Plan(rounds=rounds, seconds=seconds, clients=clients, workloads=chosen)
     told, out = Console(stderr=True, highlight=False), Console(highlight=False)
@@ -144,7 +145,8 @@ def stream(
         from earmark.bench.stream import run as runs
         from earmark.bench.stream import screen
     except ModuleNotFoundError as missing:
-        raise SetupError(problem="The bench needs extras: pip install 'earmark[postgres,server,servers]'") from missing
+        problem = "The bench needs extras: pip install 'earmark[postgres,server,testservers]'"
+        raise SetupError(problem=problem) from missing
     plan = runs.Plan(readers=readers, rate=rate, seconds=seconds)
     told, out = Console(stderr=True, highlight=False), Console(highlight=False)
     result = asyncio.run(runs.run(plan, database=database, watch=told.print))
@@ -181,7 +183,7 @@ def http(
         from earmark.bench.http import screen
         from earmark.bench.http.figures import OVERLOAD_EACH, Plan
     except ModuleNotFoundError as missing:
-        needed = "pip install 'earmark[postgres,server,servers]' fastapi"
+        needed = "pip install 'earmark[postgres,server,testservers]' fastapi"
         raise SetupError(problem=f"The bench needs more than Earmark itself: {needed}") from missing
     plan = Plan(
         rounds=rounds,
@@ -225,7 +227,8 @@ def incidents(
         from earmark.bench.incidents.faults import INCIDENTS
         from earmark.bench.incidents.report import Plan
     except ModuleNotFoundError as missing:
-        raise SetupError(problem="The bench needs extras: pip install 'earmark[postgres,server,servers]'") from missing
+        problem = "The bench needs extras: pip install 'earmark[postgres,server,testservers]'"
+        raise SetupError(problem=problem) from missing
     plan = Plan(
         incidents=tuple(dict.fromkeys(incident)) if incident else tuple(INCIDENTS),
         seconds=seconds,
@@ -264,7 +267,7 @@ def attacks(
         from earmark.bench.attacks import screen
         from earmark.bench.attacks.report import Plan
     except ModuleNotFoundError as missing:
-        extras = "pip install 'earmark[postgres,redis,server,servers,stripe]'"
+        extras = "pip install 'earmark[postgres,redis,server,testservers,stripe]'"
         raise SetupError(problem=f"The attacks need extras: {extras}") from missing
     chosen = tuple(dict.fromkeys(attack)) if attack else tuple(runs.all_attacks())
     program = (str(earmark.absolute()),) if earmark else ()

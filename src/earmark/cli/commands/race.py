@@ -51,7 +51,7 @@ def race(
         from earmark.bench.booking.race import place, run, screen
         from earmark.bench.booking.strategies import STRATEGIES
     except ModuleNotFoundError as missing:
-        raise SetupError(problem="A race needs extras: pip install 'earmark[postgres,redis,servers]'") from missing
+        raise SetupError(problem="A race needs extras: pip install 'earmark[postgres,redis,testservers]'") from missing
     if unknown := [name for name in strategy or () if name not in STRATEGIES]:
         raise SetupError(problem=f"There is no strategy {unknown[0]}. There are {', '.join(STRATEGIES)}.")
     chosen = [name for name in STRATEGIES if name in (strategy or STRATEGIES)]

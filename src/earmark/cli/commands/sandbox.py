@@ -16,7 +16,7 @@ from earmark import config
 from earmark.errors import SetupError
 
 if TYPE_CHECKING:
-    from earmark.sandbox.house import Sandbox
+    from earmark.sandbox.sandbox import Sandbox
 
 IS_PORT = Number(gte=1, lte=65535)
 
@@ -50,7 +50,7 @@ def sandbox(
     """
     try:
         from earmark.clock import MovableClock
-        from earmark.sandbox.house import Sandbox
+        from earmark.sandbox.sandbox import Sandbox
         from earmark.sandbox.server import check_callback_url
         from earmark.server.run import first_free_port
     except ModuleNotFoundError as missing:
@@ -70,7 +70,7 @@ def sandbox(
 
 
 async def _run(house: Sandbox, *, host: str, port: int, callback_url: str | None, seed: int) -> None:
-    from earmark.sandbox.server import calling, serve
+    from earmark.sandbox.server import posting_callbacks, serve
     from earmark.server.native_threads import threads_ended
 
     out = Console(highlight=False, soft_wrap=True)
@@ -87,6 +87,6 @@ async def _run(house: Sandbox, *, host: str, port: int, callback_url: str | None
         out.print(f"  seed       {seed}", markup=False)
         out.print("Ctrl-C to stop.")
 
-    async with threads_ended(), calling(house, callback_url):
+    async with threads_ended(), posting_callbacks(house, callback_url):
         await serve(house, host=host, port=port, stop=stop, ready=ready)
     out.print("Stopped.")

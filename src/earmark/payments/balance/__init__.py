@@ -1,1 +1,0 @@
-"""Paying from accounts that the shop itself keeps: credit and gift cards."""
