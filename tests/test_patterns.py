@@ -18,7 +18,7 @@ from earmark.cli.doctor import failover
 from earmark.domain import allocation, card_numbers, payment_method
 from earmark.engine.ports import heartbeats
 from earmark.errors import InvalidRequest
-from earmark.locks import globs, keys
+from earmark.locks import glob_patterns, keys
 from earmark.observability import logs, redaction
 from earmark.payments.gateways.stripe import sdk_calls
 from earmark.sandbox import form_encoding, stripe_endpoints
@@ -153,9 +153,9 @@ FOREIGN: dict[str, list[Work]] = {
     "cli.settings._PASSWORD": [settings.without_password],
     "cli.settings._IN_QUERY": [*_pattern(settings._IN_QUERY, "findall")],
     "cli.checkup.failover._COUNTED": _pattern(failover._COUNTED, "match"),
-    "locks.globs._CLASS": _pattern(globs._CLASS, "match", "findall"),
-    "locks.globs._class_at": [lambda text: globs._class_at(f"[{text}", 0)],
-    "locks.globs.compiled": [globs.compiled(STARS).fullmatch, globs.compiled("*-@*").fullmatch],
+    "locks.glob_patterns._CLASS": _pattern(glob_patterns._CLASS, "match", "findall"),
+    "locks.glob_patterns._class_at": [lambda text: glob_patterns._class_at(f"[{text}", 0)],
+    "locks.glob_patterns.compiled": [glob_patterns.compiled(STARS).fullmatch, glob_patterns.compiled("*-@*").fullmatch],
     "locks.keys.ISO_DAY": _pattern(keys.ISO_DAY, "fullmatch"),
     "locks.keys.PLAIN": _pattern(keys.PLAIN, "fullmatch"),
     "locks.keys.HEX_UUID": _pattern(keys.HEX_UUID, "fullmatch"),
@@ -241,7 +241,7 @@ def test_what_is_done_around_the_patterns_costs_in_proportion_too(name: str) -> 
     [
         (r"""(?P<said>://[^\s:/@'"]*:)[^\s'"]+(?=@)""", "://:", "findall"),
         (r"""(?P<said>(?<![\w:/])[\w.\-]+:)[^\s@/:'",]+(?=@[\w.\-]+[:/])""", "-", "findall"),
-        (globs.regex_of("*a*b"), "a", "fullmatch"),
+        (glob_patterns.regex_of("*a*b"), "a", "fullmatch"),
     ],
 )
 def test_a_pattern_that_looks_again_from_each_place_is_noticed(shape: str, unit: str, use: str) -> None:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import asyncpg
 import pytest
 from tests.admission.support import Slow
-from tests.locks.support_hazards import pause, resume
+from tests.locks.hazard_support import pause, resume
 from tests.locks.topologies import ask, start_private
 
 from earmark.testservers import ServerUnavailable

@@ -12,14 +12,14 @@ from tests.locks.topologies import start_cluster, start_private, start_redlock, 
 
 from earmark.testservers import ServerUnavailable
 
-from .support import Inside, gate_on
+from .support import Inside, admission_on
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
 
     from tests.locks.topologies import Topology
 
-    from earmark.admission import Gate
+    from earmark.admission import SeatAdmission
     from earmark.testservers import Valkey
 
 STARTS: dict[str, Callable[[], Topology]] = {
@@ -40,7 +40,7 @@ def unavailable(reason: ServerUnavailable) -> Any:
 
 @pytest.fixture(scope="session")
 def topology(request: pytest.FixtureRequest) -> Iterator[Topology]:
-    """Servers that nobody kills: who wants to starts his own."""
+    """Servers that no test kills: one that kills a server starts its own."""
     try:
         found = STARTS[request.param]()
     except ServerUnavailable as reason:
@@ -51,7 +51,7 @@ def topology(request: pytest.FixtureRequest) -> Iterator[Topology]:
 
 @pytest.fixture(scope="session")
 def server() -> Iterator[Valkey]:
-    """One server that nobody kills."""
+    """One server that no test kills."""
     try:
         found = start_private()
     except ServerUnavailable as reason:
@@ -74,22 +74,22 @@ def prefix() -> str:
 
 
 @pytest.fixture
-async def open_gate(prefix: str) -> AsyncIterator[Callable[..., Gate]]:
-    """Opens gates and closes them after the test. Two on one address are rivals, as two processes would be."""
+async def open_seat_admission(prefix: str) -> AsyncIterator[Callable[..., SeatAdmission]]:
+    """Opens admission and closes it after the test. Two on one address are rivals, as two processes would be."""
     async with AsyncExitStack() as stack:
 
-        def opened(url: str, **knobs: Any) -> Gate:
-            gate = gate_on(url, **{"prefix": prefix, **knobs})
-            stack.push_async_callback(gate.close)
-            return gate
+        def opened(url: str, **knobs: Any) -> SeatAdmission:
+            admission = admission_on(url, **{"prefix": prefix, **knobs})
+            stack.push_async_callback(admission.close)
+            return admission
 
         yield opened
 
 
 @pytest.fixture
-async def gate(server: Valkey, open_gate: Callable[..., Gate]) -> Gate:
-    """A gate on the one server. It remembers nothing, so that every request is one to Redis."""
-    return open_gate(server.url)
+async def admission(server: Valkey, open_seat_admission: Callable[..., SeatAdmission]) -> SeatAdmission:
+    """Admission on the one server. It remembers nothing, so that every request is one to Redis."""
+    return open_seat_admission(server.url)
 
 
 @pytest.fixture

@@ -8,13 +8,13 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any, Self
 
-from tests.locks.proxy import Direction, Proxy
+from tests.locks.faulty_proxy import Direction, Proxy
 from tests.locks.topologies import ask
 
-from earmark.admission.gate import TTL_SECONDS, Gate, Pass
-from earmark.admission.hints import Hints
-from earmark.admission.redis import open_lines
-from earmark.admission.script import SOURCE
+from earmark.admission.local_hints import LocalHints
+from earmark.admission.lua_calls import SOURCE
+from earmark.admission.redis_servers import open_servers
+from earmark.admission.seat_admission import TTL_SECONDS, AdmissionPass, SeatAdmission
 from earmark.domain.ids import EventId, SeatId, SeatRef
 from earmark.engine.ports.admission import Busy
 
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from types import TracebackType
 
-    from tests.locks.proxy import Link
+    from tests.locks.faulty_proxy import Link
 
-    from earmark.admission.hints import Doubts
+    from earmark.admission.local_hints import RefusedSeats
     from earmark.testservers import Valkey
 
 EVENT = EventId("concert-1")
@@ -33,7 +33,7 @@ PATIENCE = 15.0
 DEADLINE = 0.1
 COOLDOWN_SECONDS = 0.1
 BOUND = 20.0
-"""How long a test waits for a fact. Nobody waits for it when all is well."""
+"""How long a test waits for a fact. It is not reached when all is well."""
 
 
 def seats(*names: str) -> tuple[SeatId, ...]:
@@ -44,37 +44,37 @@ def refs(*names: str, event: EventId = EVENT) -> list[SeatRef]:
     return [SeatRef(event, SeatId(name)) for name in names]
 
 
-def gate_on(
+def admission_on(
     url: str,
     *,
     prefix: str,
     timeout: float = PATIENCE,
     ttl_seconds: float = TTL_SECONDS,
     remember_seconds: float = 0.0,
-    doubts: Doubts | None = None,
+    refused_seats: RefusedSeats | None = None,
     source: bytes = SOURCE,
     cooldown_seconds: float = COOLDOWN_SECONDS,
-) -> Gate:
-    """A gate as `open_admission` makes it, but for what a test wants to be different."""
-    lines = open_lines(url, timeout=timeout, ttl_seconds=ttl_seconds, source=source)
-    for line in lines:
+) -> SeatAdmission:
+    """Admission as `open_admission` makes it, except for what a test changes."""
+    servers = open_servers(url, timeout=timeout, ttl_seconds=ttl_seconds, source=source)
+    for server in servers:
         # Tried again soon, however often it failed before: a test waits for that.
-        line.breaker._cooldown_seconds = line.breaker._cooldown_seconds_least = cooldown_seconds
-        line.breaker._cooldown_seconds_max = cooldown_seconds
-    hints = Hints(seconds_max=remember_seconds)
-    return Gate(lines, prefix=prefix, ttl_seconds=ttl_seconds, hints=hints, doubts=doubts)
+        server.breaker._cooldown_seconds = server.breaker._cooldown_seconds_least = cooldown_seconds
+        server.breaker._cooldown_seconds_max = cooldown_seconds
+    hints = LocalHints(seconds_max=remember_seconds)
+    return SeatAdmission(servers, prefix=prefix, ttl_seconds=ttl_seconds, hints=hints, refused_seats=refused_seats)
 
 
-async def refused(call: Awaitable[Pass | Busy | None]) -> list[str]:
-    """The seats that a request was turned away for; empty if it was not."""
+async def refused(call: Awaitable[AdmissionPass | Busy | None]) -> list[str]:
+    """The seats that a request was refused for; empty if it was not."""
     found = await call
     return list(found.seats) if isinstance(found, Busy) else []
 
 
-async def passed(call: Awaitable[Pass | Busy | None]) -> Pass:
+async def passed(call: Awaitable[AdmissionPass | Busy | None]) -> AdmissionPass:
     """The pass of a request that Redis let through."""
     found = await call
-    assert isinstance(found, Pass), "Redis was not asked, or refused"
+    assert isinstance(found, AdmissionPass), "Redis was not asked, or refused"
     return found
 
 
@@ -96,7 +96,7 @@ async def _said(fact: bool) -> bool:  # noqa: FBT001 -- it is the fact itself
 
 
 class Inside:
-    """What one Redis has of the seats of one event, seen past the gate."""
+    """What one Redis has of the seats of one event, read directly."""
 
     def __init__(self, server: Valkey, *, prefix: str, event: EventId = EVENT) -> None:
         self.server = server

@@ -1,4 +1,4 @@
-"""The whole engine behind the gate: whatever becomes of Redis in the middle of a hot run, every seat has one owner."""
+"""The whole engine with admission: whatever happens to Redis in the middle of a rush, every seat has one owner."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 from unittest.mock import patch
 
 import pytest
-from tests.locks.proxy import Proxy
-from tests.locks.support_hazards import pause, resume
+from tests.locks.faulty_proxy import Proxy
+from tests.locks.hazard_support import pause, resume
 from tests.locks.topologies import ask
 from tests.races.asks import EVENT, a_cancel, a_confirm, a_hold, a_play, a_release
 from tests.sqlite_files import make_migrated
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
     from pathlib import Path
 
-    from earmark.admission import Gate
+    from earmark.admission import SeatAdmission
     from earmark.clock import MovableClock
     from earmark.domain.booking import Booking
     from earmark.domain.ids import BookingId, SeatRef
@@ -47,15 +47,15 @@ GRANTS = 25
 """How many holds are granted between one fault and the next."""
 
 
-def patiently(url: str, **_: Any) -> Gate:
+def patiently(url: str, **_: Any) -> SeatAdmission:
     return open_admission(url, timeout=PATIENCE)
 
 
 class Seller(Protocol):
-    """Whatever grants holds."""
+    """What grants holds: the engine, or a shop without a store."""
 
     async def hold(self, ask: Hold) -> Result:
-        """Grant or refuse."""
+        """Grant or refuse this hold."""
         ...
 
 
@@ -137,7 +137,7 @@ class HotRun:
         seller: Any = self.seller
         if paid:
             await seller.confirm(a_confirm(booking))
-        # From here on somebody else may have them.
+        # From here on another buyer may have them.
         for seat in wanted:
             self.owned.pop(seat, None)
         await (seller.cancel(a_cancel(booking)) if paid else seller.release(a_release(booking)))
@@ -148,11 +148,11 @@ async def test_bookings_stay_right_whatever_happens_to_redis(
 ) -> None:
     """Emptied, killed, stopped, slowed by half a second, cut off, lying: sales go on, and no seat has two owners."""
     with (
-        Slow(own_server.port, seconds=0.0) as wire,
+        Slow(own_server.port, seconds=0.0) as connection,
         Liar(b"*1\r\n*1\r\n:-5000\r\n") as all_taken,
         Liar(b"*1\r\n:0\r\n") as all_free,
     ):
-        engine = await open_engine(database_url, wire.url)
+        engine = await open_engine(database_url, connection.url)
         async with HotRun(engine) as run:
             await run.more_grants()
             for _ in range(3):
@@ -166,16 +166,16 @@ async def test_bookings_stay_right_whatever_happens_to_redis(
             await run.more_grants()
             own_server.start()
             await run.more_grants()
-            wire.seconds = 0.5
+            connection.seconds = 0.5
             await run.more_grants()
-            wire.seconds = 0.0
+            connection.seconds = 0.0
             for liar in (all_taken, all_free):
-                wire.target = liar.port
-                wire.cut()
+                connection.target = liar.port
+                connection.cut()
                 await until(lambda asked=liar.asked, liar=liar: liar.asked > asked)  # type: ignore[misc]
                 await run.more_grants()
-            wire.target = own_server.port
-            wire.cut()
+            connection.target = own_server.port
+            connection.cut()
             await run.more_grants()
         assert run.doubles == []
         assert run.refused > 0
@@ -183,36 +183,36 @@ async def test_bookings_stay_right_whatever_happens_to_redis(
 
 
 class Trusting:
-    """What must never be built: a shop that sells what Redis lets pass, and asks nobody else."""
+    """What must never be built: a shop that sells what Redis admits, without a store."""
 
-    def __init__(self, gate: Gate) -> None:
-        self._gate = gate
+    def __init__(self, admission: SeatAdmission) -> None:
+        self._admission = admission
         self._sold: dict[BookingId, tuple[SeatRef, ...]] = {}
 
     async def hold(self, ask: Hold) -> Result:
         """Grant whatever is admitted."""
-        passed = await self._gate.admit(ask.event_id, ask.seats)
+        passed = await self._admission.admit(ask.event_id, ask.seats)
         if isinstance(passed, Busy):
             raise SeatsTaken(seats=passed.seats)
-        self._gate.settle(passed, seconds=600)
+        self._admission.record_grant(passed, seconds=600)
         self._sold[ask.booking_id] = ask.seat_refs
         return Decided(value=SimpleNamespace(id=ask.booking_id), now=datetime.now(UTC))
 
     async def confirm(self, ask: Any) -> None:
-        """Sold already."""
+        """Do nothing: the seat was sold by the hold."""
 
     async def release(self, ask: Any) -> None:
         """Let the next one have them."""
-        self._gate.drop(self._sold.pop(ask.booking_id))
+        self._admission.drop_hints(self._sold.pop(ask.booking_id))
 
     cancel = release
 
 
 async def test_the_same_run_finds_two_owners_where_redis_decides(
-    own_server: Valkey, open_gate: Callable[..., Gate]
+    own_server: Valkey, open_seat_admission: Callable[..., SeatAdmission]
 ) -> None:
     """The control: a seat that only Redis guards is sold twice when Redis forgets, and the run sees it."""
-    async with HotRun(Trusting(open_gate(own_server.url))) as run:
+    async with HotRun(Trusting(open_seat_admission(own_server.url))) as run:
         await run.more_grants()
         assert run.doubles == []
         for _ in range(1000):
@@ -284,26 +284,26 @@ async def test_a_seat_that_comes_back_sells_again_at_once(
 async def test_a_seat_released_while_redis_is_cut_off_sells_again_within_five_seconds(
     postgres_url: str, open_engine: Callable[..., Awaitable[Engine]], server: Valkey
 ) -> None:
-    """The hint that nobody could drop has at most so long to live, and another server sells the seat after it."""
+    """The hint that no process could drop has at most so long to live, and another server sells the seat after it."""
     await empty(server)
-    with Proxy(server.port) as wire:
-        cut_off = await open_engine(postgres_url, wire.url, patient=True)
+    with Proxy(server.port) as connection:
+        cut_off = await open_engine(postgres_url, connection.url, patient=True)
         elsewhere = await open_engine(postgres_url, server.url, patient=True)
         held = granted(await cut_off.hold(a_hold("A1")))
         await until(lambda: inside(server).kind("A1") == "h")
-        wire.hold()
+        connection.hold()
         await cut_off.release(a_release(held))
         with pytest.raises(SeatsTaken):
             await elsewhere.hold(a_hold("A1", buyer="eve"))
         assert 0 < inside(server).left_ms("A1") <= 5000
         await until_true(lambda: sells(elsewhere, "A1"))
-        wire.flow()
+        connection.flow()
 
 
 async def test_a_program_sells_without_its_redis(
     database_url: str, open_engine: Callable[..., Awaitable[Engine]]
 ) -> None:
-    """Nobody is there at that address, from the first request on."""
+    """There is no server at that address, from the first request on."""
     engine = await open_engine(database_url, f"redis://127.0.0.1:{free_port()}/0")
     answers = await asyncio.gather(*(engine.hold(a_hold(seat)) for seat in SEATS))
     assert {granted(answer).lines.seats[0].id for answer in answers} == set(map(SeatId, SEATS))
@@ -315,7 +315,7 @@ async def test_a_program_sells_without_its_redis(
 async def test_a_repeat_gets_the_answer_of_the_first(
     database_url: str, open_engine: Callable[..., Awaitable[Engine]], server: Valkey
 ) -> None:
-    """The hint on a seat is no reason to tell its own buyer that it is taken."""
+    """The hint on a seat is no reason to report it as taken to its own buyer."""
     await empty(server)
     engine, other = [await open_engine(database_url, server.url, patient=True) for _ in range(2)]
     answers = await asyncio.gather(
@@ -370,14 +370,14 @@ async def empty(server: Valkey) -> None:
 
 
 def counts(engine: Engine) -> Any:
-    gate: Any = engine.admission
-    return gate.counts
+    admission: Any = engine.admission
+    return admission.counts
 
 
 async def test_a_repeat_gets_its_answer_though_others_were_refused_meanwhile(
     database_url: str, open_engine: Callable[..., Awaitable[Engine]], server: Valkey
 ) -> None:
-    """The hint of the sale has ended, and one that a stranger's refusal made stands in its place."""
+    """The hint of the sale has ended, and there is one that another buyer's refusal made."""
     await empty(server)
     engine, other = [await open_engine(database_url, server.url, patient=True) for _ in range(2)]
     first = await engine.hold(a_hold("A1", idempotency=MEMO))
@@ -392,7 +392,7 @@ async def test_a_repeat_gets_its_answer_though_others_were_refused_meanwhile(
 async def test_a_repeat_gets_its_answer_at_a_server_whose_hint_is_older_than_the_sale(
     database_url: str, open_engine: Callable[..., Awaitable[Engine]], server: Valkey
 ) -> None:
-    """One server gave the seat to its first owner ever; another has sold it since, and the hint did not hear of it."""
+    """One server sold the seat to its first owner; another has sold it since, and the hint does not know."""
     await empty(server)
     here, there = [await open_engine(database_url, server.url, patient=True) for _ in range(2)]
     first = granted(await here.hold(a_hold("A1", buyer="ann")))

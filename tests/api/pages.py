@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from earmark.admission.gate import Counts
+from earmark.admission.seat_admission import AdmissionCounts
 from earmark.clock import MovableClock
 from earmark.engine.engine import Engine
 from earmark.engine.ports.observer import StoreFigures
@@ -66,7 +66,7 @@ async def whole_page(*, calls: bool = True) -> str:
     async def answering(*, within: float) -> dict[str, bool]:
         return {"redis:6379": within > 0}
 
-    admission: Any = SimpleNamespace(counts=Counts(admitted=5), answering=answering, drop=lambda _: None)
+    admission: Any = SimpleNamespace(counts=AdmissionCounts(admitted=5), answering=answering, drop=lambda _: None)
     metrics.watch(Engine(store, ids=Uuid7Ids(), admission=admission), gateways=["stripe"])
 
     async def ping() -> None:

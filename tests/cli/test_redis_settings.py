@@ -17,7 +17,7 @@ from earmark.cli.doctor.findings import Finding, Level
 from earmark.errors import SetupError
 from earmark.locks import Locks
 from earmark.locks.redis.leases import RedisLeases
-from earmark.locks.redis.redlock import Redlock
+from earmark.locks.redis.redlock import RedlockLeases
 from earmark.wiring import redis as redis_parts
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def two_addresses(redis_url: str) -> str:
 
 async def backend(environment: Mapping[str, str]) -> tuple[type, Locks]:
     locks = redis_parts.open_locks(config.read(environment))
-    connected: Any = locks._parts.connect()
+    connected: Any = locks._factory.connect()
     await connected.close()
     return type(connected), locks
 
@@ -63,7 +63,7 @@ async def test_two_addresses_share_the_events_and_the_locks_work(
         ):
             services = opened.services
             gate: Any = services.engine.admission
-            assert len(gate._lines) == 2
+            assert len(gate._servers) == 2
             transport = httpx2.ASGITransport(app=create_app(services), raise_app_exceptions=False)
             headers = {"Authorization": f"Bearer {KEY}"}
             async with (
@@ -88,7 +88,7 @@ async def test_the_locks_are_at_the_first_address_unless_they_have_their_own() -
     assert (await backend({"EARMARK_REDIS_URL": f"{ONE},{TWO},{THREE}"}))[0] is RedisLeases
     assert (await backend({"EARMARK_REDIS_URL": PAIR, "EARMARK_LOCKS_URL": THREE}))[0] is RedisLeases
     for variable in ("EARMARK_LOCKS_URL", "REDIS_URLS"):
-        assert (await backend({"EARMARK_REDIS_URL": ONE, variable: f"{ONE},{TWO},{THREE}"}))[0] is Redlock
+        assert (await backend({"EARMARK_REDIS_URL": ONE, variable: f"{ONE},{TWO},{THREE}"}))[0] is RedlockLeases
         assert config.read({variable: f"{ONE},{TWO},{THREE}"}).redis_url is None
 
 

@@ -210,7 +210,7 @@ async def test_the_engine_is_set_as_the_settings_say(postgres_url: str) -> None:
         assert isinstance(engine.store, PostgresStore)
         assert engine.store._pool.get_max_size() == 5
         gate: Any = engine.admission
-        assert (gate._ttl_seconds, gate._lines[0].flights._patience) == (4.0, 0.25)
+        assert (gate._ttl_seconds, gate._servers[0].batcher._timeout) == (4.0, 0.25)
     finally:
         await engine.close()
 
@@ -223,7 +223,7 @@ async def test_locks_are_set_as_the_settings_say() -> None:
     )
     locks = redis_parts.open_locks(settings)
     assert locks.ttl == 5.0
-    redlock: Any = locks._parts.connect()
+    redlock: Any = locks._factory.connect()
     assert redlock._retry_seconds == 0.5
     assert redlock._valid_for(10.0) == pytest.approx(9.0 - 0.002)
     await redlock.close()

@@ -22,13 +22,13 @@ import pytest
 import redis
 
 import earmark.locks
-from earmark.locks import Backend, DirectBackend, Group, LockError, Locks, errors, keys, times
+from earmark.locks import Backend, DirectBackend, Group, LockError, Locks, duration_limits, errors, keys
 from earmark.locks.breaker import Breaker, BreakerState
 from earmark.locks.local import LocalLeases
 from earmark.locks.postgres import PostgresLeases
 from earmark.locks.prometheus import LocksCollector
 from earmark.locks.redis.leases import RedisLeases
-from earmark.locks.redis.redlock import Redlock
+from earmark.locks.redis.redlock import RedlockLeases
 from earmark.locks.stats import REFUSALS, Stats
 from earmark.testservers import ServerUnavailable, start_valkey
 
@@ -280,7 +280,7 @@ BACKENDS = {
     "`redis://`": RedisLeases.groups,
     "`sentinel://`": RedisLeases.groups,
     "`cluster://`": RedisLeases.groups,
-    "Redlock": Redlock.groups,
+    "Redlock": RedlockLeases.groups,
     "`postgresql://`": PostgresLeases.groups,
     "`memory://`": LocalLeases.groups,
 }
@@ -330,7 +330,7 @@ def test_every_limit_is_that_of_the_code() -> None:
     for row in rows:
         module, _, name = row[0].strip("`").rpartition(".")
         assert getattr(importlib.import_module(f"earmark.locks.{module}"), name) == float(row[1]), row[0]
-    bounds = {f"`times.{name}`" for name in vars(times) if name.isupper()}
+    bounds = {f"`duration_limits.{name}`" for name in vars(duration_limits) if name.isupper()}
     assert bounds <= {row[0] for row in rows}
     told = section(REFERENCE, "## Limits").replace("\n", " ")
     for name, parameter in inspect.signature(Breaker).parameters.items():

@@ -541,5 +541,5 @@ async def test_a_store_in_another_thread_never_begins_what_is_being_ended() -> N
 
     request = Interrupted(ask_number(1), asyncio.get_running_loop().create_future(), deadline=0)
     shared: Shared[Command] = Shared([request])
-    request.end()
+    request.expire()
     assert [type(one) for one in told] == [Overloaded]

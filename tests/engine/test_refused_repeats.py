@@ -37,14 +37,14 @@ class Gate:
         self.admitted += 1
         return "a pass" if self.admitted == 1 else Busy((SeatId("A1"),))
 
-    def settle(self, *_: object, **__: object) -> None:
+    def record_grant(self, *_: object, **__: object) -> None:
         """It was granted."""
 
-    def leave(self, *_: object, hopeless: bool = False, **__: object) -> None:
+    def withdraw(self, *_: object, hopeless: bool = False, **__: object) -> None:
         """It was not."""
         self.hopeless.append(hopeless)
 
-    def drop(self, *_: object) -> None:
+    def drop_hints(self, *_: object) -> None:
         """Nothing is kept."""
 
     async def close(self) -> None:

@@ -85,25 +85,25 @@ def _serve(start: Callable[[], Any]) -> Iterator[Any]:
 
 @pytest.fixture(scope="session")
 def one_redis() -> Iterator[Topology]:
-    """One server alone."""
+    """One Redis server without replicas."""
     yield from _serve(start_one)
 
 
 @pytest.fixture(scope="session")
 def sentinels() -> Iterator[Sentinels]:
-    """A primary, its replica and three sentinels. Nobody kills any of these: who wants to starts his own."""
+    """A primary, its replica and three sentinels. No test kills any of these: one that does starts its own."""
     yield from _serve(start_sentinels)
 
 
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[Cluster]:
-    """Six nodes. Nobody kills any of these: who wants to starts his own."""
+    """Six nodes. No test kills any of these: one that does starts its own."""
     yield from _serve(start_cluster)
 
 
 @pytest.fixture(scope="session")
 def redlock_nodes() -> Iterator[Topology]:
-    """Five nodes that share nothing. Nobody kills any of these: who wants to starts his own."""
+    """Five nodes that share nothing. No test kills any of these: one that does starts its own."""
     yield from _serve(start_redlock)
 
 
@@ -209,7 +209,7 @@ def plain_locks(place: Place, open_plain: Callable[..., Locks]) -> Locks:
 
 @pytest.fixture
 def fifo_place(request: pytest.FixtureRequest) -> Place:
-    """Each of the places that keep a line."""
+    """Each of the backends with a queue."""
     return make_place(request.param, request)
 
 

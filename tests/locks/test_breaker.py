@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from earmark.errors import SetupError
-from earmark.locks.breaker import Breaker, BreakerState, Change
+from earmark.locks.breaker import Breaker, BreakerChange, BreakerState
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,13 +20,13 @@ CLOSED, OPEN, HALF_OPEN = BreakerState.CLOSED, BreakerState.OPEN, BreakerState.H
 
 
 class Clock:
-    """Moves when it is told to."""
+    """Moves when a test moves it."""
 
     def __init__(self) -> None:
         self.now = 100.0
 
     def __call__(self) -> float:
-        """What it shows."""
+        """The time that the test has set."""
         return self.now
 
 
@@ -66,14 +66,14 @@ def in_threads(count: int, ask: Callable[[], bool]) -> list[bool]:
 
 
 def test_all_calls_go_through_while_the_server_answers(breaker: Breaker) -> None:
-    """A breaker that nobody has reason to open is not noticed."""
+    """Without failures a breaker lets every call through."""
     assert all(breaker.allow() for _ in range(10))
     breaker.succeeded()
     assert (breaker.state, breaker.opened_count, breaker.retry_after_seconds) == (CLOSED, 0, 0.0)
 
 
 def test_failures_in_a_row_open_it(breaker: Breaker) -> None:
-    """Whoever comes after the third silence in a row need not wait for a fourth."""
+    """After the third failure in a row a caller need not wait for a fourth."""
     breaker.failed()
     breaker.failed()
     assert breaker.allow()
@@ -103,7 +103,7 @@ def test_after_the_cool_down_one_caller_tries(breaker: Breaker, clock: Clock) ->
 
 
 def test_the_success_of_the_try_closes_it(breaker: Breaker, clock: Clock) -> None:
-    """Once the server is back, everybody is served again, and the next outage starts from the beginning."""
+    """Once the server answers again, all callers go through, and the next outage starts from the beginning."""
     opened(breaker)
     clock.now += 1
     assert breaker.allow()
@@ -115,8 +115,8 @@ def test_the_success_of_the_try_closes_it(breaker: Breaker, clock: Clock) -> Non
     assert breaker.state is CLOSED
 
 
-def test_who_asks_in_the_moment_it_closes_is_let_through(breaker: Breaker, clock: Clock) -> None:
-    """A thread that saw it open, and comes to ask when another has just closed it, need not be turned away."""
+def test_a_caller_in_the_moment_it_closes_is_let_through(breaker: Breaker, clock: Clock) -> None:
+    """A thread that saw it open, and calls when another has just closed it, need not be refused."""
     opened(breaker)
     clock.now += 1
     breaker.allow()
@@ -187,13 +187,13 @@ def test_late_reports_change_nothing_while_it_is_open(breaker: Breaker, clock: C
     assert (breaker.state, breaker.opened_count, breaker.retry_after_seconds) == (OPEN, 1, 0.5)
 
 
-def test_every_change_is_told_and_the_listener_may_ask(clock: Clock) -> None:
+def test_every_change_is_reported_and_the_callback_may_use_the_breaker(clock: Clock) -> None:
     """An operator reads in the log when the locks were shut; what listens must not hang on the breaker's own lock."""
-    told: list[tuple[Change, BreakerState]] = []
+    reported: list[tuple[BreakerChange, BreakerState]] = []
 
-    def listen(change: Change) -> None:
+    def listen(change: BreakerChange) -> None:
         assert not listened.allow() or change.after is not OPEN
-        told.append((change, listened.state))
+        reported.append((change, listened.state))
 
     listened = Breaker(clock=clock, on_change=listen)
     opened(listened)
@@ -201,18 +201,18 @@ def test_every_change_is_told_and_the_listener_may_ask(clock: Clock) -> None:
     listened.allow()
     listened.succeeded()
     listened.succeeded()
-    assert [change for change, _ in told] == [
-        Change(before=CLOSED, after=OPEN, retry_after_seconds=1.0),
-        Change(before=OPEN, after=HALF_OPEN, retry_after_seconds=1.0),
-        Change(before=HALF_OPEN, after=CLOSED, retry_after_seconds=0.0),
+    assert [change for change, _ in reported] == [
+        BreakerChange(before=CLOSED, after=OPEN, retry_after_seconds=1.0),
+        BreakerChange(before=OPEN, after=HALF_OPEN, retry_after_seconds=1.0),
+        BreakerChange(before=HALF_OPEN, after=CLOSED, retry_after_seconds=0.0),
     ]
-    assert all(change.after is state for change, state in told)
+    assert all(change.after is state for change, state in reported)
 
 
 def test_a_listener_that_breaks_leaves_the_breaker_right(clock: Clock) -> None:
-    """The change is made before it is told."""
+    """The change is made before it is reported."""
 
-    def broken(_: Change) -> None:
+    def broken(_: BreakerChange) -> None:
         raise RuntimeError("no log today")
 
     breaker = Breaker(failures_max=1, clock=clock, on_change=broken)
@@ -268,7 +268,7 @@ def test_without_its_lock_two_threads_would_both_try() -> None:
 
 
 def test_of_two_threads_one_tries() -> None:
-    """With the lock the second never comes to the meeting, so that the first goes on alone after a moment."""
+    """With the lock the second never comes to the meeting, so that the first continues alone after a moment."""
     breaker = ready_for_one(Meeting(patience_seconds=0.2))
     assert sorted(in_threads(2, breaker.allow)) == [False, True]
 

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from redis.asyncio.connection import Connection, ConnectionPool
-from tests.locks.proxy import Proxy
-from tests.locks.support_hazards import KEY, until, until_true
+from tests.locks.faulty_proxy import Proxy
+from tests.locks.hazard_support import KEY, until, until_true
 from tests.locks.topologies import start_private
 
 from earmark.locks import Locks, LocksUnavailable
-from earmark.locks.redis.inbox import Post
-from earmark.locks.redis.script import LeaseScript, Names
-from earmark.locks.redis.servers import connection_options, one_pool
-from earmark.locks.redis.wire import ServerWire
+from earmark.locks.redis.handover_subscription import HandoverWaiters
+from earmark.locks.redis.lua_calls import LeaseScript, RedisKeys
+from earmark.locks.redis.script_connection import ServerConnection
+from earmark.locks.redis.single_server import connection_options, one_pool
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,20 +33,22 @@ def server(one_redis: Topology) -> Iterator[Valkey]:  # noqa: ARG001 -- where no
         yield topology.nodes[0]
 
 
-def wire_over(pool: ConnectionPool, *, timeout: float = LONG) -> ServerWire:
-    return ServerWire(pool, script=LeaseScript(Names("earmark"), Post(prefix="earmark")), timeout=timeout)
+def connection_over(pool: ConnectionPool, *, timeout: float = LONG) -> ServerConnection:
+    return ServerConnection(
+        pool, script=LeaseScript(RedisKeys("earmark"), HandoverWaiters(prefix="earmark")), timeout=timeout
+    )
 
 
 async def test_locks_close_when_the_call_that_is_under_way_was_answered(server: Valkey) -> None:
-    """Closing waits for it, and cuts nobody off."""
+    """Closing waits for it, and ends no call early."""
     with Proxy(server.port) as proxy:
         locks = Locks.from_url(proxy.url, timeout=LONG)
         async with locks.lock(KEY):
             pass
         proxy.hold()
-        before = proxy.heard
+        before = proxy.received
         acquiring = asyncio.create_task(locks.acquire(KEY, ttl=600))
-        await until(lambda: proxy.heard > before)
+        await until(lambda: proxy.received > before)
         closing = asyncio.create_task(locks.close())
         await asyncio.wait([closing], timeout=0.1)
         assert not closing.done()
@@ -56,26 +58,26 @@ async def test_locks_close_when_the_call_that_is_under_way_was_answered(server: 
 
 
 async def test_a_connection_outlives_its_wire_only_until_the_answer_is_there(server: Valkey) -> None:
-    """A question that nobody counted as under way leaves no open socket behind."""
-    other = wire_over(one_pool(server.url, timeout=LONG))
-    wire = wire_over(one_pool(server.url, timeout=LONG))
+    """A call that is not counted as in progress leaves no open socket behind."""
+    other = connection_over(one_pool(server.url, timeout=LONG))
+    connection = connection_over(one_pool(server.url, timeout=LONG))
     alone = await _clients(other)
-    blocked = asyncio.create_task(wire.command("BLPOP", "nothing", 0))
+    blocked = asyncio.create_task(connection.command("BLPOP", "nothing", 0))
     await until_true(lambda: _clients_are(other, alone + 1))
-    await wire.close()
+    await connection.close()
     await other.command("RPUSH", "nothing", "at last")
     assert await blocked == [b"nothing", b"at last"]
     await until_true(lambda: _clients_are(other, alone))
     await other.close()
 
 
-async def _clients(wire: ServerWire) -> int:
-    listed: bytes = await wire.command("CLIENT", "LIST")
+async def _clients(connection: ServerConnection) -> int:
+    listed: bytes = await connection.command("CLIENT", "LIST")
     return len(listed.splitlines())
 
 
-async def _clients_are(wire: ServerWire, count: int) -> bool:
-    return await _clients(wire) == count
+async def _clients_are(connection: ServerConnection, count: int) -> bool:
+    return await _clients(connection) == count
 
 
 class LateConnection(Connection):
@@ -92,8 +94,8 @@ async def test_a_connection_that_comes_too_late_is_not_waited_on(server: Valkey)
     pool = ConnectionPool(
         connection_class=LateConnection, host="127.0.0.1", port=server.port, **connection_options(LONG)
     )
-    wire = wire_over(pool)
+    connection = connection_over(pool)
     deadline = asyncio.get_running_loop().time() + 0.1
     with pytest.raises(LocksUnavailable, match="no answer in"):
-        await wire.command("BLPOP", "nothing", 0, deadline=deadline)
-    await wire.close()
+        await connection.command("BLPOP", "nothing", 0, deadline=deadline)
+    await connection.close()

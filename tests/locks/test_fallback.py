@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from earmark.locks.errors import KeysApart, LockBusy, LocksUnavailable
-from earmark.locks.fallback import Fallback
-from earmark.locks.fencing import DatabaseFences, Fenced
+from earmark.locks.fallback import FallbackLeases
+from earmark.locks.fencing import DatabaseFences, FencedLeases
 from earmark.locks.local import LocalLeases
 from earmark.locks.ports import Claim, Group
 from earmark.locks.postgres import PostgresLeases
@@ -34,7 +34,7 @@ class Breakable(LocalLeases):
         self.closed = False
 
     def there(self) -> None:
-        """Or not."""
+        """Raise `LocksUnavailable` while the test has taken the backend down."""
         if self.gone:
             raise LocksUnavailable(because=f"no {self.name} today")
 
@@ -69,7 +69,7 @@ class Breakable(LocalLeases):
         self.there()
 
     async def close(self) -> None:
-        """Remembered."""
+        """Note that it was closed."""
         self.closed = True
 
 
@@ -90,22 +90,22 @@ def database() -> Breakable:
 
 
 @pytest.fixture
-def both(primary: Breakable, database: Breakable) -> Fallback:
+def both(primary: Breakable, database: Breakable) -> FallbackLeases:
     """The two as one."""
-    return Fallback(primary, database)
+    return FallbackLeases(primary, database)
 
 
-async def test_it_stands_behind_the_port(both: Fallback, database: Breakable, primary: Breakable) -> None:
+async def test_it_stands_behind_the_port(both: FallbackLeases, database: Breakable, primary: Breakable) -> None:
     """What is promised is only what both keep."""
     backend: Backend = both
     assert backend.groups == primary.groups
     few: Any = database
     few.groups = frozenset({Group.FENCE})
-    assert Fallback(primary, few).groups == {Group.FENCE}
+    assert FallbackLeases(primary, few).groups == {Group.FENCE}
 
 
-async def test_while_the_primary_answers_the_database_is_not_asked(both: Fallback, database: Breakable) -> None:
-    """A refusal is an answer: it is not asked of somebody else until it is granted."""
+async def test_while_the_primary_answers_the_database_is_not_asked(both: FallbackLeases, database: Breakable) -> None:
+    """A refusal is an answer: the database is not asked for the same lock."""
     await both.acquire(claim("a:1", token="A"))
     with pytest.raises(LockBusy):
         await both.acquire(claim("a:1", token="B"))
@@ -113,9 +113,9 @@ async def test_while_the_primary_answers_the_database_is_not_asked(both: Fallbac
 
 
 async def test_when_the_primary_is_gone_the_database_guards(
-    both: Fallback, primary: Breakable, database: Breakable
+    both: FallbackLeases, primary: Breakable, database: Breakable
 ) -> None:
-    """Somebody guards: the second is refused there too."""
+    """The database guards the lock: the second caller is refused there too."""
     primary.gone = True
     grant = await both.acquire(claim("a:1", token="A"))
     assert grant.backend is database
@@ -125,7 +125,9 @@ async def test_when_the_primary_is_gone_the_database_guards(
     assert await both.release(grant)
 
 
-async def test_when_both_are_gone_nobody_is_let_in(both: Fallback, primary: Breakable, database: Breakable) -> None:
+async def test_when_neither_backend_answers_every_caller_is_refused(
+    both: FallbackLeases, primary: Breakable, database: Breakable
+) -> None:
     """Never unguarded, and the refusal names both reasons."""
     primary.gone = database.gone = True
     with pytest.raises(LocksUnavailable, match=r"no primary today.*no database today"):
@@ -136,7 +138,7 @@ async def test_when_both_are_gone_nobody_is_let_in(both: Fallback, primary: Brea
 
 
 async def test_a_question_that_makes_no_sense_is_not_asked_again(
-    both: Fallback, primary: Breakable, database: Breakable, monkeypatch: pytest.MonkeyPatch
+    both: FallbackLeases, primary: Breakable, database: Breakable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Only silence leads to the database."""
 
@@ -149,7 +151,9 @@ async def test_a_question_that_makes_no_sense_is_not_asked_again(
     assert database.waits == []
 
 
-async def test_a_lock_goes_back_to_whoever_gave_it(both: Fallback, primary: Breakable, database: Breakable) -> None:
+async def test_a_lock_is_released_in_the_backend_that_granted_it(
+    both: FallbackLeases, primary: Breakable, database: Breakable
+) -> None:
     """Whatever has happened since."""
     first = await both.acquire(claim("a:1", token="A"))
     primary.gone = True
@@ -163,9 +167,9 @@ async def test_a_lock_goes_back_to_whoever_gave_it(both: Fallback, primary: Brea
 
 
 async def test_what_was_waited_for_the_primary_is_not_waited_again(
-    both: Fallback, primary: Breakable, database: Breakable, monkeypatch: pytest.MonkeyPatch
+    both: FallbackLeases, primary: Breakable, database: Breakable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One deadline for both, and the caller's claim comes back as it was."""
+    """One deadline for both, and the grant has the caller's claim as it was."""
 
     async def slow(_: Claim) -> Grant:
         await asyncio.sleep(0.02)
@@ -180,9 +184,9 @@ async def test_what_was_waited_for_the_primary_is_not_waited_again(
 
 
 async def test_switching_is_said_once_each_way(
-    both: Fallback, primary: Breakable, caplog: pytest.LogCaptureFixture
+    both: FallbackLeases, primary: Breakable, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A warning when it starts and a line when it ends, not one for each call."""
+    """A warning when it starts and a log line when it ends, not one for each call."""
     caplog.set_level(logging.INFO, logger="earmark.locks")
     for gone in (False, True, True, False, False, True):
         primary.gone = gone
@@ -193,7 +197,7 @@ async def test_switching_is_said_once_each_way(
 
 
 async def test_a_refusal_of_the_primary_shows_that_it_is_back(
-    both: Fallback, primary: Breakable, caplog: pytest.LogCaptureFixture
+    both: FallbackLeases, primary: Breakable, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Any answer ends the outage."""
     caplog.set_level(logging.INFO, logger="earmark.locks")
@@ -206,7 +210,7 @@ async def test_a_refusal_of_the_primary_shows_that_it_is_back(
     assert [record.levelname for record in caplog.records] == ["WARNING", "INFO"]
 
 
-async def test_an_inspector_sees_both(both: Fallback, primary: Breakable) -> None:
+async def test_an_inspector_sees_both(both: FallbackLeases, primary: Breakable) -> None:
     """A key held in both, as it may be at a switch, is there twice; evicting takes it from both."""
     await both.acquire(claim("a:2", token="A"))
     primary.gone = True
@@ -230,9 +234,9 @@ async def test_an_inspector_sees_both(both: Fallback, primary: Breakable) -> Non
 
 
 async def test_an_error_of_ours_is_not_taken_for_silence(
-    both: Fallback, primary: Breakable, monkeypatch: pytest.MonkeyPatch
+    both: FallbackLeases, primary: Breakable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A bug is heard, wherever it is."""
+    """A bug is raised, in whichever backend it is."""
 
     async def broken(**_: Any) -> list[Holding]:
         raise ZeroDivisionError
@@ -243,7 +247,7 @@ async def test_an_error_of_ours_is_not_taken_for_silence(
 
 
 async def test_closing_closes_both(
-    both: Fallback, primary: Breakable, database: Breakable, monkeypatch: pytest.MonkeyPatch
+    both: FallbackLeases, primary: Breakable, database: Breakable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also if the first cannot be closed."""
 
@@ -265,12 +269,12 @@ def url(postgres_server: Postgres) -> Iterator[str]:
     postgres_server.drop_database(name)
 
 
-async def test_at_a_switch_there_may_be_two_holders_and_the_number_tells_them_apart(
+async def test_at_a_switch_there_may_be_two_holders_and_the_number_distinguishes_them(
     primary: Breakable, url: str
 ) -> None:
     """Said honestly: two hold one key at once. Numbered by one count, the later one has the greater number."""
     rows = PostgresLeases(url, timeout=SECONDS_MAX)
-    both = Fallback(Fenced(primary, DatabaseFences(rows)), rows)
+    both = FallbackLeases(FencedLeases(primary, DatabaseFences(rows)), rows)
     before = await both.acquire(claim("a:1", token="A"))
     primary.gone = True
     during = await both.acquire(claim("a:1", token="B"))
@@ -289,7 +293,7 @@ async def test_numbered_by_two_counts_the_earlier_holder_may_have_the_greater_nu
     rows = PostgresLeases(url, timeout=SECONDS_MAX)
     ahead = Breakable("primary")
     ahead.table._last_fence = 2 * 10**15
-    both = Fallback(ahead, rows)
+    both = FallbackLeases(ahead, rows)
     before = await both.acquire(claim("b:1", token="A"))
     ahead.gone = True
     during = await both.acquire(claim("b:1", token="B"))

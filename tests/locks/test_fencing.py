@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from earmark.locks.errors import LockBusy, LockLost, LocksUnavailable
-from earmark.locks.fencing import DatabaseFences, Fenced
+from earmark.locks.fencing import DatabaseFences, FencedLeases
 from earmark.locks.local import LocalLeases, LocalTable
 from earmark.locks.ports import Claim, Group
 from earmark.locks.postgres import PostgresLeases
@@ -65,7 +65,7 @@ class CountingFences:
             raise LocksUnavailable(because="no count today")
 
     async def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: there is no connection."""
 
 
 class Resource:
@@ -103,14 +103,14 @@ def leases(clock: Clock) -> LocalLeases:
 
 @pytest.fixture
 async def fences() -> CountingFences:
-    """Numbers from 1."""
+    """Fences that count from 1."""
     return CountingFences()
 
 
 @pytest.fixture
-def fenced(leases: LocalLeases, fences: CountingFences, clock: Clock) -> Fenced:
-    """Both together."""
-    return Fenced(leases, fences, clock=clock)
+def fenced(leases: LocalLeases, fences: CountingFences, clock: Clock) -> FencedLeases:
+    """The leases with the fences that count from 1."""
+    return FencedLeases(leases, fences, clock=clock)
 
 
 @pytest.fixture(scope="module")
@@ -132,7 +132,7 @@ async def rows(url: str) -> AsyncIterator[PostgresLeases]:
 
 async def test_it_stands_behind_the_ports(leases: LocalLeases, fences: CountingFences, rows: PostgresLeases) -> None:
     """Any backend can be numbered from the database, and then declares a fence."""
-    backend: Backend = Fenced(leases, fences)
+    backend: Backend = FencedLeases(leases, fences)
     counted: Fences = DatabaseFences(rows)
     assert Group.FENCE in backend.groups
     assert "fenced by" in backend.name
@@ -144,10 +144,10 @@ async def test_a_backend_without_a_fence_has_one_when_it_is_fenced(leases: Local
     """Redlock counts nothing of its own; that is what this is for."""
     plain: Any = leases
     plain.groups = frozenset({Group.MANY})
-    assert Fenced(plain, fences).groups == {Group.MANY, Group.FENCE}
+    assert FencedLeases(plain, fences).groups == {Group.MANY, Group.FENCE}
 
 
-async def test_a_grant_has_the_number_of_the_database(fenced: Fenced, leases: LocalLeases) -> None:
+async def test_a_grant_has_the_number_of_the_database(fenced: FencedLeases, leases: LocalLeases) -> None:
     """The number that the backend counted by itself is replaced; the lease and its giver stay."""
     grant = await fenced.acquire(claim("a:1", token="A"))
     assert grant.fence == 1
@@ -157,7 +157,7 @@ async def test_a_grant_has_the_number_of_the_database(fenced: Fenced, leases: Lo
     assert (await fenced.acquire(claim("a:1", token="B"))).fence == 2
 
 
-async def test_a_refusal_costs_no_number(fenced: Fenced, fences: CountingFences) -> None:
+async def test_a_refusal_costs_no_number(fenced: FencedLeases, fences: CountingFences) -> None:
     """The number is fetched only after the lease is won."""
     await fenced.acquire(claim("a:1", token="A"))
     with pytest.raises(LockBusy):
@@ -165,8 +165,10 @@ async def test_a_refusal_costs_no_number(fenced: Fenced, fences: CountingFences)
     assert fences.count == 1
 
 
-async def test_without_a_number_nothing_is_locked(fenced: Fenced, fences: CountingFences, leases: LocalLeases) -> None:
-    """The lease goes back at once, for nobody may work without a number."""
+async def test_without_a_number_nothing_is_locked(
+    fenced: FencedLeases, fences: CountingFences, leases: LocalLeases
+) -> None:
+    """The lease is given back at once, for no caller may work without a number."""
     fences.gone = True
     with pytest.raises(LocksUnavailable):
         await fenced.acquire(claim("a:1", token="A"))
@@ -176,7 +178,7 @@ async def test_without_a_number_nothing_is_locked(fenced: Fenced, fences: Counti
 
 
 async def test_one_cancelled_while_it_waits_for_its_number_leaves_nothing(
-    fenced: Fenced, fences: CountingFences, leases: LocalLeases
+    fenced: FencedLeases, fences: CountingFences, leases: LocalLeases
 ) -> None:
     """The lease is given back in the background, and closing waits for that."""
     fences.slow = asyncio.Event()
@@ -191,9 +193,9 @@ async def test_one_cancelled_while_it_waits_for_its_number_leaves_nothing(
 
 
 async def test_a_lease_that_cannot_be_given_back_is_left_to_run_out(
-    fenced: Fenced, fences: CountingFences, leases: LocalLeases, monkeypatch: pytest.MonkeyPatch
+    fenced: FencedLeases, fences: CountingFences, leases: LocalLeases, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The caller hears of the first trouble, not of the second."""
+    """The caller gets the first error, not the second."""
 
     async def gone(_: Grant) -> bool:
         raise LocksUnavailable(because="gone too")
@@ -204,7 +206,7 @@ async def test_a_lease_that_cannot_be_given_back_is_left_to_run_out(
         await fenced.acquire(claim("a:1", token="A"))
 
 
-async def late_number(fenced: Fenced, fences: CountingFences, clock: Clock) -> tuple[Any, Grant]:
+async def late_number(fenced: FencedLeases, fences: CountingFences, clock: Clock) -> tuple[Any, Grant]:
     """A's number is on its way while A's lease runs out and B is granted: A's answer, and B's grant."""
     fences.slow = slow = asyncio.Event()
     first = asyncio.create_task(fenced.acquire(claim("a:1", token="A", ttl=10)))
@@ -218,9 +220,9 @@ async def late_number(fenced: Fenced, fences: CountingFences, clock: Clock) -> t
 
 
 async def test_a_number_that_comes_after_the_lease_ran_out_is_not_used(
-    fenced: Fenced, fences: CountingFences, leases: LocalLeases, clock: Clock
+    fenced: FencedLeases, fences: CountingFences, leases: LocalLeases, clock: Clock
 ) -> None:
-    """It would be greater than the next holder's, who has the lock by then; and that one's lease stands."""
+    """It would be greater than that of the next holder, which has the lock by then; and that lease stays."""
     answer, second = await late_number(fenced, fences, clock)
     assert isinstance(answer, LockLost)
     assert fences.count > (second.fence or 0)
@@ -233,7 +235,7 @@ async def test_used_all_the_same_it_would_outrank_the_next_holder(
     leases: LocalLeases, fences: CountingFences, clock: Clock
 ) -> None:
     """The control: without the check of the time the resource takes the late one and turns the holder away."""
-    unchecked = Fenced(leases, fences, clock=lambda: 0.0)
+    unchecked = FencedLeases(leases, fences, clock=lambda: 0.0)
     late, second = await late_number(unchecked, fences, clock)
     resource = Resource(checks=True)
     resource.write("late", fence=late.fence)
@@ -242,10 +244,10 @@ async def test_used_all_the_same_it_would_outrank_the_next_holder(
 
 
 @pytest.mark.parametrize("checks", [False, True])
-async def test_a_resource_that_checks_numbers_turns_a_late_holder_away(
-    fenced: Fenced, clock: Clock, *, checks: bool
+async def test_a_resource_that_checks_numbers_refuses_a_late_holder(
+    fenced: FencedLeases, clock: Clock, *, checks: bool
 ) -> None:
-    """A paused past its time, B worked, A wakes and writes: only the number can tell."""
+    """A was paused past its time, B worked, A resumes and writes: only the number shows that A is late."""
     resource = Resource(checks=checks)
     late = await fenced.acquire(claim("a:1", token="A", ttl=10))
     clock.now += 10
@@ -255,7 +257,7 @@ async def test_a_resource_that_checks_numbers_turns_a_late_holder_away(
     assert resource.written == (["right"] if checks else ["right", "late"])
 
 
-async def test_an_inspector_sees_the_number_that_was_given(fenced: Fenced, fences: CountingFences) -> None:
+async def test_an_inspector_sees_the_number_that_was_given(fenced: FencedLeases, fences: CountingFences) -> None:
     """And no number where it cannot be read, rather than one that means something else."""
     await fenced.acquire(claim("a:1", token="A"))
     assert [found.fence for found in await fenced.holdings()] == [1]
@@ -269,11 +271,11 @@ async def test_an_inspector_sees_the_number_that_was_given(fenced: Fenced, fence
 
 
 async def test_the_database_counts_for_leases_that_live_elsewhere(rows: PostgresLeases, clock: Clock) -> None:
-    """The backend lost everything and its clock went back: the numbers go on growing."""
+    """The backend lost everything and its clock was set back: the numbers go on growing."""
     numbers = []
     for token in "ABC":
         fresh = LocalLeases(LocalTable(clock=clock, wall_ns=lambda: 0))
-        fenced = Fenced(fresh, DatabaseFences(rows), clock=clock)
+        fenced = FencedLeases(fresh, DatabaseFences(rows), clock=clock)
         numbers.append((await fenced.acquire(claim("a:1", "a:2", token=token))).fence or 0)
     assert numbers == sorted(set(numbers))
     assert set((await DatabaseFences(rows).last(["a:1", "a:2"])).values()) == {numbers[-1]}
@@ -300,9 +302,9 @@ async def test_many_at_once_have_different_numbers(rows: PostgresLeases) -> None
 
 
 async def test_a_lease_and_a_number_for_the_same_key_leave_each_other_alone(rows: PostgresLeases) -> None:
-    """A key is leased in the database by one, and elsewhere by another who is numbered from the same row."""
+    """A key is leased in the database by one, and elsewhere by another that is numbered from the same row."""
     here = await rows.acquire(claim("c:1", token="here"))
-    there = await Fenced(LocalLeases(), DatabaseFences(rows)).acquire(claim("c:1", token="there"))
+    there = await FencedLeases(LocalLeases(), DatabaseFences(rows)).acquire(claim("c:1", token="there"))
     assert (there.fence or 0) > (here.fence or 0)
     found = await rows.find("c:1")
     assert found
@@ -314,7 +316,7 @@ async def test_a_lease_and_a_number_for_the_same_key_leave_each_other_alone(rows
 
 async def test_leases_of_the_database_can_be_fenced_by_it_too(rows: PostgresLeases) -> None:
     """Pointless but harmless: closing what both share closes it once."""
-    fenced = Fenced(rows, DatabaseFences(rows))
+    fenced = FencedLeases(rows, DatabaseFences(rows))
     grant = await fenced.acquire(claim("d:1", token="A"))
     assert (await rows.last_fences(["d:1"]))["d:1"] == grant.fence
     assert await fenced.release(grant)

@@ -244,15 +244,15 @@ def test_one_letter_has_one_spelling() -> None:
     ],
 )
 def test_a_part_that_cannot_be_an_id_is_refused(part: Any, word: str) -> None:
-    """A name is built once and matched, printed and typed often; and None is nobody's id."""
+    """A name is built once and matched, printed and typed often; and None is no id."""
     with pytest.raises(KeyRefused) as refused:
         keys.event_seat("opera", part)
     assert "seat" in refused.value.problem
     assert word in refused.value.problem
 
 
-def test_what_is_refused_is_told_in_short() -> None:
-    """An id may come from outside; a megabyte of it in an error would come back in every log."""
+def test_what_is_refused_is_shortened_in_the_message() -> None:
+    """An id may be user input; a megabyte of it in an error would fill every log."""
     with pytest.raises(KeyRefused) as part_refused:
         keys.order("x" * 1_000_000)
     with pytest.raises(KeyRefused) as key_refused:
@@ -338,7 +338,7 @@ def test_a_domain_and_an_id_make_a_name(key: str) -> None:
     ],
 )
 def test_a_name_that_covers_everything_or_nothing_is_refused(key: Any, word: str) -> None:
-    """A lock under such a name makes strangers wait, or makes nobody wait; and the refusal says what to write."""
+    """A lock under such a name makes unrelated callers wait, or none at all; the refusal says what to write."""
     with pytest.raises(KeyRefused) as refused:
         keys.check(key)
     assert word in refused.value.problem
@@ -346,7 +346,7 @@ def test_a_name_that_covers_everything_or_nothing_is_refused(key: Any, word: str
 
 
 def test_all_that_is_wrong_is_said_at_once() -> None:
-    """Whoever lints names should not be sent back one finding at a time."""
+    """A program that checks names gets all findings at once, and not one at a time."""
     found = keys.problems("lock: " + "4" * 600)
     assert len(found) == 3
     assert all(sentence.endswith(".") for sentence in found)

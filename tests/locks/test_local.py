@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from earmark.locks.errors import LockBusy, QueueFull
-from earmark.locks.globs import compiled, regex_of
-from earmark.locks.local import DirectLocalLeases, LocalLeases, LocalTable, Waiter
+from earmark.locks.glob_patterns import compiled, regex_of
+from earmark.locks.local import LocalLeases, LocalTable, SyncLocalLeases, Waiter
 from earmark.locks.ports import Claim, Group
 
 if TYPE_CHECKING:
@@ -34,21 +34,21 @@ class Clock:
         return self.now
 
 
-class Line:
-    """Those who wait in a test, and who of them was told to look."""
+class WaitingCalls:
+    """The waiters of a test, and which of them were woken."""
 
     def __init__(self, table: LocalTable) -> None:
         self.table = table
-        self.rung: list[str] = []
+        self.woken: list[str] = []
 
     def join(self, *keys: str, token: str, wait: float = 60.0, queue_max: int = 1000) -> Waiter:
-        """One more."""
+        """Let one more caller join the queue."""
 
-        def ring() -> bool:
-            self.rung.append(token)
+        def wake() -> bool:
+            self.woken.append(token)
             return True
 
-        return self.table.join(claim(*keys, token=token, wait=wait), ring=ring, queue_max=queue_max)
+        return self.table.join_queue(claim(*keys, token=token, wait=wait), wake=wake, queue_max=queue_max)
 
 
 def claim(*keys: str, token: str, ttl: float = 10.0, wait: float = 0.0) -> Claim:
@@ -57,7 +57,7 @@ def claim(*keys: str, token: str, ttl: float = 10.0, wait: float = 0.0) -> Claim
 
 @pytest.fixture
 def clock() -> Any:
-    """The table's clock."""
+    """The clock that the table reads and the test moves."""
     return Clock()
 
 
@@ -68,9 +68,9 @@ def table(clock: Clock) -> LocalTable:
 
 
 @pytest.fixture
-def line(table: LocalTable) -> Line:
-    """Nobody yet."""
-    return Line(table)
+def callers(table: LocalTable) -> WaitingCalls:
+    """The waiters of the test: none yet."""
+    return WaitingCalls(table)
 
 
 def in_time(work: Coroutine[Any, Any, Any]) -> Any:
@@ -93,7 +93,7 @@ def waiting(table: LocalTable, key: str) -> int:
 def test_it_stands_behind_both_ports() -> None:
     """A local lease can stand wherever a lease of Redis or PostgreSQL does."""
     leases: Backend = LocalLeases()
-    direct: DirectBackend = DirectLocalLeases(LocalTable())
+    direct: DirectBackend = SyncLocalLeases(LocalTable())
     assert leases.groups == {Group.FIFO, Group.FENCE, Group.MANY}
     assert direct.name == leases.name
 
@@ -127,8 +127,8 @@ def test_a_late_release_does_not_touch_the_next_holder(table: LocalTable, clock:
         table.acquire(claim("a:1", token="C"))
 
 
-def test_a_release_after_expiry_says_so_even_if_nobody_came(table: LocalTable, clock: Clock) -> None:
-    """Whoever worked past the end must learn of it."""
+def test_a_release_after_expiry_returns_false_even_if_the_key_is_free(table: LocalTable, clock: Clock) -> None:
+    """A holder that worked past the end must learn of it."""
     table.acquire(claim("a:1", token="A", ttl=1))
     clock.now += 1
     assert table.release(claim("a:1", token="A")) is False
@@ -175,32 +175,34 @@ def test_the_fence_grows_even_when_the_wall_clock_goes_back(clock: Clock) -> Non
     assert (first, second) == (2_000_000, 2_000_001)
 
 
-def test_waiters_are_served_in_order_of_arrival(table: LocalTable, line: Line) -> None:
+def test_waiters_are_served_in_order_of_arrival(table: LocalTable, callers: WaitingCalls) -> None:
     """First come, first served, each by the release of the one before."""
     table.acquire(claim("a:1", token="A"))
     tokens = ["B", "C", "D"]
-    waiters = {token: line.join("a:1", token=token) for token in tokens}
+    waiters = {token: callers.join("a:1", token=token) for token in tokens}
     served = []
     for before in ["A", *tokens[:-1]]:
         assert table.release(claim("a:1", token=before))
         served.append(next(token for token, waiter in waiters.items() if waiter.taken and token not in served))
-    assert served == line.rung == tokens
+    assert served == callers.woken == tokens
 
 
-def test_nobody_new_comes_between_a_release_and_the_first_in_line(table: LocalTable, line: Line) -> None:
+def test_no_new_caller_comes_between_a_release_and_the_first_waiter(table: LocalTable, callers: WaitingCalls) -> None:
     """The release itself hands the key over, so that nothing is free for a newcomer to take."""
     table.acquire(claim("a:1", token="A"))
-    waiter = line.join("a:1", token="B")
+    waiter = callers.join("a:1", token="B")
     table.release(claim("a:1", token="A"))
     with pytest.raises(LockBusy):
         table.acquire(claim("a:1", token="C"))
     assert waiter.taken
 
 
-def test_nobody_new_comes_between_an_expiry_and_the_first_in_line(table: LocalTable, line: Line, clock: Clock) -> None:
-    """Nobody saw the lease run out, yet the line goes before whoever asks next."""
+def test_no_new_caller_comes_between_an_expiry_and_the_first_waiter(
+    table: LocalTable, callers: WaitingCalls, clock: Clock
+) -> None:
+    """No call noticed that the lease ran out, yet the waiters come before a new caller."""
     table.acquire(claim("a:1", token="A", ttl=1))
-    waiter = line.join("a:1", token="B")
+    waiter = callers.join("a:1", token="B")
     clock.now += 1
     with pytest.raises(LockBusy):
         table.acquire(claim("a:1", token="C"))
@@ -208,71 +210,71 @@ def test_nobody_new_comes_between_an_expiry_and_the_first_in_line(table: LocalTa
     assert waiter.taken.until == clock.now + 10
 
 
-def test_a_waiter_looks_again_when_the_lease_runs_out(table: LocalTable, line: Line, clock: Clock) -> None:
-    """A holder that died rings for nobody; the waiter's own timer is for that moment, and for its deadline."""
+def test_a_waiter_looks_again_when_the_lease_runs_out(table: LocalTable, callers: WaitingCalls, clock: Clock) -> None:
+    """A holder that died wakes no waiter; the waiter's own timer is for that moment, and for its deadline."""
     table.acquire(claim("a:1", token="A", ttl=3))
-    patient, hasty = line.join("a:1", token="B"), line.join("a:1", token="C", wait=2)
-    assert (table.look(patient), table.look(hasty)) == (3.0, 2.0)
+    patient, hasty = callers.join("a:1", token="B"), callers.join("a:1", token="C", wait=2)
+    assert (table.seconds_to_wait(patient), table.seconds_to_wait(hasty)) == (3.0, 2.0)
     table.extend(claim("a:1", token="A"), ttl=5)
-    assert table.look(patient) == 5.0
+    assert table.seconds_to_wait(patient) == 5.0
     clock.now += 5
-    assert (table.look(patient), table.look(hasty)) == (0.0, 0.0)
-    assert table.leave(patient).until == clock.now + 10
+    assert (table.seconds_to_wait(patient), table.seconds_to_wait(hasty)) == (0.0, 0.0)
+    assert table.leave_queue(patient).until == clock.now + 10
     with pytest.raises(LockBusy) as refused:
-        table.leave(hasty)
+        table.leave_queue(hasty)
     assert refused.value.waited_seconds == 5.0
 
 
-def test_any_waiter_moves_the_line(table: LocalTable, line: Line, clock: Clock) -> None:
-    """The first in line may be stuck in a busy event loop: whoever looks serves it, and it is told."""
+def test_any_waiter_serves_the_queue(table: LocalTable, callers: WaitingCalls, clock: Clock) -> None:
+    """The first waiter may be stuck in a busy event loop: any other waiter that checks serves it, and it is woken."""
     table.acquire(claim("a:1", token="A", ttl=1))
-    first, second = line.join("a:1", token="B"), line.join("a:1", token="C")
+    first, second = callers.join("a:1", token="B"), callers.join("a:1", token="C")
     clock.now += 1
-    assert table.look(second) > 0
+    assert table.seconds_to_wait(second) > 0
     assert first.taken
-    assert line.rung == ["B"]
+    assert callers.woken == ["B"]
 
 
-def test_one_who_leaves_is_not_served(table: LocalTable, line: Line) -> None:
-    """A cancelled waiter leaves no place in the line and no lease."""
+def test_a_waiter_that_gave_up_gets_no_lock(table: LocalTable, callers: WaitingCalls) -> None:
+    """A cancelled waiter leaves no place in the queue and no lease."""
     table.acquire(claim("a:1", token="A"))
-    first, second = line.join("a:1", token="B"), line.join("a:1", token="C")
-    table.abandon(first)
+    first, second = callers.join("a:1", token="B"), callers.join("a:1", token="C")
+    table.cancel_wait(first)
     assert waiting(table, "a:1") == 1
     table.release(claim("a:1", token="A"))
     assert second.taken
     assert not first.taken
 
 
-def test_what_reached_one_who_just_left_goes_to_the_next(table: LocalTable, line: Line) -> None:
+def test_what_was_granted_to_a_waiter_that_gave_up_goes_to_the_next(table: LocalTable, callers: WaitingCalls) -> None:
     """Granted and cancelled at the same moment: the grant is given back at once."""
     table.acquire(claim("a:1", token="A"))
-    first, second = line.join("a:1", token="B"), line.join("a:1", token="C")
+    first, second = callers.join("a:1", token="B"), callers.join("a:1", token="C")
     table.release(claim("a:1", token="A"))
     assert first.taken
-    table.abandon(first)
+    table.cancel_wait(first)
     assert second.taken
     assert second.taken.fence > first.taken.fence
 
 
-def test_a_line_is_bounded(table: LocalTable, line: Line) -> None:
+def test_a_queue_is_bounded(table: LocalTable, callers: WaitingCalls) -> None:
     """One too many is refused and leaves nothing; when one has gone there is room again."""
     table.acquire(claim("a:1", token="A"))
-    first = line.join("a:1", token="B", queue_max=1)
-    late = line.join("a:1", token="C", queue_max=1)
-    assert table.look(late) == 0.0
+    first = callers.join("a:1", token="B", queue_max=1)
+    late = callers.join("a:1", token="C", queue_max=1)
+    assert table.seconds_to_wait(late) == 0.0
     with pytest.raises(QueueFull) as refused:
-        table.leave(late)
+        table.leave_queue(late)
     assert (refused.value.key, refused.value.queue_max) == ("a:1", 1)
-    table.abandon(first)
-    assert line.join("a:1", token="D", queue_max=1).at == "a:1"
+    table.cancel_wait(first)
+    assert callers.join("a:1", token="D", queue_max=1).at == "a:1"
 
 
-def test_one_who_wants_several_holds_nothing_while_it_waits(table: LocalTable, line: Line) -> None:
+def test_a_caller_that_wants_several_keys_holds_none_while_it_waits(table: LocalTable, callers: WaitingCalls) -> None:
     """It stands at the first taken key, and moves on to the next taken one without keeping the first."""
     table.acquire(claim("a:1", token="A"))
     table.acquire(claim("a:2", token="B"))
-    both = line.join("a:1", "a:2", token="C")
+    both = callers.join("a:1", "a:2", token="C")
     assert both.at == "a:1"
     table.release(claim("a:1", token="A"))
     assert both.at == "a:2"
@@ -282,53 +284,55 @@ def test_one_who_wants_several_holds_nothing_while_it_waits(table: LocalTable, l
     assert [holding.token for holding in table.holdings(match="*", limit=9)] == ["C", "C"]
 
 
-def test_one_who_moves_on_to_a_full_line_is_told(table: LocalTable, line: Line) -> None:
-    """The bound of a line holds for those who come from another line too."""
+def test_a_waiter_that_moves_to_a_full_queue_is_refused(table: LocalTable, callers: WaitingCalls) -> None:
+    """The bound of a queue also holds for waiters that come from another queue."""
     table.acquire(claim("a:1", token="A"))
     table.acquire(claim("a:2", token="B"))
-    line.join("a:2", token="D")
-    both = line.join("a:1", "a:2", token="C", queue_max=1)
+    callers.join("a:2", token="D")
+    both = callers.join("a:1", "a:2", token="C", queue_max=1)
     table.release(claim("a:1", token="A"))
-    assert line.rung == ["C"]
+    assert callers.woken == ["C"]
     with pytest.raises(QueueFull):
-        table.leave(both)
+        table.leave_queue(both)
 
 
-def test_one_who_moves_on_stands_behind_those_who_were_there(table: LocalTable, line: Line, clock: Clock) -> None:
-    """Two keys run out at once: who waits for one is served before who comes over from the other."""
+def test_a_waiter_that_moves_to_another_queue_is_its_last(
+    table: LocalTable, callers: WaitingCalls, clock: Clock
+) -> None:
+    """Two keys run out at once: a waiter for one comes before a waiter that moves over from the other."""
     table.acquire(claim("a:1", token="A", ttl=1))
     table.acquire(claim("a:2", token="B", ttl=1))
-    over, there = line.join("a:1", "a:2", token="C"), line.join("a:2", token="D")
+    over, there = callers.join("a:1", "a:2", token="C"), callers.join("a:2", token="D")
     clock.now += 1
-    table.look(over)
+    table.seconds_to_wait(over)
     assert there.taken
     assert (over.taken, over.at) == (None, "a:2")
 
 
-def test_a_waiter_whose_event_loop_is_gone_is_passed_over(table: LocalTable, line: Line) -> None:
-    """Nobody would give back what it was given."""
+def test_a_waiter_whose_event_loop_is_closed_is_passed_over(table: LocalTable, callers: WaitingCalls) -> None:
+    """No caller would give back what this waiter was granted."""
     table.acquire(claim("a:1", token="A"))
-    table.join(claim("a:1", "a:2", token="B", wait=60), ring=lambda: False)
-    second = line.join("a:1", token="C")
+    table.join_queue(claim("a:1", "a:2", token="B", wait=60), wake=lambda: False)
+    second = callers.join("a:1", token="C")
     table.release(claim("a:1", token="A"))
     assert second.taken
     assert table.find("a:2") is None
 
 
-def test_an_evicted_key_goes_to_the_next(table: LocalTable, line: Line) -> None:
-    """An operator's last resort frees a key from whoever has it."""
+def test_an_evicted_key_goes_to_the_next(table: LocalTable, callers: WaitingCalls) -> None:
+    """An operator's last resort takes a key from its holder."""
     table.acquire(claim("a:1", token="A"))
-    waiter = line.join("a:1", token="B")
+    waiter = callers.join("a:1", token="B")
     assert table.evict("a:1") is True
     assert waiter.taken
     assert table.evict("a:9") is False
 
 
-def test_an_inspector_sees_who_holds_and_who_waits(table: LocalTable, line: Line, clock: Clock) -> None:
-    """Holder, age, time left and the line, in order of key."""
+def test_an_operator_sees_the_holder_and_the_waiters(table: LocalTable, callers: WaitingCalls, clock: Clock) -> None:
+    """Holder, age, time left and waiters, in order of key."""
     table.acquire(claim("b:1", token="B", ttl=5))
     fence = table.acquire(claim("a:1", token="A", ttl=10)).fence
-    line.join("a:1", token="C")
+    callers.join("a:1", token="C")
     clock.now += 2
     (first, second) = table.holdings(match="*", limit=2)
     assert (first.key, first.holder, first.token, first.fence) == ("a:1", "holder of A", "A", fence)
@@ -374,8 +378,8 @@ def test_a_pattern_is_read_as_redis_reads_it(match: str, key: str, *, found: boo
     assert bool(compiled(match).fullmatch(key)) is found
 
 
-async def test_a_release_wakes_the_first_in_line() -> None:
-    """Nobody polls: with hours to go on every timer, the release alone serves the line."""
+async def test_a_release_wakes_the_first_waiter() -> None:
+    """No waiter polls: with hours to go on every timer, the release alone serves the queue."""
     leases = LocalLeases()
     held = await leases.acquire(claim("a:1", token="A", ttl=3600))
     order: list[str] = []
@@ -394,7 +398,7 @@ async def test_a_release_wakes_the_first_in_line() -> None:
     assert order == ["B", "C", "D"]
 
 
-async def test_a_lease_that_nobody_gives_back_runs_out_for_those_who_wait() -> None:
+async def test_a_lease_that_is_never_released_runs_out_for_its_waiters() -> None:
     """The holder died: the waiter's own timer serves it."""
     leases = LocalLeases()
     dead = await leases.acquire(claim("a:1", token="A", ttl=0.05))
@@ -403,7 +407,7 @@ async def test_a_lease_that_nobody_gives_back_runs_out_for_those_who_wait() -> N
 
 
 async def test_waiting_ends_at_its_deadline() -> None:
-    """A refusal after the wait names the key, and no place in line is left."""
+    """A refusal after the wait names the key, and no place in the queue is left."""
     leases = LocalLeases()
     await leases.acquire(claim("a:1", token="A", ttl=3600))
     with pytest.raises(LockBusy) as refused:
@@ -431,7 +435,7 @@ async def test_a_cancelled_waiter_leaves_nothing() -> None:
 
 
 async def test_a_waiter_cancelled_as_it_is_served_passes_it_on() -> None:
-    """Release and cancellation in the same tick: the next in line has the key."""
+    """Release and cancellation in the same turn of the event loop: the next waiter has the key."""
     leases = LocalLeases()
     held = await leases.acquire(claim("a:1", token="A", ttl=3600))
     first = asyncio.create_task(leases.acquire(claim("a:1", token="B", ttl=3600, wait=3600)))
@@ -484,7 +488,7 @@ def test_threads_without_a_lock_lose_counts() -> None:
 
 def test_threads_with_a_direct_lock_lose_none() -> None:
     """Mutual exclusion between plain threads."""
-    direct = DirectLocalLeases(LocalTable())
+    direct = SyncLocalLeases(LocalTable())
 
     def acquire(token: str) -> Grant | None:
         try:
@@ -496,10 +500,10 @@ def test_threads_with_a_direct_lock_lose_none() -> None:
     direct.close()
 
 
-def test_event_loops_and_threads_share_one_line() -> None:
+def test_event_loops_and_threads_share_one_queue() -> None:
     """Waiters on loops of their own are woken by releases from other loops and threads."""
     table = LocalTable()
-    held = DirectLocalLeases(table).acquire(claim("a:1", token="A", ttl=3600))
+    held = SyncLocalLeases(table).acquire(claim("a:1", token="A", ttl=3600))
     counted = [0]
 
     async def work(token: str) -> None:
@@ -516,7 +520,7 @@ def test_event_loops_and_threads_share_one_line() -> None:
     threads = [threading.Thread(target=asyncio.run, args=(several(name),), daemon=True) for name in "BCDE"]
     for thread in threads:
         thread.start()
-    DirectLocalLeases(table).release(held)
+    SyncLocalLeases(table).release(held)
     for thread in threads:
         thread.join(SECONDS_MAX)
     assert counted == [80]
@@ -524,7 +528,7 @@ def test_event_loops_and_threads_share_one_line() -> None:
 
 
 async def test_opposite_orders_never_hang() -> None:
-    """Whoever wants several waits while holding none, so no ring of waiters can form."""
+    """A caller that wants several keys waits while holding none, so no cycle of waiters can form."""
     leases = LocalLeases()
     served = 0
 
@@ -555,31 +559,31 @@ class TableMachine(RuleBasedStateMachine):
         self.fences: dict[str, int] = {}
         self.count = 0
 
-    @rule(keys=st.sets(st.sampled_from(KEYS), min_size=1), ttl=st.sampled_from([1.0, 5.0]), heard=st.booleans())
-    def join(self, keys: set[str], ttl: float, heard: bool) -> None:  # noqa: FBT001
-        """Somebody asks; it may be one who will not hear when it is served."""
+    @rule(keys=st.sets(st.sampled_from(KEYS), min_size=1), ttl=st.sampled_from([1.0, 5.0]), can_be_woken=st.booleans())
+    def join(self, keys: set[str], ttl: float, can_be_woken: bool) -> None:  # noqa: FBT001
+        """A caller joins a queue; it may be one that cannot be woken."""
         self.count += 1
         wanted = claim(*keys, token=str(self.count), ttl=ttl, wait=7)
-        self.waiters.append(self.table.join(wanted, ring=lambda: heard, queue_max=4))
+        self.waiters.append(self.table.join_queue(wanted, wake=lambda: can_be_woken, queue_max=4))
 
     @rule(place=st.integers(0, 99), step=st.sampled_from(["look", "leave", "abandon", "release", "extend"]))
     def act(self, place: int, step: str) -> None:
-        """One of those who asked does something."""
+        """One of the waiters does something."""
         if not self.waiters:
             return
         waiter = self.waiters[place % len(self.waiters)]
         match step:
             case "look":
-                self.table.look(waiter)
+                self.table.seconds_to_wait(waiter)
             case "leave":
                 try:
-                    self.table.leave(waiter)
+                    self.table.leave_queue(waiter)
                 except LockBusy:
                     self.waiters.remove(waiter)
                 except QueueFull:
                     self.waiters.remove(waiter)
             case "abandon":
-                self.table.abandon(waiter)
+                self.table.cancel_wait(waiter)
                 self.waiters.remove(waiter)
             case "release":
                 self.table.release(waiter.claim)
@@ -597,9 +601,9 @@ class TableMachine(RuleBasedStateMachine):
         self.table.evict(key)
 
     @invariant()
-    def a_line_stands_only_where_a_key_was_taken(self) -> None:
-        """A free key has no line, and nobody stands in two."""
-        for key, standing in self.table._lines.items():
+    def a_queue_exists_only_where_a_key_was_taken(self) -> None:
+        """A free key has no queue, and no waiter is in two queues."""
+        for key, standing in self.table._queues.items():
             assert standing
             assert key in self.table._leases
             assert all(waiter.at == key and not waiter.taken for waiter in standing)
@@ -607,14 +611,14 @@ class TableMachine(RuleBasedStateMachine):
 
     @invariant()
     def what_was_granted_was_granted_whole(self) -> None:
-        """Whoever waits holds nothing."""
+        """A waiter holds nothing."""
         owners = {key: lease.token for key, lease in self.table._leases.items()}
         for waiter in self.waiters:
             assert not (waiter.at and waiter.claim.token in owners.values())
 
     @invariant()
     def numbers_only_grow(self) -> None:
-        """For each key."""
+        """A key's next fence is greater than all before it."""
         for key, lease in self.table._leases.items():
             assert lease.fence >= self.fences.get(key, 0)
             self.fences[key] = lease.fence

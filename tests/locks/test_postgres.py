@@ -77,7 +77,7 @@ def leases(open_leases: Callable[..., PostgresLeases]) -> PostgresLeases:
 
 @asynccontextmanager
 async def table_locked(url: str) -> AsyncIterator[None]:
-    """Whoever asks for a lease meanwhile gets no answer."""
+    """Callers that want a lease meanwhile get no answer."""
     blocker = await asyncpg.connect(url)
     try:
         async with blocker.transaction():
@@ -96,20 +96,20 @@ async def until_true(fact: Callable[[], Any]) -> None:
 
 
 async def blocked_in(database: Any) -> bool:
-    """Whether somebody waits for a lock that another session has."""
+    """Whether a session waits for a lock that another session has."""
     waiting = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
     return bool(await database.fetchval(waiting))
 
 
 async def test_it_stands_behind_the_port(leases: PostgresLeases) -> None:
-    """PostgreSQL serves no line, and says so; the rest it can do."""
+    """PostgreSQL has no queue, and declares that; the rest it can do."""
     backend: Backend = leases
     assert backend.groups == {Group.FENCE, Group.MANY}
     await backend.ping()
 
 
-async def test_making_one_contacts_nobody() -> None:
-    """A program starts while its database is down, and hears of it when it asks."""
+async def test_making_locks_contacts_no_server() -> None:
+    """A program starts while its database is down, and gets the error when it locks."""
     leases = PostgresLeases("postgresql://nobody@127.0.0.1:1/nowhere", timeout=SECONDS_MAX)
     with pytest.raises(LocksUnavailable):
         await leases.ping()
@@ -152,7 +152,7 @@ async def test_asking_before_taking_gives_it_to_several(database: Any, url: str)
 async def test_the_table_is_made_once_by_many_at_once(
     open_leases: Callable[..., PostgresLeases], database: Any
 ) -> None:
-    """CREATE TABLE IF NOT EXISTS fails when two create it at the same moment; nobody hears of that."""
+    """CREATE TABLE IF NOT EXISTS fails when two sessions create it at the same moment; no caller sees that."""
     for _ in range(5):
         await database.execute("DROP TABLE IF EXISTS earmark_locks")
         pools = [open_leases(connections_max=1) for _ in range(8)]
@@ -201,7 +201,7 @@ async def test_opposite_orders_never_deadlock(
 
 @pytest.mark.parametrize("verb", ["acquire", "next_fence", "extend", "release"])
 async def test_rows_are_taken_in_order_of_key(leases: PostgresLeases, database: Any, url: str, verb: str) -> None:
-    """Whoever is stopped at the first key has none of the others yet; a ring of waiters cannot close."""
+    """A caller that is stopped at the first key has none of the others yet; a cycle of waiters cannot form."""
     mine = claim("a:1", "a:2", "a:3", token="A")
     grant = await leases.acquire(mine)
     asks: dict[str, Callable[[], Any]] = {
@@ -280,8 +280,10 @@ async def test_the_database_judges_when_a_lease_ends(leases: PostgresLeases, dat
     assert await leases.release(late) is False
 
 
-async def test_a_release_after_the_end_says_so_even_if_nobody_came(leases: PostgresLeases, database: Any) -> None:
-    """Whoever worked past the end must learn of it."""
+async def test_a_release_after_the_end_returns_false_even_if_the_key_is_free(
+    leases: PostgresLeases, database: Any
+) -> None:
+    """A holder that worked past the end must learn of it."""
     late = await leases.acquire(claim("a:1", "a:2", token="A"))
     await database.execute("UPDATE earmark_locks SET expires_at = clock_timestamp() WHERE key = 'a:1'")
     assert await leases.release(late) is False
@@ -363,7 +365,7 @@ async def test_keys_taken_together_share_a_number_above_the_last_of_each(leases:
 
 
 async def test_the_same_token_again_keeps_its_number(leases: PostgresLeases, database: Any) -> None:
-    """Whoever did not hear the answer asks again, and has what it had."""
+    """A caller that did not receive the answer tries again, and has what it had."""
     for keys in (("a:1",), ("b:1", "b:2")):
         first = await leases.acquire(claim(*keys, token="A", ttl=50))
         again = await leases.acquire(claim(*keys, token="A", ttl=500))
@@ -389,7 +391,7 @@ async def test_a_number_for_another_server_leaves_the_lease_alone(leases: Postgr
     assert await database.fetchval("SELECT token FROM earmark_locks WHERE key = 'b:1'") is None
 
 
-async def test_one_who_waits_has_it_after_the_release(open_leases: Callable[..., PostgresLeases]) -> None:
+async def test_a_waiter_has_it_after_the_release(open_leases: Callable[..., PostgresLeases]) -> None:
     """It asks again, at moments that chance spreads over a growing span."""
     spans: list[float] = []
 
@@ -459,7 +461,7 @@ async def test_a_silent_database_is_given_up_at_the_deadline_and_nothing_is_left
 async def test_what_was_taken_without_an_answer_is_given_back(
     open_leases: Callable[..., PostgresLeases], database: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The effect happened and the answer was lost: the lease goes back in the background."""
+    """The effect happened and the answer was lost: the lease is released in the background."""
     leases = open_leases()
     await leases.acquire(claim("a:0", token="0"))
     every = PostgresLeases._every
@@ -524,7 +526,7 @@ async def test_a_cancelled_acquire_at_any_moment_leaves_nothing(leases: Postgres
 
 
 async def test_nothing_stays_open_while_a_lease_is_held(leases: PostgresLeases, database: Any) -> None:
-    """No transaction, no advisory lock: a pooler may give the connection to anybody."""
+    """No transaction, no advisory lock: a pooler may give the connection to any other client."""
     await leases.acquire(claim("a:1", "a:2", token="A"))
     others = "FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
     assert await database.fetchval(f"SELECT array_agg(DISTINCT state) {others}") == ["idle"]
@@ -560,7 +562,7 @@ async def test_a_direct_connection_is_cut_by_the_server_too(open_leases: Callabl
     assert shown == ["7s", "7s", "read committed"]
 
 
-async def test_an_inspector_sees_who_holds(leases: PostgresLeases) -> None:
+async def test_an_operator_sees_the_holder(leases: PostgresLeases) -> None:
     """By pattern, in order of key, with a limit."""
     for key in ("event:{opera}:seat:A1", "event:{opera}:seat:B1", "order:1"):
         await leases.acquire(claim(key, token=key))
@@ -590,7 +592,7 @@ async def test_a_prefix_keeps_two_programs_apart(open_leases: Callable[..., Post
     assert await till.prune(0) == 0
 
 
-async def test_pruning_takes_only_rows_that_nobody_needs(
+async def test_pruning_deletes_only_rows_that_are_not_needed(
     leases: PostgresLeases, database: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Held, young, or numbered ahead of the clock: these stay."""
@@ -611,7 +613,7 @@ async def test_pruning_takes_only_rows_that_nobody_needs(
 
 
 async def test_closed_leases_refuse(open_leases: Callable[..., PostgresLeases]) -> None:
-    """Nothing is opened again behind the back of whoever closed it; closing twice is fine."""
+    """Nothing is opened again after `close`; closing twice is fine."""
     leases = open_leases()
     await leases.acquire(claim("a:1", token="A"))
     await leases.close()
@@ -623,7 +625,7 @@ async def test_closed_leases_refuse(open_leases: Callable[..., PostgresLeases]) 
 async def test_closing_does_not_wait_for_a_silent_database(
     open_leases: Callable[..., PostgresLeases], url: str, database: Any
 ) -> None:
-    """Whoever still asks is told, and the connections are cut."""
+    """Calls in progress fail, and the connections are closed."""
     leases = open_leases()
     await leases.acquire(claim("a:0", token="0"))
     async with table_locked(url):
@@ -653,7 +655,7 @@ async def test_a_lost_connection_is_an_outage_and_not_the_end(leases: PostgresLe
 async def test_a_database_that_forbids_tables_says_so(
     open_leases: Callable[..., PostgresLeases], database: Any
 ) -> None:
-    """An operator reads what to do in the refusal; with a table made by somebody else it works."""
+    """The refusal says what an operator has to do; with a table that the operator made it works."""
     role = f"poor_{os.getpid()}"
     await database.execute(f"CREATE ROLE {role}; REVOKE CREATE ON SCHEMA public FROM PUBLIC")
     poor = open_leases(query=f"role={role}")

@@ -1,6 +1,6 @@
-"""The line of waiters on one real Redis, where something goes wrong at the worst moment.
+"""The queue of waiters on one real Redis, with a fault at the worst moment.
 
-Redis is looked into past the toolkit: when all is over, nobody holds the key and nobody stands in line.
+The tests read Redis directly: when all is over, the key is free and has no queue.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.locks.conformance.support import BOUND, SHORT
-from tests.locks.proxy import Kind, Proxy
-from tests.locks.support_hazards import KEY, RETURN_SECONDS_MAX, Inside, outcome, until, wait
+from tests.locks.faulty_proxy import Kind, Proxy
+from tests.locks.hazard_support import KEY, RETURN_SECONDS_MAX, Inside, outcome, until, wait
 from tests.locks.topologies import ask, start_private
 
 from earmark.locks import LockBusy, LockLost, Locks, LocksUnavailable
-from earmark.locks.redis.script import Names
+from earmark.locks.redis.lua_calls import RedisKeys
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
@@ -43,7 +43,7 @@ MANY = 10 if os.environ.get("EARMARK_PROOF") else 1
 SERVED_SECONDS_MAX = 6.0
 """A waiter that no message reached asks again after five seconds at most."""
 
-# Says when it stands in line, then once for every time that it has the lock, and for how long the wait was.
+# Says when it is queued, then once for every time that it has the lock, and for how long the wait was.
 TILL = """
 import asyncio, sys
 from earmark.locks import Locks
@@ -67,7 +67,7 @@ FORKED = """
 import os, signal, sys
 import redis
 from earmark.locks import Locks
-from earmark.locks.redis.script import Names
+from earmark.locks.redis.lua_calls import RedisKeys
 
 url, prefix = sys.argv[1:]
 locks = Locks.from_url(url, prefix=prefix, timeout=2)
@@ -81,7 +81,7 @@ foreign = failed = 0
 for _ in range(200):
     try:
         with locks.lock(f"order:{me}") as held:
-            stored = server.get(Names(prefix).pair(f"order:{me}")[0]) or ""
+            stored = server.get(RedisKeys(prefix).pair(f"order:{me}")[0]) or ""
             foreign += not (stored.startswith(held.token) and f"|{held.fence}" in stored)
     except Exception:
         failed += 1
@@ -174,7 +174,7 @@ _numbers = itertools.count(1)
 
 @pytest.fixture(scope="module")
 def server(one_redis: Topology) -> Iterator[Valkey]:  # noqa: ARG001 -- where no server can be had, it says so
-    """A server of these tests alone: some of them cut everybody's subscriptions. It knows the script."""
+    """A server of these tests alone: some of them end all subscriptions. It knows the script."""
     with start_private() as topology:
         with Locks.from_url(topology.url) as locks, locks.lock(KEY) as held:
             held.check()
@@ -205,12 +205,12 @@ def plain_locks(server: Valkey, prefix: str) -> Iterator[Locks]:
 
 
 async def in_line(locks: Locks, inside: Inside, count: int, **how: Any) -> list[asyncio.Task[Held]]:
-    """So many tasks that stand in line, in this order, behind nobody."""
-    line = []
+    """So many tasks that wait, in this order, with no waiter before them."""
+    queue = []
     for number in range(count):
-        line.append(asyncio.create_task(locks.acquire(KEY, **{"ttl": 60, "wait": BOUND, **how})))
+        queue.append(asyncio.create_task(locks.acquire(KEY, **{"ttl": 60, "wait": BOUND, **how})))
         await inside.until_waiting(number + 1)
-    return line
+    return queue
 
 
 # --- cancelled, killed, too late ------------------------------------------------------------------------------------
@@ -219,7 +219,7 @@ async def in_line(locks: Locks, inside: Inside, count: int, **how: Any) -> list[
 async def test_waiters_that_are_cancelled_at_any_moment_leave_nothing(
     locks: Locks, inside: Inside, server: Valkey, prefix: str
 ) -> None:
-    """Release and cancellation cross in every way there is: in the end the key is free and the line is empty."""
+    """Release and cancellation cross in every order: in the end the key is free and the queue is empty."""
     chance = random.Random(4711)  # noqa: S311 -- the same moments every time
     won = cancelled = 0
     async with Locks.from_url(server.url, prefix=prefix, timeout=BOUND) as others:
@@ -245,19 +245,19 @@ async def test_waiters_that_are_cancelled_at_any_moment_leave_nothing(
 
 
 async def test_waiters_whose_subscription_was_killed_are_served(locks: Locks, inside: Inside, server: Valkey) -> None:
-    """The messages that wake them are lost: they come back by themselves, in their order, and nobody hangs."""
+    """The messages that wake them are lost: they try again by themselves, in their order, and none hangs."""
     for _ in range(5):
         held = await locks.acquire(KEY, ttl=60)
-        line = await in_line(locks, inside, 3)
+        queue = await in_line(locks, inside, 3)
         ask(server, "CLIENT", "KILL", "TYPE", "pubsub")
         assert await held.release() is True
-        for waiter in asyncio.as_completed(line, timeout=BOUND):
+        for waiter in asyncio.as_completed(queue, timeout=BOUND):
             assert await (await waiter).release() is True
     await inside.until_empty()
 
 
-async def test_twenty_who_wait_behind_a_dead_holder_are_served_in_order(locks: Locks, inside: Inside) -> None:
-    """Nobody ever releases the first lease: it runs out, and from then on each hands over to the next."""
+async def test_twenty_waiters_behind_a_dead_holder_get_the_lock_in_order(locks: Locks, inside: Inside) -> None:
+    """The first lease is never released: it runs out, and from then on each holder hands over to the next."""
     await locks.acquire(KEY, ttl=1)
     served: list[str] = []
     fences: list[int] = []
@@ -267,17 +267,17 @@ async def test_twenty_who_wait_behind_a_dead_holder_are_served_in_order(locks: L
             served.append(held.token)
             fences.append(held.fence)
 
-    line = [asyncio.create_task(stand()) for _ in range(20)]
+    queue = [asyncio.create_task(stand()) for _ in range(20)]
     await inside.until_waiting(20)
-    arrived = inside.line()
-    await asyncio.gather(*line)
+    arrived = inside.queue()
+    await asyncio.gather(*queue)
     assert served == arrived
     assert fences == sorted(set(fences))
     await inside.until_empty()
 
 
-async def test_evicting_hands_over_to_the_next_in_line(locks: Locks, inside: Inside) -> None:
-    """An operator takes the lock from whoever hangs; the first in line has it, not the last."""
+async def test_evicting_hands_over_to_the_first_waiter(locks: Locks, inside: Inside) -> None:
+    """An operator takes the lock from a holder that hangs; the first waiter has it, not the last."""
     held = await locks.acquire(KEY, ttl=600)
     first, second = await in_line(locks, inside, 2)
     assert await locks.evict(KEY) is True
@@ -294,7 +294,7 @@ async def test_evicting_hands_over_to_the_next_in_line(locks: Locks, inside: Ins
 async def test_the_places_of_a_dead_process_are_passed_over(
     locks: Locks, inside: Inside, server: Valkey, prefix: str
 ) -> None:
-    """Five entries of a process that nobody hears any more cost the one behind them nothing."""
+    """Five entries of a process without a subscription cost the waiter behind them nothing."""
     held = await locks.acquire(KEY, ttl=600)
     for number in range(5):
         ask(server, "RPUSH", inside.queue_name, f"{number:032x}@gone|600000|{prefix}:wake:gone")
@@ -305,10 +305,10 @@ async def test_the_places_of_a_dead_process_are_passed_over(
     await inside.until_empty()
 
 
-async def test_a_line_of_dead_processes_only_blocks_nobody(
+async def test_a_queue_of_dead_processes_only_blocks_no_caller(
     locks: Locks, inside: Inside, server: Valkey, prefix: str
 ) -> None:
-    """The holder and all who waited died: once the lease has run out the lock is had, also by who does not wait."""
+    """The holder and all waiters died: once the lease has run out the lock is granted, also without waiting."""
     await locks.acquire(KEY, ttl=0.5)
     (waiter,) = await in_line(locks, inside, 1)
     for number in range(5):
@@ -317,12 +317,14 @@ async def test_a_line_of_dead_processes_only_blocks_nobody(
     await until(lambda: inside.lease() is None)
     async with locks.lock(KEY) as held:
         held.check()
-        assert inside.line() == []
+        assert inside.queue() == []
     await inside.until_empty()
 
 
-async def test_a_lease_that_is_handed_to_who_gave_up_goes_back(server: Valkey, inside: Inside, prefix: str) -> None:
-    """It gave up while the server could not hear it, so it is still in line: what reaches it, it returns."""
+async def test_a_lease_that_is_handed_to_a_waiter_that_gave_up_goes_back(
+    server: Valkey, inside: Inside, prefix: str
+) -> None:
+    """It gave up while the server was unreachable, so it is still queued: it returns what it is granted."""
     with Proxy(server.port) as proxy:
         async with (
             Locks.from_url(proxy.url, prefix=prefix, timeout=SHORT) as cut_off,
@@ -334,13 +336,13 @@ async def test_a_lease_that_is_handed_to_who_gave_up_goes_back(server: Valkey, i
             proxy.lose_requests(Kind.COMMANDS)
             assert isinstance(await gone, LockBusy)
             await until(lambda: proxy.unheard > 0)
-            assert len(inside.line()) == 1, "it left the line: this is not what is tested here"
+            assert len(inside.queue()) == 1, "it left the queue: this is not what is tested here"
             behind = asyncio.create_task(others.acquire(KEY, ttl=600, wait=BOUND))
-            await until(lambda: "behind" in inside.holders_in_line())
+            await until(lambda: "behind" in inside.waiting_holders())
             proxy.flow()
             assert await held.release() is True
             served, _ = await asyncio.wait([behind], timeout=RETURN_SECONDS_MAX)
-            assert served, "a lock that nobody has keeps everybody out"
+            assert served, "a lock without a holder keeps all callers out"
             assert await (await behind).release() is True
             await inside.until_empty()
 
@@ -369,10 +371,10 @@ async def test_a_lease_is_not_counted_on_for_longer_than_the_server_gives_it(
 
 
 @pytest.mark.parametrize("how", ["cancelled", "cut"])
-async def test_a_release_whose_answer_is_lost_still_wakes_the_next_in_line(
+async def test_a_release_whose_answer_is_lost_still_wakes_the_first_waiter(
     server: Valkey, inside: Inside, prefix: str, how: str
 ) -> None:
-    """The answer would have said who has the lock now: a waiter of the same program hears of it some other way."""
+    """The answer would have named the new holder: a waiter of the same program learns it some other way."""
     with Proxy(server.port) as proxy:
         async with Locks.from_url(proxy.url, prefix=prefix, timeout=BOUND) as locks:
             held = await locks.acquire(KEY, ttl=60)
@@ -393,7 +395,7 @@ async def test_a_release_whose_answer_is_lost_still_wakes_the_next_in_line(
 
 
 async def test_a_message_about_a_lease_that_ran_out_is_no_lock(server: Valkey, inside: Inside, prefix: str) -> None:
-    """It was on its way for longer than the lease lived, and somebody else has the lock by now: the wait goes on."""
+    """It arrived after the lease had ended, and another caller has the lock by now: the wait goes on."""
     with Proxy(server.port) as proxy:
         async with (
             Locks.from_url(proxy.url, prefix=prefix) as slow,
@@ -406,10 +408,10 @@ async def test_a_message_about_a_lease_that_ran_out_is_no_lock(server: Valkey, i
             await inside.until_waiting(2)
             proxy.hold_answers(Kind.SUBSCRIPTION)
             assert await held.release() is True
-            # The lease of the first in line runs out unused, and the next one has the lock. The first asks again and
-            # stands in line once more, and only then does it hear what is over by now.
+            # The lease of the first waiter runs out unused, and the next one has the lock. The first calls again and
+            # is queued once more, and only then does it get the message about the lease that has ended.
             other = await behind
-            await until(lambda: len(inside.line()) == 1 or waiter.done())
+            await until(lambda: len(inside.queue()) == 1 or waiter.done())
             proxy.flow()
             answer = await waiter
             assert isinstance(answer, LockBusy | LocksUnavailable), "two hold the lock"
@@ -418,13 +420,13 @@ async def test_a_message_about_a_lease_that_ran_out_is_no_lock(server: Valkey, i
 
 
 async def test_a_lease_that_ran_out_on_its_way_is_no_lock(server: Valkey, inside: Inside, prefix: str) -> None:
-    """The answer took longer than the lease lives: whoever asked must not go to work under it."""
+    """The answer took longer than the lease lives: the caller must not work under it."""
     with Proxy(server.port) as proxy:
         async with Locks.from_url(proxy.url, prefix=prefix, timeout=BOUND) as locks:
             proxy.hold_answers()
             asking = asyncio.create_task(outcome(locks.acquire(KEY, ttl=SHORT)))
             # A machine that is slow enough never sees the lease itself; what was counted for it stays.
-            await until(lambda: ask(server, "GET", Names(prefix).fence) is not None)
+            await until(lambda: ask(server, "GET", RedisKeys(prefix).fence) is not None)
             await until(lambda: inside.lease() is None)
             # The server counts in milliseconds, and may have been early by one.
             await asyncio.sleep(0.01)
@@ -436,7 +438,7 @@ async def test_a_lease_that_ran_out_on_its_way_is_no_lock(server: Valkey, inside
 async def test_a_waiter_whose_connection_was_forgotten_is_served_among_others(
     server: Valkey, inside: Inside, prefix: str
 ) -> None:
-    """No message reaches it and nobody tells it so: others who come and go must not keep it out for ever."""
+    """It gets no message and does not know that: other callers must not keep it out for ever."""
     others_go_on = True
     with Proxy(server.port) as proxy:
         async with (
@@ -468,14 +470,14 @@ async def test_a_waiter_whose_connection_was_forgotten_is_served_among_others(
 async def test_a_subscription_that_is_made_anew_is_one_subscription(
     server: Valkey, inside: Inside, prefix: str
 ) -> None:
-    """Three waiters find out at the same time that they hear nothing: they listen together, and stop in the end."""
+    """Three waiters find out at the same time that their subscription is dead: they share a new one, and end it."""
     with Proxy(server.port) as proxy:
         async with (
             Locks.from_url(proxy.url, prefix=prefix) as forgotten,
             Locks.from_url(server.url, prefix=prefix, timeout=BOUND) as others,
         ):
             held = await others.acquire(KEY, ttl=1)
-            line = await in_line(forgotten, inside, 3)
+            queue = await in_line(forgotten, inside, 3)
             proxy.strand(Kind.SUBSCRIPTION)
             ask(server, "CLIENT", "KILL", "TYPE", "pubsub")
             behind = asyncio.create_task(others.acquire(KEY, ttl=60, wait=BOUND))
@@ -484,7 +486,7 @@ async def test_a_subscription_that_is_made_anew_is_one_subscription(
             next_holder = await behind
             await inside.until_waiting(3)
             assert await next_holder.release() is True
-            for waiter in asyncio.as_completed(line, timeout=BOUND):
+            for waiter in asyncio.as_completed(queue, timeout=BOUND):
                 assert await (await waiter).release() is True
             listeners = subscriptions(server, prefix)
         await until(lambda: subscriptions(server, prefix) == [0, 0])
@@ -493,7 +495,7 @@ async def test_a_subscription_that_is_made_anew_is_one_subscription(
 
 
 def subscriptions(server: Valkey, prefix: str) -> list[int]:
-    """How many listen on each channel of a test, and then a zero for each channel that nobody listens on any more."""
+    """How many subscribers each channel of a test has, with a zero for each channel that has none any more."""
     channels: list[str] = ask(server, "PUBSUB", "CHANNELS", f"{prefix}:wake:*")
     counts: list[str] = ask(server, "PUBSUB", "NUMSUB", *channels)[1::2] if channels else []
     return [int(count) for count in counts] + [0] * (2 - len(channels))
@@ -502,8 +504,8 @@ def subscriptions(server: Valkey, prefix: str) -> list[int]:
 # --- several keys ---------------------------------------------------------------------------------------------------
 
 
-async def test_who_waits_for_several_keys_holds_none_of_them(locks: Locks, server: Valkey, prefix: str) -> None:
-    """While the second is taken the first is anybody's, and the waiter stands in one line only."""
+async def test_a_waiter_for_several_keys_holds_none_of_them(locks: Locks, server: Valkey, prefix: str) -> None:
+    """While the second is taken the first stays free, and the waiter is in one queue only."""
     first, second = (Inside(server, prefix=prefix, key=key) for key in (KEY, OTHER))
     held = await locks.acquire(OTHER, ttl=60)
     both = asyncio.create_task(locks.acquire(KEY, OTHER, ttl=60, wait=BOUND))
@@ -520,8 +522,8 @@ async def test_who_waits_for_several_keys_holds_none_of_them(locks: Locks, serve
     await second.until_empty()
 
 
-async def test_who_took_several_keys_hands_each_of_them_over(locks: Locks, server: Valkey, prefix: str) -> None:
-    """Those in line behind it for one of its keys are woken when it releases all of them."""
+async def test_a_holder_of_several_keys_hands_each_of_them_over(locks: Locks, server: Valkey, prefix: str) -> None:
+    """The waiters for one of its keys are woken when it releases all of them."""
     first, second = (Inside(server, prefix=prefix, key=key) for key in (KEY, OTHER))
     held = await locks.acquire(KEY, ttl=60)
     both = asyncio.create_task(locks.acquire(KEY, OTHER, ttl=60, wait=BOUND))
@@ -532,7 +534,7 @@ async def test_who_took_several_keys_hands_each_of_them_over(locks: Locks, serve
     assert await (await both).release() is True
     served, _ = await asyncio.wait([behind], timeout=RETURN_SECONDS_MAX)
     assert await (await behind).release() is True
-    assert served, "the lock was free and nobody was told"
+    assert served, "the lock was free and no waiter was woken"
     await first.until_empty()
     await second.until_empty()
 
@@ -574,7 +576,7 @@ async def test_waiters_for_the_same_keys_in_opposite_orders_never_hang(
 
 
 def test_two_processes_take_turns(plain_locks: Locks, server: Valkey, inside: Inside, prefix: str) -> None:
-    """Who waits is served in order of arrival, whichever process it is in: neither starves the other."""
+    """Waiters get the lock in order of arrival, whichever process they are in: neither process starves the other."""
     waiters, turns = 5, 20
     arguments = [sys.executable, "-c", TILL, server.url, prefix, KEY, str(waiters), str(turns)]
     read, write = os.pipe()
@@ -585,16 +587,16 @@ def test_two_processes_take_turns(plain_locks: Locks, server: Valkey, inside: In
         ]
         os.close(write)
         try:
-            wait(lambda: len(inside.line()) == 2 * waiters)
+            wait(lambda: len(inside.queue()) == 2 * waiters)
         except BaseException:
             for each in tills:
                 each.kill()
             raise
-    with os.fdopen(read, encoding="utf-8") as told:
-        order = told.read().split()
+    with os.fdopen(read, encoding="utf-8") as result:
+        order = result.read().split()
     assert [each.wait(BOUND) for each in tills] == [0, 0]
     assert len(order) == 2 * waiters * turns
-    # Both are in line all the time: a window of two rounds of the line shows both, except at the very end.
+    # Both are queued all the time: a window of two rounds of the queue shows both, except at the very end.
     windows = [order[start : start + 4 * waiters] for start in range(0, len(order) - 8 * waiters, waiters)]
     assert all({"a", "b"} <= set(window) for window in windows), "one of them was kept out"
     shares = [order[: len(order) // 2].count(name) for name in "ab"]
@@ -604,7 +606,7 @@ def test_two_processes_take_turns(plain_locks: Locks, server: Valkey, inside: In
 
 
 def test_one_toolbox_in_two_event_loops_of_two_threads(plain_locks: Locks, inside: Inside) -> None:
-    """Each loop has connections, a line and messages of its own, and both exclude each other and plain threads."""
+    """Each loop has connections, waiters and messages of its own, and both exclude each other and plain threads."""
     counter = 0
 
     def count_in_a_thread() -> None:
@@ -645,7 +647,7 @@ def test_one_toolbox_in_two_event_loops_of_two_threads(plain_locks: Locks, insid
 
 
 async def test_a_lock_is_released_by_another_task(locks: Locks, inside: Inside) -> None:
-    """Who holds a lock is known by its token, not by its task."""
+    """The holder of a lock is known by its token, not by its task."""
     held = await locks.acquire(KEY, ttl=60)
     (waiter,) = await in_line(locks, inside, 1)
     assert await asyncio.create_task(held.release()) is True
@@ -654,7 +656,7 @@ async def test_a_lock_is_released_by_another_task(locks: Locks, inside: Inside) 
 
 
 async def test_a_block_is_left_by_another_task_than_entered_it(locks: Locks, inside: Inside) -> None:
-    """Fixtures and exit stacks are closed by whoever is there: the lock goes back all the same."""
+    """Another task may close fixtures and exit stacks: the lock is given back all the same."""
 
     async def enter_and_leave() -> None:
         async with contextlib.AsyncExitStack() as stack:
@@ -686,7 +688,7 @@ async def test_one_lock_object_is_entered_by_twenty_tasks(locks: Locks, inside: 
 
 
 async def test_locks_of_different_keys_are_nested(locks: Locks, server: Valkey, inside: Inside, prefix: str) -> None:
-    """One inside the other, also of one task, and each goes back on its own."""
+    """One inside the other, also of one task, and each is released on its own."""
     async with locks.lock(KEY, ttl=60) as outer:
         async with locks.lock(OTHER, ttl=60) as inner:
             assert inner.fence > outer.fence
@@ -741,48 +743,48 @@ def test_a_lock_object_whose_lease_ran_out_is_entered_again_by_a_thread(plain_lo
 
 
 async def test_an_exception_in_the_block_releases(locks: Locks, plain_locks: Locks, inside: Inside) -> None:
-    """The failure comes out as it was, the lock goes back, and the next in line has it."""
-    line: list[asyncio.Task[Held]] = []
+    """The failure is raised as it was, the lock is released, and the next waiter has it."""
+    queue: list[asyncio.Task[Held]] = []
 
     async def fail() -> None:
         async with locks.lock(KEY, ttl=60):
-            line.extend(await in_line(locks, inside, 1))
+            queue.extend(await in_line(locks, inside, 1))
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
         await fail()
-    assert await (await line[0]).release() is True
+    assert await (await queue[0]).release() is True
     with pytest.raises(ZeroDivisionError), plain_locks.lock(KEY, ttl=60):
         raise ZeroDivisionError
     await inside.until_empty()
 
 
 @pytest.mark.parametrize("moment", ["as it begins to wait", "while it waits"])
-def test_a_thread_that_is_interrupted_leaves_the_line(
+def test_a_thread_that_is_interrupted_leaves_the_queue(
     plain_locks: Locks, inside: Inside, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
-    """Ctrl-C at any moment: who is gone does not stand in line any more, and is not handed the lock later."""
+    """Ctrl-C at any moment: an interrupted caller is not queued any more, and is not handed the lock later."""
     send = asyncio.run_coroutine_threadsafe
 
     def dawdle(*work: Any) -> Any:
-        """The question is asked, and the one who asked has not begun to wait for the answer."""
+        """The call is made, and its caller has not begun to wait for the answer."""
         asked = send(*work)
         time.sleep(BOUND)
         return asked
 
-    def interrupt_when_in_line() -> None:
-        wait(lambda: len(inside.line()) == 1)
+    def interrupt_when_queued() -> None:
+        wait(lambda: len(inside.queue()) == 1)
         interrupt()
 
     with interruptions() as interrupt, plain_locks.lock(KEY, ttl=600), ThreadPoolExecutor(1) as thread:
         if moment == "as it begins to wait":
             monkeypatch.setattr(asyncio, "run_coroutine_threadsafe", dawdle)
         for _ in range(3):
-            interrupting = thread.submit(interrupt_when_in_line)
+            interrupting = thread.submit(interrupt_when_queued)
             with pytest.raises(KeyboardInterrupt):
                 plain_locks.sync.acquire(KEY, ttl=600, wait=BOUND)
             interrupting.result(BOUND)
-            wait(lambda: inside.line() == [], seconds=RETURN_SECONDS_MAX)
+            wait(lambda: inside.queue() == [], seconds=RETURN_SECONDS_MAX)
         monkeypatch.undo()
     wait(inside.is_empty)
 
@@ -820,12 +822,12 @@ class Overtaken:
 def test_an_interruption_at_the_moment_of_the_grant_leaves_no_lease(
     plain_locks: Locks, inside: Inside, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The lock was handed to a waiting thread and Ctrl-C came before the thread knew: then nobody has it."""
+    """The lock was handed to a waiting thread and Ctrl-C came before the thread knew: then the lock is free."""
     send = asyncio.run_coroutine_threadsafe
     held = plain_locks.sync.acquire(KEY, ttl=600)
 
     def release_to_the_next() -> bool:
-        wait(lambda: len(inside.line()) == 1)
+        wait(lambda: len(inside.queue()) == 1)
         return held.release()
 
     with ThreadPoolExecutor(1) as thread:
@@ -852,23 +854,23 @@ def test_a_forked_process_can_wait(server: Valkey, prefix: str) -> None:
 
 def run_script(script: str, *arguments: str) -> list[str]:
     """What a program says, in order of the alphabet."""
-    told = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-c", script, *arguments], capture_output=True, text=True, timeout=BOUND, check=False
     )
-    return sorted(told.stdout.splitlines()) or told.stderr.splitlines()[-3:]
+    return sorted(result.stdout.splitlines()) or result.stderr.splitlines()[-3:]
 
 
 # --- the end --------------------------------------------------------------------------------------------------------
 
 
 def test_closing_ends_tasks_that_wait(server: Valkey, inside: Inside, prefix: str) -> None:
-    """They hear that the locks were closed, at once and not when their wait is over, and nothing is left of them."""
+    """They get an error at once and not when their wait is over, and leave nothing behind."""
     assert run_script(CLOSED, server.url, prefix, KEY) == ["0 readers left"] + ["LocksUnavailable"] * 3
-    assert inside.line() == []
+    assert inside.queue() == []
     assert inside.lease() is not None, "what is held is kept until it runs out"
 
 
 def test_closing_ends_threads_that_wait(server: Valkey, inside: Inside, prefix: str) -> None:
-    """A thread that waited is told too; it is not left hanging in a loop that has ended."""
+    """A thread that waited gets the error too; it does not hang in a loop that has ended."""
     assert run_script(CLOSED_THREADS, server.url, prefix, KEY) == ["LocksUnavailable"] * 3
-    assert inside.line() == []
+    assert inside.queue() == []

@@ -10,8 +10,8 @@ import pytest
 
 from earmark.errors import SetupError
 from earmark.locks import Claim, LockBusy, Locks
-from earmark.locks.redis.redlock import RETRY_SECONDS_MAX, Redlock, pause_bound
-from earmark.locks.redis.script import Names
+from earmark.locks.redis.lua_calls import RedisKeys
+from earmark.locks.redis.redlock import RETRY_SECONDS_MAX, RedlockLeases, pause_bound
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,7 +23,7 @@ URLS = ["redis://a", "redis://b", "redis://c"]
 
 
 class Enough(Exception):
-    """So many tries tell what there is to tell."""
+    """How many tries are enough to see the bounds."""
 
 
 class Chance(random.Random):
@@ -40,11 +40,11 @@ class Chance(random.Random):
         return b if self._longest else 0.0
 
 
-class Taken(Redlock):
+class LocalGrant(RedlockLeases):
     """A Redlock that another caller has, on no server at all."""
 
     def __init__(self, *, chance: Chance, tries_max: int = 8, **knobs: Any) -> None:
-        super().__init__([], names=Names("test"), rng=chance, **knobs)
+        super().__init__([], names=RedisKeys("test"), rng=chance, **knobs)
         self.tries = 0
         self._tries_max = tries_max
 
@@ -63,7 +63,7 @@ async def test_pauses_double_with_full_jitter_up_to_a_bound() -> None:
     """Each is anywhere between nothing and its bound: rivals who asked together do not ask together again."""
     chance = Chance()
     with pytest.raises(Enough):
-        await Taken(chance=chance, retry_seconds=0.2).acquire(claim(wait=3600))
+        await LocalGrant(chance=chance, retry_seconds=0.2).acquire(claim(wait=3600))
     assert chance.bounds == [(0, bound) for bound in (0.2, 0.4, 0.8, 1.6, 2.0, 2.0, 2.0, 2.0)]
 
 
@@ -89,7 +89,7 @@ def refused(bound: Callable[[int, float], float], *, per_second: float) -> float
     return ended / callers
 
 
-def test_callers_who_waited_long_ask_more_often_again() -> None:
+def test_callers_that_waited_long_try_more_often_again() -> None:
     """Newcomers ask often: without this, callers near the end of their wait would be refused ten times as often."""
     mild = refused(lambda retries, left: pause_bound(0.2, retries=retries, left=left), per_second=18)
     doubling = refused(lambda retries, _: min(0.2 * 2**retries, RETRY_SECONDS_MAX), per_second=18)
@@ -102,13 +102,13 @@ async def test_a_first_pause_beyond_the_bound_stays_as_it_is() -> None:
     """The knob wins over the bound of what it grows to."""
     chance = Chance()
     with pytest.raises(Enough):
-        await Taken(chance=chance, retry_seconds=5.0, tries_max=3).acquire(claim(wait=3600))
+        await LocalGrant(chance=chance, retry_seconds=5.0, tries_max=3).acquire(claim(wait=3600))
     assert chance.bounds == [(0, 5.0)] * 3
 
 
 async def test_a_pause_ends_with_the_callers_wait() -> None:
     """The last try is at the deadline, however long the pause would be."""
-    redlock = Taken(chance=Chance(longest=True), retry_seconds=60.0, tries_max=100)
+    redlock = LocalGrant(chance=Chance(longest=True), retry_seconds=60.0, tries_max=100)
     with pytest.raises(LockBusy) as refused:
         await redlock.acquire(claim(wait=0.01))
     assert redlock.tries >= 2
@@ -117,8 +117,8 @@ async def test_a_pause_ends_with_the_callers_wait() -> None:
 
 @pytest.mark.parametrize("count", [0, 1, 3])
 async def test_tries_are_counted_where_a_count_is_set(count: int) -> None:
-    """The first is not a retry. The caller is told that the lock is taken, before its wait is over."""
-    redlock = Taken(chance=Chance(), retry_count=count)
+    """The first is not a retry. The caller gets `LockBusy` before its wait is over."""
+    redlock = LocalGrant(chance=Chance(), retry_count=count)
     with pytest.raises(LockBusy) as refused:
         await redlock.acquire(claim(wait=3600))
     assert redlock.tries == 1 + count
@@ -128,7 +128,7 @@ async def test_tries_are_counted_where_a_count_is_set(count: int) -> None:
 
 async def test_without_a_wait_there_is_one_try() -> None:
     """Failing fast is the default, whatever the count says."""
-    redlock = Taken(chance=Chance(), retry_count=3)
+    redlock = LocalGrant(chance=Chance(), retry_count=3)
     with pytest.raises(LockBusy):
         await redlock.acquire(claim(wait=0))
     assert redlock.tries == 1
@@ -138,7 +138,7 @@ async def test_the_knobs_arrive_at_the_redlock() -> None:
     """`retry_count` and `retry_seconds`; a count below nothing is refused."""
     locks = Locks.from_url(URLS, retry_count=3, retry_seconds=0.5)
     redlock = locks.backend()
-    assert isinstance(redlock, Redlock)
+    assert isinstance(redlock, RedlockLeases)
     assert (redlock._retry_count, redlock._retry_seconds) == (3, 0.5)
     await locks.close()
     with pytest.raises(SetupError, match="retry_count"):

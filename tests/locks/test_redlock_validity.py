@@ -10,11 +10,11 @@ from tests.mutation import mutated
 
 from earmark.locks import Claim, LockBusy
 from earmark.locks.redis import redlock as module
-from earmark.locks.redis.redlock import DRIFT_SECONDS, Redlock
-from earmark.locks.redis.script import Names
+from earmark.locks.redis.lua_calls import RedisKeys
+from earmark.locks.redis.redlock import DRIFT_SECONDS, RedlockLeases
 
 if TYPE_CHECKING:
-    from earmark.locks.redis.script import Call
+    from earmark.locks.redis.lua_calls import ScriptCall
 
 SERVERS = 5
 TTL = 10.0
@@ -29,7 +29,7 @@ class Clock:
         self.now = 1000.0
 
     def monotonic(self) -> float:
-        """As `time.monotonic`."""
+        """The time that the test has set."""
         return self.now
 
 
@@ -41,9 +41,9 @@ class Server:
         self.seconds = seconds
         self.asked: list[str] = []
 
-    async def ask(self, call: Call, *, amends: Call | None = None) -> int:
+    async def send(self, call: ScriptCall, *, undo: ScriptCall | None = None) -> int:
         """Yes, a little later."""
-        del amends
+        del undo
         self._clock.now += self.seconds
         self.asked.append(str(call.words[0]))
         return 1
@@ -56,11 +56,11 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return clock
 
 
-def five(clock: Clock, *, seconds: float) -> tuple[Redlock, list[Server]]:
+def five(clock: Clock, *, seconds: float) -> tuple[RedlockLeases, list[Server]]:
     """A Redlock on five servers, which take so many seconds together."""
     servers = [Server(clock, seconds=seconds / SERVERS) for _ in range(SERVERS)]
     pairs = [cast("Any", (None, server)) for server in servers]
-    return Redlock(pairs, names=Names("test"), rng=random.Random(0)), servers  # noqa: S311 (no secret)
+    return RedlockLeases(pairs, names=RedisKeys("test"), rng=random.Random(0)), servers  # noqa: S311 (no secret)
 
 
 def claim() -> Claim:
@@ -102,8 +102,8 @@ async def test_a_redlock_that_forgets_the_elapsed_time_is_noticed(
     clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The control: counted from the answers on, a holder relies on seconds that the servers do not give it."""
-    late = mutated(Redlock._try, "until = began + ", "until = time.monotonic() + ")
-    monkeypatch.setattr(Redlock, "_try", late)
+    late = mutated(RedlockLeases._try, "until = began + ", "until = time.monotonic() + ")
+    monkeypatch.setattr(RedlockLeases, "_try", late)
     lock, _ = five(clock, seconds=4.0)
     grant = await lock.acquire(claim())
     assert grant.until - clock.now == pytest.approx(VALID), "four seconds too many"

@@ -9,7 +9,7 @@ import pytest
 from tests.mutation import mutated
 
 from earmark.locks import Locks
-from earmark.locks import asks as noting
+from earmark.locks import acquire_steps as noting
 from earmark.locks import locks as for_tasks
 from earmark.locks import sync as for_threads
 from earmark.locks.ports import Grant
@@ -28,7 +28,7 @@ class Clock:
         self.now = 0.0
 
     def monotonic(self) -> float:
-        """As `time.monotonic`."""
+        """The time that the test has set."""
         return self.now
 
 
@@ -40,24 +40,24 @@ class Backend:
         self._seconds = seconds
 
     def grant(self, claim: Claim) -> Grant:
-        """Yes, later."""
+        """Grant the claim after some time on the test's clock."""
         self._clock.now += self._seconds
         return Grant(claim, self, 1, self._clock.now + claim.ttl)
 
 
 class TaskBackend(Backend):
-    """As tasks ask."""
+    """A backend for tasks that grants after some time."""
 
     async def acquire(self, claim: Claim) -> Grant:
-        """Yes, later."""
+        """Grant the claim after some time on the test's clock."""
         return self.grant(claim)
 
 
 class ThreadBackend(Backend):
-    """As threads ask."""
+    """A backend for threads that grants after some time."""
 
     def acquire(self, claim: Claim) -> Grant:
-        """Yes, later."""
+        """Grant the claim after some time on the test's clock."""
         return self.grant(claim)
 
 
@@ -68,8 +68,8 @@ async def take(patch: pytest.MonkeyPatch, *, seconds: float, wait: float, plain:
     patch.setattr(for_threads, "time", clock)
     locks = Locks.from_url("memory://")
     if plain:
-        door: Any = ThreadBackend(clock, seconds=seconds)
-        patch.setattr(locks.sync, "_door", lambda: door)
+        direct: Any = ThreadBackend(clock, seconds=seconds)
+        patch.setattr(locks.sync, "_direct_backend", lambda: direct)
         locks.sync.acquire(*KEYS, ttl=60, wait=wait)
     else:
         patch.setattr(locks, "backend", lambda: TaskBackend(clock, seconds=seconds))

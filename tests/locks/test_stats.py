@@ -18,7 +18,15 @@ from prometheus_client.parser import text_string_to_metric_families
 from earmark.locks import LockBusy, Locks
 from earmark.locks.breaker import Breaker
 from earmark.locks.prometheus import LocksCollector, register
-from earmark.locks.stats import ACQUISITION_BOUNDS, HELD_BOUNDS, REFUSALS, Cell, Cells, Stats, StatsSnapshot
+from earmark.locks.stats import (
+    ACQUISITION_BOUNDS,
+    HELD_BOUNDS,
+    REFUSALS,
+    CountsByThread,
+    Stats,
+    StatsSnapshot,
+    ThreadCounts,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -65,7 +73,7 @@ def test_each_event_has_its_counter(stats: Stats) -> None:
 
 @pytest.mark.parametrize("outcome", REFUSALS)
 def test_a_refusal_is_counted_by_how_it_ended(stats: Stats, outcome: str) -> None:
-    """An operator must tell a busy lock from a server that is gone."""
+    """An operator must be able to distinguish a busy lock from a server that is down."""
     stats.refused(outcome)
     seen = stats.snapshot()
     assert seen.refusals == {**dict.fromkeys(REFUSALS, 0), outcome: 1}
@@ -82,8 +90,8 @@ def test_a_busy_lock_counts_a_conflict_for_each_key(stats: Stats) -> None:
 
 
 @pytest.mark.parametrize("wait, outcome", [(0.0, "busy"), (0.05, "timeout")])
-async def test_who_waited_in_vain_is_told_apart_from_who_would_not_wait(wait: float, outcome: str) -> None:
-    """The one is how a program was written, the other what an operator must hear of; for tasks and threads alike."""
+async def test_a_wait_that_timed_out_is_counted_apart_from_a_refusal_at_once(wait: float, outcome: str) -> None:
+    """The one is how a program was written, the other matters to an operator; for tasks and threads alike."""
     async with Locks.from_url("memory://") as locks:
         await locks.acquire("invoice:42", ttl=60)
         with pytest.raises(LockBusy):
@@ -93,14 +101,14 @@ async def test_who_waited_in_vain_is_told_apart_from_who_would_not_wait(wait: fl
         assert locks.stats.snapshot().refusals == dict.fromkeys(REFUSALS, 0) | {outcome: 2}
 
 
-def test_an_outcome_that_nobody_knows_is_our_bug(stats: Stats) -> None:
-    """A misspelt outcome would be a line in no panel."""
+def test_an_unknown_outcome_is_a_bug_of_the_caller(stats: Stats) -> None:
+    """A misspelt outcome would show in no panel."""
     with pytest.raises(KeyError, match="bussy"):
         stats.refused("bussy")
 
 
 def test_waiters_come_and_go_and_their_peak_stays(stats: Stats) -> None:
-    """A queue that was long for a moment is seen by whoever looks later."""
+    """A queue that was long for a moment is seen by a later reader too."""
     for change in (1, 1, 1, -1, -1, 1):
         stats.waiting(change)
     seen = stats.snapshot()
@@ -191,15 +199,15 @@ class Hesitant(list[int]):
         return value
 
 
-def hesitant() -> Callable[[], Cell]:
+def hesitant() -> Callable[[], ThreadCounts]:
     """Makes cells whose counts are read by two threads before either writes."""
     meeting = threading.Barrier(2)
 
-    def make() -> Cell:
-        cell = Cell()
-        cell.acquisition = Hesitant(cell.acquisition)
-        cell.acquisition.meeting = meeting
-        return cell
+    def make() -> ThreadCounts:
+        counts = ThreadCounts()
+        counts.acquisition = Hesitant(counts.acquisition)
+        counts.acquisition.meeting = meeting
+        return counts
 
     return make
 
@@ -208,13 +216,13 @@ def test_with_one_cell_for_all_threads_a_count_is_lost(stats: Stats) -> None:
     """The control: an addition is a read and a write, and both threads read before either wrote."""
     shared = hesitant()()
 
-    class OneForAll(Cells):
-        """The guard, off."""
+    class OneForAll(CountsByThread):
+        """The guard turned off: all threads share one set of counts."""
 
-        def __getitem__(self, _: int) -> Cell:
+        def __getitem__(self, _: int) -> ThreadCounts:
             return shared
 
-    stats._cells = OneForAll({0: shared})
+    stats._by_thread = OneForAll({0: shared})
     in_threads(2, lambda: stats.acquired(0.1))
     assert stats.snapshot().acquired == 1
 
@@ -223,14 +231,14 @@ def test_with_a_cell_for_each_thread_none_is_lost(stats: Stats) -> None:
     """The same meeting in the middle of an addition, and both count."""
     make = hesitant()
 
-    class Own(Cells):
+    class Own(CountsByThread):
         """The guard, on, with cells that hesitate."""
 
-        def __missing__(self, ident: int) -> Cell:
-            cell = self[ident] = make()
-            return cell
+        def __missing__(self, ident: int) -> ThreadCounts:
+            counts = self[ident] = make()
+            return counts
 
-    stats._cells = Own()
+    stats._by_thread = Own()
     in_threads(2, lambda: stats.acquired(0.1))
     assert stats.snapshot().acquired == 2
 
@@ -240,7 +248,7 @@ def test_threads_that_come_and_go_leave_no_pile(stats: Stats) -> None:
     for _ in range(500):
         in_threads(1, lambda: stats.acquired(0.1))
     assert stats.snapshot().acquired == 500
-    assert len(stats._cells) < 50
+    assert len(stats._by_thread) < 50
 
 
 class Opened:
@@ -346,10 +354,10 @@ def test_without_names_a_registry_takes_two(stats: Stats) -> None:
     """The control: it is the described names that refuse the second one."""
 
     class Nameless(LocksCollector):
-        """Describes nothing."""
+        """A collector that describes no metric."""
 
         def describe(self) -> Any:
-            """No names."""
+            """No metric names, so that a registry cannot see a conflict."""
             return []
 
     registry = CollectorRegistry()

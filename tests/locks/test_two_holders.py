@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.locks.conformance.support import BOUND
-from tests.locks.proxy import Proxy
-from tests.locks.support_hazards import KEY, Account, Inside, pause, resume
+from tests.locks.faulty_proxy import Proxy
+from tests.locks.hazard_support import KEY, Account, Inside, pause, resume
 from tests.locks.topologies import ask, replication, start_private, start_redlock, wait_until
 
 from earmark.locks import LockBusy, Locks
@@ -45,7 +45,7 @@ RIGHT_TAKES = 30
 HOLDER = """
 import json, sys
 from pathlib import Path
-from tests.locks.support_hazards import KEY, Account
+from tests.locks.hazard_support import KEY, Account
 from earmark.locks import Locks
 
 url, path, ttl, fenced = sys.argv[1:]
@@ -98,11 +98,11 @@ def judge(account: Account, way: str, *, wrote: bool, fenced: bool) -> None:
     """The control shows the damage, the fence prevents it. One line says what happened."""
     balance = account.read()
     if fenced:
-        assert not wrote, "the late holder was let in"
+        assert not wrote, "the late holder's write was accepted"
         assert balance == BEFORE - RIGHT_TAKES
         said = f"the late write was refused, {balance} is right"
     else:
-        assert wrote, "nobody was late: this control shows nothing"
+        assert wrote, "no write was late: this control shows nothing"
         assert balance == BEFORE - LATE_TAKES
         said = f"two holders, {balance} where {BEFORE - RIGHT_TAKES - LATE_TAKES} is right: an update was lost"
     print(f"\n{way}, {'with' if fenced else 'without'} the fence: {said}")  # noqa: T201 (what happened)
@@ -111,7 +111,7 @@ def judge(account: Account, way: str, *, wrote: bool, fenced: bool) -> None:
 async def play(
     account: Account, *, late_locks: Locks, right_locks: Locks, disaster: Callable[[], object], fenced: bool
 ) -> bool:
-    """Somebody holds the lock, a disaster happens, somebody else has it too. Whether the late write was let in."""
+    """One caller holds the lock, a disaster happens, and another has it too. Whether the late write was accepted."""
     late = await late_locks.acquire(KEY, ttl=60)
     with pytest.raises(LockBusy):
         await right_locks.acquire(KEY)
@@ -157,18 +157,18 @@ def test_a_holder_that_is_paused_past_its_time(own_redis: Topology, account: Acc
             fence = right.fence if fenced else None
             assert account.write(account.read(fence) - RIGHT_TAKES, fence), "the right holder was refused"
             resume(late.pid)
-            told = json.loads(late.stdout.readline())
-            assert right.fence > told["fence"]
-            assert told["lost"], "it would have seen it, had it looked again"
-            assert told["released"] is False
+            reported = json.loads(late.stdout.readline())
+            assert right.fence > reported["fence"]
+            assert reported["lost"], "it would have seen it, had it looked again"
+            assert reported["released"] is False
             right.extend()
-    judge(account, "a pause past the TTL (SIGSTOP)", wrote=told["wrote"], fenced=fenced)
+    judge(account, "a pause past the TTL (SIGSTOP)", wrote=reported["wrote"], fenced=fenced)
 
 
-def follow(replica: Valkey, wire: Proxy, primary: Valkey) -> None:
+def follow(replica: Valkey, connection: Proxy, primary: Valkey) -> None:
     """Make one the replica of the other, over a wire that can be held, and see that it receives."""
     ask(primary, "CONFIG", "SET", "repl-diskless-sync-delay", "0")
-    ask(replica, "REPLICAOF", "127.0.0.1", str(wire.port))
+    ask(replica, "REPLICAOF", "127.0.0.1", str(connection.port))
     wait_until(lambda: replication(replica)["master_link_status"] == "up")
     ask(primary, "SET", "sign", "of life")
     wait_until(lambda: ask(replica, "GET", "sign") == "of life")
@@ -219,7 +219,7 @@ async def test_a_redlock_server_that_restarts_empty(
 
 @in_two_ways
 async def test_data_that_are_lost(own_redis: Topology, account: Account, *, fenced: bool) -> None:
-    """After FLUSHALL nobody holds anything, and whoever held a lock works on."""
+    """After FLUSHALL no lock is held, and the holder works on."""
     (server,) = own_redis.nodes
     async with Locks.from_url(own_redis.url) as late, Locks.from_url(own_redis.url) as right:
         wrote = await play(
@@ -229,7 +229,7 @@ async def test_data_that_are_lost(own_redis: Topology, account: Account, *, fenc
 
 
 def test_a_fence_that_redis_only_counts_goes_back_with_its_data(own_redis: Topology, account: Account) -> None:
-    """The control of the fence itself: a plain counter begins anew, and the right holder is the one turned away."""
+    """The control of the fence itself: a plain counter begins anew, and the right holder is refused."""
     (server,) = own_redis.nodes
     ask(server, "INCR", "counter")
     late = int(ask(server, "INCR", "counter"))

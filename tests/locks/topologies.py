@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 SERVICE = "earmark"
 SLOTS = 16_384
-# Five times what a failover takes here, and more: it is a bound, nobody waits for it when all is well.
+# Five times what a failover takes here, and more: it is a bound that is not reached when all is well.
 READY_SECONDS_MAX = 60.0
 
 _POLL_SECONDS = 0.02
@@ -89,11 +89,11 @@ class Sentinels(Topology):
         return tuple(node for node in self.data if node.port == port)
 
     def replicas(self) -> tuple[Valkey, ...]:
-        """The other one."""
+        """The data node that is not the primary."""
         return tuple(node for node in self.data if node not in self.primaries())
 
     def kill_primary(self) -> Valkey:
-        """Kill -9 the primary, and return it. Whoever wants the successor asks `wait_for_successor`."""
+        """Kill -9 the primary, and return it. `wait_for_successor` waits for the next one."""
         (primary,) = self.primaries()
         primary.kill()
         return primary
@@ -110,7 +110,7 @@ class Sentinels(Topology):
         return successor
 
     def restore(self) -> None:
-        """A server that died as the primary comes back as a replica: it is empty, and must not lead."""
+        """Restart a server that died as the primary as a replica: it is empty, and must not become the primary."""
         super().restore()
         self.wait_until_ready()
 
@@ -160,7 +160,7 @@ class Cluster(Topology):
         wait_until(lambda: all(self._is_whole(node) and not self._owns(node, killed) for node in self._living()))
 
     def restore(self) -> None:
-        """A server that died as a primary comes back as a replica of its successor."""
+        """Restart a server that died as a primary as a replica of its successor."""
         super().restore()
         self.wait_until_ready()
 
@@ -249,7 +249,7 @@ def start_cluster() -> Cluster:
 
 
 def _join(nodes: tuple[Valkey, ...]) -> None:
-    """Share out the slots, introduce everybody to everybody, and make the second half replicas of the first."""
+    """Share out the slots, make all nodes known to each other, and make the second half replicas of the first."""
     primaries, replicas = nodes[:3], nodes[3:]
     share = -(-SLOTS // len(primaries))
     for number, node in enumerate(nodes):
@@ -283,7 +283,7 @@ def replication(node: Valkey) -> dict[str, str]:
 
 
 def is_alive(node: Valkey) -> bool:
-    """Whether it answers."""
+    """Whether the server answers a PING."""
     try:
         ask(node, "PING")
     except redis.RedisError:

@@ -227,10 +227,10 @@ class Refusing:
         """Never."""
         return Busy((SeatId("A1"),))
 
-    def settle(self, *_: object, **__: object) -> None:
+    def record_grant(self, *_: object, **__: object) -> None:
         """Nothing is granted here."""
 
-    leave = drop = settle
+    withdraw = drop_hints = record_grant
 
     async def close(self) -> None:
         """Nothing is open."""

@@ -128,7 +128,7 @@ class Engine:
         self.admission = admission
         self._listeners: list[Callable[[Changes], None]] = []
         if admission is not None:
-            self.listen(lambda changes: admission.drop(changes.freed))
+            self.listen(lambda changes: admission.drop_hints(changes.freed))
         self._request_seconds_max = request_seconds_max
         self._transaction_seconds_max = transaction_seconds_max
         self._row_waits = asyncio.Semaphore(ROW_WAITS_MAX)
@@ -202,16 +202,16 @@ class Engine:
             answer = await self._holds.submit(command, within=within)
         except SeatsTaken as taken:
             hopeless = taken.why is not None  # A blocked seat comes back by no hold's end.
-            admission.leave(passed, taken=taken.lapses, owners=taken.owners, hopeless=hopeless)
+            admission.withdraw(passed, taken=taken.lapses, owners=taken.owners, hopeless=hopeless)
             raise
         except BaseException as broken:
-            admission.leave(passed, hopeless=isinstance(broken, Refusal) and not broken.transient)
+            admission.withdraw(passed, hopeless=isinstance(broken, Refusal) and not broken.transient)
             raise
         if isinstance(answer, Decided):
             left = (answer.value.expires_at - answer.now).total_seconds()
-            admission.settle(passed, seconds=left)
+            admission.record_grant(passed, seconds=left)
         else:
-            admission.leave(passed)
+            admission.withdraw(passed)
         return answer
 
     def hold_best(self, command: Hold, wish: Wish) -> Coroutine[Any, Any, Result]:

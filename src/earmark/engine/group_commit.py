@@ -15,12 +15,13 @@ import dataclasses
 from collections import Counter, deque
 from typing import TYPE_CHECKING, Generic, TypeVar
 
+from earmark.deadline_timer import DeadlineTimer
 from earmark.engine.blocked_rows import UNKNOWN, BlockedRows
 from earmark.engine.commands import Command, Outcome, Result, Row, TryAgain
 from earmark.engine.commit_speed import LOCK_SECONDS_MIN, CommitSpeed
 from earmark.engine.ports.observer import Nobody
 from earmark.engine.ports.store import LOCK_SECONDS_MAX
-from earmark.engine.queued_requests import ANSWERED, Deadlines, QueuedRequest, Shared, unanswered
+from earmark.engine.queued_requests import ANSWERED, QueuedRequest, Shared, unanswered
 from earmark.engine.verbs.expire import CONTENDED_SECONDS
 from earmark.errors import EarmarkError, Outage, Overloaded, Refusal, RowBusy
 from earmark.observability import logs
@@ -83,7 +84,7 @@ class BatchQueue(Generic[A]):
         """When a lane last took a batch."""
         self._standstill: asyncio.TimerHandle | None = None
         self._later: dict[QueuedRequest[A], asyncio.TimerHandle] = {}
-        self._deadlines: Deadlines[A] = Deadlines()
+        self._deadlines: DeadlineTimer[QueuedRequest[A]] = DeadlineTimer()
         # Counted apart from the queue: requests for one row must not keep out those for others.
         self._blocked: BlockedRows[A] = BlockedRows(waiting_max=waiting_max // 2, wait_for=self._start_waiting)
         self._row_waits = row_waits or asyncio.Semaphore(ROW_WAITS_MAX)

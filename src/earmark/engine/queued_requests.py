@@ -1,20 +1,18 @@
-"""One request's place in a queue, and the timer that tells requests when their time is over."""
+"""One request's place in a queue, and the requests that share a transaction."""
 
 from __future__ import annotations
 
-import asyncio
-from collections import Counter, deque
 from typing import TYPE_CHECKING, Generic, TypeVar, cast
 
 from earmark.engine.commands import Command, Result
 from earmark.errors import EarmarkError, OutcomeUnknown, Overloaded
 
 if TYPE_CHECKING:
+    import asyncio
+    from collections import Counter
     from collections.abc import Iterable
 
 A = TypeVar("A", bound=Command)
-
-TIDY_MIN = 1000
 
 
 class _Answered:
@@ -56,7 +54,11 @@ class QueuedRequest(Generic[A]):
         if not self.answer.done():
             self.answer.set_exception(error)
 
-    def end(self) -> None:
+    def is_over(self) -> bool:
+        """Whether its caller has an answer, or waits no longer."""
+        return self.answer.done()
+
+    def expire(self) -> None:
         """Its time is over. What still waits is never begun; what is under way ends without a listener."""
         # A store may begin with it in a thread of its own at this moment. Each side says first what it does, and then
         # looks at the other: so a request that is told that it was not begun is never begun.
@@ -91,43 +93,3 @@ class Shared(Generic[A]):
 def unanswered(requests: Iterable[QueuedRequest[A]]) -> list[QueuedRequest[A]]:
     """Those whose callers still wait."""
     return [request for request in requests if not request.answer.done()]
-
-
-class Deadlines(Generic[A]):
-    """Tells each request when its time is over.
-
-    With one timer for all: `asyncio.wait` or a timer for each costs more than everything else that a queue does.
-    """
-
-    def __init__(self) -> None:
-        self._watched: deque[QueuedRequest[A]] = deque()
-        self._timer: asyncio.TimerHandle | None = None
-        self._tidy_at = TIDY_MIN
-
-    def watch(self, request: QueuedRequest[A]) -> None:
-        """Until it is answered."""
-        watched = self._watched
-        while watched and watched[0].answer.done():
-            watched.popleft()
-        if watched and request.deadline < watched[-1].deadline:
-            # A request with less time than those before it: rare enough for a timer of its own.
-            asyncio.get_running_loop().call_at(request.deadline, request.end)
-            return
-        watched.append(request)
-        if len(watched) >= self._tidy_at:
-            # One that waits long keeps those behind it, which were answered long ago.
-            self._watched = watched = deque(unanswered(watched))
-            self._tidy_at = max(TIDY_MIN, 2 * len(watched))
-        if self._timer is None:
-            self._set(watched[0])
-
-    def _set(self, request: QueuedRequest[A]) -> None:
-        self._timer = asyncio.get_running_loop().call_at(request.deadline, self._ring)
-
-    def _ring(self) -> None:
-        self._timer = None
-        now, watched = asyncio.get_running_loop().time(), self._watched
-        while watched and (watched[0].answer.done() or watched[0].deadline <= now):
-            watched.popleft().end()
-        if watched:
-            self._set(watched[0])

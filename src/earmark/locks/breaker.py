@@ -1,10 +1,10 @@
-"""A circuit breaker: when the lock server is gone, callers hear it at once instead of waiting for a deadline each.
+"""A circuit breaker: when the lock server is down, callers fail at once instead of waiting for a timeout each.
 
     closed ──failures in a row──▶ open ──cool-down──▶ half-open ──success──▶ closed
                                    ▲                      │
                                    └───────failure────────┘   (the cool-down doubles, up to its maximum)
 
-After the cool-down exactly one caller is let through to try. Nobody is asked to report back for it to go on: a try that
+After the cool-down exactly one caller is let through to try. It need not report back for others to go on: a try that
 was cancelled, or whose process was paused, is followed by another one a cool-down later.
 
 Calls that began before the breaker opened report late. While it is open they change nothing. While it is half-open they
@@ -33,13 +33,13 @@ class BreakerState(StrEnum):
     CLOSED = "closed"
     """All of them."""
     OPEN = "open"
-    """None, until the cool-down is over and somebody asks."""
+    """None, until the cool-down is over and a caller asks."""
     HALF_OPEN = "half_open"
-    """One, to see whether the server is back."""
+    """One, to see whether the server answers again."""
 
 
-class Change(msgspec.Struct, frozen=True, kw_only=True):
-    """What a log line says about a breaker."""
+class BreakerChange(msgspec.Struct, frozen=True, kw_only=True):
+    """A change of a breaker's state, for a log line."""
 
     before: BreakerState
     after: BreakerState
@@ -57,7 +57,7 @@ class Breaker:
         cooldown_seconds: float = 1.0,
         cooldown_seconds_max: float = 30.0,
         clock: Callable[[], float] = time.monotonic,
-        on_change: Callable[[Change], None] = lambda _: None,
+        on_change: Callable[[BreakerChange], None] = lambda _: None,
     ) -> None:
         if failures_max < 1:
             raise SetupError(problem=f"A breaker opens after 1 failure or more, not {failures_max}.")
@@ -80,7 +80,7 @@ class Breaker:
         self._opened_count = 0
 
     def allow(self) -> bool:
-        """Whether to call. Who is let through reports `succeeded` or `failed` afterwards."""
+        """Whether to call. A caller that is let through reports `succeeded` or `failed` afterwards."""
         return self._closed or self._allow_one()
 
     def succeeded(self) -> None:
@@ -103,7 +103,7 @@ class Breaker:
 
     @property
     def state(self) -> BreakerState:
-        """As the last call left it: an open breaker becomes half-open by somebody asking, not by time alone."""
+        """As the last call left it: an open breaker becomes half-open by a call of `allow`, not by time alone."""
         return self._state
 
     @property
@@ -141,8 +141,8 @@ class Breaker:
             change = self._move(BreakerState.CLOSED, retry_after_seconds=0.0)
         self._on_change(change)
 
-    def _move(self, after: BreakerState, *, retry_after_seconds: float) -> Change:
-        # Told to `on_change` after the lock is let go, so that it may ask the breaker.
+    def _move(self, after: BreakerState, *, retry_after_seconds: float) -> BreakerChange:
+        # Passed to `on_change` after the lock is released, so that it may use the breaker.
         before, self._state = self._state, after
         self._closed = after is BreakerState.CLOSED
-        return Change(before=before, after=after, retry_after_seconds=retry_after_seconds)
+        return BreakerChange(before=before, after=after, retry_after_seconds=retry_after_seconds)

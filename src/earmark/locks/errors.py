@@ -1,4 +1,4 @@
-"""How the lock toolkit fails.
+"""The errors of the lock toolkit.
 
 Every one of these says whether the same call may succeed later (`transient`), and carries facts by name.
 """
@@ -22,12 +22,12 @@ class LockError(EarmarkError):
 
 @dataclass(kw_only=True, eq=False)
 class LockBusy(LockError):
-    """Somebody else holds the lock."""
+    """Another caller holds the lock."""
 
     code = "lock_busy"
     transient = True
     keys: Sequence[str]
-    """Those of the wanted keys that are taken."""
+    """Which of the wanted keys are taken."""
     waited_seconds: float | None = None
 
 
@@ -71,8 +71,8 @@ class LocksUnavailable(LockError):
 
 
 @dataclass(kw_only=True, eq=False)
-class LocksNotAsked(LocksUnavailable):
-    """The call waited too long in this process, so the lock server was not asked."""
+class LocksNotCalled(LocksUnavailable):
+    """The call waited too long in this process, so the lock server was not called."""
 
 
 @dataclass(kw_only=True, eq=False)

@@ -1,13 +1,13 @@
-"""The database as a second lock server, for while the first one is gone.
+"""The database as a second lock server, used while the first one does not answer.
 
-What is never given up: somebody guards. The database is asked only when the primary did not answer, and when neither
-answers the caller is refused. What *is* given up, for a moment at each switch:
+Every lock is guarded by one of the two: the database is asked only when the primary did not answer, and when neither
+answers the caller is refused. Mutual exclusion is not guaranteed for a moment at each switch:
 
-- When the primary goes, whoever holds a lock there goes on holding it, and the database does not know of it.
-- When the primary comes back, whoever holds a lock in the database goes on holding it, and the primary does not know.
+- When the primary stops, its holders still hold their locks, and the database does not know of them.
+- When the primary answers again, holders in the database still hold their locks, and the primary does not know of them.
 - Processes do not switch at the same moment, so that one may ask the primary while another asks the database.
 
-Two holders of one key may therefore exist at once, for as long as a lock of the first one lives. The fence tells them
+Two holders of one key may therefore exist at once, for as long as a lock of the first one lives. The fence sets them
 apart if both numbers come from one count: use `fence="database"` with this, and let the resource refuse the smaller
 number. With numbers of two origins the greater one may be the older holder's.
 """
@@ -33,8 +33,8 @@ T = TypeVar("T")
 logger = logging.getLogger("earmark.locks")
 
 
-class Fallback:
-    """Two backends as one. A grant's `backend` is the one that gave it, and there it goes back."""
+class FallbackLeases:
+    """Two backends as one. A grant's `backend` is the one that gave it, which also releases it."""
 
     def __init__(self, primary: Backend, database: Backend) -> None:
         self.name = f"{primary.name}, or else {database.name}"
@@ -58,15 +58,15 @@ class Fallback:
         return grant
 
     async def release(self, grant: Grant) -> bool:
-        """To whoever gave it."""
+        """Give it back to the backend that granted it."""
         return bool(await grant.backend.release(grant))
 
     async def extend(self, grant: Grant, *, ttl: float) -> bool:
-        """By whoever gave it."""
+        """Extend it in the backend that granted it."""
         return bool(await grant.backend.extend(grant, ttl=ttl))
 
     async def holdings(self, *, match: str = "*", limit: int = 1000) -> list[Holding]:
-        """What is held in either, so a key may be there twice. One that is gone adds nothing."""
+        """What is held in either, so a key may appear twice. A backend that does not answer adds nothing."""
         answers = await self._both(
             self._primary.holdings(match=match, limit=limit), self._database.holdings(match=match, limit=limit)
         )
@@ -74,12 +74,12 @@ class Fallback:
         return sorted(found, key=lambda holding: holding.key)[:limit]
 
     async def find(self, key: str) -> Holding | None:
-        """Who holds this key, in the primary before the database. One that is gone adds nothing."""
+        """The lease of this key, in the primary before the database. A backend that does not answer adds nothing."""
         answers = await self._both(self._primary.find(key), self._database.find(key))
         return next((answer for answer in answers if answer and not isinstance(answer, LocksUnavailable)), None)
 
     async def evict(self, key: str) -> bool:
-        """From both. Raises when nobody had it where it could be asked, and one could not be asked."""
+        """From both. Raises when no backend that answered had it, and one did not answer."""
         answers = await self._both(self._primary.evict(key), self._database.evict(key))
         if any(answer is True for answer in answers):
             return True
@@ -89,11 +89,11 @@ class Fallback:
         return False
 
     async def ping(self) -> None:
-        """One that answers is enough for a lock to be had."""
+        """Return if one of them answers: that is enough to lock."""
         await self._both(self._primary.ping(), self._database.ping())
 
     async def close(self) -> None:
-        """Let go of both."""
+        """Close the primary and the database."""
         try:
             await self._primary.close()
         finally:
@@ -110,7 +110,7 @@ class Fallback:
         return grant
 
     async def _both(self, first: Awaitable[T], second: Awaitable[T]) -> list[T | LocksUnavailable]:
-        """What each of them answers, where not answering is an answer too unless both give it."""
+        """What each of them answers; the `LocksUnavailable` of one is an answer too, but raised if both give it."""
         answers: list[Any] = list(await asyncio.gather(first, second, return_exceptions=True))
         for answer in answers:
             if isinstance(answer, BaseException) and not isinstance(answer, LocksUnavailable):
@@ -124,14 +124,14 @@ class Fallback:
         return LocksUnavailable(because=because)
 
     def _note_gone(self, gone: LocksUnavailable) -> None:
-        """Said once, when it begins."""
+        """Log once that the primary stopped answering."""
         if not self._gone:
             self._gone = True
             said = "%s does not answer, so that %s guards the locks: %s"
             logger.warning(said, self._primary.name, self._database.name, gone.because)
 
     def _note_back(self) -> None:
-        """Said once, when it ends."""
+        """Log once that the primary answers again."""
         if self._gone:
             self._gone = False
             logger.info("%s answers again and guards the locks", self._primary.name)

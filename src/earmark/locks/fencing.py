@@ -1,15 +1,15 @@
 """Fences from the database, for leases that live elsewhere.
 
 A number that a lock server counts is as durable as that server: Redis may lose its data while its clock goes back, and
-the nodes of a Redlock have no common count at all. A row in PostgreSQL has neither trouble. `Fenced` puts such a number
-on the grants of any backend:
+the nodes of a Redlock have no common count at all. A row in PostgreSQL has neither problem. `FencedLeases` puts such a
+number on the grants of any backend:
 
     lease won ──▶ number fetched ──▶ lease still good? ──yes──▶ granted
                         │                    └──no──▶ given back, LockLost
                         └──no answer──▶ given back, LocksUnavailable
 
-It costs one statement for each grant, and locks cannot be had while the database is gone. A call takes as long as its
-parts: the lease, the number and, when that fails, the way back each have the deadline of whoever is asked.
+It costs one statement for each grant, and no lock is granted while the database is down. A call takes as long as its
+parts: the lease, the number and, when that fails, the release each have the timeout of the server that is called.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Fences(Protocol):
         ...
 
     async def close(self) -> None:
-        """Let go of connections."""
+        """Close the connections to what counts."""
         ...
 
 
@@ -68,20 +68,20 @@ class DatabaseFences:
         return await self._leases.next_fence(keys)
 
     async def last(self, keys: Sequence[str]) -> Mapping[str, int]:
-        """By primary key."""
+        """The number given last for each key, read by primary key."""
         return await self._leases.last_fences(keys)
 
     async def ping(self) -> None:
-        """Ask the database."""
+        """Return if the database answers."""
         await self._leases.ping()
 
     async def close(self) -> None:
-        """Close the database's pool; whoever shares it may close it again."""
+        """Close the database's pool. Closing it twice does no harm, for it may be shared."""
         await self._leases.close()
 
 
-class Fenced:
-    """A backend whose grants are numbered by somebody else.
+class FencedLeases:
+    """A backend whose grants are numbered by `Fences`.
 
     The grant's `backend` stays the one that gave the lease. A repeat with the same token has the same lease, and a new
     number that is greater.
@@ -104,44 +104,44 @@ class Fenced:
             self._give_back(grant)
             raise
         except BaseException:
-            # Shielded: cancelled meanwhile, it goes on all the same.
+            # Shielded: the release goes on even if this call is cancelled meanwhile.
             await asyncio.shield(self._give_back(grant))
             raise
-        # A number fetched after the lease ran out may be greater than the one of the next holder, who has the lock by
-        # then: a resource that checks numbers would let the late one in and turn the right one away.
+        # A number fetched after the lease ran out may be greater than that of the next holder, which has the lock by
+        # then: a resource that checks numbers would accept the late holder and refuse the right one.
         if self._clock() >= grant.until:
             await asyncio.shield(self._give_back(grant))
             raise LockLost(keys=claim.keys, because="it ran out before its fence was known")
         return grant
 
     async def release(self, grant: Grant) -> bool:
-        """By whoever gave the lease."""
+        """Release the lease in the backend that granted it."""
         return await self._backend.release(grant)
 
     async def extend(self, grant: Grant, *, ttl: float) -> bool:
-        """By whoever gave the lease; the number stays."""
+        """Extend the lease in the backend that granted it; the number stays."""
         return await self._backend.extend(grant, ttl=ttl)
 
     async def holdings(self, *, match: str = "*", limit: int = 1000) -> list[Holding]:
-        """Who holds what, with the numbers that were given; without any where these cannot be read."""
+        """The leases, with the numbers that were given; without numbers where these cannot be read."""
         return await self._numbered(await self._backend.holdings(match=match, limit=limit))
 
     async def find(self, key: str) -> Holding | None:
-        """Who holds this key, likewise."""
+        """The lease of this key, with its number where that can be read."""
         holding = await self._backend.find(key)
         return None if holding is None else (await self._numbered([holding]))[0]
 
     async def evict(self, key: str) -> bool:
-        """Take a key from whoever has it."""
+        """Take a key from its holder."""
         return await self._backend.evict(key)
 
     async def ping(self) -> None:
-        """Both must answer for a lock to be had."""
+        """Return if both answer: a lock needs both."""
         await self._backend.ping()
         await self._fences.ping()
 
     async def close(self) -> None:
-        """Finish giving back, then let go of both."""
+        """Finish the releases in progress, then close both."""
         if self._returning:
             await asyncio.wait(set(self._returning))
         try:

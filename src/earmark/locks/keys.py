@@ -1,6 +1,6 @@
 """Lock names: one constructor for each thing that is commonly locked, and a check of every name that is given.
 
-A good name is `domain:id`: it says what is locked, and everybody who touches that thing arrives at the same name.
+A good name is `domain:id`: it says what is locked, and every caller that changes that thing makes the same name.
 
     event_seat("opera", "A1")   ->  event:{opera}:seat:A1
                                           ─────
@@ -8,7 +8,7 @@ A good name is `domain:id`: it says what is locked, and everybody who touches th
 
 On Redis Cluster only keys of one slot can be locked in one step, and the part in braces decides the slot. The tag is
 therefore the thing that a caller's keys have in common: the event of several seats, the order of a payment and its
-refund. Taking out the braces leaves a name that people can read; no two different things are given the same one.
+refund. Without the braces it is a name that people can read; no two different things are given the same one.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ ABSENT_WORDS = frozenset({"None", "null", "undefined"})
 # Patterns find locks (`holdings(match=…)`), braces make the tag, and a bar parts names in lists.
 RESERVED = frozenset("{}*?[]\\|")
 ISO_DAY = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
-# The names of nearly all locks, known to be good at a third of what asking rule by rule costs.
+# Matches the names of nearly all locks, at a third of what checking rule by rule costs.
 PLAIN = re.compile(
     rf"(?!(?:{'|'.join(sorted(EMPTY_WORDS | ABSENT_WORDS))}):)[a-z]{{2,20}}"
     rf"(?::\{{[\w.-]+\}}(?::[\w.-]+)*|(?::(?!(?:{'|'.join(sorted(ABSENT_WORDS))})(?::|$))[\w.-]+)+)",
@@ -99,7 +99,7 @@ def order_processing(order: Part) -> str:
 def payment(order: Part) -> str:
     """The payment of one order.
 
-    A payment, its refund and its callback have three names and write one row: whoever changes that row locks
+    A payment, its refund and its callback have three names and write one row: a caller that changes that row locks
     the `order` as well, or lets the row's own guard decide.
     """
     return check(f"payment:order:{{{_part('order', order)}}}")
@@ -131,7 +131,7 @@ def confirmation(idempotency_key: Part) -> str:
 
 
 def invoice_processing(invoice: Part) -> str:
-    """Processing one invoice."""
+    """Processing one invoice, so that two workers do not process it at once."""
     return check(f"process:invoice:{{{_part('invoice', invoice)}}}")
 
 
@@ -148,12 +148,12 @@ def account(account: Part) -> str:
 
 
 def counter(name: Part) -> str:
-    """One counter."""
+    """One counter, so that no increment is lost."""
     return check(f"counter:{{{_part('name', name)}}}")
 
 
 def job(name: Part) -> str:
-    """One scheduled job that may run once at a time, whoever starts it."""
+    """One scheduled job that may run once at a time, whatever starts it."""
     return check(f"job:{{{_part('name', name)}}}")
 
 
@@ -183,7 +183,7 @@ def tag_of(key: str) -> str:
 
 
 def _part(name: str, value: object) -> str:
-    """One part as it stands in a key, with its colons escaped: they are what parts are told apart by."""
+    """One part as it is written in a key, with its colons escaped, for colons separate the parts."""
     if isinstance(value, bool) or not isinstance(value, str | int | UUID):
         _refuse(value, f"The {name} is {type(value).__name__}: give text, a whole number or a UUID.")
     text = str(value)
@@ -192,7 +192,7 @@ def _part(name: str, value: object) -> str:
     # One spelling of an accented letter, or two callers would lock two names for one thing.
     text = unicodedata.normalize("NFC", text)
     if not text:
-        _refuse(value, f"The {name} is empty: everybody without one would share the lock.")
+        _refuse(value, f"The {name} is empty: all callers without one would share the lock.")
     if len(text) > PART_CHARACTERS_MAX:
         _refuse(value, f"The {name} has over {PART_CHARACTERS_MAX} characters: lock by an id or by a digest of it.")
     if not text.isprintable() or " " in text:
@@ -258,13 +258,13 @@ def _ill_chosen(key: str) -> Iterator[str]:
     """A name with a domain and an id can protect a thing; without one of them it covers everything or nothing."""
     parts = key.replace("{", "").replace("}", "").split(":")
     if "" in parts:
-        yield "The name has an empty part: an id is missing, and everybody without one would share the lock."
+        yield "The name has an empty part: an id is missing, and all callers without one would share the lock."
         return
     if "*" in parts:
         yield "The name has * for an id: a lock covers its own name only, not what a pattern matches."
     # The constructors refuse None itself, so that a seat may be called "null" where they wrote the name.
     if "{" not in key and (absent := ABSENT_WORDS.intersection(parts)):
-        yield f"The name says {min(absent)} for an id: everybody without one would share the lock."
+        yield f"The name says {min(absent)} for an id: all callers without one would share the lock."
     while parts and parts[0].lower() in EMPTY_WORDS:
         parts = parts[1:]
     first = parts[0] if parts else ""

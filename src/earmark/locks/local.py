@@ -1,14 +1,14 @@
-"""Leases inside one process: for tests, for a program that is alone, and as the plainest reading of the rules.
+"""Leases inside one process: for tests, for a program with one process, and as the simplest form of the rules.
 
-`LocalTable` is the whole law, without a thread or an event loop of its own: every step happens under one mutex, at a
-moment that an injected clock names. `LocalLeases` gives it to tasks and `DirectLocalLeases` to plain threads. Any
+`LocalTable` has all rules, without a thread or an event loop of its own: every step happens under one mutex, at a
+moment that an injected clock names. `LocalLeases` offers it to tasks and `SyncLocalLeases` to plain threads. Any
 number of both, on any number of event loops, may share one table.
 
-    acquire ──free──▶ lease ──release, evict or expiry──▶ the first in line has it, before anybody new
-       └────taken───▶ line of the first taken key ──the rest is taken──▶ line of that key
+    acquire ──free──▶ lease ──release, evict or expiry──▶ the first waiter has it, before any new caller
+       └────taken───▶ queue of the first taken key ──another key is taken──▶ queue of that key
 
-A release hands the key over and rings; nobody polls. A lease that nobody gives back is noticed by those who wait for
-it: each of them has a timer for the moment when it runs out, so that no single one must be alive for the line to move.
+A release hands the key over and wakes the waiter; no caller polls. A lease that is never released is noticed by its
+waiters: each has a timer for the moment when it runs out, so that the queue depends on no single waiter.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from earmark.locks.errors import LockBusy, QueueFull
-from earmark.locks.globs import compiled
+from earmark.locks.glob_patterns import compiled
 from earmark.locks.ports import Grant, Group, Holding
 
 if TYPE_CHECKING:
@@ -32,18 +32,18 @@ if TYPE_CHECKING:
 
 QUEUE_MAX = 1000
 SWEEP_LEASES_MIN = 1024
-"""Below so many leases, those that ran out are not worth looking for."""
+"""Below so many leases, expired ones are not searched for."""
 
 
-class Taken(NamedTuple):
-    """What the table gave: the number of the grant, and the moment until which it is good."""
+class LocalGrant(NamedTuple):
+    """What the table granted: the fence, and the moment at which it ends."""
 
     fence: int
     until: float
 
 
 class _Lease(msgspec.Struct):
-    """Who has a key. It lives while `now < expires_at`."""
+    """The holder of a key. It lives while `now < expires_at`."""
 
     token: str
     holder: str
@@ -53,23 +53,23 @@ class _Lease(msgspec.Struct):
 
 
 class Waiter:
-    """Somebody in line for a claim. It stands at one key, and holds none while it stands."""
+    """A queued claim. It waits in the queue of one key, and holds no key while it waits."""
 
-    __slots__ = ("at", "claim", "deadline", "full", "queue_max", "ring", "since", "taken")
+    __slots__ = ("at", "claim", "deadline", "full", "queue_max", "since", "taken", "wake")
 
-    def __init__(self, claim: Claim, *, ring: Callable[[], bool], queue_max: int, since: float) -> None:
+    def __init__(self, claim: Claim, *, wake: Callable[[], bool], queue_max: int, since: float) -> None:
         self.claim = claim
-        self.ring = ring
+        self.wake = wake
         self.queue_max = queue_max
         self.since = since
         self.deadline = since + claim.wait
         self.at: str | None = None
-        self.taken: Taken | None = None
+        self.taken: LocalGrant | None = None
         self.full: str | None = None
 
 
 class LocalTable:
-    """Every lease and every line, behind one mutex that is never held while anybody waits."""
+    """Every lease and every queue, behind one mutex that no caller holds while it waits."""
 
     def __init__(
         self, *, clock: Callable[[], float] = time.monotonic, wall_ns: Callable[[], int] = time.time_ns
@@ -78,44 +78,44 @@ class LocalTable:
         self._wall_ns = wall_ns
         self._mutex = threading.Lock()
         self._leases: dict[str, _Lease] = {}
-        self._lines: dict[str, OrderedDict[Waiter, None]] = {}
+        self._queues: dict[str, OrderedDict[Waiter, None]] = {}
         self._last_fence = 0
         self._sweep_at = SWEEP_LEASES_MIN
 
-    def acquire(self, claim: Claim) -> Taken:
+    def acquire(self, claim: Claim) -> LocalGrant:
         """All keys at once, or `LockBusy` at once."""
         with self._mutex:
             now = self._clock()
-            self._settle(claim.keys, now)
+            self._serve_queues(claim.keys, now)
             busy = self._busy(claim, now)
             if not busy:
                 return self._take(claim, now)
         raise LockBusy(keys=busy)
 
-    def join(self, claim: Claim, *, ring: Callable[[], bool], queue_max: int = QUEUE_MAX) -> Waiter:
-        """All keys at once, or a place in line. `ring` tells the waiter to look; it answers whether anybody heard."""
+    def join_queue(self, claim: Claim, *, wake: Callable[[], bool], queue_max: int = QUEUE_MAX) -> Waiter:
+        """All keys at once, or a place in a queue. `wake` wakes the waiter, and returns False if that is impossible."""
         with self._mutex:
             now = self._clock()
-            waiter = Waiter(claim, ring=ring, queue_max=queue_max, since=now)
-            self._settle(claim.keys, now)
+            waiter = Waiter(claim, wake=wake, queue_max=queue_max, since=now)
+            self._serve_queues(claim.keys, now)
             if busy := self._busy(claim, now):
-                self._stand(waiter, at=busy[0])
+                self._enqueue(waiter, at=busy[0])
             else:
                 waiter.taken = self._take(claim, now)
             return waiter
 
-    def look(self, waiter: Waiter) -> float:
-        """Seconds until the waiter should look again, if nobody rings before; 0 when it need not wait any longer."""
+    def seconds_to_wait(self, waiter: Waiter) -> float:
+        """Seconds until the waiter should check again, unless it is woken before; 0 when its wait is over."""
         with self._mutex:
             now = self._clock()
             if waiter.at is not None:
-                self._settle((waiter.at,), now)
+                self._serve_queues((waiter.at,), now)
             if waiter.at is None:
                 return 0.0
             return max(0.0, min(waiter.deadline, self._leases[waiter.at].expires_at) - now)
 
-    def leave(self, waiter: Waiter) -> Taken:
-        """What the waiter was given; or out of line, with `QueueFull` or `LockBusy`."""
+    def leave_queue(self, waiter: Waiter) -> LocalGrant:
+        """What the waiter was granted; or leave the queue and raise `QueueFull` or `LockBusy`."""
         with self._mutex:
             if waiter.taken is not None:
                 return waiter.taken
@@ -123,16 +123,16 @@ class LocalTable:
                 raise QueueFull(key=waiter.full, queue_max=waiter.queue_max)
             now = self._clock()
             busy = self._busy(waiter.claim, now) or list(waiter.claim.keys)
-            self._step_out(waiter)
+            self._dequeue(waiter)
         raise LockBusy(keys=busy, waited_seconds=now - waiter.since)
 
-    def abandon(self, waiter: Waiter) -> None:
-        """Out of line; and what was given at this very moment goes to the next."""
+    def cancel_wait(self, waiter: Waiter) -> None:
+        """Leave the queue, and pass what was granted at this moment to the next waiter."""
         with self._mutex:
-            self._step_out(waiter)
+            self._dequeue(waiter)
             if waiter.taken is not None:
                 self._free(waiter.claim)
-                self._settle(waiter.claim.keys, self._clock())
+                self._serve_queues(waiter.claim.keys, self._clock())
 
     def release(self, claim: Claim) -> bool:
         """Give back what still belongs to the token. False when any of it was lost before."""
@@ -140,7 +140,7 @@ class LocalTable:
             now = self._clock()
             whole = len(self._held(claim, now)) == len(claim.keys)
             self._free(claim)
-            self._settle(claim.keys, now)
+            self._serve_queues(claim.keys, now)
             return whole
 
     def extend(self, claim: Claim, *, ttl: float) -> float | None:
@@ -151,15 +151,15 @@ class LocalTable:
             return _lengthen(held, now + ttl) if len(held) == len(claim.keys) else None
 
     def evict(self, key: str) -> bool:
-        """Take a key from whoever has it."""
+        """Take a key from its holder."""
         with self._mutex:
             now = self._clock()
             lease = self._leases.pop(key, None)
-            self._settle((key,), now)
+            self._serve_queues((key,), now)
             return lease is not None and now < lease.expires_at
 
     def holdings(self, *, match: str, limit: int) -> list[Holding]:
-        """Who has what, and who waits for it."""
+        """The leases that match, each with its waiters."""
         wanted = compiled(match).fullmatch
         with self._mutex:
             now = self._clock()
@@ -167,10 +167,10 @@ class LocalTable:
             return [self._holding(key, now) for key in found[:limit]]
 
     def find(self, key: str) -> Holding | None:
-        """Who has this key."""
+        """The lease of this key, if there is one."""
         with self._mutex:
             now = self._clock()
-            self._settle((key,), now)
+            self._serve_queues((key,), now)
             return self._holding(key, now) if self._is_taken(key, now) else None
 
     def _holding(self, key: str, now: float) -> Holding:
@@ -182,75 +182,75 @@ class LocalTable:
             fence=lease.fence,
             age_seconds=now - lease.taken_at,
             ttl_seconds=lease.expires_at - now,
-            waiters=[waiter.claim.holder for waiter in self._lines.get(key, ())],
+            waiters=[waiter.claim.holder for waiter in self._queues.get(key, ())],
         )
 
-    def _settle(self, keys: Iterable[str], now: float) -> None:
-        """Serve the lines of those keys that are free, so that a free key has no line.
+    def _serve_queues(self, keys: Iterable[str], now: float) -> None:
+        """Serve the queues of those keys that are free, so that a free key has no queue.
 
-        It ends: a waiter moves only to a key that is taken or has a line, so each free key's line empties once.
+        It ends: a waiter moves only to a key that is taken or has a queue, so each free key's queue empties once.
         """
         pending = deque(keys)
         while pending:
             key = pending.popleft()
-            while key in self._lines and not self._is_taken(key, now):
-                waiter = next(iter(self._lines[key]))
-                self._step_out(waiter)
+            while key in self._queues and not self._is_taken(key, now):
+                waiter = next(iter(self._queues[key]))
+                self._dequeue(waiter)
                 pending.extend(self._serve(waiter, key=key, now=now))
 
     def _serve(self, waiter: Waiter, *, key: str, now: float) -> Sequence[str]:
-        """Give a waiter all that it wants, or a place in the next line. Back come the keys that must be settled too."""
+        """Grant a waiter all its keys, or queue it at the next. Returns the keys whose queues must be served too."""
         claim = waiter.claim
-        # Where others stand in line this waiter stands behind them, even if the key has just become free.
-        busy = [other for other in claim.keys if other != key and (other in self._lines or self._is_taken(other, now))]
+        # Where others are queued this waiter is queued behind them, even if the key has just become free.
+        busy = [other for other in claim.keys if other != key and (other in self._queues or self._is_taken(other, now))]
         if busy:
-            self._stand(waiter, at=busy[0])
+            self._enqueue(waiter, at=busy[0])
         else:
             waiter.taken = self._take(claim, now)
-        if waiter.ring():
+        if waiter.wake():
             return busy
-        # Its event loop was closed under it, so nobody would ever give this back.
-        self._step_out(waiter)
+        # The waiter's event loop is closed, so it would never release this.
+        self._dequeue(waiter)
         self._free(claim)
         return claim.keys
 
-    def _stand(self, waiter: Waiter, *, at: str) -> None:
-        line = self._lines.get(at)
-        if len(line or ()) >= waiter.queue_max:
+    def _enqueue(self, waiter: Waiter, *, at: str) -> None:
+        queue = self._queues.get(at)
+        if len(queue or ()) >= waiter.queue_max:
             waiter.full = at
             return
-        if line is None:
-            line = self._lines[at] = OrderedDict()
-        line[waiter] = None
+        if queue is None:
+            queue = self._queues[at] = OrderedDict()
+        queue[waiter] = None
         waiter.at = at
 
-    def _step_out(self, waiter: Waiter) -> None:
+    def _dequeue(self, waiter: Waiter) -> None:
         if waiter.at is None:
             return
-        line = self._lines[waiter.at]
-        del line[waiter]
-        if not line:
-            del self._lines[waiter.at]
+        queue = self._queues[waiter.at]
+        del queue[waiter]
+        if not queue:
+            del self._queues[waiter.at]
         waiter.at = None
 
-    def _take(self, claim: Claim, now: float) -> Taken:
+    def _take(self, claim: Claim, now: float) -> LocalGrant:
         held = self._held(claim, now)
         if len(held) == len(claim.keys):
-            # The same token again: whoever asks did not hear the first answer.
-            return Taken(held[0].fence, _lengthen(held, now + claim.ttl))
-        # One count for all keys, so that nothing need be remembered of a key that nobody has; and not below the wall
-        # clock, so that it goes on growing when the process is started again.
+            # The same token again: the caller did not receive the first answer.
+            return LocalGrant(held[0].fence, _lengthen(held, now + claim.ttl))
+        # One count for all keys, so that nothing need be stored for a free key; and not below the wall clock, so that
+        # it goes on growing when the process is started again.
         self._last_fence = fence = max(self._last_fence + 1, self._wall_ns() // 1000)
         until = now + claim.ttl
         for key in claim.keys:
             self._leases[key] = _Lease(claim.token, claim.holder, fence, now, until)
         if len(self._leases) >= self._sweep_at:
             self._sweep(now)
-        return Taken(fence, until)
+        return LocalGrant(fence, until)
 
     def _sweep(self, now: float) -> None:
-        """Forget leases that ran out unnoticed. Twice as many are let in before the next time, so it stays cheap."""
-        over = [key for key, lease in self._leases.items() if now >= lease.expires_at and key not in self._lines]
+        """Remove expired leases. The next time is when there are twice as many, so it stays cheap."""
+        over = [key for key, lease in self._leases.items() if now >= lease.expires_at and key not in self._queues]
         for key in over:
             del self._leases[key]
         self._sweep_at = max(SWEEP_LEASES_MIN, 2 * len(self._leases))
@@ -273,7 +273,7 @@ class LocalTable:
 
 
 class LocalLeases:
-    """A backend for tasks. Unlike others it may be used from several event loops at once."""
+    """The backend for tasks. Unlike others it may be used from several event loops at once."""
 
     name = "memory"
     groups = frozenset({Group.FIFO, Group.FENCE, Group.MANY})
@@ -296,50 +296,50 @@ class LocalLeases:
         return _extend(self.table, grant, ttl=ttl)
 
     async def holdings(self, *, match: str = "*", limit: int = 1000) -> list[Holding]:
-        """Who holds what."""
+        """The leases that match, each with its waiters."""
         return self.table.holdings(match=match, limit=limit)
 
     async def find(self, key: str) -> Holding | None:
-        """Who holds this key."""
+        """The lease of this key, if there is one."""
         return self.table.find(key)
 
     async def evict(self, key: str) -> bool:
-        """Take a key from whoever has it."""
+        """Take a key from its holder."""
         return self.table.evict(key)
 
     async def ping(self) -> None:
-        """A process that asks is there."""
+        """Return: the table is in this process."""
 
     async def close(self) -> None:
-        """There is no connection to let go of."""
+        """Do nothing: there is no connection."""
 
-    async def _wait(self, claim: Claim) -> Taken:
-        loop, bell = asyncio.get_running_loop(), asyncio.Event()
+    async def _wait(self, claim: Claim) -> LocalGrant:
+        loop, woken = asyncio.get_running_loop(), asyncio.Event()
 
-        def ring() -> bool:
+        def wake() -> bool:
             try:
-                loop.call_soon_threadsafe(bell.set)
+                loop.call_soon_threadsafe(woken.set)
             except RuntimeError:
                 return False
             return True
 
-        waiter = self.table.join(claim, ring=ring, queue_max=self._queue_max)
+        waiter = self.table.join_queue(claim, wake=wake, queue_max=self._queue_max)
         try:
-            while seconds := self.table.look(waiter):
-                timer = loop.call_later(seconds, bell.set)
+            while seconds := self.table.seconds_to_wait(waiter):
+                timer = loop.call_later(seconds, woken.set)
                 try:
-                    await bell.wait()
+                    await woken.wait()
                 finally:
                     timer.cancel()
-                bell.clear()
+                woken.clear()
         except BaseException:
-            self.table.abandon(waiter)
+            self.table.cancel_wait(waiter)
             raise
-        return self.table.leave(waiter)
+        return self.table.leave_queue(waiter)
 
 
-class DirectLocalLeases:
-    """The same table for plain threads. It never waits in line, and does not pass those who do."""
+class SyncLocalLeases:
+    """The same table for plain threads. It never waits, and takes no key before the waiters of its queue."""
 
     name = "memory"
 
@@ -360,7 +360,7 @@ class DirectLocalLeases:
         return _extend(self.table, grant, ttl=ttl)
 
     def close(self) -> None:
-        """There is no connection to let go of."""
+        """Do nothing: there is no connection."""
 
 
 def _extend(table: LocalTable, grant: Grant, *, ttl: float) -> bool:

@@ -1,4 +1,4 @@
-"""Holding a lock in a task, and the context manager that both kinds of callers enter."""
+"""`Lock`, the context manager that tasks and threads enter, and `Held`, the lock that a task holds."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any, Self
 
-from earmark.locks.entries import Entries
+from earmark.locks.block_entries import BlockEntries
+from earmark.locks.duration_limits import ttl_seconds
 from earmark.locks.errors import LocksUnavailable
-from earmark.locks.held import Holding
-from earmark.locks.times import ttl_seconds
+from earmark.locks.held_lock import HeldLock
 from earmark.locks.watchdog import TaskWatchdog
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("earmark.locks")
 
 
-class Held(Holding):
+class Held(HeldLock):
     """A lock that a task holds."""
 
     __slots__ = ()
@@ -39,7 +39,7 @@ class Held(Holding):
         self._stats.extended()
 
     async def release(self) -> bool:
-        """Give it back. False, with a warning, if it was lost: nobody else's is touched. A second call does nothing."""
+        """Give it back. False, with a warning, if it was lost: no other holder's is touched. Twice does no harm."""
         if self._over:
             return not self._lost
         self._begin_release()
@@ -79,7 +79,7 @@ class Lock:
         self._renewal = renewal
         self._expected = expected
         self._raise_if_lost = raise_if_lost
-        self._entered = Entries()
+        self._entered = BlockEntries()
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -104,8 +104,8 @@ class Lock:
         finally:
             await held.release()
         if stopped and kind is asyncio.CancelledError:
-            raise held._loss(stopped) from error  # noqa: SLF001
-        held._left_block(error, at=at, raise_if_lost=self._raise_if_lost)  # noqa: SLF001
+            raise held.loss(stopped) from error
+        held.end_block(error, at=at, raise_if_lost=self._raise_if_lost)
 
     def __enter__(self) -> SyncHeld:
         held = self._locks.sync.take(self._keys, self._ttl, self._wait, renewal=self._renewal, expected=self._expected)
@@ -118,11 +118,11 @@ class Lock:
         held = self._entered.pop(threading.get_ident())
         at = time.monotonic()
         held.release()
-        held._left_block(error, at=at, raise_if_lost=self._raise_if_lost)  # noqa: SLF001
+        held.end_block(error, at=at, raise_if_lost=self._raise_if_lost)
 
 
 class Attempt:
-    """What became of a function that was to run under a lock: its value, or the word that somebody else is at it."""
+    """The outcome of a function that was to run under a lock: its value, or that another caller holds the lock."""
 
     __slots__ = ("busy", "keys", "value")
 
@@ -133,5 +133,5 @@ class Attempt:
 
     @classmethod
     def refused(cls, keys: tuple[str, ...]) -> Self:
-        """Somebody else is at it."""
+        """Another caller holds the lock, so the function was not run."""
         return cls(busy=True, keys=keys)

@@ -12,16 +12,17 @@ import weakref
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from earmark.locks import keys as names
-from earmark.locks import work as working
-from earmark.locks.asks import lost_on_its_way, note_grant, note_refusal, several, sorted_keys
+from earmark.locks import run_under_lock
+from earmark.locks.acquire_steps import lost_on_its_way, note_grant, note_refusal, several, sorted_keys
+from earmark.locks.duration_limits import ttl_seconds, wait_seconds
 from earmark.locks.errors import LockBusy, LocksUnavailable, QueueFull, TimeRefused
+from earmark.locks.fork_hooks import call_in_child
 from earmark.locks.lock import Attempt, Held, Lock
 from earmark.locks.markers import MARKER_START, Marker
 from earmark.locks.ports import Claim
 from earmark.locks.stats import Stats
 from earmark.locks.sync import SyncLocks
-from earmark.locks.times import ttl_seconds, wait_seconds
-from earmark.locks.url import Settings, parts_of
+from earmark.locks.url import BackendSettings, backend_factory_of
 from earmark.locks.watchdog import LIFE_SECONDS_DEFAULT, renewal_of
 
 if TYPE_CHECKING:
@@ -30,29 +31,26 @@ if TYPE_CHECKING:
 
     from earmark.locks.breaker import Breaker
     from earmark.locks.ports import Backend, Group, Holding
-    from earmark.locks.url import Parts
+    from earmark.locks.url import BackendFactory
 
 logger = logging.getLogger("earmark.locks")
 
 TTL_SECONDS_DEFAULT = 30.0
 
 
-_opened: weakref.WeakSet[Locks] = weakref.WeakSet()
-
-
 class Locks:
-    """Locks on one backend, for tasks and threads alike. Making one contacts nobody."""
+    """Locks on one backend, for tasks and threads alike. Making one contacts no server."""
 
-    def __init__(self, parts: Parts, *, ttl: float = TTL_SECONDS_DEFAULT, holder: str | None = None) -> None:
+    def __init__(self, factory: BackendFactory, *, ttl: float = TTL_SECONDS_DEFAULT, holder: str | None = None) -> None:
         self.stats = Stats()
-        self.breaker: Breaker | None = parts.breaker
-        self.prefix = parts.prefix
+        self.breaker: Breaker | None = factory.breaker
+        self.prefix = factory.prefix
         self.ttl = ttl_seconds(ttl)
         self.holder = _label(holder or f"{socket.gethostname()}:{os.getpid()}")
-        self.sync = SyncLocks(self, parts)
-        self._parts = parts
+        self.sync = SyncLocks(self, factory, close_backend=self._close_backend)
+        self._factory = factory
         self._named = holder
-        _opened.add(self)
+        call_in_child(self._after_fork)
         self._latest: tuple[asyncio.AbstractEventLoop | None, Backend | None] = (None, None)
         # Connections belong to the event loop that made them, so that each loop has a backend of its own.
         self._backends: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Backend] = weakref.WeakKeyDictionary()
@@ -80,10 +78,10 @@ class Locks:
         `cluster://host:port,…` are what they say; several Redis URLs are Redlock; `postgresql://` keeps lease rows;
         `memory://` is this process alone. `database` is a PostgreSQL URL, for `fence="database"` and for
         `when_gone="database"`. `timeout` bounds each call to a server, in seconds. A Redlock is relied on for
-        `drift_factor` of its time less. A caller that waits for one asks again after a random pause, of `retry_seconds`
+        `drift_factor` of its time less. A caller that waits for one tries again after a pause, of `retry_seconds`
         at most the first time and of twice as much each time after, `retry_count` times if that is set.
         """
-        settings = Settings(
+        settings = BackendSettings(
             prefix=prefix,
             timeout=timeout,
             queue_max=queue_max,
@@ -91,13 +89,13 @@ class Locks:
             retry_seconds=retry_seconds,
             retry_count=retry_count,
         )
-        parts = parts_of(url, database=database, when_gone=when_gone, fence=fence, settings=settings)
-        return cls(parts, ttl=ttl, holder=holder)
+        factory = backend_factory_of(url, database=database, when_gone=when_gone, fence=fence, settings=settings)
+        return cls(factory, ttl=ttl, holder=holder)
 
     @property
     def groups(self) -> frozenset[Group]:
         """What the backend can do beyond the core."""
-        return self._parts.groups
+        return self._factory.groups
 
     def lock(
         self,
@@ -112,7 +110,7 @@ class Locks:
     ) -> Lock:
         """A lock to enter with `async with` or `with`.
 
-        It lives `ttl` seconds; a caller that finds it taken waits in line for `wait` seconds (by default not at all).
+        It lives `ttl` seconds; a caller that finds it taken waits for `wait` seconds (by default not at all).
         With `renew` it is extended while the block runs, `renew_every_seconds` apart (by default a third of the
         `ttl`), for `life` seconds at most. Held for longer than `expected_seconds`, it is a warning. Leaving the block
         raises `LockLost` if the lock was lost, unless `raise_if_lost` is false.
@@ -149,19 +147,19 @@ class Locks:
         `work` may take the held lock as its one argument. A plain function runs in a thread, so that the lock can be
         renewed meanwhile.
         """
-        working.check(work)
+        run_under_lock.check(work)
         async with self.lock(*several(keys), **how) as held:
-            return await working.perform(work, held)
+            return await run_under_lock.perform(work, held)
 
     async def attempt(self, keys: str | Sequence[str], work: Callable[..., Any], **how: Any) -> Attempt:
-        """As `run`, but answers `busy` instead of raising when somebody else is at it."""
-        working.check(work)
+        """As `run`, but returns `busy` instead of raising when another caller holds the lock."""
+        run_under_lock.check(work)
         entered = False
 
         async def entering(held: Held) -> Any:
             nonlocal entered
             entered = True
-            return await working.perform(work, held)
+            return await run_under_lock.perform(work, held)
 
         try:
             return Attempt(value=await self.run(keys, entering, **how))
@@ -175,15 +173,15 @@ class Locks:
         return Marker(self, names.check(key), ttl_seconds(ttl))
 
     async def holdings(self, *, match: str = "*", limit: int = 1000) -> list[Holding]:
-        """Who holds what."""
+        """The locks that are held, by glob pattern on the key."""
         return await self.backend().holdings(match=match, limit=limit)
 
     async def find(self, key: str) -> Holding | None:
-        """Who holds this key, since when, and who waits for it."""
+        """The lock on this key: its holder, its age and its waiters; None if it is free."""
         return await self.backend().find(key)
 
     async def stuck(self, *, older_than: float = 60.0) -> list[Holding]:
-        """The locks that are held for longer than anything should take, oldest first; each is said aloud."""
+        """The locks that are held for longer than that, oldest first; each is logged as an error."""
         held = (holding for holding in await self.holdings() if not holding.key.startswith(MARKER_START))
         found = [holding for holding in held if holding.age_seconds > older_than]
         for holding in found:
@@ -198,7 +196,7 @@ class Locks:
         return sorted(found, key=lambda holding: -holding.age_seconds)
 
     async def evict(self, key: str) -> bool:
-        """Take a key away from whoever has it; the next in line gets it. False if nobody had it."""
+        """Take a key away from its holder; the first waiter gets it. False if it was not held."""
         logger.warning("the lock on %s is taken away from its holder", key)
         return await self.backend().evict(key)
 
@@ -207,12 +205,12 @@ class Locks:
         await self.backend().ping()
 
     async def take(self, keys: tuple[str, ...], ttl: float, wait: float, *, expected: float | None = None) -> Held:
-        """What `lock` and `acquire` do: the arguments are known to be good."""
+        """What `lock` and `acquire` do once their arguments are checked."""
         claim = Claim(keys, secrets.token_hex(16), ttl, wait, self.holder)
         began = time.monotonic()
         try:
             if wait:
-                grant = await self._in_line(claim)
+                grant = await self._acquire_waiting(claim)
             else:
                 grant = await self.backend().acquire(claim)
             now = time.monotonic()
@@ -225,7 +223,7 @@ class Locks:
         note_grant(self.stats, claim, now - began)
         return Held(grant, self.stats, now, expected)
 
-    async def _in_line(self, claim: Claim) -> Any:
+    async def _acquire_waiting(self, claim: Claim) -> Any:
         self.stats.waiting(1)
         try:
             return await self.backend().acquire(claim)
@@ -241,16 +239,18 @@ class Locks:
             return found
         found = self._backends.get(loop)
         if found is None:
-            found = self._backends[loop] = self._parts.connect()
+            found = self._backends[loop] = self._factory.connect()
         self._latest = (loop, found)
         return found
 
     async def __aenter__(self) -> Self:
-        """Say at once if the servers cannot be reached; the program starts all the same."""
+        """Log a warning if the servers cannot be reached; the program starts all the same."""
         try:
             await self.ping()
         except LocksUnavailable as outage:
-            logger.warning("the lock server cannot be reached: %s; locks are %s", outage.because, self._parts.meanwhile)
+            logger.warning(
+                "the lock server cannot be reached: %s; locks are %s", outage.because, self._factory.while_unavailable
+            )
         return self
 
     async def __aexit__(
@@ -259,7 +259,7 @@ class Locks:
         await self.close()
 
     def __enter__(self) -> Self:
-        self.sync.greet()
+        self.sync.warn_if_unreachable()
         return self
 
     def __exit__(
@@ -267,35 +267,27 @@ class Locks:
     ) -> None:
         self.sync.close()
 
-    def _forked(self) -> None:
-        """In a child process: the parent's connections are not ours to use, nor to close."""
-        _inherited.append((self._backends, self._latest))
+    def _after_fork(self) -> object:
+        """In a child process: forget the parent's connections, which the child must neither use nor close."""
+        inherited = (self._backends, self._latest)
         self._backends = weakref.WeakKeyDictionary()
         self._latest = (None, None)
         self.holder = _label(self._named or f"{socket.gethostname()}:{os.getpid()}")
-        _inherited.append(self.sync._forked())  # noqa: SLF001
+        return inherited
 
     async def close(self) -> None:
-        """Let go of connections, of this event loop and of the threads. Locks that are held run out."""
+        """Close the connections of this event loop and of the threads. Locks that are held run out."""
+        await self._close_backend()
+        await asyncio.to_thread(self.sync.close)
+
+    async def _close_backend(self) -> None:
+        """Close the backend of the running event loop, if it has one."""
         found = self._backends.pop(asyncio.get_running_loop(), None)
         self._latest = (None, None)
         if found is not None:
             await found.close()
-        await asyncio.to_thread(self.sync.close)
-
-
-_inherited: list[Any] = []
-"""What child processes must keep, lest it is closed when it is thrown away."""
-
-
-def _after_fork() -> None:
-    for locks in list(_opened):
-        locks._forked()  # noqa: SLF001
-
-
-os.register_at_fork(after_in_child=_after_fork)
 
 
 def _label(holder: str) -> str:
-    """A holder's name is for people; it must not look like more than it is where it is stored."""
+    """A holder's name is for operators; characters that mean something where it is stored are replaced."""
     return "".join(sign if sign.isprintable() and sign not in "|@ " else "_" for sign in holder)[:100]

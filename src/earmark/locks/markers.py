@@ -1,7 +1,7 @@
-"""Markers: a sign that something is being worked on.
+"""Markers: an advisory sign that work on something is in progress.
 
-A marker is advisory. It tells others "busy" and goes away by itself, but no caller is made to look at it, and it may
-vanish before the work is done. Use a lock where two at once would do harm, and a fence where that matters.
+A marker says "busy" and expires by itself, but no caller has to check it, and it may expire before the work is done.
+Use a lock where two at once would do harm, and a fence where a lost lock would.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import logging
 import secrets
 from typing import TYPE_CHECKING, Self
 
-from earmark.locks.entries import Entries
+from earmark.locks.block_entries import BlockEntries
 from earmark.locks.errors import AlreadyMarked, LockBusy, LocksUnavailable
 from earmark.locks.ports import Claim
 
@@ -27,7 +27,7 @@ MARKER_START = "marker:"
 
 
 class Marker:
-    """A sign that one caller sets. Only its setter clears it; else it goes when its time is over.
+    """A sign that one caller sets. Only that caller clears it; else it expires.
 
     Entered with `async with`, it is set while the block runs, and `AlreadyMarked` is raised if it is set already.
     """
@@ -38,10 +38,10 @@ class Marker:
         self._locks = locks
         self._ttl = ttl
         self._grant: Grant | None = None
-        self._entered = Entries()
+        self._entered = BlockEntries()
 
     async def set(self) -> bool:
-        """Put it up. False if there is one already: another caller is at it."""
+        """Set it. False if another caller has set it already."""
         grant = await self.claim()
         if grant is None:
             return False
@@ -49,11 +49,11 @@ class Marker:
         return True
 
     async def is_set(self) -> bool:
-        """Whether any caller has put one up. By the time you act on it, that may have changed."""
+        """Whether any caller has set it. By the time you act on it, that may have changed."""
         return await self._locks.backend().find(self._name) is not None
 
     async def clear(self) -> bool:
-        """Take one's own down. False if it was not there any more, or never one's own."""
+        """Clear it. False if it had expired, or was not set by this object."""
         grant, self._grant = self._grant, None
         return grant is not None and await grant.backend.release(grant)
 
@@ -70,7 +70,7 @@ class Marker:
         await self.unclaim(self._entered.pop(asyncio.current_task()))
 
     async def claim(self) -> Grant | None:
-        """What setting it gives, to hand to `unclaim`; None if it is set already."""
+        """Set it and return the grant, for `unclaim`; None if it is set already."""
         claim = Claim((self._name,), secrets.token_hex(16), self._ttl, 0.0, self._locks.holder)
         try:
             return await self._locks.backend().acquire(claim)
@@ -78,7 +78,7 @@ class Marker:
             return None
 
     async def unclaim(self, grant: Grant) -> None:
-        """Clear what was set, at the end of a block. Whatever comes of it is logged: the work is done."""
+        """Clear it at the end of a block. A failure is logged and not raised: the work is done."""
         try:
             if not await grant.backend.release(grant):
                 logger.warning("the marker on %s was gone before it was cleared", self.key)

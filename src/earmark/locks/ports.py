@@ -1,8 +1,8 @@
-"""What a lock backend is: the port that Redis, Redlock, PostgreSQL and the process itself stand behind.
+"""The port of a lock backend, which Redis, Redlock, PostgreSQL and the table in memory implement.
 
-A backend keeps *leases*: a set of keys that one token owns until a moment. It never raises for an answer
-that the rules foresee (`release` and `extend` of a lease that is gone say so), and raises `LocksUnavailable`
-when it cannot tell. What a caller sees (context managers, renewal, metrics) is built on top, once.
+A backend keeps *leases*: a set of keys that one token owns until a moment. It never raises for an outcome
+that the rules foresee (`release` and `extend` of a lost lease return False), and raises `LocksUnavailable`
+when it does not know. What a caller uses (context managers, renewal, metrics) is built on top, once.
 
 To add a backend (etcd, ZooKeeper), write this class, declare its groups and run the conformance suite on it.
 """
@@ -20,7 +20,7 @@ class Group(StrEnum):
     """What a backend can do beyond the core that all of them do."""
 
     FIFO = "fifo"
-    """Waiters are served in order of arrival and woken by the release."""
+    """Waiters get the lock in order of arrival and are woken by the release."""
     FENCE = "fence"
     """A grant carries a number that grows with every grant of that key."""
     MANY = "many keys"
@@ -33,28 +33,28 @@ class Claim(msgspec.Struct, frozen=True):
     keys: tuple[str, ...]
     """Sorted and without duplicates."""
     token: str
-    """Made new for every acquisition, never used twice: it is what tells owners apart."""
+    """Made new for every acquisition, never used twice: it identifies the owner."""
     ttl: float
     """Seconds."""
     wait: float = 0.0
-    """Seconds to wait in line at most; 0 refuses at once."""
+    """Seconds to wait at most; 0 refuses at once."""
     holder: str = ""
-    """For people: who asks. Nothing is decided by it."""
+    """The caller's name, for operators. Nothing is decided by it."""
 
 
 class Grant(msgspec.Struct):
-    """What a backend gave."""
+    """What a backend granted."""
 
     claim: Claim
     backend: Any
-    """The `Backend` or `DirectBackend` that gave it, and so can extend it and take it back."""
+    """The `Backend` or `DirectBackend` that granted it, and so can extend and release it."""
     fence: int | None
     until: float
-    """By this process's monotonic clock, never later than the backend's own judgement."""
+    """Its end by this process's monotonic clock, never later than by the backend's own."""
 
 
 class Holding(msgspec.Struct, frozen=True, kw_only=True):
-    """What an inspector sees of one key."""
+    """One key that is held, as `holdings` and `find` report it."""
 
     key: str
     holder: str
@@ -63,7 +63,7 @@ class Holding(msgspec.Struct, frozen=True, kw_only=True):
     age_seconds: float
     ttl_seconds: float
     waiters: Sequence[str] = ()
-    """Who waits, first in line first."""
+    """The names of the waiters, in the order of the queue."""
 
 
 class Backend(Protocol):
@@ -83,7 +83,7 @@ class Backend(Protocol):
         """All of the keys or none.
 
         Raises `LockBusy` with the taken keys (after `claim.wait` seconds at most), `QueueFull` when too many wait
-        already, `KeysApart` where the keys cannot be had together, `LocksUnavailable` when nobody answers in time.
+        already, `KeysApart` where the keys cannot be locked together, `LocksUnavailable` without an answer in time.
         Cancelled, or raising, it leaves nothing behind: no lease and no place in a queue.
         A repeat with the same token is granted again what it has.
         """
@@ -98,15 +98,15 @@ class Backend(Protocol):
         ...
 
     async def holdings(self, *, match: str = "*", limit: int = 1000) -> list[Holding]:
-        """Who holds what, by glob pattern on the key, in order of key."""
+        """The keys that are held, by glob pattern on the key, in order of key."""
         ...
 
     async def find(self, key: str) -> Holding | None:
-        """Who holds this key."""
+        """The holder of this key, or None."""
         ...
 
     async def evict(self, key: str) -> bool:
-        """Take a key from whoever has it, and let the next in line have it. An operator's last resort."""
+        """Take a key from its holder, and grant it to the first waiter. An operator's last resort."""
         ...
 
     async def ping(self) -> None:
@@ -114,12 +114,12 @@ class Backend(Protocol):
         ...
 
     async def close(self) -> None:
-        """Let go of connections. Leases stay until they are released or run out."""
+        """Close the connections. Leases stay until they are released or run out."""
         ...
 
 
 class DirectBackend(Protocol):
-    """The part of a backend that a plain thread can call without an event loop. It never waits in line."""
+    """The part of a backend that a plain thread can call without an event loop. It never waits for a lock."""
 
     @property
     def name(self) -> str:
@@ -131,13 +131,13 @@ class DirectBackend(Protocol):
         ...
 
     def release(self, grant: Grant) -> bool:
-        """As `Backend.release`."""
+        """As `Backend.release`, but not awaited."""
         ...
 
     def extend(self, grant: Grant, *, ttl: float) -> bool:
-        """As `Backend.extend`."""
+        """As `Backend.extend`, but not awaited."""
         ...
 
     def close(self) -> None:
-        """Let go of connections."""
+        """Close the connections. Leases stay until they are released or run out."""
         ...

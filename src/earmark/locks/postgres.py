@@ -1,11 +1,11 @@
 """Leases in PostgreSQL: one row for each key, and no transaction, session setting or advisory lock while one is held.
 
 That is why it works behind PgBouncer in transaction mode (`?pgbouncer=true` in the URL), and why a holder that dies
-leaves nothing but a row that runs out. The database's clock judges; a client only counts the seconds of its lease from
-the moment before it asked.
+leaves nothing but a row that runs out. The database's clock decides; a client only counts the seconds of its lease from
+the moment before its call.
 
-Waiting is by asking again, at random moments that grow further apart: a notification would need a session of its own,
-which a pooler does not give. Whoever waits is therefore not served in order of arrival.
+A caller that waits tries again at random moments that grow further apart: a notification would need a session of its
+own, which a pooler does not give. Waiters therefore do not get the lock in order of arrival.
 
 The number of a grant is `greatest(last + 1, microseconds since 1970)`, kept in the row when the lease is gone. It
 would go back only if the row was pruned or lost *and* the clock went back.
@@ -27,7 +27,7 @@ from urllib.parse import parse_qsl, urlencode
 import asyncpg
 
 from earmark.locks.errors import LockBusy, LocksUnavailable, TimeRefused
-from earmark.locks.globs import literal, regex_of
+from earmark.locks.glob_patterns import literal, regex_of
 from earmark.locks.ports import Grant, Group, Holding
 
 if TYPE_CHECKING:
@@ -39,10 +39,10 @@ T = TypeVar("T")
 
 CONNECTIONS_MAX = 4
 TRIES_MAX = 3
-"""How often a call is made when the database cut a deadlock, or had no table yet."""
+"""How often a call is made when the database broke a deadlock, or had no table yet."""
 PAUSE_SECONDS_MIN = 0.01
 PAUSE_SECONDS_MAX = 0.25
-"""The mean hand-over takes half of it at most, and a hundred waiters ask eight hundred times a second."""
+"""The mean hand-over takes half of it at most, and a hundred waiters make eight hundred calls in a second."""
 GIVE_BACK_PAUSES_SECONDS = (0.1, 1.0, 5.0)
 PRUNE_ROWS_MAX = 1000
 
@@ -56,7 +56,7 @@ _NAMED = re.compile(r"^-- name: (\w+)\n(?:--.*\n)+", re.MULTILINE)
 
 
 class _Missing(Exception):
-    """Not every key could be had; raised inside a transaction, it takes back the others."""
+    """Not every key was free; raised inside a transaction, it rolls the others back."""
 
     def __init__(self, keys: list[str]) -> None:
         super().__init__(keys)
@@ -64,7 +64,7 @@ class _Missing(Exception):
 
 
 class PostgresLeases:
-    """A backend on PostgreSQL 15 or newer. It makes its table and connects when it is first asked."""
+    """A backend on PostgreSQL 15 or newer. It connects and makes its table when it is first used."""
 
     name = "postgresql"
     groups = frozenset({Group.FENCE, Group.MANY})
@@ -89,7 +89,7 @@ class PostgresLeases:
         self._closed = False
 
     async def acquire(self, claim: Claim) -> Grant:
-        """All of the keys or none; while they are taken it asks again, until `claim.wait` seconds have passed."""
+        """All of the keys or none; while they are taken it tries again, until `claim.wait` seconds have passed."""
         began = time.monotonic()
         if (returning := self._returning.get(claim.token)) is not None:
             # The same token again, while what its first try may have left behind is still being given back.
@@ -106,7 +106,7 @@ class PostgresLeases:
                     raise LockBusy(keys=missing.keys, waited_seconds=waited) from None
             else:
                 return Grant(claim=claim, backend=self, fence=fence, until=sent + claim.ttl)
-            # Full jitter keeps those who wait apart; the last try is at the deadline itself.
+            # Full jitter spreads the tries of the waiters; the last try is at the deadline itself.
             await asyncio.sleep(min(left, self._jitter() * pause))
             pause = min(2 * pause, PAUSE_SECONDS_MAX)
 
@@ -131,21 +131,21 @@ class PostgresLeases:
         return True
 
     async def holdings(self, *, match: str = "*", limit: int = 1000) -> list[Holding]:
-        """Who holds what. Who waits is not known to the database."""
+        """The leases that match, without waiters: these are not known to the database."""
         pattern = f"^{literal(self._prefix)}{regex_of(match)}$"
         return [self._holding(row) for row in await self._fetch("holdings", pattern, limit)]
 
     async def find(self, key: str) -> Holding | None:
-        """Who holds this key."""
+        """The lease of this key, if there is one."""
         rows = await self._fetch("find", self._prefix + key)
         return self._holding(rows[0]) if rows else None
 
     async def evict(self, key: str) -> bool:
-        """Take a key from whoever has it."""
+        """Take a key from its holder."""
         return bool(await self._fetch("evict", self._prefix + key))
 
     async def ping(self) -> None:
-        """Ask for the shortest answer."""
+        """Run the shortest statement."""
         await self._fetch("ping")
 
     async def next_fence(self, keys: Sequence[str]) -> int:
@@ -164,7 +164,7 @@ class PostgresLeases:
         return {row["key"].removeprefix(self._prefix): row["fence"] for row in rows}
 
     async def prune(self, older_than_seconds: float) -> int:
-        """Delete the rows of keys that nobody has, and nobody was given for so long. Back comes how many there were."""
+        """Delete the rows of keys that are free, and were not granted for so long. Returns how many there were."""
         if not older_than_seconds >= 0:
             raise TimeRefused(name="older_than_seconds", seconds=older_than_seconds, problem="It must not be negative.")
         pruned, batch = 0, PRUNE_ROWS_MAX
@@ -174,7 +174,7 @@ class PostgresLeases:
         return pruned
 
     async def close(self) -> None:
-        """Finish giving back what cancelled callers may have left, then cut what still runs."""
+        """Finish releasing what cancelled callers may have taken, then cancel what still runs."""
         self._closed = True
         if self._returning:
             await asyncio.wait(set(self._returning.values()), timeout=self._timeout)
@@ -193,7 +193,7 @@ class PostgresLeases:
             pool.terminate()
 
     async def _try(self, claim: Claim) -> int:
-        """One try, which leaves nothing behind when it is cancelled or not answered."""
+        """One try, which leaves no lease behind when it is cancelled or not answered."""
         names = self._names(claim.keys)
         begun = False
 
@@ -235,7 +235,7 @@ class PostgresLeases:
 
     @asynccontextmanager
     async def _scope(self, connection: Any, names: Sequence[str]) -> AsyncIterator[None]:
-        """One key needs one statement and no transaction; several need a short one, to be taken back as a whole."""
+        """One key needs one statement and no transaction; several need a short one, to be rolled back as a whole."""
         if len(names) == 1:
             yield
             return
@@ -335,7 +335,7 @@ class PostgresLeases:
             raise asyncpg.InterfaceError("the locks were closed")
         if self._pool is None:
             behind = {"statement_cache_size": 0} if self._pgbouncer else {"server_settings": dict(self._settings())}
-            # Nothing is connected here, so that no other task comes between the question and the answer.
+            # This does not connect, so that no other task runs between the check and the assignment.
             self._pool = asyncpg.create_pool(
                 self._dsn,
                 min_size=0,
@@ -356,7 +356,7 @@ class PostgresLeases:
         yield from self._limits()
 
     def _limits(self) -> Iterable[tuple[str, str]]:
-        """What the server cuts by itself: a statement whose client has given up, a transaction whose client froze."""
+        """What the server ends by itself: a statement whose client has given up, a transaction whose client froze."""
         milliseconds = max(1, round(self._timeout * 1000))
         yield "statement_timeout", f"{milliseconds}ms"
         yield "idle_in_transaction_session_timeout", f"{milliseconds}ms"
@@ -389,7 +389,7 @@ async def _reset(connection: Any) -> None:
 
 
 def _heard(done: asyncio.Future[Any]) -> None:
-    """A failure that nobody waits for any more is not worth a line in the log of the event loop."""
+    """Mark a failure as read, so that the event loop does not log it when no caller waits for it any more."""
     if not done.cancelled():
         done.exception()
 

@@ -1,4 +1,4 @@
-"""The locks' numbers as Prometheus metrics, made when somebody scrapes and not while somebody locks."""
+"""The locks' counts as Prometheus metrics, made when they are scraped and not while a caller locks."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
 
 
-class Watched(Protocol):
-    """Locks, as far as an operator is concerned."""
+class MonitoredLocks(Protocol):
+    """What the metrics read of `Locks`."""
 
     @property
     def stats(self) -> Stats:
-        """What was counted."""
+        """The counts since the locks were opened."""
         ...
 
     @property
     def breaker(self) -> Breaker | None:
-        """What guards the server, if anything does."""
+        """The circuit breaker of the server, if it has one."""
         ...
 
 
 def register(
-    watched: Watched | Stats, breaker: Breaker | None = None, registry: CollectorRegistry = REGISTRY
+    watched: MonitoredLocks | Stats, breaker: Breaker | None = None, registry: CollectorRegistry = REGISTRY
 ) -> LocksCollector:
-    """Show these locks to whoever scrapes the registry. One registry takes one `Locks`; give the next its own."""
+    """Add these locks to the registry's metrics. One registry takes one `Locks`; give the next its own."""
     collector = LocksCollector(watched, breaker)
     registry.register(collector)
     return collector
@@ -43,7 +43,7 @@ def register(
 class LocksCollector(Collector):
     """Reads the stats of locks, and the state of their breaker, whenever it is scraped."""
 
-    def __init__(self, watched: Watched | Stats, breaker: Breaker | None = None) -> None:
+    def __init__(self, watched: MonitoredLocks | Stats, breaker: Breaker | None = None) -> None:
         self._watched = watched
         self._breaker = breaker
 
@@ -69,7 +69,7 @@ def _about_locks(seen: StatsSnapshot) -> Iterator[Metric]:
         "earmark_lock_acquisition_seconds", "From the call to the grant, waiting included.", seen.acquisition
     )
     yield _histogram("earmark_lock_held_seconds", "From the grant to the release.", seen.held)
-    yield CounterMetricFamily("earmark_lock_conflicts", "Keys that somebody else had.", value=seen.conflicts)
+    yield CounterMetricFamily("earmark_lock_conflicts", "Keys that another caller held.", value=seen.conflicts)
     yield CounterMetricFamily("earmark_lock_extensions", "Leases that were made longer.", value=seen.extended)
     yield CounterMetricFamily(
         "earmark_lock_expired", "Releases and extensions that found the lease gone.", value=seen.expired

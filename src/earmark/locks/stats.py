@@ -1,9 +1,9 @@
-"""What an operator watches of the locks: how long they take, how long they are held, and how they fail.
+"""Counts what an operator monitors of the locks: how long they take, how long they are held, and how they fail.
 
 Every acquisition is observed, tens of thousands in a second. The counters and histograms of prometheus_client take a
 lock and microseconds for each call, and a lock that is taken and given back needs several. Here an observation is an
-addition to a plain list, a few times cheaper, and `earmark.locks.prometheus` makes metrics of the sums when somebody
-asks for them.
+addition to a plain list, a few times cheaper, and `earmark.locks.prometheus` makes metrics of the sums when they are
+scraped.
 
 Nothing is lost between threads: each adds to numbers of its own, and a snapshot sums them up. It reads while others
 write, so that of an observation under way it may see the count and not yet the seconds; the next one sees both.
@@ -23,7 +23,7 @@ HELD_BOUNDS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 1
 REFUSALS = ("busy", "timeout", "queue_full", "unavailable", "cancelled", "lost")
 """How an acquisition ends that was not granted."""
 TAKEN = frozenset({"busy", "timeout"})
-"""Somebody else had it: at the moment of asking, or for as long as the caller would wait."""
+"""Another caller held it: at the moment of the call, or for as long as the caller would wait."""
 
 
 class Histogram(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,17 +68,17 @@ class StatsSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     refusals: dict[str, int]
     """The acquisitions that were not granted, by how they ended."""
     conflicts: int
-    """Keys that somebody else had."""
+    """Keys that another caller held."""
     extended: int
     expired: int
     """A release or an extension found the lease gone."""
     lost: int
-    """The holder was told, while it worked, that its lock is no longer its own."""
+    """Losses that were reported to the holder while it worked."""
     waiters: int
     waiters_max: int
     """The most that waited at one time."""
     stuck: int
-    """Locks that the last look found held for too long."""
+    """Locks that the last check found held for too long."""
 
     @property
     def acquired(self) -> int:
@@ -95,82 +95,82 @@ class Stats:
     """Counts what happens to locks. Any thread and any event loop may call it."""
 
     def __init__(self) -> None:
-        self._cells = Cells()
+        self._by_thread = CountsByThread()
         self._lock = threading.Lock()
         self._waiters = 0
         self._waiters_max = 0
         self._stuck = 0
 
     def acquired(self, seconds: float) -> None:
-        """A lock was granted, so long after it was asked for."""
-        cell = self._cells[get_ident()]
-        cell.acquisition[bisect_left(ACQUISITION_BOUNDS, seconds)] += 1
-        cell.acquisition_seconds += seconds
+        """A lock was granted, so many seconds after the call."""
+        counts = self._by_thread[get_ident()]
+        counts.acquisition[bisect_left(ACQUISITION_BOUNDS, seconds)] += 1
+        counts.acquisition_seconds += seconds
 
     def refused(self, outcome: str, *, keys: int = 1) -> None:
-        """An acquisition ended without a grant, as one of `REFUSALS`; so many keys somebody else had, if any."""
-        cell = self._cells[get_ident()]
-        cell.refusals[outcome] += 1
+        """An acquisition ended without a grant, as one of `REFUSALS`; another caller held so many `keys`, if any."""
+        counts = self._by_thread[get_ident()]
+        counts.refusals[outcome] += 1
         if outcome in TAKEN:
-            cell.conflicts += keys
+            counts.conflicts += keys
 
     def released(self, held_seconds: float) -> None:
         """A lock was given back, so long after it was granted."""
-        cell = self._cells[get_ident()]
-        cell.held[bisect_left(HELD_BOUNDS, held_seconds)] += 1
-        cell.held_seconds += held_seconds
+        counts = self._by_thread[get_ident()]
+        counts.held[bisect_left(HELD_BOUNDS, held_seconds)] += 1
+        counts.held_seconds += held_seconds
 
     def extended(self) -> None:
         """A lease was made longer."""
-        self._cells[get_ident()].extended += 1
+        self._by_thread[get_ident()].extended += 1
 
     def expired(self, count: int = 1) -> None:
         """A release or an extension found the lease gone."""
-        self._cells[get_ident()].expired += count
+        self._by_thread[get_ident()].expired += count
 
     def lost(self, count: int = 1) -> None:
-        """A holder was told that its lock is no longer its own."""
-        self._cells[get_ident()].lost += count
+        """The loss of a lock was reported to its holder."""
+        self._by_thread[get_ident()].lost += count
 
     def waiting(self, change: int) -> None:
-        """Somebody joined the waiters (+1) or left them (-1). Waiting is slow by nature, so this may take a lock."""
+        """A caller began (+1) or ended (-1) to wait. Waiting is slow by nature, so this may take a lock."""
         with self._lock:
             self._waiters += change
             self._waiters_max = max(self._waiters_max, self._waiters)
 
     def stuck(self, count: int) -> None:
-        """So many locks were found held for too long, when somebody looked."""
+        """A check found so many locks held for too long."""
         self._stuck = count
 
     def snapshot(self) -> StatsSnapshot:
         """The sums of what all threads have counted."""
-        cells = list(self._cells.copy().values())
+        all_counts = list(self._by_thread.copy().values())
         with self._lock:
             waiters, waiters_max = self._waiters, self._waiters_max
         return StatsSnapshot(
             acquisition=_histogram(
                 ACQUISITION_BOUNDS,
-                counts=[cell.acquisition for cell in cells],
-                sum_seconds=sum(cell.acquisition_seconds for cell in cells),
+                counts=[counts.acquisition for counts in all_counts],
+                sum_seconds=sum(counts.acquisition_seconds for counts in all_counts),
             ),
             held=_histogram(
                 HELD_BOUNDS,
-                counts=[cell.held for cell in cells],
-                sum_seconds=sum(cell.held_seconds for cell in cells),
+                counts=[counts.held for counts in all_counts],
+                sum_seconds=sum(counts.held_seconds for counts in all_counts),
             ),
-            refusals={outcome: sum(cell.refusals[outcome] for cell in cells) for outcome in REFUSALS},
-            conflicts=sum(cell.conflicts for cell in cells),
-            extended=sum(cell.extended for cell in cells),
-            expired=sum(cell.expired for cell in cells),
-            lost=sum(cell.lost for cell in cells),
+            refusals={outcome: sum(counts.refusals[outcome] for counts in all_counts) for outcome in REFUSALS},
+            conflicts=sum(counts.conflicts for counts in all_counts),
+            extended=sum(counts.extended for counts in all_counts),
+            expired=sum(counts.expired for counts in all_counts),
+            lost=sum(counts.lost for counts in all_counts),
             waiters=waiters,
             waiters_max=waiters_max,
             stuck=self._stuck,
         )
 
 
-class Cell:
-    """What one thread has counted. Only that thread writes to it, so that no addition meets another."""
+class ThreadCounts:
+    """The counts of one thread. Only that thread writes to them, so that no addition is lost."""
 
     __slots__ = (
         "acquisition",
@@ -196,21 +196,21 @@ class Cell:
         self.lost = 0
 
 
-class Cells(dict[int, Cell]):
-    """A cell for each thread, made when it counts for the first time.
+class CountsByThread(dict[int, ThreadCounts]):
+    """The counts of each thread, made when it counts for the first time.
 
-    A thread's number is its own while it lives and is given to another later, who then adds to the same cell: there
-    are as many cells as there were threads at one time, however many come and go.
+    A thread's number is its own while it lives and is given to another thread later, which then adds to the same
+    counts: there are as many of them as there were threads at one time, however many start and end.
     """
 
-    def __missing__(self, ident: int) -> Cell:
-        cell = self[ident] = Cell()
-        return cell
+    def __missing__(self, ident: int) -> ThreadCounts:
+        counts = self[ident] = ThreadCounts()
+        return counts
 
 
 def _histogram(bounds: tuple[float, ...], *, counts: list[list[int]], sum_seconds: float) -> Histogram:
     # Every list is copied before it is summed: the last sum is the count, and must agree with the others.
     summed = [0] * (len(bounds) + 1)
-    for cell in counts:
-        summed = [total + count for total, count in zip(summed, tuple(cell), strict=True)]
+    for one in counts:
+        summed = [total + count for total, count in zip(summed, tuple(one), strict=True)]
     return Histogram(bounds=bounds, cumulative=tuple(accumulate(summed)), sum_seconds=sum_seconds)

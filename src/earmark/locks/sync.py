@@ -1,7 +1,7 @@
-"""The same locks for plain threads.
+"""`SyncLocks`: the same locks for plain threads.
 
-Where the backend has a direct door, an uncontended lock goes through it and costs one round trip. Everything else,
-waiting in line above all, is done by the asynchronous backend in one event loop that a background thread runs.
+Where the backend has a `DirectBackend`, an uncontended lock uses it and costs one round trip. Everything else, above
+all waiting, is done by the asynchronous backend in one event loop that a background thread runs.
 """
 
 from __future__ import annotations
@@ -15,14 +15,15 @@ import time
 from typing import TYPE_CHECKING, Any, Self
 
 from earmark.locks import keys as names
-from earmark.locks import work as working
-from earmark.locks.asks import lost_on_its_way, note_grant, note_refusal, several, sorted_keys
-from earmark.locks.entries import Entries
+from earmark.locks import run_under_lock
+from earmark.locks.acquire_steps import lost_on_its_way, note_grant, note_refusal, several, sorted_keys
+from earmark.locks.block_entries import BlockEntries
+from earmark.locks.duration_limits import ttl_seconds, wait_seconds
 from earmark.locks.errors import AlreadyMarked, LockBusy, LocksUnavailable, QueueFull
-from earmark.locks.held import Holding
+from earmark.locks.fork_hooks import call_in_child
+from earmark.locks.held_lock import HeldLock
 from earmark.locks.markers import Marker
 from earmark.locks.ports import Claim
-from earmark.locks.times import ttl_seconds, wait_seconds
 from earmark.locks.watchdog import ThreadWatchdog
 
 if TYPE_CHECKING:
@@ -31,64 +32,71 @@ if TYPE_CHECKING:
 
     from earmark.locks.lock import Attempt, Lock
     from earmark.locks.locks import Locks
-    from earmark.locks.ports import DirectBackend, Grant
-    from earmark.locks.ports import Holding as Seen
+    from earmark.locks.ports import DirectBackend, Grant, Holding
     from earmark.locks.stats import Stats
-    from earmark.locks.url import Parts
+    from earmark.locks.url import BackendFactory
     from earmark.locks.watchdog import Renewal
 
 logger = logging.getLogger("earmark.locks")
 
 
-class SyncHeld(Holding):
+class SyncHeld(HeldLock):
     """A lock that a thread holds."""
 
-    __slots__ = ("_door", "_watchdog")
+    __slots__ = ("_backend", "_watchdog")
 
     def __init__(
-        self, grant: Grant, stats: Stats, began: float, door: DirectBackend, expected: float | None = None
+        self,
+        grant: Grant,
+        stats: Stats,
+        began: float,
+        backend: DirectBackend,
+        *,
+        expected: float | None = None,
+        renewal: Renewal | None = None,
     ) -> None:
         super().__init__(grant, stats, began, expected)
-        self._door = door
-        self._watchdog: ThreadWatchdog | None = None
+        self._backend = backend
+        self._watchdog = ThreadWatchdog(self, renewal) if renewal else None
 
     def extend(self, ttl: float | None = None) -> None:
         """Let it live `ttl` seconds from now (by default as long as at first), never shorter than it would."""
         self.check()
         seconds = self._grant.claim.ttl if ttl is None else ttl_seconds(ttl)
-        if not self._door.extend(self._grant, ttl=seconds):
+        if not self._backend.extend(self._grant, ttl=seconds):
             raise self._gone()
         self.check()
         self._stats.extended()
 
     def release(self) -> bool:
-        """Give it back. False, with a warning, if it was lost: nobody else's is touched. A second call does nothing."""
+        """Give it back. False, with a warning, if it was lost: no other holder's is touched. Twice does no harm."""
         if self._over:
             return not self._lost
         self._begin_release()
         if self._watchdog is not None:
             self._watchdog.stop()
         try:
-            whole = self._door.release(self._grant)
+            whole = self._backend.release(self._grant)
         except LocksUnavailable as outage:
             logger.error("could not release the lock on %s: %s", ", ".join(self.keys), outage.because)  # noqa: TRY400
             return False
         return self._gave_back(whole=whole)
 
-    def _renew(self, renewal: Renewal) -> None:
-        self._watchdog = ThreadWatchdog(self, renewal)
-
 
 class SyncLocks:
-    """The verbs of `Locks`, blocking."""
+    """The methods of `Locks`, blocking."""
 
-    def __init__(self, locks: Locks, parts: Parts) -> None:
+    def __init__(
+        self, locks: Locks, factory: BackendFactory, *, close_backend: Callable[[], Coroutine[Any, Any, None]]
+    ) -> None:
         self._locks = locks
-        self._parts = parts
+        self._factory = factory
+        self._close_backend = close_backend
         self._guard = threading.Lock()
-        self._portal: Portal | None = None
+        self._background: BackgroundLoop | None = None
         self._direct: DirectBackend | None = None
-        self._waiting_room = PortalDoor(self)
+        self._background_backend = BackgroundBackend(self, locks)
+        call_in_child(self._after_fork)
 
     def lock(self, *keys: str, **how: Any) -> Lock:
         """A lock to enter with `with`: the same as `Locks.lock`."""
@@ -107,21 +115,21 @@ class SyncLocks:
 
         A thread cannot await: `work` that is async is a `TypeError`.
         """
-        working.check_plain(work)
+        run_under_lock.check_plain(work)
         with self.lock(*several(keys), **how) as held:
-            return working.perform_plain(work, held)
+            return run_under_lock.perform_plain(work, held)
 
     def attempt(self, keys: str | Sequence[str], work: Callable[..., Any], **how: Any) -> Attempt:
-        """As `run`, but answers `busy` instead of raising when somebody else is at it."""
+        """As `run`, but returns `busy` instead of raising when another caller holds the lock."""
         from earmark.locks.lock import Attempt
 
-        working.check_plain(work)
+        run_under_lock.check_plain(work)
         entered = False
 
         def entering(held: SyncHeld) -> Any:
             nonlocal entered
             entered = True
-            return working.perform_plain(work, held)
+            return run_under_lock.perform_plain(work, held)
 
         try:
             return Attempt(value=self.run(keys, entering, **how))
@@ -134,35 +142,37 @@ class SyncLocks:
         """A sign that something is being worked on. Advisory: it protects nothing."""
         return SyncMarker(self, Marker(self._locks, names.check(key), ttl_seconds(ttl)))
 
-    def holdings(self, *, match: str = "*", limit: int = 1000) -> list[Seen]:
-        """Who holds what."""
-        found: list[Seen] = self.call(self._locks.holdings(match=match, limit=limit))
+    def holdings(self, *, match: str = "*", limit: int = 1000) -> list[Holding]:
+        """The locks that are held, by glob pattern on the key."""
+        found: list[Holding] = self.call(self._locks.holdings(match=match, limit=limit))
         return found
 
-    def find(self, key: str) -> Seen | None:
-        """Who holds this key, since when, and who waits for it."""
-        found: Seen | None = self.call(self._locks.find(key))
+    def find(self, key: str) -> Holding | None:
+        """The lock on this key: its holder, its age and its waiters; None if it is free."""
+        found: Holding | None = self.call(self._locks.find(key))
         return found
 
-    def stuck(self, *, older_than: float = 60.0) -> list[Seen]:
-        """The locks that are held for longer than anything should take, oldest first."""
-        found: list[Seen] = self.call(self._locks.stuck(older_than=older_than))
+    def stuck(self, *, older_than: float = 60.0) -> list[Holding]:
+        """The locks that are held for longer than that, oldest first; each is logged as an error."""
+        found: list[Holding] = self.call(self._locks.stuck(older_than=older_than))
         return found
 
     def evict(self, key: str) -> bool:
-        """Take a key away from whoever has it; the next in line gets it. False if nobody had it."""
+        """Take a key away from its holder; the first waiter gets it. False if it was not held."""
         return bool(self.call(self._locks.evict(key)))
 
     def ping(self) -> None:
         """Return if the servers answer, raise `LocksUnavailable` if not."""
         self.call(self._locks.ping())
 
-    def greet(self) -> None:
-        """Say at once if the servers cannot be reached; the program starts all the same."""
+    def warn_if_unreachable(self) -> None:
+        """Log a warning if the servers cannot be reached; the program starts all the same."""
         try:
             self.ping()
         except LocksUnavailable as outage:
-            logger.warning("the lock server cannot be reached: %s; locks are %s", outage.because, self._parts.meanwhile)
+            logger.warning(
+                "the lock server cannot be reached: %s; locks are %s", outage.because, self._factory.while_unavailable
+            )
 
     def take(
         self,
@@ -173,84 +183,73 @@ class SyncLocks:
         renewal: Renewal | None = None,
         expected: float | None = None,
     ) -> SyncHeld:
-        """What `lock` and `acquire` do: the arguments are known to be good."""
+        """What `lock` and `acquire` do once their arguments are checked."""
         claim = Claim(keys, secrets.token_hex(16), ttl, wait, self._locks.holder)
-        door = self._door()
+        direct = self._direct_backend()
         stats = self._locks.stats
         began = time.monotonic()
         try:
-            grant, door = self._take_or_wait(door, claim)
+            grant, direct = self._take_or_wait(direct, claim)
             now = time.monotonic()
             if now >= grant.until:
-                door.release(grant)
+                direct.release(grant)
                 raise lost_on_its_way(grant)  # noqa: TRY301
         except BaseException as error:
             note_refusal(stats, claim, error)
             raise
         note_grant(stats, claim, now - began)
-        held = SyncHeld(grant, stats, now, door, expected)
-        if renewal:
-            held._renew(renewal)  # noqa: SLF001
-        return held
+        return SyncHeld(grant, stats, now, direct, expected=expected, renewal=renewal)
 
-    def _take_or_wait(self, door: DirectBackend, claim: Claim) -> tuple[Grant, DirectBackend]:
-        """Whoever gave a lease also takes it back, so the door comes with the grant."""
+    def _take_or_wait(self, direct: DirectBackend, claim: Claim) -> tuple[Grant, DirectBackend]:
+        """The grant, and the backend that granted it, which also releases it."""
         try:
-            return door.acquire(claim), door
+            return direct.acquire(claim), direct
         except LockBusy:
-            if not claim.wait or isinstance(door, PortalDoor):
+            if not claim.wait or isinstance(direct, BackgroundBackend):
                 raise
         self._locks.stats.waiting(1)
         try:
-            return self._waiting_room.acquire(claim), self._waiting_room
+            return self._background_backend.acquire(claim), self._background_backend
         finally:
             self._locks.stats.waiting(-1)
-
-    async def _acquire(self, claim: Claim) -> Grant:
-        return await self._locks.backend().acquire(claim)
 
     def call(
         self, coroutine: Coroutine[Any, Any, Any], undo: Callable[[Any], Coroutine[Any, Any, Any]] | None = None
     ) -> Any:
         """Run something asynchronous in the background thread and wait for it."""
-        return self._open_portal().call(coroutine, undo or _leave)
+        return self._open_background().call(coroutine, undo or _nothing_to_undo)
 
     def close(self) -> None:
-        """Let go of connections and of the background thread."""
+        """Close the connections and end the background thread."""
         with self._guard:
-            portal, self._portal = self._portal, None
+            background, self._background = self._background, None
             direct, self._direct = self._direct, None
         if direct is not None:
             direct.close()
-        if portal is not None:
-            portal.close(self._close_backend())
+        if background is not None:
+            background.close(self._close_backend())
 
-    def _forked(self) -> object:
-        """In a child process: what the parent's was, which is neither used nor closed here."""
-        inherited = (self._portal, self._direct)
+    def _after_fork(self) -> object:
+        """In a child process: forget the parent's thread and connections, which are neither used nor closed there."""
+        inherited = (self._background, self._direct)
         self._guard = threading.Lock()
-        self._portal = self._direct = None
+        self._background = self._direct = None
         return inherited
 
-    async def _close_backend(self) -> None:
-        found = self._locks._backends.pop(asyncio.get_running_loop(), None)  # noqa: SLF001
-        if found is not None:
-            await found.close()
-
-    def _door(self) -> DirectBackend:
-        door = self._direct
-        if door is None:
+    def _direct_backend(self) -> DirectBackend:
+        direct = self._direct
+        if direct is None:
             with self._guard:
                 if self._direct is None:
-                    self._direct = self._parts.connect_direct() or self._waiting_room
-                door = self._direct
-        return door
+                    self._direct = self._factory.connect_direct() or self._background_backend
+                direct = self._direct
+        return direct
 
-    def _open_portal(self) -> Portal:
+    def _open_background(self) -> BackgroundLoop:
         with self._guard:
-            if self._portal is None:
-                self._portal = Portal()
-            return self._portal
+            if self._background is None:
+                self._background = BackgroundLoop()
+            return self._background
 
 
 class SyncMarker:
@@ -259,15 +258,15 @@ class SyncMarker:
     def __init__(self, sync: SyncLocks, marker: Marker) -> None:
         self._sync = sync
         self._marker = marker
-        self._entered = Entries()
+        self._entered = BlockEntries()
 
     @property
     def key(self) -> str:
-        """What is marked."""
+        """The key that is marked."""
         return self._marker.key
 
     def set(self) -> bool:
-        """Put it up. False if there is one already: another caller is at it."""
+        """Set it. False if another caller has set it already."""
         return bool(self._sync.call(self._marker.set()))
 
     def is_set(self) -> bool:
@@ -275,7 +274,7 @@ class SyncMarker:
         return bool(self._sync.call(self._marker.is_set()))
 
     def clear(self) -> bool:
-        """Take one's own down. False if it was not there any more, or never one's own."""
+        """Clear it. False if it had expired, or was not set by this object."""
         return bool(self._sync.call(self._marker.clear()))
 
     def __enter__(self) -> Self:
@@ -291,63 +290,68 @@ class SyncMarker:
         self._sync.call(self._marker.unclaim(self._entered.pop(threading.get_ident())))
 
 
-class PortalDoor:
-    """The door of a backend that has no direct one: everything goes through the background thread."""
+class BackgroundBackend:
+    """A backend for threads that calls the asynchronous one in the background thread."""
 
-    name = "portal"
+    name = "background"
 
-    def __init__(self, sync: SyncLocks) -> None:
+    def __init__(self, sync: SyncLocks, locks: Locks) -> None:
         self._sync = sync
+        self._locks = locks
 
     def acquire(self, claim: Claim) -> Grant:
-        """Waits in line too, if the claim says so."""
-        grant: Grant = self._sync.call(self._sync._acquire(claim), _give_back)  # noqa: SLF001
+        """Wait in the queue too, if the claim says so."""
+        grant: Grant = self._sync.call(self._acquire(claim), _give_back)
         return grant
 
+    async def _acquire(self, claim: Claim) -> Grant:
+        # The backend is that of the background thread's event loop, which runs this.
+        return await self._locks.backend().acquire(claim)
+
     def release(self, grant: Grant) -> bool:
-        """Give back."""
+        """Give every key back that still belongs to this token."""
         return bool(self._sync.call(grant.backend.release(grant)))
 
     def extend(self, grant: Grant, *, ttl: float) -> bool:
-        """Compare and extend."""
+        """Let the lease live longer; False if it was lost."""
         return bool(self._sync.call(grant.backend.extend(grant, ttl=ttl)))
 
     def close(self) -> None:
-        """Nothing of its own."""
+        """Do nothing: `SyncLocks` ends the background thread."""
 
 
-class _Asked:
-    """A question that may be taken back at any moment: before it is asked, meanwhile, or when it is answered."""
+class _CancellableCall:
+    """A call that may be cancelled at any moment: before it begins, while it runs, or when its result is there."""
 
     def __init__(self, coroutine: Coroutine[Any, Any, Any], undo: Callable[[Any], Coroutine[Any, Any, Any]]) -> None:
         self._coroutine = coroutine
         self._undo = undo
         self._task: asyncio.Task[Any] | None = None
         self._undoing: asyncio.Task[Any] | None = None
-        self._taken_back = False
+        self._cancelled = False
 
     async def run(self) -> Any:
-        """Ask, in the event loop."""
-        if self._taken_back:
+        """Run the coroutine, in the event loop."""
+        if self._cancelled:
             self._coroutine.close()
             raise asyncio.CancelledError
         self._task = asyncio.current_task()
         return await self._coroutine
 
-    def take_back(self) -> None:
-        """Nobody waits for the answer."""
-        self._taken_back = True
+    def cancel(self) -> None:
+        """Cancel the call, or undo its result: the caller does not wait for it any more."""
+        self._cancelled = True
         if self._task is None or self._task.cancelled():
             return
         if not self._task.done():
             self._task.cancel()
-            self._task.add_done_callback(lambda _: self.take_back())
+            self._task.add_done_callback(lambda _: self.cancel())
         elif self._task.exception() is None:
             self._undoing = asyncio.get_running_loop().create_task(self._undo(self._task.result()))
 
 
-async def _leave(_: Any) -> None:
-    """Most answers need no undoing."""
+async def _nothing_to_undo(_: Any) -> None:
+    """For calls whose result needs no undoing."""
 
 
 async def _give_back(grant: Grant | None) -> None:
@@ -355,7 +359,7 @@ async def _give_back(grant: Grant | None) -> None:
         await grant.backend.release(grant)
 
 
-class Portal:
+class BackgroundLoop:
     """An event loop in a background thread."""
 
     def __init__(self) -> None:
@@ -364,20 +368,20 @@ class Portal:
         self._thread.start()
 
     def call(
-        self, coroutine: Coroutine[Any, Any, Any], undo: Callable[[Any], Coroutine[Any, Any, Any]] = _leave
+        self, coroutine: Coroutine[Any, Any, Any], undo: Callable[[Any], Coroutine[Any, Any, Any]] = _nothing_to_undo
     ) -> Any:
-        """The result. An interrupted caller takes its question back, and what it was given unknowing is undone."""
-        asked = _Asked(coroutine, undo)
+        """The result. If the caller is interrupted, the call is cancelled, and a result that it never saw is undone."""
+        call = _CancellableCall(coroutine, undo)
         try:
-            return asyncio.run_coroutine_threadsafe(asked.run(), self._loop).result()
+            return asyncio.run_coroutine_threadsafe(call.run(), self._loop).result()
         except BaseException:
-            # A loop that has ended has nothing left to take back.
+            # A loop that has ended has nothing left to cancel.
             with contextlib.suppress(RuntimeError):
-                self._loop.call_soon_threadsafe(asked.take_back)
+                self._loop.call_soon_threadsafe(call.cancel)
             raise
 
     def close(self, last: Coroutine[Any, Any, Any]) -> None:
-        """Run one last thing and end the thread."""
+        """Run one last coroutine and end the thread."""
         self.call(last)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()

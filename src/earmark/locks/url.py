@@ -1,4 +1,4 @@
-"""From a URL to a backend."""
+"""Turns a lock URL into a `BackendFactory`, which makes the backend that the URL names."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 import msgspec
 
 from earmark.errors import SetupError
-from earmark.locks.breaker import Breaker, BreakerState, Change
+from earmark.locks.breaker import Breaker, BreakerChange, BreakerState
 from earmark.locks.ports import Backend, DirectBackend, Group
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ PORTS = {"sentinel": 26379, "cluster": 6379}
 SCHEMES = "redis://, rediss://, unix://, sentinel://, cluster://, postgresql:// or memory://"
 
 
-class Parts(msgspec.Struct, frozen=True, kw_only=True):
+class BackendFactory(msgspec.Struct, frozen=True, kw_only=True):
     """How to make the backend that a URL names, once for every event loop."""
 
     groups: frozenset[Group]
@@ -34,12 +34,12 @@ class Parts(msgspec.Struct, frozen=True, kw_only=True):
     connect: Callable[[], Backend]
     connect_direct: Callable[[], DirectBackend | None] = lambda: None
     breaker: Breaker | None = None
-    meanwhile: str = "refused until it answers"
-    """What happens to callers while the server is gone."""
+    while_unavailable: str = "refused until it answers"
+    """What happens to callers while the server does not answer, for a log line."""
 
 
-class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """What all backends are told."""
+class BackendSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """The settings of all backends."""
 
     prefix: str
     timeout: float
@@ -49,30 +49,30 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     retry_count: int | None = None
 
 
-def parts_of(
+def backend_factory_of(
     url: str | Sequence[str],
     *,
     database: str | None,
     when_gone: Literal["refuse", "database"],
     fence: Literal["backend", "database"],
-    settings: Settings,
-) -> Parts:
-    """The backend that the URL names, with what was asked for around it."""
+    settings: BackendSettings,
+) -> BackendFactory:
+    """How to make the backend that the URL names, with a database fence or a fallback where these are wanted."""
     check(settings)
-    parts = _plain(addresses_of(url), settings)
-    parts = msgspec.structs.replace(parts, prefix=settings.prefix)
+    factory = _plain(addresses_of(url), settings)
+    factory = msgspec.structs.replace(factory, prefix=settings.prefix)
     if fence == "database":
-        parts = _fenced(parts, _required(database, 'fence="database"'), settings)
+        factory = _fenced(factory, _required(database, 'fence="database"'), settings)
     elif fence != "backend":
         raise SetupError(problem=f'fence is "backend" or "database", not {fence!r}.')
     if when_gone == "database":
-        parts = _with_fallback(parts, _required(database, 'when_gone="database"'), settings)
+        factory = _with_fallback(factory, _required(database, 'when_gone="database"'), settings)
     elif when_gone != "refuse":
         raise SetupError(problem=f'when_gone is "refuse" or "database", not {when_gone!r}.')
-    return parts
+    return factory
 
 
-def check(settings: Settings) -> None:
+def check(settings: BackendSettings) -> None:
     """Raise `SetupError` unless these make sense."""
     if not 0.001 <= settings.timeout <= 60:  # noqa: PLR2004
         raise SetupError(problem=f"timeout is between 0.001 and 60 seconds, not {settings.timeout!r}.")
@@ -89,7 +89,7 @@ def check(settings: Settings) -> None:
 
 
 def addresses_of(url: str | Sequence[str]) -> list[str]:
-    """Several addresses may come in one string; the hosts of one address are parted by commas too."""
+    """The addresses in one or more strings. Commas separate addresses, and also the hosts of one address."""
     if not isinstance(url, str):
         return [one for part in url for one in addresses_of(part)]
     addresses: list[str] = []
@@ -101,7 +101,7 @@ def addresses_of(url: str | Sequence[str]) -> list[str]:
     return addresses
 
 
-def _plain(urls: list[str], settings: Settings) -> Parts:
+def _plain(urls: list[str], settings: BackendSettings) -> BackendFactory:
     schemes = {urlsplit(url).scheme for url in urls}
     if len(urls) > 1:
         if schemes - set(REDIS):
@@ -121,26 +121,28 @@ def _plain(urls: list[str], settings: Settings) -> Parts:
     raise SetupError(problem=f"A lock URL begins with {SCHEMES}, not {scheme or urls[0]!r}.")
 
 
-def _redis(url: str, settings: Settings) -> Parts:
-    from earmark.locks.redis import direct, leases, servers
+def _redis(url: str, settings: BackendSettings) -> BackendFactory:
+    from earmark.locks.redis import leases, single_server, sync_leases
 
     breaker = new_breaker()
 
     def connect() -> Backend:
-        one = servers.one_server(url, prefix=settings.prefix, timeout=settings.timeout)
+        one = single_server.one_server(url, prefix=settings.prefix, timeout=settings.timeout)
         return leases.RedisLeases(one, breaker=breaker, queue_max=settings.queue_max)
 
     def connect_direct() -> DirectBackend:
-        pool = direct.one_server(url, timeout=settings.timeout)
-        return direct.DirectRedisLeases(
+        pool = sync_leases.one_server(url, timeout=settings.timeout)
+        return sync_leases.SyncRedisLeases(
             pool, name="redis", breaker=breaker, prefix=settings.prefix, timeout=settings.timeout
         )
 
-    return Parts(groups=leases.RedisLeases.groups, connect=connect, connect_direct=connect_direct, breaker=breaker)
+    return BackendFactory(
+        groups=leases.RedisLeases.groups, connect=connect, connect_direct=connect_direct, breaker=breaker
+    )
 
 
-def _sentinel(url: str, settings: Settings) -> Parts:
-    from earmark.locks.redis import direct, leases, servers
+def _sentinel(url: str, settings: BackendSettings) -> BackendFactory:
+    from earmark.locks.redis import leases, single_server, sync_leases
 
     breaker = new_breaker()
     watchers, service, options = hosts_of(url)
@@ -148,21 +150,23 @@ def _sentinel(url: str, settings: Settings) -> Parts:
         raise SetupError(problem="A sentinel URL ends with the service it watches: sentinel://host:26379/mymaster")
 
     def connect() -> Backend:
-        primary = servers.by_sentinel(
+        primary = single_server.by_sentinel(
             watchers, service, prefix=settings.prefix, timeout=settings.timeout, options=options
         )
         return leases.RedisLeases(primary, breaker=breaker, queue_max=settings.queue_max)
 
     def connect_direct() -> DirectBackend:
-        pool = direct.by_sentinel(watchers, service, timeout=settings.timeout, options=options)
-        return direct.DirectRedisLeases(
+        pool = sync_leases.by_sentinel(watchers, service, timeout=settings.timeout, options=options)
+        return sync_leases.SyncRedisLeases(
             pool, name="sentinel", breaker=breaker, prefix=settings.prefix, timeout=settings.timeout
         )
 
-    return Parts(groups=leases.RedisLeases.groups, connect=connect, connect_direct=connect_direct, breaker=breaker)
+    return BackendFactory(
+        groups=leases.RedisLeases.groups, connect=connect, connect_direct=connect_direct, breaker=breaker
+    )
 
 
-def _cluster(url: str, settings: Settings) -> Parts:
+def _cluster(url: str, settings: BackendSettings) -> BackendFactory:
     from earmark.locks.redis import cluster, leases
 
     breaker = new_breaker()
@@ -172,17 +176,17 @@ def _cluster(url: str, settings: Settings) -> Parts:
         servers = cluster.ClusterServers(nodes, prefix=settings.prefix, timeout=settings.timeout, options=options)
         return leases.RedisLeases(servers, breaker=breaker, queue_max=settings.queue_max)
 
-    return Parts(groups=leases.RedisLeases.groups, connect=connect, breaker=breaker)
+    return BackendFactory(groups=leases.RedisLeases.groups, connect=connect, breaker=breaker)
 
 
-def _redlock(urls: list[str], settings: Settings) -> Parts:
+def _redlock(urls: list[str], settings: BackendSettings) -> BackendFactory:
     from earmark.locks.redis import redlock
 
     if len(urls) < SERVERS_MIN:
         raise SetupError(problem=f"A Redlock takes {SERVERS_MIN} servers or more: with {len(urls)} none may fail.")
 
     def connect() -> Backend:
-        return redlock.Redlock.connect(
+        return redlock.RedlockLeases.connect(
             urls,
             prefix=settings.prefix,
             timeout=settings.timeout,
@@ -192,73 +196,76 @@ def _redlock(urls: list[str], settings: Settings) -> Parts:
             retry_count=settings.retry_count,
         )
 
-    return Parts(groups=redlock.Redlock.groups, connect=connect)
+    return BackendFactory(groups=redlock.RedlockLeases.groups, connect=connect)
 
 
-def _postgres(url: str, settings: Settings) -> Parts:
+def _postgres(url: str, settings: BackendSettings) -> BackendFactory:
     from earmark.locks.postgres import PostgresLeases
 
-    return Parts(
+    return BackendFactory(
         groups=PostgresLeases.groups,
         connect=lambda: PostgresLeases(url, prefix=settings.prefix, timeout=settings.timeout),
     )
 
 
-def _memory(settings: Settings) -> Parts:
-    from earmark.locks.local import DirectLocalLeases, LocalLeases, LocalTable
+def _memory(settings: BackendSettings) -> BackendFactory:
+    from earmark.locks.local import LocalLeases, LocalTable, SyncLocalLeases
 
     table = LocalTable()
-    return Parts(
+    return BackendFactory(
         groups=LocalLeases.groups,
         connect=lambda: LocalLeases(table, queue_max=settings.queue_max),
-        connect_direct=lambda: DirectLocalLeases(table),
+        connect_direct=lambda: SyncLocalLeases(table),
     )
 
 
-def _fenced(parts: Parts, database: str, settings: Settings) -> Parts:
-    from earmark.locks.fencing import DatabaseFences, Fenced
+def _fenced(factory: BackendFactory, database: str, settings: BackendSettings) -> BackendFactory:
+    from earmark.locks.fencing import DatabaseFences, FencedLeases
     from earmark.locks.postgres import PostgresLeases
 
     def connect() -> Backend:
-        return Fenced(
-            parts.connect(), DatabaseFences(PostgresLeases(database, prefix=settings.prefix, timeout=settings.timeout))
+        return FencedLeases(
+            factory.connect(),
+            DatabaseFences(PostgresLeases(database, prefix=settings.prefix, timeout=settings.timeout)),
         )
 
     return msgspec.structs.replace(
-        parts, groups=parts.groups | {Group.FENCE}, connect=connect, connect_direct=lambda: None
+        factory, groups=factory.groups | {Group.FENCE}, connect=connect, connect_direct=lambda: None
     )
 
 
-def _with_fallback(parts: Parts, database: str, settings: Settings) -> Parts:
-    from earmark.locks.fallback import Fallback
+def _with_fallback(factory: BackendFactory, database: str, settings: BackendSettings) -> BackendFactory:
+    from earmark.locks.fallback import FallbackLeases
     from earmark.locks.postgres import PostgresLeases
 
     def connect() -> Backend:
-        return Fallback(parts.connect(), PostgresLeases(database, prefix=settings.prefix, timeout=settings.timeout))
+        return FallbackLeases(
+            factory.connect(), PostgresLeases(database, prefix=settings.prefix, timeout=settings.timeout)
+        )
 
     return msgspec.structs.replace(
-        parts,
-        groups=parts.groups & PostgresLeases.groups,
+        factory,
+        groups=factory.groups & PostgresLeases.groups,
         connect=connect,
         connect_direct=lambda: None,
-        meanwhile="kept in the database until it answers",
+        while_unavailable="kept in the database until it answers",
     )
 
 
 def new_breaker() -> Breaker:
-    """A breaker that says what it does."""
-    return Breaker(on_change=_say)
+    """A breaker that logs its changes."""
+    return Breaker(on_change=_log_change)
 
 
-def _say(change: Change) -> None:
+def _log_change(change: BreakerChange) -> None:
     if change.after is BreakerState.OPEN:
-        logger.error("the lock server does not answer; asked again in %.1f s", change.retry_after_seconds)
+        logger.error("the lock server does not answer; next try in %.1f s", change.retry_after_seconds)
     elif change.after is BreakerState.CLOSED:
         logger.warning("the lock server answers again")
 
 
 def hosts_of(url: str) -> tuple[list[tuple[str, int]], str, dict[str, Any]]:
-    """Of scheme://user:password@host:port,host:port/path?option=value: hosts, path, and what redis-py is told."""
+    """Of scheme://user:password@host:port,host:port/path?option=value: hosts, path, and options for redis-py."""
     parted = urlsplit(url)
     credentials, _, hosts = parted.netloc.rpartition("@")
     options: dict[str, Any] = {}

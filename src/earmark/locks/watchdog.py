@@ -1,7 +1,7 @@
-"""Renews a lock while the work under it goes on, and tells the work when the lock is lost.
+"""Renews a lock while the work under it goes on, and stops the work when the lock is lost.
 
 It stops with the work and never outlives it, and it renews for a bounded life only: work that hangs for ever must
-not hold a lock for ever. It knows the held lock by a weak reference: a lock that the program has dropped without a
+not hold a lock for ever. It has a weak reference to the held lock: a lock that the program has dropped without a
 release, and so cannot release any more, is not renewed but runs out.
 """
 
@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from earmark.locks.duration_limits import TTL_SECONDS_MIN, renewal_seconds, ttl_seconds
 from earmark.locks.errors import LockLost, LocksUnavailable
-from earmark.locks.times import TTL_SECONDS_MIN, renewal_seconds, ttl_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -47,7 +47,7 @@ def renewal_of(ttl: float, *, every: float | None, life: float) -> Renewal:
     return Renewal(every=interval, life=ttl_seconds(life, name="life"))
 
 
-class Plan:
+class RenewalSchedule:
     """When to renew next and for how long: the same for tasks and threads."""
 
     def __init__(self, renewal: Renewal, *, ttl: float, clock: Callable[[], float] = time.monotonic) -> None:
@@ -77,7 +77,7 @@ class TaskWatchdog:
         self._work = weakref.ref(work)
         self._keys = held.keys
         self._because = ""
-        self._plan = Plan(renewal, ttl=held.ttl)
+        self._plan = RenewalSchedule(renewal, ttl=held.ttl)
         self._task = asyncio.get_running_loop().create_task(self._watch(renewal.every))
 
     async def stop(self) -> str:
@@ -95,12 +95,12 @@ class TaskWatchdog:
             pause = await self._renew()
 
     async def _renew(self) -> float | None:
-        """Once. The seconds until the next time, or None if there is none; the held lock is known in here only."""
+        """Renew once. The seconds until the next time, or None; only this call has a strong reference to the lock."""
         held = self._held()
         if held is None:
             _warn_of_drop(self._keys)
             return None
-        if held._ending:  # noqa: SLF001
+        if held.ending:
             return None
         try:
             if ttl := self._plan.next_ttl(held.remaining):
@@ -124,12 +124,12 @@ class TaskWatchdog:
 
 
 class ThreadWatchdog:
-    """Renews from a daemon thread. A thread cannot be cancelled: its work asks `held.lost` or `held.check()`."""
+    """Renews from a daemon thread. A thread cannot be cancelled: its work checks `held.lost` or `held.check()`."""
 
     def __init__(self, held: SyncHeld, renewal: Renewal) -> None:
         self._held = weakref.ref(held)
         self._keys = held.keys
-        self._plan = Plan(renewal, ttl=held.ttl)
+        self._plan = RenewalSchedule(renewal, ttl=held.ttl)
         self._stopped = threading.Event()
         self._thread = threading.Thread(
             target=self._watch, args=(renewal.every,), name="earmark-lock-watchdog", daemon=True
@@ -164,7 +164,7 @@ class ThreadWatchdog:
 
 
 async def _extend_in_time(held: Held, ttl: float) -> None:
-    """The work hears of the loss when the time is over, not when a silent server has been given up."""
+    """Extend the lock; raise its loss when its time is over, not when the call to a silent server times out."""
     asking = asyncio.get_running_loop().create_task(held.extend(ttl))
     try:
         done, _ = await asyncio.wait([asking], timeout=held.remaining)

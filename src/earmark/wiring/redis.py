@@ -93,7 +93,7 @@ def _open_connections(redis_url: str) -> tuple[Any, Callable[[], Awaitable[None]
     None for a cluster or several servers: those would need a connection to each.
     """
     from earmark.locks import url as addresses
-    from earmark.locks.redis.servers import close_pool, one_pool, sentinel_pool
+    from earmark.locks.redis.single_server import close_pool, one_pool, sentinel_pool
 
     [url, *more] = addresses.addresses_of(redis_url)
     scheme = urlsplit(url).scheme

@@ -159,7 +159,7 @@ async def open_engine(settings: Settings, *, clock: Clock | None = None, observe
                 settings.redis_url,
                 timeout=settings.admission_timeout_seconds,
                 ttl_seconds=settings.admission_ttl_seconds,
-                # What signs buyers' tokens, and all servers have: see `Gate`.
+                # What signs buyers' tokens, and all servers have: see `SeatAdmission`.
                 secret=settings.secret or settings.admin_key,
             )
             if settings.redis_url

@@ -23,7 +23,7 @@ KEY = "invoice:42"
 SEATS = tuple(f"event:{{opera}}:seat:A{number}" for number in range(1, 5))
 """Of one event, so that they can be locked together everywhere."""
 BOUND = 30.0
-"""A wait that nobody sees the end of when all is well."""
+"""A wait that does not reach its end when all is well."""
 SHORT = 0.3
 """A lease that is meant to run out: long enough to be won and looked at, short enough to wait for."""
 
@@ -42,13 +42,13 @@ async def holding(locks: Locks, key: str = KEY) -> Holding | None:
 
 
 async def waiters(locks: Locks, key: str = KEY) -> int:
-    """How many stand in line, as an inspector sees it."""
+    """How many callers wait, as `find` reports it."""
     found = await holding(locks, key)
     return len(found.waiters) if found else 0
 
 
 async def until_waiting(locks: Locks, count: int, key: str = KEY, *, unless: asyncio.Task[Any] | None = None) -> None:
-    """Until so many stand in line. Where nobody keeps a line there is nothing to see, and a moment must do.
+    """Until so many callers wait. A backend without a queue shows no waiters, so a moment must do.
 
     A wait that may end by itself is named as `unless`, for a slow machine may see its end first.
     """
@@ -63,7 +63,7 @@ async def until_waiting(locks: Locks, count: int, key: str = KEY, *, unless: asy
 
 
 async def reached(place: asyncio.Event, task: asyncio.Future[Any]) -> None:
-    """Until a task has come so far. One that broke before says why, and nobody waits for it for ever."""
+    """Until a task has come so far. One that failed before raises its error, so that no test waits for ever."""
     waiting = asyncio.ensure_future(place.wait())
     await asyncio.wait({waiting, task}, return_when=asyncio.FIRST_COMPLETED)
     waiting.cancel()
@@ -81,7 +81,7 @@ async def soon_lost(locks: Locks, *keys: str) -> Held:
 
 
 async def until_nothing_is_left(locks: Locks) -> None:
-    """Until nobody holds anything and nobody waits. The leases of a test live longer than this waits."""
+    """Until no lock is held and no caller waits. The leases of a test live longer than this waits."""
 
     async def nothing() -> bool:
         return await locks.holdings() == []

@@ -76,7 +76,7 @@ async def test_a_taken_lock_is_refused_at_once_and_granted_after_its_release(loc
 
 @pytest.mark.parametrize("place", SHARED, indirect=True)
 async def test_another_process_is_refused_too(place: Place, locks: Locks, open_locks: Callable[..., Locks]) -> None:
-    """A lock is known to everybody who asks at the same place, not to one connection."""
+    """A lock is known to every client of the same server, not to one connection."""
     rival = open_locks(place)
     async with locks.lock(KEY):
         with pytest.raises(LockBusy):
@@ -95,7 +95,7 @@ async def test_another_prefix_is_another_lock(place: Place, locks: Locks, open_l
 
 @pytest.mark.parametrize("place", TIMED, indirect=True)
 async def test_the_lease_of_a_crashed_holder_runs_out(locks: Locks) -> None:
-    """Nobody released it: time did, and the one who had it knows."""
+    """No caller released it: its time is over, and its holder knows."""
     crashed = await soon_lost(locks, KEY)
     async with locks.lock(KEY, wait=BOUND) as held:
         assert not held.lost
@@ -125,14 +125,14 @@ async def test_a_late_release_does_not_touch_the_next_holder(locks: Locks, caplo
     assert await next_holder.release() is True
 
 
-async def test_a_release_in_time_warns_nobody(locks: Locks, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_release_in_time_logs_no_warning(locks: Locks, caplog: pytest.LogCaptureFixture) -> None:
     """The control of the warning above."""
     held = await locks.acquire(KEY)
     assert await held.release() is True
     assert warnings_in(caplog) == ""
 
 
-async def test_a_second_release_touches_nobody(locks: Locks) -> None:
+async def test_a_second_release_touches_no_other_holder(locks: Locks) -> None:
     """What was given back is not one's own to give again."""
     held = await locks.acquire(KEY)
     await held.release()
@@ -145,7 +145,7 @@ async def test_a_second_release_touches_nobody(locks: Locks) -> None:
 
 @pytest.mark.parametrize("place", TIMED, indirect=True)
 async def test_a_late_end_of_the_block_does_not_touch_the_next_holder(locks: Locks) -> None:
-    """Work that outlived its lease is told so when it asks, and its end gives back nothing of another's."""
+    """Work that outlived its lease learns it from `lost`, and its end releases no other holder's lock."""
     inside, overtaken = asyncio.Event(), asyncio.Event()
 
     async def oversleep() -> None:
@@ -196,7 +196,7 @@ async def test_an_extension_never_shortens(locks: Locks) -> None:
 
 
 async def test_a_lock_that_was_taken_away_cannot_be_extended(locks: Locks) -> None:
-    """Whoever lost the lock is told so, and what the next holder has stays as long as it was."""
+    """A holder that lost the lock learns of it, and the next holder's lease stays as long as it was."""
     lost = await locks.acquire(KEY, ttl=60)
     await locks.evict(KEY)
     async with locks.lock(KEY, ttl=5) as next_holder:
@@ -225,7 +225,7 @@ async def test_a_waiter_has_the_lock_after_the_release(locks: Locks) -> None:
 
 
 async def test_a_wait_ends_with_its_deadline(locks: Locks) -> None:
-    """The deadline is for the whole wait; afterwards nobody stands in line."""
+    """The deadline is for the whole wait; afterwards no caller is queued."""
     async with locks.lock(KEY):
         began = asyncio.get_running_loop().time()
         with pytest.raises(LockBusy) as refused:
@@ -243,7 +243,7 @@ async def is_alone(locks: Locks) -> bool:
 
 
 async def test_a_cancelled_waiter_leaves_nothing(locks: Locks) -> None:
-    """Its place in line is gone, and the one behind it is served."""
+    """Its place in the queue is removed, and the waiter behind it gets the lock."""
     held = await locks.acquire(KEY)
     cancelled = asyncio.create_task(locks.acquire(KEY, wait=BOUND))
     await until_waiting(locks, 1)
@@ -301,7 +301,7 @@ async def cancel_after(locks: Locks, turns: int) -> Held | None:
 
 
 async def test_an_acquisition_that_is_cancelled_on_its_way_leaves_nothing(locks: Locks) -> None:
-    """Whatever the moment: a lease that nobody knows of would keep everybody out until it runs out."""
+    """Whatever the moment: a lease without a holder would keep all callers out until it runs out."""
     await turns_to_acquire(locks)
     turns = await turns_to_acquire(locks)
     moments = sorted({round(turns * part / 12) for part in range(14)})
@@ -319,7 +319,7 @@ async def test_an_acquisition_that_is_cancelled_on_its_way_leaves_nothing(locks:
 
 
 async def test_a_waiter_that_is_cancelled_as_the_lock_is_handed_to_it_leaves_nothing(locks: Locks) -> None:
-    """The release and the cancellation cross: then the lock is nobody's, and not a ghost's."""
+    """The release and the cancellation cross: then the lock is free, and no dead waiter has it."""
     for turns in (0, 1, 3, 9, 27):
         # What was begun for the waiter before may be on its way back still.
         held = await locks.acquire(KEY, ttl=60, wait=BOUND / 2)

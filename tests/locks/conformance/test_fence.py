@@ -45,13 +45,13 @@ async def test_it_grows_with_every_grant(locks: Locks) -> None:
 
 @pytest.mark.parametrize("fence_place", [name for name in TIMED if Group.FENCE in GROUPS[name]], indirect=True)
 async def test_it_grows_after_a_lease_ran_out(locks: Locks) -> None:
-    """The one who overslept is outranked by the one who took over."""
+    """The holder that was paused past its lease has a smaller fence than the one that took over."""
     late = await soon_lost(locks, KEY)
     assert_grows([late.fence, await next_fence(locks), await next_fence(locks)])
 
 
 async def test_it_grows_after_an_operator_took_the_lock_away(locks: Locks) -> None:
-    """Whoever lost the lock to an operator is outranked too."""
+    """A holder that lost the lock to an operator has the smaller fence too."""
     held = await locks.acquire(KEY)
     await locks.evict(KEY)
     assert_grows([held.fence, await next_fence(locks)])
@@ -99,7 +99,7 @@ async def test_a_place_without_a_fence_says_so(place: Place, open_locks: Callabl
                 assert held.fence
 
 
-async def test_the_database_counts_for_those_who_cannot(
+async def test_the_database_counts_for_backends_without_a_fence(
     place: Place, locks_database: str, open_locks: Callable[..., Locks]
 ) -> None:
     """With fence="database" every place has a fence that no loss of Redis can turn back."""

@@ -1,4 +1,4 @@
-"""Waiting in line: in order of arrival, woken by the release, bounded, and not blocked by the dead."""
+"""Waiting in a queue: in order of arrival, woken by the release, bounded, and not blocked by dead waiters."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ asyncio.run(main())
 
 @pytest.fixture
 def locks(fifo_place: Place, open_locks: Callable[..., Locks]) -> Locks:
-    """Locks on each of the places that keep a line."""
+    """Locks on each backend with a queue."""
     return open_locks(fifo_place)
 
 
@@ -67,8 +67,8 @@ async def test_waiters_are_served_in_order_of_arrival(locks: Locks) -> None:
     await until_nothing_is_left(locks)
 
 
-async def test_nobody_overtakes_those_who_wait(locks: Locks) -> None:
-    """A caller who asks at the moment of the release finds the lock taken: it is the first in line's."""
+async def test_no_new_caller_overtakes_the_waiters(locks: Locks) -> None:
+    """A caller at the moment of the release finds the lock taken: the first waiter has it."""
     held = await locks.acquire(KEY)
     waiter = asyncio.create_task(locks.acquire(KEY, wait=BOUND))
     await until_waiting(locks, 1)
@@ -78,8 +78,8 @@ async def test_nobody_overtakes_those_who_wait(locks: Locks) -> None:
     await (await waiter).release()
 
 
-async def test_the_line_behind_one_who_wants_several_keys_is_kept(locks: Locks) -> None:
-    """The first in line took a second key along: those behind it are seen, and one of them has its turn next."""
+async def test_the_queue_behind_a_waiter_for_several_keys_is_kept(locks: Locks) -> None:
+    """The first waiter wants a second key too: the waiters behind it stay queued, and one of them is next."""
     held = await locks.acquire(SEATS[0])
     several = asyncio.create_task(locks.acquire(*SEATS[:2], wait=BOUND))
     await until_waiting(locks, 1, SEATS[0])
@@ -96,8 +96,8 @@ async def test_the_line_behind_one_who_wants_several_keys_is_kept(locks: Locks) 
     await until_nothing_is_left(locks)
 
 
-async def test_the_line_is_kept_by_an_extension(locks: Locks) -> None:
-    """A holder that stays longer is still followed by the first in line."""
+async def test_the_queue_is_kept_by_an_extension(locks: Locks) -> None:
+    """A holder that extends its lock is still followed by the first waiter."""
     held = await locks.acquire(KEY, ttl=5)
     behind = asyncio.create_task(locks.acquire(KEY, wait=BOUND))
     await until_waiting(locks, 1)
@@ -111,8 +111,8 @@ async def test_the_line_is_kept_by_an_extension(locks: Locks) -> None:
 
 
 @pytest.mark.parametrize("fifo_place", SHARED_LINES, indirect=True)
-async def test_the_line_is_shown(fifo_place: Place, open_locks: Callable[..., Locks]) -> None:
-    """An inspector sees who waits, the first in line first."""
+async def test_the_queue_is_shown(fifo_place: Place, open_locks: Callable[..., Locks]) -> None:
+    """An operator sees the waiters, in the order of the queue."""
     tills = [open_locks(fifo_place, holder=f"till-{number}") for number in range(3)]
     held = await tills[0].acquire(KEY)
     arrivals = []
@@ -142,7 +142,7 @@ async def test_a_waiter_that_gave_up_is_passed_over(locks: Locks) -> None:
 
 @pytest.mark.parametrize("fifo_place", TIMED_LINES, indirect=True)
 async def test_waiters_behind_a_crashed_holder_are_served(locks: Locks) -> None:
-    """Nobody releases; the lease runs out, and the first in line has it."""
+    """The lease is not released but runs out, and the first waiter has it."""
     await soon_lost(locks, KEY)
     first = asyncio.create_task(locks.acquire(KEY, ttl=60, wait=BOUND))
     await until_waiting(locks, 1, unless=first)
@@ -155,8 +155,8 @@ async def test_waiters_behind_a_crashed_holder_are_served(locks: Locks) -> None:
 
 
 @pytest.mark.parametrize("fifo_place", TIMED_LINES, indirect=True)
-async def test_a_lease_ends_in_time_though_its_line_went_away(locks: Locks) -> None:
-    """Somebody waited for it and gave up: that neither keeps it alive nor hides that it ended."""
+async def test_a_lease_ends_in_time_though_its_waiters_gave_up(locks: Locks) -> None:
+    """A caller waited for it and gave up: that neither keeps it alive nor hides that it ended."""
     crashed = await locks.acquire(KEY, ttl=1)
     with pytest.raises(LockBusy):
         await locks.acquire(KEY, wait=SHORT)
@@ -169,13 +169,13 @@ async def test_a_lease_ends_in_time_though_its_line_went_away(locks: Locks) -> N
         assert seen.ttl_seconds <= 5
 
 
-async def test_the_line_is_bounded(fifo_place: Place, open_locks: Callable[..., Locks]) -> None:
-    """Past its end nobody waits: the refusal says so at once, and names the key and the bound."""
+async def test_the_queue_is_bounded(fifo_place: Place, open_locks: Callable[..., Locks]) -> None:
+    """Past the bound no caller waits: the refusal comes at once, and names the key and the bound."""
     locks = open_locks(fifo_place, queue_max=2)
     held = await locks.acquire(KEY)
-    line = []
+    waiters = []
     for number in range(2):
-        line.append(asyncio.create_task(locks.acquire(KEY, wait=BOUND)))
+        waiters.append(asyncio.create_task(locks.acquire(KEY, wait=BOUND)))
         await until_waiting(locks, number + 1)
     with pytest.raises(QueueFull) as refused:
         await locks.acquire(KEY, wait=BOUND)
@@ -184,7 +184,7 @@ async def test_the_line_is_bounded(fifo_place: Place, open_locks: Callable[..., 
     with pytest.raises(LockBusy):
         await locks.acquire(KEY)
     await held.release()
-    for waiter in line:
+    for waiter in waiters:
         await (await waiter).release()
     await until_nothing_is_left(locks)
 
@@ -195,20 +195,20 @@ def commands_sent(server: Valkey) -> int:
     return sum(int(line.partition("calls=")[2].partition(",")[0]) for line in lines if "calls=" in line)
 
 
-async def test_a_waiter_is_woken_and_does_not_ask_again_and_again(
+async def test_a_waiter_is_woken_and_does_not_poll(
     redis_place: Place, one_redis: Topology, open_locks: Callable[..., Locks]
 ) -> None:
-    """While ten wait for a second, the server hears next to nothing."""
+    """While ten wait for a second, the server gets next to no calls."""
     locks = open_locks(redis_place)
     (server,) = one_redis.nodes
     held = await locks.acquire(KEY)
-    line = [asyncio.create_task(locks.acquire(KEY, wait=BOUND)) for _ in range(10)]
+    waiters = [asyncio.create_task(locks.acquire(KEY, wait=BOUND)) for _ in range(10)]
     await until_waiting(locks, 10)
     before = commands_sent(server)
     await asyncio.sleep(1)
     quiet = commands_sent(server) - before
     await held.release()
-    for waiter in asyncio.as_completed(line):
+    for waiter in asyncio.as_completed(waiters):
         await (await waiter).release()
     assert quiet <= COMMANDS_MAX
 
@@ -216,7 +216,7 @@ async def test_a_waiter_is_woken_and_does_not_ask_again_and_again(
 async def test_polling_would_be_noticed(
     redis_place: Place, one_redis: Topology, open_locks: Callable[..., Locks]
 ) -> None:
-    """The control: ten who ask every 100 ms are counted far above the bound."""
+    """The control: ten callers that poll every 100 ms are counted far above the bound."""
     locks = open_locks(redis_place)
     (server,) = one_redis.nodes
 
@@ -234,7 +234,7 @@ async def test_polling_would_be_noticed(
 
 @pytest.mark.parametrize("fifo_place", SHARED_LINES, indirect=True)
 async def test_a_waiter_that_is_killed_does_not_block_those_behind_it(fifo_place: Place, locks: Locks) -> None:
-    """Kill -9 says nothing to anybody: the one behind is served all the same."""
+    """Kill -9 sends no message: the waiter behind the dead one gets the lock all the same."""
     held = await locks.acquire(KEY, ttl=60)
     arguments = [sys.executable, "-c", WAITER, fifo_place.url, fifo_place.prefix, KEY]
     with subprocess.Popen(arguments) as doomed:  # noqa: ASYNC220 -- it returns at once, and it is a process to kill

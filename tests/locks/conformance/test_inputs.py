@@ -34,7 +34,7 @@ async def test_a_time_that_no_lock_can_live_is_refused(locks: Locks) -> None:
     assert await locks.holdings() == []
 
 
-async def test_a_time_that_nobody_can_wait_is_refused(locks: Locks) -> None:
+async def test_a_wait_that_is_no_time_is_refused(locks: Locks) -> None:
     """A wait is a time too; only that it may be none."""
     for wait in BAD_WAITS:
         with pytest.raises(TimeRefused) as refused:
@@ -54,7 +54,7 @@ async def test_a_lease_is_not_extended_by_a_bad_time(locks: Locks) -> None:
 
 
 async def test_a_name_that_protects_nothing_is_refused(locks: Locks) -> None:
-    """A name without an id would lock everything, and one that nobody can type locks nothing."""
+    """A name without an id would lock everything, and one that an operator cannot type locks nothing."""
     for key in BAD_KEYS:
         bad: Any = key
         with pytest.raises(KeyRefused) as refused:

@@ -73,7 +73,7 @@ async def test_several_keys_are_extended_together_or_not_at_all(locks: Locks) ->
 
 @pytest.mark.parametrize("many_place", [name for name in TIMED if Group.MANY in GROUPS[name]], indirect=True)
 async def test_the_leases_of_a_crashed_holder_run_out_together(locks: Locks) -> None:
-    """Whoever waits for all of them has them all."""
+    """A caller that waits for all of them gets them all."""
     await soon_lost(locks, *SEATS[:3])
     async with locks.lock(*SEATS[:3], ttl=60, wait=BOUND) as held:
         assert held.keys == SEATS[:3]
@@ -113,9 +113,9 @@ async def test_a_cancelled_waiter_for_several_keys_leaves_nothing(locks: Locks) 
 
 
 async def test_opposite_orders_never_hang(locks: Locks) -> None:
-    """[1, 2] and [2, 1], and the single keys among them, again and again: everybody is served."""
+    """[1, 2] and [2, 1], and the single keys among them, again and again: every caller gets its turn."""
     served = []
-    # Where there is a line everybody is woken: nobody waits until a waiter would look again by itself, after seconds.
+    # With a queue every waiter is woken: none waits until it would try again by itself, after seconds.
     patience = BOUND / 8 if Group.FIFO in locks.groups else BOUND * 2
     inside = dict.fromkeys(SEATS, 0)
 

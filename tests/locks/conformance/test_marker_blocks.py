@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Broken(Exception):
-    """The work fails."""
+    """The failure of the work under a marker."""
 
 
 async def test_a_marker_is_set_while_its_block_runs(locks: Locks) -> None:
@@ -89,7 +89,7 @@ async def test_a_marker_that_went_early_is_not_cleared_for_its_next_setter(
 async def test_a_marker_that_cannot_be_cleared_masks_nothing(
     locks: Locks, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The work is done: a silent server is a line in the log, and the marker runs out."""
+    """The work is done: a silent server is logged, and the marker runs out."""
 
     async def silent(_: Any) -> bool:
         raise LocksUnavailable(because="no answer")

@@ -12,10 +12,10 @@ import pytest
 from tests.locks.conftest import TIMED
 
 from earmark.locks import LockBusy, TimeRefused
-from earmark.locks.watchdog import Plan, Renewal, renewal_of
+from earmark.locks.watchdog import Renewal, RenewalSchedule, renewal_of
 
 from .support import BOUND, KEY, eventually, warnings_in
-from .test_plain import DOORS
+from .test_sync import SYNC_BACKENDS
 from .test_verbs import PAST_RENEWED, RENEWED
 
 if TYPE_CHECKING:
@@ -62,12 +62,12 @@ async def test_a_dropped_lock_is_let_go(locks: Locks, caplog: pytest.LogCaptureF
         return DROPPED in warnings_in(caplog)
 
     await eventually(warned)
-    assert locks.stats.snapshot().lost == 0, "no holder was told: there is none"
+    assert locks.stats.snapshot().lost == 0, "a loss was reported though there is no holder"
 
 
 @pytest.mark.parametrize("place", TIMED, indirect=True)
 async def test_a_lock_that_is_kept_is_renewed(locks: Locks, caplog: pytest.LogCaptureFixture) -> None:
-    """The control: while the program has the handle, a rival who waits for longer than the lease does not get it."""
+    """The control: while the program has the handle, a rival that waits for longer than the lease does not get it."""
     handles: list[Any] = []
     await enter_and_forget(locks, handles)
     gc.collect()
@@ -78,7 +78,7 @@ async def test_a_lock_that_is_kept_is_renewed(locks: Locks, caplog: pytest.LogCa
     assert await locks.holdings() == []
 
 
-@pytest.mark.parametrize("place", DOORS, indirect=True)
+@pytest.mark.parametrize("place", SYNC_BACKENDS, indirect=True)
 def test_a_lock_that_a_thread_dropped_is_let_go(plain_locks: Locks, caplog: pytest.LogCaptureFixture) -> None:
     """The same for the thread that renews: it ends, and does not keep the handle alive by itself."""
     handles: list[object] = []
@@ -93,9 +93,9 @@ def test_a_lock_that_a_thread_dropped_is_let_go(plain_locks: Locks, caplog: pyte
         time.sleep(0.01)
 
 
-@pytest.mark.parametrize("place", DOORS, indirect=True)
+@pytest.mark.parametrize("place", SYNC_BACKENDS, indirect=True)
 def test_a_lock_that_a_thread_keeps_is_renewed(plain_locks: Locks, caplog: pytest.LogCaptureFixture) -> None:
-    """The control."""
+    """The control: what the program still holds is renewed."""
     handles: list[Any] = []
     enter_and_forget_in_a_thread(plain_locks, handles)
     gc.collect()
@@ -171,7 +171,7 @@ async def test_an_interval_without_renewal_is_refused(locks: Locks) -> None:
 def test_a_long_interval_does_not_shorten_the_life() -> None:
     """The last renewal is for what is left of the life, and the lock ends with it, not with the next interval."""
     now, until = 0.0, 10.0
-    plan = Plan(Renewal(every=9.0, life=25.0), ttl=10.0, clock=lambda: now)
+    plan = RenewalSchedule(Renewal(every=9.0, life=25.0), ttl=10.0, clock=lambda: now)
     ends = []
     while pause := plan.pause(until - now):
         now += pause

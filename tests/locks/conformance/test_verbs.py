@@ -28,7 +28,7 @@ LOST = SHORT * 2
 
 
 class Broken(Exception):
-    """The work fails."""
+    """The failure of the work under a lock."""
 
 
 async def fail() -> None:
@@ -78,7 +78,7 @@ async def test_run_does_not_work_without_the_lock(locks: Locks) -> None:
 
 
 async def test_attempt_answers_busy_instead_of_raising(locks: Locks) -> None:
-    """For whoever wants to say "please wait" and not to fail; other failures are failures."""
+    """For a program that answers "please wait" instead of failing; other failures are failures."""
     async with locks.lock(KEY):
         refused = await locks.attempt(KEY, lambda: 42)
     assert refused.busy
@@ -91,7 +91,7 @@ async def test_attempt_answers_busy_instead_of_raising(locks: Locks) -> None:
 
 
 async def test_a_marker_is_set_once_and_cleared_by_its_setter(locks: Locks) -> None:
-    """Set if absent, seen by everybody, cleared only by the one who set it."""
+    """Set if absent, seen by every caller, cleared only by the caller that set it."""
     mine, theirs = locks.marker(KEY, ttl=60), locks.marker(KEY, ttl=60)
     assert await mine.is_set() is False
     assert await mine.set() is True
@@ -107,7 +107,7 @@ async def test_a_marker_is_set_once_and_cleared_by_its_setter(locks: Locks) -> N
 
 @pytest.mark.parametrize("place", TIMED, indirect=True)
 async def test_a_marker_runs_out(locks: Locks) -> None:
-    """A sign that nobody takes down does not hang for ever, and its late setter does not clear the next one's."""
+    """A marker that is never cleared expires, and its late setter does not clear the next one's."""
     late, next_one = locks.marker(KEY, ttl=SHORT), locks.marker(KEY, ttl=60)
     assert await late.set() is True
     await eventually(next_one.set)
@@ -116,7 +116,7 @@ async def test_a_marker_runs_out(locks: Locks) -> None:
 
 
 async def test_a_marker_is_not_a_lock(locks: Locks) -> None:
-    """A sign on the door does not turn the key: the same name can be marked and locked."""
+    """A marker does not lock: the same name can be marked and locked."""
     marker = locks.marker(KEY, ttl=60)
     assert await marker.set() is True
     async with locks.lock(KEY) as held:
@@ -127,7 +127,7 @@ async def test_a_marker_is_not_a_lock(locks: Locks) -> None:
 
 @pytest.mark.parametrize("place", TIMED, indirect=True)
 async def test_renewal_keeps_a_lock_past_its_time(locks: Locks) -> None:
-    """As long as the work goes on, a rival who waits for longer than the lease goes away without it.
+    """As long as the work goes on, a rival that waits for longer than the lease does not get the lock.
 
     The control is the crashed holder of the core, whose lease runs out: it is the renewal that keeps this one.
     """
@@ -139,7 +139,7 @@ async def test_renewal_keeps_a_lock_past_its_time(locks: Locks) -> None:
 
 
 async def test_renewal_stops_with_the_work(locks: Locks) -> None:
-    """It never outlives the work, whether that ends or fails: nobody extends what the next one holds."""
+    """The renewal never outlives the work, whether that ends or fails: it does not extend the next holder's lease."""
     async with locks.lock(KEY, ttl=RENEWED, renew=True):
         during = asyncio.all_tasks()
     with pytest.raises(Broken):
@@ -153,7 +153,7 @@ async def test_renewal_stops_with_the_work(locks: Locks) -> None:
 
 @pytest.mark.parametrize("place", TIMED, indirect=True)
 async def test_renewal_ends_with_the_longest_life(locks: Locks) -> None:
-    """A worker that hangs would otherwise keep everybody out for ever; it is told in the end."""
+    """A worker that hangs would otherwise keep all callers out for ever; in the end its lock is lost."""
     inside = asyncio.Event()
 
     async def hang() -> None:
@@ -172,7 +172,7 @@ async def test_renewal_ends_with_the_longest_life(locks: Locks) -> None:
 
 @pytest.mark.parametrize("place", TIMED, indirect=True)
 async def test_work_whose_lock_is_lost_is_cancelled(locks: Locks) -> None:
-    """Renewal that fails tells the work: it is cancelled where it stands, and the block ends with LockLost."""
+    """Renewal that fails cancels the work where it is, and the block ends with LockLost."""
     story: list[object] = []
 
     async def work() -> None:
@@ -195,7 +195,7 @@ async def test_work_whose_lock_is_lost_is_cancelled(locks: Locks) -> None:
 
 @pytest.mark.parametrize("place", TIMED, indirect=True)
 async def test_run_with_renewal_raises_when_the_lock_is_lost(locks: Locks) -> None:
-    """The same for `run`: its caller hears that the lock was lost, not that somebody cancelled."""
+    """The same for `run`: its caller gets `LockLost` and not a cancellation."""
 
     async def lose_it(held: Held) -> None:
         assert not held.lost
@@ -223,7 +223,7 @@ async def test_a_cancellation_from_outside_stays_one_under_renewal(locks: Locks)
     await until_nothing_is_left(locks)
 
 
-async def test_an_inspector_sees_who_holds_what(place: Place, open_locks: Callable[..., Locks]) -> None:
+async def test_an_operator_sees_which_locks_are_held(place: Place, open_locks: Callable[..., Locks]) -> None:
     """The holder's name, the token, the age and the time left; by pattern, in order, no more than asked for."""
     locks = open_locks(place, holder="till-7")
     async with locks.lock("order:2", ttl=60) as second, locks.lock("order:1", ttl=60), locks.lock("invoice:1", ttl=60):

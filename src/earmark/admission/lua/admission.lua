@@ -1,14 +1,14 @@
--- Lets requests for seats pass or turns them away. Many calls travel in one script, and each is decided in turn.
+-- Admits or refuses requests for seats. One script carries many calls, and each is decided in turn.
 --
 -- KEYS       for each call the keys of its seats; on a cluster all of one event, which share a slot
 -- ARGV[1]    ttl_ms: how long a key may live, at most
 -- ARGV[2..]  the calls, one after the other; n is how many seats the call names, token is a number below 2^39, whose
 --            lower 27 bits name the request and whose upper 12 are a hash of the buyer:
 --   "a" n token               admit: mark all n as in flight, or none
---   "s" n token end_ms owner  settle: what the token has in flight becomes a hint of the owner (a token too, with the
---                             hash of the buyer whose seats these are), and ends end_ms after it was admitted
---   "l" n token               leave: what the token has in flight goes
---   "d" n                     drop: the hints go, whosever they are
+--   "s" n token end_ms owner  turn into hints: what the token has in flight becomes a hint of the owner (a token too,
+--                             with the hash of the buyer whose seats these are), and ends end_ms after it was admitted
+--   "l" n token               remove marks: what the token has in flight
+--   "d" n                     remove hints, of any token
 -- Returns one answer per call:
 --   a          0 if admitted; else one number per seat: 0 if it is free or the request's own, token * 8192 + ms for the
 --              hint of that token and the time it has left, and the same below zero if that token is in flight
@@ -16,7 +16,7 @@
 --
 -- A key is the string "f" .. token while its request is in flight, and "h" .. token as a hint. Anything else under such
 -- a name, and any key that would outlive ttl_ms (because it has no end, or because the server's clock went back), is
--- nobody's: the next request takes its place.
+-- ignored: the next request overwrites it.
 
 local KEYS, ARGV, call, byte, sub = KEYS, ARGV, redis.call, string.byte, string.sub
 local TTL = tonumber(ARGV[1])
@@ -40,7 +40,7 @@ local function left_of(key)
   end
 end
 
--- What stands in the way of a seat, as the answer says it; 0 if nothing does, and nil if the request has it itself.
+-- The mark or hint on a seat, as the answer says it; 0 if there is none, and nil if it is the request's own.
 local function obstacle(key, value, request)
   local kind, owner = byte(value), tonumber(sub(value, 2))
   if not owner or (kind ~= HINT and kind ~= FLIGHT) then
@@ -89,7 +89,7 @@ local function admit(base, n, token)
   return 0
 end
 
-local function settle(base, n, token, end_ms, owner)
+local function turn_into_hints(base, n, token, end_ms, owner)
   local flight, found = 'f' .. token, values(base, n)
   for i = 1, n do
     if found[i] == flight then
@@ -105,7 +105,7 @@ local function settle(base, n, token, end_ms, owner)
   end
 end
 
-local function leave(base, n, token)
+local function remove_marks(base, n, token)
   local flight, found = 'f' .. token, values(base, n)
   for i = 1, n do
     if found[i] == flight then
@@ -114,7 +114,7 @@ local function leave(base, n, token)
   end
 end
 
-local function drop(base, n)
+local function remove_hints(base, n)
   local found = values(base, n)
   for i = 1, n do
     if found[i] and byte(found[i]) == HINT then
@@ -131,13 +131,13 @@ while word <= #ARGV do
     answer = admit(base, n, ARGV[word + 2])
     word = word + 3
   elseif verb == 's' then
-    settle(base, n, ARGV[word + 2], tonumber(ARGV[word + 3]), ARGV[word + 4])
+    turn_into_hints(base, n, ARGV[word + 2], tonumber(ARGV[word + 3]), ARGV[word + 4])
     word = word + 5
   elseif verb == 'l' then
-    leave(base, n, ARGV[word + 2])
+    remove_marks(base, n, ARGV[word + 2])
     word = word + 3
   else
-    drop(base, n)
+    remove_hints(base, n)
     word = word + 2
   end
   answers[#answers + 1] = answer

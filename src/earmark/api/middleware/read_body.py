@@ -1,16 +1,15 @@
 """Reading the body of a request, with a bound on its size and on the time that it takes.
 
-A timer for each request costs as much as decoding it, and hardly one ever fires. So there is one timer for all: every
-request has the same time, so the one that began first is the next whose time is over.
+A timer for each request costs as much as decoding it, and hardly one ever fires: `DeadlineTimer` is one for all.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from typing import TYPE_CHECKING, TypeVar
 
 from earmark.api.problem_response import TooLarge, WrongMediaType
+from earmark.deadline_timer import DeadlineTimer
 from earmark.errors import InvalidRequest
 
 if TYPE_CHECKING:
@@ -70,13 +69,22 @@ async def _gather(receive: Receive, *, bytes_max: int) -> tuple[bytes, int]:
 class _Wait:
     """One request whose body is being read."""
 
-    __slots__ = ("ends_at", "is_late", "is_over", "task")
+    __slots__ = ("deadline", "ended", "is_late", "task")
 
-    def __init__(self, task: asyncio.Task[object], ends_at: float) -> None:
+    def __init__(self, task: asyncio.Task[object], deadline: float) -> None:
         self.task = task
-        self.ends_at = ends_at
-        self.is_over = False
+        self.deadline = deadline
+        self.ended = False
         self.is_late = False
+
+    def is_over(self) -> bool:
+        """Whether the body has been read, or the request was cancelled."""
+        return self.ended
+
+    def expire(self) -> None:
+        """Cancel the request that waits for its body."""
+        self.is_late = True
+        self.task.cancel()
 
 
 class BodyTimeout:
@@ -84,20 +92,14 @@ class BodyTimeout:
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
-        self._waits: deque[_Wait] = deque()
-        self._timer: asyncio.TimerHandle | None = None
+        self._deadlines: DeadlineTimer[_Wait] = DeadlineTimer()
 
     async def wait(self, reading: Awaitable[T]) -> T:
         """The result; TimeoutError if it is not there in time."""
         task, loop = asyncio.current_task(), asyncio.get_running_loop()
         assert task is not None
         wait = _Wait(task, loop.time() + self.seconds)
-        waits = self._waits
-        while waits and waits[0].is_over:
-            waits.popleft()
-        waits.append(wait)
-        if self._timer is None:
-            self._timer = loop.call_at(wait.ends_at, self._fire)
+        self._deadlines.watch(wait)
         try:
             return await reading
         except asyncio.CancelledError:
@@ -105,15 +107,4 @@ class BodyTimeout:
                 raise TimeoutError from None
             raise
         finally:
-            wait.is_over = True
-
-    def _fire(self) -> None:
-        self._timer = None
-        loop, waits = asyncio.get_running_loop(), self._waits
-        while waits and (waits[0].is_over or waits[0].ends_at <= loop.time()):
-            wait = waits.popleft()
-            if not wait.is_over:
-                wait.is_late = True
-                wait.task.cancel()
-        if waits:
-            self._timer = loop.call_at(waits[0].ends_at, self._fire)
+            wait.ended = True

@@ -42,11 +42,11 @@ class Admission(Protocol):
         """
         ...
 
-    def settle(self, passed: Any, *, seconds: float) -> None:
+    def record_grant(self, passed: Any, *, seconds: float) -> None:
         """The store granted it, for so long."""
         ...
 
-    def leave(
+    def withdraw(
         self,
         passed: Any,
         *,
@@ -61,7 +61,7 @@ class Admission(Protocol):
         """
         ...
 
-    def drop(self, refs: Iterable[SeatRef]) -> None:
+    def drop_hints(self, refs: Iterable[SeatRef]) -> None:
         """These seats may be free again."""
         ...
 

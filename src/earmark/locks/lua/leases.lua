@@ -1,27 +1,27 @@
--- Takes, queues for, extends and gives back leases. Many calls travel in one script, and each is decided in turn.
+-- Takes, queues for, extends and gives back leases. One script carries many calls, and each is decided in turn.
 --
--- KEYS[1]    the fence: the last number given to anybody on this server (on a cluster: in this slot)
+-- KEYS[1]    the fence: the last number granted on this server (on a cluster: in this slot)
 -- KEYS[2..]  for each call the leases of its keys, then the queues of its keys
 -- ARGV[1]    the channel of the process that calls
 -- ARGV[2..]  the calls, one after the other; n is how many keys the call names:
 --   "a" n owner ttl_ms                     take all n or none
---   "w" n owner ttl_ms channel max again   take all n, or stand in line for the first that is taken;
---                                          again is 1 if the owner may stand in line already
+--   "w" n owner ttl_ms channel max again   take all n, or join the queue of the first that is taken;
+--                                          again is 1 if the owner may be queued already
 --   "x" n owner ttl_ms                     extend
 --   "r" n owner                            give back
---   "l" n owner ttl_ms channel             leave the line, and give back what was handed over meanwhile
+--   "l" n owner ttl_ms channel             leave the queue, and give back what was handed over meanwhile
 -- Returns one answer per call:
---   a, w       the fence, if granted; else {ms, now_us, in_line, i, …}: which keys are taken, when the first of them
---              runs out (-1: its queue is full), this server's time, and 1 if the owner was in line or had a lease
+--   a, w       the fence, if granted; else {ms, now_us, was_queued, i, …}: which keys are taken, when the first of them
+--              runs out (-1: its queue is full), this server's time, and 1 if the owner was queued or had a lease
 --   x, r, l    1, or 0 if any of the keys did not belong to the owner any more
 -- and last {owner, fence, now_us, …}: leases that were handed to waiters of the calling process
 --
--- A lease is the string "owner|fence", and Redis ends it. While somebody waits for it, it is "owner|fence|until_us" and
--- ends by the time it names: so it is still there, and its line is looked at, when its holder died. A queue is a list of
+-- A lease is the string "owner|fence", and Redis expires it. While it has a queue, it is "owner|fence|until_us" and ends
+-- at the time it names: so the key still exists, and the queue is served, when the holder died. A queue is a list of
 -- "owner|ttl_ms|channel".
 
 local KEYS, ARGV, call, find, format = KEYS, ARGV, redis.call, string.find, string.format
-local LINE_MS = 86410000
+local QUEUE_MS = 86410000
 local now
 local last_fence
 local answers = {}
@@ -56,7 +56,7 @@ local function belongs(lease, owner)
   return lease and find(lease, owner, 1, true) == 1
 end
 
--- When a lease ends that somebody waits for; nil for one that Redis ends.
+-- When a lease with a queue ends; nil for one that Redis expires.
 local function ends_at(lease)
   local time = string.match(lease, '|%d+|(%d+)$')
   return time and tonumber(time)
@@ -74,13 +74,13 @@ end
 
 local function write(lease_key, owner, fence, ttl, watched)
   if watched then
-    call('SET', lease_key, owner .. '|' .. fence .. '|' .. digits(clock() + ttl * 1000), 'PX', LINE_MS)
+    call('SET', lease_key, owner .. '|' .. fence .. '|' .. digits(clock() + ttl * 1000), 'PX', QUEUE_MS)
   else
     call('SET', lease_key, owner .. '|' .. fence, 'PX', ttl)
   end
 end
 
--- Hands a lease to the first in line who still listens; who does not is dropped. False: nobody is in line.
+-- Hands a lease to the first waiter that is still subscribed; others are dropped. False: the queue is empty.
 local function hand_over(lease_key, queue_key, caller)
   while true do
     local entry = call('LPOP', queue_key)
@@ -91,7 +91,7 @@ local function hand_over(lease_key, queue_key, caller)
     local owner, ttl, channel = string.match(entry, '^(.*)|(%d+)|([^|]*)$')
     local fence = digits(next_fence())
     write(lease_key, owner, fence, ttl, call('EXISTS', queue_key) == 1)
-    -- Who calls reads it in the answer, whoever waits in the same process too; everybody else is told.
+    -- The caller, and a waiter of the same process, read it in the answer; other processes get a message.
     if owner == caller then
       return true
     elseif channel == ARGV[1] then
@@ -116,7 +116,7 @@ local function give_back(base, n, owner)
       watched = true
     end
   end
-  -- Most often all of them are the owner's, and nobody waits.
+  -- Most often all of them are the owner's, and none has a queue.
   if whole == 1 and not watched then
     call('DEL', unpack(KEYS, base, base + n - 1))
     return 1
@@ -134,7 +134,7 @@ local function give_back(base, n, owner)
   return whole
 end
 
-local function leave(base, n, entry, except)
+local function leave_queue(base, n, entry, except)
   local left = 0
   for i = 0, n - 1 do
     if i ~= except then
@@ -144,7 +144,7 @@ local function leave(base, n, entry, except)
   return left
 end
 
--- Which of the keys somebody else has. A lease that ended with people in line goes to the first of them.
+-- Which of the keys another owner has. A lease that ended and has a queue goes to the first waiter.
 local function find_taken(base, n, owner)
   local taken, first, mine, fence = {}, nil, 0, nil
   for i = 0, n - 1 do
@@ -175,7 +175,7 @@ local function extend(base, n, owner, ttl)
     local time = ends_at(lease)
     if time then
       time = math.max(time, clock() + ttl * 1000)
-      call('SET', KEYS[i], string.match(lease, '^(.*|%d+)|%d+$') .. '|' .. digits(time), 'PX', LINE_MS)
+      call('SET', KEYS[i], string.match(lease, '^(.*|%d+)|%d+$') .. '|' .. digits(time), 'PX', QUEUE_MS)
     elseif call('PTTL', KEYS[i]) < ttl then
       call('PEXPIRE', KEYS[i], ttl)
     end
@@ -185,7 +185,7 @@ end
 
 -- The fence, if granted; else which keys are taken, the lease of the first, and how many are the owner's own.
 local function take(base, n, owner, ttl)
-  -- Most often nobody has any of the keys: a line has a lease at its head.
+  -- Most often all keys are free, and a free key has no queue.
   if call('EXISTS', unpack(KEYS, base, base + n - 1)) == 0 then
     local fence = next_fence()
     local lease = owner .. '|' .. digits(fence)
@@ -199,7 +199,7 @@ local function take(base, n, owner, ttl)
     return nil, taken, first, mine
   end
   -- A repeat, whose first answer was lost, or a lease that was handed over is not granted twice, but its time begins
-  -- anew: whoever asks counts from now.
+  -- anew: the caller counts from now.
   if mine == n then
     extend(base, n, owner, tonumber(ttl))
   else
@@ -211,38 +211,38 @@ local function take(base, n, owner, ttl)
   return fence
 end
 
--- Whoever waits holds nothing: what was handed over goes back before the next line is joined.
-local function stand_in_line(base, n, entry, owner, first, lease, mine, queue_max, again)
+-- A waiter holds nothing: what was handed over goes back before it joins the next queue.
+local function join_queue(base, n, entry, owner, first, lease, mine, queue_max, again)
   local lease_key, queue_key = KEYS[base + first], KEYS[base + n + first]
-  local was_in_line = 0
-  if again and leave(base, n, entry, first) > 0 then
-    was_in_line = 1
+  local was_queued = 0
+  if again and leave_queue(base, n, entry, first) > 0 then
+    was_queued = 1
   end
   if mine > 0 then
-    was_in_line = 1
+    was_queued = 1
     give_back(base, n, owner)
   end
   if call('LPOS', queue_key, entry) then
-    was_in_line = 1
+    was_queued = 1
   else
     local length = call('RPUSH', queue_key, entry)
     if length > queue_max then
       call('RPOP', queue_key)
-      return -1, was_in_line
+      return -1, was_queued
     elseif length == 1 then
-      call('PEXPIRE', queue_key, LINE_MS)
+      call('PEXPIRE', queue_key, QUEUE_MS)
     end
   end
   local time = ends_at(lease)
   if not time then
     time = clock() + call('PTTL', lease_key) * 1000
-    call('SET', lease_key, lease .. '|' .. digits(time), 'PX', LINE_MS)
+    call('SET', lease_key, lease .. '|' .. digits(time), 'PX', QUEUE_MS)
   end
-  return math.max(0, math.ceil((time - clock()) / 1000)), was_in_line
+  return math.max(0, math.ceil((time - clock()) / 1000)), was_queued
 end
 
-local function refusal(taken, ms, was_in_line)
-  local answer = {ms, clock(), was_in_line}
+local function refusal(taken, ms, was_queued)
+  local answer = {ms, clock(), was_queued}
   for _, i in ipairs(taken) do
     answer[#answer + 1] = i
   end
@@ -268,16 +268,16 @@ while word <= #ARGV do
     local entry = owner .. '|' .. ttl .. '|' .. channel
     local fence, taken, lease, mine = take(base, n, owner, ttl)
     if not fence then
-      answer = refusal(taken, stand_in_line(base, n, entry, owner, taken[1], lease, mine, queue_max, again))
+      answer = refusal(taken, join_queue(base, n, entry, owner, taken[1], lease, mine, queue_max, again))
     else
       if again then
-        leave(base, n, entry)
+        leave_queue(base, n, entry)
       end
       answer = fence
     end
     word = word + 7
   else
-    leave(base, n, owner .. '|' .. ARGV[word + 3] .. '|' .. ARGV[word + 4])
+    leave_queue(base, n, owner .. '|' .. ARGV[word + 3] .. '|' .. ARGV[word + 4])
     answer = give_back(base, n, owner)
     word = word + 5
   end

@@ -1,1 +1,1 @@
-"""Leases in Redis: the script, the calls that travel together, the line of waiters, and the topologies."""
+"""Leases in Redis: the script and its calls, their batching, the queue of waiters, and the topologies."""

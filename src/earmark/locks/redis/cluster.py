@@ -1,8 +1,8 @@
 """Leases on a Redis Cluster.
 
-A script can touch one hash slot only, so calls travel grouped by slot, each group with the fence counter of its slot.
-A hand-over is published on the node that holds the keys, and only that node can count who heard it: each node that
-somebody waits at is listened to.
+A script can touch one hash slot only, so calls are grouped by slot, each group with the fence counter of its slot.
+A hand-over is published on the node that holds the keys, and only that node can count the subscribers that received it:
+this process subscribes at each node that has keys it waits for.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from redis.crc import key_slot
 from redis.exceptions import NoScriptError, RedisError
 
 from earmark.locks.errors import KeysApart, LocksUnavailable
-from earmark.locks.globs import compiled
-from earmark.locks.redis.inbox import Inbox, Post
-from earmark.locks.redis.script import Call, LeaseScript, Names, Script
-from earmark.locks.redis.servers import SCAN_COUNT, connection_options, outages, read_holding
+from earmark.locks.glob_patterns import compiled
+from earmark.locks.redis.handover_subscription import HandoverSubscription, HandoverWaiters
+from earmark.locks.redis.lua_calls import LeaseScript, LuaScript, RedisKeys, ScriptCall
+from earmark.locks.redis.single_server import SCAN_COUNT, connection_options, outages, read_holding
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Sequence
@@ -38,7 +38,7 @@ _numbers = itertools.count()
 
 
 def tag_in(slot: int) -> str:
-    """A short hash tag that lies in this slot. Found by trying, and remembered."""
+    """A short hash tag that lies in this slot. Found by trial, and remembered."""
     while slot not in _tags:
         tag = str(next(_numbers))
         _tags.setdefault(key_slot(tag.encode()), tag)
@@ -54,31 +54,31 @@ class SlotLeaseScript(LeaseScript):
     """`leases.lua`, with a fence for each slot."""
 
     def fence(self, slot: int | None) -> str:
-        """What counts the grants of a slot."""
+        """The key that counts the grants of a slot."""
         assert slot is not None
         return f"{self._names.fence}:{{{tag_in(slot)}}}"
 
 
-class ClusterWire:
+class ClusterConnection:
     """Sends each call to the node that has its keys."""
 
-    def __init__(self, cluster: RedisCluster, *, script: Script, timeout: float) -> None:
+    def __init__(self, cluster: RedisCluster, *, script: LuaScript, timeout: float) -> None:
         self._cluster = cluster
         self._script = script
         self._timeout = timeout
-        self._met = False
-        self._meeting = asyncio.Lock()
-        self._left_behind: set[asyncio.Task[list[Any]]] = set()
+        self._discovered = False
+        self._discovering = asyncio.Lock()
+        self._abandoned: set[asyncio.Task[list[Any]]] = set()
 
-    async def meet(self) -> None:
-        """Find out who has which slot, if that is not known. One asks for all: redis-py stumbles over several."""
-        async with self._meeting:
+    async def discover_nodes(self) -> None:
+        """Find out which node has which slot. One call at a time: redis-py fails when several do it at once."""
+        async with self._discovering:
             with outages():
                 await self._cluster.initialize()
-        self._met = True
+        self._discovered = True
 
-    async def send(self, calls: Sequence[Call], *, deadline: float | None = None) -> list[Any]:
-        """One script for each slot, all at once. A node that is silent costs nobody else the answer."""
+    async def send(self, calls: Sequence[ScriptCall], *, deadline: float | None = None) -> list[Any]:
+        """One script for each slot, all at once. A silent node does not delay the answers of the others."""
         by_slot: defaultdict[int, list[int]] = defaultdict(list)
         for place, call in enumerate(calls):
             by_slot[slot_of(call.names[0])].append(place)
@@ -90,31 +90,31 @@ class ClusterWire:
         sent = [self._in_time(self._send(slot, [calls[i] for i in places]), deadline) for slot, places in groups]
         answers: list[Any] = [None] * len(calls)
         for (_, places), group in zip(groups, await asyncio.gather(*sent, return_exceptions=True), strict=True):
-            told = [group] * len(places) if isinstance(group, BaseException) else group
-            for place, answer in zip(places, told, strict=True):
+            by_place = [group] * len(places) if isinstance(group, BaseException) else group
+            for place, answer in zip(places, by_place, strict=True):
                 answers[place] = answer
         return answers
 
     async def ping(self) -> None:
         """Return if every primary answers."""
-        await self.meet()
+        await self.discover_nodes()
         with outages():
             await self._cluster.ping(target_nodes=RedisCluster.PRIMARIES)
 
-    async def settle(self) -> None:
-        """Wait for the answers that nobody waits for."""
-        if self._left_behind:
-            await asyncio.wait(self._left_behind)
+    async def wait_for_abandoned_calls(self) -> None:
+        """Wait for the answers to calls whose callers were cancelled."""
+        if self._abandoned:
+            await asyncio.wait(self._abandoned)
 
     async def close(self) -> None:
-        """Disconnect."""
-        await self.settle()
+        """Wait for abandoned calls, then disconnect from all nodes."""
+        await self.wait_for_abandoned_calls()
         await self._cluster.aclose()
 
-    async def _send(self, slot: int, calls: Sequence[Call]) -> list[Any]:
+    async def _send(self, slot: int, calls: Sequence[ScriptCall]) -> list[Any]:
         arguments = self._script.frame(calls, slot=slot)
-        if not self._met:
-            await self.meet()
+        if not self._discovered:
+            await self.discover_nodes()
         try:
             with outages():
                 try:
@@ -123,14 +123,14 @@ class ClusterWire:
                     arguments[0] = self._script.source
                     answers = await self._cluster.execute_command("EVAL", *arguments)
         except BaseException:
-            self._script.lost()
+            self._script.note_lost_answer()
             raise
         return self._script.read(calls, answers)
 
     async def _in_time(self, work: Coroutine[Any, Any, list[Any]], deadline: float | None) -> list[Any]:
         """Redirections and reconnections have deadlines of their own; together they have this one.
 
-        Whoever asks may go; the call goes on, for what was sent may be carried out.
+        If the caller is cancelled, the call goes on: what was sent may be carried out.
         """
         loop = asyncio.get_running_loop()
         task = loop.create_task(work)
@@ -140,8 +140,8 @@ class ClusterWire:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
             if not task.done():
-                self._left_behind.add(task)
-                task.add_done_callback(self._left_behind.discard)
+                self._abandoned.add(task)
+                task.add_done_callback(self._abandoned.discard)
                 raise
             if (caller := asyncio.current_task()) and caller.cancelling():
                 raise
@@ -167,15 +167,15 @@ class ClusterServers:
         self, nodes: Sequence[tuple[str, int]], *, prefix: str, timeout: float, options: dict[str, Any]
     ) -> None:
         self.name = "cluster"
-        self.names = Names(prefix)
+        self.names = RedisKeys(prefix)
         self._timeout = timeout
         self._options = {name: value for name, value in options.items() if name != "ssl"}
         self._ssl = bool(options.get("ssl"))
         self._cluster = open_cluster(nodes, timeout=timeout, options=options)
-        self.post = Post(prefix=prefix)
-        script = SlotLeaseScript(self.names, self.post)
-        self.wire = ClusterWire(self._cluster, script=script, timeout=timeout)
-        self._inboxes: dict[tuple[str, int], Inbox] = {}
+        self.handovers = HandoverWaiters(prefix=prefix)
+        script = SlotLeaseScript(self.names, self.handovers)
+        self.connection = ClusterConnection(self._cluster, script=script, timeout=timeout)
+        self._subscriptions: dict[tuple[str, int], HandoverSubscription] = {}
         self._ready = asyncio.Lock()
 
     def check_together(self, keys: tuple[str, ...], names: tuple[str, ...]) -> None:
@@ -183,38 +183,38 @@ class ClusterServers:
         if len({slot_of(name) for name in names}) > 1:
             raise KeysApart(keys=keys)
 
-    def listening(self, names: tuple[str, ...]) -> bool:
-        """Whether the node of these keys is listened to."""
-        inbox = self._inboxes.get(self._home(names[0]))
-        return inbox is not None and inbox.open
+    def is_subscribed(self, names: tuple[str, ...]) -> bool:
+        """Whether there is a subscription to the node of these keys."""
+        subscription = self._subscriptions.get(self._home(names[0]))
+        return subscription is not None and subscription.is_open
 
-    async def listen(self, names: tuple[str, ...]) -> None:
+    async def subscribe(self, names: tuple[str, ...]) -> None:
         """Subscribe at the node that has these keys now."""
         with outages():
             await self._cluster.initialize()
         home = self._home(names[0])
-        if home not in self._inboxes:
+        if home not in self._subscriptions:
             host, port = home
             kind = SSLConnection if self._ssl else Connection
-            told = {**connection_options(self._timeout), **self._options}
-            pool = ConnectionPool(connection_class=kind, host=host, port=port, **told)
-            self._inboxes[home] = Inbox(pool, self.post, timeout=self._timeout)
-        if not self._inboxes[home].open:
-            await self._inboxes[home].listen()
+            settings = {**connection_options(self._timeout), **self._options}
+            pool = ConnectionPool(connection_class=kind, host=host, port=port, **settings)
+            self._subscriptions[home] = HandoverSubscription(pool, self.handovers, timeout=self._timeout)
+        if not self._subscriptions[home].is_open:
+            await self._subscriptions[home].subscribe()
 
-    def ears(self, names: tuple[str, ...]) -> object:
-        """The subscription to the node that has these keys."""
-        inbox = self._inboxes.get(self._home(names[0]))
-        return inbox.reader if inbox else None
+    def subscription_reader(self, names: tuple[str, ...]) -> object:
+        """Identifies the subscription to the node that has these keys."""
+        subscription = self._subscriptions.get(self._home(names[0]))
+        return subscription.reader if subscription else None
 
-    async def stop_listening(self, names: tuple[str, ...], ears: object) -> None:
-        """Hang up at the node that has these keys, unless somebody has done so already."""
-        inbox = self._inboxes.get(self._home(names[0]))
-        if inbox is not None and inbox.reader is ears:
-            await inbox.close()
+    async def unsubscribe(self, names: tuple[str, ...], reader: object) -> None:
+        """End the subscription that `reader` identifies, if the node of these keys still has it."""
+        subscription = self._subscriptions.get(self._home(names[0]))
+        if subscription is not None and subscription.reader is reader:
+            await subscription.close()
 
     async def holdings(self, *, match: str, limit: int) -> list[Holding]:
-        """Walk over the leases of all nodes."""
+        """Scan the leases of all nodes, then read those that match."""
         wanted = compiled(match)
         with outages():
             leases = self._cluster.scan_iter(match=f"{self.names.lease_start}*", count=SCAN_COUNT)
@@ -223,10 +223,10 @@ class ClusterServers:
         return [holding for holding in found if holding]
 
     async def find(self, key: str) -> Holding | None:
-        """Look at one lease, at the node that has it."""
+        """Read one lease from the node that has it."""
 
         async def ask(*words: Any) -> Any:
-            # Any node's clock will do to say how old a lease is.
+            # The clock of any node is good enough to say how old a lease is.
             where = {"target_nodes": self._cluster.get_random_node()} if words == ("TIME",) else {}
             return await self._cluster.execute_command(*words, **where)
 
@@ -235,16 +235,16 @@ class ClusterServers:
             return await read_holding(ask, self.names, key)
 
     async def ping(self) -> None:
-        """Ask for the nodes, which is a sign of life."""
+        """Return if every primary answers PING."""
         with outages():
             await self._cluster.initialize()
             await self._cluster.ping(target_nodes=RedisCluster.PRIMARIES)
 
     async def close(self) -> None:
-        """Disconnect."""
-        for inbox in self._inboxes.values():
-            await inbox.close()
-        await self.wire.close()
+        """End the subscriptions and disconnect from all nodes."""
+        for subscription in self._subscriptions.values():
+            await subscription.close()
+        await self.connection.close()
 
     def _home(self, name: str) -> tuple[str, int]:
         """The node that has this key, as far as is known."""

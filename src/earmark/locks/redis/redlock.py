@@ -1,7 +1,7 @@
 """Redlock: a lock on the majority of N independent Redis servers.
 
 It keeps working while a minority is down, and that is all it adds. It does not stop a holder that was paused past its
-time, and a server that comes back empty can make two holders: only a fence that the resource checks does. The servers
+time, and a server that restarts empty can make two holders: only a fence that the resource checks does. The servers
 count no common fence, so pass fence="database" where it matters.
 """
 
@@ -16,9 +16,9 @@ import msgspec
 
 from earmark.locks.errors import LockBusy, LocksUnavailable
 from earmark.locks.ports import Claim, Grant, Group, Holding
-from earmark.locks.redis.flights import Flights
-from earmark.locks.redis.script import Call, Names, milliseconds, owner_of, owner_seen
-from earmark.locks.redis.servers import OneServer, one_server
+from earmark.locks.redis.call_batching import CallBatcher
+from earmark.locks.redis.lua_calls import RedisKeys, ScriptCall, milliseconds, owner_of, owner_seen
+from earmark.locks.redis.single_server import SingleServer, one_server
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -31,24 +31,24 @@ DRIFT_SECONDS = 0.002
 RETRY_SECONDS = 0.2
 RETRY_SECONDS_MAX = 2.0
 RETRY_SHARE = 10
-"""Of the time that a caller has left, a pause is at most the tenth part, or the first bound where that is longer."""
+"""A pause is at most a tenth of the time that a caller has left, or the first bound where that is longer."""
 
 
 def pause_bound(first: float, *, retries: int, left: float) -> float:
-    """Within how many seconds a caller asks again.
+    """Within how many seconds a caller tries again.
 
-    Doubling keeps many callers from asking all servers all the time. A caller that has little time left asks more often
-    again: else newcomers, who ask often, would get the lock before those who have waited longest.
+    Doubling keeps many callers from calling all servers all the time. A caller with little time left tries more often
+    again: else new callers, which try often, would get the lock before those that have waited longest.
     """
     doubled = first * 2.0 ** min(retries, 32)
     return max(first, min(doubled, RETRY_SECONDS_MAX, left / RETRY_SHARE))
 
 
-class Redlock:
+class RedlockLeases:
     """Leases on the majority of several servers.
 
-    There is no line. A caller that waits asks again at random moments that grow further apart and, towards the end of
-    its wait, closer again, until its wait is over or it has asked `retry_count` times more.
+    There is no queue. A caller that waits tries again at random moments that grow further apart and, towards the end of
+    its wait, closer again, until its wait is over or it has tried `retry_count` times more.
     """
 
     name = "redlock"
@@ -56,9 +56,9 @@ class Redlock:
 
     def __init__(
         self,
-        servers: Sequence[tuple[OneServer, Flights]],
+        servers: Sequence[tuple[SingleServer, CallBatcher]],
         *,
-        names: Names,
+        names: RedisKeys,
         rng: random.Random,
         drift_factor: float = DRIFT_FACTOR,
         retry_seconds: float = RETRY_SECONDS,
@@ -76,11 +76,11 @@ class Redlock:
     @classmethod
     def connect(
         cls, urls: Sequence[str], *, prefix: str, timeout: float, new_breaker: Callable[[], Breaker], **knobs: Any
-    ) -> Redlock:
-        """A breaker for each server: one that is gone is not waited for at every call."""
+    ) -> RedlockLeases:
+        """With a breaker for each server, so that one that is down does not delay every call."""
         servers = [one_server(url, prefix=prefix, timeout=timeout) for url in urls]
-        flying = [(server, Flights(server.wire, breaker=new_breaker())) for server in servers]
-        return cls(flying, names=Names(prefix), rng=random.SystemRandom(), **knobs)
+        flying = [(server, CallBatcher(server.connection, breaker=new_breaker())) for server in servers]
+        return cls(flying, names=RedisKeys(prefix), rng=random.SystemRandom(), **knobs)
 
     async def acquire(self, claim: Claim) -> Grant:
         """A majority, or nothing."""
@@ -95,8 +95,8 @@ class Redlock:
                 left = deadline - time.monotonic()
                 if left <= 0 or retries == self._retry_count:
                     break
-                # No place is kept, so full jitter lets every caller come back at a moment of its own. The last try is
-                # at the deadline itself.
+                # There is no queue, so full jitter spreads the tries of all callers. The last try is at the deadline
+                # itself.
                 bound = pause_bound(self._retry_seconds, retries=retries, left=left)
                 await asyncio.sleep(min(self._random.uniform(0, bound), left))
                 retries += 1
@@ -117,7 +117,7 @@ class Redlock:
         claim = grant.claim
         began = time.monotonic()
         words = ("x", len(claim.keys), owner_of(claim), milliseconds(ttl))
-        answers = await self._ask_all(Call(self._names.of(claim.keys), words))
+        answers = await self._ask_all(ScriptCall(self._names.of(claim.keys), words))
         if self._whole(answers):
             grant.until = max(grant.until, began + self._valid_for(ttl))
             return True
@@ -126,22 +126,22 @@ class Redlock:
         return False
 
     async def holdings(self, *, match: str = "*", limit: int = 1000) -> list[Holding]:
-        """What a majority of the servers agree on, as the first of them tells it."""
+        """What a majority of the servers agree on, as the first of them reports it."""
         asked = (server.holdings(match=match, limit=limit) for server, _ in self._servers)
         answers = await asyncio.gather(*asked, return_exceptions=True)
-        told = [answer for answer in answers if isinstance(answer, list)]
-        if len(told) < self._majority:
+        lists = [answer for answer in answers if isinstance(answer, list)]
+        if len(lists) < self._majority:
             raise _outage(answers)
         first: dict[tuple[str, str], Holding] = {}
         votes: dict[tuple[str, str], int] = {}
-        for seen in (holding for answer in told for holding in answer):
+        for seen in (holding for answer in lists for holding in answer):
             owner = (seen.key, seen.token)
             first.setdefault(owner, _without_fence(seen))
             votes[owner] = votes.get(owner, 0) + 1
         return [first[owner] for owner in sorted(first) if votes[owner] >= self._majority][:limit]
 
     async def find(self, key: str) -> Holding | None:
-        """Who holds this key on a majority."""
+        """The lease that a majority of the servers have for this key."""
         answers = await asyncio.gather(*(server.find(key) for server, _ in self._servers), return_exceptions=True)
         seen = [answer for answer in answers if isinstance(answer, Holding)]
         if sum(not isinstance(answer, BaseException) for answer in answers) < self._majority:
@@ -152,11 +152,11 @@ class Redlock:
         return None
 
     async def evict(self, key: str) -> bool:
-        """Give back in the name of whoever has it, on every server."""
+        """Release it on every server for the holder that is found."""
         found = await self.find(key)
         if found is None:
             return False
-        answers = await self._ask_all(Call(self._names.of((key,)), ("r", 1, owner_seen(found))))
+        answers = await self._ask_all(ScriptCall(self._names.of((key,)), ("r", 1, owner_seen(found))))
         if sum(not isinstance(answer, LocksUnavailable) for answer in answers) < self._majority:
             raise _outage(answers)
         return self._whole(answers)
@@ -168,18 +168,18 @@ class Redlock:
             raise _outage(answers)
 
     async def close(self) -> None:
-        """Finish what is under way, then disconnect."""
+        """Finish the calls in progress, then disconnect."""
         while self._background:
             await asyncio.wait(self._background)
-        for server, flights in self._servers:
-            await flights.close()
+        for server, batcher in self._servers:
+            await batcher.close()
             await server.close()
 
     async def _try(self, claim: Claim) -> tuple[Grant | None, tuple[str, ...]]:
-        """One round. What a minority granted is given back at once, so that two who split the servers both go on."""
+        """One round. What a minority granted is given back at once, so that callers that split the servers go on."""
         began = time.monotonic()
         words = ("a", len(claim.keys), owner_of(claim), milliseconds(claim.ttl))
-        answers = await self._ask_all(Call(self._names.of(claim.keys), words), amends=self._giving_back(claim))
+        answers = await self._ask_all(ScriptCall(self._names.of(claim.keys), words), undo=self._giving_back(claim))
         granted = sum(isinstance(answer, int) for answer in answers)
         until = began + self._valid_for(claim.ttl)
         if granted >= self._majority and time.monotonic() < until:
@@ -197,22 +197,22 @@ class Redlock:
     def _whole(self, answers: list[Any]) -> bool:
         return sum(1 for answer in answers if answer == 1) >= self._majority
 
-    def _giving_back(self, claim: Claim) -> Call:
-        return Call(self._names.of(claim.keys), ("r", len(claim.keys), owner_of(claim)))
+    def _giving_back(self, claim: Claim) -> ScriptCall:
+        return ScriptCall(self._names.of(claim.keys), ("r", len(claim.keys), owner_of(claim)))
 
     async def _give_back(self, claim: Claim) -> list[Any]:
         return await self._ask_all(self._giving_back(claim))
 
-    async def _ask_all(self, call: Call, *, amends: Call | None = None) -> list[Any]:
-        """What each server answers; an outage stands for one that did not."""
+    async def _ask_all(self, call: ScriptCall, *, undo: ScriptCall | None = None) -> list[Any]:
+        """What each server answers; a `LocksUnavailable` stands for one that did not."""
 
-        async def ask(flights: Flights) -> Any:
+        async def ask(batcher: CallBatcher) -> Any:
             try:
-                return await flights.ask(call, amends=amends)
+                return await batcher.send(call, undo=undo)
             except LocksUnavailable as outage:
                 return outage
 
-        return await asyncio.gather(*(ask(flights) for _, flights in self._servers))
+        return await asyncio.gather(*(ask(batcher) for _, batcher in self._servers))
 
     def _kept(self, work: Any) -> asyncio.Task[Any]:
         task = asyncio.get_running_loop().create_task(work)

@@ -4,7 +4,7 @@
 
 -- name: create_table
 -- One row for every key that was ever locked or fenced: it outlives the lease, because its fence must go on growing.
--- `fence` is the last number given for the key by anybody, `lease_fence` the one that the lease in this row was given:
+-- `fence` is the last number given for the key to any lease, `lease_fence` the one that the lease in this row was given:
 -- a key may be leased here while a lease of it in Redis takes its number from the same row.
 -- Nothing that changes is indexed and pages are kept half empty, so that every update stays within its page.
 CREATE TABLE IF NOT EXISTS earmark_locks (
@@ -20,8 +20,8 @@ CREATE TABLE IF NOT EXISTS earmark_locks (
 ) WITH (fillfactor = 50);
 
 -- name: acquire
--- A key is taken if it has no lease, or one that ran out, or this very one; a key that does not come back is held.
--- The same token again keeps its number: whoever asks did not hear the first answer.
+-- A key is taken if it has no lease, or one that ran out, or this very one; a key that is not returned is held.
+-- The same token again keeps its number: the caller did not receive the first answer.
 WITH moment AS MATERIALIZED (
     SELECT clock_timestamp() AS now
 )
@@ -64,7 +64,7 @@ UPDATE earmark_locks
  WHERE key = ANY ($1);
 
 -- name: release
--- Only what belongs to the token is cleared, whoever holds the key now; the number stays. Back comes whether each
+-- Only what belongs to the token is cleared, whatever token holds the key now; the number stays. Returns whether each
 -- lease was still good.
 WITH mine AS MATERIALIZED (
     SELECT key, expires_at FROM earmark_locks WHERE key = ANY ($1) AND token = $2 ORDER BY key FOR UPDATE
@@ -76,7 +76,7 @@ UPDATE earmark_locks AS lock
 RETURNING mine.expires_at > clock_timestamp() AS good;
 
 -- name: extend
--- A lease that ran out is lost even if nobody took it, and one that would live longer is not cut short.
+-- A lease that ran out is lost even if no other token took it, and one that would live longer is not cut short.
 WITH mine AS MATERIALIZED (
     SELECT key FROM earmark_locks WHERE key = ANY ($1) AND token = $2 ORDER BY key FOR UPDATE
 )
@@ -87,14 +87,14 @@ UPDATE earmark_locks AS lock
 RETURNING lock.key;
 
 -- name: evict
--- An operator takes a key from whoever has it.
+-- An operator takes a key from its holder.
 UPDATE earmark_locks AS lock
    SET lease_fence = NULL, token = NULL, holder = NULL, acquired_at = NULL, expires_at = NULL
  WHERE lock.key = $1 AND lock.expires_at > clock_timestamp()
 RETURNING lock.key;
 
 -- name: holdings
--- What an inspector sees. Those who wait leave no trace here.
+-- The keys that are held. Waiters leave no trace here.
 SELECT key, holder, token, lease_fence,
        extract(epoch FROM clock_timestamp() - acquired_at)::float8 AS age_seconds,
        extract(epoch FROM expires_at - clock_timestamp())::float8 AS ttl_seconds

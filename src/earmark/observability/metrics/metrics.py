@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
 
     from earmark.engine.engine import Engine
-    from earmark.locks.prometheus import Watched
+    from earmark.locks.prometheus import MonitoredLocks
 
 __all__ = ["PAGE_SECONDS", "WATCH_SECONDS", "Metrics"]
 
@@ -72,7 +72,7 @@ class Metrics:
         self._readings.gateways = sorted(gateways)
         self.recorder.expect_gateways(self._readings.gateways)
 
-    def watch_locks(self, locks: Watched) -> None:
+    def watch_locks(self, locks: MonitoredLocks) -> None:
         """Show these locks. Without any, their metrics are there and stay at zero."""
         self._locks = LocksCollector(locks)
         self._redis.locks = locks
