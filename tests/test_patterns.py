@@ -12,7 +12,7 @@ from tests.growth import is_linear
 
 from earmark.api import problem_response
 from earmark.api.auth import api_keys
-from earmark.api.middleware import decode_body, request_log
+from earmark.api.middleware import request_body, request_log
 from earmark.cli.commands import settings
 from earmark.cli.doctor import failover
 from earmark.domain import allocation, card_numbers, payment_method
@@ -122,8 +122,8 @@ FOREIGN: dict[str, list[Work]] = {
     "logs._PLAIN": _pattern(logs._PLAIN, "fullmatch"),
     "api.sight._ID": _pattern(request_log._ID, "fullmatch"),
     "api.limits._STRING": [
-        *_pattern(decode_body._STRING, "findall"),
-        lambda text: decode_body._STRING.sub(b"", text.encode()),
+        *_pattern(request_body._STRING, "findall"),
+        lambda text: request_body._STRING.sub(b"", text.encode()),
     ],
     "api.identity._STORED": _pattern(api_keys._STORED, "fullmatch"),
     "words.asking._KEY": _pattern(to_command._KEY, "fullmatch"),
@@ -198,7 +198,7 @@ WHOLE: dict[str, Work] = {
     "a log line": lambda text: str(logs.Line(event=redaction.clean(text), value=redaction.clean(text))),
     "a JSON line": lambda text: logs._as_json({"event": text}),
     "place": requests.place,
-    "check_depth": lambda text: _refused(lambda: decode_body.check_depth(text.encode())),
+    "check_depth": lambda text: _refused(lambda: request_body.check_depth(text.encode())),
     "a problem": _invalid,
     "without_password": settings.without_password,
 }

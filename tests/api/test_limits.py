@@ -11,13 +11,12 @@ import pytest
 
 from earmark.api.app import create_app
 from earmark.api.middleware.client_address import address_of, is_secure
-from earmark.api.middleware.decode_body import DEPTH_MAX, check_depth
 from earmark.api.middleware.rate_limits import (
     FAILURES_BURST,
     Buckets,
     RateLimits,
 )
-from earmark.api.middleware.read_body import check_encoding
+from earmark.api.middleware.request_body import DEPTH_MAX, check_depth, check_encoding
 from earmark.api.problem_response import WrongMediaType
 from earmark.domain.ids import Buyer
 from earmark.errors import InvalidRequest

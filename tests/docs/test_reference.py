@@ -16,7 +16,7 @@ from earmark import Earmark, config, errors
 from earmark.api import problem_response
 from earmark.api.app import ENDPOINTS
 from earmark.api.auth.api_keys import GUEST_SECONDS
-from earmark.api.middleware import decode_body, rate_limits
+from earmark.api.middleware import rate_limits, request_body
 from earmark.api.routes.tokens import TOKEN_SECONDS_MAX
 from earmark.cli.main import app
 from earmark.client import AsyncClient, Client
@@ -180,7 +180,7 @@ def test_the_limits_are_those_of_the_code() -> None:
         str(requests.UNITS_MAX),
         f"{requests.EVENT_SEATS_MAX}, {requests.EVENT_POOLS_MAX}",
         "64 KB; 16 MB for events",
-        str(decode_body.DEPTH_MAX),
+        str(request_body.DEPTH_MAX),
         f"{GUEST_SECONDS // 3600} hours",
         f"{TOKEN_SECONDS_MAX // 3600} hours",
         f"{rate_limits.FAILURES_BURST} at once, then {rate_limits.FAILURES_PER_SECOND:g} a second",

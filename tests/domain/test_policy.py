@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from earmark.domain import booking as law
-from earmark.domain.policy import Policy, extended_until, ttl_seconds
+from earmark.domain.event import ttl_seconds
+from earmark.domain.policy import Policy, extended_until
 from earmark.errors import ExtensionRefused, InvalidRequest
 
 if TYPE_CHECKING:

@@ -16,9 +16,8 @@ from earmark.api import query_parameters
 from earmark.api.auth.api_keys import Scope
 from earmark.api.auth.authenticate import authenticate
 from earmark.api.context import RequestContext
-from earmark.api.middleware.decode_body import BodyDecoder
-from earmark.api.middleware.read_body import read_body
 from earmark.api.middleware.rejection_throttle import RejectionThrottle
+from earmark.api.middleware.request_body import BodyDecoder, read_body
 from earmark.api.middleware.request_log import note
 from earmark.api.problem_response import OurFault
 from earmark.api.response import JSON, ApiResponse, problem

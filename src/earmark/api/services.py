@@ -12,7 +12,7 @@ from earmark.api.auth.api_keys import Authenticator
 from earmark.api.middleware.deadlines import Deadline
 from earmark.api.middleware.in_flight import RequestsInFlight
 from earmark.api.middleware.rate_limits import RateLimits
-from earmark.api.middleware.read_body import BodyTimeout
+from earmark.api.middleware.request_body import BodyTimeout
 from earmark.api.readiness import Readiness
 from earmark.clock import SystemClock
 from earmark.engine.engine import Engine

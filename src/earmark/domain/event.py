@@ -8,7 +8,8 @@ from enum import StrEnum
 import msgspec
 
 from earmark.domain.ids import EventId
-from earmark.errors import SaleClosed
+from earmark.domain.policy import TTL_SECONDS_MAX, TTL_SECONDS_MIN, Policy
+from earmark.errors import InvalidRequest, SaleClosed
 
 
 class OnDecline(StrEnum):
@@ -52,3 +53,16 @@ def check_on_sale(event: Event, *, now: datetime) -> None:
     too_late = event.sale_closes_at is not None and now >= event.sale_closes_at
     if too_early or too_late:
         raise SaleClosed(opens_at=event.sale_opens_at, closes_at=event.sale_closes_at, transient=too_early)
+
+
+def ttl_seconds(policy: Policy, *, asked: int | None, of_event: int | None) -> int:
+    """How long a new hold lives: as asked, else as the event says, else the default; within the longest life."""
+    chosen = next((ttl for ttl in (asked, of_event) if ttl is not None), policy.ttl_seconds_default)
+    if not TTL_SECONDS_MIN <= chosen <= TTL_SECONDS_MAX:
+        raise InvalidRequest.at("ttl_seconds", f"must be from {TTL_SECONDS_MIN} to {TTL_SECONDS_MAX} seconds")
+    return min(chosen, policy.life_seconds_max)
+
+
+def per_buyer_max(policy: Policy, *, of_event: int | None) -> int | None:
+    """How many seats and units one buyer may have: as the event says, else as the policy does."""
+    return policy.per_buyer_max if of_event is None else of_event

@@ -6,8 +6,6 @@ from datetime import datetime, timedelta
 
 import msgspec
 
-from earmark.errors import InvalidRequest
-
 TTL_SECONDS_MIN = 1
 TTL_SECONDS_MAX = 3600
 
@@ -27,19 +25,6 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     """The same for the buyers at one address together, where a request says from which it came."""
     key_seconds: float = 86_400
     """How long an idempotency key that opened a payment stands for that request alone."""
-
-
-def ttl_seconds(policy: Policy, *, asked: int | None, of_event: int | None) -> int:
-    """How long a new hold lives: as asked, else as the event says, else the default; within the longest life."""
-    chosen = next((ttl for ttl in (asked, of_event) if ttl is not None), policy.ttl_seconds_default)
-    if not TTL_SECONDS_MIN <= chosen <= TTL_SECONDS_MAX:
-        raise InvalidRequest.at("ttl_seconds", f"must be from {TTL_SECONDS_MIN} to {TTL_SECONDS_MAX} seconds")
-    return min(chosen, policy.life_seconds_max)
-
-
-def per_buyer_max(policy: Policy, *, of_event: int | None) -> int | None:
-    """How many seats and units one buyer may have: as the event says, else as the policy does."""
-    return policy.per_buyer_max if of_event is None else of_event
 
 
 def extended_until(policy: Policy, *, created_at: datetime, expires_at: datetime, seconds: int) -> datetime:

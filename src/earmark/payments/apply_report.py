@@ -16,10 +16,9 @@ import msgspec
 from earmark.domain import booking as booking_law
 from earmark.domain import journal_changes
 from earmark.domain import payment as law
-from earmark.domain.event import OnDecline
+from earmark.domain.event import OnDecline, per_buyer_max
 from earmark.domain.ids import PoolRef, TotalRef
 from earmark.domain.payment import UNDECIDED, Payment, PaymentState, Refund, RefundState, SettledAs, Standing
-from earmark.domain.policy import per_buyer_max
 from earmark.domain.seat import Verdict, verdict
 from earmark.domain.state_machine import State, Verb
 from earmark.engine.pending_writes import PendingWrites

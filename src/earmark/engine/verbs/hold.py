@@ -18,9 +18,8 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
 from earmark.domain.booking import Booking, Lines, PoolLine, SeatLine, new_hold
-from earmark.domain.event import check_on_sale
+from earmark.domain.event import check_on_sale, per_buyer_max, ttl_seconds
 from earmark.domain.ids import BookingId
-from earmark.domain.policy import per_buyer_max, ttl_seconds
 from earmark.domain.pool import PoolDelta
 from earmark.domain.seat import SeatSeen, Verdict, verdict
 from earmark.domain.state_machine import State
