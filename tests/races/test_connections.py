@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import asyncpg
 import pytest
 
-from earmark.bench.booking.bench.house import House
+from earmark.bench.bench_database import BenchDatabase
 from earmark.clock import MovableClock
 from earmark.domain.journal import IdempotencyKey
 from earmark.domain.policy import Policy
@@ -92,7 +92,7 @@ async def test_a_page_of_seats_is_read_by_one_process(
     postgres_url: str, observer: Any, monkeypatch: pytest.MonkeyPatch, *, restrained: bool
 ) -> None:
     """PostgreSQL plans no parallel workers for a page of a large event; without the setting it does."""
-    await House(observer, postgres_url).open_event("large", seats=60_000)
+    await BenchDatabase(observer, postgres_url).open_event("large", seats=60_000)
     await observer.execute("ANALYZE seats")
     # Make parallel plans free, so that 60,000 seats are enough.
     for cost in ("setup_cost", "tuple_cost"):

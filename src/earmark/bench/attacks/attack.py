@@ -2,64 +2,73 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 
-from earmark.bench.attacks.bound import Bound
-from earmark.bench.attacks.sender import Ask, Heard, Occupy
-from earmark.bench.attacks.site import Site
-from earmark.bench.attacks.wire import request
+from earmark.bench.attacks.request_sender import ConnectionJob, RequestJob
+from earmark.bench.raw_http import request
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from earmark.bench.attacks.attacked_server import AttackedServer
+    from earmark.bench.attacks.request_sender import JobAnswers
+    from earmark.bench.attacks.results import Bound
 
 
-class Volley(msgspec.Struct, frozen=True, kw_only=True):
-    """One phase with the attack, and one without: as many requests, at the same rate."""
+class AttackLoad(msgspec.Struct, frozen=True, kw_only=True):
+    """The jobs of one round: the attack, and as many harmless requests at the same rate."""
 
-    attack: Ask | Occupy
-    harmless: Ask | Occupy
-
-
-Prepare = Callable[[Site, float], Awaitable[Volley]]
-Judge = Callable[[Site, list[Heard]], Awaitable[list[Bound]]]
+    attack: RequestJob | ConnectionJob
+    harmless: RequestJob | ConnectionJob
 
 
-class Attack(msgspec.Struct, frozen=True, kw_only=True):
-    """One kind of attack."""
+class Attack(ABC):
+    """One kind of attack. An instance serves one run and keeps what `judge` needs to know."""
 
-    name: str
-    said: str
-    allowed: tuple[str, ...]
-    """How each answer may begin, such as `4` or `404 not_found`: every other one is a flaw."""
-    prepare: Prepare
-    """The volley of one round; `seconds` is how long a phase lasts."""
-    judge: Judge
-    """What is to be asked or counted once all rounds are over."""
+    name: ClassVar[str]
+    description: ClassVar[str]
+    allowed: ClassVar[tuple[str, ...]]
+    """How each answer may begin, such as `4` or `404 not_found`: every other answer is a flaw."""
+
+    def __init__(self) -> None:
+        self.event = ""
+
+    @abstractmethod
+    async def prepare(self, server: AttackedServer, seconds: float) -> AttackLoad:
+        """The jobs of one round, in which a phase lasts `seconds`."""
+
+    async def judge(self, server: AttackedServer, answers: list[JobAnswers]) -> list[Bound]:  # noqa: ARG002
+        """The bounds beyond the allowed answers, checked once all rounds are over."""
+        return []
+
+    async def open_event(self, server: AttackedServer, **options: Any) -> str:
+        """The event of this attack, created by the first call."""
+        self.event = self.event or await server.create_event(self.name, **options)
+        return self.event
 
 
-def volley(
-    site: Site,
+def attack_load(
+    server: AttackedServer,
     requests: Sequence[bytes],
     *,
     per_second: float,
     connections: int = 16,
     harmless: Sequence[bytes] | None = None,
-) -> Volley:
-    """Requests, beside as many that are short and harmless: an unknown path, unless others are given."""
-    calm = harmless or [request("GET", "/missing", bearer=site.shop)]
+) -> AttackLoad:
+    """The requests, and as many short harmless ones: of an unknown path, unless others are given."""
+    calm = harmless or [request("GET", "/missing", bearer=server.shop_key)]
     beside = [calm[number % len(calm)] for number in range(len(requests))]
     attack, quiet = (
-        Ask(port=site.port, requests=list(sent), per_second=per_second, connections=connections)
+        RequestJob(port=server.port, requests=list(sent), per_second=per_second, connections=connections)
         for sent in (requests, beside)
     )
-    return Volley(attack=attack, harmless=quiet)
+    return AttackLoad(attack=attack, harmless=quiet)
 
 
 def repeated(requests: Sequence[bytes], *, per_second: float, seconds: float) -> list[bytes]:
-    """As many as a phase has room for, in turn; at least one of each."""
+    """As many requests as fit into a phase, in turn; at least one of each."""
     count = max(len(requests), round(per_second * seconds))
     return [requests[number % len(requests)] for number in range(count)]
-
-
-async def nothing_more(site: Site, heard: list[Heard]) -> list[Bound]:  # noqa: ARG001 (as every judge is called)
-    """The answers say it all."""
-    return []

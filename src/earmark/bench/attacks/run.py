@@ -2,8 +2,8 @@
 
     quiet ─▶ attack ─▶ quiet ─▶ attack ─▶ … ─▶ the bounds
 
-Honest buyers hold at an even rate in every phase, and a prober asks `/healthz` every 5 ms. Attackers, honest buyers and
-the prober are processes of their own.
+Honest buyers hold at an even rate in every phase, and a probe requests `/healthz` every 5 ms. Attackers, honest buyers
+and the probe are processes of their own.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets
-import sys
 import tempfile
 import time
 from contextlib import asynccontextmanager
@@ -21,60 +20,64 @@ from typing import TYPE_CHECKING
 import httpx2
 import msgspec
 
-from earmark.bench.attacks import callers, claims, connections, money, texts
-from earmark.bench.attacks.bound import Bound
-from earmark.bench.attacks.prober import Probed
-from earmark.bench.attacks.report import GRANTED, STALL_MS_MAX, Measured, Report, Result, phase
-from earmark.bench.attacks.sender import Ask, Heard, Occupy, counted
-from earmark.bench.attacks.site import POOL, standing
-from earmark.bench.attacks.wire import request
+from earmark.bench.attacks.attacked_server import POOL, running_server
+from earmark.bench.attacks.health_probe import ProbeSamples
+from earmark.bench.attacks.kinds import connections, credentials, holds, malformed_requests, payments
+from earmark.bench.attacks.request_sender import ConnectionJob, JobAnswers, RequestJob, counted
+from earmark.bench.attacks.results import GRANTED, STALL_MS_MAX, AttackReport, AttackResult, Bound, StallFigures, phase
+from earmark.bench.line_protocol import line_process
+from earmark.bench.raw_http import request
 from earmark.errors import EarmarkError, SetupError
 from earmark.version import __version__
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator, Callable, Sequence
 
     from earmark.bench.attacks.attack import Attack
-    from earmark.bench.attacks.report import Phase, Plan
-    from earmark.bench.attacks.site import Site
+    from earmark.bench.attacks.attacked_server import AttackedServer
+    from earmark.bench.attacks.results import AttackPhase, AttackPlan
+    from earmark.bench.line_protocol import LineProcess
 
-LINE_MAX = 256 * 1024 * 1024
+REQUEST_SENDER, HEALTH_PROBE = "earmark.bench.attacks.request_sender", "earmark.bench.attacks.health_probe"
 HEAD_START_SECONDS = 0.1
-"""By which honest buyers begin before an attack, so that they are connected."""
+"""Honest buyers begin this much before an attack, so that they are connected."""
 REST_SECONDS = 0.2
-"""Between two phases, for what is left of the one before."""
+"""Between two phases, so that the server can finish what the first one left."""
 CALM_SECONDS_MAX = 60.0
 WARM_SECONDS = 1.0
 HONEST_CONNECTIONS = 8
 
 
 def all_attacks() -> dict[str, Attack]:
-    """By name; new ones for each run, for they remember what they did."""
-    modules = (texts, money, claims, connections, callers)
-    return {attack.name: attack for module in modules for attack in module.attacks()}
+    """By name; new instances for each run, because they keep what they have sent."""
+    kinds: Sequence[type[Attack]] = (
+        *(*malformed_requests.ATTACKS, *payments.ATTACKS, *holds.ATTACKS),
+        *(*connections.ATTACKS, *credentials.ATTACKS),
+    )
+    return {kind.name: kind() for kind in kinds}
 
 
-async def run(plan: Plan, *, watch: Callable[[str], None]) -> Result:
+async def run(plan: AttackPlan, *, watch: Callable[[str], None]) -> AttackResult:
     """All attacks of the plan, one after the other, on one server."""
     began = time.monotonic()
     watch("starting PostgreSQL, Valkey, a gateway, a worker and a server …")
     with tempfile.TemporaryDirectory(prefix="earmark-attacks-") as folder:
         try:
-            async with standing(Path(folder), program=plan.earmark) as site, _crew(site) as field:
-                await field.phase(_warm(site, plan), plan)
+            async with running_server(Path(folder), program=plan.earmark) as server, _attack_run(server) as attack_run:
+                await attack_run.phase(_warm(server, plan), plan)
                 known = all_attacks()
-                reports = [await field.suffer(known[name], plan, watch=watch) for name in plan.attacks]
-                watch("waiting for what takes longest …")
-                reports = await _with_later(site, reports)
+                reports = [await attack_run.measure(known[name], plan, watch=watch) for name in plan.attacks]
+                watch("waiting for the slowest bounds …")
+                reports = await _with_later(server, reports)
         except OSError as error:
             raise SetupError(problem=f"The run broke off: {type(error).__name__}: {error}") from error
     seconds = round(time.monotonic() - began, 1)
-    return Result(plan=plan, reports=reports, seconds=seconds, versions={"earmark": __version__})
+    return AttackResult(plan=plan, reports=reports, seconds=seconds, versions={"earmark": __version__})
 
 
-async def _with_later(site: Site, reports: list[Report]) -> list[Report]:
-    """What was begun by an attack and could only be seen at the end."""
-    for name, task in site.later:
+async def _with_later(server: AttackedServer, reports: list[AttackReport]) -> list[AttackReport]:
+    """The reports with the bounds that were only known at the end of the run."""
+    for name, task in server.later:
         bound = await task
         reports = [
             msgspec.structs.replace(one, bounds=[*one.bounds, bound]) if one.attack == name else one for one in reports
@@ -82,111 +85,115 @@ async def _with_later(site: Site, reports: list[Report]) -> list[Report]:
     return reports
 
 
-def _warm(site: Site, plan: Plan) -> Ask:
+def _warm(server: AttackedServer, plan: AttackPlan) -> RequestJob:
     rate = plan.honest_per_second
-    return Ask(
-        port=site.port,
-        requests=[request("GET", "/missing", bearer=site.shop)] * round(rate * WARM_SECONDS),
+    return RequestJob(
+        port=server.port,
+        requests=[request("GET", "/missing", bearer=server.shop_key)] * round(rate * WARM_SECONDS),
         per_second=rate,
         connections=HONEST_CONNECTIONS,
     )
 
 
-class Field:
-    """The server, the clients and the prober."""
+class AttackRun:
+    """The server, the senders and the probe."""
 
-    def __init__(self, site: Site, *, honest: Talk, attacker: Talk, prober: Talk, event: str) -> None:
-        self._site = site
+    def __init__(
+        self, server: AttackedServer, *, honest: LineProcess, attacker: LineProcess, prober: LineProcess, event: str
+    ) -> None:
+        self._server = server
         self._honest, self._attacker, self._prober = honest, attacker, prober
         self._event = event
 
-    async def suffer(self, attack: Attack, plan: Plan, *, watch: Callable[[str], None]) -> Report:
-        """One attack, measured and judged."""
-        watch(f"{attack.name}: {attack.said} …")
-        heard: list[Heard] = []
+    async def measure(self, attack: Attack, plan: AttackPlan, *, watch: Callable[[str], None]) -> AttackReport:
+        """Run one attack, and judge it."""
+        watch(f"{attack.name}: {attack.description} …")
+        answers: list[JobAnswers] = []
         try:
-            measured = await self._measure(attack, plan, heard)
-            bounds = [*expected(attack, heard), *await self._judged(attack, heard)]
+            measured = await self._measure(attack, plan, answers)
+            bounds = [*expected(attack, answers), *await self._judged(attack, answers)]
         except (EarmarkError, httpx2.HTTPError) as error:
             raise SetupError(problem=f"{attack.name} broke off: {error!r}") from error
-        return Report(
+        return AttackReport(
             attack=attack.name,
-            said=attack.said,
-            sent=sum(one.sent for one in heard),
-            answers=counted(heard),
-            bounds=[*bounds, *_others(measured, alive=self._site.is_alive)],
+            said=attack.description,
+            sent=sum(one.sent for one in answers),
+            answers=counted(answers),
+            bounds=[*bounds, *_others(measured, alive=self._server.is_alive)],
             measured=measured,
             load=round(os.getloadavg()[0], 1),
         )
 
-    async def _judged(self, attack: Attack, heard: list[Heard]) -> list[Bound]:
+    async def _judged(self, attack: Attack, answers: list[JobAnswers]) -> list[Bound]:
         try:
-            return await attack.judge(self._site, heard)
+            return await attack.judge(self._server, answers)
         except httpx2.HTTPError as error:
             return [Bound(said=f"the server did not answer a request after it: {error!r}", holds=False)]
 
-    async def _measure(self, attack: Attack, plan: Plan, heard: list[Heard]) -> Measured:
+    async def _measure(self, attack: Attack, plan: AttackPlan, answers: list[JobAnswers]) -> StallFigures:
         quiet, attacked = [], []
         for _ in range(plan.rounds):
-            volley = await attack.prepare(self._site, plan.seconds)
+            attack_load = await attack.prepare(self._server, plan.seconds)
             await self._calm()
-            _, calm = await self.phase(volley.harmless, plan)
-            said, hit = await self.phase(volley.attack, plan)
-            heard.append(said)
+            _, calm = await self.phase(attack_load.harmless, plan)
+            reply, hit = await self.phase(attack_load.attack, plan)
+            answers.append(reply)
             quiet.append(calm)
             attacked.append(hit)
-        return Measured(quiet=quiet, attacked=attacked)
+        return StallFigures(quiet=quiet, attacked=attacked)
 
     async def _calm(self) -> None:
-        """Wait until the server is done with what was sent before: it must not count as harmless load."""
+        """Wait until the server has finished what was sent before, so that it does not slow the harmless load."""
         ends = time.monotonic() + CALM_SECONDS_MAX
         while time.monotonic() < ends:
-            await self._prober.tell(b"take")
+            await self._probed()
             await asyncio.sleep(REST_SECONDS)
-            took = [
-                seconds for _, seconds in msgspec.json.decode(await self._prober.tell(b"take"), type=Probed).samples
-            ]
+            took = [seconds for _, seconds in (await self._probed()).samples]
             if took and max(took) * 1000 < STALL_MS_MAX:
                 return
 
-    async def phase(self, job: Ask | Occupy, plan: Plan) -> tuple[Heard, Phase]:
-        """Send, with honest buyers beside, and what the prober saw from the first request to the last answer."""
-        await self._prober.tell(b"take")
-        buyers = asyncio.create_task(self._honest.job(self._holds(job, plan)))
+    async def phase(self, job: RequestJob | ConnectionJob, plan: AttackPlan) -> tuple[JobAnswers, AttackPhase]:
+        """Run a job beside honest buyers; what the probe measured from the first request to the last answer."""
+        await self._probed()
+        buyers = asyncio.create_task(self._honest.ask(self._honest_holds(job, plan), JobAnswers))
         await asyncio.sleep(HEAD_START_SECONDS)
-        heard = await self._attacker.job(job)
+        answers = await self._attacker.ask(job, JobAnswers)
         honest = await buyers
-        probed = msgspec.json.decode(await self._prober.tell(b"take"), type=Probed)
+        probed = await self._probed()
         await asyncio.sleep(REST_SECONDS)
-        return heard, phase(probed.samples, broken=probed.broken, honest=honest.answers)
+        return answers, phase(probed.samples, broken=probed.broken, honest=honest.answers)
 
-    def _holds(self, job: Ask | Occupy, plan: Plan) -> Ask:
-        """As many honest holds as the phase has room for, each of another buyer."""
-        lasts = job.seconds if isinstance(job, Occupy) else len(job.requests) / job.per_second
-        holds = [
+    async def _probed(self) -> ProbeSamples:
+        """What the probe has measured since this was last called."""
+        return await self._prober.ask("take", ProbeSamples)
+
+    def _honest_holds(self, job: RequestJob | ConnectionJob, plan: AttackPlan) -> RequestJob:
+        """As many honest holds as fit into the phase, each of another buyer."""
+        lasts = job.seconds if isinstance(job, ConnectionJob) else len(job.requests) / job.per_second
+        bodies = [
             {"event_id": self._event, "buyer": f"honest-{secrets.token_hex(6)}", "pools": {POOL: 1}}
             for _ in range(max(4, round(plan.honest_per_second * (lasts + HEAD_START_SECONDS))))
         ]
-        return Ask(
-            port=self._site.port,
+        return RequestJob(
+            port=self._server.port,
             requests=[
-                request("POST", "/v1/bookings", bearer=self._site.shop, key=secrets.token_hex(8), json=body)
-                for body in holds
+                request("POST", "/v1/bookings", bearer=self._server.shop_key, key=secrets.token_hex(8), json=body)
+                for body in bodies
             ],
             per_second=plan.honest_per_second,
             connections=HONEST_CONNECTIONS,
         )
 
 
-def expected(attack: Attack, heard: list[Heard]) -> list[Bound]:
-    """Every answer is one that the attack may have."""
-    odd = {said: count for said, count in counted(heard).items() if not said.startswith(attack.allowed)}
-    told = ", ".join(f"{count} x {said}" for said, count in odd.items())
-    return [Bound(said=f"answers that are not expected: {told or 'none'}", holds=not odd)]
+def expected(attack: Attack, answers: list[JobAnswers]) -> list[Bound]:
+    """Every answer is one that the attack allows."""
+    odd = {reply: count for reply, count in counted(answers).items() if not reply.startswith(attack.allowed)}
+    listed = ", ".join(f"{count} x {reply}" for reply, count in odd.items())
+    return [Bound(said=f"answers that are not expected: {listed or 'none'}", holds=not odd)]
 
 
-def _others(measured: Measured, *, alive: bool) -> list[Bound]:
-    """What honest buyers and the prober met meanwhile."""
+def _others(measured: StallFigures, *, alive: bool) -> list[Bound]:
+    """What happened to honest buyers and the probe meanwhile."""
     phases = measured.attacked
     served = sum(one.honest.get(GRANTED, 0) for one in phases)
     asked = sum(sum(one.honest.values()) for one in phases)
@@ -198,47 +205,13 @@ def _others(measured: Measured, *, alive: bool) -> list[Bound]:
     ]
 
 
-class Talk:
-    """A process that answers each line with a line."""
-
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
-        self._process = process
-
-    async def tell(self, said: bytes) -> bytes:
-        """One line there, one line back."""
-        assert self._process.stdin is not None
-        self._process.stdin.write(said + b"\n")
-        return await self.read()
-
-    async def read(self) -> bytes:
-        """The next line."""
-        assert self._process.stdout is not None
-        if not (line := await self._process.stdout.readline()):
-            raise SetupError(problem="A process of the run ended in the middle; what it said is above.")
-        return line
-
-    async def job(self, job: Ask | Occupy) -> Heard:
-        """Have the sender do it."""
-        return msgspec.json.decode(await self.tell(msgspec.json.encode(job)), type=Heard)
-
-
 @asynccontextmanager
-async def _crew(site: Site) -> AsyncIterator[Field]:
-    event = await site.create_event("honest")
-    async with _talk("sender") as honest, _talk("sender") as attacker, _talk("prober", str(site.port)) as prober:
-        await prober.read()
-        yield Field(site, honest=honest, attacker=attacker, prober=prober, event=event)
-
-
-@asynccontextmanager
-async def _talk(module: str, *arguments: str) -> AsyncIterator[Talk]:
-    pipe = asyncio.subprocess.PIPE
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", f"earmark.bench.attacks.{module}", *arguments), stdin=pipe, stdout=pipe, limit=LINE_MAX
-    )
-    try:
-        yield Talk(process)
-    finally:
-        if process.returncode is None:
-            process.kill()
-        await process.wait()
+async def _attack_run(server: AttackedServer) -> AsyncIterator[AttackRun]:
+    event = await server.create_event("honest")
+    async with (
+        line_process(REQUEST_SENDER) as honest,
+        line_process(REQUEST_SENDER) as attacker,
+        line_process(HEALTH_PROBE, str(server.port)) as prober,
+    ):
+        await prober.expect_ready()
+        yield AttackRun(server, honest=honest, attacker=attacker, prober=prober, event=event)

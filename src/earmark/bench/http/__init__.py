@@ -1,1 +1,1 @@
-"""Holds over HTTP, end to end: Earmark's server beside the endpoint that people write, and what neither can exceed."""
+"""Holds over HTTP: Earmark's server beside a hand-written FastAPI endpoint, and the limit of the machine."""

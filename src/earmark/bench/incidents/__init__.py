@@ -1,1 +1,1 @@
-"""Incidents under load: what clients hear while a row, a server or a database is out, and how soon holds flow again."""
+"""Incidents under load: the answers while a row, a server or a database is blocked, and when holds succeed again."""

@@ -1,54 +1,49 @@
-"""The incidents. Each begins when its context is entered; its cause is gone when the context is left."""
+"""The incidents. Each begins when its context is entered; its cause has ended when the context is left."""
 
 from __future__ import annotations
 
 import asyncio
 from contextlib import asynccontextmanager
-from importlib import resources
 from typing import TYPE_CHECKING, NamedTuple
 
-from earmark.bench.incidents.system import freeze, thaw
+from earmark.bench.incidents.system_under_test import freeze, thaw
+from earmark.bench.named_sql import named_sql
 from earmark.testservers.postgres_standby import promote, restart_as_standby
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
     from contextlib import AbstractAsyncContextManager
 
-    from earmark.bench.incidents.system import System
+    from earmark.bench.incidents.system_under_test import SystemUnderTest
     from earmark.testservers import Postgres
 
 
 class Incident(NamedTuple):
-    """What goes wrong, and who is there."""
+    """One kind of incident, and its default load."""
 
     said: str
-    happens: Callable[[System], AbstractAsyncContextManager[None]]
+    happens: Callable[[SystemUnderTest], AbstractAsyncContextManager[None]]
     seconds: float = 20.0
     clients: int = 24
     hot: bool = False
-    """Whether it is about one event alone."""
+    """Whether it blocks one event only."""
     with_standby: bool = False
 
 
-def sql(name: str) -> str:
-    """A statement of the lab's own."""
-    return (resources.files(__package__) / "sql" / f"{name}.sql").read_text(encoding="utf-8")
-
-
 @asynccontextmanager
-async def lock_row(system: System) -> AsyncIterator[None]:
-    """Another session locks the row of the first event's pool, and sits there."""
+async def lock_row(system: SystemUnderTest) -> AsyncIterator[None]:
+    """Another session locks the row of the first event's pool and stays idle."""
     connection = await system.connect(system.primary)
     try:
         async with connection.transaction():
-            await connection.fetch(sql("lock_pool"), system.events[0])
+            await connection.fetch(named_sql(__package__, "incidents")["lock_pool"], system.events[0])
             yield
     finally:
         await connection.close(timeout=10)
 
 
 @asynccontextmanager
-async def pause_server(system: System) -> AsyncIterator[None]:
+async def pause_server(system: SystemUnderTest) -> AsyncIterator[None]:
     """The server's process is stopped, as by a host that swaps or a debugger; connections stay open."""
     freeze(system.process.pid)
     try:
@@ -58,7 +53,7 @@ async def pause_server(system: System) -> AsyncIterator[None]:
 
 
 @asynccontextmanager
-async def stop_database(system: System) -> AsyncIterator[None]:
+async def stop_database(system: SystemUnderTest) -> AsyncIterator[None]:
     """PostgreSQL is stopped in an orderly way, and started again."""
     await asyncio.to_thread(system.primary.stop)
     yield
@@ -66,7 +61,7 @@ async def stop_database(system: System) -> AsyncIterator[None]:
 
 
 @asynccontextmanager
-async def pause_database(system: System) -> AsyncIterator[None]:
+async def pause_database(system: SystemUnderTest) -> AsyncIterator[None]:
     """Every process of PostgreSQL is stopped: it takes connections and requests, and answers none."""
     freeze(system.primary.pid)
     try:
@@ -76,15 +71,15 @@ async def pause_database(system: System) -> AsyncIterator[None]:
 
 
 @asynccontextmanager
-async def restart_read_only(system: System) -> AsyncIterator[None]:
-    """PostgreSQL comes back as a standby without a primary, and is promoted in the end."""
+async def restart_read_only(system: SystemUnderTest) -> AsyncIterator[None]:
+    """PostgreSQL restarts as a standby without a primary, and is promoted in the end."""
     await asyncio.to_thread(restart_as_standby, system.primary)
     yield
     await asyncio.to_thread(promote, system.primary)
 
 
 @asynccontextmanager
-async def turn_read_only(system: System) -> AsyncIterator[None]:
+async def turn_read_only(system: SystemUnderTest) -> AsyncIterator[None]:
     """The primary refuses writes while its connections stay open; in the end its standby is promoted."""
     assert system.standby is not None
     for statement in ("ALTER SYSTEM SET default_transaction_read_only = on", "SELECT pg_reload_conf()"):
@@ -94,7 +89,7 @@ async def turn_read_only(system: System) -> AsyncIterator[None]:
 
 
 @asynccontextmanager
-async def freeze_primary(system: System) -> AsyncIterator[None]:
+async def freeze_primary(system: SystemUnderTest) -> AsyncIterator[None]:
     """Every process of the primary is stopped for good; in the end its standby is promoted."""
     assert system.standby is not None
     freeze(system.primary.pid)
@@ -125,6 +120,6 @@ INCIDENTS = {
 }
 
 
-def survivor(system: System) -> Postgres:
-    """The database that has the bookings in the end: a standby was promoted, if there was one."""
+def survivor(system: SystemUnderTest) -> Postgres:
+    """The database that holds the bookings in the end: the promoted standby, if there was one."""
     return system.standby or system.primary

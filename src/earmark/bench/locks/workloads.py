@@ -1,6 +1,6 @@
-"""What is measured, one cell at a time: one workload on one contender.
+"""The workloads of the lock bench, each on one contender.
 
-A cell warms up before its clock starts: connections are open and scripts are known by then.
+Each warms up before its time is taken: connections are open and scripts are loaded by then.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ LEAVE_SECONDS = 0.5
 POLL_SECONDS = 0.01
 
 
-class Line(msgspec.Struct, frozen=True, kw_only=True):
-    """What happened while many stood in one line."""
+class HandoverWaits(msgspec.Struct, frozen=True, kw_only=True):
+    """The waits of many tasks for one lock."""
 
     seconds: float
     waits: list[list[float]]
@@ -31,24 +31,24 @@ class Line(msgspec.Struct, frozen=True, kw_only=True):
     unserved: list[float | None]
     """Per waiter, for how long it had waited when time was up, if it still did."""
     changes: int
-    """How often the lock went to another than the one who had it last."""
+    """How often the lock went to another waiter than its last holder."""
     overlaps: int
-    """How often somebody was let in while another was inside: a lock allows none."""
+    """How often the lock had two holders: it must be zero."""
 
     @property
     def passes(self) -> list[int]:
-        """Per waiter, how often it had its turn."""
+        """Per waiter, how often it has had the lock."""
         return [len(waits) for waits in self.waits]
 
     @property
     def longest_wait(self) -> float:
-        """In seconds; those who wait at the end count with what they have waited by then."""
+        """In seconds; a wait that is not over at the end counts with its length by then."""
         waits = [wait for waits in self.waits for wait in waits]
         return max([*waits, *(wait for wait in self.unserved if wait is not None)], default=0.0)
 
 
-async def crowd(acts: Sequence[Callable[[], Awaitable[None]]], *, seconds: float) -> float:
-    """Everybody acts again and again, all at once, and once at least. Acts per second."""
+async def acts_per_second(acts: Sequence[Callable[[], Awaitable[None]]], *, seconds: float) -> float:
+    """Run all acts again and again, at once, each at least once."""
     for _ in range(WARM_PASSES):
         await asyncio.gather(*(act() for act in acts))
     done = 0
@@ -69,8 +69,8 @@ async def crowd(acts: Sequence[Callable[[], Awaitable[None]]], *, seconds: float
     return done / (perf_counter() - began)
 
 
-async def alone(act: Callable[[], Awaitable[None]], *, seconds: float) -> list[float]:
-    """One task acts again and again. The seconds that each act took."""
+async def time_task(act: Callable[[], Awaitable[None]], *, seconds: float) -> list[float]:
+    """Run one task again and again. The seconds that each act took."""
     for _ in range(WARM_PASSES):
         await act()
     took: list[float] = []
@@ -82,8 +82,8 @@ async def alone(act: Callable[[], Awaitable[None]], *, seconds: float) -> list[f
     return took
 
 
-def alone_sync(act: Callable[[], None], *, seconds: float) -> list[float]:
-    """One thread acts again and again. The seconds that each act took."""
+def time_thread(act: Callable[[], None], *, seconds: float) -> list[float]:
+    """Run one thread again and again. The seconds that each act took."""
     for _ in range(WARM_PASSES):
         act()
     took: list[float] = []
@@ -97,8 +97,8 @@ def alone_sync(act: Callable[[], None], *, seconds: float) -> list[float]:
 
 async def handover(
     turn: Callable[[], AbstractAsyncContextManager[object]], *, seconds: float, tasks: int = TASKS
-) -> Line:
-    """Everybody wants the one lock, holds it for a moment, and queues again. Who waits when time is up is cancelled."""
+) -> HandoverWaits:
+    """All tasks want one lock, hold it for a moment, and queue again. Tasks that wait at the end are cancelled."""
     for _ in range(WARM_PASSES):
         async with turn():
             pass
@@ -120,35 +120,35 @@ async def handover(
                     latest = number
                 inside += 1
                 overlaps += inside > 1
-                # Whoever is let in too early, is let in here.
+                # A second holder would enter during this switch.
                 await asyncio.sleep(0)
                 inside -= 1
 
     began = perf_counter()
-    crew = [asyncio.create_task(queue(number)) for number in range(tasks)]
-    failed, _ = await asyncio.wait(crew, timeout=seconds, return_when=asyncio.FIRST_EXCEPTION)
-    # On a machine that is busy elsewhere a short time may pass without any turn: then it is not over yet.
+    waiters = [asyncio.create_task(queue(number)) for number in range(tasks)]
+    failed, _ = await asyncio.wait(waiters, timeout=seconds, return_when=asyncio.FIRST_EXCEPTION)
+    # On a busy machine a short time may pass without any turn: then it is extended.
     while not failed and not any(waits):
-        failed, _ = await asyncio.wait(crew, timeout=POLL_SECONDS, return_when=asyncio.FIRST_EXCEPTION)
+        failed, _ = await asyncio.wait(waiters, timeout=POLL_SECONDS, return_when=asyncio.FIRST_EXCEPTION)
     over = True
     ended = perf_counter()
     unserved = [None if since is None else ended - since for since in waiting_since]
-    await _dismiss(crew, waiting={member for member, wait in zip(crew, unserved, strict=True) if wait is not None})
-    return Line(seconds=ended - began, waits=waits, unserved=unserved, changes=changes, overlaps=overlaps)
+    await _end(waiters, waiting={waiter for waiter, wait in zip(waiters, unserved, strict=True) if wait is not None})
+    return HandoverWaits(seconds=ended - began, waits=waits, unserved=unserved, changes=changes, overlaps=overlaps)
 
 
-async def _dismiss(crew: Sequence[asyncio.Task[None]], *, waiting: set[asyncio.Task[None]]) -> None:
-    """Send home who waits; whoever is inside leaves by itself."""
-    staying = set(crew)
+async def _end(waiters: Sequence[asyncio.Task[None]], *, waiting: set[asyncio.Task[None]]) -> None:
+    """Cancel the tasks that wait; a task that holds the lock ends by itself."""
+    remaining = set(waiters)
     for _ in range(LEAVE_TRIES_MAX):
-        # Said again each time: a library may swallow a cancellation, and wait on.
-        for member in staying & waiting:
-            member.cancel()
-        _, staying = await asyncio.wait(staying, timeout=LEAVE_SECONDS)
-        if not staying:
+        # Repeated each time: a library may swallow a cancellation and wait on.
+        for waiter in remaining & waiting:
+            waiter.cancel()
+        _, remaining = await asyncio.wait(remaining, timeout=LEAVE_SECONDS)
+        if not remaining:
             break
-    for member in crew:
-        if member in staying:
+    for waiter in waiters:
+        if waiter in remaining:
             raise TimeoutError("a waiter did not leave when it was cancelled")
-        if not member.cancelled():
-            member.result()
+        if not waiter.cancelled():
+            waiter.result()

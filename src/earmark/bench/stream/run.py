@@ -1,17 +1,15 @@
-"""A run: one server, a crowd of readers, somebody who stops reading, and changes at a steady pace.
+"""A run of the stream bench: one server, many readers, one reader that stops reading, and changes at a steady rate.
 
-Server and readers are processes of their own. A delay is the time from the moment a hold was sent, which is before its
-commit, to the moment a reader had the event that shows it. From the commit it is less.
+Server and readers are processes of their own. A delay is the time from the sending of a hold, which is before its
+commit, to the moment a reader has received the event that shows it. From the commit it is less.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
-import platform
 import secrets
 import socket
-import sys
 import time
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -19,31 +17,35 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from earmark.bench.stream.crowd import Told
+from earmark.bench.line_protocol import line_process
+from earmark.bench.process_stats import cpu_seconds, resident_bytes
+from earmark.bench.processes import EARMARK, HOST, free_port, stop, wait_until_ready
+from earmark.bench.report.machine import describe_machine
+from earmark.bench.stream.stream_readers import ReaderFigures
 from earmark.errors import SetupError
 from earmark.testservers import ServerUnavailable, start_postgres
 from earmark.wiring import databases
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Mapping
+    from collections.abc import AsyncIterator, Callable
 
 MEDIAN_MS_MAX = 250.0
 RATE_SHARE_MIN = 0.9
-"""Of the pace that was asked for: a machine that is too busy to make the changes measures itself."""
+"""Of the planned rate: below it the machine was too busy to make the changes, and the delays say nothing."""
 RSS_GROWTH_MB_MAX = 64.0
-"""From the middle of a run to its end: what grows with every change would grow on."""
+"""From the middle of a run to its end: memory that grows with every change would exceed it."""
 STALL_SECONDS = 2.0
 DROP_SECONDS_MAX = 30.0
-START_SECONDS_MAX = 60.0
+STOP_SECONDS = 20.0
 WRITERS = 8
 SEATS_MIN = 500
-"""So many make a map that is more than a client's buffer takes: who reads nothing shows."""
+"""A map of so many seats exceeds a client's buffer, so that the server notices a reader that stops."""
 EVENT = "rush"
 RECEIVE_BYTES = 4096
 
 
-class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """How many, how fast, how long."""
+class StreamPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """How many readers, at which rate, for how long."""
 
     readers: int = 1000
     rate: float = 200.0
@@ -52,23 +54,23 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def changes(self) -> int:
-        """One seat is held in each."""
+        """How many seats are held, one in each change."""
         return round(self.rate * self.seconds)
 
 
-class Result(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run came to."""
+class StreamResult(msgspec.Struct, frozen=True, kw_only=True):
+    """The figures of a run."""
 
-    plan: Plan
-    told: Told
+    plan: StreamPlan
+    told: ReaderFigures
     rate: float
-    """Changes per second, as they came to be."""
+    """Changes per second that were made."""
     cpu: float
-    """How much of one core the server took."""
+    """The share of one core that the server used."""
     rss_mb: tuple[float, float, float]
-    """The server's memory with all readers there, in the middle, and at the end."""
+    """The server's memory with all readers connected, in the middle, and at the end."""
     dropped: bool
-    """Whether the reader that stopped reading was sent away."""
+    """Whether the server has closed the connection of the reader that stopped reading."""
     dropped_after_seconds: float | None
 
     @property
@@ -76,7 +78,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
         """Floors that were missed."""
         told, [_, middle, end] = self.told, self.rss_mb
         checks = {
-            f"{told.missing} changes were never seen by somebody": told.missing == 0,
+            f"{told.missing} changes were missed by a reader": told.missing == 0,
             f"only {self.rate:g} changes were made per second": self.rate >= RATE_SHARE_MIN * self.plan.rate,
             f"half of all changes took longer than {told.median_ms} ms to be seen": told.median_ms < MEDIAN_MS_MAX,
             f"the server grew from {middle} to {end} MB": end - middle < RSS_GROWTH_MB_MAX,
@@ -86,37 +88,39 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
 
     def plain(self) -> dict[str, Any]:
         """Ready for JSON."""
-        machine = {"python": platform.python_version(), "cores": os.cpu_count(), "system": platform.system()}
-        return {"machine": machine, **msgspec.to_builtins(self), "flaws": self.flaws}
+        return {"machine": describe_machine(), **msgspec.to_builtins(self), "flaws": self.flaws}
 
 
-async def run(plan: Plan, *, database: str | None, watch: Callable[[str], None]) -> Result:
-    """Everything, from an empty database to the figures."""
+async def run(plan: StreamPlan, *, database: str | None, watch: Callable[[str], None]) -> StreamResult:
+    """Measure, on an empty database."""
     key = f"ek_test_{secrets.token_hex(16)}"
     async with AsyncExitStack() as stack:
         url = database if database is not None else await stack.enter_async_context(_private())
         await databases.migrate(url)
-        port = _free_port()
+        port = free_port()
         server = await stack.enter_async_context(_serve(url, port=port, key=key, readers=plan.readers))
         shop = await stack.enter_async_context(_shop(port, key=key))
         await shop.create(max(plan.changes, SEATS_MIN))
-        watch(f"{plan.readers} readers come in …")
-        crowd = await stack.enter_async_context(_crowd(port, count=plan.readers, key=key))
+        watch(f"{plan.readers} readers connect …")
+        arguments = (str(port), EVENT, str(plan.readers))
+        readers = await stack.enter_async_context(line_process("earmark.bench.stream.stream_readers", *arguments))
+        readers.send(key.encode())
+        await readers.expect_ready()
         stalled = _stop_reading(port, key=key)
         stack.callback(stalled.close)
         memory = [_rss_mb(server)]
         watch(f"{plan.changes} changes, {plan.rate:g} per second …")
-        began, spent = time.monotonic(), _cpu_seconds(server)
+        began, spent = time.monotonic(), cpu_seconds(server)
         dropping = asyncio.create_task(_dropped(stalled, port=port, began=began))
         sent = await shop.hold_all(plan, halfway=lambda: memory.append(_rss_mb(server)))
         took = time.monotonic() - began
-        spent = _cpu_seconds(server) - spent
-        told = await crowd(sent)
+        spent = cpu_seconds(server) - spent
+        told = await readers.ask(sent, ReaderFigures)
         memory.append(_rss_mb(server))
-        watch("waiting for the one who stopped reading …")
+        watch("waiting for the reader that stopped reading …")
         after = await dropping
     start, middle, end = memory
-    return Result(
+    return StreamResult(
         plan=plan,
         told=told,
         rate=round(len(sent) / took, 1),
@@ -140,7 +144,7 @@ async def _private() -> AsyncIterator[str]:
 
 @asynccontextmanager
 async def _serve(database: str, *, port: int, key: str, readers: int) -> AsyncIterator[int]:
-    """`earmark serve`, as anybody would run it; its process id."""
+    """`earmark serve`, as an operator runs it; its process id."""
     settings = {
         "EARMARK_ADMIN_KEY": key,
         "EARMARK_DATABASE_URL": database,
@@ -150,55 +154,18 @@ async def _serve(database: str, *, port: int, key: str, readers: int) -> AsyncIt
         "EARMARK_STREAM_READERS_PER_ADDRESS_MAX": "0",
         "EARMARK_STREAM_STALL_SECONDS": str(STALL_SECONDS),
     }
-    command = (str(Path(sys.executable).with_name("earmark")), "serve")
     process = await asyncio.create_subprocess_exec(
-        *command, env={**os.environ, **settings}, stdout=asyncio.subprocess.PIPE
+        *(*EARMARK, "serve"), env={**os.environ, **settings}, stdout=asyncio.subprocess.DEVNULL
     )
-    assert process.stdout is not None
     try:
-        async with asyncio.timeout(START_SECONDS_MAX):
-            line = await process.stdout.readline()
-        if not line.startswith(b"Earmark serves"):
-            raise SetupError(problem=f"The server did not start: {line.decode(errors='replace')}")
+        await wait_until_ready(process, port)
         yield process.pid
     finally:
-        if process.returncode is None:
-            process.terminate()
-        await process.wait()
+        await stop(process, seconds=STOP_SECONDS)
 
 
-@asynccontextmanager
-async def _crowd(port: int, *, count: int, key: str) -> AsyncIterator[Callable[[Mapping[str, float]], Any]]:
-    """The readers, once all have the first map; to be told what was sent, they tell what they saw."""
-    command = (sys.executable, "-m", "earmark.bench.stream.crowd", str(port), EVENT, str(count))
-    pipe = asyncio.subprocess.PIPE
-    process = await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe)
-    assert process.stdin is not None
-    assert process.stdout is not None
-    stdin, stdout = process.stdin, process.stdout
-
-    async def ask(said: bytes) -> bytes:
-        stdin.write(said + b"\n")
-        await stdin.drain()
-        async with asyncio.timeout(START_SECONDS_MAX):
-            return await stdout.readline()
-
-    async def tell(sent: Mapping[str, float]) -> Told:
-        return msgspec.json.decode(await ask(msgspec.json.encode(sent)), type=Told)
-
-    try:
-        if await ask(key.encode()) != b"ready\n":
-            raise SetupError(problem="The readers did not come in.")
-        yield tell
-    finally:
-        stdin.close()
-        if process.returncode is None:
-            process.terminate()
-        await process.wait()
-
-
-class Shop:
-    """Whoever sells: a few connections that are kept."""
+class StreamShop:
+    """The client that makes the changes, on a few connections."""
 
     def __init__(self, port: int, *, key: str) -> None:
         self._port = port
@@ -206,22 +173,22 @@ class Shop:
         self._idle: asyncio.Queue[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = asyncio.Queue()
 
     async def open(self) -> None:
-        """Connect."""
+        """Open the connections."""
         for _ in range(WRITERS):
-            self._idle.put_nowait(await asyncio.open_connection("127.0.0.1", self._port))
+            self._idle.put_nowait(await asyncio.open_connection(HOST, self._port))
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connections."""
         while not self._idle.empty():
             self._idle.get_nowait()[1].close()
 
     async def create(self, seats: int) -> None:
-        """An event with as many seats as will be held."""
+        """Create an event with as many seats as will be held."""
         named = [{"id": f"S{number}", "price": 1000} for number in range(seats)]
         await self._post("/v1/events", {"id": EVENT, "name": "A rush", "currency": "EUR", "seats": named})
 
-    async def hold_all(self, plan: Plan, *, halfway: Callable[[], object]) -> dict[str, float]:
-        """One seat after the other, at the pace of the plan; when each was sent."""
+    async def hold_all(self, plan: StreamPlan, *, halfway: Callable[[], object]) -> dict[str, float]:
+        """Hold one seat after the other, at the rate of the plan; the time when each was sent."""
         sent: dict[str, float] = {}
 
         async def hold(seat: str) -> None:
@@ -238,27 +205,27 @@ class Shop:
         return sent
 
     async def _post(self, path: str, body: object) -> float:
-        """When it was sent; by the end of this it has been granted."""
+        """Send a request and wait for its answer; the time when it was sent."""
         reader, writer = await self._idle.get()
         content = msgspec.json.encode(body)
         head = f"POST {path} HTTP/1.1\r\nHost: shop\r\nAuthorization: Bearer {self._key}\r\n"
         head += f"Content-Type: application/json\r\nContent-Length: {len(content)}\r\n\r\n"
-        # Before, and not once it is answered: by then some reader may have seen it.
+        # Before the answer: when it arrives, a reader may already have seen the change.
         sent = time.monotonic()
         writer.write(head.encode() + content)
         answered = await reader.readuntil(b"\r\n\r\n")
         status = answered.split(b" ", 2)[1]
         lengths = [line for line in answered.lower().split(b"\r\n") if line.startswith(b"content-length:")]
-        told = await reader.readexactly(int(lengths[0].split(b":")[1]))
+        body_of_answer = await reader.readexactly(int(lengths[0].split(b":")[1]))
         self._idle.put_nowait((reader, writer))
         if status != b"201":
-            raise SetupError(problem=f"The server refused: {told.decode(errors='replace')}")
+            raise SetupError(problem=f"The server refused: {body_of_answer.decode(errors='replace')}")
         return sent
 
 
 @asynccontextmanager
-async def _shop(port: int, *, key: str) -> AsyncIterator[Shop]:
-    shop = Shop(port, key=key)
+async def _shop(port: int, *, key: str) -> AsyncIterator[StreamShop]:
+    shop = StreamShop(port, key=key)
     await shop.open()
     try:
         yield shop
@@ -267,17 +234,17 @@ async def _shop(port: int, *, key: str) -> AsyncIterator[Shop]:
 
 
 def _stop_reading(port: int, *, key: str) -> socket.socket:
-    """Somebody who asks for the stream, and then reads nothing of it."""
+    """A client that requests the stream and then reads nothing."""
     stalled = socket.socket()
     stalled.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BYTES)
-    stalled.connect(("127.0.0.1", port))
+    stalled.connect((HOST, port))
     said = f"GET /v1/events/{EVENT}/stream HTTP/1.1\r\nHost: stalled\r\nAuthorization: Bearer {key}\r\n\r\n"
     stalled.sendall(said.encode())
     return stalled
 
 
 async def _dropped(stalled: socket.socket, *, port: int, began: float) -> float | None:
-    """When the server let go of them; None when it did not. They themselves would notice only if they read on."""
+    """After how many seconds the server has closed that connection; None if it has not. The client cannot see it."""
     while time.monotonic() - began < DROP_SECONDS_MAX:
         if not _is_connected(port, stalled.getsockname()[1]):
             return round(time.monotonic() - began, 1)
@@ -293,17 +260,4 @@ def _is_connected(port: int, theirs: int) -> bool:
 
 
 def _rss_mb(pid: int) -> float:
-    pages = int(Path(f"/proc/{pid}/statm").read_text(encoding="ascii").split()[1])
-    return round(pages * os.sysconf("SC_PAGE_SIZE") / 1024**2, 1)
-
-
-def _cpu_seconds(pid: int) -> float:
-    told = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
-    return (int(told[11]) + int(told[12])) / os.sysconf("SC_CLK_TCK")
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    return round(resident_bytes(pid) / 1024**2, 1)

@@ -79,23 +79,24 @@ def booking(
     check_folder(html)
     check_folder(markdown)
     try:
-        from earmark.bench.booking.bench import markdown as tables
-        from earmark.bench.booking.bench import plan as plans
-        from earmark.bench.booking.bench import report, screen
-        from earmark.bench.booking.bench import run as runs
+        from earmark.bench.booking.measure import html_report, terminal
+        from earmark.bench.booking.measure import markdown as tables
+        from earmark.bench.booking.measure import measurement_plan as plans
+        from earmark.bench.booking.measure import run as runs
     except ModuleNotFoundError as missing:
-        problem = "The bench needs extras: pip install 'earmark[postgres,redis,testservers]'"
-        raise SetupError(problem=problem) from missing
-    chosen = tuple(dict.fromkeys(workload)) if workload else tuple(plans.CONTESTS)
-    plan = plans.Plan(rounds=rounds, seconds=seconds, clients=clients, workloads=chosen)
+        raise SetupError(
+            problem="The bench needs extras: pip install 'earmark[postgres,redis,testservers]'"
+        ) from missing
+    chosen = tuple(dict.fromkeys(workload)) if workload else tuple(plans.WORKLOADS)
+    plan = plans.BookingPlan(rounds=rounds, seconds=seconds, clients=clients, workloads=chosen)
     told, out = Console(stderr=True, highlight=False), Console(highlight=False)
-    with screen.Screen(out if out.is_terminal and not json else told, plan) as watch:
+    with terminal.BookingProgress(out if out.is_terminal and not json else told, plan) as watch:
         result = asyncio.run(runs.run(plan, database=database, redis=redis, watch=watch))
     if html is not None:
-        html.write_text(report.page(result, when=datetime.now(UTC)), encoding="utf-8")
+        html.write_text(html_report.page(result, when=datetime.now(UTC)), encoding="utf-8")
     if markdown is not None:
         markdown.write_text(tables.tables(result), encoding="utf-8")
-    return _end(result, told=told, show=None if json else lambda: screen.show(out, result))
+    return _end(result, told=told, show=None if json else lambda: terminal.show(out, result))
 
 
 @bench.command
@@ -112,21 +113,21 @@ def locks(
     """Measure the locks beside those of other libraries, on one server. Exits with 1 when a lock let two in."""
     check_folder(html)
     try:
-        from earmark.bench.locks import peers, report, screen
+        from earmark.bench.locks import html_report, lock_libraries, terminal
         from earmark.bench.locks import run as runs
     except ModuleNotFoundError as missing:
         raise SetupError(problem="The locks need an extra: pip install 'earmark[redis]'") from missing
-    plan = runs.Plan(rounds=rounds, seconds=seconds)
+    plan = runs.LockPlan(rounds=rounds, seconds=seconds)
     told, out = Console(stderr=True, highlight=False), Console(highlight=False)
     with runs.server(redis) as url:
-        field = peers.gather(url)
+        field = lock_libraries.gather(url)
         for name in field.absent:
             told.print(f"{name} is not installed, and left out: pip install {name}", soft_wrap=True)
-        with screen.Screen(out if out.is_terminal and not json else told, plan) as watch:
+        with terminal.LockProgress(out if out.is_terminal and not json else told, plan) as watch:
             result = runs.run(url, plan, field=field, watch=watch)
     if html is not None:
-        html.write_text(report.page(result, when=datetime.now(UTC)), encoding="utf-8")
-    return _end(result, told=told, show=None if json else lambda: screen.show(out, result))
+        html.write_text(html_report.page(result, when=datetime.now(UTC)), encoding="utf-8")
+    return _end(result, told=told, show=None if json else lambda: terminal.show(out, result))
 
 
 @bench.command
@@ -143,14 +144,15 @@ def stream(
     """Measure how soon readers of the live map see a change. Exits with 1 when a floor is missed."""
     try:
         from earmark.bench.stream import run as runs
-        from earmark.bench.stream import screen
+        from earmark.bench.stream import terminal
     except ModuleNotFoundError as missing:
-        problem = "The bench needs extras: pip install 'earmark[postgres,server,testservers]'"
-        raise SetupError(problem=problem) from missing
-    plan = runs.Plan(readers=readers, rate=rate, seconds=seconds)
+        raise SetupError(
+            problem="The bench needs extras: pip install 'earmark[postgres,server,testservers]'"
+        ) from missing
+    plan = runs.StreamPlan(readers=readers, rate=rate, seconds=seconds)
     told, out = Console(stderr=True, highlight=False), Console(highlight=False)
     result = asyncio.run(runs.run(plan, database=database, watch=told.print))
-    return _end(result, told=told, show=None if json else lambda: screen.show(out, result))
+    return _end(result, told=told, show=None if json else lambda: terminal.show(out, result))
 
 
 @bench.command
@@ -180,12 +182,12 @@ def http(
     """Measure holds over HTTP beside a FastAPI endpoint. Exits with 1 when a count is off or a ratio too small."""
     try:
         from earmark.bench.http import run as runs
-        from earmark.bench.http import screen
-        from earmark.bench.http.figures import OVERLOAD_EACH, Plan
+        from earmark.bench.http import terminal
+        from earmark.bench.http.results import OVERLOAD_EACH, HttpPlan
     except ModuleNotFoundError as missing:
         needed = "pip install 'earmark[postgres,server,testservers]' fastapi"
         raise SetupError(problem=f"The bench needs more than Earmark itself: {needed}") from missing
-    plan = Plan(
+    plan = HttpPlan(
         rounds=rounds,
         seconds=seconds,
         connections=connections,
@@ -193,9 +195,9 @@ def http(
         workers=workers,
     )
     told, out = Console(stderr=True, highlight=False), Console(highlight=False)
-    with screen.Screen(out if out.is_terminal and not json else told) as watch:
+    with terminal.HttpProgress(out if out.is_terminal and not json else told) as watch:
         result = asyncio.run(runs.run(plan, database=database, watch=watch))
-    return _end(result, told=told, show=None if json else lambda: screen.show(out, result))
+    return _end(result, told=told, show=None if json else lambda: terminal.show(out, result))
 
 
 @bench.command
@@ -223,13 +225,14 @@ def incidents(
     check_folder(markdown)
     try:
         from earmark.bench.incidents import run as runs
-        from earmark.bench.incidents import screen
+        from earmark.bench.incidents import tables
         from earmark.bench.incidents.faults import INCIDENTS
-        from earmark.bench.incidents.report import Plan
+        from earmark.bench.incidents.results import IncidentPlan
     except ModuleNotFoundError as missing:
-        problem = "The bench needs extras: pip install 'earmark[postgres,server,testservers]'"
-        raise SetupError(problem=problem) from missing
-    plan = Plan(
+        raise SetupError(
+            problem="The bench needs extras: pip install 'earmark[postgres,server,testservers]'"
+        ) from missing
+    plan = IncidentPlan(
         incidents=tuple(dict.fromkeys(incident)) if incident else tuple(INCIDENTS),
         seconds=seconds,
         clients=clients,
@@ -240,8 +243,8 @@ def incidents(
     told, out = Console(stderr=True, highlight=False), Console(highlight=False)
     result = asyncio.run(runs.run(plan, watch=lambda said: told.print(said, soft_wrap=True)))
     if markdown is not None:
-        markdown.write_text(screen.markdown(result), encoding="utf-8")
-    return _end(result, told=told, show=None if json else lambda: screen.show(out, result))
+        markdown.write_text(tables.markdown(result), encoding="utf-8")
+    return _end(result, told=told, show=None if json else lambda: tables.show(out, result))
 
 
 @bench.command
@@ -264,19 +267,19 @@ def attacks(
     check_folder(markdown)
     try:
         from earmark.bench.attacks import run as runs
-        from earmark.bench.attacks import screen
-        from earmark.bench.attacks.report import Plan
+        from earmark.bench.attacks import tables
+        from earmark.bench.attacks.results import AttackPlan
     except ModuleNotFoundError as missing:
         extras = "pip install 'earmark[postgres,redis,server,testservers,stripe]'"
         raise SetupError(problem=f"The attacks need extras: {extras}") from missing
     chosen = tuple(dict.fromkeys(attack)) if attack else tuple(runs.all_attacks())
     program = (str(earmark.absolute()),) if earmark else ()
-    plan = Plan(attacks=chosen, rounds=rounds, seconds=seconds, earmark=program)
+    plan = AttackPlan(attacks=chosen, rounds=rounds, seconds=seconds, earmark=program)
     told, out = Console(stderr=True, highlight=False), Console(highlight=False)
     result = asyncio.run(runs.run(plan, watch=lambda said: told.print(said, soft_wrap=True)))
     if markdown is not None:
-        markdown.write_text(screen.markdown(result), encoding="utf-8")
-    return _end(result, told=told, show=None if json else lambda: screen.show(out, result))
+        markdown.write_text(tables.markdown(result), encoding="utf-8")
+    return _end(result, told=told, show=None if json else lambda: tables.show(out, result))
 
 
 class _Result(Protocol):

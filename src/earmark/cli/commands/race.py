@@ -48,18 +48,18 @@ def race(
         import redis as _needed  # noqa: F401 (the strategies that lock in it import it when they are opened)
 
         from earmark.bench.booking.race import markdown as tables
-        from earmark.bench.booking.race import place, run, screen
+        from earmark.bench.booking.race import run, servers, terminal
         from earmark.bench.booking.strategies import STRATEGIES
     except ModuleNotFoundError as missing:
         raise SetupError(problem="A race needs extras: pip install 'earmark[postgres,redis,testservers]'") from missing
     if unknown := [name for name in strategy or () if name not in STRATEGIES]:
         raise SetupError(problem=f"There is no strategy {unknown[0]}. There are {', '.join(STRATEGIES)}.")
     chosen = [name for name in STRATEGIES if name in (strategy or STRATEGIES)]
-    plan = run.Plan(strategies=chosen, buyers=buyers, pause_seconds=pause, expire=expire)
+    plan = run.RacePlan(strategies=chosen, buyers=buyers, pause_seconds=pause, expire=expire)
     told, out = Console(stderr=True, highlight=False), Console(highlight=False)
     with (
-        place.servers(database, redis, with_redis=plan.with_redis) as where,
-        screen.Screen(out if out.is_terminal and not json else told, plan) as watch,
+        servers.servers(database, redis, with_redis=plan.with_redis) as where,
+        terminal.RaceProgress(out if out.is_terminal and not json else told, plan) as watch,
     ):
         result = asyncio.run(run.run(where, plan, watch=watch))
     if markdown is not None:
@@ -67,7 +67,7 @@ def race(
     if json:
         sys.stdout.write(msgspec.json.encode(result.plain()).decode() + "\n")
     else:
-        screen.show(out, result)
+        terminal.show(out, result)
     for broken in result.broken:
         told.print(f"[red]earmark:[/] {broken}.", soft_wrap=True)
     return 1 if result.broken else 0

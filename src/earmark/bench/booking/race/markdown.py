@@ -1,31 +1,30 @@
-"""A race as a table in Markdown, for a page that says what the last one showed."""
+"""The results of a race as a table in Markdown, for docs/explanation/strategies.md."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from earmark.bench.booking.strategies import STRATEGIES
+from earmark.bench.report.tables import list_versions, markdown_table
 
 if TYPE_CHECKING:
-    from earmark.bench.booking.race.figures import Figures, Result
+    from earmark.bench.booking.race.results import RaceFigures, RaceResult
 
 HEADING = ("strategy", "twice", "stranded", "answer, p50 ms", "p99 ms")
 
 
-def table(result: Result) -> str:
-    """Every strategy, those that raced with guards at the end, and what it was run on."""
+def table(result: RaceResult) -> str:
+    """A row per strategy, those with guards at the end, and the versions."""
     rows = [_row(f"`{name}`", name, figures) for name, figures in result.strategies.items()]
     rows += [_row(f"`{name}` with guards", name, figures) for name, figures in result.guards.items()]
-    lines = [HEADING, ("---",) * len(HEADING), *rows]
-    versions = ", ".join(f"{name} {version}" for name, version in result.versions.items())
     pause = f"{result.pause_seconds * 1000:g} ms between look and write"
     return (
-        "\n".join(f"| {' | '.join(line)} |" for line in lines)
-        + f"\n\n{result.buyers} buyers, {pause} where there is a moment for it. {versions}.\n"
+        f"{markdown_table(HEADING, rows)}\n\n{result.buyers} buyers, {pause} where there is a moment for it. "
+        f"{list_versions(result.versions)}.\n"
     )
 
 
-def _row(shown: str, name: str, figures: Figures) -> tuple[str, ...]:
+def _row(shown: str, name: str, figures: RaceFigures) -> tuple[str, ...]:
     twice = f"{figures.double_sold} (to {figures.buyers_max} buyers)" if figures.double_sold else "0"
     unpaused = "" if STRATEGIES[name].pauses else ", no pause"
     return shown, twice, str(figures.stranded), f"{figures.p50_ms:,.0f}{unpaused}", f"{figures.p99_ms:,.0f}"

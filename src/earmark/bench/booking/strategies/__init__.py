@@ -1,4 +1,4 @@
-"""The strategies people really use, one file each, and Earmark's own."""
+"""The booking strategies that are used in practice, one file each, and Earmark's own."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from typing import TYPE_CHECKING
 from earmark.bench.booking.strategies import (
     advisory,
     cte,
+    earmark_engine,
     for_update,
     for_update_nowait,
     lean_for_update,
     naive,
     optimistic,
-    ours,
     redis_lock,
     redlock,
     single_phase,
 )
 
 if TYPE_CHECKING:
-    from earmark.bench.booking.ports import About
+    from earmark.bench.booking.strategy import StrategyInfo
 
 _ALL = (
     naive.ABOUT,
@@ -32,14 +32,14 @@ _ALL = (
     cte.ABOUT,
     advisory.ABOUT,
     single_phase.ABOUT,
-    ours.ABOUT,
-    ours.ABOUT_WITH_REDIS,
+    earmark_engine.ABOUT,
+    earmark_engine.ABOUT_WITH_REDIS,
 )
 
-STRATEGIES: dict[str, About] = {about.name: about for about in _ALL}
-"""By name, in the order in which they are shown to people."""
+STRATEGIES: dict[str, StrategyInfo] = {about.name: about for about in _ALL}
+"""By name, in the order in which they are shown."""
 
-WITH_REDIS = frozenset({redis_lock.ABOUT.name, redlock.ABOUT.name, ours.ABOUT_WITH_REDIS.name})
-"""Those that need a Redis."""
+WITH_REDIS = frozenset({redis_lock.ABOUT.name, redlock.ABOUT.name, earmark_engine.ABOUT_WITH_REDIS.name})
+"""The strategies that need a Redis."""
 LEASES = frozenset({redis_lock.ABOUT.name, redlock.ABOUT.name})
-"""Those whose lock ends by the clock while its holder may still be at work."""
+"""The strategies whose lock ends by the clock while its holder may still be writing."""

@@ -1,66 +1,71 @@
-"""cte: a verb is one statement. It locks, looks and writes, and the database does it all in one go.
+"""cte: a verb is one statement, which locks, looks and writes.
 
     hold ─────────────── one round trip, one transaction ──── booking, or why not
 
-The idea: no time passes between look and write but the database's own, and nobody waits for a round trip under a
-lock. It is the fastest that a request on its own can be.
-The flaw: none in its promise, but a long statement that few dare to change. Two of its traps are worth a warning: a
-look at another table in a statement that had to wait is old news, so that only the seat's own columns may decide; and
-what a statement writes in several places it writes in no defined order. A request is still a commit of its own, and
-each commit waits for the disk.
+The idea: no time passes between look and write but the database's own, and no lock is held during a round trip. It is
+the fastest way for a single request.
+The flaw: none in its promise, but a long statement that is hard to change. Two of its traps: in a statement that had to
+wait, what it reads of another table is outdated, so that only the seat's own columns may decide; and the parts of one
+statement write in no defined order. Each request is still a commit of its own, and each commit waits for the disk.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from earmark.bench.booking.ports import About, Place
-from earmark.bench.booking.strategies.drafts import CALLER, hash_of
-from earmark.bench.booking.strategies.ground import Ground, Paid, Peer, Refused, judge_key
+from earmark.bench.booking.strategies.booking_rows import CALLER, hash_of
+from earmark.bench.booking.strategies.strategy_base import (
+    ConfirmRequest,
+    HoldRefused,
+    StrategyDatabase,
+    TableStrategy,
+    judge_key,
+)
+from earmark.bench.booking.strategy import StrategyInfo, StrategySettings
 from earmark.uuids import uuid7
 
 if TYPE_CHECKING:
     from uuid import UUID
 
-    from earmark.bench.booking.ports import Want
+    from earmark.bench.booking.strategy import Want
 
 
-class Cte(Peer):
-    """One statement per verb. There is no moment in it for a pause."""
+class Cte(TableStrategy):
+    """One statement per verb, without a moment in which a race could pause it."""
 
     async def try_hold(self, want: Want) -> UUID:
-        """One statement."""
+        """Hold with one statement."""
         request_hash = hash_of(want)
         pools = sorted(want.pools.items())
         units = ([pool for pool, _ in pools], [units for _, units in pools])
         asked = (want.event_id, want.buyer, sorted(want.seats), *units)
         made = (uuid7(), want.ttl_seconds, uuid7(), CALLER, want.key, request_hash)
-        async with self.ground.connection() as step:
-            row = await step.fetchrow(self.ground.sql["hold_with_pools" if pools else "hold"], *asked, *made)
+        async with self.database.connection() as connection:
+            row = await connection.fetchrow(self.database.sql["hold_with_pools" if pools else "hold"], *asked, *made)
         if row is None:
             raise LookupError(f"There is no event {want.event_id}.")
         if row["earlier"]:
             judge_key(row, request_hash)
         if row["booking_id"] is None:
-            raise Refused(stale=row["stale"])
+            raise HoldRefused(stale=row["stale"])
         booking_id: UUID = row["booking_id"]
         return booking_id
 
-    async def try_confirm(self, paid: Paid) -> None:
-        """One statement, and a second one only when the first wrote nothing."""
-        ground = self.ground
+    async def try_confirm(self, paid: ConfirmRequest) -> None:
+        """Confirm with one statement, and a second one only when the first wrote nothing."""
+        database = self.database
         asked = (paid.booking_id, paid.payment_id, uuid7(), CALLER, paid.key, paid.request_hash)
-        async with ground.connection() as step:
-            if await step.fetchval(ground.sql["confirm"], *asked) is None:
-                await ground.find_key(step, paid.key, paid.request_hash)
-                raise Refused
+        async with database.connection() as connection:
+            if await connection.fetchval(database.sql["confirm"], *asked) is None:
+                await database.find_key(connection, paid.key, paid.request_hash)
+                raise HoldRefused
 
 
-async def _open(place: Place) -> Cte:
-    return Cte(await Ground.open(place, "cte"))
+async def _open(settings: StrategySettings) -> Cte:
+    return Cte(await StrategyDatabase.open(settings, "cte"))
 
 
-ABOUT = About(
+ABOUT = StrategyInfo(
     name="cte",
     title="one tuned statement per request",
     safe=True,

@@ -1,12 +1,12 @@
-"""for_update_nowait: lock the rows if nobody else has, and give up at once if somebody has.
+"""for_update_nowait: lock the rows, and refuse at once if another transaction has locked one of them.
 
     BEGIN ── lock A1, A2 ── look ── write ── COMMIT
-             lock A1 ── locked: "somebody is booking this seat"
+             lock A1 ── locked: "this seat is being booked"
 
-The idea: whoever meets a lock on a hot seat has lost anyway, so that waiting for it is waste. Losers fail in a
-millisecond, and connections stay free for those who may win.
-The flaw: the one who held the lock may still be refused, or leave. Then the seat is free, and those who were sent
-away would have had it. In a crowd for overlapping sets many are refused who stood in nobody's way for long.
+The idea: a buyer who meets a lock on a hot seat loses in most cases, so that waiting for it is waste. Losers are
+refused in a millisecond, and connections stay free for other buyers.
+The flaw: the holder of the lock may still be refused, or leave. Then the seat is free, and the refused buyers could
+have had it. With many buyers for overlapping sets, many are refused because of locks that end a moment later.
 """
 
 from __future__ import annotations
@@ -15,37 +15,37 @@ from typing import TYPE_CHECKING
 
 import asyncpg
 
-from earmark.bench.booking.ports import About, Place
-from earmark.bench.booking.strategies.ground import Ground, Refused
 from earmark.bench.booking.strategies.lean_for_update import LeanForUpdate
+from earmark.bench.booking.strategies.strategy_base import HoldRefused, StrategyDatabase
+from earmark.bench.booking.strategy import StrategyInfo, StrategySettings
 
 if TYPE_CHECKING:
     from uuid import UUID
 
-    from earmark.bench.booking.ports import Want
+    from earmark.bench.booking.strategy import Want
 
 
 class ForUpdateNowait(LeanForUpdate):
-    """As the lean way, with statements that do not wait."""
+    """As `lean_for_update`, with statements that do not wait for a lock."""
 
     async def try_hold(self, want: Want) -> UUID:
-        """A row that is locked is as good as taken."""
+        """A locked row counts as taken."""
         try:
             return await super().try_hold(want)
         except asyncpg.LockNotAvailableError as locked:
-            raise Refused from locked
+            raise HoldRefused from locked
 
 
-async def _open(place: Place) -> ForUpdateNowait:
-    return ForUpdateNowait(await Ground.open(place, "lean_for_update", "for_update_nowait"))
+async def _open(settings: StrategySettings) -> ForUpdateNowait:
+    return ForUpdateNowait(await StrategyDatabase.open(settings, "lean_for_update", "for_update_nowait"))
 
 
-ABOUT = About(
+ABOUT = StrategyInfo(
     name="for_update_nowait",
     title="SELECT … FOR UPDATE NOWAIT",
     safe=True,
     why="Right where a quick no is worth more than a fair one: named seats in a rush, with a page that offers another "
-    "seat. Wrong for stock, where the row is always locked by somebody and nearly everybody would be sent away "
-    "from a full shelf.",
+    "seat. Wrong for stock, where the row is always locked and nearly all buyers would be refused although there is "
+    "enough.",
     open=_open,
 )

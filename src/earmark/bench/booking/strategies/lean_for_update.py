@@ -5,93 +5,97 @@
 The idea: the locks are right; it is the round trips that cost. One statement locks all seats in key order and reads
 what else the hold is judged by, and one writes every table.
 The flaw: as `for_update`, only less of it. A buyer still takes a connection for the whole of it, each commit still
-waits for the disk alone, and losers still wait in line.
+waits for the disk alone, and losers still wait for the lock.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from earmark.bench.booking.ports import About, Place
-from earmark.bench.booking.strategies import drafts
-from earmark.bench.booking.strategies.drafts import CALLER
-from earmark.bench.booking.strategies.ground import (
-    Ground,
-    Paid,
-    Peer,
-    Refused,
+from earmark.bench.booking.strategies import booking_rows
+from earmark.bench.booking.strategies.booking_rows import CALLER
+from earmark.bench.booking.strategies.strategy_base import (
+    ConfirmRequest,
+    HoldRefused,
+    StrategyDatabase,
+    TableStrategy,
     judge_key,
     judge_opening,
     judge_pools,
     judge_seats,
 )
+from earmark.bench.booking.strategy import StrategyInfo, StrategySettings
 from earmark.domain import booking as law
 from earmark.uuids import uuid7
 
 if TYPE_CHECKING:
     from uuid import UUID
 
-    from earmark.bench.booking.ports import Want
+    from earmark.bench.booking.strategy import Want
 
 
-class LeanForUpdate(Peer):
+class LeanForUpdate(TableStrategy):
     """Pessimistic, in as few statements as it takes."""
 
     async def try_hold(self, want: Want) -> UUID:
         """Lock, look, write."""
-        ground = self.ground
+        database = self.database
         if not want.pools:
             return await self._try_seats(want)
-        async with ground.transaction() as step:
-            sale = await ground.open_hold(step, want)
-            seats = judge_seats(want.seats, await ground.look_at_seats(step, want, "lock_seats"))
-            pools = judge_pools(want.pools, await ground.look_at_pools(step, want, "lock_pools"))
-            await ground.pause()
-            return await ground.write_hold(step, want, sale, seats=seats, pools=pools)
+        async with database.transaction() as connection:
+            sale = await database.open_hold(connection, want)
+            seats = judge_seats(want.seats, await database.look_at_seats(connection, want, "lock_seats"))
+            pools = judge_pools(want.pools, await database.look_at_pools(connection, want, "lock_pools"))
+            await database.pause()
+            return await database.write_hold(connection, want, sale, seats=seats, pools=pools)
 
     async def _try_seats(self, want: Want) -> UUID:
         """A claim of seats, which most are: one statement locks, one writes."""
-        ground = self.ground
-        async with ground.transaction() as step:
-            rows = await step.fetch(ground.sql["lock_to_hold"], want.event_id, sorted(want.seats), CALLER, want.key)
+        database = self.database
+        async with database.transaction() as connection:
+            rows = await connection.fetch(
+                database.sql["lock_to_hold"], want.event_id, sorted(want.seats), CALLER, want.key
+            )
             sale = judge_opening(rows[0] if rows else None, want)
             seats = judge_seats(want.seats, rows)
-            await ground.pause()
-            held = drafts.held(want, booking_id=uuid7(), sale=sale, seats=seats)
-            entry = drafts.hold_entry(held, key=want.key, request_hash=drafts.hash_of(want))
+            await database.pause()
+            held = booking_rows.held(want, booking_id=uuid7(), sale=sale, seats=seats)
+            entry = booking_rows.hold_entry(held, key=want.key, request_hash=booking_rows.hash_of(want))
             limit = sale.per_buyer_max
-            # What the entry repeats of the booking is not sent twice.
+            # The columns that entry and booking share are sent once.
             told = (entry[0], *entry[7:9], *entry[10:])
-            count = (drafts.units(want), sorted(want.seats))
-            written = await step.fetchval(ground.sql["write_hold"], *drafts.opened_row(held), *count, limit, *told)
+            count = (booking_rows.units(want), sorted(want.seats))
+            written = await connection.fetchval(
+                database.sql["write_hold"], *booking_rows.opened_row(held), *count, limit, *told
+            )
             if written is None:
-                raise Refused
+                raise HoldRefused
             return held.id
 
-    async def try_confirm(self, paid: Paid) -> None:
+    async def try_confirm(self, paid: ConfirmRequest) -> None:
         """Lock the booking, look at it, write."""
-        ground = self.ground
-        async with ground.transaction() as step:
-            row = await step.fetchrow(ground.sql["lock_booking"], paid.booking_id, CALLER, paid.key)
+        database = self.database
+        async with database.transaction() as connection:
+            row = await connection.fetchrow(database.sql["lock_booking"], paid.booking_id, CALLER, paid.key)
             if row is None:
-                raise Refused
+                raise HoldRefused
             if row["earlier"]:
                 judge_key(row, paid.request_hash)
-            before = drafts.booking(row)
+            before = booking_rows.booking(row)
             after = law.confirm(before, payment_id=paid.payment_id, payment_method=None, now=row["now"])
             if after.lines.pools or after is before:
-                await ground.write_confirm(step, row, paid)
+                await database.write_confirm(connection, row, paid)
                 return
-            entry = drafts.confirm_entry(before, after, key=paid.key, request_hash=paid.request_hash)
+            entry = booking_rows.confirm_entry(before, after, key=paid.key, request_hash=paid.request_hash)
             moved = (after.id, after.confirmed_at, after.payment_id, after.version)
-            await step.execute(ground.sql["write_confirm"], *moved, *entry)
+            await connection.execute(database.sql["write_confirm"], *moved, *entry)
 
 
-async def _open(place: Place) -> LeanForUpdate:
-    return LeanForUpdate(await Ground.open(place, "lean_for_update"))
+async def _open(settings: StrategySettings) -> LeanForUpdate:
+    return LeanForUpdate(await StrategyDatabase.open(settings, "lean_for_update"))
 
 
-ABOUT = About(
+ABOUT = StrategyInfo(
     name="lean_for_update",
     title="SELECT … FOR UPDATE, one lock statement, one write statement",
     safe=True,

@@ -1,114 +1,133 @@
 """redis_lock: a lock in Redis for each seat, one after the other, then look and write as if alone.
 
     lock A1 ── lock A2 ── BEGIN ── look ── write ── COMMIT ── unlock
-    lock A1: taken, "somebody is booking this seat"
+    lock A1: taken, "this seat is being booked"
 
-The idea: losers are sent away by Redis in a millisecond and never reach the database. It is what most guides to
+The idea: Redis refuses losers in a millisecond, and they never reach the database. It is what most guides to
 booking systems show.
-The flaw: the lock ends by the clock, whatever its holder is doing. A holder that is paused for longer than that (by a
-garbage collector, a full disk, a machine that was moved) wakes up without its lock, does not know it, and writes. So
-does one whose Redis failed over before the key was copied. The seat is then sold twice, and no error is seen
-anywhere. Only the thing that is written to can refuse such a write, and here nothing asks it to.
+The flaw: the lock ends by the clock, whatever its holder does. A process that is paused for longer than that (by a
+garbage collector, a full disk, a machine that was moved) continues without its lock, does not know it, and writes. The
+same happens when Redis fails over before the key was copied. The seat is then sold twice, without any error. Only the
+database can refuse such a write, and here it has no rule to do so.
 """
 
 from __future__ import annotations
 
 import contextlib
+from abc import ABC, abstractmethod
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
-from earmark.bench.booking.ports import About, Place
-from earmark.bench.booking.strategies.ground import Ground, Paid, Peer, Refused, judge_pools, judge_seats
+from earmark.bench.booking.strategies.strategy_base import (
+    ConfirmRequest,
+    HoldRefused,
+    StrategyDatabase,
+    TableStrategy,
+    judge_pools,
+    judge_seats,
+)
+from earmark.bench.booking.strategy import StrategyInfo, StrategySettings
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
+    from contextlib import AbstractAsyncContextManager
     from uuid import UUID
 
-    from earmark.bench.booking.ports import Want
+    from earmark.bench.booking.strategy import Want
 
 CONNECTIONS = 50
 
 
-class RedisLocks:
-    """Locks of redis-py, as its documentation shows them."""
+class LocksPerSeat(ABC):
+    """A lock for each seat, one after the other."""
 
-    def __init__(self, client: Any, *, ttl_seconds: float) -> None:
-        self._client = client
+    def __init__(self, clients: Sequence[Any], *, ttl_seconds: float) -> None:
+        self._clients = clients
         self._ttl_seconds = ttl_seconds
 
     @asynccontextmanager
     async def all_of(self, names: Sequence[str]) -> AsyncIterator[None]:
-        """Each in turn, sorted; refused when somebody else has one, and then the ones before are given back."""
+        """Take each lock in sorted order; if one is taken, give back those before and refuse."""
         async with AsyncExitStack() as held:
             for name in sorted(names):
                 await held.enter_async_context(self._one(name))
             yield
 
+    @abstractmethod
+    def _one(self, name: str) -> AbstractAsyncContextManager[None]:
+        """One lock; raises `HoldRefused` if it is taken."""
+
     async def close(self) -> None:
-        """Let go of connections."""
-        await self._client.aclose(close_connection_pool=True)
+        """Close the connections."""
+        for client in self._clients:
+            await client.aclose(close_connection_pool=True)
+
+
+class RedisLocks(LocksPerSeat):
+    """Locks of redis-py, as its documentation shows them."""
 
     @asynccontextmanager
     async def _one(self, name: str) -> AsyncIterator[None]:
         from redis.exceptions import LockNotOwnedError
 
-        lock = self._client.lock(name, timeout=self._ttl_seconds, blocking=False)
+        [client] = self._clients
+        lock = client.lock(name, timeout=self._ttl_seconds, blocking=False)
         if not await lock.acquire():
-            raise Refused
+            raise HoldRefused
         try:
             yield
         finally:
-            # Too late to do anything about it: the write is done.
+            # The lock ran out before this: the write is done, and nothing can be undone here.
             with contextlib.suppress(LockNotOwnedError):
                 await lock.release()
 
 
-class LockThenWrite(Peer):
-    """Lock elsewhere, then write as if nobody else could."""
+class LockThenWrite(TableStrategy):
+    """Lock in Redis, then write without a lock in the database."""
 
-    def __init__(self, ground: Ground, locks: Any) -> None:
-        super().__init__(ground)
+    def __init__(self, database: StrategyDatabase, locks: Any) -> None:
+        super().__init__(database)
         self._locks = locks
 
     async def try_hold(self, want: Want) -> UUID:
         """Lock, look, write, unlock."""
-        ground = self.ground
+        database = self.database
         names = [f"{want.event_id}:{name}" for name in (*want.seats, *want.pools)]
-        async with self._locks.all_of(names), ground.transaction() as step:
-            sale = await ground.open_hold(step, want)
-            seats = judge_seats(want.seats, await ground.look_at_seats(step, want))
-            pools = judge_pools(want.pools, await ground.look_at_pools(step, want))
-            await ground.pause()
-            return await ground.write_hold(step, want, sale, seats=seats, pools=pools)
+        async with self._locks.all_of(names), database.transaction() as connection:
+            sale = await database.open_hold(connection, want)
+            seats = judge_seats(want.seats, await database.look_at_seats(connection, want))
+            pools = judge_pools(want.pools, await database.look_at_pools(connection, want))
+            await database.pause()
+            return await database.write_hold(connection, want, sale, seats=seats, pools=pools)
 
-    async def try_confirm(self, paid: Paid) -> None:
+    async def try_confirm(self, paid: ConfirmRequest) -> None:
         """Lock the booking, look, write, unlock."""
-        ground = self.ground
-        async with self._locks.all_of([f"booking:{paid.booking_id}"]), ground.transaction() as step:
-            await ground.find_key(step, paid.key, paid.request_hash)
-            row = await step.fetchrow(ground.sql["look_at_booking"], paid.booking_id)
-            await ground.write_confirm(step, row, paid)
+        database = self.database
+        async with self._locks.all_of([f"booking:{paid.booking_id}"]), database.transaction() as connection:
+            await database.find_key(connection, paid.key, paid.request_hash)
+            row = await connection.fetchrow(database.sql["look_at_booking"], paid.booking_id)
+            await database.write_confirm(connection, row, paid)
 
     async def close(self) -> None:
-        """Let go of connections."""
+        """Close the connections."""
         await self._locks.close()
         await super().close()
 
 
 def connect(url: str) -> Any:
-    """A client that makes callers wait for a connection rather than open one for each of them."""
+    """A client with a bounded pool: callers wait for a connection."""
     from redis import asyncio as redis
 
     pool = redis.BlockingConnectionPool.from_url(url, max_connections=CONNECTIONS, timeout=None)
     return redis.Redis.from_pool(pool)
 
 
-async def _open(place: Place) -> LockThenWrite:
-    locks = RedisLocks(connect(place.redis[0]), ttl_seconds=place.lock_ttl_seconds)
-    return LockThenWrite(await Ground.open(place), locks)
+async def _open(settings: StrategySettings) -> LockThenWrite:
+    locks = RedisLocks([connect(settings.redis[0])], ttl_seconds=settings.lock_ttl_seconds)
+    return LockThenWrite(await StrategyDatabase.open(settings), locks)
 
 
-ABOUT = About(
+ABOUT = StrategyInfo(
     name="redis_lock",
     title="a Redis lock per seat, then look and write",
     safe=True,

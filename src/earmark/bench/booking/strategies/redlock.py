@@ -5,8 +5,8 @@
 The idea: one Redis is one thing that can fail. With three or five, a lock can be had while some are down, and no
 failover can lose it.
 The flaw: it makes locking available, not writing safe. The lock still ends by the clock while its holder is paused,
-and the holder still does not know. A server that restarts empty can vote twice. And it asks every server for every
-seat.
+and the holder does not know it. A server that restarts empty can vote twice. And every seat takes a request to every
+server.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ import asyncio
 import random
 import secrets
 import time
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
-from earmark.bench.booking.ports import About, Place
-from earmark.bench.booking.strategies.ground import Ground, Refused
-from earmark.bench.booking.strategies.redis_lock import LockThenWrite, connect
+from earmark.bench.booking.strategies.redis_lock import LocksPerSeat, LockThenWrite, connect
+from earmark.bench.booking.strategies.strategy_base import HoldRefused, StrategyDatabase
+from earmark.bench.booking.strategy import StrategyInfo, StrategySettings
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
@@ -32,27 +32,13 @@ ATTEMPTS_MAX = 3
 RETRY_SECONDS_MAX = 0.05
 
 
-class Redlock:
-    """The algorithm as it was published: majority, elapsed time and drift, and another try when votes were split."""
+class RedlockPerSeat(LocksPerSeat):
+    """The algorithm as published: majority, elapsed time and drift, and another try after a split vote."""
 
     def __init__(self, clients: Sequence[Any], *, ttl_seconds: float) -> None:
-        self._clients = clients
-        self._ttl_seconds = ttl_seconds
+        super().__init__(clients, ttl_seconds=ttl_seconds)
         release = (resources.files(__package__) / "lua" / "release.lua").read_text(encoding="utf-8")
         self._releases = [client.register_script(release) for client in clients]
-
-    @asynccontextmanager
-    async def all_of(self, names: Sequence[str]) -> AsyncIterator[None]:
-        """Each in turn, sorted; refused when one is not to be had, and then the ones before are given back."""
-        async with AsyncExitStack() as held:
-            for name in sorted(names):
-                await held.enter_async_context(self._one(name))
-            yield
-
-    async def close(self) -> None:
-        """Let go of connections."""
-        for client in self._clients:
-            await client.aclose(close_connection_pool=True)
 
     @asynccontextmanager
     async def _one(self, name: str) -> AsyncIterator[None]:
@@ -65,10 +51,10 @@ class Redlock:
                     return
                 if not votes:
                     break
-                # A few have it each, and nobody most: all give back, and try again at different moments.
+                # The votes are split and no client has most: each gives back, and tries again after a random time.
                 await self._give_back(name, token)
                 await asyncio.sleep(random.uniform(0, RETRY_SECONDS_MAX))  # noqa: S311 (not a secret)
-            raise Refused
+            raise HoldRefused
         finally:
             # Also where it was refused: a minority may have granted it.
             await self._give_back(name, token)
@@ -86,12 +72,12 @@ class Redlock:
         await asyncio.gather(*given_back, return_exceptions=True)
 
 
-async def _open(place: Place) -> LockThenWrite:
-    locks = Redlock([connect(url) for url in place.redis], ttl_seconds=place.lock_ttl_seconds)
-    return LockThenWrite(await Ground.open(place), locks)
+async def _open(settings: StrategySettings) -> LockThenWrite:
+    locks = RedlockPerSeat([connect(url) for url in settings.redis], ttl_seconds=settings.lock_ttl_seconds)
+    return LockThenWrite(await StrategyDatabase.open(settings), locks)
 
 
-ABOUT = About(
+ABOUT = StrategyInfo(
     name="redlock",
     title="a Redlock per seat over several Redis, then look and write",
     safe=True,

@@ -5,9 +5,9 @@
 The idea: one step instead of two. The row is locked as in `lean_for_update`, so that no seat is sold twice, and there
 are no holds to count down and no expired ones to sweep.
 The flaw: a sale is final, and the money is not there yet. Every buyer who closes the page, or whose card is declined,
-leaves a seat that counts as sold and was never paid for. Somebody has to find these seats and decide which buyer is
-not coming back: a hold with a time limit, invented a second time, by hand. Asking for the money first only turns the
-problem round: then it is paid for and perhaps not there.
+leaves a seat that counts as sold and was never paid for. An operator has to find these seats and decide which sale to
+undo: a hold with a time limit, done by hand. Taking the money first only reverses the problem: then the seat is paid
+for and perhaps taken.
 """
 
 from __future__ import annotations
@@ -16,84 +16,86 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from earmark.bench.booking.ports import About, Place
-from earmark.bench.booking.strategies import drafts
-from earmark.bench.booking.strategies.ground import (
-    Ground,
-    Paid,
-    Peer,
-    Refused,
-    Step,
+from earmark.bench.booking.strategies import booking_rows
+from earmark.bench.booking.strategies.strategy_base import (
+    ConfirmRequest,
+    Connection,
+    HoldRefused,
+    StrategyDatabase,
+    TableStrategy,
     judge_limit,
     judge_pools,
     judge_seats,
 )
+from earmark.bench.booking.strategy import StrategyInfo, StrategySettings
 from earmark.domain.state_machine import State
 from earmark.uuids import uuid7
 
 if TYPE_CHECKING:
     from uuid import UUID
 
-    from earmark.bench.booking.ports import Want
-    from earmark.bench.booking.strategies.drafts import Sale
+    from earmark.bench.booking.strategies.booking_rows import EventRules
+    from earmark.bench.booking.strategy import Want
     from earmark.domain.booking import Booking
 
 
-class SinglePhase(Peer):
+class SinglePhase(TableStrategy):
     """There is no hold: what `hold` returns is a sale."""
 
     async def try_hold(self, want: Want) -> UUID:
         """Lock, look, sell."""
-        ground = self.ground
-        async with ground.transaction() as step:
-            sale = await ground.open_hold(step, want)
-            seats = judge_seats(want.seats, await ground.look_at_seats(step, want, "lock_seats"))
-            pools = judge_pools(want.pools, await ground.look_at_pools(step, want, "lock_pools"))
-            await ground.pause()
-            booking = drafts.held(want, booking_id=uuid7(), sale=sale, seats=seats, pools=pools)
-            await self._sell(step, want, sale, booking)
+        database = self.database
+        async with database.transaction() as connection:
+            sale = await database.open_hold(connection, want)
+            seats = judge_seats(want.seats, await database.look_at_seats(connection, want, "lock_seats"))
+            pools = judge_pools(want.pools, await database.look_at_pools(connection, want, "lock_pools"))
+            await database.pause()
+            booking = booking_rows.held(want, booking_id=uuid7(), sale=sale, seats=seats, pools=pools)
+            await self._sell(connection, want, sale, booking)
             return booking.id
 
-    async def try_confirm(self, paid: Paid) -> None:
-        """The money for what was sold already. Who never gets here leaves the seat sold."""
-        ground = self.ground
-        async with ground.transaction() as step:
-            await ground.find_key(step, paid.key, paid.request_hash)
-            row = await step.fetchrow(ground.sql["lock_sold"], paid.booking_id)
+    async def try_confirm(self, paid: ConfirmRequest) -> None:
+        """Attach the payment to the sale. Without it, the seat stays sold."""
+        database = self.database
+        async with database.transaction() as connection:
+            await database.find_key(connection, paid.key, paid.request_hash)
+            row = await connection.fetchrow(database.sql["lock_sold"], paid.booking_id)
             if row is None or row["payment_id"] not in {None, paid.payment_id}:
-                raise Refused
+                raise HoldRefused
             if row["payment_id"] is not None:
                 return
-            before = drafts.booking(row)
+            before = booking_rows.booking(row)
             after = msgspec.structs.replace(before, payment_id=paid.payment_id, version=before.version + 1)
-            await step.execute(ground.sql["insert_payment"], paid.payment_id, after.id)
-            await step.execute(ground.sql["attach_payment"], after.id, paid.payment_id, after.version)
-            entry = drafts.confirm_entry(before, after, key=paid.key, request_hash=paid.request_hash)
-            await step.execute(ground.sql["insert_entry"], *entry)
+            await connection.execute(database.sql["insert_payment"], paid.payment_id, after.id)
+            await connection.execute(database.sql["attach_payment"], after.id, paid.payment_id, after.version)
+            entry = booking_rows.confirm_entry(before, after, key=paid.key, request_hash=paid.request_hash)
+            await connection.execute(database.sql["insert_entry"], *entry)
 
-    async def _sell(self, step: Step, want: Want, sale: Sale, booking: Booking) -> None:
-        ground = self.ground
-        total = await step.fetchval(ground.sql["add_total"], want.event_id, want.buyer, drafts.units(want))
+    async def _sell(self, connection: Connection, want: Want, sale: EventRules, booking: Booking) -> None:
+        database = self.database
+        total = await connection.fetchval(
+            database.sql["add_total"], want.event_id, want.buyer, booking_rows.units(want)
+        )
         judge_limit(total, sale)
-        await ground.add_pools(step, booking, held=0, sold=1)
-        await step.execute(ground.sql["insert_booking"], *drafts.opened_row(booking))
-        await ground.point_seats(step, booking)
-        await step.execute(ground.sql["mark_sold"], booking.id, sale.now)
+        await database.add_pools(connection, booking, held=0, sold=1)
+        await connection.execute(database.sql["insert_booking"], *booking_rows.opened_row(booking))
+        await database.point_seats(connection, booking)
+        await connection.execute(database.sql["mark_sold"], booking.id, sale.now)
         sold = msgspec.structs.replace(booking, state=State.CONFIRMED, confirmed_at=sale.now)
-        entry = drafts.hold_entry(sold, key=want.key, request_hash=drafts.hash_of(want))
-        await step.execute(ground.sql["insert_entry"], *entry)
+        entry = booking_rows.hold_entry(sold, key=want.key, request_hash=booking_rows.hash_of(want))
+        await connection.execute(database.sql["insert_entry"], *entry)
 
 
-async def _open(place: Place) -> SinglePhase:
-    return SinglePhase(await Ground.open(place, "lean_for_update", "single_phase"))
+async def _open(settings: StrategySettings) -> SinglePhase:
+    return SinglePhase(await StrategyDatabase.open(settings, "lean_for_update", "single_phase"))
 
 
-ABOUT = About(
+ABOUT = StrategyInfo(
     name="single_phase",
     title="sold before paid, no hold",
     safe=True,
-    why="Right where nothing is paid, or payment is certain: free tickets, members on account, a till where the buyer "
-    "stands in front of you. Sold online, it never sells a seat twice and yet loses sales, one for every buyer "
-    "who walks away while paying.",
+    why="Right where nothing is paid, or payment is certain: free tickets, members on account, a box office where the "
+    "buyer pays at once. Sold online, it never sells a seat twice and yet loses sales, one for every buyer who "
+    "walks away while paying.",
     open=_open,
 )

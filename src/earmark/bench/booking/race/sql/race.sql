@@ -1,9 +1,9 @@
 -- name: make_event
--- What a race is about: an event of its own, so that nothing is left over from the one before.
+-- Each scenario has its own event, so that no rows of another one are left.
 INSERT INTO events (id, name, currency, live, created_at) VALUES ($1, 'A race', 'EUR', false, statement_timestamp());
 
 -- name: make_seats
--- The few that everybody wants.
+-- The few seats that all buyers want.
 INSERT INTO seats (event_id, id, price, position)
 SELECT $1, s.id, 4500, s.n::integer FROM unnest($2::text[]) WITH ORDINALITY AS s (id, n);
 
@@ -21,7 +21,7 @@ SELECT count(*) FILTER (WHERE c.buyers > 1)::integer AS double_sold, coalesce(ma
 SELECT count(*)::integer FROM bookings WHERE event_id = ANY ($1::text[]) AND state = 'confirmed';
 
 -- name: count_stranded
--- Seats that count as sold though nobody has paid, and that nothing will ever bring back.
+-- Seats that count as sold though no buyer has paid, and that nothing frees again.
 SELECT count(*)::integer
   FROM bookings b CROSS JOIN jsonb_array_elements(b.lines -> 'seats') AS line
  WHERE b.event_id = ANY ($1::text[]) AND b.state = 'confirmed'

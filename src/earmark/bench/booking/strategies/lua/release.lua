@@ -1,5 +1,5 @@
--- Gives back one lock of a Redlock, if it is still ours: without the comparison, a late holder would give away the lock of
--- whoever has it by now.
+-- Releases one lock of a Redlock, if it is still ours: without the comparison, a late holder would release the lock of
+-- its next holder.
 --
 -- KEYS[1]  the lock
 -- ARGV[1]  the token of its holder

@@ -14,8 +14,8 @@ SELECT statement_timestamp() AS now, e.live, e.currency, e.per_buyer_max,
 SELECT j.booking_id AS earlier, j.request_hash FROM journal j WHERE j.caller = $1 AND j.key = $2;
 
 -- name: look_at_seats
--- Seats with no lock on them. Only a pointer to nobody is free; one to a hold that lapsed, or to a booking that ended, is
--- stale: whoever meets it lets go of it first and then looks again.
+-- Seats with no lock on them. Only an empty pointer is free; a pointer to a lapsed hold or an ended booking is stale:
+-- the strategy expires it first and then looks again.
 SELECT s.id, s.price, s.blocked, s.booking_id, s.fence,
        coalesce(b.state NOT IN ('held', 'paying', 'confirmed')
                 OR (b.state = 'held' AND b.expires_at <= statement_timestamp()), false) AS stale
@@ -32,7 +32,7 @@ SELECT p.id, p.price, p.capacity - p.held - p.sold AS free
 SELECT statement_timestamp() AS now, b.* FROM bookings b WHERE b.id = $1;
 
 -- name: add_total
--- What the buyer has by now. The row is the buyer's own, so that hardly anybody ever waits for it.
+-- What the buyer has by now. The row is the buyer's own, so that requests rarely wait for it.
 INSERT INTO buyer_totals AS t (event_id, buyer, units) VALUES ($1, $2, $3)
 ON CONFLICT (event_id, buyer) DO UPDATE SET units = t.units + excluded.units
 RETURNING t.units;
@@ -57,7 +57,7 @@ VALUES ($1, $2, $3, $4, $5, $6::text::jsonb, $7, $8, $9, $10, 1);
 UPDATE seats SET booking_id = $3 WHERE event_id = $1 AND id = ANY ($2::text[]);
 
 -- name: insert_entry
--- The story: audit entry, outbox row and idempotency record in one.
+-- The journal entry: audit entry, outbox row and idempotency record in one.
 INSERT INTO journal (id, event_id, booking_id, version, verb, before, after, actor, reason, at, facts,
                      caller, key, request_hash, answer_status, answer_body)
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11::text::jsonb, $12, $13, $14, $15, $16);
@@ -71,7 +71,7 @@ INSERT INTO outside_payments (payment_id, booking_id) VALUES ($1, $2);
 UPDATE bookings SET state = 'confirmed', confirmed_at = $2, payment_id = $3, version = $4 WHERE id = $1;
 
 -- name: lock_stale
--- The owners that stand in the way of these seats though they have ended or lapsed. By key, in key order; what comes back
+-- The owners of these seats that have ended or lapsed. By key, in key order; what comes back
 -- is judged again, for it may have waited.
 SELECT statement_timestamp() AS now, b.*
   FROM bookings b
@@ -80,7 +80,7 @@ SELECT statement_timestamp() AS now, b.*
  ORDER BY b.id FOR NO KEY UPDATE;
 
 -- name: mark_expired
--- The clock lets go of a hold.
+-- A hold whose time is over.
 UPDATE bookings SET state = 'expired', ended_at = $2, version = $3 WHERE id = $1;
 
 -- name: clear_seats

@@ -9,8 +9,8 @@ SELECT statement_timestamp() AS now, e.live, e.currency, e.per_buyer_max,
   FROM events e WHERE e.id = $1;
 
 -- name: lock_seat
--- From here to the commit nobody else looks at this seat for update. Its pointer is as it is after the wait; its owner
--- may be older, and so is never the ground for taking it.
+-- From here to the commit no other transaction locks this seat. Its pointer is as it is after the wait; its owner
+-- may be older, and so never decides that the seat may be taken.
 SELECT s.id, s.price, s.blocked, s.booking_id,
        coalesce(b.state NOT IN ('held', 'paying', 'confirmed')
                 OR (b.state = 'held' AND b.expires_at <= statement_timestamp()), false) AS stale
@@ -26,9 +26,9 @@ SELECT p.id, p.price, p.capacity - p.held - p.sold AS free FROM pools p WHERE p.
 UPDATE seats SET booking_id = $3 WHERE event_id = $1 AND id = $2;
 
 -- name: add_pool
--- Units of one pool change hands.
+-- The held and sold units of one pool.
 UPDATE pools SET held = held + $3, sold = sold + $4 WHERE event_id = $1 AND id = $2;
 
 -- name: lock_booking
--- From here to the commit nobody else decides about this booking.
+-- From here to the commit no other transaction decides about this booking.
 SELECT statement_timestamp() AS now, b.* FROM bookings b WHERE b.id = $1 FOR UPDATE;

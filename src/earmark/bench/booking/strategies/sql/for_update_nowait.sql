@@ -1,7 +1,7 @@
--- The locks of the lean way, but nobody waits for one. A confirm does: its buyer has paid.
+-- The locks of `lean_for_update`, without waiting for them. A confirm does wait: its buyer has paid.
 
 -- name: lock_to_hold
--- A seat that somebody else has locked is an error at once, and so is every wait that would follow from it.
+-- A seat that another transaction has locked is an error at once.
 SELECT statement_timestamp() AS now, e.live, e.currency, e.per_buyer_max,
        (e.sale_opens_at IS NULL OR e.sale_opens_at <= statement_timestamp())
        AND (e.sale_closes_at IS NULL OR statement_timestamp() < e.sale_closes_at) AS on_sale,

@@ -37,7 +37,7 @@ SELECT $14, $2, o.id, 1, 'hold', NULL, $5, $15, $16, $9, $17::text::jsonb, $18, 
 RETURNING booking_id;
 
 -- name: write_confirm
--- The sale, its payment and its story.
+-- The sale, its payment and its journal entry.
 WITH moved AS (
     UPDATE bookings SET state = 'confirmed', confirmed_at = $2, payment_id = $3, version = $4 WHERE id = $1
 ), paid AS (
@@ -48,8 +48,8 @@ INSERT INTO journal (id, event_id, booking_id, version, verb, before, after, act
 VALUES ($5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15::text::jsonb, $16, $17, $18, $19, $20);
 
 -- name: lock_seats
--- The same for a claim that has pools too: all wanted seats, in key order. Their pointers are as they are after the wait; an owner may be older, and so is never
--- the ground for taking a seat.
+-- The same for a claim that has pools too: all wanted seats, in key order. Their pointers are as they are after the wait;
+-- an owner may be older, and so never decides that a seat may be taken.
 SELECT s.id, s.price, s.blocked, s.booking_id,
        coalesce(b.state NOT IN ('held', 'paying', 'confirmed')
                 OR (b.state = 'held' AND b.expires_at <= statement_timestamp()), false) AS stale

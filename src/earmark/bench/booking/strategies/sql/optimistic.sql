@@ -1,7 +1,7 @@
 -- Compare and set: a row is written only if it still is as it was looked at.
 
 -- name: point_seats_as_seen
--- Fewer rows than were asked for means that somebody was quicker.
+-- Fewer rows than were asked for means that another request was faster.
 UPDATE seats s SET booking_id = $4
   FROM unnest($2::text[], $3::integer[]) AS seen (id, fence)
  WHERE s.event_id = $1 AND s.id = seen.id AND s.booking_id IS NULL AND s.fence = seen.fence AND NOT s.blocked;

@@ -1,13 +1,13 @@
--- Sold at once. The locks are those of the lean way.
+-- Sold at once, with the locks of `lean_for_update`.
 
 -- name: mark_sold
 -- The schema knows no booking that begins as a sale, so that this one is held for the length of its own transaction.
 UPDATE bookings SET state = 'confirmed', confirmed_at = $2 WHERE id = $1;
 
 -- name: attach_payment
--- The money for what was sold already.
+-- The payment of a sale.
 UPDATE bookings SET payment_id = $2, version = $3 WHERE id = $1;
 
 -- name: lock_sold
--- Nobody else attaches a payment meanwhile.
+-- No other transaction attaches a payment meanwhile.
 SELECT statement_timestamp() AS now, b.* FROM bookings b WHERE b.id = $1 AND b.state = 'confirmed' FOR UPDATE;
