@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
-from tests.skips import lines
+import pytest
+from tests.api import promtool
+from tests.skips import DEMANDS, lines, missing
 
 ROOT = Path(__file__).parent.parent
+TESTS = sorted((ROOT / "tests").rglob("*.py"))
+PROOF = bool(os.environ.get("EARMARK_PROOF"))
 NO_VALKEY = "no valkey-server was found"
+BY_PROMTOOL = "test_a_promtool_that_does_not_understand_says_nothing"
 
 
 def test_86_skips_of_one_cause_are_one_line() -> None:
@@ -68,3 +74,55 @@ def test_a_run_ends_with_the_lines(tmp_path: Path) -> None:
             f"SKIPPED [2] only on another system {both}",
         ], done.stdout + done.stderr
         assert "44 skipped" in done.stdout
+
+
+@pytest.mark.parametrize("platform", ["", "true"])
+def test_a_missing_server_skips_also_where_ci_is_set(platform: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many platforms set `CI` by themselves, and a bare one has no browser: `make test` passes there."""
+    monkeypatch.setenv("CI", platform)
+    monkeypatch.delenv(DEMANDS, raising=False)
+    with pytest.raises(pytest.skip.Exception, match=f"LOCKS ARE NOT TESTED HERE: {NO_VALKEY}"):
+        missing("LOCKS ARE NOT TESTED HERE", NO_VALKEY)
+
+
+def test_a_missing_server_that_is_demanded_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The control: `.ci/run` leaves nothing out."""
+    monkeypatch.setenv(DEMANDS, "all")
+    with pytest.raises(pytest.fail.Exception, match=f"LOCKS ARE NOT TESTED HERE: {NO_VALKEY}"):
+        missing("LOCKS ARE NOT TESTED HERE", NO_VALKEY)
+
+
+def test_a_demand_that_is_mistyped_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a CI that demands `everything` demands nothing, and is green."""
+    monkeypatch.setenv(DEMANDS, "everything")
+    with pytest.raises(pytest.fail.Exception, match="set it to all"):
+        missing("LOCKS ARE NOT TESTED HERE", NO_VALKEY)
+
+
+READS_CI = re.compile(r"""(environ(\.get\(|\[)|getenv\()["']CI["']""")
+
+
+def test_no_test_reads_ci() -> None:
+    """What is demanded is said in one variable, which is the project's own."""
+    reading = [str(path.relative_to(ROOT)) for path in TESTS if READS_CI.search(path.read_text(encoding="utf-8"))]
+    assert reading == ["tests/test_skips.py"], "here it stands as the control: os.environ.get('CI')"
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize("demanded, outcome", [("", "2 skipped"), ("all", "2 errors")][: 2 if PROOF else 1])
+def test_a_bare_machine_passes_with_a_line_for_each_cause(demanded: str, outcome: str) -> None:
+    """With the real fixtures and no program on the path; the control, in a proof, demands all and fails."""
+    chosen = ("browser/test_reference.py::test_finding_narrows_the_list", f"api/test_alerts.py::{BY_PROMTOOL}")
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", *(f"tests/{name}" for name in chosen)],
+        cwd=ROOT,
+        env=os.environ | {"CI": "true", DEMANDS: demanded, "PATH": "/nowhere"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=100,
+    )
+    assert f"{outcome} in " in done.stdout, done.stdout + done.stderr
+    assert done.returncode == (1 if demanded else 0)
+    for untested in ("NO BROWSER: the page is not tested", f"{promtool.UNTESTED}: {promtool.MISSING}"):
+        assert (f"SKIPPED [1] {untested}" if not demanded else untested) in done.stdout

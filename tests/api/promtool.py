@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-MISSING = "ALERTS ARE NOT JUDGED BY PROMETHEUS HERE, but by a small part of its language: promtool is not installed"
+UNTESTED = "ALERTS ARE NOT JUDGED BY PROMETHEUS HERE"
+MISSING = "promtool is not installed, and a small part of its language stands in. On Debian: apt-get install prometheus"
 CALM_MINUTES = 20
 MINUTES = 60
 COUNTED = ("_total", "_count", "_sum", "_bucket")

@@ -14,6 +14,7 @@ import httpx2
 import pytest
 import yaml  # type: ignore[import-untyped]
 from prometheus_client import CollectorRegistry, generate_latest
+from tests import skips
 from tests.docs.pages import ROOT, section
 from tests.docs.pages import read as read_page
 
@@ -210,7 +211,13 @@ def test_an_alert_fires_for_each_of_its_reasons(reason: str, fires: dict[str, bo
     assert fires[reason]
 
 
-needs_promtool = pytest.mark.skipif(promtool.program() is None, reason=promtool.MISSING)
+@pytest.fixture
+def _promtool() -> None:
+    if promtool.program() is None:
+        skips.missing(promtool.UNTESTED, promtool.MISSING)
+
+
+needs_promtool = pytest.mark.usefixtures("_promtool")
 
 
 @needs_promtool
@@ -329,7 +336,7 @@ async def traffic(
     try:
         valkey = start_valkey()
     except ServerUnavailable as reason:
-        pytest.skip(f"NOT TESTED ON A REAL SERVER: {reason}")
+        skips.missing("NOT TESTED ON A REAL SERVER", reason)
     with valkey:
         admission, locks = open_admission(valkey.url), Locks.from_url(valkey.url)
         engine = Engine(postgres_store, ids=ids, admission=admission, observer=services.metrics.recorder)

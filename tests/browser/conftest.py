@@ -1,7 +1,8 @@
 """The real demo in a process of its own, and real browsers that watch themselves.
 
-Every visitor is a browser profile of its own, so another guest. When a test ends, its visitors must have seen no
-error in the console and must have asked no other host for anything.
+Every visitor has a browser profile without cookies and without storage, so is another guest. When a test ends, its
+visitors must have seen no error in the console and must have asked no other host for anything. Their profiles are
+emptied and used again: to start a browser's process for each of them was half of the work of these tests.
 """
 
 from __future__ import annotations
@@ -20,7 +21,19 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Locator, Page, expect, sync_playwright
+from playwright.sync_api import (
+    Browser,
+    BrowserContext,
+    ConsoleMessage,
+    Error,
+    Locator,
+    Page,
+    Request,
+    ViewportSize,
+    expect,
+    sync_playwright,
+)
+from tests import skips
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -32,6 +45,8 @@ KEY = "ek_test_box_office_of_the_browser_tests_0123456789"
 START_SECONDS_MAX = 30.0
 LOOK_SECONDS = 0.05
 WAIT_MS_MAX = 15_000
+SCREEN: ViewportSize = {"width": 1280, "height": 900}
+NO_SCRIPTS = "/healthz"
 OURS_TO_SET = ("EARMARK_", "DATABASE_URL", "REDIS_URL", "PORT")
 
 
@@ -107,8 +122,24 @@ class Visitor:
         if message.type in {"error", "warning"}:
             self.complaints.append(message.text)
 
-    def meets(self, url: str) -> None:
+    def fails(self, error: Error) -> None:
+        """Collects what a script of the page did not catch."""
+        self.complaints.append(str(error))
+
+    def leave(self) -> None:
+        """Empties the profile: on a page without scripts, so that none writes again what was removed."""
+        self.page.remove_listener("console", self.hears)
+        self.page.remove_listener("pageerror", self.fails)
+        self.page.remove_listener("request", self.meets)
+        self.page.unroute_all()
+        self.page.goto(f"{self.home}{NO_SCRIPTS}")
+        self.page.evaluate("() => { localStorage.clear(); sessionStorage.clear() }")
+        self.context.clear_cookies()
+        self.page.set_viewport_size(SCREEN)
+
+    def meets(self, request: Request) -> None:
         """Notes a request that goes to another host."""
+        url = request.url
         if urlsplit(url).scheme in {"http", "https", "ws", "wss"} and not url.startswith(f"{self.home}/"):
             self.strangers.append(url)
 
@@ -126,26 +157,32 @@ def browser() -> Iterator[Browser]:
     """Chromium, for as long as one module: a running one would keep other tests from starting event loops."""
     program = next(filter(None, map(shutil.which, BROWSERS)), None)
     if program is None:
-        refuse = pytest.fail if os.environ.get("CI") else pytest.skip
-        refuse("NO BROWSER: the page is not tested. On Debian: apt-get install chromium")
+        skips.missing("NO BROWSER", "the page is not tested. On Debian: apt-get install chromium")
     with sync_playwright() as playwright:
         chromium = playwright.chromium.launch(executable_path=program)
         yield chromium
         chromium.close()
 
 
+@pytest.fixture(scope="module")
+def spare_pages() -> list[Page]:
+    """Pages of emptied profiles, for the next visitors."""
+    return []
+
+
 @pytest.fixture
-def context(browser: Browser, demo: Demo) -> Iterator[Callable[[], Visitor]]:
+def context(browser: Browser, demo: Demo, spare_pages: list[Page]) -> Iterator[Callable[[], Visitor]]:
     """Brings a new guest; at the end all of them must be free of complaints."""
     visitors: list[Visitor] = []
 
     def arrive() -> Visitor:
-        visitors.append(new_visitor(browser, demo.url))
+        visitors.append(new_visitor(spare_pages.pop() if spare_pages else new_page(browser), demo.url))
         return visitors[-1]
 
     yield arrive
     for visitor in visitors:
-        visitor.context.close()
+        visitor.leave()
+    spare_pages.extend(visitor.page for visitor in visitors)
     assert [complaint for visitor in visitors for complaint in visitor.complaints] == []
     assert [url for visitor in visitors for url in visitor.strangers] == []
 
@@ -155,15 +192,18 @@ def visitor(context: Callable[[], Visitor]) -> Visitor:
     return context()
 
 
-def new_visitor(browser: Browser, home: str) -> Visitor:
-    context = browser.new_context(locale="en-GB", viewport={"width": 1280, "height": 900})
+def new_page(browser: Browser) -> Page:
+    context = browser.new_context(locale="en-GB", viewport=SCREEN)
     context.set_default_timeout(WAIT_MS_MAX)
     expect.set_options(timeout=WAIT_MS_MAX)
-    page = context.new_page()
-    visitor = Visitor(context=context, page=page, home=home)
+    return context.new_page()
+
+
+def new_visitor(page: Page, home: str) -> Visitor:
+    visitor = Visitor(context=page.context, page=page, home=home)
     page.on("console", visitor.hears)
-    page.on("pageerror", lambda error: visitor.complaints.append(str(error)))
-    page.on("request", lambda request: visitor.meets(request.url))
+    page.on("pageerror", visitor.fails)
+    page.on("request", visitor.meets)
     return visitor
 
 

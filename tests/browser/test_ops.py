@@ -18,12 +18,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from playwright.sync_api import Locator
+    from playwright.sync_api import Locator, Route
 
     from earmark.locks.sync import SyncLocks
 
 pytestmark = pytest.mark.browser
 
+POLL = "POLL_SECONDS = 4;"
 ORDER = "order:{4711}"
 HOSTILE = '<img/src="x"onerror="document.title=1">:{7}'
 
@@ -39,6 +40,12 @@ def demo(directory: Path, redis_url: str) -> Iterator[Demo]:
     arguments = ("--database", _database(directory), "--redis", redis_url)
     with running_demo(directory, *arguments, port=free_port()) as url:
         yield Demo(url=url, key=KEY)
+
+
+@pytest.fixture(scope="module")
+def operators_key(directory: Path, demo: Demo) -> str:  # noqa: ARG001 -- the demo makes the database first
+    """A key that may watch, and nothing else."""
+    return make_key(directory, "ops")
 
 
 @pytest.fixture
@@ -58,6 +65,17 @@ def make_key(directory: Path, scope: str) -> str:
     command = [str(EARMARK), "keys", "create", scope, "--scope", scope, "--test", "--database", _database(directory)]
     made = subprocess.run(command, env=clean_environment(home=directory), capture_output=True, text=True, check=True)
     return made.stdout.strip()
+
+
+def poll_quickly(visitor: Visitor) -> None:
+    """The console asks again after a fraction of a second instead of four seconds, until routes are removed."""
+
+    def hasten(route: Route) -> None:
+        answer = route.fetch()
+        assert POLL in answer.text()
+        route.fulfill(response=answer, body=answer.text().replace(POLL, "POLL_SECONDS = 0.4;"))
+
+    visitor.page.route("**/ops.js", hasten)
 
 
 def enter(visitor: Visitor, key: str) -> None:
@@ -92,7 +110,9 @@ def row(visitor: Visitor, key: str) -> Locator:
     return visitor.page.locator("#locks tbody tr").filter(has_text=key)
 
 
-def test_a_wrong_key_is_told_kindly_and_the_right_one_stays_in_the_tab(visitor: Visitor, directory: Path) -> None:
+def test_a_wrong_key_is_told_kindly_and_the_right_one_stays_in_the_tab(
+    visitor: Visitor, directory: Path, operators_key: str
+) -> None:
     """Which of the two is wrong, the key or its scope; and no key is ever in an address or kept for longer."""
     visitor.refusals_expected |= {401, 403}
     enter(visitor, "ek_test_nonsense")
@@ -100,7 +120,7 @@ def test_a_wrong_key_is_told_kindly_and_the_right_one_stays_in_the_tab(visitor: 
     expect(visitor.page.locator("#board")).to_be_hidden()
     enter(visitor, make_key(directory, "sell"))
     visitor.is_told("lacks the scope ops")
-    open_console(visitor, make_key(directory, "ops"))
+    open_console(visitor, operators_key)
     expect(visitor.page.get_by_role("alert")).to_be_hidden()
     assert visitor.page.url == f"{visitor.home}/ops"
     assert visitor.page.evaluate("Object.keys(localStorage)") == []
@@ -113,6 +133,7 @@ def test_a_wrong_key_is_told_kindly_and_the_right_one_stays_in_the_tab(visitor: 
 
 def test_nothing_needs_anybody_until_a_payment_does(visitor: Visitor) -> None:
     """All is well and says so; then a refund is refused, and without a reload the page says what to do about it."""
+    poll_quickly(visitor)
     open_console(visitor)
     heading = visitor.page.get_by_role("heading", level=1, name="Nothing needs you.")
     expect(heading).to_be_visible()
@@ -195,6 +216,7 @@ def test_control_markup_that_is_put_in_as_markup_is_noticed_and_its_script_is_no
 
 def test_a_button_keeps_its_focus_while_news_arrive(visitor: Visitor, locks: SyncLocks) -> None:
     """Whoever works by keyboard is not thrown back to the top every few seconds."""
+    poll_quickly(visitor)
     with locks.lock(ORDER, ttl=600, renew=False):
         open_console(visitor)
         press = visitor.page.get_by_role("button", name=f"Break the lock {ORDER}")
@@ -208,6 +230,7 @@ def test_a_button_keeps_its_focus_while_news_arrive(visitor: Visitor, locks: Syn
 def test_a_server_that_falls_silent_is_said_and_what_was_known_stays(visitor: Visitor) -> None:
     """With its age, so that nobody takes it for the present; and it recovers by itself."""
     visitor.losses_expected = True
+    poll_quickly(visitor)
     open_console(visitor)
     visitor.page.route("**/v1/ops", lambda route: route.abort())
     visitor.is_told("What stands below is from")
@@ -230,7 +253,7 @@ def test_a_database_that_is_gone_is_no_row_of_zeros(visitor: Visitor) -> None:
 
 
 def test_a_seat_is_explained_and_a_key_that_may_not_is_told_what_it_lacks(
-    context: Callable[[], Visitor], directory: Path
+    context: Callable[[], Visitor], operators_key: str
 ) -> None:
     """Buyers are no business of the scope ops: the page says which scope, and which command, instead."""
     admin, operator = context(), context()
@@ -248,7 +271,7 @@ def test_a_seat_is_explained_and_a_key_that_may_not_is_told_what_it_lacks(
     expect(story).to_contain_text("A seat is named as event/seat")
 
     operator.refusals_expected.add(403)
-    open_console(operator, make_key(directory, "ops"))
+    open_console(operator, operators_key)
     explain(operator, f"{THEATRE}/D4")
     expect(operator.page.locator("#story")).to_contain_text("needs the scope sell too")
     expect(operator.page.locator("#story")).to_contain_text(f"earmark explain {THEATRE}/D4")

@@ -6,10 +6,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from playwright.sync_api import expect
 
+from .conftest import new_page, new_visitor
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from playwright.sync_api import Locator, Request, Route
+    from playwright.sync_api import Browser, Locator, Request, Route
 
     from .conftest import Demo, Visitor
 
@@ -238,6 +240,21 @@ def test_without_guests_the_page_asks_for_a_key(visitor: Visitor, demo: Demo) ->
     visitor.hold(wanted)
 
     visitor.sees(wanted, "mine")
+
+
+def test_a_profile_that_is_used_again_remembers_nothing(browser: Browser, demo: Demo) -> None:
+    """The next test's visitor is another guest; the control is what the profile remembered before it was emptied."""
+    kept = "() => Object.keys(localStorage).length + Object.keys(sessionStorage).length"
+    page = new_page(browser)
+    guest = new_visitor(page, demo.url)
+    guest.open()
+    guest.hold(*guest.free_seats(1))
+    assert page.evaluate(kept) + len(page.context.cookies()) > 0
+
+    guest.leave()
+
+    assert page.evaluate(kept) + len(page.context.cookies()) == 0
+    page.context.close()
 
 
 def make_event(visitor: Visitor, demo: Demo, **settings: Any) -> str:

@@ -14,7 +14,6 @@ from .pages import PAGES, ROOT, SOURCE, codes, name, prose, read, section, table
 if TYPE_CHECKING:
     from pathlib import Path
 
-DECISION_LINES_MAX = 60
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 _PATH = re.compile(r"[\w.-]+(?:/[\w.-]+)*(?:/|\.(?:py|sql|md|toml|txt|example))")
 _TEST = re.compile(r"(tests/[\w/]+\.py)::(\w+)")
@@ -83,16 +82,6 @@ def test_every_page_can_be_reached() -> None:
 
 
 DECISIONS = [page for page in PAGES if page.parent.name == "decisions" and page.name != "README.md"]
-
-
-@pytest.mark.parametrize("page", DECISIONS, ids=name)
-def test_a_decision_is_one_page_in_the_one_shape(page: Path) -> None:
-    """Status, context, decision, consequences; numbered as its file is; short enough to be read."""
-    text = page.read_text()
-    assert text.startswith(f"# {page.name[:4]} ")
-    assert re.search(r"^Status: (accepted|superseded by \d{4})$", text, re.MULTILINE)
-    assert re.findall(r"^## (.*)$", text, re.MULTILINE) == ["Context", "Decision", "Consequences"]
-    assert len(text.splitlines()) <= DECISION_LINES_MAX
 
 
 def test_decisions_are_numbered_without_a_gap() -> None:

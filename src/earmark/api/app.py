@@ -121,7 +121,7 @@ METRICS = Endpoint(
 
 def create_app(services: Services) -> ASGIApp:
     """The whole service, in front of one engine."""
-    described = document.document(ENDPOINTS, version=__version__)
+    described = _described()
 
     @lru_cache(maxsize=ROOTS_MAX)
     def worded(root: str) -> tuple[bytes, str]:
@@ -153,6 +153,12 @@ def create_app(services: Services) -> ASGIApp:
     pages.router.redirect_slashes = False
     router = Router([(call.method, call.path, answer) for call, answer in answers], otherwise=pages)
     return RequestLog(router, metrics=services.metrics, tracing=services.tracing)
+
+
+@cache
+def _described() -> dict[str, Any]:
+    """The OpenAPI document, which is the same for every application of a process and is not changed."""
+    return document.document(ENDPOINTS, version=__version__)
 
 
 def _sandbox_page(services: Services) -> list[Route]:

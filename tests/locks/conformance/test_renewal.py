@@ -19,20 +19,16 @@ from .test_sync import SYNC_BACKENDS
 from .test_verbs import PAST_RENEWED, RENEWED
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from earmark.locks import Locks
 
 DROPPED = f"the lock on {KEY} is no longer renewed"
 
 
 @pytest.fixture(autouse=True)
-def quick_collections() -> Iterator[None]:
-    """What there was before a test is not collected in it: that could take longer than a lease lives."""
+def quick_collections() -> None:
+    """What there was before a test is not searched in it, nor after it: that could take longer than a lease lives."""
     gc.collect()
     gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 async def enter_and_forget(locks: Locks, keep: list[object]) -> None:

@@ -1,0 +1,41 @@
+"""Files that take long come first in a run, and keep their place when they are moved."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from tests import schedule
+
+ROOT = Path(__file__).parent.parent
+GROUPS = {"fleet", "fleet with redis"}
+
+
+@pytest.mark.parametrize("names", [schedule.LONGEST_FILES, schedule.FIRST_IN_A_PROOF])
+def test_every_file_that_comes_first_exists(names: tuple[str, ...]) -> None:
+    """A name that is left behind when its file is moved is passed over in silence, and the run takes longer."""
+    assert [name for name in names if name not in GROUPS and not (ROOT / name).exists()] == []
+
+
+def test_every_proof_of_ci_exists() -> None:
+    """`.ci/run` ends with a sample of the long proofs, by path."""
+    named = re.findall(r"tests/[\w/]+\.py", (ROOT / ".ci/run").read_text(encoding="utf-8"))
+    assert named
+    assert [name for name in named if not (ROOT / name).exists()] == []
+
+
+def test_a_long_file_comes_before_its_folder_and_before_others() -> None:
+    """The first name that fits is what counts; what has no name comes last."""
+    long, folder, other = (
+        schedule.place(f"tests/{file}::test_it[1]")
+        for file in ("browser/test_shop.py", "browser/test_reference.py", "domain/test_booking.py")
+    )
+    assert long < folder < other == len(schedule.LONGEST_FILES)
+
+
+def test_files_that_share_servers_are_one_group() -> None:
+    """Else each worker starts the servers again; a file that kills its servers is on its own."""
+    assert schedule.group("tests/acceptance/test_races.py::test_it") == "fleet with redis"
+    assert schedule.group("tests/acceptance/test_abuse.py::test_it") == "fleet"
+    assert schedule.group("tests/acceptance/test_stopping.py::test_it") == "tests/acceptance/test_stopping.py"
