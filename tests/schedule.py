@@ -72,7 +72,7 @@ LONGEST_FILES = (
     "tests/locks/conformance/test_sync.py",
     "tests/money/test_crashes.py",
     "tests/money/test_refunds_elsewhere.py",
-    "tests/payments/gateways/conformance/test_core.py",
+    "tests/payments/gateways/conformance/test_authorise_capture_void.py",
     "tests/conformance/test_verbs.py",
     "tests/bench/",
     "tests/admission/test_with_engine.py",
