@@ -33,11 +33,11 @@ test: $(READY) ## Run the tests, on real PostgreSQL and Valkey that they start t
 	@$(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 proof: $(READY) ## Run the long proofs too
-	-@$(BIN)/python -m tests.ha.programs
+	-@$(BIN)/python -m tests.ha.patroni_programs
 	@EARMARK_PROOF=1 $(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 ha: $(READY) ## Kill the primary of a real Patroni cluster, and count what is lost
-	@$(BIN)/python -m tests.ha.programs
+	@$(BIN)/python -m tests.ha.patroni_programs
 	@EARMARK_TEST_HA=1 $(BIN)/pytest -n 2 --dist loadfile tests/ha $(ARGS)
 
 lint: $(READY) ## Check style and formatting

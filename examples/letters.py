@@ -88,7 +88,9 @@ async def main() -> None:
         folder = Path(place)
         url = os.environ.get("DATABASE_URL") or f"sqlite:///{folder}/shop.sqlite3"
         async with Earmark.open(url, clock=clock) as shop:
-            relay = OutboxRelay(shop.engine.store.outbox, EntryFeed())  # `earmark serve` and `earmark worker` run one for you.
+            relay = OutboxRelay(
+                shop.engine.store.outbox, EntryFeed()
+            )  # `earmark serve` and `earmark worker` run one for you.
             await shop.create(PLAY, name="A play", currency="EUR", seats=SEATS)
             alice = await shop.hold(PLAY, buyer="alice@mail.example", seats=["A1", "A2"])
             await shop.hold(PLAY, buyer="bob@mail.example", seats=["A3"], ttl_seconds=60)

@@ -14,8 +14,8 @@ import asyncpg
 import httpcore2
 import pytest
 from hypothesis import HealthCheck, settings
-from tests import schedule, skips
-from tests.bouncer import Bouncer, start_bouncer
+from tests import skip_summary, xdist_schedule
+from tests.pgbouncer import Bouncer, start_bouncer
 from tests.sqlite_files import make_migrated
 
 from earmark.clock import MovableClock
@@ -42,16 +42,16 @@ gc.disable()
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The longest first."""
-    items.sort(key=lambda item: schedule.place(item.nodeid))
+    items.sort(key=lambda item: xdist_schedule.place(item.nodeid))
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """Files that share servers go to one worker, which starts them once."""
-    return schedule.scheduler(config, log)
+    return xdist_schedule.scheduler(config, log)
 
 
-pytest_terminal_summary = skips.pytest_terminal_summary
+pytest_terminal_summary = skip_summary.pytest_terminal_summary
 
 
 def pytest_collection_finish() -> None:
@@ -102,7 +102,7 @@ SELECT json_agg(json_build_object('relname', relname, 'relpages', relpages, 'rel
 
 def unavailable(reason: ServerUnavailable) -> Any:
     """A server that cannot be started skips its tests with one loud line, or fails them where it is demanded."""
-    skips.missing("NOT TESTED ON A REAL SERVER", reason)
+    skip_summary.missing("NOT TESTED ON A REAL SERVER", reason)
 
 
 def _remember_types(monkeypatch: pytest.MonkeyPatch) -> None:

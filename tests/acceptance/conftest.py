@@ -20,8 +20,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests import skips
-from tests.schedule import WITH_REDIS
+from tests import skip_summary
+from tests.xdist_schedule import WITH_REDIS
 
 from earmark.testservers import Postgres, ServerUnavailable, Valkey, start_postgres, start_valkey
 
@@ -78,7 +78,7 @@ def postgres() -> Iterator[Postgres]:
     try:
         server = start_postgres(settings={"max_connections": "100"})
     except ServerUnavailable as error:
-        skips.missing("NOTHING IS ACCEPTED ON POSTGRESQL HERE", error)
+        skip_summary.missing("NOTHING IS ACCEPTED ON POSTGRESQL HERE", error)
     with server:
         yield server
 
@@ -155,7 +155,7 @@ def valkey() -> Iterator[Valkey]:
     try:
         server = start_valkey()
     except ServerUnavailable as error:
-        skips.missing("NOTHING IS ACCEPTED WITH REDIS HERE", error)
+        skip_summary.missing("NOTHING IS ACCEPTED WITH REDIS HERE", error)
     with server:
         yield server
 

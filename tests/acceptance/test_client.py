@@ -24,7 +24,7 @@ from earmark.errors import (
 )
 from earmark.testing import open_in_memory
 
-from .lossy import lossy
+from .lossy_proxy import lossy
 from .support import Service, become_guest, calling, timeless, unique
 
 if TYPE_CHECKING:

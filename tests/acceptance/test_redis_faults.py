@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import asyncpg
 import pytest
-from tests import skips
+from tests import skip_summary
 from tests.admission.support import Slow
 from tests.locks.hazard_support import pause, resume
 from tests.locks.topologies import ask, start_private
@@ -53,7 +53,7 @@ def shop(new_database: Callable[[str], str], log_directory: Path) -> Iterator[Sh
     try:
         redis = start_private()
     except ServerUnavailable as error:
-        skips.missing("NOTHING IS ACCEPTED WITH REDIS HERE", error)
+        skip_summary.missing("NOTHING IS ACCEPTED WITH REDIS HERE", error)
     url = new_database("postgres")
     with redis, Slow(redis.nodes[0].port, seconds=0.0) as line, ExitStack() as stack:
         servers: list[Service] = []

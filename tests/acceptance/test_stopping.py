@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from .rush import Rush, follow, probe
+from .continuous_buyers import Rush, follow, probe
 from .support import answered, calling, earmark, free_port, readiness, serve
 
 if TYPE_CHECKING:

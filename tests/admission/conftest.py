@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests import skips
+from tests import skip_summary
 from tests.locks.topologies import start_cluster, start_private, start_redlock, start_sentinels
 
 from earmark.testservers import ServerUnavailable
@@ -34,7 +34,7 @@ _numbers = itertools.count(1)
 
 def unavailable(reason: ServerUnavailable) -> Any:
     """A server that cannot be started skips its tests with one loud line, or fails them where it is demanded."""
-    skips.missing("ADMISSION IS NOT TESTED ON A REAL SERVER", reason)
+    skip_summary.missing("ADMISSION IS NOT TESTED ON A REAL SERVER", reason)
 
 
 @pytest.fixture(scope="session")

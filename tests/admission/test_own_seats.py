@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.locks.topologies import ask
-from tests.races.asks import EVENT, a_confirm, a_hold, a_payment, a_play
+from tests.races.commands import EVENT, a_confirm, a_hold, a_payment, a_play
 
 from earmark.admission import lua_calls, open_admission
 from earmark.admission.seat_admission import SeatAdmission

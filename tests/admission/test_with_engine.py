@@ -13,7 +13,7 @@ import pytest
 from tests.locks.faulty_proxy import Proxy
 from tests.locks.hazard_support import pause, resume
 from tests.locks.topologies import ask
-from tests.races.asks import EVENT, a_cancel, a_confirm, a_hold, a_play, a_release
+from tests.races.commands import EVENT, a_cancel, a_confirm, a_hold, a_play, a_release
 from tests.sqlite_files import make_migrated
 
 from earmark.admission import open_admission

@@ -14,7 +14,7 @@ import httpx2
 import pytest
 import yaml  # type: ignore[import-untyped]
 from prometheus_client import CollectorRegistry, generate_latest
-from tests import skips
+from tests import skip_summary
 from tests.docs.pages import ROOT, section
 from tests.docs.pages import read as read_page
 
@@ -214,7 +214,7 @@ def test_an_alert_fires_for_each_of_its_reasons(reason: str, fires: dict[str, bo
 @pytest.fixture
 def _promtool() -> None:
     if promtool.program() is None:
-        skips.missing(promtool.UNTESTED, promtool.MISSING)
+        skip_summary.missing(promtool.UNTESTED, promtool.MISSING)
 
 
 needs_promtool = pytest.mark.usefixtures("_promtool")
@@ -336,7 +336,7 @@ async def traffic(
     try:
         valkey = start_valkey()
     except ServerUnavailable as reason:
-        skips.missing("NOT TESTED ON A REAL SERVER", reason)
+        skip_summary.missing("NOT TESTED ON A REAL SERVER", reason)
     with valkey:
         admission, locks = open_admission(valkey.url), Locks.from_url(valkey.url)
         engine = Engine(postgres_store, ids=ids, admission=admission, observer=services.metrics.recorder)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import httpx2
 import msgspec
 import pytest
-from tests import skips
+from tests import skip_summary
 from tests.acceptance.support import NO_TLS, earmark, environment, free_port, readiness
 
 from earmark import config
@@ -83,7 +83,7 @@ def valkey() -> Iterator[Valkey]:
     try:
         server = start_valkey(arguments=["--requirepass", REDIS])
     except ServerUnavailable as reason:
-        skips.missing("NOT TESTED ON A REAL SERVER", reason)
+        skip_summary.missing("NOT TESTED ON A REAL SERVER", reason)
     with server:
         yield server
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, get_args
 import msgspec
 import pytest
 from rich.console import Console
-from tests import skips
+from tests import skip_summary
 
 from earmark.bench.attacks import run, tables
 from earmark.bench.attacks.health_probe import HealthProbe
@@ -255,7 +255,7 @@ def launcher(monkeypatch: pytest.MonkeyPatch) -> None:
         postgres_binaries(server_account())
         valkey_binary(server_account(), None)
     except ServerUnavailable as error:
-        skips.missing("NOTHING IS ATTACKED HERE", error)
+        skip_summary.missing("NOTHING IS ATTACKED HERE", error)
     for name in ("EARMARK_TEST_DATABASE_URL", "EARMARK_TEST_REDIS_URL"):
         monkeypatch.delenv(name, raising=False)
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, get_args
 import msgspec
 import pytest
 from rich.console import Console
-from tests import skips
+from tests import skip_summary
 
 from earmark.bench.incidents import analysis, run, tables
 from earmark.bench.incidents.analysis import AFTER, ALL, BEFORE, DURING, HOT, OTHERS, PhaseTimes, SystemSample
@@ -315,7 +315,7 @@ def launcher(monkeypatch: pytest.MonkeyPatch) -> None:
     try:
         postgres_binaries(server_account())
     except ServerUnavailable as error:
-        skips.missing("NO INCIDENT IS MEASURED HERE", error)
+        skip_summary.missing("NO INCIDENT IS MEASURED HERE", error)
     monkeypatch.delenv("EARMARK_TEST_DATABASE_URL", raising=False)
 
 

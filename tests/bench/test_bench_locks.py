@@ -14,7 +14,7 @@ from xml.etree import ElementTree as ET
 import pytest
 import redis
 import redis.asyncio
-from tests import skips
+from tests import skip_summary
 
 from earmark.bench.locks import lock_libraries, results, run, workloads
 from earmark.bench.locks.results import LockFigures
@@ -37,7 +37,7 @@ def url() -> Iterator[str]:
     try:
         server = start_valkey()
     except ServerUnavailable as reason:
-        skips.missing("NOT TESTED ON A REAL SERVER", reason)
+        skip_summary.missing("NOT TESTED ON A REAL SERVER", reason)
     with server:
         yield server.url
 

@@ -14,7 +14,7 @@ import asyncpg
 import msgspec
 import pytest
 from rich.console import Console
-from tests import skips
+from tests import skip_summary
 
 from earmark.bench.booking.race import results, terminal
 from earmark.bench.booking.race import run as races
@@ -42,7 +42,7 @@ def where(postgres_server: Postgres) -> Iterator[RaceServers]:
     try:
         servers = [start_valkey() for _ in range(SEVERAL)]
     except ServerUnavailable as reason:
-        skips.missing("NOT TESTED ON A REAL SERVER", reason)
+        skip_summary.missing("NOT TESTED ON A REAL SERVER", reason)
     yield RaceServers(database=postgres_server.url(), redis=tuple(server.url for server in servers))
     for server in servers:
         server.close()

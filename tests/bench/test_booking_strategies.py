@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import asyncpg
 import pytest
-from tests import skips
+from tests import skip_summary
 
 from earmark.bench.booking.strategies import STRATEGIES, strategy_base
 from earmark.bench.booking.strategies.redis_lock import LockThenWrite
@@ -64,7 +64,7 @@ def redis() -> Iterator[tuple[str, ...]]:
     try:
         servers = [start_valkey() for _ in range(SEVERAL)]
     except ServerUnavailable as reason:
-        skips.missing("NOT TESTED ON A REAL SERVER", reason)
+        skip_summary.missing("NOT TESTED ON A REAL SERVER", reason)
     yield tuple(server.url for server in servers)
     for server in servers:
         server.close()

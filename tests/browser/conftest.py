@@ -33,7 +33,7 @@ from playwright.sync_api import (
     expect,
     sync_playwright,
 )
-from tests import skips
+from tests import skip_summary
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -157,7 +157,7 @@ def browser() -> Iterator[Browser]:
     """Chromium, for as long as one module: a running one would keep other tests from starting event loops."""
     program = next(filter(None, map(shutil.which, BROWSERS)), None)
     if program is None:
-        skips.missing("NO BROWSER", "the page is not tested. On Debian: apt-get install chromium")
+        skip_summary.missing("NO BROWSER", "the page is not tested. On Debian: apt-get install chromium")
     with sync_playwright() as playwright:
         chromium = playwright.chromium.launch(executable_path=program)
         yield chromium

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 import pytest
-from tests.bouncer import start_bouncer
 from tests.conftest import unavailable
+from tests.pgbouncer import start_bouncer
 from tests.sqlite_files import make_migrated
 
 from earmark import config

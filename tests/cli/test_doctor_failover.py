@@ -18,7 +18,7 @@ from tests.conftest import unavailable
 from tests.docs.pages import read
 from tests.docs.stories import tell
 from tests.ha.standby import address, start_standby
-from tests.races.wire import a_frozen_host
+from tests.races.postgres_proxy import a_frozen_host
 
 from earmark.cli.doctor import failover
 from earmark.cli.doctor.findings import Finding, Level

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 from tests.money.conftest import PRICE, Shop
-from tests.money.scripted import CAPTURED, PROCESSING
+from tests.money.scripted_gateway import CAPTURED, PROCESSING
 
 from earmark.domain.event import Event
 from earmark.domain.ids import Buyer, EventId

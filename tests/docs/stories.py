@@ -18,7 +18,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tests import zygote
+from tests import forked_programs
 
 from .pages import Block, blocks
 
@@ -102,7 +102,9 @@ def run_python(block: Block, *, folder: Path, **settings: str) -> int:
             check=False,
         )
     else:
-        done = zygote.run([file], environment=environment(**settings), folder=folder, seconds_max=STORY_SECONDS_MAX)
+        done = forked_programs.run(
+            [file], environment=environment(**settings), folder=folder, seconds_max=STORY_SECONDS_MAX
+        )
     if done.returncode:
         raise Failed(f"{done.stdout}\n{done.stderr}")
     if tests:

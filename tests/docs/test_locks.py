@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import asyncpg
 import pytest
 import redis
-from tests import skips
+from tests import skip_summary
 
 import earmark.locks
 from earmark.locks import Backend, DirectBackend, Group, LockError, Locks, duration_limits, errors, keys
@@ -62,7 +62,7 @@ def valkey() -> Iterator[Valkey]:
     try:
         server = start_valkey()
     except ServerUnavailable as reason:
-        skips.missing("THE EXAMPLES ABOUT LOCKS ARE NOT RUN ON A REAL SERVER", reason)
+        skip_summary.missing("THE EXAMPLES ABOUT LOCKS ARE NOT RUN ON A REAL SERVER", reason)
     with server:
         yield server
 

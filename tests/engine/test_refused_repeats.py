@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
-from tests.races.asks import EVENT, IDS, SHOP, a_hold, a_play
-from tests.races.drafts import idempotency
+from tests.races.commands import EVENT, IDS, SHOP, a_hold, a_play
+from tests.races.optimistic_writes import idempotency
 
 from earmark.clock import MovableClock
 from earmark.domain.ids import SeatId

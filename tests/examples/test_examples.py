@@ -12,7 +12,7 @@ from uuid import UUID
 
 import msgspec
 import pytest
-from tests import zygote
+from tests import forked_programs
 from tests.docs.pages import ROOT, Block, blocks, codes, prose, read
 from tests.docs.stories import BIN, Failed, compare, environment, tell
 
@@ -73,7 +73,7 @@ def ask(url: str, request: pytest.FixtureRequest) -> Ask:
 def run(program: Path, url: str | None = None) -> subprocess.CompletedProcess[str]:
     """Run a program as a user would."""
     settings = {} if url is None else {"DATABASE_URL": url}
-    return zygote.run([program], environment=environment(**settings), folder=ROOT, seconds_max=SECONDS_MAX)
+    return forked_programs.run([program], environment=environment(**settings), folder=ROOT, seconds_max=SECONDS_MAX)
 
 
 def story(program: str) -> Block:
@@ -104,7 +104,7 @@ def sells_nothing_twice(program: str, url: str, ask: Ask) -> None:
 def verified(url: str) -> str:
     """What `earmark verify` says about a database."""
     command = [str(BIN / "earmark"), "verify", "--database", url]
-    return zygote.run(command, environment=environment(), folder=ROOT, seconds_max=SECONDS_MAX).stdout
+    return forked_programs.run(command, environment=environment(), folder=ROOT, seconds_max=SECONDS_MAX).stdout
 
 
 def test_a_warehouse_loses_no_update(url: str, ask: Ask) -> None:

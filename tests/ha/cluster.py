@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from types import TracebackType
 
-    from tests.ha.programs import Programs
+    from tests.ha.patroni_programs import Programs
 
 USER = "earmark"
 TTL_SECONDS = 20

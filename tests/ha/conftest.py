@@ -6,12 +6,12 @@ import os
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.ha.programs import find
+from tests.ha.patroni_programs import find
 
 from earmark.testservers import ServerUnavailable
 
 if TYPE_CHECKING:
-    from tests.ha.programs import Programs
+    from tests.ha.patroni_programs import Programs
 
 DEMANDED = "EARMARK_TEST_HA"
 """Set by `make ha`, which `.ci/run` calls: a cluster that cannot be had fails the tests."""

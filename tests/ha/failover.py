@@ -19,7 +19,7 @@ from uuid import UUID, uuid4
 
 import asyncpg
 from tests.ha.cluster import Cluster
-from tests.ha.programs import find
+from tests.ha.patroni_programs import find
 
 from earmark.errors import EarmarkError
 from earmark.library import Earmark
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
 
     from tests.ha.cluster import Node
-    from tests.ha.programs import Programs
+    from tests.ha.patroni_programs import Programs
 
 DATABASE = "shop"
 BUYERS = 8

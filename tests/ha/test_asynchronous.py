@@ -10,7 +10,7 @@ from tests.ha.failover import ASYNCHRONOUS, ASYNCHRONOUS_PAUSED, LOCAL_PAUSED, L
 
 if TYPE_CHECKING:
     from tests.ha.failover import Mode
-    from tests.ha.programs import Programs
+    from tests.ha.patroni_programs import Programs
 
 PROOF = bool(os.environ.get("EARMARK_PROOF"))
 KILLS = {ASYNCHRONOUS_PAUSED: 20, LOCAL_PAUSED: 5, ASYNCHRONOUS: 5} if PROOF else {ASYNCHRONOUS_PAUSED: 1}

@@ -10,7 +10,7 @@ from tests.ha.failover import ACKNOWLEDGED_BEFORE, REMOTE_WRITE, SYNCHRONOUS, SY
 
 if TYPE_CHECKING:
     from tests.ha.failover import Mode
-    from tests.ha.programs import Programs
+    from tests.ha.patroni_programs import Programs
 
 PROOF = bool(os.environ.get("EARMARK_PROOF"))
 KILLS = {SYNCHRONOUS: 20, SYNCHRONOUS_PAUSED: 5, REMOTE_WRITE: 5} if PROOF else {SYNCHRONOUS: 1}

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
-from tests import skips
-from tests.bouncer import bouncer_program
+from tests import skip_summary
+from tests.pgbouncer import bouncer_program
 
 from earmark.locks.ports import Group
 from earmark.testservers import ServerUnavailable
@@ -20,7 +20,7 @@ from .topologies import start_cluster, start_one, start_redlock, start_sentinels
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
 
-    from tests.bouncer import Bouncer
+    from tests.pgbouncer import Bouncer
 
     from earmark.locks import Locks
     from earmark.testservers import Postgres
@@ -70,7 +70,7 @@ class Place(msgspec.Struct, frozen=True):
 
 def unavailable(reason: ServerUnavailable) -> Any:
     """A server that cannot be started skips its tests with one loud line, or fails them where it is demanded."""
-    skips.missing("LOCKS ARE NOT TESTED ON A REAL SERVER", reason)
+    skip_summary.missing("LOCKS ARE NOT TESTED ON A REAL SERVER", reason)
 
 
 def _serve(start: Callable[[], Any]) -> Iterator[Any]:

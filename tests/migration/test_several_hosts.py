@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.conftest import unavailable
 from tests.ha.standby import address, start_standby
-from tests.races.wire import a_frozen_host
+from tests.races.postgres_proxy import a_frozen_host
 
 from earmark.errors import NotWritable, StoreUnavailable
 from earmark.store import migrations

@@ -7,8 +7,8 @@ from collections import Counter
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from tests.money.books import account_of
-from tests.money.world import PRICES, SEATS, World
+from tests.money.balance_check import account_of
+from tests.money.shop_and_bank import PRICES, SEATS, World
 
 from earmark.domain.state_machine import State
 from earmark.errors import EarmarkError

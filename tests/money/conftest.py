@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 import pytest
-from tests.journal_watch import Watch
-from tests.money.scripted import ScriptedGateway
+from tests.journal_completeness import Watch
+from tests.money.scripted_gateway import ScriptedGateway
 
 from earmark.domain.ids import BookingId, EventId, SeatId
 from earmark.engine.commands import Actor, Cancel, ChangeEvent, Decided, Pay, RefundPayment, SeatPatch

@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.money.world import CARD, PRICE, World
+from tests.money.shop_and_bank import CARD, PRICE, World
 from tests.sandbox.payment_methods import Method
 
 from earmark.domain.event import OnDecline

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import pytest
-from tests.money.world import CARD, PRICE, World
+from tests.money.shop_and_bank import CARD, PRICE, World
 
 from earmark.cli.commands import compare_payments as walk
 from earmark.cli.commands.compare_payments import compare

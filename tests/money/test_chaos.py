@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 from tests.money.chaos import Chaos
-from tests.money.hurry import StillClock, run
-from tests.money.world import PRICE, PRICES, World
+from tests.money.shop_and_bank import PRICE, PRICES, World
+from tests.money.virtual_time_loop import StillClock, run
 
 from earmark.sandbox.faults import Fault
 from earmark.sandbox.model import LedgerLine, LedgerMove

@@ -10,9 +10,9 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.money.hurry import StillClock, run
-from tests.money.mortal import Fate
-from tests.money.stories import STORIES, TOTAL, Stage, Story, end_of, pays
+from tests.money.crash_points import Fate
+from tests.money.crash_scenarios import STORIES, TOTAL, Stage, Story, end_of, pays
+from tests.money.virtual_time_loop import StillClock, run
 
 from earmark.domain.state_machine import State
 from earmark.store.memory import MemoryStore
@@ -21,7 +21,7 @@ from earmark.uuids import Uuid7Ids
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from tests.money.world import World
+    from tests.money.shop_and_bank import World
 
     from earmark.clock import MovableClock
     from earmark.domain.booking import Booking

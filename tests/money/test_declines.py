@@ -9,7 +9,7 @@ from uuid import UUID
 
 import msgspec
 import pytest
-from tests.money.scripted import AUTHORISED, DECLINED, PROCESSING
+from tests.money.scripted_gateway import AUTHORISED, DECLINED, PROCESSING
 
 from earmark.domain.ids import BookingId
 from earmark.domain.policy import Policy

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 from tests.money.conftest import PRICE
-from tests.money.scripted import CAPTURED
-from tests.money.world import World
+from tests.money.scripted_gateway import CAPTURED
+from tests.money.shop_and_bank import World
 
 from earmark.domain.payment import PaymentState, RefundState
 from earmark.engine.ports.gateway import GatewaySilent, RefundReport, RefundStanding

@@ -6,7 +6,7 @@ import logging
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.money.scripted import AUTHORISED, CAPTURED, DECLINED
+from tests.money.scripted_gateway import AUTHORISED, CAPTURED, DECLINED
 from tests.money.test_pay_keys import ask_of, pay
 
 from earmark.domain.event import OnDecline

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.money.scripted import AUTHORISED, DECLINED, PROCESSING
+from tests.money.scripted_gateway import AUTHORISED, DECLINED, PROCESSING
 from tests.money.test_declines import holds, tried
 from tests.money.test_pay_keys import ask_of, pay
 

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 from tests.money.chaos import Chaos
-from tests.money.hurry import StillClock, run
 from tests.money.mutants import MUTANTS
+from tests.money.virtual_time_loop import StillClock, run
 
 from earmark.store.memory import MemoryStore
 from earmark.uuids import Uuid7Ids

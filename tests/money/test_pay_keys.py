@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.money.scripted import AUTHORISED, DECLINED, PROCESSING
+from tests.money.scripted_gateway import AUTHORISED, DECLINED, PROCESSING
 
 from earmark.domain.journal import IdempotencyKey
 from earmark.domain.payment import first_payment_id_for, payment_id_for

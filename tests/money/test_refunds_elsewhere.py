@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 from tests.money.conftest import PRICE
-from tests.money.test_attention import NOTE
-from tests.money.world import World
+from tests.money.shop_and_bank import World
+from tests.money.test_needs_attention import NOTE
 from tests.payments.gateways.conformance.gateways_under_test import served_sandbox
 from tests.sandbox.payment_methods import Method
 

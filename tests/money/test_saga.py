@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from tests.money.conftest import PRICE
-from tests.money.scripted import AUTHORISED, CAPTURED, DECLINED, PROCESSING
+from tests.money.scripted_gateway import AUTHORISED, CAPTURED, DECLINED, PROCESSING
 
 from earmark.domain.event import OnDecline
 from earmark.domain.payment import PaymentState, Standing

@@ -14,7 +14,7 @@ import pytest
 
 from earmark.store import postgres
 
-from .money_support import MoneyHouse
+from .bank import MoneyHouse
 from .support import House
 
 if TYPE_CHECKING:

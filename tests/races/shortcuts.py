@@ -19,7 +19,7 @@ from earmark.engine.ports.store import Changes, Look, Opening
 from earmark.store import queries
 from earmark.store.postgres import rows
 
-from .asks import IDS
+from .commands import IDS
 from .support import SQL, Shortcut, Stage, Warp, edited
 
 if TYPE_CHECKING:

@@ -43,7 +43,7 @@ from earmark.store.postgres import PostgresStore
 from earmark.store.postgres.idle import Prepared
 from earmark.store.postgres.recall import Recall
 
-from .asks import IDS, TTL_SECONDS, a_hold, a_play
+from .commands import IDS, TTL_SECONDS, a_hold, a_play
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence

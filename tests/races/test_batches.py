@@ -21,7 +21,7 @@ from earmark.errors import (
     SeatsTaken,
 )
 
-from .asks import IDS, a_confirm, a_hold, a_limit
+from .commands import IDS, a_confirm, a_hold, a_limit
 from .support import granted
 
 if TYPE_CHECKING:

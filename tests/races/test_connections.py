@@ -26,10 +26,10 @@ from earmark.store.postgres import store as module
 from earmark.store.postgres.outages import only_reads
 from earmark.store.postgres.store import PostgresStore
 
-from .asks import EVENT, IDS, a_hold, a_play, an_extend
+from .commands import EVENT, IDS, a_hold, a_play, an_extend
+from .postgres_proxy import TcpWire, Wire, a_frozen_host
 from .support import VERBS, granted, in_time, until
 from .test_hung_database import served
-from .wire import TcpWire, Wire, a_frozen_host
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from earmark.errors import LimitExceeded, PoolExhausted, SeatsTaken
 
 from . import shortcuts
-from .asks import a_hold, a_limit, a_release
+from .commands import a_hold, a_limit, a_release
 from .support import AS_BUILT, OVERSOLD, Shortcut, granted, refused_by
 
 if TYPE_CHECKING:

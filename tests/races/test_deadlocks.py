@@ -9,7 +9,7 @@ import asyncpg
 from earmark.errors import BookingExpired, SeatsTaken
 
 from . import shortcuts
-from .asks import a_block, a_cancel, a_confirm, a_hold, a_release, a_repricing
+from .commands import a_block, a_cancel, a_confirm, a_hold, a_release, a_repricing
 from .support import AS_BUILT, Shortcut, granted
 
 if TYPE_CHECKING:

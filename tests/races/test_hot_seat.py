@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from earmark.engine.commands import Decided
 from earmark.errors import SeatsTaken
 
-from .asks import a_hold
+from .commands import a_hold
 from .shortcuts import TRUSTS_THE_LOOK
 from .support import AS_BUILT
 

@@ -25,7 +25,7 @@ from earmark.uuids import Uuid7Ids
 from earmark.webhooks.targets import Targets
 from earmark.wiring.gateways import open_sandbox
 
-from .wire import Wire as Line
+from .postgres_proxy import Wire as Line
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence

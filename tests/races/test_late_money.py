@@ -14,7 +14,7 @@ import pytest
 from earmark.errors import SeatsTaken
 
 from . import shortcuts
-from .asks import a_block, a_hold
+from .commands import a_block, a_hold
 from .support import AS_BUILT, Shortcut, granted, refused_by
 
 if TYPE_CHECKING:

@@ -21,8 +21,8 @@ from earmark.store.postgres import PostgresStore
 from earmark.testservers import ServerUnavailable, start_postgres
 from earmark.testservers.postgres import URL_VARIABLE
 
-from .asks import EVENT, IDS, SHOP, a_hold
-from .drafts import idempotency
+from .commands import EVENT, IDS, SHOP, a_hold
+from .optimistic_writes import idempotency
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

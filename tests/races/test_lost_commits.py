@@ -11,7 +11,7 @@ from earmark.engine.commands import Hold, KeyedRequest, Replayed
 from earmark.engine.engine import Engine
 from earmark.errors import OutcomeUnknown, SeatsTaken
 
-from .asks import IDS, a_confirm, a_hold, a_play
+from .commands import IDS, a_confirm, a_hold, a_play
 from .support import VERBS, granted
 
 if TYPE_CHECKING:

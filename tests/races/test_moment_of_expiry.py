@@ -13,7 +13,7 @@ import pytest
 
 from earmark.errors import BookingExpired, SeatsTaken
 
-from .asks import a_cancel, a_confirm, a_hold, a_release
+from .commands import a_cancel, a_confirm, a_hold, a_release
 from .support import granted
 
 if TYPE_CHECKING:

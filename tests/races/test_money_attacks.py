@@ -16,8 +16,8 @@ from earmark.payments.gateway_orders import order_of
 from earmark.payments.pay import open_payment
 from earmark.payments.refund import record_refund
 
-from .asks import a_cancel, a_confirm, a_hold, a_limit, a_release
-from .money_support import MoneyHouse, a_callback, a_pay, a_refund
+from .bank import MoneyHouse, a_callback, a_pay, a_refund
+from .commands import a_cancel, a_confirm, a_hold, a_limit, a_release
 from .support import granted, in_time, until
 
 if TYPE_CHECKING:

@@ -10,14 +10,14 @@ from earmark.domain.payment import PaymentState
 from earmark.errors import BookingExpired, SeatsTaken
 
 from . import shortcuts
-from .asks import a_block, a_cancel, a_confirm, a_hold
+from .commands import a_block, a_cancel, a_confirm, a_hold
 from .support import AS_BUILT, BLOCKED_AND_OWNED, TOTAL_DRIFT, TWO_OWNERS, Shortcut, granted, refused_by
 
 if TYPE_CHECKING:
     from earmark.domain.booking import Booking
     from earmark.domain.payment import Payment
 
-    from .money_support import MoneyHouse
+    from .bank import MoneyHouse
     from .support import House
 
 

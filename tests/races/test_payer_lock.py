@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from tests.money.conftest import Shop
-from tests.money.scripted import AUTHORISED, DECLINED
+from tests.money.scripted_gateway import AUTHORISED, DECLINED
 from tests.money.test_declines import tried
 
 from earmark.domain.decline_limits import Payer

@@ -10,7 +10,7 @@ from earmark.engine.engine import Engine
 from earmark.errors import PaymentInProgress, PoolExhausted, SeatsTaken
 from earmark.payments.pay import open_payment
 
-from .asks import IDS, TTL_SECONDS, a_block, a_hold, a_payment, a_play, a_release
+from .commands import IDS, TTL_SECONDS, a_block, a_hold, a_payment, a_play, a_release
 from .support import granted
 
 if TYPE_CHECKING:

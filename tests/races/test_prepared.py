@@ -12,7 +12,7 @@ from earmark.store.postgres.connections import Connections
 from earmark.store.postgres.idle import Idle, Prepared
 from earmark.store.postgres.outages import SILENT
 
-from .asks import a_confirm, a_hold
+from .commands import a_confirm, a_hold
 from .support import SQL, granted, in_time
 
 if TYPE_CHECKING:

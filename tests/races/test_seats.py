@@ -9,7 +9,7 @@ import pytest
 from earmark.errors import BookingExpired, SeatsTaken
 
 from . import shortcuts
-from .asks import a_block, a_confirm, a_hold, a_release
+from .commands import a_block, a_confirm, a_hold, a_release
 from .support import AS_BUILT, BLOCKED_AND_OWNED, TWO_OWNERS, Shortcut, granted, refused_by
 
 if TYPE_CHECKING:

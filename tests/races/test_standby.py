@@ -27,8 +27,8 @@ from earmark.store.postgres import PostgresStore
 from earmark.testservers import ServerUnavailable, start_postgres
 from earmark.testservers.postgres import URL_VARIABLE
 
-from .asks import IDS, a_hold, a_play
-from .drafts import idempotency
+from .commands import IDS, a_hold, a_play
+from .optimistic_writes import idempotency
 from .support import VERBS, granted, until
 from .test_hung_database import served
 

@@ -11,7 +11,7 @@ import pytest
 from earmark.workers.sweeper import BATCH_SIZE_MAX
 
 from . import shortcuts
-from .asks import a_confirm, a_hold, a_release, an_extend
+from .commands import a_confirm, a_hold, a_release, an_extend
 from .support import Shortcut, granted, refused_by
 
 if TYPE_CHECKING:

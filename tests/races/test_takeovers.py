@@ -9,7 +9,7 @@ import pytest
 from earmark.errors import BookingExpired, SeatsTaken
 
 from . import shortcuts
-from .asks import a_cancel, a_confirm, a_hold, an_extend
+from .commands import a_cancel, a_confirm, a_hold, an_extend
 from .support import (
     AS_BUILT,
     PINNED,

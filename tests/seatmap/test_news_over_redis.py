@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests import skips
+from tests import skip_summary
 
 from earmark.seatmap import followers as streams
 from earmark.seatmap import redis_notifications as wire
@@ -35,7 +35,7 @@ def redis() -> Iterator[Valkey]:
     try:
         server = start_valkey()
     except ServerUnavailable as reason:
-        skips.missing("NEWS OVER REDIS IS NOT TESTED", reason)
+        skip_summary.missing("NEWS OVER REDIS IS NOT TESTED", reason)
     with server:
         yield server
 

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from tests import skips
+from tests import skip_summary
 
 import earmark.testservers
 from earmark.testservers import Postgres, ServerUnavailable, Valkey, start_postgres, start_valkey
@@ -69,7 +69,7 @@ def real_servers() -> None:
         postgres_binaries(server_account())
         valkey_binary(server_account())
     except ServerUnavailable as error:
-        skips.missing("THE TEST SERVERS ARE NOT TESTED HERE", error)
+        skip_summary.missing("THE TEST SERVERS ARE NOT TESTED HERE", error)
 
 
 @pytest.fixture(scope="session")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from standardwebhooks import Webhook as Verifier
-from tests.listening import listening
+from tests.socket_server import listening
 
 from earmark.domain.ids import EventId
 from earmark.domain.webhook import WEBHOOKS_MAX, DeliveryState, Webhook

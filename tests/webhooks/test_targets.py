@@ -7,7 +7,7 @@ from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests import skips
+from tests import skip_summary
 
 from earmark.domain.webhook import DeliveryState
 from earmark.store.memory import MemoryStore
@@ -257,7 +257,7 @@ def certificates(folder: Path, host: str) -> tuple[ssl.SSLContext, str]:
 
     openssl = shutil.which("openssl")
     if openssl is None:
-        skips.missing("NO HOST WITH A CERTIFICATE IS TESTED", "no openssl was found to make one with")
+        skip_summary.missing("NO HOST WITH A CERTIFICATE IS TESTED", "no openssl was found to make one with")
     key, certificate = folder / "key.pem", folder / "certificate.pem"
     make = f"req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN={host}"
     also = f"-addext subjectAltName=DNS:{host} -keyout {key} -out {certificate}"

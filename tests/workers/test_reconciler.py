@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 import pytest
-from tests.money.scripted import CAPTURED, ScriptedGateway
+from tests.money.scripted_gateway import CAPTURED, ScriptedGateway
 
 from earmark.domain.ids import BookingId
 from earmark.domain.payment import PaymentState

@@ -13,7 +13,7 @@ The name is in a text where no letter and no digit of ASCII touches it: `ann` is
 It may be spelled as in an address: `ann%40example.com`. In a document the same holds for every field, also for one that
 this module does not know, but for the few in `KEPT_FIELDS`. What a later verb needs is left alone: the reference of a
 payment to an account, and the codes of gateways. PostgreSQL has this rule in `0027_erasure_name_guards.sql`;
-`tests/erasure/test_unname.py` compares the two.
+`tests/erasure/test_name_matching.py` compares the two.
 """
 
 from __future__ import annotations

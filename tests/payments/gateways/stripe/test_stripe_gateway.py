@@ -11,7 +11,6 @@ from uuid import uuid5
 
 import msgspec
 import pytest
-from tests.listening import listening
 from tests.payments.gateways.conformance.gateways_under_test import (
     ANSWER_SECONDS_MAX,
     SandboxHarness,
@@ -28,6 +27,7 @@ from tests.payments.gateways.conformance.harness import (
     refund_of,
     without_gateway_id,
 )
+from tests.socket_server import listening
 
 from earmark.clock import MovableClock
 from earmark.domain.payment import PAYING_SECONDS_MAX, Standing

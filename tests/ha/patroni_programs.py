@@ -1,4 +1,6 @@
-"""Patroni and etcd, in a virtual environment that the servers' account can run: `python -m tests.ha.programs` makes it.
+"""Patroni and etcd, in a virtual environment that the servers' account can run.
+
+`python -m tests.ha.patroni_programs` makes it.
 
 Root's servers run as `nobody`, who may neither read this repository's environment nor run a Python under root's home.
 So the environment lies in a place that all can read and only root can write, and is made by a Python that `nobody` can

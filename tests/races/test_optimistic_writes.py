@@ -23,8 +23,8 @@ from earmark.errors import (
 )
 
 from . import shortcuts
-from .asks import EVENT, IDS, SHOP, a_block, a_cancel, a_confirm, a_hold, a_limit, a_repricing, an_extend
-from .drafts import by_another, decided_again, drafting, idempotency, kept
+from .commands import EVENT, IDS, SHOP, a_block, a_cancel, a_confirm, a_hold, a_limit, a_repricing, an_extend
+from .optimistic_writes import by_another, decided_again, drafting, idempotency, kept
 from .support import (
     AS_BUILT,
     BLOCKED_AND_OWNED,

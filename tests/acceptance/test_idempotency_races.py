@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import asyncpg
 import httpx2
 import pytest
-from tests.races.wire import Wire
+from tests.races.postgres_proxy import Wire
 
 from .support import FACT_SECONDS_MAX, Caller, Json, Service, answered, calling, earmark, keyed, refused, serve, unique
 

@@ -12,7 +12,7 @@ from earmark.engine.commands import Decided
 from earmark.errors import Refusal
 
 from . import shortcuts
-from .asks import a_block, a_cancel, a_confirm, a_hold, a_limit, a_release, a_repricing, an_extend
+from .commands import a_block, a_cancel, a_confirm, a_hold, a_limit, a_release, a_repricing, an_extend
 from .support import AS_BUILT, LOST_ITS_SEAT, TWO_OWNERS, Shortcut, granted
 
 if TYPE_CHECKING:

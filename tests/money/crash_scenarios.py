@@ -6,8 +6,8 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 import msgspec
-from tests.money.mortal import Died, Fate, Mortal
-from tests.money.world import CARD, PRICE, World
+from tests.money.crash_points import Died, Fate, Mortal
+from tests.money.shop_and_bank import CARD, PRICE, World
 
 from earmark.domain.booking import Booking
 from earmark.domain.payment import PaymentState

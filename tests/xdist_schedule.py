@@ -11,10 +11,10 @@ from xdist.scheduler import LoadFileScheduling  # type: ignore[import-untyped]
 if TYPE_CHECKING:
     import pytest
 
-WITH_REDIS = ("test_races", "test_idempotency", "test_ownership", "test_life")
+WITH_REDIS = ("test_races", "test_idempotency", "test_ownership", "test_booking_lifecycle")
 """The files of `tests/acceptance` that are run with Redis too, and not only in a proof."""
-FLEET_WITH_REDIS = (*WITH_REDIS, "test_one_effect", "test_overlapping_claims")
-OWN_SERVERS = ("test_stopping", "test_durability", "test_crew", "test_redis_faults")
+FLEET_WITH_REDIS = (*WITH_REDIS, "test_idempotency_races", "test_overlapping_claims")
+OWN_SERVERS = ("test_stopping", "test_durability", "test_server_processes", "test_redis_faults")
 """These start what they need, and kill it."""
 
 FIRST_IN_A_PROOF = (
@@ -22,12 +22,12 @@ FIRST_IN_A_PROOF = (
     "tests/bench/test_bench_attacks.py",
     "tests/bench/test_bench_memory.py",
     "tests/money/test_crashes.py",
-    "tests/money/test_killed.py",
-    "tests/money/test_orders.py",
+    "tests/money/test_killed_server.py",
+    "tests/money/test_callback_orders.py",
     "tests/api/test_fuzz.py",
     "tests/api/test_fuzz_real.py",
     "tests/api/test_fuzz_credentials.py",
-    "tests/races/test_money_storms.py",
+    "tests/races/test_payment_contention.py",
     "tests/seatmap/test_stream.py",
     "tests/migration/test_rolling_upgrade.py",
     "tests/acceptance/test_stopping.py",
@@ -57,7 +57,7 @@ LONGEST_FILES = (
     "tests/locks/conformance/test_verbs.py",
     "tests/acceptance/test_stopping.py",
     "tests/acceptance/test_durability.py",
-    "tests/acceptance/test_crew.py",
+    "tests/acceptance/test_server_processes.py",
     "tests/acceptance/test_redis_faults.py",
     "tests/cli/test_doctor_failover.py",
     "tests/money/test_declines.py",
@@ -95,13 +95,13 @@ LONGEST_FILES = (
     "tests/admission/test_seat_admission.py",
     "tests/races/test_outages.py",
     "tests/races/test_standby.py",
-    "tests/races/test_money_storms.py",
+    "tests/races/test_payment_contention.py",
     "tests/races/test_money_reclaims.py",
-    "tests/races/test_pooler.py",
+    "tests/races/test_pgbouncer.py",
     "tests/races/test_moment_of_expiry.py",
     "tests/races/test_lock_table.py",
-    "tests/money/test_killed.py",
-    "tests/money/test_orders.py",
+    "tests/money/test_killed_server.py",
+    "tests/money/test_callback_orders.py",
     "tests/erasure/",
     "tests/workers/",
     "tests/migration/",
@@ -112,9 +112,9 @@ LONGEST_FILES = (
     "tests/cli/test_payments_cli.py",
     "tests/docs/test_locks.py",
     "tests/webhooks/test_courier.py",
-    "tests/test_patterns.py",
+    "tests/test_regex_cost.py",
     "tests/test_tidy.py",
-    "tests/test_skips.py",
+    "tests/test_skip_summary.py",
 )
 
 

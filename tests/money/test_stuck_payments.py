@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 from tests.money.conftest import PRICE
-from tests.money.scripted import CAPTURED
-from tests.money.test_attention import settle
-from tests.money.world import World
+from tests.money.scripted_gateway import CAPTURED
+from tests.money.shop_and_bank import World
+from tests.money.test_needs_attention import settle
 from tests.payments.gateways.conformance.gateways_under_test import served_sandbox
 
 from earmark.clock import MovableClock

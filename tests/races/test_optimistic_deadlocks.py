@@ -20,7 +20,7 @@ from earmark.store.postgres.recall import Recall
 from earmark.store.postgres.store import SETTINGS
 
 from . import shortcuts
-from .asks import IDS, a_cancel, a_confirm, a_hold, a_play, a_release
+from .commands import IDS, a_cancel, a_confirm, a_hold, a_play, a_release
 from .support import AS_BUILT, VERBS, Shortcut, Warp, granted, remember_nothing
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from tests.api import promtool
-from tests.skips import DEMANDS, lines, missing
+from tests.skip_summary import DEMANDS, lines, missing
 
 ROOT = Path(__file__).parent.parent
 TESTS = sorted((ROOT / "tests").rglob("*.py"))
@@ -57,7 +57,7 @@ def test_a_run_ends_with_the_lines(tmp_path: Path) -> None:
         )
     (tmp_path / "pytest.ini").write_text("[pytest]\n", encoding="utf-8")
     for processes in ("0", "2"):
-        command = [sys.executable, "-m", "pytest", "-q", "-p", "tests.skips", "-p", "xdist", "-n", processes]
+        command = [sys.executable, "-m", "pytest", "-q", "-p", "tests.skip_summary", "-p", "xdist", "-n", processes]
         done = subprocess.run(
             [*command, "--disable-plugin-autoload", "--rootdir", str(tmp_path), str(tmp_path)],
             cwd=tmp_path,
@@ -105,7 +105,7 @@ READS_CI = re.compile(r"""(environ(\.get\(|\[)|getenv\()["']CI["']""")
 def test_no_test_reads_ci() -> None:
     """What is demanded is said in one variable, which is the project's own."""
     reading = [str(path.relative_to(ROOT)) for path in TESTS if READS_CI.search(path.read_text(encoding="utf-8"))]
-    assert reading == ["tests/test_skips.py"], "here it stands as the control: os.environ.get('CI')"
+    assert reading == ["tests/test_skip_summary.py"], "here it stands as the control: os.environ.get('CI')"
 
 
 @pytest.mark.proof

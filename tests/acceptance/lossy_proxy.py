@@ -6,7 +6,7 @@ import asyncio
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING
 
-from tests.listening import listening
+from tests.socket_server import listening
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.growth import is_linear
+from tests.linear_cost import is_linear
 
 from earmark.api import problem_response
 from earmark.api.auth import api_keys

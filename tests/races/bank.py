@@ -31,7 +31,7 @@ from earmark.payments import apply_report
 from earmark.payments.driver import PaymentDriver
 from earmark.payments.pay import open_payment
 
-from .asks import IDS, SHOP
+from .commands import IDS, SHOP
 from .support import AS_BUILT, PATIENCE_SECONDS, Shortcut, Till, in_time, until
 
 if TYPE_CHECKING:

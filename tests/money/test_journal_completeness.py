@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 from tests.money.conftest import PRICE, Shop
-from tests.money.scripted import AUTHORISED, CAPTURED, DECLINED, PROCESSING
-from tests.money.test_attention import settle
+from tests.money.scripted_gateway import AUTHORISED, CAPTURED, DECLINED, PROCESSING
 from tests.money.test_disputes import about
+from tests.money.test_needs_attention import settle
 
 from earmark.domain import journal_changes
 from earmark.domain.booking import Booking
@@ -32,7 +32,7 @@ from earmark.store.memory import MemoryStore
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from tests.journal_watch import Watch
+    from tests.journal_completeness import Watch
 
     from earmark.clock import MovableClock
     from earmark.domain.journal_changes import Change as Changed

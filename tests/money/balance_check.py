@@ -21,7 +21,7 @@ from earmark.sandbox.model import IntentStatus, LedgerMove
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from tests.money.world import World
+    from tests.money.shop_and_bank import World
 
     from earmark.domain.journal import Entry
 

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import asyncpg
 import pytest
-from tests.bouncer import Bouncer, start_bouncer
 from tests.conftest import unavailable
+from tests.pgbouncer import Bouncer, start_bouncer
 
 from earmark.engine.commands import Decided, Hold
 from earmark.engine.engine import Engine
@@ -24,11 +24,11 @@ from earmark.store.postgres import PostgresStore, maps
 from earmark.store.postgres import store as module
 from earmark.testservers import ServerUnavailable
 
-from .asks import EVENT, IDS, a_cancel, a_confirm, a_hold, a_play
-from .drafts import idempotency
+from .commands import EVENT, IDS, a_cancel, a_confirm, a_hold, a_play
+from .optimistic_writes import idempotency
+from .postgres_proxy import Wire
 from .support import PATIENCE_SECONDS, VERBS, granted, until
 from .test_hot_seat import BUYERS, rush
-from .wire import Wire
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator

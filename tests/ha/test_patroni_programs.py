@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.ha import conftest, programs
+from tests.ha import conftest, patroni_programs
 
 from earmark.testservers import ServerUnavailable
 from earmark.testservers.os_account import server_account
@@ -19,7 +19,7 @@ def _not_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As after a change of the pinned versions: the environment's name is another one."""
     other = tmp_path / "ha.txt"
     other.write_text("nothing")
-    monkeypatch.setattr(programs, "REQUIREMENTS", other)
+    monkeypatch.setattr(patroni_programs, "REQUIREMENTS", other)
 
 
 @pytest.mark.usefixtures("_not_installed")
@@ -57,6 +57,6 @@ def test_a_python_that_the_servers_account_cannot_run_is_passed_over(
     old.chmod(0o755)
     closed.chmod(0o644)
     candidates = (str(tmp_path / "absent"), str(old), str(closed))
-    monkeypatch.setattr(programs, "CANDIDATES", candidates)
+    monkeypatch.setattr(patroni_programs, "CANDIDATES", candidates)
     with pytest.raises(ServerUnavailable, match=r"No Python 3\.11 or newer that the servers' account can run"):
-        programs._runnable_python(server_account())
+        patroni_programs._runnable_python(server_account())

@@ -11,7 +11,7 @@ from earmark.engine.commands import KeyedRequest, Replayed
 from earmark.errors import SeatsTaken
 
 from . import shortcuts
-from .asks import a_hold
+from .commands import a_hold
 from .support import AS_BUILT, Shortcut, granted
 
 if TYPE_CHECKING:

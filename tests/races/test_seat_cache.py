@@ -21,7 +21,7 @@ from earmark.store.postgres import recall as module
 from earmark.store.postgres.recall import Recall
 
 from . import shortcuts
-from .asks import EVENT, IDS, SHOP, a_block, a_hold, a_limit, a_release, a_repricing
+from .commands import EVENT, IDS, SHOP, a_block, a_hold, a_limit, a_release, a_repricing
 from .support import AS_BUILT, Shortcut, granted, until
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ from earmark.engine.commands import Decided, Replayed
 from earmark.errors import SeatsTaken
 
 from . import shortcuts
-from .asks import a_confirm, a_hold, an_extend
-from .drafts import by_another, decided_again, drafting, idempotency, kept
+from .commands import a_confirm, a_hold, an_extend
+from .optimistic_writes import by_another, decided_again, drafting, idempotency, kept
 from .support import AS_BUILT, LOST_ITS_SEAT, Shortcut, granted
 
 if TYPE_CHECKING:

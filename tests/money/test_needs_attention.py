@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 from tests.money.conftest import PRICE, Shop
-from tests.money.scripted import AUTHORISED, PROCESSING
+from tests.money.scripted_gateway import AUTHORISED, PROCESSING
 
 from earmark.domain.payment import PaymentState, RefundState, SettledAs, Standing
 from earmark.domain.state_machine import State

@@ -18,8 +18,8 @@ from earmark.store.postgres import abandoned as counting
 from earmark.store.postgres import connections as module
 from earmark.store.postgres.store import PostgresStore
 
+from .postgres_proxy import TcpWire, Wire
 from .support import until
-from .wire import TcpWire, Wire
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable

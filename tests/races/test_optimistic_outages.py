@@ -14,10 +14,10 @@ from earmark.engine.commands import Decided, Hold, Replayed
 from earmark.engine.engine import Engine
 from earmark.errors import OutcomeUnknown, RowBusy, StoreUnavailable
 
-from .asks import IDS, a_confirm, a_hold
-from .drafts import idempotency
+from .commands import IDS, a_confirm, a_hold
+from .optimistic_writes import idempotency
+from .postgres_proxy import Wire
 from .support import VERBS, granted, has_ended, in_time, until
-from .wire import Wire
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

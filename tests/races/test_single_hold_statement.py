@@ -15,9 +15,9 @@ from earmark.engine.commands import Decided, KeyedRequest
 from earmark.errors import IdempotencyMismatch, LimitExceeded, SaleClosed, SeatsTaken
 
 from . import shortcuts
-from .asks import a_hold, a_limit
+from .commands import a_hold, a_limit
 from .support import AS_BUILT, granted
-from .test_recall import a_window, by_another, in_an_hour, remembering, wrong
+from .test_seat_cache import a_window, by_another, in_an_hour, remembering, wrong
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

@@ -24,8 +24,8 @@ from earmark.payments.driver import PaymentDriver
 from earmark.store.postgres import PostgresStore
 from earmark.store.sqlite import SqliteStore
 
-from .asks import IDS, TTL_SECONDS, a_cancel, a_hold, a_play, a_release
-from .money_support import Bank, a_callback, a_pay, a_refund, assert_books_agree, opened, reconcile
+from .bank import Bank, a_callback, a_pay, a_refund, assert_books_agree, opened, reconcile
+from .commands import IDS, TTL_SECONDS, a_cancel, a_hold, a_play, a_release
 from .support import granted, until
 
 if TYPE_CHECKING:

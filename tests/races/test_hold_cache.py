@@ -15,8 +15,8 @@ from earmark.engine.verbs.confirm import confirm
 from earmark.errors import BookingExpired, BookingResolved, BookingUnknown, PaymentUsed
 
 from . import shortcuts
-from .asks import IDS, SHOP, a_cancel, a_confirm, a_hold, a_release, an_extend
-from .drafts import idempotency
+from .commands import IDS, SHOP, a_cancel, a_confirm, a_hold, a_release, an_extend
+from .optimistic_writes import idempotency
 from .support import AS_BUILT, Shortcut, granted
 
 if TYPE_CHECKING:

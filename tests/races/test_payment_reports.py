@@ -14,8 +14,8 @@ from earmark.payments.gateway_orders import order_of
 from earmark.payments.refund import record_refund
 
 from . import shortcuts
-from .asks import a_cancel, a_hold
-from .money_support import PAYING_IS_OVER, MoneyHouse, a_refund
+from .bank import PAYING_IS_OVER, MoneyHouse, a_refund
+from .commands import a_cancel, a_hold
 from .support import AS_BUILT, Shortcut, granted, in_time
 
 if TYPE_CHECKING:

@@ -6,13 +6,13 @@ import re
 from pathlib import Path
 
 import pytest
-from tests import schedule
+from tests import xdist_schedule
 
 ROOT = Path(__file__).parent.parent
 GROUPS = {"fleet", "fleet with redis"}
 
 
-@pytest.mark.parametrize("names", [schedule.LONGEST_FILES, schedule.FIRST_IN_A_PROOF])
+@pytest.mark.parametrize("names", [xdist_schedule.LONGEST_FILES, xdist_schedule.FIRST_IN_A_PROOF])
 def test_every_file_that_comes_first_exists(names: tuple[str, ...]) -> None:
     """A name that is left behind when its file is moved is passed over in silence, and the run takes longer."""
     assert [name for name in names if name not in GROUPS and not (ROOT / name).exists()] == []
@@ -28,14 +28,14 @@ def test_every_proof_of_ci_exists() -> None:
 def test_a_long_file_comes_before_its_folder_and_before_others() -> None:
     """The first name that fits is what counts; what has no name comes last."""
     long, folder, other = (
-        schedule.place(f"tests/{file}::test_it[1]")
+        xdist_schedule.place(f"tests/{file}::test_it[1]")
         for file in ("browser/test_shop.py", "browser/test_reference.py", "domain/test_booking.py")
     )
-    assert long < folder < other == len(schedule.LONGEST_FILES)
+    assert long < folder < other == len(xdist_schedule.LONGEST_FILES)
 
 
 def test_files_that_share_servers_are_one_group() -> None:
     """Else each worker starts the servers again; a file that kills its servers is on its own."""
-    assert schedule.group("tests/acceptance/test_races.py::test_it") == "fleet with redis"
-    assert schedule.group("tests/acceptance/test_abuse.py::test_it") == "fleet"
-    assert schedule.group("tests/acceptance/test_stopping.py::test_it") == "tests/acceptance/test_stopping.py"
+    assert xdist_schedule.group("tests/acceptance/test_races.py::test_it") == "fleet with redis"
+    assert xdist_schedule.group("tests/acceptance/test_abuse.py::test_it") == "fleet"
+    assert xdist_schedule.group("tests/acceptance/test_stopping.py::test_it") == "tests/acceptance/test_stopping.py"

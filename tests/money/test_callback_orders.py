@@ -9,7 +9,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.money.world import World
+from tests.money.shop_and_bank import World
 
 from earmark.clock import MovableClock
 from earmark.domain.payment import PaymentState

@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from tests.money import books
+from tests.money import balance_check
 
 from earmark.domain.ids import BookingId, EventId, PoolId, SeatId
 from earmark.engine.commands import Actor, Cancel, Decided, Pay, RefundPayment
@@ -93,7 +93,7 @@ class World:
     def ask_to_refund(self, booking: Booking, amount: int) -> RefundPayment:
         """A request, which may be sent again."""
         return RefundPayment(
-            **self._about(booking), refund_id=self.ids.refund_id(), amount=amount, reason=books.BY_HAND
+            **self._about(booking), refund_id=self.ids.refund_id(), amount=amount, reason=balance_check.BY_HAND
         )
 
     async def pay(self, ask: Pay) -> Any:
@@ -142,7 +142,7 @@ class World:
 
     async def disagreements(self) -> list[str]:
         """Where our books, the bookings and the bank's ledger tell different stories. None is right."""
-        return await books.disagreements(self)
+        return await balance_check.disagreements(self)
 
     def _about(self, booking: Booking) -> dict[str, Any]:
         return {"actor": self.actor, "entry_id": self.ids.entry_id(), "booking_id": booking.id}
