@@ -1,9 +1,10 @@
-"""Ask the package index for known vulnerabilities of everything that is pinned: `python -m tests.audit` (`make audit`).
+"""Query the package index for known vulnerabilities of all pins: `python -m tests.audit` (`make audit`).
 
-It prints one line, or the findings, and exits with 1 for these alone. pip-audit asks; its own last line is not
-believed: where an index does not answer for a package, or keeps no advisories, that says "No known vulnerabilities
-found" as well. So every pin must be answered for, and beside the pins a release is asked for whose vulnerabilities are
-known: only an index that tells of them has told something of the others. Whatever is less is said to be NOT DONE.
+It prints one line, or the findings, and exits with 1 for these alone. pip-audit makes the requests; its own last line
+is not trusted: where an index does not answer for a package, or keeps no advisories, it prints "No known
+vulnerabilities found" as well. So every pin must be answered for, and beside the pins a release with known
+vulnerabilities is looked up: only an index that reports these has said anything about the others. Anything less is
+reported as NOT DONE.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ ROOT = Path(__file__).parent.parent
 REQUIREMENTS = ROOT / "requirements"
 PROGRAM = ROOT / ".venv" / "audit"
 SECONDS_MAX = 30.0
-"""For everything: an install, where there is none yet, and all questions."""
+"""For everything: an install, where there is none yet, and all requests."""
 CONTROL = ("django", "1.11")
 """A release with well-known vulnerabilities, which nothing of ours needs."""
 NAMED_MAX = 5
@@ -38,7 +39,7 @@ class NotDone(Exception):
 
 
 class Vulnerability(msgspec.Struct, frozen=True, kw_only=True):
-    """One that the index knows of, in pip-audit's words."""
+    """One that the index knows of, with pip-audit's fields."""
 
     id: str
     fix_versions: list[str] = []
@@ -46,7 +47,7 @@ class Vulnerability(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Dependency(msgspec.Struct, frozen=True, kw_only=True):
-    """One release that was asked for, in pip-audit's words."""
+    """One release that was looked up, with pip-audit's fields."""
 
     name: str
     version: str | None = None
@@ -67,7 +68,7 @@ def pins(texts: Iterable[str]) -> set[tuple[str, str]]:
 
 
 def judge(written: bytes | str, pinned: set[tuple[str, str]]) -> list[str]:
-    """The findings, a line each; none where every pin was answered for by an index that tells of the control."""
+    """The findings, a line each; none where an index that reports the control has answered for every pin."""
     try:
         answer = msgspec.json.decode(written, type=Answer)
     except msgspec.DecodeError as odd:
@@ -102,11 +103,11 @@ def _canonical(name: str) -> str:
 
 
 def ask(pinned: set[tuple[str, str]], *, deadline: float, program: Path = PROGRAM) -> bytes:
-    """What pip-audit writes of the pins and the control."""
+    """pip-audit's answer for the pins and the control."""
     command = _pip_audit(deadline=deadline, program=program)
     asked = sorted(pinned | {CONTROL})
     with tempfile.TemporaryDirectory(prefix="earmark-audit-") as folder:
-        # Without markers and hashes: what another platform would install is asked for too.
+        # Without markers and hashes: what another platform would install is looked up too.
         wanted = Path(folder, "pins.txt")
         wanted.write_text("".join(f"{name}=={version}\n" for name, version in asked), encoding="utf-8")
         options = ("--requirement", str(wanted), "--no-deps", "--disable-pip", "--progress-spinner", "off")

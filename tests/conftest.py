@@ -15,7 +15,7 @@ import httpcore2
 import pytest
 from hypothesis import HealthCheck, settings
 from tests import skip_summary, xdist_schedule
-from tests.pgbouncer import Bouncer, start_bouncer
+from tests.pgbouncer import PgBouncer, start_pgbouncer
 from tests.sqlite_files import make_migrated
 
 from earmark.clock import MovableClock
@@ -63,7 +63,7 @@ def pytest_collection_finish() -> None:
 STORES = ("memory", "sqlite", "postgres")
 _numbers = itertools.count(1)
 TEMPLATE = "earmark_template"
-# As a replica no guard of the schema is asked: they refuse to delete. The lock waits for connections that a test left.
+# As a replica the schema checks no guard: they refuse to delete. The lock waits for connections that a test left.
 # Statistics are put back to those of the template: by others, a later test would get another plan.
 EMPTY = """
 SET lock_timeout = '2s';
@@ -101,25 +101,25 @@ SELECT json_agg(json_build_object('relname', relname, 'relpages', relpages, 'rel
 
 
 def unavailable(reason: ServerUnavailable) -> Any:
-    """A server that cannot be started skips its tests with one loud line, or fails them where it is demanded."""
+    """A missing be started skips its tests with one loud line, or fails them where it is demanded."""
     skip_summary.missing("NOT TESTED ON A REAL SERVER", reason)
 
 
 def _remember_types(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let asyncpg ask each database once about its types, and not once per connection: a third of a small test's work.
+    """Let asyncpg query each database once for its types, and not once per connection: a third of a small test's work.
 
-    A database keeps its name for as long as it lives here, and its types with it.
+    A database keeps its name for as long as it exists, and its types with it.
     """
     asked: dict[Any, Any] = {}
     ask = asyncpg.Connection._introspect_types
 
-    async def asked_once(self: Any, typeoids: Any, within: float | None) -> Any:
+    async def queried_once(self: Any, typeoids: Any, within: float | None) -> Any:
         key = (self._addr, self._params.database, frozenset(typeoids))
         if key not in asked:
             asked[key] = await ask(self, typeoids, within)
         return asked[key]
 
-    monkeypatch.setattr(asyncpg.Connection, "_introspect_types", asked_once)
+    monkeypatch.setattr(asyncpg.Connection, "_introspect_types", queried_once)
 
 
 def _share_certificates(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -150,7 +150,7 @@ def _quick_connections() -> Iterator[None]:
 def postgres_server() -> Iterator[Postgres]:
     """One real PostgreSQL for the whole run."""
     try:
-        # Statistics that come by themselves, whenever they like, make plans that a test did not ask for.
+        # Automatic statistics, at any moment, make plans that a test did not set up.
         server = start_postgres(settings={"fsync": "off", "max_connections": "300", "autovacuum": "off"})
     except ServerUnavailable as reason:
         unavailable(reason)
@@ -160,7 +160,7 @@ def postgres_server() -> Iterator[Postgres]:
 
 @pytest.fixture(scope="module")
 def redis_url() -> Iterator[str]:
-    """One real Redis for the tests of a file, of its own. Whoever wants to kill one starts another."""
+    """One real Redis for the tests of a file, of its own. A test that kills one starts another."""
     try:
         server = start_valkey()
     except ServerUnavailable as reason:
@@ -246,20 +246,20 @@ async def postgres_store(postgres_url: str, clock: MovableClock) -> AsyncIterato
 
 
 @pytest.fixture(scope="session")
-def bouncer(postgres_server: Postgres) -> Iterator[Bouncer]:
-    """One real PgBouncer for the whole run. Whoever wants to kill one starts his own."""
+def pgbouncer(postgres_server: Postgres) -> Iterator[PgBouncer]:
+    """One real PgBouncer for the whole run. A test that kills one starts another."""
     try:
-        bouncer = start_bouncer(postgres_server.url())
+        pgbouncer = start_pgbouncer(postgres_server.url())
     except ServerUnavailable as reason:
         unavailable(reason)
-    with bouncer:
-        yield bouncer
+    with pgbouncer:
+        yield pgbouncer
 
 
 @pytest.fixture
-async def pooled_store(postgres_url: str, bouncer: Bouncer, clock: MovableClock) -> AsyncIterator[PostgresStore]:
+async def pooled_store(postgres_url: str, pgbouncer: PgBouncer, clock: MovableClock) -> AsyncIterator[PostgresStore]:
     """PostgreSQL behind PgBouncer, migrated and empty."""
-    store = await PostgresStore.connect(bouncer.to(postgres_url), clock=clock)
+    store = await PostgresStore.connect(pgbouncer.to(postgres_url), clock=clock)
     yield store
     await store.close()
 

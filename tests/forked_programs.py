@@ -1,4 +1,4 @@
-"""Programs, each in a process of its own, forked from one that has loaded Earmark before: most of them only begin."""
+"""Programs, each in a process of its own, forked from one that has imported Earmark: most of them only start up."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ _forks.set_forkserver_preload(LOADED)
 def run(
     command: Sequence[str | Path], *, environment: Mapping[str, str], folder: Path, seconds_max: float
 ) -> subprocess.CompletedProcess[str]:
-    """As `python -W error command` does it there, in this environment."""
+    """As `python -W error command` runs in that folder, with this environment."""
     with tempfile.TemporaryDirectory() as place:
         said, cried = Path(place) / "stdout", Path(place) / "stderr"
         words = [str(word) for word in command]
         asked = {"words": words, "environment": dict(environment), "folder": folder, "said": said, "cried": cried}
-        # By path: the other side has no folder of tests to import from.
+        # By path: the child process has no folder of tests to import from.
         process = _forks.Process(target=runpy.run_path, args=(__file__, {"ASKED": asked}, CHILD))
         process.start()
         process.join(seconds_max)

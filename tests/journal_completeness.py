@@ -1,7 +1,7 @@
-"""Every transaction of a verb, compared with what the journal tells of it: which changed columns does no entry tell?
+"""Every transaction of a verb, compared with its journal entries: which changed columns are in no entry?
 
-The rows before and after are the store's own. A column is told when the entries of that transaction have its old and
-its new value, the first of them the old and the last the new. `UNTOLD` names the columns that are told in another way.
+The rows before and after are the store's own. A column is recorded when the entries of that transaction have its old
+and its new value, the first of them the old and the last the new. `UNTOLD` names the columns recorded in another way.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
     from earmark.engine.ports.store import Changes
 
 OFFER = {"seats": ("price", "blocked"), "pools": ("capacity", "price")}
-"""What an operator changes of these. Whose a seat is, and what of a pool is held and sold, follows from bookings."""
+"""What an operator changes of these. A seat's booking, and a pool's held and sold units, follow from bookings."""
 
 _BY_A_PERSON = Change(before=None, after=None)
-"""What a person typed who settled a payment is the entry's reason, which buyers do not read."""
+"""The note of an operator who settled a payment is the entry's reason, which buyers do not read."""
 
 
-class Watch:
-    """What was looked at, and what was missing."""
+class JournalComparison:
+    """What was compared, and what was missing."""
 
     def __init__(self) -> None:
         self.untold: list[str] = []
@@ -41,7 +41,7 @@ class Watch:
         self._ours: list[Changes] = []
 
     def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Look at what every verb writes from here on; what a test writes by itself is its own."""
+        """Compare what every verb writes from here on; what a test writes itself is not compared."""
         collect, write = PendingWrites.changes, MemoryTransaction.write
 
         def collected(ledger: PendingWrites, **offer: Any) -> Changes:
@@ -61,7 +61,7 @@ class Watch:
         self.moves |= {(entry.verb, entry.after) for entry in entries}
         for row, name, old, new in _differences(before, after):
             self.columns.add(f"{row[0]}.{name}")
-            told = [change for entry in entries if (change := _told(entry, row, name))]
+            told = [change for entry in entries if (change := _recorded(entry, row, name))]
             if told == [_BY_A_PERSON]:
                 continue
             if not told or not _same(told[0].before, old) or not _same(told[-1].after, new):
@@ -93,7 +93,7 @@ def _of_offer(kind: str, old: Any, new: Any) -> Iterator[tuple[tuple[str, Any], 
             yield (kind, new), name, getattr(old, name), getattr(new, name)
 
 
-def _told(entry: Entry, row: tuple[str, Any], name: str) -> Change | None:
+def _recorded(entry: Entry, row: tuple[str, Any], name: str) -> Change | None:
     kind, value = row
     changes = changes_of(entry) or {}
     if (kind, name) == ("payment", "message") and entry.reason == value.message:

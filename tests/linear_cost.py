@@ -16,7 +16,7 @@ DOUBLED_MAX = 3.0
 """Twice as much costs twice as much where the cost is linear, and four times as much where it is quadratic."""
 ATTEMPTS = 6
 NOISE_NANOSECONDS = 50_000
-"""What costs less is not told from the noise of a machine; what is quadratic costs a thousand times as much."""
+"""Lower costs cannot be distinguished from a machine's noise; what is quadratic costs a thousand times as much."""
 
 
 def is_linear(
@@ -26,7 +26,7 @@ def is_linear(
     sizes: Sequence[int] = SIZES,
     attempts: int = ATTEMPTS,
 ) -> bool:
-    """Whether the longest text costs what it may beside the shortest. Noise passes by; what is quadratic stays so."""
+    """Whether the longest text costs at most in proportion to the shortest. Noise disappears by repeating."""
     texts = [text_of(size) for size in sizes]
     ratio_max = DOUBLED_MAX ** math.log2(sizes[-1] / sizes[0])
     best = [float("inf")] * len(texts)

@@ -1,4 +1,4 @@
-"""A real PgBouncer in transaction mode: whoever comes is given a connection for a transaction, and not for longer."""
+"""A real PgBouncer in transaction mode: each client has a server connection for one transaction, and not for longer."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
 FLAG = "pgbouncer=true"
 CONNECTIONS = 4
-"""Few for many clients, so that two transactions of one client seldom meet the same one."""
+"""Few for many clients, so that two transactions of one client seldom use the same one."""
 _POLL_SECONDS = 0.02
 _READY_SECONDS_MAX = 60.0
 
 
-class Bouncer(ServerHandle):
+class PgBouncer(ServerHandle):
     """PgBouncer in transaction mode, in front of every database of one PostgreSQL."""
 
     product = "PgBouncer"
@@ -37,10 +37,10 @@ class Bouncer(ServerHandle):
         self._argv = argv
         self._port = port
         self.url = self._way_to(url)
-        """The database that it was started for, and nothing said about the way."""
+        """The database that it was started for, without the flag."""
 
     def to(self, url: str) -> str:
-        """Another database of the same server, and the flag that says what is on the way."""
+        """Another database of the same server, with the flag that says that PgBouncer is in front."""
         return f"{self._way_to(url)}?{FLAG}"
 
     def start(self) -> None:
@@ -60,28 +60,28 @@ class Bouncer(ServerHandle):
         return f"postgresql://{parts.username}@127.0.0.1:{self._port}{parts.path}"
 
 
-def bouncer_program() -> str | None:
-    """The machine's own PgBouncer, for no wheel brings it. Its place is not on every account's path."""
+def pgbouncer_program() -> str | None:
+    """The machine's own PgBouncer, as no wheel contains it. Its folder is not on every account's path."""
     search = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/usr/local/sbin"])
     return shutil.which("pgbouncer", path=search)
 
 
-def start_bouncer(url: str, *, connections: int = CONNECTIONS, ignores: Sequence[str] = ()) -> Bouncer:
+def start_pgbouncer(url: str, *, connections: int = CONNECTIONS, ignores: Sequence[str] = ()) -> PgBouncer:
     """Start a PgBouncer in front of a server, with so many connections to each of its databases.
 
-    It takes in whoever asks for a setting that it ignores, as an operator allows who was told that it is in the way.
+    It accepts clients that set a parameter that it ignores, as an operator configures it for Earmark.
     """
-    if (program := bouncer_program()) is None:
+    if (program := pgbouncer_program()) is None:
         raise ServerUnavailable("this machine has no pgbouncer.")
     supervised = SupervisedProcess(name="PgBouncer", prefix="em-pb-", account=server_account(), signals=("SIGINT",))
 
-    def begin(port: int) -> Bouncer:
+    def begin(port: int) -> PgBouncer:
         settings = _settings(url, port=port, connections=connections, ignores=ignores)
         settings += _statements(program)
         configuration = supervised.write(f"{port}.ini", settings)
-        bouncer = Bouncer(supervised, argv=[program, str(configuration)], port=port, url=url)
-        bouncer.start()
-        return bouncer
+        pgbouncer = PgBouncer(supervised, argv=[program, str(configuration)], port=port, url=url)
+        pgbouncer.start()
+        return pgbouncer
 
     try:
         return supervised.on_free_port(begin)
@@ -111,7 +111,7 @@ ignore_startup_parameters = {", ".join(("extra_float_digits", *ignores))}
 
 
 def _statements(program: str) -> str:
-    """Newer ones can follow prepared statements about. Nobody may count on that, so here they do not."""
+    """Newer ones can track prepared statements. No client may rely on that, so here it is off."""
     said = subprocess.run([program, "--version"], capture_output=True, encoding="utf-8", check=False)
     found = re.search(r"(\d+)\.(\d+)", said.stdout)
     follows = found is not None and (int(found[1]), int(found[2])) >= (1, 21)

@@ -1,7 +1,7 @@
 """What was not tested, at the end of a run: one line for each cause, with how many tests it kept from running.
 
 pytest prints a line for each place that skips, so that one missing program is dozens of lines, and another cause
-between them is not seen. A reason that says in capitals what is not tested, and then why, is counted under its why.
+between them is not seen. A reason that names in capitals what is not tested, and then why, is counted under its why.
 
 A test that needs a server or a program which this machine lacks calls `missing`. It skips, on every machine, unless
 `EARMARK_TEST_DEMANDS` demands what is missing: then it fails. `.ci/run` installs and demands all of it.
@@ -58,7 +58,7 @@ def lines(skipped: Iterable[tuple[str, str]]) -> Iterator[str]:
 
 
 def _split(reason: str) -> tuple[str, str]:
-    """What is not tested, where that is said aloud, and why."""
+    """What is not tested, where the reason names it, and why."""
     found = _LOUD.fullmatch(reason)
     return (found[1], found[2]) if found else ("", reason)
 

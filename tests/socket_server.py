@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
 _TURNS = 10
-"""Of the loop, in which it accepts whoever has knocked by then: three would do."""
+"""Of the loop, in which it accepts the connections made by then: three would do."""
 
 
 @asynccontextmanager
@@ -21,7 +21,7 @@ async def listening(
     """The port on which every connection is served until it is over, or until this ends, which cuts what is left.
 
     The tasks are ours and not the stream's, which in some Pythons calls the end of a cancelled one an error; and the
-    door is closed only when everybody who knocked is in, as asyncio drops a socket between the two.
+    socket is closed only when every connection is accepted, as asyncio drops one between the two.
     """
     tasks: set[asyncio.Task[None]] = set()
 
@@ -36,10 +36,10 @@ async def listening(
             with suppress(OSError):
                 await writer.wait_closed()
 
-    def welcome(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         tasks.add(asyncio.create_task(serve_and_close(reader, writer)))
 
-    server = await asyncio.start_server(welcome, "127.0.0.1", 0, ssl=tls)
+    server = await asyncio.start_server(accept, "127.0.0.1", 0, ssl=tls)
     try:
         yield server.sockets[0].getsockname()[1]
     finally:

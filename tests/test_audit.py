@@ -1,4 +1,4 @@
-"""What is said of pip-audit's answers. The answers here are as pip-audit 2.10 writes them."""
+"""How pip-audit's answers are reported. The answers here are as pip-audit 2.10 writes them."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def written(*dependencies: dict[str, Any]) -> bytes:
     return msgspec.json.encode({"dependencies": dependencies, "fixes": []})
 
 
-def test_a_vulnerable_pin_is_a_finding_with_its_names_and_its_cure() -> None:
-    """Who reads it knows what to look up and which version to take."""
+def test_a_vulnerable_pin_is_a_finding_with_its_names_and_its_fixed_version() -> None:
+    """The reader knows what to look up and which version to take."""
     found = judge(written(VULNERABLE, CLEAN, CONTROL_TOLD), PINNED | {("jinja2", "2.4.1")})
     assert found == ["jinja2 2.4.1: PYSEC-2014-8/CVE-2014-1402 (fixed in 2.7.2)"]
 
@@ -65,13 +65,13 @@ def test_clean_pins_of_an_index_that_keeps_advisories_have_no_findings() -> None
         (b"{}", "no answer that can be read"),
     ],
 )
-def test_what_was_not_asked_is_never_called_clean(answer: bytes, why: str) -> None:
+def test_what_was_not_looked_up_is_never_called_clean(answer: bytes, why: str) -> None:
     """Of each of these pip-audit itself says that it found nothing, and exits with 0."""
     with pytest.raises(NotDone, match=why):
         judge(answer, PINNED | {("idna", "3.20")})
 
 
-def test_every_release_that_the_requirements_pin_is_asked_for() -> None:
+def test_every_release_that_the_requirements_pin_is_looked_up() -> None:
     """With extras, with markers for other platforms, and however the name is spelled."""
     text = (
         "Foo_Bar[x,y]==1.0 ; os_name == 'nt' \\\n    --hash=sha256:ab\nb==2.0.post1 \\\n    --hash=sha256:cd\n# c==3\n"
@@ -100,8 +100,8 @@ def test_a_program_that_does_not_answer_in_time_is_not_done(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("said", ["ConnectionError: https://index.example/x failed", "host='index.example' is unknown"])
-def test_why_it_could_not_ask_names_no_index(tmp_path: Path, said: str) -> None:
-    """Logs are shown to people; where packages come from is each machine's own."""
+def test_the_reason_for_not_done_names_no_index(tmp_path: Path, said: str) -> None:
+    """Logs are public; where packages come from is each machine's own."""
     program = tmp_path / "audit"
     (program / "bin").mkdir(parents=True)
     python = program / "bin" / "python"

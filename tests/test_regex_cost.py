@@ -1,4 +1,4 @@
-"""Regular expressions on foreign text: each takes time in proportion to the text, and none is forgotten here."""
+"""Regular expressions on foreign text: each takes time in proportion to the text, and each is listed here."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def _meta(pattern: str) -> list[Work]:
 
 
 def _forget(work: Work) -> Work:
-    """With a secret that is met at each place, and is forgotten again."""
+    """With a secret that occurs at each place, and is removed from the known ones afterwards."""
 
     def forgetting(text: str) -> object:
         before = redaction._known
@@ -241,8 +241,8 @@ def test_what_is_done_around_the_patterns_costs_in_proportion_too(name: str) -> 
         (glob_patterns.regex_of("*a*b"), "a", "fullmatch"),
     ],
 )
-def test_a_pattern_that_looks_again_from_each_place_is_noticed(shape: str, unit: str, use: str) -> None:
-    """The control: such patterns did stand here, and the same measurement finds them."""
+def test_a_pattern_that_restarts_from_each_place_is_noticed(shape: str, unit: str, use: str) -> None:
+    """The control: such patterns were in the code, and the same measurement finds them."""
     pattern = re.compile(shape, re.ASCII | re.DOTALL)
     sizes = (2_500, 10_000)
     assert not is_linear(getattr(pattern, use), lambda size: unit * (size // len(unit)), sizes=sizes)

@@ -78,7 +78,7 @@ def test_the_files_are_found_without_git(script: str | None, tmp_path: Path, mon
 
 
 @pytest.mark.filterwarnings("default")
-def test_a_module_is_read_in_one_sitting() -> None:
+def test_a_module_is_short_enough_to_read() -> None:
     """What the admired codebases share is a short tail: a warning first, so that no function is moved only to fit."""
     lines = {str(path.relative_to(ROOT)): path.read_text().count("\n") for path in SOURCES}
     long = {name: count for name, count in lines.items() if count > MODULE_LINES_WARN}
@@ -240,7 +240,7 @@ def test_sql_lives_in_sql_files() -> None:
 @pytest.mark.parametrize("dialect", ["postgres", "sqlite"])
 @pytest.mark.parametrize("file", ["queries.sql", "verify.sql"])
 def test_every_query_says_why_it_exists(dialect: str, file: str) -> None:
-    """A named query without a reason is a riddle to whoever must change it."""
+    """A named query without a reason cannot be changed safely."""
     known = queries.load(dialect, file)
     assert len(known) > 5
     assert not [query.name for query in known.values() if not query.why or query.name.upper() == query.name]
@@ -248,12 +248,12 @@ def test_every_query_says_why_it_exists(dialect: str, file: str) -> None:
 
 @pytest.mark.parametrize("dialect", ["postgres", "sqlite"])
 def test_every_named_query_is_used(dialect: str) -> None:
-    """Dead SQL is believed by the next reader."""
+    """Unused SQL misleads the next reader."""
     code = "".join(path.read_text() for path in (ROOT / "src/earmark/store" / dialect).glob("*.py"))
     assert not [name for name in queries.sql(dialect) if f'"{name}"' not in code]
 
 
-def test_the_law_and_the_verbs_ask_no_clock_and_no_dice() -> None:
+def test_domain_and_engine_use_no_clock_and_no_randomness() -> None:
     """Time, ids and chance arrive as arguments, or nothing can be replayed."""
     forbidden = re.compile(r"datetime\.now|utcnow|time\.time\(|uuid4|uuid7|random\.|secrets\.")
     asked = [

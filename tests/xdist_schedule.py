@@ -1,4 +1,4 @@
-"""Which tests a worker runs together, and which come first."""
+"""Which tests one xdist worker runs together, and which run first."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ FIRST_IN_A_PROOF = (
     "tests/acceptance/test_stopping.py",
 )
 """Files of a few seconds, which take minutes in a proof."""
-# Several workers share the files; the one that got one of these last would work alone while the others are done.
+# Several workers share the files; the worker that got one of these last would run alone while the others are done.
 # They are in this order only with `--no-loadscope-reorder`: else the files with the most tests come first.
 LONGEST_FILES = (
     "tests/ha/",

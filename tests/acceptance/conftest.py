@@ -2,12 +2,12 @@
 
     sqlite    one server
     postgres  two servers on one PostgreSQL
-    redis     the same with one Redis, as it is shipped; whoever calls "the server" takes turns between both
+    redis     the same with one Redis, as it is shipped; callers of "the server" alternate between both
 
 With Redis only the files in `WITH_REDIS` are run, and all of them with the long proofs.
 
-Every test makes events of its own, so that sharing a server costs no independence. Nobody sweeps: what is promised
-about holds whose time is over must be true without a worker that writes it down.
+Every test makes events of its own, so that tests can share a server. No sweeper runs: what is promised
+about expired holds must be true before a worker writes it down.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def pytest_runtest_makereport(
 
 @pytest.fixture(scope="session", autouse=True)
 def _room_for_connections() -> Iterator[None]:
-    """Crowds need more open files than some machines allow unasked; the servers started here inherit this."""
+    """Many clients need more open files than some machines allow by default; the servers inherit this limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = OPEN_FILES if hard == resource.RLIM_INFINITY else min(OPEN_FILES, hard)
     if soft == resource.RLIM_INFINITY or soft >= wanted:
@@ -165,7 +165,7 @@ def on_redis(new_database: Callable[[str], str], valkey: Valkey, log_directory: 
     url = new_database("postgres")
     settings: dict[str, Any] = {
         "EARMARK_REDIS_URL": valkey.url,
-        # A map shows what another server did after a quarter of a second, which callers who take turns would notice.
+        # A map shows another server's change after a quarter of a second, which alternating callers would notice.
         "EARMARK_MAP_CACHE_SECONDS": "0",
     }
     with ExitStack() as stack:
@@ -213,23 +213,23 @@ async def guests(service: Service) -> AsyncIterator[list[tuple[str, Caller]]]:
     async with AsyncExitStack() as stack:
         found = []
         for _ in range(2):
-            nobody = await stack.enter_async_context(calling(service, token=""))
-            buyer, token = await become_guest(nobody)
+            anonymous = await stack.enter_async_context(calling(service, token=""))
+            buyer, token = await become_guest(anonymous)
             caller = await stack.enter_async_context(calling(service, token=token))
             found.append((buyer, caller))
         yield found
 
 
 @pytest.fixture
-async def payment_services(fleet: tuple[Service, ...]) -> AsyncIterator[list[Caller]]:
-    """The shop's back end with room for a crowd; the first till is at the first server, the last at the last."""
+async def callers(fleet: tuple[Service, ...]) -> AsyncIterator[list[Caller]]:
+    """Clients of the shop's back end with enough connections for 500 buyers; the first calls the first server."""
     # Several small clients: one with five hundred connections spends its time looking through them.
     async with AsyncExitStack() as stack:
         yield [await stack.enter_async_context(calling(one, connections=100)) for _ in range(5) for one in fleet]
 
 
 @pytest.fixture
-async def two_tills(services: tuple[Service, ...]) -> AsyncIterator[list[Caller]]:
+async def two_callers(services: tuple[Service, ...]) -> AsyncIterator[list[Caller]]:
     """The shop's back end at two servers that share one PostgreSQL."""
     async with AsyncExitStack() as stack:
         yield [await stack.enter_async_context(calling(one, connections=100)) for one in services]

@@ -1,4 +1,4 @@
-"""Buyers who do not stop: on connections that they keep, and on a new one for each request.
+"""Buyers that send requests without a pause: on connections that they keep, or on a new one for each request.
 
 A request is *lost* when it was sent over a connection that was open and no answer came.
 """
@@ -22,19 +22,19 @@ Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 @dataclass(slots=True, kw_only=True)
-class Rush:
+class RequestCounts:
     """What became of all requests."""
 
     service: Service
     event: str
     answers: list[int] = field(default_factory=list)
     closing: int = 0
-    """Answers that asked to close the connection."""
+    """Answers with "Connection: close"."""
     lost: list[str] = field(default_factory=list)
     refused: int = 0
     going: asyncio.Event = field(default_factory=asyncio.Event)
 
-    async def keep(self, *, enough: int) -> None:
+    async def buy_on_one_connection(self, *, enough: int) -> None:
         """One buyer on one connection, until it is closed."""
         connection = await asyncio.open_connection("127.0.0.1", self.service.port)
         try:
@@ -43,8 +43,8 @@ class Rush:
         finally:
             connection[1].close()
 
-    async def come_and_go(self, *, enough: int) -> None:
-        """One buyer with a new connection for each request, until none is to be had."""
+    async def buy_on_new_connections(self, *, enough: int) -> None:
+        """One buyer with a new connection for each request, until the server accepts no more."""
         while True:
             try:
                 opening = asyncio.open_connection("127.0.0.1", self.service.port)
@@ -81,7 +81,7 @@ class Rush:
 
 
 async def probe(service: Service) -> list[int]:
-    """What a load balancer sees of `/readyz`, each time on a new connection, until none is to be had."""
+    """What a load balancer reads from `/readyz`, each time on a new connection, until the server accepts no more."""
     seen: list[int] = []
     while True:
         try:

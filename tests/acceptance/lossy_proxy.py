@@ -1,4 +1,4 @@
-"""A line to a server on which answers get lost: the server has done what it was asked, and nobody hears of it."""
+"""A proxy that loses responses: the server carries the request out, the client gets no response."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
 
-class Lossy:
-    """A proxy that passes questions on, waits for the answer, and hangs up instead of passing it back."""
+class LossyProxy:
+    """Passes requests on, waits for the response, and closes the connection instead of passing the response back."""
 
     def __init__(self, target: int) -> None:
         self._target = target
         self.url = ""
-        """The same server, over this line."""
+        """The same server, through this proxy."""
         self.to_lose = 0
         self.lost = 0
 
     def lose(self, answers: int) -> None:
-        """The next so many answers get lost."""
+        """Lose the next so many responses."""
         self.to_lose = answers
 
     async def carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One connection, until either side hangs up or an answer is lost."""
+        """One connection, until either side closes it or a response is lost."""
         there_reader, there_writer = await asyncio.open_connection("127.0.0.1", self._target)
         asking = asyncio.create_task(_pass_on(reader, there_writer))
         try:
@@ -53,9 +53,9 @@ async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -
 
 
 @asynccontextmanager
-async def lossy(target: int) -> AsyncIterator[Lossy]:
-    """A line to the server on a port."""
-    line = Lossy(target)
-    async with listening(line.carry) as port:
-        line.url = f"http://127.0.0.1:{port}"
-        yield line
+async def lossy_proxy(target: int) -> AsyncIterator[LossyProxy]:
+    """A proxy in front of the server on a port."""
+    proxy = LossyProxy(target)
+    async with listening(proxy.carry) as port:
+        proxy.url = f"http://127.0.0.1:{port}"
+        yield proxy

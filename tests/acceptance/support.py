@@ -1,6 +1,6 @@
-"""What these tests speak with: a real server in a process of its own, and a caller at its HTTP door.
+"""A real server in a process of its own, and a caller that speaks HTTP to it.
 
-Nothing here knows how Earmark is built: what the tests know is what its users are told.
+Nothing here knows how Earmark is built: the tests know what its users can read.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ FACT_SECONDS_MAX = 15.0
 ANSWER_SECONDS_MAX = 60.0
 SETTINGS_OF_THIS_MACHINE = ("DATABASE_URL", "REDIS_URL", "REDIS_URLS", "PORT")
 
-# The door is plain HTTP on loopback; an empty context spares every client the reading of certificate bundles.
+# Plain HTTP on loopback; an empty context spares every client the reading of certificate bundles.
 NO_TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 
 LIVE: list[Service] = []
@@ -71,11 +71,11 @@ class Service:
         return self.log_path.read_text(errors="replace") if self.log_path.exists() else ""
 
     def signal(self, number: signal.Signals) -> None:
-        """Tell the started process something, as an operator would."""
+        """Send the started process a signal, as an operator would."""
         self.process.send_signal(number)
 
     def kill(self) -> None:
-        """The machine goes dark: the process and whatever it started, at once."""
+        """SIGKILL to the process and all its children, as in a power failure."""
         if self.process.poll() is None:
             os.killpg(self.process.pid, signal.SIGKILL)
         self.gone(within=10.0)
@@ -88,7 +88,7 @@ class Service:
         return code
 
     def stop(self) -> None:
-        """Ask, and when asking does not help, kill; nothing a test started may outlive it."""
+        """Send SIGTERM, and SIGKILL if the process does not end; nothing that a test started may outlive it."""
         if self.process.poll() is None:
             self.process.terminate()
             try:
@@ -135,7 +135,7 @@ def serve(
             command,
             env=environment(
                 EARMARK_ADMIN_KEY=key,
-                # A machine that stalls must not look like a crowd.
+                # A machine that stalls must not look like many clients.
                 **{"EARMARK_LINE_SECONDS_MAX": "60"} | settings,
                 **({"EARMARK_GUESTS": "on"} if guests else {}),
                 **({"EARMARK_REQUEST_SECONDS_MAX": str(patience)} if patience else {}),
@@ -193,12 +193,12 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-# ---------------------------------------------------------------------------------------------- a caller at its door
+# ---------------------------------------------------------------------------------------------- a caller over HTTP
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caller:
-    """Somebody with (or without) a key, speaking to one server."""
+    """A client with (or without) a key, calling one server."""
 
     http: httpx2.AsyncClient
 
@@ -208,7 +208,7 @@ class Caller:
         return dict(answered(await self.http.post("/v1/events", json=body), 201))
 
     async def theatre(self, *, rows: int = 2, seats_per_row: int = 5, price: int = 4500, **fields: Any) -> str:
-        """The id of a new event with a layout: A1…B5 unless told otherwise."""
+        """The id of a new event with a layout: A1…B5 by default."""
         layout = {"rows": rows, "seats_per_row": seats_per_row, "price": price}
         return str((await self.create_event(layout=layout, **fields))["id"])
 
@@ -226,7 +226,7 @@ class Caller:
         ttl_seconds: int | None = None,
         idempotency_key: str | None = None,
     ) -> httpx2.Response:
-        """Ask for seats and units."""
+        """Request a hold of seats and units."""
         asked = {
             "event_id": event_id,
             "buyer": buyer,
@@ -242,14 +242,14 @@ class Caller:
         return dict(answered(await self.hold(event_id, **asked), 201))
 
     async def held_again(self, event_id: str, **asked: Any) -> Json:
-        """The booking of a hold of seats that came back just now.
+        """The booking of a hold of seats that became free just now.
 
-        With Redis another server may still refuse them for a moment, and must say that this will pass.
+        With Redis another server may still refuse them for a moment, and must say that the refusal is transient.
         """
 
         async def attempt() -> httpx2.Response:
             response = await self.hold(event_id, **asked)
-            assert response.status_code == 201 or refused(response, 409, "seats_taken")["transient"], told(response)
+            assert response.status_code == 201 or refused(response, 409, "seats_taken")["transient"], exchange(response)
             return response
 
         return dict(answered(await eventually(attempt, lambda response: response.status_code == 201), 201))
@@ -260,14 +260,14 @@ class Caller:
         return dict(answered(await self.confirm(booking["id"]), 200))
 
     async def lapsed(self, event_id: str, **asked: Any) -> Json:
-        """A booking that was held for a second and whose second is over."""
+        """A booking that was held for a second and has expired."""
         booking = await self.held(event_id, **asked, ttl_seconds=1)
         return await eventually(lambda: self.booking(booking["id"]), lambda found: found["state"] == "expired")
 
     async def extend(
         self, booking_id: str, *, seconds: int = 60, idempotency_key: str | None = None
     ) -> httpx2.Response:
-        """Ask for more time."""
+        """Request more time."""
         return await self.verb(booking_id, "extend", {"seconds": seconds}, idempotency_key=idempotency_key)
 
     async def confirm(
@@ -283,11 +283,11 @@ class Caller:
         return await self.verb(booking_id, "confirm", body, idempotency_key=idempotency_key)
 
     async def release(self, booking_id: str, *, idempotency_key: str | None = None) -> httpx2.Response:
-        """Let go."""
+        """Release the hold."""
         return await self.verb(booking_id, "release", None, idempotency_key=idempotency_key)
 
     async def cancel(self, booking_id: str, **fields: Any) -> httpx2.Response:
-        """Undo a sale, with no money back unless the test says so."""
+        """Cancel a sale, by default with no refund."""
         return await self.verb(booking_id, "cancel", {"refund": "none"} | fields)
 
     async def verb(
@@ -297,7 +297,7 @@ class Caller:
         return await self.http.post(f"/v1/bookings/{booking_id}/{verb}", json=body, headers=keyed(idempotency_key))
 
     async def booking(self, booking_id: str) -> Json:
-        """The booking as it stands."""
+        """The booking as it is now."""
         return dict(answered(await self.http.get(f"/v1/bookings/{booking_id}"), 200))
 
     async def state(self, booking_id: str) -> str:
@@ -339,7 +339,7 @@ class Caller:
         return dict(pools[pool_id])
 
     async def picture(self, event_id: str) -> Json:
-        """All that is said about one event, without what time alone changes: equal pictures, nothing happened."""
+        """All that the API reports about one event, without what time alone changes: if equal, nothing happened."""
         event = answered(await self.http.get(f"/v1/events/{event_id}"), 200)
         found = {
             "event": event,
@@ -381,32 +381,32 @@ class _TakingTurns(httpx2.AsyncHTTPTransport):
 
 
 def answered(response: httpx2.Response, status: int) -> Any:
-    """The answer's JSON, when it has the status that the rule asks for."""
-    assert response.status_code == status, told(response)
+    """The response's JSON, when it has the expected status."""
+    assert response.status_code == status, exchange(response)
     return response.json()
 
 
 def refused(response: httpx2.Response, status: int | Iterable[int], code: str | Iterable[str] | None = None) -> Json:
-    """The problem, when it is the one that the rule asks for and has the one shape that all of them share."""
+    """The problem, when it is the expected one and has the shape that all problems share."""
     statuses = {status} if isinstance(status, int) else set(status)
-    assert response.status_code in statuses, told(response)
-    assert response.headers["content-type"].split(";")[0] == "application/problem+json", told(response)
+    assert response.status_code in statuses, exchange(response)
+    assert response.headers["content-type"].split(";")[0] == "application/problem+json", exchange(response)
     problem: Json = response.json()
-    assert problem["status"] == response.status_code, told(response)
-    assert isinstance(problem["code"], str), told(response)
-    assert problem["code"].replace("_", "").isalpha(), told(response)
+    assert problem["status"] == response.status_code, exchange(response)
+    assert isinstance(problem["code"], str), exchange(response)
+    assert problem["code"].replace("_", "").isalpha(), exchange(response)
     if code is not None:
-        assert problem["code"] in ({code} if isinstance(code, str) else set(code)), told(response)
+        assert problem["code"] in ({code} if isinstance(code, str) else set(code)), exchange(response)
     if problem["code"] == "invalid_request":
-        assert problem["errors"], told(response)
-        assert all({"path", "message"} <= set(error) for error in problem["errors"]), told(response)
+        assert problem["errors"], exchange(response)
+        assert all({"path", "message"} <= set(error) for error in problem["errors"]), exchange(response)
     for leak in ("Traceback", "asyncpg", "sqlite3", "site-packages"):
-        assert leak not in response.text, told(response)
+        assert leak not in response.text, exchange(response)
     return problem
 
 
-def told(response: httpx2.Response) -> str:
-    """What was asked and what came back, for a failing assertion."""
+def exchange(response: httpx2.Response) -> str:
+    """The request and its response, for a failing assertion."""
     request = response.request
     return f"{request.method} {request.url} answered {response.status_code}: {response.text[:2000]}"
 
@@ -420,9 +420,9 @@ def timeless(value: Any) -> Any:
     return value
 
 
-async def become_guest(nobody: Caller) -> tuple[str, str]:
+async def become_guest(anonymous: Caller) -> tuple[str, str]:
     """An anonymous buyer's name, and the token from the cookie that their browser would keep."""
-    response = await nobody.http.post("/v1/guests")
+    response = await anonymous.http.post("/v1/guests")
     made = answered(response, 201)
     return str(made["buyer"]), response.headers["set-cookie"].partition("=")[2].partition(";")[0]
 

@@ -30,11 +30,11 @@ def hold(**fields: Any) -> Json:
     return {name: value for name, value in body.items() if value is not None}
 
 
-# Each is called by its name: the body, the statuses, the codes, and a word that the complaint must contain.
+# Each is called by its name: the body, the statuses, the codes, and a word that the error message must contain.
 HOLDS: dict[str, tuple[Any, int | tuple[int, ...], str | tuple[str, ...] | None, str]] = {
     "the same seat twice": (hold(seats=["A3", "A3"]), 422, "invalid_request", "seats"),
     "an unknown seat": (hold(seats=["A3", "Z99"]), 404, "seat_unknown", "Z99"),
-    "an unknown event": (hold(event_id="evt-of-nobody"), 404, "event_unknown", ""),
+    "an unknown event": (hold(event_id="evt-unknown"), 404, "event_unknown", ""),
     "an unknown pool": (hold(seats=None, pools={"VIP": 1}), 404, None, "VIP"),
     "ten thousand seats": (hold(seats=SHORT_NAMES[:10_000]), 422, "invalid_request", "seats"),
     "nothing at all": ({}, 422, "invalid_request", "event_id"),
@@ -131,21 +131,21 @@ async def event(service: Service, shop: Caller, made: dict[int, str]) -> AsyncIt
 
 
 @pytest.mark.parametrize("name", HOLDS)
-async def test_a_senseless_hold_is_refused(shop: Caller, event: str, name: str) -> None:
-    """Every hold that makes no sense has a clear refusal, the same each time, and takes nothing."""
+async def test_an_invalid_hold_is_refused(shop: Caller, event: str, name: str) -> None:
+    """Every invalid hold gets a clear refusal, the same each time, and takes nothing."""
     body, status, code, word = HOLDS[name]
     if isinstance(body, dict) and body.get("event_id") == "EVENT":
         body = body | {"event_id": event}
     for _ in range(2):
         response = await shop.http.post("/v1/bookings", json=body)
         problem = refused(response, status, code)
-        facts = {fact: told for fact, told in problem.items() if fact != "instance"}
+        facts = {fact: value for fact, value in problem.items() if fact != "instance"}
         assert word in json.dumps(facts), problem
 
 
 @pytest.mark.parametrize("name", RAW)
 async def test_what_is_not_json_is_refused(shop: Caller, event: str, name: str) -> None:
-    """A body that cannot be read is told so, not crashed on."""
+    """A body that cannot be parsed is refused with a clear error, not a crash."""
     body, headers, statuses = RAW[name]
     body = body.replace(b"EVENT", event.encode())
     code = "invalid_request" if statuses == (422,) else None
@@ -160,7 +160,7 @@ async def test_unknown_seats_are_named(shop: Caller, event: str) -> None:
 
 
 async def test_a_blocked_seat_says_why(shop: Caller, event: str) -> None:
-    """Taken off sale is not the same as taken by somebody."""
+    """A seat off sale is not reported as taken by another buyer."""
     problem = refused(await shop.hold(event, seats=["B5"]), 409, "seats_taken")
     assert (problem["seats"], problem["why"]) == (["B5"], "blocked")
     problem = refused(await shop.hold(event, seats=["A2"]), 409, "seats_taken")
@@ -168,7 +168,7 @@ async def test_a_blocked_seat_says_why(shop: Caller, event: str) -> None:
 
 
 async def test_an_oversized_hold_is_cut_off(shop: Caller, event: str) -> None:
-    """Ten megabytes are refused by their size, told beforehand or not."""
+    """Ten megabytes are refused by their size, with and without a Content-Length."""
     body = json.dumps(hold(event_id=event, buyer="b" * 10_000_000)).encode()
 
     async def pieces() -> AsyncIterator[bytes]:
@@ -181,7 +181,7 @@ async def test_an_oversized_hold_is_cut_off(shop: Caller, event: str) -> None:
 
 
 async def test_an_oversized_event_is_cut_off(shop: Caller) -> None:
-    """Even an event has a size: seventeen megabytes are too many."""
+    """An event has a largest size: seventeen megabytes are refused."""
     name = unique("evt")
     body = json.dumps({"id": name, "name": "x" * 17_000_000, "currency": "EUR"}).encode()
     problem = refused(await shop.http.post("/v1/events", content=body, headers=JSON_TYPE), 413)
@@ -189,8 +189,8 @@ async def test_an_oversized_event_is_cut_off(shop: Caller) -> None:
     refused(await shop.http.get(f"/v1/events/{name}"), 404, "event_unknown")
 
 
-async def test_a_thousand_silent_connections_shut_nobody_out(service: Service, shop: Caller) -> None:
-    """Who connects and says nothing, or half a request, costs the others nothing."""
+async def test_a_thousand_silent_connections_do_not_block_other_clients(service: Service, shop: Caller) -> None:
+    """A client that connects and sends nothing, or half a request, costs the other clients nothing."""
     event = await shop.theatre()
     with ExitStack() as stack:
         for n in range(1100):
@@ -221,8 +221,8 @@ VERBS: dict[str, tuple[str, Any]] = {
 
 
 @pytest.mark.parametrize("name", VERBS)
-async def test_a_senseless_verb_is_refused(shop: Caller, event: str, name: str) -> None:
-    """What a verb is told must make sense, else the booking stays as it is."""
+async def test_an_invalid_verb_body_is_refused(shop: Caller, event: str, name: str) -> None:
+    """An invalid body of a verb is refused and the booking stays as it is."""
     verb, body = VERBS[name]
     wanted = "confirmed" if verb == "cancel" else "held"
     booking = (await shop.bookings(event_id=event, state=wanted))[0]["id"]
@@ -234,7 +234,7 @@ async def test_a_senseless_verb_is_refused(shop: Caller, event: str, name: str) 
     "lines", [{"seats": ["A1"]}, {"seats": ["Z99"]}, {"pools": {"GA": 1}}, {"seats": ["A2", "A2"]}, {"seats": [""]}]
 )
 async def test_only_what_a_booking_has_can_be_cancelled_of_it(shop: Caller, event: str, lines: Json) -> None:
-    """Another's seat, an unknown one or units it never had cannot be given back."""
+    """Another's seat, an unknown one or units it never had cannot be cancelled."""
     booking = (await shop.bookings(event_id=event, state="confirmed"))[0]["id"]
     refused(await shop.cancel(booking, **lines), (404, 409, 422))
     assert await shop.state(booking) == "confirmed"
@@ -242,10 +242,10 @@ async def test_only_what_a_booking_has_can_be_cancelled_of_it(shop: Caller, even
 
 @pytest.mark.parametrize(
     "booking_id",
-    ["nobody", "%00", "%7B%7D", "b" * 300, "..%2F..", "1%27%20OR%20%271%27=%271", "%F0%9F%8E%AB", "%0d%0a"],
+    ["unknown", "%00", "%7B%7D", "b" * 300, "..%2F..", "1%27%20OR%20%271%27=%271", "%F0%9F%8E%AB", "%0d%0a"],
 )
-async def test_a_senseless_booking_id_is_unknown(shop: Caller, booking_id: str) -> None:
-    """Whatever is asked for as a booking's id, it is merely not there."""
+async def test_an_invalid_booking_id_is_unknown(shop: Caller, booking_id: str) -> None:
+    """Any text given as a booking's id is answered 404, not with a crash."""
     requests: list[tuple[str, str, Json | None]] = [
         ("GET", "", None),
         ("GET", "/history", None),
@@ -259,9 +259,9 @@ async def test_a_senseless_booking_id_is_unknown(shop: Caller, booking_id: str) 
         assert refused(response, NO_SUCH)["code"] != "internal"
 
 
-@pytest.mark.parametrize("event_id", ["nobody", "%00", "%7B%7D", "e" * 300, "%0d%0a", "%F0%9F%8E%AB"])
-async def test_a_senseless_event_id_is_unknown(shop: Caller, event_id: str) -> None:
-    """Whatever is asked for as an event's id, it is merely not there."""
+@pytest.mark.parametrize("event_id", ["unknown", "%00", "%7B%7D", "e" * 300, "%0d%0a", "%F0%9F%8E%AB"])
+async def test_an_invalid_event_id_is_unknown(shop: Caller, event_id: str) -> None:
+    """Any text given as an event's id is answered 404, not with a crash."""
     for path in ("", "/seats", "/seats/A1"):
         problem = refused(await shop.http.get(f"/v1/events/{event_id}{path}"), NO_SUCH)
         assert problem["code"] in {"event_unknown", "invalid_request"}
@@ -283,8 +283,8 @@ async def test_a_senseless_event_id_is_unknown(shop: Caller, event_id: str) -> N
         "event_id=%00",
     ],
 )
-async def test_a_senseless_query_is_answered_without_a_crash(shop: Caller, query: str) -> None:
-    """A list that cannot be had is refused in the common shape, or is an empty or bounded one."""
+async def test_an_invalid_query_does_not_crash_the_server(shop: Caller, query: str) -> None:
+    """An invalid list query is refused in the common shape, or answered with an empty or bounded list."""
     response = await shop.http.get(f"/v1/bookings?{query}")
     if response.status_code == 200:
         assert query.split("=", maxsplit=1)[0] in {"buyer", "event_id", "limit", "cursor"}, response.text
@@ -308,7 +308,7 @@ WRONG_TURNS = [
 
 
 @pytest.mark.parametrize("method, path, status", WRONG_TURNS)
-async def test_a_wrong_turn_is_a_problem_like_any_other(
+async def test_a_wrong_path_or_method_is_a_problem_like_any_other(
     shop: Caller, event: str, method: str, path: str, status: int
 ) -> None:
     """Unknown paths and wrong methods answer in the same shape; a wrong method says the right ones."""

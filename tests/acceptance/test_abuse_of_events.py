@@ -1,4 +1,4 @@
-"""Events that make no sense are not made, and senseless changes change nothing."""
+"""Invalid events are not created, and invalid changes change nothing."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ CHANGES: dict[str, Json] = {
 
 
 @pytest.mark.parametrize("name", EVENTS)
-async def test_a_senseless_event_is_not_made(shop: Caller, name: str) -> None:
+async def test_an_invalid_event_is_not_created(shop: Caller, name: str) -> None:
     """The refusal says what is wrong with it, and the event does not exist afterwards."""
     event_id = unique("evt")
     body = {"id": event_id} | EVENTS[name]
@@ -95,7 +95,7 @@ async def test_a_senseless_event_is_not_made(shop: Caller, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", CHANGES)
-async def test_a_senseless_change_changes_nothing(shop: Caller, name: str) -> None:
+async def test_an_invalid_change_changes_nothing(shop: Caller, name: str) -> None:
     """A change is made whole or not at all."""
     event = await shop.theatre(pools=[GA])
     await shop.held(event, seats=["A1"], pools={"GA": 1})

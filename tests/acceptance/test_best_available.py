@@ -1,4 +1,4 @@
-"""Seats that are chosen for the buyer: the best there are, for one or for a crowd."""
+"""Seats that the engine chooses for the buyer: the best there are, for one buyer or for many at once."""
 
 from __future__ import annotations
 
@@ -27,14 +27,11 @@ def seats(booking: Json) -> list[str]:
     return [seat["id"] for seat in booking["seats"]]
 
 
-async def test_fifty_buyers_of_two_share_a_hundred_seats(payment_services: list[Caller]) -> None:
-    """Everybody gets two, side by side, and nobody gets another's; with the last one the house is full."""
-    event = await payment_services[0].theatre(rows=5, seats_per_row=20)
+async def test_fifty_buyers_of_two_share_a_hundred_seats(callers: list[Caller]) -> None:
+    """Every buyer gets two seats side by side and no seat has two buyers; after the last hold the event is sold out."""
+    event = await callers[0].theatre(rows=5, seats_per_row=20)
     responses = await asyncio.gather(
-        *(
-            best(payment_services[n % len(payment_services)], event, 2, buyer=f"buyer-{n}", together=True)
-            for n in range(BUYERS)
-        )
+        *(best(callers[n % len(callers)], event, 2, buyer=f"buyer-{n}", together=True) for n in range(BUYERS))
     )
     assert Counter(response.status_code for response in responses) == {201: BUYERS}
     sold = [seat for response in responses for seat in seats(response.json())]
@@ -43,7 +40,7 @@ async def test_fifty_buyers_of_two_share_a_hundred_seats(payment_services: list[
         first, second = (response.json()["seats"][at]["id"] for at in (0, 1))
         assert first[0] == second[0]
         assert abs(int(first[1:]) - int(second[1:])) == 1
-    problem = refused(await best(payment_services[-1], event, 1), 409, "none_available")
+    problem = refused(await best(callers[-1], event, 1), 409, "none_available")
     assert (problem["available"], problem["transient"]) == (0, True), "holds may still run out"
 
 
@@ -62,16 +59,16 @@ async def test_a_repeat_gets_the_seats_that_were_chosen_first(shop: Caller) -> N
     refused(await best(shop, event, 1, key=key), 422, "idempotency_mismatch")
 
 
-async def test_twins_of_one_key_get_one_booking_also_of_the_last_seats(payment_services: list[Caller]) -> None:
-    """A double click on the last pair: one hold, told to both."""
-    event = await payment_services[0].theatre(rows=1, seats_per_row=2)
+async def test_two_concurrent_requests_with_one_key_get_one_booking_of_the_last_seats(callers: list[Caller]) -> None:
+    """A double click on the last pair: one hold, and both requests get it."""
+    event = await callers[0].theatre(rows=1, seats_per_row=2)
     key = unique("key")
-    twins = await asyncio.gather(*(best(payments, event, 2, key=key) for payments in payment_services[:4]))
+    twins = await asyncio.gather(*(best(caller, event, 2, key=key) for caller in callers[:4]))
     assert {(twin.status_code, twin.content) for twin in twins} == {(201, twins[0].content)}
-    assert len(await payment_services[0].bookings(event_id=event)) == 1
+    assert len(await callers[0].bookings(event_id=event)) == 1
 
 
-async def test_what_cannot_be_had_is_refused_and_says_how_many_there_are(shop: Caller) -> None:
+async def test_an_impossible_choice_is_refused_with_the_number_of_free_seats(shop: Caller) -> None:
     """Not side by side, not so many, not of that kind, never a blocked one; and nothing is held by it."""
     event = await shop.theatre(rows=1, seats_per_row=5)
     answered(await shop.patch(event, seats=[{"id": "A3", "blocked": True}]), 200)
@@ -98,8 +95,8 @@ async def test_what_cannot_be_had_is_refused_and_says_how_many_there_are(shop: C
     ],
     ids=["none", "too many", "unknown field", "and seats", "no count"],
 )
-async def test_a_wish_that_makes_no_sense_is_refused(shop: Caller, body: Json) -> None:
-    """At the door, and the field is named."""
+async def test_an_invalid_best_available_request_is_refused(shop: Caller, body: Json) -> None:
+    """Before it reaches the engine, and the error names the field."""
     event = await shop.theatre()
     asked = {"event_id": event, "buyer": "ann"} | body
     problem = refused(await shop.http.post("/v1/bookings", json=asked), 422, "invalid_request")
@@ -107,7 +104,7 @@ async def test_a_wish_that_makes_no_sense_is_refused(shop: Caller, body: Json) -
 
 
 async def test_pool_units_and_the_limit_count_with_the_chosen_seats(shop: Caller) -> None:
-    """One hold, all or nothing, under the same law as if the seats had been named."""
+    """One hold, all or nothing, under the same rules as if the seats had been named."""
     event = await shop.theatre(per_buyer_max=3, pools=[{"id": "GA", "capacity": 5, "price": 1000}])
     body = {"event_id": event, "buyer": "ann", "best_available": {"count": 2}, "pools": {"GA": 2}}
     refused(await shop.http.post("/v1/bookings", json=body), 409, "limit_exceeded")

@@ -16,11 +16,11 @@ def moment(text: str) -> datetime:
 
 
 def state_in(fact: Any) -> Any:
-    """The state that one side of a history entry speaks of."""
+    """The state on one side of a history entry."""
     return fact["state"] if isinstance(fact, dict) else fact
 
 
-async def test_a_booking_lives_from_hold_to_sale(shop: Caller) -> None:
+async def test_a_booking_goes_from_hold_to_sale(shop: Caller) -> None:
     """Hold, read, extend, confirm: one booking, one id, and the seat is sold."""
     event = await shop.theatre()
     held = await shop.held(event, buyer="ann", seats=["A1", "A2"])
@@ -44,8 +44,8 @@ async def test_a_booking_lives_from_hold_to_sale(shop: Caller) -> None:
     assert (states["A1"], states["A2"], states["A3"]) == ("booked", "booked", "available")
 
 
-async def test_a_hold_says_until_when_it_lasts(shop: Caller) -> None:
-    """The answer carries the moment of expiry and the seconds left, and they agree with what was asked."""
+async def test_a_hold_reports_when_it_expires(shop: Caller) -> None:
+    """The answer carries the moment of expiry and the seconds left, and they agree with the requested TTL."""
     event = await shop.theatre(hold_ttl_seconds=300)
     usual = await shop.held(event, seats=["A1"])
     asked = await shop.held(event, seats=["A2"], ttl_seconds=90)
@@ -57,7 +57,7 @@ async def test_a_hold_says_until_when_it_lasts(shop: Caller) -> None:
 
 
 async def test_a_held_seat_is_refused_to_the_next_buyer_by_name(shop: Caller) -> None:
-    """A taken seat is named in the refusal, whether it is held or sold; the free one asked with it stays free."""
+    """The refusal names a taken seat, held or sold; the free seat of the same request stays free."""
     event = await shop.theatre()
     first = await shop.held(event, buyer="ann", seats=["A1"])
     while_held = refused(await shop.hold(event, buyer="bob", seats=["A1", "A2"]), 409, "seats_taken")
@@ -69,7 +69,7 @@ async def test_a_held_seat_is_refused_to_the_next_buyer_by_name(shop: Caller) ->
 
 
 async def test_a_refusal_points_a_buyer_to_the_booking_that_is_already_theirs(shop: Caller) -> None:
-    """Who already holds the seat learns their booking's id; nobody else does."""
+    """A buyer who already holds the seat learns their booking's id; other buyers do not."""
     event = await shop.theatre()
     mine = await shop.held(event, buyer="ann", seats=["A1"])
     again = refused(await shop.hold(event, buyer="ann", seats=["A1"]), 409, "seats_taken")
@@ -80,7 +80,7 @@ async def test_a_refusal_points_a_buyer_to_the_booking_that_is_already_theirs(sh
 
 
 async def test_a_released_seat_is_free_at_once(shop: Caller) -> None:
-    """Letting go gives everything back."""
+    """A release makes every seat free."""
     event = await shop.theatre()
     mine = await shop.held(event, buyer="ann", seats=["A1", "A2"])
     released = answered(await shop.release(mine["id"]), 200)
@@ -102,7 +102,7 @@ async def test_a_cancelled_sale_frees_its_seats(shop: Caller) -> None:
 
 
 async def test_a_part_of_a_sale_can_be_cancelled(shop: Caller) -> None:
-    """The named seat returns, the rest stays sold, and the total follows."""
+    """The named seat becomes free, the rest stays sold, and the total changes with it."""
     event = await shop.theatre(pools=[{"id": "GA", "capacity": 10, "price": 2500}])
     mine = await shop.sold(event, buyer="ann", seats=["A1", "A2"], pools={"GA": 3})
     assert mine["total"]["amount"] == 2 * 4500 + 3 * 2500
@@ -116,7 +116,7 @@ async def test_a_part_of_a_sale_can_be_cancelled(shop: Caller) -> None:
 
 
 async def test_money_taken_outside_is_not_refunded_by_a_cancel(shop: Caller) -> None:
-    """Earmark cannot give back what it never took: such a cancel is refused and the sale stands."""
+    """Earmark cannot refund what it never captured: such a cancel is refused and the sale stays."""
     event = await shop.theatre()
     mine = await shop.sold(event, seats=["A1"])
     for refund in ("full", 100):
@@ -127,8 +127,8 @@ async def test_money_taken_outside_is_not_refunded_by_a_cancel(shop: Caller) -> 
     assert (await shop.states(event))["A1"] == "booked"
 
 
-async def test_a_lapsed_hold_is_anybodys_at_once(shop: Caller) -> None:
-    """When the clock lets go, map and lists say so, and the first request gets the seat; no sweeper is needed."""
+async def test_any_buyer_can_take_a_lapsed_hold_at_once(shop: Caller) -> None:
+    """After `expires_at` map and lists show the seat free, and the first request gets it; no sweeper is needed."""
     event = await shop.theatre()
     mine = await shop.held(event, buyer="ann", seats=["A1"], ttl_seconds=1)
     await eventually(lambda: shop.states(event), lambda states: states["A1"] == "available")
@@ -142,7 +142,7 @@ async def test_a_lapsed_hold_is_anybodys_at_once(shop: Caller) -> None:
 
 
 async def test_an_extended_hold_outlives_its_first_expiry(shop: Caller) -> None:
-    """More time is real: past its first expiry the seat is still refused to others and can still be sold."""
+    """Past its first expiry the seat is still refused to other buyers and can still be sold."""
     event = await shop.theatre()
     mine = await shop.held(event, buyer="ann", seats=["A1"], ttl_seconds=2)
     answered(await shop.extend(mine["id"], seconds=120), 200)
@@ -168,8 +168,8 @@ async def test_a_hold_cannot_be_extended_for_ever(shop: Caller) -> None:
     assert (found["state"], found["expires_at"]) == ("held", expires_at)
 
 
-async def test_the_history_tells_every_move_once(shop: Caller) -> None:
-    """The timeline is gap-free by version and says before, after, who and when."""
+async def test_the_history_has_every_move_once(shop: Caller) -> None:
+    """The timeline is gap-free by version and has before, after, actor and time."""
     event = await shop.theatre()
     booking = await shop.held(event, seats=["A1"])
     answered(await shop.extend(booking["id"]), 200)
@@ -215,8 +215,8 @@ async def test_bookings_are_listed_by_buyer_event_and_state(shop: Caller) -> Non
         assert {booking["id"] for booking in found} == {booking["id"] for booking in expected}
 
 
-async def test_a_lapse_reaches_those_who_poll_with_an_etag(shop: Caller) -> None:
-    """An unchanged map is not sent again; a hold changes it, and so does a lapse that nobody wrote down."""
+async def test_a_lapse_reaches_clients_that_poll_with_an_etag(shop: Caller) -> None:
+    """An unchanged map is not sent again; a hold changes it, and so does a lapse that no worker wrote down."""
     event = await shop.theatre()
     path = f"/v1/events/{event}/seats"
     empty = (await shop.http.get(path)).headers["etag"]

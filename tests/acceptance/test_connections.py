@@ -1,4 +1,4 @@
-"""Connections that a server does not owe anything: silent ones, idle ones, and more than it has files for."""
+"""Connections that a server may close: silent ones, idle ones, and more than it has files for."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ASK = b"GET /healthz HTTP/1.1\r\nHost: shop\r\n\r\n"
 PATIENCE_SECONDS = 30.0
 IDLE_SECONDS = 1
 FILES = 1024
-CROWD = 1100
+CLIENTS = 1100
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(3) + b"\x04" + bytes(5)
 """How a client begins that speaks HTTP/2, with a frame of settings."""
 
@@ -53,10 +53,8 @@ def read_all(opened: socket.socket) -> bytes:
 @pytest.mark.parametrize(
     "said", [b"", b"GET /hea", ASK[:-2], ASK], ids=["nothing", "half a line", "half a head", "all"]
 )
-def test_a_connection_on_which_nothing_comes_is_closed(
-    new_database: Callable[[str], str], tmp_path: Path, said: bytes
-) -> None:
-    """Each is an open file: clients that say nothing, or nothing more, do not keep it."""
+def test_a_silent_connection_is_closed(new_database: Callable[[str], str], tmp_path: Path, said: bytes) -> None:
+    """Each is an open file: clients that send nothing, or nothing more, do not keep it."""
     service = serve(database=new_database("sqlite"), directory=tmp_path, EARMARK_IDLE_SECONDS=str(IDLE_SECONDS))
     try:
         with connect(service) as silent:
@@ -67,10 +65,8 @@ def test_a_connection_on_which_nothing_comes_is_closed(
         service.stop()
 
 
-def test_where_http_2_is_spoken_a_connection_without_a_word_stays(
-    new_database: Callable[[str], str], tmp_path: Path
-) -> None:
-    """The control: one that came later and said half a line is closed, and the silent one is still waited for."""
+def test_with_http_2_a_silent_connection_stays_open(new_database: Callable[[str], str], tmp_path: Path) -> None:
+    """The control: a later connection that sent half a line is closed, and the silent one is still open."""
     service = serve(
         database=new_database("sqlite"),
         directory=tmp_path,
@@ -89,7 +85,7 @@ def test_where_http_2_is_spoken_a_connection_without_a_word_stays(
 
 
 @pytest.mark.parametrize("wanted", ["off", "on"])
-def test_http_2_is_spoken_only_where_it_is_asked_for(
+def test_http_2_is_on_only_where_it_is_configured(
     new_database: Callable[[str], str], tmp_path: Path, wanted: str
 ) -> None:
     """A connection of HTTP/2 carries many requests at once, which no limit on connections sees."""
@@ -107,32 +103,32 @@ def test_http_2_is_spoken_only_where_it_is_asked_for(
 def test_more_connections_than_files_wait_and_do_no_harm(
     new_database: Callable[[str], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Those that are open are answered, those beyond wait in the backlog, and get in when others go."""
+    """Those that are open are answered, those beyond wait in the backlog, and are accepted when others close."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if hard < 2 * CROWD:
+    if hard < 2 * CLIENTS:
         pytest.skip(f"this machine allows {hard} open files")
     few = tmp_path / "few-files"
     few.write_text(f'#!/bin/sh\nulimit -n {FILES}\nexec "{support.EARMARK}" "$@"\n')
     few.chmod(0o755)
     monkeypatch.setattr(support, "EARMARK", few)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 2 * CROWD), hard))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 2 * CLIENTS), hard))
     service = serve(database=new_database("sqlite"), directory=tmp_path)
     try:
         with ExitStack() as stack:
             first = stack.enter_context(connect(service))
             assert healthy(first)
-            crowd = [stack.enter_context(connect(service)) for _ in range(CROWD)]
+            crowd = [stack.enter_context(connect(service)) for _ in range(CLIENTS)]
             late = stack.enter_context(connect(service))
             late.sendall(ASK)
             assert healthy(first), "a connection that was open before"
             taken = open_files(service)
             assert taken < FILES, "the server has files left for its database"
-            for one in crowd[: CROWD // 2]:
+            for one in crowd[: CLIENTS // 2]:
                 one.close()
             answer = http.client.HTTPResponse(late)
             answer.begin()
             assert answer.status == 200, "a connection that waited"
-        assert '"connections"' in service.log(), "the operator is told that fewer connections are taken"
+        assert '"connections"' in service.log(), "the log says that fewer connections are taken"
     finally:
         service.stop()
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

@@ -1,4 +1,4 @@
-"""What was acknowledged survives the death of the server; what was refused left no trace."""
+"""What was acknowledged survives a kill of the server; what was refused left no trace."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ STATE_AFTER = {"hold": "held", "extend": "held", "confirm": "confirmed", "releas
 
 
 @dataclass(slots=True, kw_only=True)
-class Ledger:
-    """What the server has said, booking by booking, and what it was asked and never answered."""
+class Record:
+    """What the server has acknowledged, booking by booking, and which requests it never answered."""
 
     event: str
     said: dict[str, str] = field(default_factory=dict)
@@ -43,7 +43,7 @@ class Ledger:
     over: bool = False
 
     async def verb(self, shop: Caller, booking: str, verb: str) -> None:
-        """One verb: written down as asked before it is sent, and as said once it is answered."""
+        """One verb: recorded as requested before it is sent, and as acknowledged once it is answered."""
         self.unanswered[booking] = verb
         bodies: dict[str, Json] = {
             "extend": {"seconds": 60},
@@ -63,7 +63,7 @@ class Ledger:
             self.enough.set()
 
 
-async def buy(shop: Caller, ledger: Ledger, buyer: int) -> None:
+async def buy(shop: Caller, ledger: Record, buyer: int) -> None:
     """Seat after seat of one row, with every end a booking can have in turn, until the server is gone."""
     row = chr(ord("A") + buyer)
     for number in range(1, SEATS_PER_ROW + 1):
@@ -82,8 +82,8 @@ async def buy(shop: Caller, ledger: Ledger, buyer: int) -> None:
             await ledger.verb(shop, booking, end)
 
 
-async def load_until(service: Service, ledger: Ledger, strike: Callable[[], None]) -> None:
-    """Buyers at work; when enough was acknowledged the server is struck in the middle of it all."""
+async def load_until(service: Service, ledger: Record, strike: Callable[[], None]) -> None:
+    """Buyers send requests; the server is killed in the middle once enough was acknowledged."""
 
     async def buyer(shop: Caller, n: int) -> None:
         with suppress(httpx2.TransportError):
@@ -98,7 +98,7 @@ async def load_until(service: Service, ledger: Ledger, strike: Callable[[], None
         await asyncio.gather(*tasks)
 
 
-async def everything_said_is_true(shop: Caller, ledger: Ledger) -> None:
+async def everything_acknowledged_is_true(shop: Caller, ledger: Record) -> None:
     """Each booking is in the state last acknowledged, or in that of the one request that was never answered."""
     found = {booking["id"]: booking for booking in await shop.bookings(event_id=ledger.event)}
     states = await shop.states(ledger.event)
@@ -118,12 +118,12 @@ async def everything_said_is_true(shop: Caller, ledger: Ledger) -> None:
 async def test_every_acknowledged_booking_outlives_its_server(
     new_database: Callable[[str], str], tmp_path: Path, kind: str, ending: str
 ) -> None:
-    """Whether it is killed or stopped under load: after a restart all that it said is true, and the data is sound."""
+    """Killed or stopped under load: after a restart what it acknowledged is true and the data consistent."""
     database = new_database(kind)
     service = serve(database=database, directory=tmp_path)
     try:
         async with calling(service) as shop:
-            ledger = Ledger(event=await shop.theatre(rows=BUYERS, seats_per_row=SEATS_PER_ROW))
+            ledger = Record(event=await shop.theatre(rows=BUYERS, seats_per_row=SEATS_PER_ROW))
         killed = ending == "killed"
         await load_until(service, ledger, service.kill if killed else lambda: service.signal(ENDINGS[ending]))
         code = service.gone(within=10.0)
@@ -134,7 +134,7 @@ async def test_every_acknowledged_booking_outlives_its_server(
     again = serve(database=database, directory=tmp_path, key=service.key, port=service.port)
     try:
         async with calling(again) as shop:
-            await everything_said_is_true(shop, ledger)
+            await everything_acknowledged_is_true(shop, ledger)
             await shop.held(ledger.event, buyer="later", seats=[f"A{SEATS_PER_ROW}"])
         verified = await asyncio.to_thread(earmark, "verify", "--database", database)
         assert verified.returncode == 0, verified.stdout + verified.stderr

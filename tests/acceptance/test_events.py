@@ -1,4 +1,4 @@
-"""What is sold into: creating, reading and changing events."""
+"""Creating, reading and changing events."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ async def test_a_layout_names_its_seats_row_by_row(shop: Caller) -> None:
     assert (str(found["row"]), str(found["number"])) == ("C", "12")
 
 
-async def test_named_seats_keep_what_was_said_about_them(shop: Caller) -> None:
-    """Row, number, section, category, price and place come back as they were given."""
+async def test_named_seats_keep_their_attributes(shop: Caller) -> None:
+    """The API returns row, number, section, category, price and place as they were given."""
     given = {"id": "L-7", "row": "L", "number": 7, "section": "Balcony", "category": "gold", "price": 7000}
     event = await shop.create_event(seats=[given | {"x": 1.5, "y": 2.5}, {"id": "plain", "price": 0}])
     seat = answered(await shop.http.get(f"/v1/events/{event['id']}/seats/L-7"), 200)
@@ -38,8 +38,8 @@ async def test_named_seats_keep_what_was_said_about_them(shop: Caller) -> None:
 
 
 @pytest.mark.parametrize("label", ["Upper circle, left", "King's box", "Parkett/Mitte", "Stalls & pit", "Balcon été"])
-async def test_what_a_section_is_called_is_up_to_the_house(shop: Caller, label: str) -> None:
-    """Labels are words for people, not names for machines: what a hall writes on its doors comes back as written."""
+async def test_a_section_may_have_any_label(shop: Caller, label: str) -> None:
+    """Labels are for people, not names for machines: the API returns them as they were written."""
     seat = {"id": "L-7", "price": 7000, "section": label, "category": label}
     event = await shop.create_event(seats=[seat])
     found = answered(await shop.http.get(f"/v1/events/{event['id']}/seats/L-7"), 200)
@@ -93,7 +93,7 @@ async def test_an_event_id_is_used_once(shop: Caller) -> None:
 
 
 async def test_the_same_seat_of_two_shows_is_two_seats(shop: Caller) -> None:
-    """A1 tonight and A1 tomorrow do not meet."""
+    """Seat A1 of one event is independent of seat A1 of another."""
     tonight, tomorrow = await shop.theatre(), await shop.theatre()
     first = await shop.held(tonight, buyer="ann", seats=["A1"])
     second = await shop.held(tomorrow, buyer="bob", seats=["A1"])
@@ -120,7 +120,7 @@ async def test_nothing_is_sold_outside_the_sale_window(shop: Caller, window: dic
 
 
 async def test_a_hold_made_in_time_can_be_confirmed_after_the_sale_closed(shop: Caller) -> None:
-    """The window guards the hold; who holds may finish."""
+    """The sale window guards the hold; a buyer who holds may finish."""
     event = await shop.theatre()
     booking = await shop.held(event, seats=["A1"])
     answered(await shop.patch(event, sale_closes_at=in_minutes(-1)), 200)
@@ -141,7 +141,7 @@ async def test_a_patch_changes_what_it_names_and_nothing_else(shop: Caller) -> N
 
 
 async def test_a_limit_counts_seats_and_units_held_and_sold(shop: Caller) -> None:
-    """One buyer has at most so much of an event; letting go makes room; others are not touched."""
+    """One buyer has at most so much of an event; a release makes room; other buyers are not affected."""
     event = await shop.theatre(per_buyer_max=3, pools=[{"id": "GA", "capacity": 50, "price": 2500}])
     first = await shop.sold(event, buyer="ann", seats=["A1"])
     second = await shop.held(event, buyer="ann", pools={"GA": 1})
@@ -167,7 +167,7 @@ async def test_a_blocked_seat_is_never_sold_until_it_is_unblocked(shop: Caller) 
     await shop.held(event, seats=["A1", "A2"])
 
 
-async def test_a_live_seat_is_not_blocked(shop: Caller) -> None:
+async def test_a_held_or_sold_seat_is_not_blocked(shop: Caller) -> None:
     """Neither a held nor a sold seat can be taken off sale, and one of them stops the whole change."""
     event = await shop.theatre()
     await shop.held(event, buyer="ann", seats=["A1"])
@@ -205,7 +205,7 @@ async def test_capacity_grows_and_shrinks_down_to_what_is_taken(shop: Caller) ->
 
 
 async def test_a_lapsed_hold_does_not_keep_capacity_in_use(shop: Caller) -> None:
-    """Only live holds stand in the way of a smaller pool."""
+    """Only active holds prevent a smaller pool."""
     event = (await shop.create_event(pools=[{"id": "GA", "capacity": 10, "price": 2500}]))["id"]
     await shop.lapsed(event, buyer="ann", pools={"GA": 8})
     answered(await shop.patch(event, pools=[{"id": "GA", "capacity": 2}]), 200)
@@ -222,10 +222,10 @@ async def test_an_event_of_many_seats_may_be_large(shop: Caller) -> None:
 
 
 async def test_a_change_to_an_unknown_event_seat_or_pool_is_refused(shop: Caller) -> None:
-    """What is not there cannot be changed, and what stands beside it in the request is not changed either."""
+    """An unknown thing cannot be changed, and nothing else in the request is changed either."""
     event = await shop.theatre(pools=[{"id": "GA", "capacity": 10, "price": 2500}])
     before = await shop.picture(event)
-    refused(await shop.patch(unique("evt"), name="Nobody"), 404, "event_unknown")
+    refused(await shop.patch(unique("evt"), name="Unknown"), 404, "event_unknown")
     seats = [{"id": "A1", "blocked": True}, {"id": "Z99", "blocked": True}]
     problem = refused(await shop.patch(event, seats=seats), 404, "seat_unknown")
     assert problem["seats"] == ["Z99"]

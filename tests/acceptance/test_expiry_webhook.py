@@ -1,4 +1,4 @@
-"""A hold that runs out, told to the shop: a server, a worker beside it, and a receiver on a socket, all real."""
+"""A webhook for a hold that expires: a server, a worker beside it, and a receiver on a socket, all real."""
 
 from __future__ import annotations
 
@@ -41,34 +41,34 @@ def worker(database: str, log_path: Path) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "postgres"])
-async def test_a_hold_that_runs_out_is_told_to_the_shop(
+async def test_the_shop_gets_a_webhook_when_a_hold_expires(
     kind: str, new_database: Callable[[str], str], tmp_path: Path
 ) -> None:
     """The worker ends it and calls, once, with a signature that the secret verifies and the facts of that booking."""
     database = new_database(kind)
     service = serve("--no-embedded-workers", database=database, directory=tmp_path, EARMARK_WEBHOOK_PRIVATE="on")
     try:
-        async with calling(service) as shop, receiver() as payments:
+        async with calling(service) as shop, receiver() as endpoint:
             event = await shop.theatre(rows=1, seats_per_row=3)
-            asked = {"url": payments.url, "event_id": event, "types": ["booking.expired"]}
+            asked = {"url": endpoint.url, "event_id": event, "types": ["booking.expired"]}
             webhook = answered(await shop.http.post("/v1/webhooks", json=asked), 201)
             kept = await shop.held(event, buyer="bob", seats=["A3"])
             booking = await shop.held(event, buyer="ann", seats=["A1", "A2"], ttl_seconds=1)
             await eventually(lambda: shop.state(booking["id"]), lambda state: state == "expired")
-            assert payments.heard == [], "the control: it reads as expired, and no worker has ended it"
+            assert endpoint.received == [], "the control: it reads as expired, and no worker has ended it"
             assert [entry["verb"] for entry in await shop.history(booking["id"])] == ["hold"]
             with worker(database, tmp_path / "work.log"):
-                await is_so(lambda: bool(payments.heard))
+                await is_so(lambda: bool(endpoint.received))
                 delivered = f"/v1/webhooks/{webhook['id']}/deliveries?state=delivered"
 
                 async def logged() -> list[dict[str, object]]:
                     return list(answered(await shop.http.get(delivered), 200)["deliveries"])
 
                 (one,) = await eventually(logged, bool)
-            (told,) = payments.heard
-            message = told.verify(webhook["secret"])
+            (received,) = endpoint.received
+            message = received.verify(webhook["secret"])
             with pytest.raises(WebhookVerificationError):
-                told.verify(new_secret())
+                received.verify(new_secret())
             (entry,) = [entry for entry in await shop.history(booking["id"]) if entry["verb"] == "expire"]
             data = message["data"]
             assert message["type"] == "booking.expired"
@@ -83,7 +83,7 @@ async def test_a_hold_that_runs_out_is_told_to_the_shop(
                 "version": 2,
             }
             assert (data["actor"], data["reason"], data["facts"]) == (entry["actor"], entry["reason"], entry["facts"])
-            assert (told.id, one["type"], one["attempts"]) == (one["id"], "booking.expired", 1)
+            assert (received.id, one["type"], one["attempts"]) == (one["id"], "booking.expired", 1)
             assert await shop.state(kept["id"]) == "held"
     finally:
         service.stop()

@@ -1,4 +1,4 @@
-"""What every server tells without being asked for a booking: its health, its numbers and its own description."""
+"""What every server serves beside bookings: its health, its metrics and its OpenAPI document."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ CALLS = {
 
 
 async def test_health_needs_no_key(service: Service) -> None:
-    """A load balancer has no key: alive and ready are told to anybody, and tell nothing secret."""
-    async with calling(service, token="") as nobody:
+    """A load balancer has no key: liveness and readiness are public, and contain nothing secret."""
+    async with calling(service, token="") as anonymous:
         for path in ("/healthz", "/readyz"):
-            response = await nobody.http.get(path)
+            response = await anonymous.http.get(path)
             assert response.status_code == 200, response.text
             assert service.key not in response.text
 
@@ -50,8 +50,8 @@ async def test_the_metrics_are_prometheus_text(shop: Caller) -> None:
 
 async def test_the_description_names_every_call(service: Service) -> None:
     """The API describes itself in OpenAPI 3.1, call by call, with the shape of its problems."""
-    async with calling(service, token="") as nobody:
-        described: Json = answered(await nobody.http.get("/openapi.json"), 200)
+    async with calling(service, token="") as anonymous:
+        described: Json = answered(await anonymous.http.get("/openapi.json"), 200)
     assert described["openapi"].startswith("3.1")
     paths = {re.sub(r"\{[^}]*\}", "{}", path): set(operations) for path, operations in described["paths"].items()}
     for path, methods in CALLS.items():
@@ -62,22 +62,22 @@ async def test_the_description_names_every_call(service: Service) -> None:
 
 
 async def test_the_reference_is_a_page(service: Service) -> None:
-    """People read the description as a page that needs no other server."""
-    async with calling(service, token="") as nobody:
-        response = await nobody.http.get("/docs")
+    """The page shows the OpenAPI document and needs no other server."""
+    async with calling(service, token="") as anonymous:
+        response = await anonymous.http.get("/docs")
     assert response.status_code == 200
     assert response.headers["content-type"].startswith("text/html")
     assert not re.search(r"""(src|href)=["']?(https?:)?//""", response.text)
 
 
-async def test_guests_are_let_in_only_where_it_was_asked_for(
+async def test_guests_are_accepted_only_where_it_is_configured(
     new_database: Callable[[str], str], tmp_path: Path
 ) -> None:
-    """A server that was not told to take guests takes none, and still serves those with a key."""
+    """A server without the guests setting refuses guests, and still serves callers with a key."""
     service = serve(database=new_database("sqlite"), directory=tmp_path, guests=False)
     try:
-        async with calling(service, token="") as nobody:
-            response = await nobody.http.post("/v1/guests")
+        async with calling(service, token="") as anonymous:
+            response = await anonymous.http.post("/v1/guests")
         refused(response, (401, 403, 404))
         assert "set-cookie" not in response.headers
         async with calling(service) as shop:
@@ -88,8 +88,8 @@ async def test_guests_are_let_in_only_where_it_was_asked_for(
 
 async def test_secrets_stay_out_of_the_log(service: Service, shop: Caller) -> None:
     """Neither the shop's key nor a guest's token is ever written down."""
-    async with calling(service, token="") as nobody:
-        buyer, token = await become_guest(nobody)
+    async with calling(service, token="") as anonymous:
+        buyer, token = await become_guest(anonymous)
     async with calling(service, token=token) as guest:
         event = await shop.theatre()
         await guest.held(event, buyer=buyer, seats=["A1"])

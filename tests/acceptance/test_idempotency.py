@@ -68,7 +68,7 @@ async def test_a_repeated_event_is_created_once(shop: Caller) -> None:
 
 
 async def test_a_key_belongs_to_one_request(shop: Caller) -> None:
-    """The same key with another body or on another path is a mistake that is told, and does nothing."""
+    """The same key with another body or on another path is refused with an error, and does nothing."""
     event = await shop.theatre()
     key = unique("key")
     first = answered(await shop.hold(event, seats=["A1"], idempotency_key=key), 201)
@@ -80,7 +80,7 @@ async def test_a_key_belongs_to_one_request(shop: Caller) -> None:
 
 
 async def test_a_refusal_is_decided_anew(shop: Caller) -> None:
-    """No is not remembered: when the seat comes free, the same request with the same key succeeds."""
+    """A refusal is not recorded: when the seat becomes free, the same request with the same key succeeds."""
     event = await shop.theatre()
     theirs = await shop.held(event, buyer="bob", seats=["A1"])
     key = unique("key")
@@ -106,7 +106,7 @@ async def test_a_refused_key_may_carry_another_request(shop: Caller) -> None:
 
 
 async def test_two_callers_may_choose_the_same_key(shop: Caller, guests: Guests) -> None:
-    """A key is its caller's own: nobody is answered with another's booking."""
+    """A key is its caller's own: no caller is answered with another's booking."""
     event = await shop.theatre()
     key = unique("key")
     made = []

@@ -1,4 +1,4 @@
-"""One key, one effect: for fifty at once, and for a server that is killed after it committed and before it answered."""
+"""One key, one effect: for fifty requests at once, and for a server killed between its commit and its answer."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import asyncpg
 import httpx2
 import pytest
-from tests.races.postgres_proxy import Wire
+from tests.races.postgres_proxy import PostgresProxy
 
 from .support import FACT_SECONDS_MAX, Caller, Json, Service, answered, calling, earmark, keyed, refused, serve, unique
 
@@ -21,45 +21,43 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 PROOF = bool(os.environ.get("EARMARK_PROOF"))
-CROWD = 50
+CLIENTS = 50
 BOTH = [("sqlite", "hold"), ("postgres", "confirm")]
 ALL = [(kind, verb) for kind in ("sqlite", "postgres") for verb in ("hold", "confirm", "pay", "release")]
 
 
-async def test_fifty_at_once_with_one_key_have_one_effect_and_one_answer(payment_services: list[Caller]) -> None:
-    """Each gets the first answer, or is told that it is being decided; whoever asks again gets the same bytes."""
-    event, key = await payment_services[0].theatre(), unique("key")
+async def test_fifty_at_once_with_one_key_have_one_effect_and_one_answer(callers: list[Caller]) -> None:
+    """Each request gets the first answer, or 409 in progress; a retry gets the same bytes."""
+    event, key = await callers[0].theatre(), unique("key")
 
     async def ask(n: int) -> httpx2.Response:
-        return await payment_services[n % len(payment_services)].hold(event, seats=["A1", "A2"], idempotency_key=key)
+        return await callers[n % len(callers)].hold(event, seats=["A1", "A2"], idempotency_key=key)
 
-    answers = await asyncio.gather(*(ask(n) for n in range(CROWD)))
-    told = [answer for answer in answers if answer.status_code == 201]
+    answers = await asyncio.gather(*(ask(n) for n in range(CLIENTS)))
+    granted = [answer for answer in answers if answer.status_code == 201]
     for answer in answers:
         if answer.status_code != 201:
             refused(answer, 409, "idempotency_in_progress")
             assert int(answer.headers["Retry-After"]) >= 1
-    assert len({answer.content for answer in told}) == 1
-    first = Counter("idempotency-replayed" in answer.headers for answer in told)
-    assert first[False] == 1, "one of them did it, the others were told of it"
-    again = await asyncio.gather(*(ask(n) for n in range(CROWD)))
-    assert {(answer.status_code, answer.content) for answer in again} == {(201, told[0].content)}
+    assert len({answer.content for answer in granted}) == 1
+    first = Counter("idempotency-replayed" in answer.headers for answer in granted)
+    assert first[False] == 1, "one of them did it, the others got its answer"
+    again = await asyncio.gather(*(ask(n) for n in range(CLIENTS)))
+    assert {(answer.status_code, answer.content) for answer in again} == {(201, granted[0].content)}
     assert all(answer.headers["idempotency-replayed"] == "true" for answer in again)
-    refused(await payment_services[-1].hold(event, seats=["A1"], idempotency_key=key), 422, "idempotency_mismatch")
-    assert [booking["id"] for booking in await payment_services[0].bookings(event_id=event)] == [told[0].json()["id"]]
-    assert len(await payment_services[0].history(told[0].json()["id"])) == 1
+    refused(await callers[-1].hold(event, seats=["A1"], idempotency_key=key), 422, "idempotency_mismatch")
+    assert [booking["id"] for booking in await callers[0].bookings(event_id=event)] == [granted[0].json()["id"]]
+    assert len(await callers[0].history(granted[0].json()["id"])) == 1
 
 
-async def test_without_a_key_fifty_at_once_have_fifty_effects(payment_services: list[Caller]) -> None:
+async def test_without_a_key_fifty_at_once_have_fifty_effects(callers: list[Caller]) -> None:
     """The control: it is the key that makes them one."""
-    event = await payment_services[0].theatre(pools=[{"id": "GA", "capacity": 100, "price": 1}])
-    await asyncio.gather(
-        *(payment_services[n % len(payment_services)].held(event, pools={"GA": 1}) for n in range(CROWD))
-    )
-    assert (await payment_services[0].pool(event))["held"] == CROWD
+    event = await callers[0].theatre(pools=[{"id": "GA", "capacity": 100, "price": 1}])
+    await asyncio.gather(*(callers[n % len(callers)].held(event, pools={"GA": 1}) for n in range(CLIENTS)))
+    assert (await callers[0].pool(event))["held"] == CLIENTS
 
 
-# In the server's process: what has committed so that this is true is never heard of by whoever asked for it.
+# In the server's process: once a commit makes this true, the process is killed and its client gets no answer.
 HOLD_BACK = """
 import pathlib, time
 from earmark.store.sqlite.writer import Writer
@@ -74,11 +72,11 @@ Writer._commit = held_back
 """
 
 
-class Doomed:
+class ServerKilledAtCommit:
     """A server that is killed the moment another connection can see what it has committed.
 
-    It has not heard of its own commit by then, so that nothing it would do afterwards has been done: on PostgreSQL a
-    wire keeps the answer of the database back, on SQLite the writer stands still behind its commit.
+    It has no answer to its own commit by then, so that nothing it would do afterwards has been done: on PostgreSQL a
+    proxy keeps the database's answer back, on SQLite the writer waits behind its commit.
     """
 
     def __init__(self, database: str, directory: Path) -> None:
@@ -89,15 +87,15 @@ class Doomed:
 
     @asynccontextmanager
     async def serving(self) -> AsyncIterator[Service]:
-        """Without workers, whose commits are nobody's answer."""
+        """Without workers, whose commits are not the answer to a request."""
         self._sign.write_text("")
         async with AsyncExitStack() as stack:
             if self._database.startswith("sqlite"):
                 (self._directory / "sitecustomize.py").write_text(HOLD_BACK.format(path=str(self._sign)))
                 url, path = self._database, str(self._directory)
             else:
-                self._wire = await stack.enter_async_context(Wire(self._database))
-                url, path = self._wire.url, ""
+                self._proxy = await stack.enter_async_context(PostgresProxy(self._database))
+                url, path = self._proxy.url, ""
             service = await asyncio.to_thread(
                 serve, "--no-embedded-workers", database=url, directory=self._directory, PYTHONPATH=path
             )
@@ -105,7 +103,7 @@ class Doomed:
             yield service
 
     @asynccontextmanager
-    async def dies(self, service: Service, *, once: str) -> AsyncIterator[None]:
+    async def is_killed(self, service: Service, *, once: str) -> AsyncIterator[None]:
         """Within this, once the statement finds something."""
         if self._database.startswith("sqlite"):
             self._sign.write_text(once)
@@ -121,11 +119,11 @@ class Doomed:
                     self._kill(service)
             return not self.killed
 
-        self._wire.lets = lets
+        self._proxy.lets = lets
         try:
             yield
         finally:
-            self._wire.lets = None
+            self._proxy.lets = None
             await other.close()
 
     async def _watch(self, service: Service, once: str) -> None:
@@ -153,7 +151,7 @@ async def asked(caller: Caller, verb: str, event: str, booking: Json, key: str) 
 
 
 def committed(verb: str, event: str, booking: Json) -> str:
-    """A statement that finds something once the verb has had its effect; of what a key remembers it asks nothing."""
+    """A statement that finds a row once the verb has had its effect; it does not read the idempotency record."""
     if verb == "hold":
         return f"SELECT id FROM bookings WHERE event_id = '{event}' AND id <> '{booking['id']}'"
     state = {"confirm": "confirmed", "pay": "confirmed", "release": "released"}[verb]
@@ -164,16 +162,16 @@ def committed(verb: str, event: str, booking: Json) -> str:
 async def test_a_server_killed_between_commit_and_answer_has_answered_once(
     new_database: Callable[[str], str], tmp_path: Path, kind: str, verb: str
 ) -> None:
-    """The next server tells what the first one did: the same booking, once, though the first never heard of it."""
+    """The next server returns what the first one did: the same booking, once, though the first never answered."""
     database, key = new_database(kind), unique("key")
-    doomed = Doomed(database, tmp_path)
-    async with doomed.serving() as service, calling(service) as shop:
+    killed_server = ServerKilledAtCommit(database, tmp_path)
+    async with killed_server.serving() as service, calling(service) as shop:
         event = await shop.theatre()
         booking = await shop.held(event, seats=["A1"])
-        async with doomed.dies(service, once=committed(verb, event, booking)):
+        async with killed_server.is_killed(service, once=committed(verb, event, booking)):
             with pytest.raises(httpx2.TransportError):
                 await asked(shop, verb, event, booking, key)
-    assert doomed.killed, "it answered before anybody could see what it did"
+    assert killed_server.killed, "it answered before its commit was seen"
     again = serve(database=database, directory=tmp_path, key=service.key)
     try:
         async with calling(again) as shop:
@@ -181,7 +179,7 @@ async def test_a_server_killed_between_commit_and_answer_has_answered_once(
             repeats = [await asked(shop, verb, event, booking, key) for _ in range(3)]
             became = answered(await shop.http.get(f"/v1/idempotency/{key}"), 200)
             if verb == "pay":
-                # What a payment came to is known at its end alone: whoever asks again sees the same one through.
+                # The outcome of a payment is known at its end alone: a retry follows the same payment to its end.
                 assert before["state"] in {"in_progress", "done"}
                 paid = answered(await shop.http.get(f"/v1/bookings/{booking['id']}/payments"), 200)["payments"]
                 assert len(paid) == 1
@@ -205,16 +203,16 @@ async def test_a_server_killed_between_commit_and_answer_has_answered_once(
 async def test_a_server_killed_before_its_commit_has_done_nothing(
     new_database: Callable[[str], str], tmp_path: Path
 ) -> None:
-    """The control: the same death, as it asks the database. The key knows nothing, and whoever retries is first."""
+    """The control: the server is killed before its commit. No record of the key exists, and the retry is the first."""
     database, key = new_database("postgres"), unique("key")
-    doomed = Doomed(database, tmp_path)
-    async with doomed.serving() as service, calling(service) as shop:
+    killed_server = ServerKilledAtCommit(database, tmp_path)
+    async with killed_server.serving() as service, calling(service) as shop:
         event = await shop.theatre()
         booking = await shop.held(event, seats=["A1"])
-        async with doomed.dies(service, once="SELECT 1"):
+        async with killed_server.is_killed(service, once="SELECT 1"):
             with pytest.raises(httpx2.TransportError):
                 await asked(shop, "confirm", event, booking, key)
-    assert doomed.killed
+    assert killed_server.killed
     again = serve(database=database, directory=tmp_path, key=service.key)
     try:
         async with calling(again) as shop:

@@ -1,4 +1,4 @@
-"""Keys over real servers: made and taken back by command, felt by every server; and what a body may not be."""
+"""API keys over real servers: created and revoked by command, effective on every server; and limits on bodies."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ def keys(service: Service, *arguments: str) -> Any:
 
 
 async def test_a_key_is_good_at_every_server_until_it_is_revoked(fleet: tuple[Service, ...]) -> None:
-    """Made while the servers run; then neither it nor its tokens are let in any more, and its secret is nowhere."""
+    """Made while the servers run; then the servers refuse it and its tokens, and its secret is stored nowhere."""
     made = keys(fleet[0], "create", "the shop", "--scope", "sell", "--test")
     async with AsyncExitStack() as stack:
-        payment_services = [await stack.enter_async_context(calling(one, token=made["secret"])) for one in fleet]
-        issued = answered(await payment_services[0].http.post("/v1/tokens", json={"buyer": unique("ann")}), 201)
+        callers = [await stack.enter_async_context(calling(one, token=made["secret"])) for one in fleet]
+        issued = answered(await callers[0].http.post("/v1/tokens", json={"buyer": unique("ann")}), 201)
         buyers = [await stack.enter_async_context(calling(one, token=issued["token"])) for one in fleet]
-        for one in (*payment_services, *buyers):
+        for one in (*callers, *buyers):
             answered(await one.http.get("/v1/events"), 200)
         keys(fleet[0], "revoke", made["id"])
-        for one in (*payment_services, *buyers):
+        for one in (*callers, *buyers):
             await eventually(partial(_status, one), lambda status: status == 401)
     for service in fleet:
         log = service.log()
@@ -43,8 +43,8 @@ async def _status(caller: Caller) -> int:
     return (await caller.http.get("/v1/events")).status_code
 
 
-async def test_a_bomb_is_not_unpacked(shop: Caller) -> None:
-    """Ten kilobytes that would be ten megabytes are refused by their wrapping."""
+async def test_a_compressed_body_is_not_unpacked(shop: Caller) -> None:
+    """Ten kilobytes that would unpack to ten megabytes are refused by their encoding."""
     bomb = gzip.compress(b'{"event_id": "' + b"a" * 10_000_000 + b'"}')
     assert len(bomb) < 64_000
     answer = await shop.http.post("/v1/bookings", content=bomb, headers=JSON_TYPE | {"Content-Encoding": "gzip"})
@@ -65,8 +65,8 @@ async def test_a_million_items_are_too_many(shop: Caller) -> None:
     assert refused(await shop.http.get(f"/v1/events/{name}"), 404)["code"] == "event_unknown"
 
 
-async def test_who_sends_a_body_drop_by_drop_keeps_nobody(service: Service, shop: Caller) -> None:
-    """Two hundred who have promised a body and send a byte of it cost the others nothing."""
+async def test_clients_that_send_bodies_slowly_delay_no_other_client(service: Service, shop: Caller) -> None:
+    """Two hundred clients that announced a body and sent one byte of it cost the others nothing."""
     event = await shop.theatre()
     head = (
         f"POST /v1/bookings HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {service.key}\r\n"
@@ -84,7 +84,7 @@ async def test_who_sends_a_body_drop_by_drop_keeps_nobody(service: Service, shop
 
 
 async def test_brackets_without_end_are_refused_by_their_depth(shop: Caller) -> None:
-    """In words that say so, for a hold and for an event."""
+    """The error names the depth, for a hold and for an event."""
     for path in ("/v1/bookings", "/v1/events"):
         deep = b'{"name":' * 5000 + b"1" + b"}" * 5000
         problem = refused(await shop.http.post(path, content=deep, headers=JSON_TYPE), 422, "invalid_request")

@@ -16,7 +16,7 @@ from .support import Caller, answered, refused
     ],
 )
 async def test_every_currency_is_kept_in_minor_units(shop: Caller, currency: str, price: int, total: int) -> None:
-    """Cents, yen and fils come back as the whole numbers that went in, and add up exactly."""
+    """The API returns cents, yen and fils as the integers that went in, and they add up exactly."""
     event = await shop.theatre(price=price, currency=currency, pools=[{"id": "GA", "capacity": 5, "price": price}])
     booking = await shop.held(event, seats=["A1", "A2"], pools={"GA": 1})
     assert booking["total"] == {"amount": total, "currency": currency}
@@ -28,7 +28,7 @@ async def test_every_currency_is_kept_in_minor_units(shop: Caller, currency: str
 
 
 async def test_a_new_price_is_for_new_holds(shop: Caller) -> None:
-    """Who holds or has bought keeps the price they saw; the next buyer pays the new one."""
+    """A buyer who holds or has bought keeps the price they saw; the next buyer pays the new one."""
     event = await shop.theatre(price=4500, pools=[{"id": "GA", "capacity": 10, "price": 2500}])
     held = await shop.held(event, buyer="ann", seats=["A1"], pools={"GA": 1})
     sold = await shop.sold(event, buyer="bob", seats=["A2"])

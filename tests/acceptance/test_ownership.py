@@ -1,4 +1,4 @@
-"""Whose booking it is: guests see and move their own, and nothing else."""
+"""Ownership of bookings: guests see and move their own, and nothing else."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ def another(booking_id: str) -> str:
     return booking_id[:-1] + ("0" if booking_id[-1] != "0" else "1")
 
 
-def essence(response: httpx2.Response, *, without: str) -> Json:
-    """A refusal without the id that was asked for."""
+def without_id(response: httpx2.Response, *, without: str) -> Json:
+    """A refusal without the requested id."""
     problem = response.json()
     return {name: str(value).replace(without, "…") for name, value in problem.items() if name != "instance"}
 
 
 async def test_a_guest_gets_a_token_in_a_cookie_that_scripts_cannot_read(service: Service) -> None:
-    """An anonymous buyer is somebody from then on: by cookie or by bearer token."""
-    async with calling(service, token="") as nobody:
-        response = await nobody.http.post("/v1/guests")
+    """An anonymous buyer has an identity from then on: by cookie or by bearer token."""
+    async with calling(service, token="") as anonymous:
+        response = await anonymous.http.post("/v1/guests")
         made = answered(response, 201)
         assert {"buyer", "expires_at"} == set(made)
         cookie = response.headers["set-cookie"]
@@ -41,9 +41,9 @@ async def test_a_guest_gets_a_token_in_a_cookie_that_scripts_cannot_read(service
         assert token not in response.text
         assert "httponly" in cookie.lower()
         assert "samesite" in cookie.lower()
-        nobody.http.cookies.clear()
+        anonymous.http.cookies.clear()
         headers = {"Cookie": cookie.split(";")[0], "Origin": service.url}
-        listed = await nobody.http.get("/v1/bookings", headers=headers)
+        listed = await anonymous.http.get("/v1/bookings", headers=headers)
         assert answered(listed, 200)["bookings"] == []
     async with calling(service, token=token) as guest:
         assert await guest.bookings() == []
@@ -65,7 +65,7 @@ async def test_a_guest_books_in_their_own_name(shop: Caller, guests: Guests) -> 
 
 
 async def test_a_guest_need_not_say_their_name(shop: Caller, guests: Guests) -> None:
-    """The token says who it is."""
+    """The token identifies the buyer."""
     (name, guest), _ = guests
     booking = await guest.held(await shop.theatre(), buyer=None, seats=["A1"])
     assert booking["buyer"] == name
@@ -90,18 +90,18 @@ async def test_anothers_booking_looks_like_none_at_all(shop: Caller, guests: Gue
     for read in READS:
         theirs = await stranger.http.get(f"/v1/bookings/{booking['id']}{read}")
         refused(theirs, 404, "booking_unknown")
-        nobodys = await stranger.http.get(f"/v1/bookings/{missing}{read}")
-        assert essence(theirs, without=booking["id"]) == essence(nobodys, without=missing)
+        unknown = await stranger.http.get(f"/v1/bookings/{missing}{read}")
+        assert without_id(theirs, without=booking["id"]) == without_id(unknown, without=missing)
     for verb, body in OWN_VERBS.items():
         theirs = await stranger.verb(booking["id"], verb, body)
         refused(theirs, 404, "booking_unknown")
-        nobodys = await stranger.verb(missing, verb, body)
-        assert essence(theirs, without=booking["id"]) == essence(nobodys, without=missing)
+        unknown = await stranger.verb(missing, verb, body)
+        assert without_id(theirs, without=booking["id"]) == without_id(unknown, without=missing)
     assert await shop.picture(event) == before
 
 
-async def test_a_strangers_list_does_not_show_it(shop: Caller, guests: Guests) -> None:
-    """Asking for another buyer's bookings shows none of them."""
+async def test_another_buyers_list_does_not_show_it(shop: Caller, guests: Guests) -> None:
+    """A list filtered by another buyer's name shows none of their bookings."""
     (name, owner), (_, stranger) = guests
     event = await shop.theatre()
     booking = await owner.held(event, buyer=name, seats=["A1"])
@@ -124,8 +124,8 @@ async def test_only_the_shop_sells_and_undoes(shop: Caller, guests: Guests, verb
     theirs = await stranger.verb(booking["id"], verb, SHOP_VERBS[verb])
     refused(theirs, (403, 404))
     missing = another(booking["id"])
-    nobodys = await stranger.verb(missing, verb, SHOP_VERBS[verb])
-    assert essence(theirs, without=booking["id"]) == essence(nobodys, without=missing)
+    unknown = await stranger.verb(missing, verb, SHOP_VERBS[verb])
+    assert without_id(theirs, without=booking["id"]) == without_id(unknown, without=missing)
     assert await shop.picture(event) == before
 
 
@@ -153,31 +153,31 @@ async def test_a_guest_manages_no_events(shop: Caller, guests: Guests) -> None:
     ids=["none", "empty", "wrong", "shapeless", "basic", "not ascii", "long"],
 )
 async def test_without_a_good_key_nothing_is_answered(service: Service, shop: Caller, header: str | None) -> None:
-    """A missing or wrong key is 401 and says how to come back."""
+    """A missing or wrong key is 401 and says how to authenticate."""
     event = await shop.theatre()
     headers = {} if header is None else {b"Authorization": header.encode("latin-1")}
-    async with calling(service, token="") as nobody:
+    async with calling(service, token="") as anonymous:
         for path in (f"/v1/events/{event}/seats", "/v1/bookings"):
-            response = await nobody.http.get(path, headers=headers)
+            response = await anonymous.http.get(path, headers=headers)
             refused(response, 401)
             assert response.headers["www-authenticate"].lower().startswith("bearer")
 
 
-async def test_a_spoilt_token_is_no_token(service: Service, guests: Guests) -> None:
+async def test_an_altered_token_is_refused(service: Service, guests: Guests) -> None:
     """Not one character of a buyer token can be changed."""
     (_, guest), _ = guests
     token = guest.http.headers["authorization"].removeprefix("Bearer ")
     for place in (0, len(token) // 2, len(token) - 2):
         letter = "A" if token[place] != "A" else "B"
         spoilt = token[:place] + letter + token[place + 1 :]
-        async with calling(service, token=spoilt) as somebody:
-            assert refused(await somebody.http.get("/v1/bookings"), 401)["status"] == 401
+        async with calling(service, token=spoilt) as caller:
+            assert refused(await caller.http.get("/v1/bookings"), 401)["status"] == 401
 
 
-async def test_every_documented_call_asks_for_a_key(service: Service) -> None:
-    """No path of the API reference answers a stranger, but for the doors that are meant for them."""
-    async with calling(service, token="") as nobody:
-        paths: Json = answered(await nobody.http.get("/openapi.json"), 200)["paths"]
+async def test_every_documented_call_requires_a_key(service: Service) -> None:
+    """No path of the API reference answers a caller without a key, except the public ones."""
+    async with calling(service, token="") as anonymous:
+        paths: Json = answered(await anonymous.http.get("/openapi.json"), 200)["paths"]
         asked = 0
         for path, operations in paths.items():
             if not path.startswith("/v1/") or path.startswith(OPEN_TO_ALL):
@@ -185,6 +185,6 @@ async def test_every_documented_call_asks_for_a_key(service: Service) -> None:
             filled = path.replace("{", "").replace("}", "")
             for method in sorted({"get", "post", "patch", "put", "delete"} & set(operations)):
                 body: Json | None = None if method in ("get", "delete") else {}
-                refused(await nobody.http.request(method.upper(), filled, json=body), 401)
+                refused(await anonymous.http.request(method.upper(), filled, json=body), 401)
                 asked += 1
         assert asked >= 12

@@ -35,24 +35,21 @@ async def test_a_hundred_less_ten_less_five_is_eighty_five(shop: Caller) -> None
     assert (await shop.pool(event))["available"] == 85
 
 
-async def test_the_last_unit_goes_to_one_buyer(payment_services: list[Caller]) -> None:
-    """Fifty ask for the last one; one has it and the rest hear that it is gone."""
-    event = (await payment_services[0].create_event(pools=[{"id": "GA", "capacity": 1, "price": 2500}]))["id"]
+async def test_the_last_unit_goes_to_one_buyer(callers: list[Caller]) -> None:
+    """Fifty buyers request the last one; one has it and the others are refused."""
+    event = (await callers[0].create_event(pools=[{"id": "GA", "capacity": 1, "price": 2500}]))["id"]
     responses = await asyncio.gather(
-        *(
-            payment_services[n % len(payment_services)].hold(event, buyer=f"buyer-{n}", pools={"GA": 1})
-            for n in range(50)
-        )
+        *(callers[n % len(callers)].hold(event, buyer=f"buyer-{n}", pools={"GA": 1}) for n in range(50))
     )
     assert [response.status_code for response in responses].count(201) == 1
     for response in responses:
         if response.status_code != 201:
             refused(response, 409, "pool_exhausted")
-    assert (await payment_services[-1].pool(event))["available"] == 0
+    assert (await callers[-1].pool(event))["available"] == 0
 
 
 async def test_too_many_units_are_refused_whole(shop: Caller) -> None:
-    """Nobody gets the half that was left."""
+    """No buyer gets a part of the requested units."""
     event = (await shop.create_event(pools=[{"id": "GA", "capacity": 5, "price": 2500}]))["id"]
     await shop.held(event, buyer="ann", pools={"GA": 3})
     refused(await shop.hold(event, buyer="bob", pools={"GA": 3}), 409, "pool_exhausted")
@@ -96,27 +93,27 @@ async def test_every_verb_moves_units_between_free_held_and_sold(shop: Caller) -
     assert await parts() == (100, 0, 0)
 
 
-async def test_the_parts_add_up_while_a_crowd_is_buying(payment_services: list[Caller]) -> None:
-    """Whoever looks, whenever: free + held + sold = capacity, and in the end it is what each buyer was told."""
-    event = (await payment_services[0].create_event(pools=[{"id": "GA", "capacity": 40, "price": 2500}]))["id"]
-    # In turn, by order of success: whoever is served first, every kind of end takes place.
+async def test_the_parts_add_up_while_many_buyers_buy(callers: list[Caller]) -> None:
+    """At every read: free + held + sold = capacity, and in the end it matches what each buyer was answered."""
+    event = (await callers[0].create_event(pools=[{"id": "GA", "capacity": 40, "price": 2500}]))["id"]
+    # In turn, by order of success, so that every kind of end takes place.
     ends = itertools.cycle([["confirm"], ["release"], ["confirm", "cancel"], []])
     said: dict[str, str] = {}
     buying = True
     looked = 0
 
     async def buyer(n: int) -> None:
-        payments = payment_services[n % len(payment_services)]
-        response = await payments.hold(event, buyer=f"buyer-{n}", pools={"GA": 1 + n % 3})
+        caller = callers[n % len(callers)]
+        response = await caller.hold(event, buyer=f"buyer-{n}", pools={"GA": 1 + n % 3})
         if response.status_code == 409:
             refused(response, 409, "pool_exhausted")
             return
         booking = answered(response, 201)["id"]
         said[booking] = "held"
         verbs: dict[str, Callable[[str], Awaitable[httpx2.Response]]] = {
-            "confirm": payments.confirm,
-            "release": payments.release,
-            "cancel": payments.cancel,
+            "confirm": caller.confirm,
+            "release": caller.release,
+            "cancel": caller.cancel,
         }
         for verb in next(ends):
             said[booking] = answered(await verbs[verb](booking), 200)["state"]
@@ -124,31 +121,31 @@ async def test_the_parts_add_up_while_a_crowd_is_buying(payment_services: list[C
     async def look() -> None:
         nonlocal looked
         while buying:
-            added_up(await payment_services[-1].pool(event))
+            added_up(await callers[-1].pool(event))
             looked += 1
 
-    async def crowd() -> None:
+    async def buy_all() -> None:
         nonlocal buying
         try:
             await asyncio.gather(*(buyer(n) for n in range(80)))
         finally:
             buying = False
 
-    await asyncio.gather(crowd(), look())
+    await asyncio.gather(buy_all(), look())
     assert looked > 0
-    found = await payment_services[0].bookings(event_id=event)
+    found = await callers[0].bookings(event_id=event)
     assert {booking["id"]: booking["state"] for booking in found} == said
     assert set(said.values()) == {"held", "confirmed", "released", "cancelled"}
     units = {
         state: sum(booking["pools"][0]["units"] for booking in found if booking["state"] == state)
         for state in ("held", "confirmed")
     }
-    pool = added_up(await payment_services[0].pool(event))
+    pool = added_up(await callers[0].pool(event))
     assert (pool["held"], pool["sold"]) == (units["held"], units["confirmed"])
 
 
 async def test_units_of_lapsed_holds_are_sold_at_once(shop: Caller) -> None:
-    """A pool that only looks empty sells with the first request after the lapse; nobody waits for a sweeper."""
+    """A pool that only looks empty sells with the first request after the lapse; no buyer waits for a sweeper."""
     event = (await shop.create_event(pools=[{"id": "GA", "capacity": 4, "price": 2500}]))["id"]
     first = await shop.held(event, buyer="ann", pools={"GA": 3}, ttl_seconds=1)
     await shop.lapsed(event, buyer="bob", pools={"GA": 1})
@@ -161,7 +158,7 @@ async def test_units_of_lapsed_holds_are_sold_at_once(shop: Caller) -> None:
 
 
 async def test_a_buyers_lapsed_units_no_longer_count_against_the_limit(shop: Caller) -> None:
-    """A limit is about what one has, not about what one let lapse."""
+    """A limit counts what the buyer has, not what has lapsed."""
     event = (await shop.create_event(pools=STOCK, per_buyer_max=2))["id"]
     await shop.lapsed(event, buyer="ann", pools={"GA": 2})
     assert (await shop.held(event, buyer="ann", pools={"GA": 2}))["state"] == "held"

@@ -1,4 +1,4 @@
-"""One shape for every refusal: a machine can tell them apart, an engineer and a buyer can read them."""
+"""One shape for every refusal: a machine can distinguish them, an engineer and a buyer can read them."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ async def not_json(shop: Caller, _: Caller) -> httpx2.Response:
     return await shop.http.post("/v1/bookings", content=b"{", headers={"Content-Type": "application/json"})
 
 
-async def senseless_time(shop: Caller, _: Caller) -> httpx2.Response:
+async def invalid_time(shop: Caller, _: Caller) -> httpx2.Response:
     return await shop.hold(await shop.theatre(), seats=["A1"], ttl_seconds=-1)
 
 
@@ -182,7 +182,7 @@ PROVOCATIONS: list[tuple[Provocation, int, str | None]] = [
     (key_of_another_request, 422, "idempotency_mismatch"),
     (key_too_long, 422, "invalid_request"),
     (not_json, 422, "invalid_request"),
-    (senseless_time, 422, "invalid_request"),
+    (invalid_time, 422, "invalid_request"),
     (same_seat_twice, 422, "invalid_request"),
 ]
 
@@ -192,8 +192,8 @@ async def test_every_refusal_has_the_same_shape(
     service: Service, shop: Caller, provoke: Provocation, status: int, code: str | None
 ) -> None:
     """Type, title, status, detail, code, transient; the detail is a sentence of its own, for a buyer."""
-    async with calling(service, token="") as nobody:
-        _, token = await become_guest(nobody)
+    async with calling(service, token="") as anonymous:
+        _, token = await become_guest(anonymous)
     async with calling(service, token=token) as guest:
         problem = refused(await provoke(shop, guest), status, code)
     assert {"type", "title", "status", "detail", "code", "transient"} <= set(problem)

@@ -1,6 +1,6 @@
 """Races over HTTP for the same seats, at two servers, while their Redis is emptied, killed, stopped or slow.
 
-What the buyers were told is compared with what the database has in the end.
+The answers that buyers got are compared with what the database has in the end.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tests.locks.topologies import ask, start_private
 
 from earmark.testservers import ServerUnavailable
 
-from .support import Caller, Service, answered, calling, earmark, eventually, refused, serve, told, unique
+from .support import Caller, Service, answered, calling, earmark, eventually, exchange, refused, serve, unique
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
@@ -40,7 +40,7 @@ SOLD_IN_THE_FAULT = 4
 
 @dataclass(kw_only=True)
 class Shop:
-    """Two servers on one PostgreSQL, the one Redis of both, and the line to it."""
+    """Two servers on one PostgreSQL, the one Redis of both, and the connection to it."""
 
     servers: tuple[Service, ...]
     redis: Valkey
@@ -49,7 +49,7 @@ class Shop:
 
 @pytest.fixture(scope="module")
 def shop(new_database: Callable[[str], str], log_directory: Path) -> Iterator[Shop]:
-    """Servers as they are shipped, but for the line to Redis, which can be made slow."""
+    """Servers as they are shipped, but for the connection to Redis, which can be made slow."""
     try:
         redis = start_private()
     except ServerUnavailable as error:
@@ -65,7 +65,7 @@ def shop(new_database: Callable[[str], str], log_directory: Path) -> Iterator[Sh
 
 
 @pytest.fixture
-async def payment_services(shop: Shop) -> AsyncIterator[list[Caller]]:
+async def callers(shop: Shop) -> AsyncIterator[list[Caller]]:
     """The shop's back end at each server."""
     async with AsyncExitStack() as stack:
         yield [await stack.enter_async_context(calling(one, connections=BUYERS)) for one in shop.servers]
@@ -76,7 +76,7 @@ async def payment_services(shop: Shop) -> AsyncIterator[list[Caller]]:
 
 @contextmanager
 def emptied(shop: Shop) -> Iterator[None]:
-    """It forgets everything, and goes on."""
+    """Redis loses all keys, and goes on."""
     ask(shop.redis, "FLUSHALL")
     yield
     ask(shop.redis, "FLUSHALL")
@@ -84,7 +84,7 @@ def emptied(shop: Shop) -> Iterator[None]:
 
 @contextmanager
 def killed(shop: Shop) -> Iterator[None]:
-    """Gone at once, and back later with nothing in it."""
+    """Redis is killed at once, and later started empty."""
     shop.redis.kill()
     try:
         yield
@@ -129,13 +129,13 @@ SAMPLE = [emptied, killed]
 
 @dataclass(kw_only=True)
 class Race:
-    """Buyers after the same seats until all are sold, and what they were told."""
+    """Buyers that request the same seats until all are sold, and the answers that they got."""
 
-    payment_services: list[Caller]
+    callers: list[Caller]
     event: str
     seats: list[str]
     owned: dict[str, str] = field(default_factory=dict)
-    """Whose each seat is, by what was acknowledged and not given back since."""
+    """Which booking has each seat, by what was acknowledged and not released since."""
     state: dict[str, str] = field(default_factory=dict)
     """Each booking's state, as it was acknowledged last."""
     sold: dict[str, str] = field(default_factory=dict)
@@ -158,11 +158,11 @@ class Race:
         chance = random.Random(number)  # noqa: S311 -- the same each time
         while left := [seat for seat in self.seats if seat not in self.sold]:
             wanted = sorted(chance.sample(left, k=min(len(left), chance.randint(1, 2))))
-            here, there = chance.sample(self.payment_services, k=2)
+            here, there = chance.sample(self.callers, k=2)
             request: dict[str, Any] = {"buyer": f"buyer-{number}", "seats": wanted, "idempotency_key": unique("key")}
             response = await here.hold(self.event, **request)
             if response.status_code == 409:
-                assert "yours" not in refused(response, 409, "seats_taken"), told(response)
+                assert "yours" not in refused(response, 409, "seats_taken"), exchange(response)
                 self.refusals += 1
                 await asyncio.sleep(chance.random() * 0.02)
                 continue
@@ -183,17 +183,17 @@ class Race:
         self.doubles += [seat for seat in wanted if seat in self.owned]
         self.owned |= dict.fromkeys(wanted, booking)
 
-    async def _give_back(self, payments: Caller, booking: str, wanted: list[str]) -> None:
+    async def _give_back(self, caller: Caller, booking: str, wanted: list[str]) -> None:
         # From here on another buyer may have them.
         for seat in wanted:
             del self.owned[seat]
-        answered(await payments.release(booking), 200)
+        answered(await caller.release(booking), 200)
         self.state[booking] = "released"
 
 
-async def race(payment_services: list[Caller]) -> Race:
-    event = await payment_services[0].theatre(rows=1, seats_per_row=SEATS)
-    return Race(payment_services=payment_services, event=event, seats=[f"A{number}" for number in range(1, SEATS + 1)])
+async def race(callers: list[Caller]) -> Race:
+    event = await callers[0].theatre(rows=1, seats_per_row=SEATS)
+    return Race(callers=callers, event=event, seats=[f"A{number}" for number in range(1, SEATS + 1)])
 
 
 async def owners_in(database: str, event: str) -> tuple[dict[str, str], dict[str, list[str]]]:
@@ -216,24 +216,24 @@ async def owners_in(database: str, event: str) -> tuple[dict[str, str], dict[str
 
 @pytest.mark.parametrize("fault", FAULTS if PROOF else SAMPLE, ids=lambda fault: fault.__name__)
 async def test_every_seat_is_sold_once_and_every_answer_holds_whatever_redis_does(
-    shop: Shop, payment_services: list[Caller], fault: Any
+    shop: Shop, callers: list[Caller], fault: Any
 ) -> None:
-    """No double sale, no lost acknowledgement, no error told; and when the fault is over all is as before."""
+    """No double sale, no lost acknowledgement, no error; and when the fault is over all is as before."""
     for _ in range(ROUNDS):
-        running = await race(payment_services)
+        running = await race(callers)
         async with asyncio.TaskGroup() as group:
             group.create_task(running.run())
             await running.until_sold(SOLD_BEFORE_THE_FAULT)
             with fault(shop):
                 await running.until_sold(SOLD_BEFORE_THE_FAULT + SOLD_IN_THE_FAULT)
-        assert running.refusals > 0, "nobody raced"
-        assert await wrongs(shop, running) == set()
-        await redis_refuses_again(shop, payment_services)
+        assert running.refusals > 0, "no two buyers raced"
+        assert await contradictions(shop, running) == set()
+        await redis_refuses_again(shop, callers)
     verified = earmark("verify", "--database", shop.servers[0].database)
     assert verified.returncode == 0, verified.stdout + verified.stderr
 
 
-async def wrongs(shop: Shop, running: Race) -> set[str]:
+async def contradictions(shop: Shop, running: Race) -> set[str]:
     """What the database and the answers have against each other, once everything is sold."""
     states, active = await owners_in(shop.servers[0].database, running.event)
     found = {"double sale" for owners in active.values() if len(owners) > 1} | {"double grant" for _ in running.doubles}
@@ -243,53 +243,51 @@ async def wrongs(shop: Shop, running: Race) -> set[str]:
     return found
 
 
-async def test_control_a_double_sale_and_a_lost_acknowledgement_are_seen(
-    shop: Shop, payment_services: list[Caller]
-) -> None:
+async def test_control_a_double_sale_and_a_lost_acknowledgement_are_seen(shop: Shop, callers: list[Caller]) -> None:
     """Planted into the database after a race that was right."""
-    running = await race(payment_services)
+    running = await race(callers)
     await running.run()
-    assert await wrongs(shop, running) == set()
+    assert await contradictions(shop, running) == set()
     connection = await asyncpg.connect(shop.servers[0].database)
     try:
-        # As a replica no guard of the schema is asked.
+        # As a replica no guard of the schema is checked.
         await connection.execute("SET session_replication_role = replica")
         sold = next(iter(running.sold.values()))
         await connection.execute(f"CREATE TEMP TABLE copy AS SELECT * FROM bookings WHERE id = '{sold}'")
         await connection.execute("UPDATE copy SET id = gen_random_uuid()")
         await connection.execute("INSERT INTO bookings SELECT * FROM copy")
-        assert {"double sale", "unacknowledged"} <= await wrongs(shop, running)
+        assert {"double sale", "unacknowledged"} <= await contradictions(shop, running)
         await connection.execute("DELETE FROM bookings WHERE id = (SELECT id FROM copy)")
-        assert await wrongs(shop, running) == set()
+        assert await contradictions(shop, running) == set()
         await connection.execute("DELETE FROM bookings WHERE id = $1::text::uuid", sold)
-        assert {"lost acknowledgement", "unsold"} <= await wrongs(shop, running)
+        assert {"lost acknowledgement", "unsold"} <= await contradictions(shop, running)
         # `verify` looks at the same database in the other tests.
         await connection.execute("UPDATE seats SET booking_id = NULL WHERE event_id = $1", running.event)
     finally:
         await connection.close()
 
 
-async def redis_refuses_again(shop: Shop, payment_services: list[Caller]) -> None:
-    """Each server asks Redis again; a taken seat is refused, the owner is told `yours`, and a free seat sells."""
-    for number, payments in enumerate(payment_services):
-        other = payment_services[1 - number]
-        before = (await admitted(payments))[1]
+async def redis_refuses_again(shop: Shop, callers: list[Caller]) -> None:
+    """Each server uses Redis again; a taken seat is refused, the owner gets `yours`, and a free seat sells."""
+    for number, caller in enumerate(callers):
+        other = callers[1 - number]
+        before = (await admitted(caller))[1]
 
-        async def refusing(payments: Caller = payments, other: Caller = other) -> int:
+        async def refusing(caller: Caller = caller, other: Caller = other) -> int:
             event = await other.theatre(rows=1, seats_per_row=2)
             mine = await other.held(event, buyer="ann", seats=["A1"])
-            assert "yours" not in refused(await payments.hold(event, buyer="bob", seats=["A1"]), 409, "seats_taken")
-            own = refused(await payments.hold(event, buyer="ann", seats=["A1"]), 409, "seats_taken")
+            assert "yours" not in refused(await caller.hold(event, buyer="bob", seats=["A1"]), 409, "seats_taken")
+            own = refused(await caller.hold(event, buyer="ann", seats=["A1"]), 409, "seats_taken")
             assert own["yours"] == {"A1": mine["id"]}
-            await payments.held(event, buyer="bob", seats=["A2"])
-            return (await admitted(payments))[1]
+            await caller.held(event, buyer="bob", seats=["A2"])
+            return (await admitted(caller))[1]
 
         await eventually(refusing, lambda found, before=before: found > before)  # type: ignore[misc]
     assert ask(shop.redis, "PING") == "PONG"
 
 
-async def admitted(payments: Caller) -> tuple[int, int]:
+async def admitted(caller: Caller) -> tuple[int, int]:
     """How many holds this server's Redis let pass, and how many it refused."""
-    page = (await payments.http.get("/metrics")).text
+    page = (await caller.http.get("/metrics")).text
     found = dict(re.findall(r'^earmark_admission_total\{outcome="(\w+)"\} (\S+)$', page, re.MULTILINE))
     return int(float(found["admitted"])), int(float(found["refused"])) + int(float(found["remembered"]))

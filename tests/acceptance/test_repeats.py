@@ -1,4 +1,4 @@
-"""Every verb, asked again or asked too late, has one answer."""
+"""Every verb, repeated or sent too late, has one answer."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ async def test_any_other_verb_on_a_resolved_booking_is_refused(
     assert timeless(await shop.booking(booking["id"])) == timeless(booking)
 
 
-async def test_every_verb_on_an_expired_booking_says_that_it_is_gone(shop: Caller) -> None:
+async def test_every_verb_on_an_expired_booking_is_answered_410(shop: Caller) -> None:
     """Expired is 410 for every verb, however often; the seat is free and the timeline has one expiry."""
     event = await shop.theatre()
     booking = await shop.lapsed(event, seats=["A1"])

@@ -1,4 +1,4 @@
-"""A server that is asked to stop does so, at once and in order."""
+"""A server that gets SIGTERM stops, soon and in order."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from .continuous_buyers import Rush, follow, probe
+from .continuous_buyers import RequestCounts, follow, probe
 from .support import answered, calling, earmark, free_port, readiness, serve
 
 if TYPE_CHECKING:
@@ -29,13 +29,13 @@ STREAMS = 100 if PROOF else 10
 BUYERS = 100 if PROOF else 10
 """Twice: so many keep a connection, and so many come and go."""
 ENOUGH = 2000 if PROOF else 100
-"""Answers, before the server is told to stop."""
+"""Answers, before the server gets SIGTERM."""
 DRAINED = pytest.param("1", id="drained")
 DRAINS = [pytest.param("0", id="at-once"), DRAINED] if PROOF else [DRAINED]
 
 
 @pytest.mark.parametrize("kind, number", [("sqlite", signal.SIGTERM), ("postgres", signal.SIGINT)])
-async def test_a_server_stops_when_asked_even_with_connections_open(
+async def test_a_server_stops_on_sigterm_even_with_connections_open(
     new_database: Callable[[str], str], tmp_path: Path, kind: str, number: signal.Signals
 ) -> None:
     """Exit code 0, soon, though clients keep their connections open: idle ones, silent ones and used ones."""
@@ -58,54 +58,54 @@ async def test_a_server_stops_when_asked_even_with_connections_open(
 
 @pytest.mark.parametrize("drain", DRAINS)
 @pytest.mark.parametrize("kind", ["sqlite", *(["postgres"] if PROOF else [])])
-async def test_a_server_that_is_told_to_stop_under_load_loses_no_request(
+async def test_a_server_that_stops_under_load_loses_no_request(
     new_database: Callable[[str], str], tmp_path: Path, kind: str, drain: str
 ) -> None:
-    """Streams get a last event, kept connections a last answer, and the books have exactly what buyers were told.
+    """Streams get a last event, kept connections a last answer, and the database has exactly what buyers were answered.
 
-    A load balancer that looks meanwhile sees it ready, then not ready while it is given the time to look, then gone.
+    A load balancer that polls sees the server ready, then not ready while it drains, then gone.
     """
     database = new_database(kind)
     service = serve(database=database, directory=tmp_path, EARMARK_DRAIN_SECONDS=drain)
     try:
         async with calling(service) as shop:
             event = (await shop.create_event(pools=[{"id": "GA", "capacity": 1_000_000, "price": 100}]))["id"]
-        rush = Rush(service=service, event=event)
+        requests = RequestCounts(service=service, event=event)
         opened = [asyncio.Event() for _ in range(STREAMS)]
         streams = [asyncio.create_task(follow(service, event, one)) for one in opened]
         await asyncio.gather(*(one.wait() for one in opened))
         async with asyncio.timeout(LOAD_SECONDS_MAX), asyncio.TaskGroup() as buyers:
             for _ in range(BUYERS):
-                buyers.create_task(rush.keep(enough=ENOUGH))
-                buyers.create_task(rush.come_and_go(enough=ENOUGH))
+                buyers.create_task(requests.buy_on_one_connection(enough=ENOUGH))
+                buyers.create_task(requests.buy_on_new_connections(enough=ENOUGH))
             probing = buyers.create_task(probe(service))
-            await rush.going.wait()
-            told = time.monotonic()
+            await requests.going.wait()
+            signalled = time.monotonic()
             service.signal(signal.SIGTERM)
             code = await asyncio.to_thread(service.gone, within=LOAD_SECONDS_MAX)
-            took = time.monotonic() - told
+            took = time.monotonic() - signalled
         assert code == 0, service.log()
         assert not PROOF or took < STOP_SECONDS_MAX
         seen = probing.result()
         assert seen == sorted(seen), "once it was not ready it was never ready again"
         assert {200, 503} >= set(seen) >= ({200} if drain == "0" else {200, 503})
-        assert rush.lost == []
-        assert set(rush.answers) == {201}
-        assert rush.closing >= BUYERS, "every kept connection was told that this answer is its last"
-        assert rush.refused == BUYERS
+        assert requests.lost == []
+        assert set(requests.answers) == {201}
+        assert requests.closing >= BUYERS, "every kept connection got a last answer that closes it"
+        assert requests.refused == BUYERS
         for events in await asyncio.gather(*streams):
             assert (events[0], events[-1]) == ("snapshot", "end")
         again = serve(database=database, directory=tmp_path, key=service.key)
         try:
             async with calling(again) as shop:
-                assert (await shop.pool(event))["held"] == len(rush.answers)
+                assert (await shop.pool(event))["held"] == len(requests.answers)
         finally:
             again.stop()
     finally:
         service.stop()
 
 
-async def test_a_server_that_drains_says_so_and_still_answers(
+async def test_a_server_that_drains_reports_not_ready_and_still_answers(
     new_database: Callable[[str], str], tmp_path: Path
 ) -> None:
     """A load balancer sees that it is not ready before connections are refused."""

@@ -1,4 +1,4 @@
-"""The verbs as commands: the same words at a service and at a database, and one line where something is refused."""
+"""The verbs as commands: the same options at a service and at a database, and one line for a refusal."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def run(
     return run
 
 
-def test_an_evening_on_the_command_line(run: Callable[..., tuple[int, str, str]]) -> None:
-    """From a new event to a refund, in words that a person reads."""
+def test_every_verb_on_the_command_line(run: Callable[..., tuple[int, str, str]]) -> None:
+    """From a new event to a refund, in sentences for a human reader."""
     play = unique("play")
     made = run("event", "create", play, "--name", "A play", "--currency", "EUR", "--pool", "GA=10:1200")[1]
     assert made == f"{play}: A play\n  test, in EUR\n"
@@ -57,7 +57,7 @@ def test_an_evening_on_the_command_line(run: Callable[..., tuple[int, str, str]]
 
 
 def test_seats_are_named_and_shown(run: Callable[..., tuple[int, str, str]]) -> None:
-    """A plain house, some of it sold, some of it let go."""
+    """An event with a layout: some seats sold, some released."""
     play, payment = unique("play"), unique("till")
     plain = ("--rows", "2", "--seats-per-row", "4", "--price", "4500", "--per-buyer-max", "3")
     run("event", "create", play, "--name", "A play", "--currency", "EUR", *plain)
@@ -74,7 +74,7 @@ def test_seats_are_named_and_shown(run: Callable[..., tuple[int, str, str]]) -> 
 
 
 def test_a_key_makes_a_command_safe_to_repeat(run: Callable[..., tuple[int, str, str]]) -> None:
-    """A script that died runs again from its first line."""
+    """A script that was killed runs again from its first line."""
     play, key = unique("play"), unique("key")
     for _ in range(2):
         again = run("event", "create", play, "--name", "A", "--currency", "EUR", "--seat", "A1=100",
@@ -102,10 +102,10 @@ def test_a_refusal_is_one_line_that_says_what_to_do(run: Callable[..., tuple[int
         assert says in err
 
 
-def test_a_service_that_is_not_there_is_one_line(
+def test_an_unreachable_service_is_one_line(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With the address; and two places at once are none."""
+    """With the address; and a service and a database at once are refused."""
     monkeypatch.setattr("earmark.client.http_messages.PAUSE_SECONDS", 0.0)
     url = f"http://127.0.0.1:{free_port()}"
     for arguments, says in (

@@ -1,6 +1,6 @@
-"""Plays a request collection over real HTTP: variables, and the few kinds of lines that its scripts have.
+"""Runs a request collection over real HTTP: variables, and the few kinds of lines that its scripts have.
 
-A line that it does not know is a failure, and so is a request without an expectation: nothing is passed over.
+A line that it does not know is a failure, and so is a request without an expectation: nothing is skipped.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Runner:
             await self.send(item)
 
     async def send(self, item: Json) -> httpx2.Response:
-        """One request. Where time has to pass before it, it is asked until it is as expected, within a bound."""
+        """One request. Where time has to pass before it, it is repeated until it is as expected, within a bound."""
         before = _lines(item, "prerequest")
         waits = [self._prepare(line) for line in before if not _RIVAL.fullmatch(line)]
         # As a script does: each is sent, and the request itself waits until all were answered.

@@ -33,7 +33,7 @@ KEY = "ek_test_0123456789abcdef"
 
 
 async def _nowhere(_host: str, _port: int) -> list[str]:
-    """A name server that sends everybody home."""
+    """A resolver that resolves no name."""
     return ["127.0.0.1"]
 
 
@@ -54,7 +54,7 @@ def authenticator() -> Authenticator:
 
 
 def house_over(store: Store, clock: MovableClock) -> Services:
-    """A whole shop over one store, for whoever serves it from another thread."""
+    """All services over one store, for tests that serve them from another thread."""
     return _house(store, Uuid7Ids(), clock, Authenticator(admin_key=KEY))
 
 
@@ -75,7 +75,7 @@ def _house(store: Store, ids: Uuid7Ids, clock: MovableClock, authenticator: Auth
         seat_map_cache=SeatMapCache(engine, clock=clock, word=render_map),
         payments=PaymentService(engine, open_sandbox(clock)),
         targets=Targets(private=True, resolve=_nowhere),
-        # A stream ends soon, so that whoever tries every call comes to an end.
+        # A stream ends soon, so that tests of every call come to an end.
         hub=StreamHub(
             store, clock=clock, brush=SeatMapRenderer(), feed=EntryFeed(), life_seconds_max=0.0, tick_seconds=0.02
         ),
@@ -84,7 +84,7 @@ def _house(store: Store, ids: Uuid7Ids, clock: MovableClock, authenticator: Auth
 
 @pytest.fixture
 async def stranger(services: Services) -> AsyncIterator[httpx2.AsyncClient]:
-    """Somebody without a key."""
+    """A client without a key."""
     transport = httpx2.ASGITransport(app=create_app(services), raise_app_exceptions=False)
     async with httpx2.AsyncClient(transport=transport, base_url="http://shop") as client:
         yield client
@@ -101,7 +101,7 @@ async def shop(services: Services) -> AsyncIterator[httpx2.AsyncClient]:
 
 @pytest.fixture
 async def event(shop: httpx2.AsyncClient) -> str:
-    """A small house."""
+    """A small event."""
     body = {
         "id": "concert",
         "name": "A concert",

@@ -1,7 +1,7 @@
 """Requests by the thousand, made from the OpenAPI document: what the document allows, and what it does not.
 
 Every case is sent and counted, and what is found is written down and not raised: a fuzzer that stops at its first
-finding has not looked at the rest.
+finding has not looked at the others.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from schemathesis.core.parameters import ParameterLocation
 from schemathesis.core.result import Ok
 
 RULES = ["2xx", "3xx", "400", "401", "402", "403", "404", "409", "410", "422", "429"]
-"""What a request that fits its schema may be told: there are rules that no schema can say."""
+"""What a request that fits its schema may be answered: there are rules that no schema can express."""
 ANSWER_SECONDS_MAX = 60
 
 
 @dataclass
 class Findings:
-    """What was sent, what it was told, and what was wrong with that."""
+    """What was sent, the answers, and what was wrong with them."""
 
     cases: Counter[str] = field(default_factory=Counter)
-    """By who asked, and whether the data fitted."""
-    told: Counter[int] = field(default_factory=Counter)
+    """By caller, and whether the data fitted."""
+    statuses: Counter[int] = field(default_factory=Counter)
     wrong: dict[str, str] = field(default_factory=dict)
     """What was found, with the first request that showed it."""
 
@@ -43,25 +43,25 @@ class Findings:
         return self.cases.total()
 
     def note(self, case: Any, answer: Any, failure: BaseException) -> None:
-        """Remember one of its kind."""
+        """Keep one of its kind."""
         found = f"{case.operation.label}: {type(failure).__name__}: {failure}"
         request = answer.request
         self.wrong.setdefault(found, f"{request.method} {request.url} {request.body!r} -> {answer.status_code}")
 
 
 class Reader(requests.Session):
-    """A caller who leaves a live stream once it has told something: one that is running does not end by itself."""
+    """A caller that leaves a live stream after its first message: a running stream does not end by itself."""
 
     def send(self, request: Any, **options: Any) -> Any:
         """One request, and its whole answer; of a stream, the first of its messages."""
         answer = super().send(request, **options | {"stream": True})
         if answer.headers.get("Content-Type", "").startswith("text/event-stream"):
-            told = b""
+            received = b""
             for piece in answer.iter_content(chunk_size=None):
-                told += piece
-                if b"\n\n" in told:
+                received += piece
+                if b"\n\n" in received:
                     break
-            answer._content = told
+            answer._content = received
             answer.close()
         else:
             _ = answer.content
@@ -90,7 +90,7 @@ class Fuzzer:
             results = list(self.schema.get_all_operations())
             operations = [result.ok() for result in results if isinstance(result, Ok)]
             assert len(operations) == len(results), "every operation of the document can be read"
-            # What takes away comes last: what is gone has nothing left to tell.
+            # Deletions come last: a deleted thing has nothing left to read.
             for operation in sorted(operations, key=lambda one: one.method == "delete"):
                 if only is None or operation.label == only:
                     for mode in GenerationMode:
@@ -115,17 +115,17 @@ class Fuzzer:
             anchors=st.fixed_dictionaries(known),
         )
         def send(case: Any, anchors: dict[str, str | None]) -> None:
-            # In turn, and not drawn: whoever is drawn first is drawn most.
+            # In turn, and not drawn: the caller that is drawn first is drawn most.
             caller = sorted(self.callers)[findings.sent % len(self.callers)]
             if _fits(case, ParameterLocation.PATH):
                 case.path_parameters.update({name: value for name, value in anchors.items() if value is not None})
-            # To a server that trusts its proxy each is somebody new: how often one may be wrong is not what is asked.
+            # To a server that trusts its proxy each address is new: the limit on wrong keys is not under test here.
             address = {"X-Forwarded-For": next(self._addresses)}
             headers = self.callers[caller] | address
             answer = case.call(base_url=self._url, session=session, headers=headers, timeout=ANSWER_SECONDS_MAX)
             session.cookies.clear()
             findings.cases[f"{caller} {mode.value}"] += 1
-            findings.told[answer.status_code] += 1
+            findings.statuses[answer.status_code] += 1
             try:
                 case.validate_response(
                     answer, checks=self._checks, headers=headers, transport_kwargs={"headers": address}

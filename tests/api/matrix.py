@@ -1,6 +1,6 @@
-"""The world of the ownership matrix: two kinds of events, a victim's bookings with canaries in them, and the others.
+"""The fixtures of the ownership matrix: two modes of events, a victim's bookings with canaries, and other callers.
 
-The calls are read from the OpenAPI document, so a new one is tried by everybody without being named here.
+The calls are read from the OpenAPI document, so every caller tries a new one without it being named here.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _networks = itertools.cycle(range(1, 2**16))
 
 
 class Ticks:
-    """Time for what a server remembers; a test lets it pass."""
+    """Time for a server's caches; a test lets it pass."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -70,19 +70,19 @@ class Operation:
     path: str
     name: str
     scopes: frozenset[str] | None
-    """Any of these will do; None where nobody need be."""
+    """Any of these will do; None where no key is needed."""
     body: Any
     streams: bool
 
     @property
     def refers(self) -> bool:
-        """Whether it is about something that somebody has: by its path, or by the event in its body."""
+        """Whether it is about a thing that has an owner: by its path, or by the event in its body."""
         return "{" in self.path or "event_id" in (self.body or {})
 
 
 @dataclass(kw_only=True)
 class Answer:
-    """What came back."""
+    """The response."""
 
     status: int
     text: str
@@ -99,7 +99,7 @@ class Answer:
 
 @dataclass(kw_only=True)
 class Kind:
-    """What there is of one kind, live or test."""
+    """What there is of one mode, live or test."""
 
     live: bool
     held: str = ""
@@ -116,7 +116,7 @@ class Kind:
 
     @property
     def victim(self) -> str:
-        """Who has bought."""
+        """The buyer."""
         return f"canary-victim-{'live' if self.live else 'test'}"
 
     @property
@@ -126,7 +126,7 @@ class Kind:
 
     @property
     def public(self) -> set[str]:
-        """What everybody of this kind may see, and nobody of the other."""
+        """What every caller of this mode may see, and no caller of the other."""
         return {self.event, self.seat, str(PRICES[self.live])}
 
 
@@ -152,7 +152,7 @@ class World:
         return key_id, secret
 
     async def principal(self, secret: str) -> Principal:
-        """Who shows this key."""
+        """The principal of this key."""
         authenticator = self.services.authenticator
         found = authenticator.authenticate(secret, self.clock)
         known = (
@@ -173,7 +173,7 @@ class World:
         return list(self.eye.iterdump())
 
     def version(self) -> int:
-        """Another one after each commit of somebody else: to see that nothing changed costs nothing."""
+        """Another one after each commit of another connection: it is cheap to see that nothing changed."""
         (version,) = self.eye.execute("PRAGMA data_version").fetchone()
         return int(version)
 
@@ -205,7 +205,7 @@ class World:
             return await _ask(self.app, method, path, headers, raw)
 
     async def attempt(self, operation: Operation, kind: Kind, *, credential: str | None, cookie: bool = False) -> Any:
-        """The call about what the victim has, and what it said that came back."""
+        """The call about what the victim has, and its response."""
         told = {"event_id": kind.event, "seat_id": kind.seat, "booking_id": kind.held, "gateway": "sandbox"}
         # The victim's own idempotency key; for the call about locks it is the name of one.
         told |= {"key": f"{VICTIM_KEY}-hold", "webhook_id": kind.webhook, "delivery_id": kind.delivery}
@@ -256,7 +256,7 @@ async def open_world(folder: Path) -> AsyncIterator[World]:
 
 
 async def _nowhere(_host: str, _port: int) -> list[str]:
-    """A name server that sends everybody home."""
+    """A resolver that resolves no name."""
     return ["127.0.0.1"]
 
 
@@ -271,7 +271,7 @@ async def _plant(world: World, kind: Kind) -> Kind:
     token = await world.token(secret, kind.victim)
     for name, seat in (("held", seats[0]), ("sold", seats[1])):
         body = {"event_id": kind.event, "seats": [seat["id"]]}
-        # The first with the idempotency key that everybody else will use too.
+        # The first with the idempotency key that every other caller will use too.
         made = await (world.ask if name == "held" else _unkeyed(world))(
             "POST", "/v1/bookings", credential=token, body=body
         )
@@ -322,8 +322,8 @@ def _about(example: Any, kind: Kind) -> Any:
         return example
     theirs: dict[str, Any] = {"event_id": kind.event, "buyer": kind.victim, "pools": {"GA": 1}, "seats": [kind.seat]}
     if "currency" in example:
-        # A new event is nobody's yet.
-        return example | {"id": "somebody-s-own"}
+        # A new event has no owner yet.
+        return example | {"id": "a-new-one"}
     told = {name: theirs.get(name, value) for name, value in example.items()}
     if "seats" in example and isinstance(next(iter(example["seats"]), None), dict):
         told["seats"] = [one | {"id": kind.seat} for one in example["seats"]]
@@ -343,7 +343,7 @@ async def _ask(app: Any, method: str, target: str, headers: Mapping[str, str], r
         "query_string": query.encode(),
         "root_path": "",
         "headers": [(name.encode(), value.encode()) for name, value in {"host": "shop", **headers}.items()],
-        # Each from elsewhere: how often one address may show a wrong key is not what is asked here.
+        # Each from another address: the limit on wrong keys per address is not under test here.
         "client": (f"2001:db8:{next(_networks):x}::1", 40000),
         "server": ("shop", 80),
     }
@@ -365,7 +365,7 @@ async def _ask(app: Any, method: str, target: str, headers: Mapping[str, str], r
             return
         parts.append(message.get("body", b""))
         if not message.get("more_body") or parts[-1]:
-            # An answer without an end is left at its first words.
+            # An endless response is left after its first bytes.
             enough.set()
 
     serving = asyncio.create_task(app(scope, receive, send))

@@ -40,8 +40,8 @@ def value(text: str, metric: str, **labels: str) -> float | None:
     return None
 
 
-class TalkativeStore(MemoryStore):
-    """A store that has everything that some store has to tell."""
+class StoreWithAllFigures(MemoryStore):
+    """A store with every figure that some store reports."""
 
     beats: Any = None
 
@@ -56,7 +56,7 @@ async def whole_page(*, calls: bool = True) -> str:
     Without `calls`, as it is before anything was counted.
     """
     metrics = Metrics(version="1.2.3")
-    store = TalkativeStore(clock=MovableClock())
+    store = StoreWithAllFigures(clock=MovableClock())
 
     async def read(**_: object) -> Any:
         return SimpleNamespace(now=NOW, beats=[SimpleNamespace(role=role, beat_at=NOW, code="ok") for role in ROLES])

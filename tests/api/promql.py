@@ -1,4 +1,4 @@
-"""A small part of Prometheus's language, enough for our own alerts: what they say is run and not only read."""
+"""A small part of Prometheus's language, enough for our own alerts, so that tests evaluate them."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Query:
         self._after = after
         self._now = now
         self.selected: list[tuple[str, list[tuple[str, str, str]]]] = []
-        """Which series it asks for."""
+        """Which series it reads."""
 
     def run(self) -> Vector:
         """What it yields: an alert fires for each series that is left."""

@@ -1,7 +1,7 @@
 """Prometheus itself as the judge of our alerts: `promtool test rules`, where it is installed.
 
-Pages become series, a sample a minute: twenty minutes as it was before, then as it is after. What is asked is whether
-the alert fired at any time, its `for` included. Every question is asked twice, once with each answer expected, and one
+Pages become series, a sample a minute: twenty minutes as it was before, then as it is after. The question is whether
+the alert fired at any time, its `for` included. Each question is put twice, once with each answer expected, and one
 of the two must be right: a question that promtool does not understand has no answer, and never counts as silence.
 """
 
@@ -33,7 +33,7 @@ _VERDICT = re.compile(r"^Unit Testing:\s+(\S+)\s+(SUCCESS|FAILED)", re.MULTILINE
 
 
 class Scenario(msgspec.Struct, frozen=True, kw_only=True):
-    """A rule, and the pages that it sees; times on them are told by a clock that said `now`."""
+    """A rule, and the pages that it sees; times on them are by a clock that said `now`."""
 
     rule: dict[str, Any]
     before: Page
@@ -94,7 +94,7 @@ def _question(scenario: Scenario, *, rules: Path, fires: bool) -> dict[str, Any]
 
 
 def _series(scenario: Scenario) -> Iterator[tuple[str, str]]:
-    """Every series that the rule asks for, minute by minute."""
+    """Every series that the rule reads, minute by minute."""
     query = Query(scenario.rule["expr"], before=scenario.before, after=scenario.after, now=scenario.now)
     query.run()
     windows = {float(count) * UNITS[unit] / 60 for count, unit in _WINDOW.findall(scenario.rule["expr"])}

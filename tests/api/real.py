@@ -1,4 +1,4 @@
-"""The door over real HTTP, in this process: a real server and a real socket, with everything behind it in our hands."""
+"""The API over real HTTP, in this process: a real server and a real socket, with services that the test controls."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from earmark.api.services import Services
 
 HOST = "127.0.0.1"
-# The door is plain HTTP here; an empty context spares every client the reading of certificate bundles.
+# Plain HTTP; an empty context spares every client the reading of certificate bundles.
 NO_TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 
 
 @asynccontextmanager
 async def served(services: Services) -> AsyncIterator[str]:
-    """The URL of a server in front of this house."""
+    """The URL of a server with these services."""
     settings = Settings(host=HOST, port=first_free_port(HOST, first=21000 + id(services) % 20000))
     async with _door(services, settings, asyncio.Event()):
         yield f"http://{HOST}:{settings.port}"
@@ -33,7 +33,7 @@ async def served(services: Services) -> AsyncIterator[str]:
 
 @asynccontextmanager
 async def calling(url: str, key: str | None) -> AsyncIterator[httpx2.AsyncClient]:
-    """Somebody with this key, or with none."""
+    """A client with this key, or with none."""
     headers = {"Authorization": f"Bearer {key}"} if key else {}
     async with httpx2.AsyncClient(base_url=url, headers=headers, timeout=60, trust_env=False, verify=NO_TLS) as client:
         yield client

@@ -1,4 +1,4 @@
-"""Paying from accounts over HTTP: no answer tells a code."""
+"""Paying from accounts over HTTP: no answer contains a code."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ async def test_no_answer_has_a_code_in_it(shop: httpx2.AsyncClient, event: str, 
 
 
 async def test_the_same_key_with_another_code_is_refused(shop: httpx2.AsyncClient, event: str, accounts: Any) -> None:
-    """The recorded hash is under a key, and still tells one request from another."""
+    """The recorded hash is under a key, and still distinguishes two requests."""
     body = {"event_id": event, "buyer": "alice", "seats": ["A1"]}
     booking = (await shop.post("/v1/bookings", json=body)).json()["id"]
     ends = []
@@ -66,8 +66,8 @@ async def test_the_same_key_with_another_code_is_refused(shop: httpx2.AsyncClien
     assert ends == [None, "idempotency_mismatch"]
 
 
-def test_each_secret_of_accounts_is_struck_out_of_texts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where only one of them is said."""
+def test_each_secret_of_accounts_is_redacted_in_texts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where only one of them occurs."""
     monkeypatch.setattr(redaction, "_known", ())
     known_secrets.register_secrets({"EARMARK_ACCOUNT_SECRET": f"{SECRET},{OLDER}"}, [])
     for secret in (SECRET, OLDER):

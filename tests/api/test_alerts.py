@@ -1,4 +1,4 @@
-"""The alert rules: each asks for what a page has, fires when it should, is silent else, and is explained."""
+"""The alert rules: each reads metrics that a page has, fires when it should, is silent otherwise, and is explained."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ REASONS = {
     "a silent server": ("EarmarkLockTimeouts", "earmark_lock_acquisitions_total outcome=unavailable", 1),
     "stuck": ("EarmarkLocksHeldTooLong", "earmark_lock_stuck", 1),
     "no good round": ("EarmarkWorkerSilent", "earmark_worker_last_round_timestamp_seconds worker=sweeper", NOW - 121),
-    "nobody there": ("EarmarkWorkerSilent", "earmark_beat_age_seconds role=relay", float("inf")),
+    "no worker": ("EarmarkWorkerSilent", "earmark_beat_age_seconds role=relay", float("inf")),
 }
 
 
@@ -239,7 +239,7 @@ def edges(rule: dict[str, Any], calm: Page) -> Iterator[Case]:
 
 @needs_promtool
 def test_prometheus_notices_a_rule_that_our_part_of_the_language_passes(calm: Page, tmp_path: Path) -> None:
-    """The control: a counter that is not there before its first event, which has then not grown. By hand it had."""
+    """The control: a counter that does not exist before its first event, which then has not grown. Ours had."""
     [rule] = [rule for rule in RULES if rule["alert"] == "EarmarkGatewayDenies"]
     born, after = copy.deepcopy(calm), ill(rule, calm)
     denied = "earmark_gateway_calls_total"
@@ -283,7 +283,7 @@ async def test_what_an_alert_counts_is_there_before_the_first_of_it() -> None:
         ("EarmarkPaymentsOpenTooLong", "earmark_payments_open_oldest_seconds", 40 * 86_400),
     ],
 )
-def test_no_test_payment_wakes_an_operator(
+def test_no_test_payment_fires_an_alert(
     alert: str, series: str, value: float, mode: str, *, fires: bool, calm: Page
 ) -> None:
     """Nor does one hide a live payment behind an alert that is on already."""
@@ -319,7 +319,7 @@ async def test_a_worker_that_is_gone_is_missed_on_the_page_of_a_server_beside_it
     assert await silent_roles(services, store) == set(ROLES), "killed: it said nothing, and its row is old"
     await store.beats.tell(worker, [Pulse(role=role, outcome="ok") for role in ROLES])
     await store.beats.leave(worker.id)
-    assert await silent_roles(services, store) == set(ROLES), "stopped, and nobody took its place"
+    assert await silent_roles(services, store) == set(ROLES), "stopped, and no worker took its place"
 
 
 @pytest.fixture
@@ -371,8 +371,8 @@ MOVED_BY_A_SERVER = {"earmark_lock_stuck", "earmark_lock_server_up"}
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule["alert"])
-def test_an_alert_on_what_no_server_exports_says_who_must(rule: dict[str, Any], calm: Page) -> None:
-    """Else an operator takes the zeros of a server for peace."""
+def test_an_alert_on_what_no_server_exports_says_which_process_must(rule: dict[str, Any], calm: Page) -> None:
+    """Else an operator takes the zeros of a server for health."""
     query = Query(rule["expr"], before=calm, after=calm, now=NOW)
     query.run()
     foreign = {name for name, _ in query.selected if name.startswith("earmark_lock_")} - MOVED_BY_A_SERVER
@@ -406,7 +406,7 @@ def _fires(rule: dict[str, Any], before: Page, after: Page) -> bool:
     return Query(rule["expr"], before=before, after=after, now=NOW).run() != {}
 
 
-async def test_every_alert_asks_for_what_a_servers_page_has(traffic: Page) -> None:
+async def test_every_alert_reads_metrics_that_a_servers_page_has(traffic: Page) -> None:
     """Each name, each label, and each value that is spelled out: a rule with a slip of the pen is silent for ever."""
     for rule in RULES:
         query = Query(rule["expr"], before=traffic, after=traffic, now=NOW)

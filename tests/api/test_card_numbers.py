@@ -1,4 +1,4 @@
-"""A card number is refused wherever a caller can say how to pay, comes back in no answer, and is not kept anywhere.
+"""A card number is refused wherever a caller can say how to pay, is in no answer, and is not kept anywhere.
 
 Each way in has its control: with the rule off, the number is found in the file of the database.
 """
@@ -180,12 +180,12 @@ async def test_the_code_of_an_account_may_look_like_a_card_number(site: Site, sc
 
 
 async def test_a_reference_may_look_like_a_card_number(site: Site) -> None:
-    """Tills number their payments as they like."""
+    """Shops number their payments as they like."""
     sold = await site.client.confirm(await site.hold(), payment_id=NUMBER, payment_method="cash")
     assert (sold.payment_id, sold.payment_method) == (NUMBER, "cash")
 
 
-async def test_a_field_with_the_name_of_a_number_is_not_said_back(site: Site) -> None:
+async def test_a_field_named_like_a_card_number_is_not_echoed(site: Site) -> None:
     """A problem names what is wrong, but for what looks like a card number."""
     answer = await site.http.post(f"/v1/bookings/{await site.hold()}/pay", json={NUMBER: "x"})
     assert answer.status_code == 422

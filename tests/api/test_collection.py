@@ -1,4 +1,4 @@
-"""The request collection is the document's own, and its stories come true over real HTTP."""
+"""The request collection is made from the OpenAPI document, and its scenarios run over real HTTP."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def test_the_collection_is_the_one_that_the_code_makes() -> None:
     assert FILE.read_text(encoding="utf-8") == text(collection=True)
 
 
-def test_every_call_and_every_story_is_in_it() -> None:
-    """Nothing is left out, and every step of a story expects something."""
+def test_every_call_and_every_scenario_is_in_it() -> None:
+    """Nothing is left out, and every step of a scenario expects something."""
     assert [item["name"] for item in EVERY["item"]] == [call.name for call in ENDPOINTS]
     titles = ["A normal booking", "A double click", "A race", "A hold that ran out"]
     assert [story["name"] for story in TOLD["item"]] == titles == [story.title for story in STORIES]
@@ -58,7 +58,7 @@ async def runner(services: Services) -> AsyncIterator[Runner]:
 
 
 @pytest.mark.parametrize("story", TOLD["item"], ids=lambda story: story["name"])
-async def test_a_story_comes_true(runner: Runner, story: dict[str, Any]) -> None:
+async def test_a_scenario_runs_as_expected(runner: Runner, story: dict[str, Any]) -> None:
     """Every expectation of every step, in order."""
     await runner.play(story)
     assert runner.checked >= 2 * len(story["item"]) - 1
@@ -68,7 +68,7 @@ RACE = next(story for story in TOLD["item"] if story["name"] == "A race")
 
 
 def at_the_same_time(services: Services, monkeypatch: pytest.MonkeyPatch, *, count: int) -> list[str]:
-    """Let the first holds in only when so many of them are at the engine; who came, in that order."""
+    """Let the first holds continue only when so many of them are at the engine; which they were, in that order."""
     came: list[str] = []
     barrier, hold = asyncio.Barrier(count), services.engine.hold
 
@@ -86,7 +86,7 @@ def at_the_same_time(services: Services, monkeypatch: pytest.MonkeyPatch, *, cou
 async def test_the_rivals_of_the_race_are_at_the_engine_together(
     runner: Runner, services: Services, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Neither is answered before the other is there; the story comes true all the same."""
+    """Neither is answered before the other is there; the scenario runs as expected all the same."""
     came = at_the_same_time(services, monkeypatch, count=2)
     await runner.play(RACE)
     assert sorted(came[:2]) == ["alice", "bob"]
@@ -128,8 +128,8 @@ async def test_a_shop_that_looks_before_it_sells_is_noticed_by_rivals_at_once(
     assert [runner.variables[name] for name in ("rival_1", "rival_2")] == ["201 held", "201 held"]
 
 
-async def test_a_story_that_is_not_true_is_noticed(runner: Runner) -> None:
-    """The control: one wrong expectation, and one that nobody understands."""
+async def test_a_wrong_scenario_is_noticed(runner: Runner) -> None:
+    """The control: one wrong expectation, and one that the runner does not understand."""
     for line in ('pm.test("no", () => pm.response.to.have.status(418));', "pm.expect(everything).to.be.fine;"):
         wrong = copy.deepcopy(TOLD["item"][0])
         wrong["item"][1]["event"][-1]["script"]["exec"].append(line)

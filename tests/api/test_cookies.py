@@ -1,4 +1,4 @@
-"""The guest's cookie: whose token it may carry, and by which name it is sent and read."""
+"""The guest's cookie: which token it may carry, and by which name it is sent and read."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ async def status(client: httpx2.AsyncClient, path: str, name: str, value: str, *
 
 @pytest.fixture
 def stored(services: Services) -> Services:
-    """The same house, with keys in its store."""
+    """The same services, with keys in their store."""
     return msgspec.structs.replace(
         services, authenticator=Authenticator(admin_key=KEY, keys=services.engine.store.keys)
     )
@@ -86,15 +86,17 @@ async def test_cookies_that_come_in_several_fields_are_read_as_one(stored: Servi
             assert told.status_code == 200
 
 
-async def test_the_control_speaks_for_a_key_by_its_cookie(stored: Services, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the guard off: a page of another site would have the browser speak with the shop's key."""
+async def test_control_without_the_guard_a_cookie_authenticates_a_key(
+    stored: Services, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the guard off: a page of another site would make the browser send the shop's key."""
     monkeypatch.setattr(stored.authenticator, "recognise_guest", stored.authenticator.authenticate)
     async with caller(stored) as client:
         assert await status(client, "/v1/events", PLAIN, KEY, **ELSEWHERE) == 200
 
 
 async def test_a_key_in_a_cookie_is_not_looked_up(stored: Services, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What cannot be good costs the store nothing, and is no guess that slows its address down."""
+    """An invalid value costs the store nothing, and does not count as a wrong key of its address."""
 
     async def asked(*_: object, **__: object) -> None:
         pytest.fail("the store was asked")
@@ -138,7 +140,7 @@ async def test_over_tls_the_cookie_has_a_name_that_browsers_protect(
 
 
 @pytest.mark.parametrize("name", [PLAIN, HOST, SECURE])
-def test_each_name_of_the_cookie_is_struck_from_logs(name: str) -> None:
+def test_each_name_of_the_cookie_is_redacted_in_logs(name: str) -> None:
     """Whatever it carries."""
     said = redact(f"{name}=a-value-without-a-shape")
     assert "a-value" not in said

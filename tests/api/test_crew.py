@@ -1,4 +1,4 @@
-"""The crew's parent, over hands that only say what they are told: who is on duty, who is started again, who ends it."""
+"""The parent of several processes, over scripted ones: which one runs the workers, which is restarted, when all end."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ for order in sys.stdin:
 
 
 class Watched:
-    """A crew, and what its hands wrote down."""
+    """A parent, and what its processes wrote down."""
 
-    def __init__(self, running: processes.ServerProcesses, diary: Path, ready: list[str]) -> None:
+    def __init__(self, running: processes.ServerProcesses, notes: Path, ready: list[str]) -> None:
         self.crew = running
         self.ready = ready
-        self._diary = diary
+        self._diary = notes
 
     def noted(self, what: str) -> set[int]:
         """The processes that wrote this down."""
@@ -54,34 +54,34 @@ class Watched:
 
 
 @asynccontextmanager
-async def sailing(tmp_path: Path, *, workers: int = 2, name: str = "earmark") -> AsyncIterator[Watched]:
-    diary = tmp_path / "diary"
-    diary.mkdir()
+async def running_parent(tmp_path: Path, *, workers: int = 2, name: str = "earmark") -> AsyncIterator[Watched]:
+    notes = tmp_path / "diary"
+    notes.mkdir()
     settings = Settings(processes=workers, host="127.0.0.1", port=8080, secret=name)
     told: list[str] = []
     running = processes.ServerProcesses(
-        settings, command=[sys.executable, "-c", HAND, str(diary)], metrics=str(tmp_path)
+        settings, command=[sys.executable, "-c", HAND, str(notes)], metrics=str(tmp_path)
     )
     task = asyncio.create_task(running.run(told.append))
     try:
-        yield Watched(running, diary, told)
+        yield Watched(running, notes, told)
     finally:
         running.stop.set()
         await task
 
 
-async def test_ready_is_told_once_when_all_are_up_and_one_is_on_duty(tmp_path: Path) -> None:
-    """Whoever waits for the line may call any worker; the workers' own work is done once, not once by each."""
-    async with sailing(tmp_path, workers=3) as watched:
+async def test_ready_is_reported_once_when_all_are_up_and_one_runs_the_workers(tmp_path: Path) -> None:
+    """A client that waits for the line may call any process; the workers run once, not in each process."""
+    async with running_parent(tmp_path, workers=3) as watched:
         await watched.until(lambda: bool(watched.ready) and bool(watched.noted("duty")))
         assert watched.ready == ["http://127.0.0.1:8080"]
         assert len(watched.noted("here")) == 3
         assert len(watched.noted("duty")) == 1
 
 
-async def test_duty_moves_when_its_hand_dies_and_another_takes_the_empty_place(tmp_path: Path) -> None:
-    """Nothing waits for the dead: a living hand takes over, and a new one comes."""
-    async with sailing(tmp_path) as watched:
+async def test_the_workers_move_when_their_process_ends_and_another_is_started(tmp_path: Path) -> None:
+    """Nothing waits for the ended process: a running one takes over, and a new one is started."""
+    async with running_parent(tmp_path) as watched:
         await watched.until(lambda: bool(watched.ready) and bool(watched.noted("duty")))
         (on_duty,) = watched.noted("duty")
         (other,) = watched.noted("here") - {on_duty}
@@ -92,9 +92,9 @@ async def test_duty_moves_when_its_hand_dies_and_another_takes_the_empty_place(t
         assert watched.ready == ["http://127.0.0.1:8080"]
 
 
-async def test_what_only_the_living_show_is_not_shown_of_the_dead(tmp_path: Path) -> None:
-    """The gauges of a process that died are gone from the shared directory; those of the others stay."""
-    async with sailing(tmp_path) as watched:
+async def test_metrics_of_running_processes_are_not_shown_of_ended_ones(tmp_path: Path) -> None:
+    """The gauges of an ended process are gone from the shared directory; those of the others stay."""
+    async with running_parent(tmp_path) as watched:
         await watched.until(lambda: bool(watched.ready))
         first, second = sorted(watched.noted("here"))
         files = {pid: tmp_path / f"gauge_livesum_{pid}.db" for pid in (first, second)}
@@ -105,16 +105,16 @@ async def test_what_only_the_living_show_is_not_shown_of_the_dead(tmp_path: Path
         assert files[second].exists()
 
 
-async def test_a_crew_that_never_comes_up_says_so(tmp_path: Path) -> None:
-    """A hand that cannot serve at all is not tried for ever."""
+async def test_processes_that_never_come_up_are_reported(tmp_path: Path) -> None:
+    """A process that cannot serve at all is not restarted for ever."""
     with pytest.raises(SetupError, match="before it could serve"):
-        async with sailing(tmp_path, name="broken") as watched:
+        async with running_parent(tmp_path, name="broken") as watched:
             await watched.until(watched.crew.stop.is_set)
     assert watched.ready == []
 
 
-def test_whoever_keeps_dying_is_started_ever_more_slowly() -> None:
-    """A hand that dies at once does not keep a core busy with its births, and never waits for minutes either."""
+def test_a_process_that_keeps_ending_is_restarted_ever_more_slowly() -> None:
+    """A process that ends at once does not keep a core busy with restarts, and never waits for minutes either."""
     pauses = [processes.pause_seconds(deaths) for deaths in range(1, 2000)]
     assert pauses[:4] == [0.05, 0.1, 0.2, 0.4]
     assert pauses == sorted(pauses)
@@ -131,8 +131,8 @@ def test_several_workers_need_a_database_for_several(database: str, why: str) ->
     processes.refuse(msgspec.structs.replace(settings, database_url="postgresql://shop@localhost/shop"))
 
 
-def test_the_settings_of_a_hand_are_those_of_its_parent() -> None:
-    """They travel as JSON, and nothing is lost on the way."""
+def test_the_settings_of_a_process_are_those_of_its_parent() -> None:
+    """They are passed as JSON, and nothing is lost."""
     settings = Settings(processes=4, admin_key="ek_test_0123456789abcdef", guests=True, line_seconds_max=0.5)
     assert msgspec.json.decode(msgspec.json.encode(settings), type=Settings) == settings
 

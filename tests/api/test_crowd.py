@@ -1,4 +1,4 @@
-"""The door under a crowd: who is turned away, how, and what it costs the others. And whoever sends slowly."""
+"""The API under load: which requests are refused, how, and what it costs the others. And clients that send slowly."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 FEW = 3
 
 
-async def test_who_would_wait_too_long_is_told_to_come_again(
+async def test_a_request_that_would_wait_too_long_gets_retry_after(
     shop: httpx2.AsyncClient, event: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """503 with `Retry-After`, before the request is read: not even a senseless one is looked at."""
@@ -29,20 +29,20 @@ async def test_who_would_wait_too_long_is_told_to_come_again(
     assert answer.headers["retry-after"] == "1"
     assert answer.json()["code"] == "overloaded"
     assert answer.json()["transient"] is True
-    assert (await shop.get(f"/v1/events/{event}/seats")).status_code == 200, "who only looks is in no line"
+    assert (await shop.get(f"/v1/events/{event}/seats")).status_code == 200, "a read is not queued"
     assert b'earmark_verbs_total{outcome="overloaded",verb="hold"} 1.0' in (await shop.get("/metrics")).content
     monkeypatch.undo()
     body = {"event_id": event, "buyer": "ann", "seats": ["A1"]}
     assert (await shop.post("/v1/bookings", json=body)).status_code == 201
 
 
-async def test_every_verb_of_the_engine_has_a_line_that_the_door_can_ask(services: Services) -> None:
-    """A verb whose line is called otherwise than its call would never be found full."""
+async def test_every_verb_of_the_engine_has_a_queue_that_the_endpoint_can_check(services: Services) -> None:
+    """A verb whose queue has another name than its call would never be found full."""
     assert set(services.engine.lines) == {"hold", "extend", "confirm", "release", "cancel"}
 
 
-async def test_few_are_turned_away_at_once_and_many_in_turn() -> None:
-    """A burst passes; after it, first come, first served, and nobody is forgotten."""
+async def test_few_rejections_are_answered_at_once_and_many_in_turn() -> None:
+    """A burst passes; after it, rejections are answered in order, and none is forgotten."""
     turnstile, passed = RejectionThrottle(per_second=1000, burst=FEW), []
 
     async def go(number: int) -> None:
@@ -56,7 +56,7 @@ async def test_few_are_turned_away_at_once_and_many_in_turn() -> None:
     assert passed == list(range(10))
 
 
-async def test_who_leaves_the_turnstile_takes_nobodys_turn() -> None:
+async def test_a_client_that_leaves_the_rejection_queue_takes_no_others_turn() -> None:
     """A connection that breaks while it waits for its no costs the next one nothing."""
     turnstile = RejectionThrottle(per_second=1000, burst=1)
     await turnstile.turn()
@@ -67,8 +67,8 @@ async def test_who_leaves_the_turnstile_takes_nobodys_turn() -> None:
     assert leaver.cancelled()
 
 
-async def test_patience_ends_for_who_does_not_come_and_for_nobody_else() -> None:
-    """One timer for all: whoever came in time is not bothered, whoever did not is given up."""
+async def test_a_timeout_ends_a_slow_client_and_no_other() -> None:
+    """One timer for all: a client that sent in time is not affected, a slow one is given up."""
     patience, never = BodyTimeout(0.05), asyncio.get_running_loop().create_future()
     soon = asyncio.get_running_loop().create_future()
     waiting = asyncio.create_task(patience.wait(soon))
@@ -81,8 +81,8 @@ async def test_patience_ends_for_who_does_not_come_and_for_nobody_else() -> None
     assert not late.cancelled()
 
 
-async def test_patience_does_not_swallow_a_cancellation() -> None:
-    """Who is sent away by somebody else is not told a story about being slow."""
+async def test_a_timeout_does_not_swallow_a_cancellation() -> None:
+    """A request that is cancelled for another reason gets no error about being slow."""
     patience = BodyTimeout(60)
     waiting = asyncio.create_task(patience.wait(asyncio.get_running_loop().create_future()))
     await asyncio.sleep(0)

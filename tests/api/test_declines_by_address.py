@@ -1,4 +1,4 @@
-"""Declines by the buyers' address: counted where an operator has said which proxies stand in front."""
+"""Declines by the buyers' address: counted where an operator has configured the proxies in front."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ KEY = "ek_test_0123456789abcdef"
 
 @pytest.fixture
 def bounded(services: Services) -> Services:
-    """A server whose operator has said that one proxy stands in front."""
+    """A server whose operator has configured one proxy in front."""
     services.engine.policy = Policy(declines_per_buyer_max=None, declines_per_hold_max=None, declines_per_address_max=2)
     return msgspec.structs.replace(services, guests=True, trust_proxy=1, counts_addresses=True)
 
@@ -54,7 +54,7 @@ async def codes(services: Services, event: str, *addresses: str, **how: Any) -> 
 
 
 async def test_guests_at_one_address_are_bounded_together(bounded: Services, event: str) -> None:
-    """409, with when to come again; another address is not concerned."""
+    """409, with Retry-After; another address is not affected."""
     assert await codes(bounded, event, "192.0.2.1", "192.0.2.1", "192.0.2.1", "192.0.2.2") == [402, 402, 409, 402]
     last = await declined(bounded, "B2", event, address="192.0.2.1")
     assert (last.status_code, last.json()["code"], last.json()["per"]) == (409, "too_many_declines", "address")
@@ -73,13 +73,13 @@ async def test_a_key_of_the_shop_is_not_bounded_by_its_address(bounded: Services
     assert await codes(bounded, event, *["192.0.2.1"] * 4, as_key=KEY) == [402] * 4
 
 
-async def test_behind_a_proxy_that_nobody_named_no_address_is_counted(bounded: Services, event: str) -> None:
+async def test_behind_a_proxy_that_is_not_configured_no_address_is_counted(bounded: Services, event: str) -> None:
     """The control: all buyers would share the proxy's."""
     unsaid = msgspec.structs.replace(bounded, trust_proxy=0, counts_addresses=False)
     assert await codes(unsaid, event, *["192.0.2.1"] * 4) == [402] * 4
 
 
-def test_the_name_of_an_address_tells_no_address() -> None:
+def test_the_stored_name_of_an_address_contains_no_address() -> None:
     """It is the same for all servers of a shop, and another for the next shop."""
     one, twin, other = (Authenticator(admin_key=key) for key in (KEY, KEY, KEY + "0"))
     name = one.pseudonym("192.0.2.1")

@@ -1,4 +1,4 @@
-"""What a key that only manages learns of bookings through webhooks: that something was delivered, and not what."""
+"""What a `manage` key learns of bookings through webhooks: that something was delivered, and not what."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 CANARY = "alice-the-buyer"
 
 
-class Desk:
-    """A shop with one webhook, and a delivery of it that tells of a buyer."""
+class WebhookShop:
+    """A shop with one webhook, and a delivery of it about a buyer."""
 
     def __init__(self, services: Services) -> None:
         authenticator = Authenticator(admin_key=KEY, keys=services.engine.store.keys)
@@ -72,62 +72,62 @@ class Desk:
 
 
 @pytest.fixture
-async def desk(services: Services) -> AsyncIterator[Desk]:
-    desk = Desk(services)
-    await desk.open()
-    yield desk
-    await desk.services.authenticator.close()
+async def shop(services: Services) -> AsyncIterator[WebhookShop]:
+    shop = WebhookShop(services)
+    await shop.open()
+    yield shop
+    await shop.services.authenticator.close()
 
 
-async def test_a_key_that_only_manages_reads_no_booking_in_the_log(desk: Desk) -> None:
-    """The listing stays, with what became of each; what was said, and what the receiver said to it, is withheld."""
-    managing = await desk.key(Scope.MANAGE)
-    assert (await desk.ask("GET", "/v1/bookings", managing)).status_code == 403
-    listed = await desk.ask("GET", f"{desk.path}/deliveries", managing)
-    replayed_response = await desk.ask("POST", f"{desk.path}/deliveries/{desk.delivery}/replay", managing)
+async def test_a_key_that_only_manages_reads_no_booking_in_the_log(shop: WebhookShop) -> None:
+    """The listing stays, with what became of each; the message, and the receiver's answer to it, are withheld."""
+    managing = await shop.key(Scope.MANAGE)
+    assert (await shop.ask("GET", "/v1/bookings", managing)).status_code == 403
+    listed = await shop.ask("GET", f"{shop.path}/deliveries", managing)
+    replayed_response = await shop.ask("POST", f"{shop.path}/deliveries/{shop.delivery}/replay", managing)
     for answer, status in ((listed, 200), (replayed_response, 202)):
         assert answer.status_code == status
         assert CANARY not in answer.text
     (shown,) = listed.json()["deliveries"]
-    assert (shown["id"], shown["type"], shown["state"]) == (str(desk.delivery), "booking.held", "pending")
+    assert (shown["id"], shown["type"], shown["state"]) == (str(shop.delivery), "booking.held", "pending")
     assert (shown["body"], shown["status"], shown["error"]) == (None, 500, "HTTP 500")
-    ping = await desk.ask("POST", f"{desk.path}/test", managing, json={})
-    assert ping.json()["body"], "a ping tells of nothing"
+    ping = await shop.ask("POST", f"{shop.path}/test", managing, json={})
+    assert ping.json()["body"], "a ping is about no buyer"
 
 
-async def test_a_key_that_sells_too_reads_it(desk: Desk) -> None:
-    """The control: whom the body tells of, this key may read by other calls."""
-    for key in (await desk.key(Scope.MANAGE, Scope.SELL), KEY):
-        listed = await desk.ask("GET", f"{desk.path}/deliveries", key)
+async def test_a_key_that_sells_too_reads_it(shop: WebhookShop) -> None:
+    """The control: this key may read the buyer of the body by other calls."""
+    for key in (await shop.key(Scope.MANAGE, Scope.SELL), KEY):
+        listed = await shop.ask("GET", f"{shop.path}/deliveries", key)
         (shown,) = listed.json()["deliveries"]
         assert CANARY in shown["body"]
         assert CANARY in shown["error"]
 
 
-async def test_a_key_that_only_manages_names_no_address(desk: Desk) -> None:
+async def test_a_key_that_only_manages_names_no_address(shop: WebhookShop) -> None:
     """The receiver of a webhook reads bookings: only a key that may read them says where they are sent, and which.
 
     Nor does it get a secret, by which it could sign messages to the receiver.
     """
-    managing = await desk.key(Scope.MANAGE)
-    made = await desk.ask("POST", "/v1/webhooks", managing, json={"url": "http://127.0.0.1:7/"})
-    moved = await desk.ask("PATCH", desk.path, managing, json={"url": "http://127.0.0.1:7/"})
+    managing = await shop.key(Scope.MANAGE)
+    made = await shop.ask("POST", "/v1/webhooks", managing, json={"url": "http://127.0.0.1:7/"})
+    moved = await shop.ask("PATCH", shop.path, managing, json={"url": "http://127.0.0.1:7/"})
     widened = [
-        await desk.ask("PATCH", desk.path, managing, json={"event_id": None}),
-        await desk.ask("PATCH", desk.path, managing, json={"types": []}),
+        await shop.ask("PATCH", shop.path, managing, json={"event_id": None}),
+        await shop.ask("PATCH", shop.path, managing, json={"types": []}),
     ]
-    signed = await desk.ask("POST", f"{desk.path}/rotate", managing, json={})
+    signed = await shop.ask("POST", f"{shop.path}/rotate", managing, json={})
     for answer in (made, moved, *widened, signed):
         assert (answer.status_code, answer.json()["code"], answer.json()["needs"]) == (403, "forbidden", "sell")
-    (only,) = (await desk.ask("GET", "/v1/webhooks", managing)).json()["webhooks"]
+    (only,) = (await shop.ask("GET", "/v1/webhooks", managing)).json()["webhooks"]
     assert only["url"] == "http://127.0.0.1:9/"
-    named = await desk.ask("PATCH", desk.path, managing, json={"description": "the till", "active": False})
+    named = await shop.ask("PATCH", shop.path, managing, json={"description": "the till", "active": False})
     assert (named.status_code, named.json()["description"], named.json()["active"]) == (200, "the till", False)
 
 
-async def test_a_key_that_sells_too_names_addresses(desk: Desk) -> None:
+async def test_a_key_that_sells_too_names_addresses(shop: WebhookShop) -> None:
     """The control: it may read the bookings by other calls as well."""
-    both = await desk.key(Scope.MANAGE, Scope.SELL)
-    assert (await desk.ask("POST", "/v1/webhooks", both, json={"url": "http://127.0.0.1:7/"})).status_code == 201
-    moved = await desk.ask("PATCH", desk.path, both, json={"url": "http://127.0.0.1:7/"})
+    both = await shop.key(Scope.MANAGE, Scope.SELL)
+    assert (await shop.ask("POST", "/v1/webhooks", both, json={"url": "http://127.0.0.1:7/"})).status_code == 201
+    moved = await shop.ask("PATCH", shop.path, both, json={"url": "http://127.0.0.1:7/"})
     assert moved.json()["url"] == "http://127.0.0.1:7/"

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 
 @pytest.mark.parametrize("call", [call for call in ENDPOINTS if call.scope], ids=lambda call: call.name)
-async def test_nobody_gets_in_without_a_key(stranger: httpx2.AsyncClient, call: object) -> None:
-    """Every call that needs somebody refuses nobody, before it reads the body."""
+async def test_no_call_is_answered_without_a_key(stranger: httpx2.AsyncClient, call: object) -> None:
+    """Every call that needs a principal refuses a client without one, before it reads the body."""
     path = re.sub(r"\{\w+\}", "b", call.path)  # type: ignore[attr-defined]
     answer = await stranger.request(call.method, path, content=b"{not json")  # type: ignore[attr-defined]
     assert (answer.status_code, answer.json()["code"]) == (401, "unauthorized")
@@ -33,8 +33,8 @@ async def test_a_guest_may_only_buy(stranger: httpx2.AsyncClient, event: str, ca
     assert (answer.status_code, answer.json()["code"]) == (403, "forbidden")
 
 
-async def test_a_guest_holds_for_themselves_and_nobody_else(stranger: httpx2.AsyncClient, event: str) -> None:
-    """The token says who; the body cannot say otherwise."""
+async def test_a_guest_holds_for_themselves_alone(stranger: httpx2.AsyncClient, event: str) -> None:
+    """The token names the buyer; the body cannot name another."""
     me = (await stranger.post("/v1/guests")).json()["buyer"]
     mine = await stranger.post("/v1/bookings", json={"event_id": event, "seats": ["A1"]})
     assert (mine.status_code, mine.json()["buyer"]) == (201, me)
@@ -44,8 +44,8 @@ async def test_a_guest_holds_for_themselves_and_nobody_else(stranger: httpx2.Asy
     assert (await stranger.post("/v1/guests")).json()["buyer"] == me
 
 
-async def test_the_guest_s_token_is_out_of_reach_of_scripts(stranger: httpx2.AsyncClient) -> None:
-    """It travels in an HttpOnly, SameSite=Strict cookie and nowhere else."""
+async def test_scripts_cannot_read_the_guests_token(stranger: httpx2.AsyncClient) -> None:
+    """It is sent in an HttpOnly, SameSite=Strict cookie and nowhere else."""
     answer = await stranger.post("/v1/guests")
     cookie = answer.headers["Set-Cookie"]
     token = cookie.partition("=")[2].partition(";")[0]
@@ -85,7 +85,7 @@ async def test_a_key_of_one_kind_does_not_see_the_other(services: object, event:
 
 
 async def test_the_map_is_sent_once_while_nothing_changes(shop: httpx2.AsyncClient, event: str) -> None:
-    """304 for who has it already; a new version as soon as anything on it changes."""
+    """304 for a client that has it already; a new version as soon as anything on it changes."""
     first = await shop.get(f"/v1/events/{event}/seats")
     same = await shop.get(f"/v1/events/{event}/seats", headers={"If-None-Match": first.headers["ETag"]})
     assert (same.status_code, same.content) == (304, b"")
@@ -155,7 +155,7 @@ async def test_an_event_may_have_a_name_in_any_script(shop: httpx2.AsyncClient) 
     assert "Location" not in replayed_response.headers
 
 
-async def test_a_layout_keeps_to_the_size_of_a_house(shop: httpx2.AsyncClient) -> None:
+async def test_a_layout_has_a_largest_size(shop: httpx2.AsyncClient) -> None:
     """Rows times seats count, not rows and seats."""
     body = {"name": "x", "currency": "EUR", "layout": {"rows": 300, "seats_per_row": 1000, "price": 1}}
     answer = await shop.post("/v1/events", json=body)

@@ -1,4 +1,4 @@
-"""Going away: who is in line is let in, nobody else, and a kept connection is told that it ends."""
+"""Draining: queued connections are accepted, no others, and a kept connection gets "Connection: close"."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ def listening() -> Any:
         yield server
 
 
-def knock(server: socket.socket) -> socket.socket:
-    """Ask for a connection, without waiting for it."""
+def connect(server: socket.socket) -> socket.socket:
+    """Open a connection, without waiting for it."""
     client = socket.socket()
     client.settimeout(0)
     assert client.connect_ex(server.getsockname()) in {0, errno.EINPROGRESS}
@@ -55,14 +55,14 @@ def state(client: socket.socket) -> int:
 
 
 @on_linux
-def test_a_shut_door_keeps_those_in_line_and_lets_nobody_else_in(listening: socket.socket) -> None:
-    """The control comes first: while the door is open, the kernel lets in whoever knocks."""
+def test_a_closed_socket_keeps_queued_connections_and_accepts_no_new_ones(listening: socket.socket) -> None:
+    """The control comes first: while the socket is open, the kernel accepts every connection."""
     port = listening.getsockname()[1]
-    with knock(listening) as early, listening_sockets(port) as [door]:
+    with connect(listening) as early, listening_sockets(port) as [door]:
         assert state(early) != SYN_SENT
         assert drains._unaccepted(door) == 1
         drains._refuse_new_connections(door)
-        with knock(listening) as late:
+        with connect(listening) as late:
             assert state(late) == SYN_SENT
             accepted, _ = listening.accept()
             with accepted:
@@ -76,9 +76,9 @@ def test_a_shut_door_keeps_those_in_line_and_lets_nobody_else_in(listening: sock
 
 @on_linux
 def test_clients_that_do_not_read_are_left_to_the_kernel(listening: socket.socket) -> None:
-    """Those whom this socket accepts from now on have the limit."""
+    """Connections that this socket accepts from now on have the limit."""
     drop_unread(listening.getsockname()[1], seconds=2.5)
-    with knock(listening):
+    with connect(listening):
         accepted, _ = listening.accept()
         with accepted:
             assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 2500
@@ -87,7 +87,7 @@ def test_clients_that_do_not_read_are_left_to_the_kernel(listening: socket.socke
 def test_only_the_sockets_that_listen_on_the_port_are_found(listening: socket.socket) -> None:
     """Not those of another port, and not a connection of this one."""
     with (
-        knock(listening),
+        connect(listening),
         socket.create_server(("127.0.0.1", 0)) as other,
         listening_sockets(other.getsockname()[1]) as found,
     ):
@@ -99,7 +99,7 @@ class Answers:
 
     def __init__(self) -> None:
         self.may = asyncio.Event()
-        self.told: list[Any] = []
+        self.sent: list[Any] = []
 
     async def app(self, scope: Any, receive: Any, send: Any) -> None:
         """One answer."""
@@ -109,10 +109,10 @@ class Answers:
 
     async def send(self, message: Any) -> None:
         """The server's side."""
-        self.told.append(message)
+        self.sent.append(message)
 
 
-def test_looking_for_the_door_leaves_nothing_open(listening: socket.socket) -> None:
+def test_looking_for_the_listening_socket_leaves_nothing_open(listening: socket.socket) -> None:
     """Files and pipes are looked at too, and a server that starts and stops often must not run out of descriptors."""
     before = len(list(Path("/proc/self/fd").iterdir()))
     for _ in range(10):
@@ -121,7 +121,7 @@ def test_looking_for_the_door_leaves_nothing_open(listening: socket.socket) -> N
     assert len(list(Path("/proc/self/fd").iterdir())) == before
 
 
-def test_looking_for_the_door_ends_no_lock_on_a_file(listening: socket.socket, tmp_path: Path) -> None:
+def test_looking_for_the_listening_socket_ends_no_lock_on_a_file(listening: socket.socket, tmp_path: Path) -> None:
     """SQLite relies on such locks, and they end when any descriptor of the file is closed."""
     file = tmp_path / "locked"
     taken = "import fcntl, sys; fcntl.lockf(open(sys.argv[1], 'r+'), fcntl.LOCK_EX | fcntl.LOCK_NB)"
@@ -147,7 +147,7 @@ async def test_a_request_under_way_is_waited_for_and_closes_its_connection(liste
     assert not finishing.done()
     answers.may.set()
     await asyncio.wait_for(asyncio.gather(request, finishing), timeout=30)
-    assert answers.told[0]["headers"] == [(b"a", b"b"), (b"connection", b"close")]
+    assert answers.sent[0]["headers"] == [(b"a", b"b"), (b"connection", b"close")]
 
 
 @pytest.mark.parametrize("version, begun", [("1.1", False), ("2", True)])
@@ -158,13 +158,13 @@ async def test_a_connection_that_may_go_on_is_left_alone(version: str, begun: bo
     if begun:
         drain.begin_shutdown()
     await drain.around(answers.app)({"http_version": version}, None, answers.send)  # type: ignore[arg-type]
-    assert answers.told[0]["headers"] == [(b"a", b"b")]
+    assert answers.sent[0]["headers"] == [(b"a", b"b")]
 
 
 async def test_a_request_that_takes_too_long_is_not_waited_for_for_ever(
     listening: socket.socket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A server that was told to stop does stop."""
+    """A server that gets SIGTERM does stop."""
     monkeypatch.setattr(drains, "REQUESTS_SECONDS_MAX", 0.05)
     drain, answers = RequestsInFlight(), Answers()
     request = asyncio.ensure_future(drain.around(answers.app)({"http_version": "1.1"}, None, answers.send))  # type: ignore[arg-type]
@@ -174,7 +174,7 @@ async def test_a_request_that_takes_too_long_is_not_waited_for_for_ever(
     request.cancel()
 
 
-def test_a_server_that_goes_away_says_so() -> None:
+def test_a_server_that_drains_reports_it() -> None:
     """As a problem with a code, transient."""
     drain = RequestsInFlight()
     drain.check_not_stopping()
@@ -206,24 +206,24 @@ async def paying(
         request.cancel()
 
 
-async def test_a_payment_under_way_is_answered_when_the_server_goes_away(
+async def test_a_payment_under_way_is_answered_when_the_server_stops(
     services: Services, shop: httpx2.AsyncClient, event: str, listening: socket.socket
 ) -> None:
-    """It was accepted: its buyer is told that the gateway still decides, and is not left without an answer."""
+    """It was accepted: its buyer gets 202 while the gateway still decides, and is not left without an answer."""
     stop = asyncio.Event()
     stop.set()
     settings: Any = SimpleNamespace(port=listening.getsockname()[1], drain_seconds=0.0)
     async with paying(services, shop, event) as request:
         await asyncio.wait_for(_drain(services, settings, stop), timeout=30)
-        assert request.done(), "nobody is left behind"
+        assert request.done(), "no request is left behind"
         answer = request.result()
     assert (answer.status_code, answer.json()["state"], answer.headers["Connection"]) == (202, "paying", "close")
 
 
-async def test_control_without_the_word_to_hurry_the_payment_is_left_behind(
+async def test_control_without_the_signal_to_hurry_the_payment_is_left_behind(
     services: Services, shop: httpx2.AsyncClient, event: str, listening: socket.socket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its gateway is given more time than the door stays open for."""
+    """Its gateway is given more time than the server drains."""
     monkeypatch.setattr(drains, "REQUESTS_SECONDS_MAX", 0.2)
     async with paying(services, shop, event) as request:
         await asyncio.wait_for(
@@ -232,10 +232,10 @@ async def test_control_without_the_word_to_hurry_the_payment_is_left_behind(
         assert not request.done()
 
 
-async def test_who_pays_while_the_server_goes_away_still_waits_for_a_moment(
+async def test_a_payment_while_the_server_stops_still_waits_for_a_moment(
     services: Services, shop: httpx2.AsyncClient, event: str
 ) -> None:
-    """Most gateways answer by then, and the sale is told at once."""
+    """Most gateways answer by then, and the sale is answered at once."""
     services.payments.hurry()
     body = {"event_id": event, "buyer": "alice", "seats": ["A1"]}
     booking_id = (await shop.post("/v1/bookings", json=body)).json()["id"]

@@ -16,8 +16,8 @@ CALLS = 5_000
 BOUND = 60.0
 
 
-async def hand_over() -> int:
-    """Threads hand calls over, now in bursts and now while the loop sleeps; how many it has made in the end."""
+async def call_from_threads() -> int:
+    """Threads schedule calls, now in bursts and now while the loop sleeps; how many it has made in the end."""
     loop, made, all_made = asyncio.get_running_loop(), 0, asyncio.Event()
 
     def call() -> None:
@@ -42,7 +42,7 @@ async def hand_over() -> int:
 
 def test_no_call_of_a_thread_is_lost() -> None:
     """A call that woke nothing is made all the same."""
-    assert event_loop.run(hand_over()) == THREADS * CALLS
+    assert event_loop.run(call_from_threads()) == THREADS * CALLS
 
 
 def test_a_sleeping_loop_is_woken_each_time() -> None:

@@ -35,7 +35,7 @@ _numbers = itertools.count(1)
 
 
 class World:
-    """A shop over real HTTP, one of its buyers, and what goes on behind the door."""
+    """A shop over real HTTP, one of its buyers, and the services behind the API."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class World:
         return await self.shop.post(path, json={} if body is None else body, headers=headers)
 
     async def hold(self, *seats: str, buyer: str = "alice", **more: Any) -> httpx2.Response:
-        """Ask for seats."""
+        """Request a hold of seats."""
         return await self.post("/v1/bookings", {"event_id": self.event, "buyer": buyer, "seats": list(seats)} | more)
 
     async def held(self, *seats: str, **more: Any) -> str:
@@ -155,7 +155,7 @@ async def webhook_disabled(w: World) -> httpx2.Response:
 
 
 async def too_many_requests(w: World) -> httpx2.Response:
-    """Somebody who tries out one key after the other, from one address."""
+    """A client that tries out one key after the other, from one address."""
     for _ in range(1000):
         answer = await w.stranger.get("/v1/bookings", headers={"Authorization": f"Bearer ek_test_{'0' * 48}"})
         if answer.status_code != 401:
@@ -260,7 +260,7 @@ async def refund_refused(w: World) -> httpx2.Response:
 
 
 async def idempotency_in_progress(w: World) -> httpx2.Response:
-    """A fault is injected: the twin of this request is being decided, and does not end in time."""
+    """A fault is injected: a duplicate of this request is being decided, and does not end in time."""
     w.broken(errors.IdempotencyInProgress())
     return await w.hold("A1")
 
@@ -308,13 +308,13 @@ async def unsupported_media_type(w: World) -> httpx2.Response:
 
 
 async def overloaded(w: World) -> httpx2.Response:
-    """A fault is injected: the line is full."""
+    """A fault is injected: the queue is full."""
     w.patch.setattr(BatchQueue, "is_full", True)
     return await w.hold("A1")
 
 
 async def outcome_unknown(w: World) -> httpx2.Response:
-    """A fault is injected: the commit was sent, no answer came, and the journal does not tell."""
+    """A fault is injected: the commit was sent, no answer came, and the journal does not show it."""
     store = w.services.engine.store
     transact = store.transact
 
@@ -399,12 +399,12 @@ def kinds(kind: type[EarmarkError] = EarmarkError) -> dict[str, type[EarmarkErro
 
 
 def test_no_code_is_left_out() -> None:
-    """A new refusal is not done before somebody has provoked it."""
+    """A new refusal needs a test that provokes it."""
     assert set(PROVOKED) == set(problem_response.STATUS) - {"setup"}
 
 
 @pytest.mark.parametrize("code", PROVOKED)
-async def test_every_refusal_is_told_in_one_shape(world: World, code: str) -> None:
+async def test_every_refusal_has_one_shape(world: World, code: str) -> None:
     """Status, code, transient, headers, the documented facts, and nothing of what is inside."""
     answer = await PROVOKED[code](world)
     assert answer.headers["Content-Type"] == "application/problem+json", answer.text
@@ -426,8 +426,8 @@ async def test_every_refusal_is_told_in_one_shape(world: World, code: str) -> No
     assert not {"secret", "password", "Traceback"} & set(answer.text.replace('"', " ").split())
 
 
-async def test_a_seat_that_somebody_is_booking_is_not_called_gone(world: World) -> None:
-    """Held and not paid for, or in flight: it may come back, and the buyer is told so."""
+async def test_a_seat_that_is_being_booked_is_not_called_sold(world: World) -> None:
+    """Held and not paid for, or in flight: it may become free again, and the answer says so."""
     await world.held("A1")
     held = (await world.hold("A1", buyer="bob")).json()
     assert held["detail"] == "Seat A1 is currently being booked by another user. Please try another seat."
@@ -438,14 +438,14 @@ async def test_a_seat_that_somebody_is_booking_is_not_called_gone(world: World) 
 
 
 async def test_a_seat_that_is_sold_is_not_available(world: World) -> None:
-    """It will not come back by itself: another one is the buyer's way."""
+    """It will not become free by itself: the buyer needs another one."""
     await world.sold("A1")
     told = (await world.hold("A1", buyer="bob")).json()
     assert told["detail"] == "Sorry, seat A1 is not available. Please try another seat."
 
 
 async def test_a_busy_payment_system_is_not_the_buyers_fault(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same card may do a moment later: the sentence says so, and the hold is still there."""
+    """The same card may work a moment later: the sentence says so, and the hold is still there."""
     gateway = world.services.payments.gateways["sandbox"]
 
     async def busy(_: object) -> Report:

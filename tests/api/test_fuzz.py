@@ -42,16 +42,16 @@ pytestmark = [
 
 
 async def services() -> Services:
-    """A shop in memory, with all that a shop has."""
+    """A shop in memory, with everything that a shop has."""
     clock = MovableClock()
     made = house_over(MemoryStore(clock=clock), clock)
-    # A fuzzer shows wrong keys all the time, from one address: how often one may is not what is asked here.
+    # A fuzzer shows wrong keys all the time, from one address: their limit is not under test here.
     made.limits._failures = Buckets(per_second=1e9, burst=10**9, timer=time.monotonic)
     return made
 
 
-def furnished(url: str, *, hears: str = "https://shop.example/earmark") -> Fuzzer:
-    """A house with seats, a guest with a token, and bookings of that guest's in several states."""
+def fuzzer_of_a_shop(url: str, *, hears: str = "https://shop.example/earmark") -> Fuzzer:
+    """An event with seats, a guest with a token, and bookings of that guest's in several states."""
 
     def post(path: str, body: Any, headers: dict[str, str]) -> Any:
         answer = requests.post(f"{url}{path}", json=body, headers=headers, timeout=60)
@@ -79,7 +79,7 @@ def furnished(url: str, *, hears: str = "https://shop.example/earmark") -> Fuzze
     delivery = post(f"/v1/webhooks/{webhook}/test", {}, SHOP).json()["id"]
     return Fuzzer(
         url,
-        callers={"the shop": SHOP, "a buyer": guest, "nobody": {}},
+        callers={"the shop": SHOP, "a buyer": guest, "no key": {}},
         known={
             "event_id": ["concert"],
             "seat_id": ["A1", "J10"],
@@ -99,42 +99,43 @@ def url() -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def fuzzer(url: str) -> Fuzzer:
-    return furnished(url)
+    return fuzzer_of_a_shop(url)
 
 
-def told(findings: Findings) -> str:
+def summary(findings: Findings) -> str:
     shown = "\n".join(f"{what}\n    {how}" for what, how in sorted(findings.wrong.items()))
-    return f"{findings.sent} cases, {dict(findings.told)}\n{shown}"
+    return f"{findings.sent} cases, {dict(findings.statuses)}\n{shown}"
 
 
 def test_no_request_breaks_the_contract(fuzzer: Fuzzer, capsys: pytest.CaptureFixture[str]) -> None:
-    """Data that fits and data that does not, from the shop, a buyer and nobody; every case was really sent."""
+    """Data that fits and data that does not, from the shop, a buyer and a client without a key; every case was sent."""
     findings = fuzzer.run(EXAMPLES)
     with capsys.disabled():
-        print(f"\n[fuzz] {findings.sent} cases: {dict(findings.cases)}, told {dict(sorted(findings.told.items()))}")  # noqa: T201
-    assert findings.wrong == {}, told(findings)
+        statuses = dict(sorted(findings.statuses.items()))
+        print(f"\n[fuzz] {findings.sent} cases: {dict(findings.cases)}, answered {statuses}")  # noqa: T201 (a measurement)
+    assert findings.wrong == {}, summary(findings)
     assert findings.sent >= SENT_MIN
     assert len(findings.cases) == 6, "each caller, with each kind of data"
-    assert set(findings.told) >= {200, 201, 401, 403, 404, 422}, "it came further than the door"
+    assert set(findings.statuses) >= {200, 201, 401, 403, 404, 422}, "it came further than authentication"
 
 
-def test_a_planted_500_is_found_and_the_rest_is_still_sent(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The control: a bug that only some data meets is found, and it does not end the search."""
+def test_a_planted_500_is_found_and_the_others_are_still_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The control: a bug that only some data triggers is found, and it does not end the search."""
 
     async def broken(*_: object, **__: object) -> None:
         raise ValueError("planted")
 
     monkeypatch.setattr(MemoryStore, "read_history", broken)
     with running(services) as opened:
-        findings = furnished(opened).run(20, only="GET /v1/bookings/{booking_id}/history")
-    assert findings.told[500] >= 1, told(findings)
-    assert any("ServerError" in found for found in findings.wrong), told(findings)
+        findings = fuzzer_of_a_shop(opened).run(20, only="GET /v1/bookings/{booking_id}/history")
+    assert findings.statuses[500] >= 1, summary(findings)
+    assert any("ServerError" in found for found in findings.wrong), summary(findings)
     assert findings.sent >= 30, "it went on after the first finding"
 
 
 @pytest.mark.skipif(not PROOF, reason="a long proof")
 def test_an_answer_that_the_document_has_not_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The control: a field of another type, and a status that nobody wrote down."""
+    """The control: a field of another type, and an undocumented status."""
     from earmark.api.routes import events
 
     plain = ApiResponse
@@ -144,9 +145,9 @@ def test_an_answer_that_the_document_has_not_is_found(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(events, "say", lying)
     with running(services) as opened:
-        findings = furnished(opened).run(5, only="GET /v1/events/{event_id}")
+        findings = fuzzer_of_a_shop(opened).run(5, only="GET /v1/events/{event_id}")
     kinds = " ".join(findings.wrong)
-    assert "UndefinedStatusCode" in kinds, told(findings)
+    assert "UndefinedStatusCode" in kinds, summary(findings)
 
 
 @pytest.mark.skipif(not PROOF, reason="a long proof")

@@ -1,7 +1,7 @@
 """The same requests from the three callers that shops have: a key that manages, a key that sells, and a guest.
 
-The admin key may do everything, so what only one scope meets, or what only a lack of scope brings about, never shows
-with it. Each credential is fuzzed by itself, with no limit on how often, and its cases and findings are told apart.
+The admin key may do everything, so faults that only one scope triggers, or only a lack of scope, never show
+with it. Each credential is fuzzed by itself, with no rate limit, and its cases and findings are counted apart.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from earmark.store.memory import MemoryStore
 from .conftest import KEY, house_over
 from .fuzz import Findings, Fuzzer
 from .real import running
-from .test_fuzz import furnished, told
+from .test_fuzz import fuzzer_of_a_shop, summary
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -38,7 +38,7 @@ REACHED = {
     "a sell key": {200, 201, 403, 404, 422},
     "a guest": {200, 201, 403, 404, 422},
 }
-"""What each is told at least: it came further than the door, and was kept from what is not its own."""
+"""What each is answered at least: it came further than authentication, and was kept from what is not its own."""
 
 pytestmark = [
     pytest.mark.timeout(3600 if PROOF else 300),
@@ -64,7 +64,7 @@ async def services() -> Services:
 @pytest.fixture(scope="module")
 def shop() -> Iterator[tuple[str, Fuzzer]]:
     with running(services) as url:
-        yield url, furnished(url)
+        yield url, fuzzer_of_a_shop(url)
 
 
 def callers(fuzzer: Fuzzer) -> dict[str, dict[str, str]]:
@@ -82,19 +82,19 @@ def test_no_request_breaks_the_contract(
     url, fuzzer = shop
     findings = Fuzzer(url, callers={caller: callers(fuzzer)[caller]}, known=fuzzer.known).run(EXAMPLES)
     with capsys.disabled():
-        print(f"\n[fuzz] {caller}: {findings.sent} cases, told {dict(sorted(findings.told.items()))}")  # noqa: T201
+        print(f"\n[fuzz] {caller}: {findings.sent} cases, answered {dict(sorted(findings.statuses.items()))}")  # noqa: T201
     check(findings, caller)
 
 
 def check(findings: Findings, caller: str) -> None:
     """Nothing found, enough sent, and far enough."""
-    assert findings.wrong == {}, told(findings)
+    assert findings.wrong == {}, summary(findings)
     assert findings.sent >= SENT_MIN
-    assert set(findings.told) >= REACHED[caller], "it came further than the door"
-    assert not {429, 500, 502, 503, 504} & set(findings.told), told(findings)
+    assert set(findings.statuses) >= REACHED[caller], "it came further than authentication"
+    assert not {429, 500, 502, 503, 504} & set(findings.statuses), summary(findings)
 
 
-def test_what_only_a_seller_meets_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_only_a_seller_triggers_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """The control: a bug behind the scope `sell` shows to the seller, and the manager is refused before it."""
 
     async def broken(*_: object, **__: object) -> None:
@@ -102,12 +102,12 @@ def test_what_only_a_seller_meets_is_found(monkeypatch: pytest.MonkeyPatch) -> N
 
     monkeypatch.setattr(MemoryStore, "read_history", broken)
     with running(services) as url:
-        known = furnished(url)
+        known = fuzzer_of_a_shop(url)
         at = "GET /v1/bookings/{booking_id}/history"
         found = {
             name: Fuzzer(url, callers={name: callers(known)[name]}, known=known.known).run(20, only=at)
             for name in ("a manage key", "a sell key")
         }
-    assert found["a sell key"].told[500] >= 1, told(found["a sell key"])
+    assert found["a sell key"].statuses[500] >= 1, summary(found["a sell key"])
     assert any("ServerError" in what for what in found["a sell key"].wrong)
-    assert found["a manage key"].told[500] == 0
+    assert found["a manage key"].statuses[500] == 0

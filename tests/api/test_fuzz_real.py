@@ -10,7 +10,7 @@ import pytest
 from tests.acceptance.support import serve
 
 from .conftest import KEY
-from .test_fuzz import furnished, told
+from .test_fuzz import fuzzer_of_a_shop, summary
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 PROOF = bool(os.environ.get("EARMARK_PROOF"))
 EXAMPLES, SENT_MIN = (120, 5000) if PROOF else (2, 100)
 SPOILT = "earmark_spoilt"
-NOBODY_HEARS = "http://127.0.0.1:9/earmark"
-# Many callers come from one machine, and a name that nobody has is looked up once and for a second.
+NOTHING_LISTENS = "http://127.0.0.1:9/earmark"
+# Many callers come from one machine, and an unknown name is looked up once and for a second.
 SETTINGS: dict[str, Any] = {
     "EARMARK_TRUST_PROXY": "on",
     "EARMARK_REQUESTS_PER_SECOND_PER_BUYER": "0",
@@ -40,42 +40,42 @@ def fuzz(name: str, database: str, directory: Path, capsys: pytest.CaptureFixtur
     """All callers, all operations, all checks, at an `earmark serve` of its own; nothing is ever sent to a webhook."""
     service = serve("--no-embedded-workers", database=database, directory=directory, key=KEY, **SETTINGS)
     try:
-        findings = furnished(service.url, hears=NOBODY_HEARS).run(EXAMPLES)
+        findings = fuzzer_of_a_shop(service.url, hears=NOTHING_LISTENS).run(EXAMPLES)
     finally:
         service.stop()
     with capsys.disabled():
-        print(f"\n[fuzz] {name}: {findings.sent} cases, told {dict(sorted(findings.told.items()))}")  # noqa: T201
-    assert findings.wrong == {}, told(findings)
+        print(f"\n[fuzz] {name}: {findings.sent} cases, answered {dict(sorted(findings.statuses.items()))}")  # noqa: T201
+    assert findings.wrong == {}, summary(findings)
     assert findings.sent >= SENT_MIN
-    assert not [status for status in findings.told if status >= 500], told(findings)
-    assert set(findings.told) >= {200, 201, 401, 403, 404, 422}, "it came further than the door"
+    assert not [status for status in findings.statuses if status >= 500], summary(findings)
+    assert set(findings.statuses) >= {200, 201, 401, 403, 404, 422}, "it came further than authentication"
     assert "Traceback" not in service.log()
 
 
 def test_no_request_breaks_the_contract_on_postgresql(
     postgres_url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What PostgreSQL alone refuses, and how its driver says so, stays behind the door."""
+    """What PostgreSQL alone refuses, and its driver's error, stay inside the server."""
     fuzz("postgresql", postgres_url, tmp_path, capsys)
 
 
 def test_what_only_the_database_has_wrong_is_found(
     postgres_server: Postgres, postgres_template: str, tmp_path: Path
 ) -> None:
-    """The control: with a column gone that one call reads, that call is told on, and no store in memory would know."""
+    """The control: with a column gone that one call reads, that call is reported; no memory store would show it."""
     postgres_server.create_database(SPOILT, template=postgres_template)
     service = serve(
         "--no-embedded-workers", database=postgres_server.url(SPOILT), directory=tmp_path, key=KEY, **SETTINGS
     )
     try:
-        fuzzer = furnished(service.url, hears=NOBODY_HEARS)
+        fuzzer = fuzzer_of_a_shop(service.url, hears=NOTHING_LISTENS)
         postgres_server.psql("ALTER TABLE journal RENAME COLUMN facts TO other", database=SPOILT)
         findings = fuzzer.run(10, only="GET /v1/bookings/{booking_id}/history")
     finally:
         service.stop()
         postgres_server.drop_database(SPOILT)
-    assert [status for status in findings.told if status >= 500], told(findings)
-    assert any("ServerError" in found for found in findings.wrong), told(findings)
+    assert [status for status in findings.statuses if status >= 500], summary(findings)
+    assert any("ServerError" in found for found in findings.wrong), summary(findings)
 
 
 @pytest.mark.skipif(not PROOF, reason="a long proof")

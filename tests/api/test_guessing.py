@@ -35,7 +35,7 @@ async def _open() -> None:
 
 
 class Counted(Keys):
-    """The keys of a store, and how often the store was asked about them."""
+    """The keys of a store, and how often the store was queried."""
 
     def __init__(self, keys: Keys) -> None:
         super().__init__(keys._book)
@@ -96,7 +96,7 @@ async def guessed(services: Services) -> AsyncIterator[Guessed]:
     await server.services.authenticator.close()
 
 
-async def test_a_good_key_is_answered_although_its_address_has_used_up_its_guesses(guessed: Guessed) -> None:
+async def test_a_good_key_is_answered_although_its_address_showed_too_many_wrong_ones(guessed: Guessed) -> None:
     """Behind one address there may be a shop and a guesser: the shop's new server is served all the same."""
     _, secret = await guessed.key()
     assert await guessed.ask("ek_test_wrong") == 429
@@ -106,7 +106,9 @@ async def test_a_good_key_is_answered_although_its_address_has_used_up_its_guess
     assert (guessed.keys.singles, guessed.keys.pages) == asked, "a key that was found good is remembered"
 
 
-async def test_the_control_locks_a_good_key_out(guessed: Guessed, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_control_without_the_guard_a_good_key_is_locked_out(
+    guessed: Guessed, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """With the guard off: no look among all keys."""
 
     async def nothing(*_: object, **__: object) -> None:
@@ -117,19 +119,19 @@ async def test_the_control_locks_a_good_key_out(guessed: Guessed, monkeypatch: p
     assert await guessed.ask(secret) == 429
 
 
-async def test_guesses_in_a_crowd_share_one_look(guessed: Guessed) -> None:
-    """However many come, the store is asked for all keys together; the good one among them is answered."""
+async def test_many_wrong_keys_at_once_share_one_read(guessed: Guessed) -> None:
+    """However many come, the store is queried once for all keys; the good one among them is answered."""
     _, secret = await guessed.key()
     singles = guessed.keys.singles
     wrong = [guessed.ask(new_key(live=False)) for _ in range(500)]
     *refused, good = await asyncio.gather(*wrong, guessed.ask(secret))
     assert (set(refused), good) == ({429}, 200)
     assert guessed.keys.singles == singles
-    assert guessed.keys.pages <= 2, "one for those who came first, and one for those who came while it was read"
+    assert guessed.keys.pages <= 2, "one for the first requests, and one for those during the read"
 
 
-async def test_guesses_that_waited_together_spend_one_guess_each(guessed: Guessed) -> None:
-    """While they wait, their address may guess once more: one of them does, and the others are told to come again."""
+async def test_wrong_keys_that_waited_together_count_once_each(guessed: Guessed) -> None:
+    """While they wait, their address may try once more: one of them does, and the others get 429."""
     singles = guessed.keys.singles
 
     def a_second() -> None:
@@ -166,7 +168,7 @@ async def test_a_revoked_key_is_a_wrong_one(guessed: Guessed) -> None:
 
 
 async def test_all_keys_are_read_page_by_page_up_to_a_bound(guessed: Guessed, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where there are more keys than are read at once, a key beyond them waits until its address may guess again."""
+    """Where there are more keys than are read at once, a key beyond them waits until its address may try again."""
     monkeypatch.setattr(key_snapshot, "PAUSE_SECONDS", 0.0)
     monkeypatch.setattr(key_snapshot, "PAGE", 2)
     monkeypatch.setattr(key_snapshot, "KEYS_MAX", 4)
@@ -177,7 +179,7 @@ async def test_all_keys_are_read_page_by_page_up_to_a_bound(guessed: Guessed, mo
     assert await guessed.ask(made[5][1]) == 200
 
 
-async def test_a_burst_of_wrong_keys_turns_no_good_one_away(services: Services) -> None:
+async def test_a_burst_of_wrong_keys_refuses_no_good_one(services: Services) -> None:
     """More at once than may wait for a look of their own, from an address that has not been found out yet."""
     server = Guessed(services)
     _, secret = await server.key()
@@ -189,14 +191,14 @@ async def test_a_burst_of_wrong_keys_turns_no_good_one_away(services: Services) 
             break
         await asyncio.sleep(0)
     assert await server.ask(secret) == 200
-    assert server.keys.singles <= key_cache.STRANGERS_AT_ONCE, "the line has not moved"
+    assert server.keys.singles <= key_cache.STRANGERS_AT_ONCE, "the queue has not moved"
     shut.set()
     assert set(await asyncio.gather(*wrong)) <= {401, 429}
     await server.services.authenticator.close()
 
 
 async def test_a_burst_is_counted_before_it_is_looked_up(services: Services) -> None:
-    """Keys that come together are as many guesses as keys that come one by one: the store is asked about no more."""
+    """Keys that come together count as much as keys that come one by one: the store is queried for no more."""
     server = Guessed(services)
     shut = asyncio.Event()
     server.keys.gate = shut.wait
@@ -212,7 +214,7 @@ async def test_a_burst_is_counted_before_it_is_looked_up(services: Services) -> 
     await server.services.authenticator.close()
 
 
-async def test_a_good_key_is_no_guess(services: Services) -> None:
+async def test_a_good_key_is_not_counted_as_wrong(services: Services) -> None:
     """However many new ones an address shows, it has all of its guesses left."""
     server = Guessed(services)
     good = [(await server.key())[1] for _ in range(2 * FAILURES_BURST)]
@@ -248,8 +250,8 @@ async def test_the_control_refuses_them_all_at_once(guessed: Guessed, monkeypatc
     assert await most_at_once(guessed.ask(new_key(live=False)) for _ in range(count)) > count // 2
 
 
-async def test_callers_who_wait_for_all_keys_share_one_look(services: Services) -> None:
-    """A caller who goes away does not stop the others; of a look that fails each hears, and the next is a new one."""
+async def test_callers_that_wait_for_all_keys_share_one_read(services: Services) -> None:
+    """A caller that disconnects does not stop the others; a failed read fails each of them; the next is a new one."""
     keys = Counted(services.engine.store.keys)
     told = key_snapshot.KeySnapshot(keys, timer=Ticks(), deadline=Deadline(60))
     gone, *stay = (asyncio.create_task(told.read()) for _ in range(2 * key_snapshot.PORTION))

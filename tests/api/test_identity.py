@@ -14,7 +14,7 @@ KEY = "ek_test_0123456789abcdef"
 
 
 def test_the_admin_key_may_do_everything_and_a_buyer_token_may_buy(authenticator: Authenticator) -> None:
-    """A key speaks for the shop; a token for one buyer."""
+    """A key authenticates the shop; a token one buyer."""
     admin = authenticator.authenticate(KEY, FixedClock(NOW))
     assert isinstance(admin, Principal)
     assert admin.scopes == frozenset(Scope)
@@ -26,7 +26,7 @@ def test_the_admin_key_may_do_everything_and_a_buyer_token_may_buy(authenticator
 
 
 @pytest.mark.parametrize("offered", ["", "ek_test_0123456789abcdeF", KEY + "x", KEY[:-1], "et_", "et_.", "et_x.y", "é"])
-def test_anything_else_is_nobody(authenticator: Authenticator, offered: str) -> None:
+def test_anything_else_is_not_authenticated(authenticator: Authenticator, offered: str) -> None:
     """A near miss is a miss."""
     assert authenticator.authenticate(offered, FixedClock(NOW)) is None
 
@@ -38,7 +38,7 @@ def test_a_token_ends_at_its_moment(authenticator: Authenticator) -> None:
     assert authenticator.authenticate(token, FixedClock(NOW + timedelta(seconds=60))) is None
 
 
-def test_an_altered_token_is_nobody(authenticator: Authenticator) -> None:
+def test_an_altered_token_is_not_authenticated(authenticator: Authenticator) -> None:
     """Subject, kind and end are signed: change any byte and the signature no longer fits."""
     token = authenticator.issue(Buyer("alice"), now=NOW, seconds=60)
     payload, _, signature = token.removeprefix("et_").partition(".")
@@ -49,8 +49,8 @@ def test_an_altered_token_is_nobody(authenticator: Authenticator) -> None:
     assert authenticator.authenticate(token[:-2], FixedClock(NOW)) is None
 
 
-def test_a_token_of_another_shop_is_nobody(authenticator: Authenticator) -> None:
-    """Servers that share a secret know each other's tokens, and nobody else's."""
+def test_a_token_of_another_shop_is_not_authenticated(authenticator: Authenticator) -> None:
+    """Servers that share a secret accept each other's tokens, and no others."""
     token = authenticator.issue(Buyer("alice"), now=NOW, seconds=60)
     assert Authenticator(admin_key=KEY).authenticate(token, FixedClock(NOW)) is not None
     assert Authenticator(admin_key=KEY, secret="another one entirely").authenticate(token, FixedClock(NOW)) is None
@@ -65,5 +65,5 @@ def test_the_prefix_of_a_key_says_whether_it_deals_in_test_events() -> None:
 
 
 def test_guests_have_names_of_their_own() -> None:
-    """Chance, not a counter: nobody guesses another guest's name."""
+    """Random, not a counter: no client guesses another guest's name."""
     assert len({new_guest() for _ in range(1000)}) == 1000

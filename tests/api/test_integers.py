@@ -67,7 +67,7 @@ async def test_what_is_no_integer_is_refused_where_one_belongs(
     assert (answer.status_code, answer.json()["code"]) == (422, "invalid_request"), answer.text
 
 
-def test_no_digit_is_lost_above_what_a_float_can_tell() -> None:
+def test_no_digit_is_lost_above_what_a_float_can_represent() -> None:
     """2**53 + 1 read as a float would be 2**53: the digits are read, and not the float."""
     exact = 2**53 + 1
     assert float(exact) != exact

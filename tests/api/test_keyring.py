@@ -1,4 +1,4 @@
-"""What a server remembers of the stored keys, and for how long."""
+"""What a server caches of the stored keys, and for how long."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 
 
-class Desk(MemoryKeys):
-    """A store that counts who asks, and answers when a test lets it."""
+class SlowKeyStore(MemoryKeys):
+    """A store that counts its queries, and answers when a test lets it."""
 
     def __init__(self, clock: MovableClock) -> None:
         super().__init__(clock)
@@ -69,8 +69,8 @@ class Desk(MemoryKeys):
 
 
 @pytest.fixture
-def desk(clock: MovableClock) -> Desk:
-    return Desk(clock)
+def key_store(clock: MovableClock) -> SlowKeyStore:
+    return SlowKeyStore(clock)
 
 
 @pytest.fixture
@@ -79,13 +79,15 @@ def ticks() -> Ticks:
 
 
 @pytest.fixture
-def authenticator(desk: Desk, ticks: Ticks) -> Authenticator:
-    return Authenticator(admin_key="ek_test_of-the-keyring-0", keys=Keys(desk), timer=ticks)
+def authenticator(key_store: SlowKeyStore, ticks: Ticks) -> Authenticator:
+    return Authenticator(admin_key="ek_test_of-the-keyring-0", keys=Keys(key_store), timer=ticks)
 
 
-async def made(desk: Desk, *, live: bool = False) -> tuple[KeyId, str]:
+async def made(key_store: SlowKeyStore, *, live: bool = False) -> tuple[KeyId, str]:
     secret, key_id = new_key(live=live), new_key_id()
-    await Keys(desk).create(key_id, name="k", live=live, scopes=frozenset({Scope.SELL}), secret_hash=hash_of(secret))
+    await Keys(key_store).create(
+        key_id, name="k", live=live, scopes=frozenset({Scope.SELL}), secret_hash=hash_of(secret)
+    )
     return key_id, secret
 
 
@@ -99,30 +101,30 @@ async def until(fact: Callable[[], bool]) -> None:
 
 
 async def shown(authenticator: Authenticator, secret: str) -> Principal | None:
-    """Who it is: at once where that is known, else by looking."""
+    """The principal: at once where it is cached, else by a read."""
     found = authenticator.authenticate(secret, FixedClock(datetime.now(UTC)))
     return await authenticator.look_up(found, now=datetime.now(UTC)) if isinstance(found, Doubt) else found
 
 
 async def test_a_key_that_is_in_use_is_recognised_without_a_wait(
-    authenticator: Authenticator, desk: Desk, ticks: Ticks
+    authenticator: Authenticator, key_store: SlowKeyStore, ticks: Ticks
 ) -> None:
-    """It is looked at again behind those who use it, before what was seen is too old."""
-    _, secret = await made(desk)
+    """It is read again in the background, before the cached value is too old."""
+    _, secret = await made(key_store)
     assert await shown(authenticator, secret)
-    assert desk.asked == 1
+    assert key_store.asked == 1
     for _ in range(20):
         ticks.now += 0.4
         assert isinstance(authenticator.authenticate(secret, FixedClock(NOW)), Principal)
         await until(lambda: authenticator._ring is not None and not authenticator._ring._looks)
-    assert 5 <= desk.asked <= 12
+    assert 5 <= key_store.asked <= 12
 
 
-async def test_a_principal_says_which_key_it_is(authenticator: Authenticator, desk: Desk) -> None:
+async def test_a_principal_says_which_key_it_is(authenticator: Authenticator, key_store: SlowKeyStore) -> None:
     """The journal names the key by its id, which a rotation does not change; `sell` includes to buy."""
-    key_id, secret = await made(desk, live=True)
+    key_id, secret = await made(key_store, live=True)
     new = new_key(live=True)
-    await Keys(desk).rotate(key_id, secret_hash=hash_of(new), grace_seconds=60)
+    await Keys(key_store).rotate(key_id, secret_hash=hash_of(new), grace_seconds=60)
     for one in (secret, new):
         principal = await shown(authenticator, one)
         assert principal is not None
@@ -131,66 +133,68 @@ async def test_a_principal_says_which_key_it_is(authenticator: Authenticator, de
 
 
 @pytest.mark.parametrize("what", ["unknown", "revoked"])
-async def test_a_key_that_is_not_good_is_asked_about_once_a_second(
-    authenticator: Authenticator, desk: Desk, ticks: Ticks, what: str
+async def test_a_wrong_key_is_queried_once_a_second(
+    authenticator: Authenticator, key_store: SlowKeyStore, ticks: Ticks, what: str
 ) -> None:
     """However often it is shown."""
-    key_id, secret = await made(desk)
+    key_id, secret = await made(key_store)
     if what == "revoked":
-        await Keys(desk).revoke(key_id)
+        await Keys(key_store).revoke(key_id)
     else:
         secret = new_key(live=False)
     for _ in range(30):
         assert await shown(authenticator, secret) is None
         ticks.now += 0.1
-    assert 3 <= desk.asked <= 4
+    assert 3 <= key_store.asked <= 4
 
 
-async def test_a_revocation_is_felt_within_a_second(authenticator: Authenticator, desk: Desk, ticks: Ticks) -> None:
-    """Counted from before it was last asked for: what was read while it was being revoked does not count longer."""
-    key_id, secret = await made(desk)
-    desk.open.clear()
+async def test_a_revocation_takes_effect_within_a_second(
+    authenticator: Authenticator, key_store: SlowKeyStore, ticks: Ticks
+) -> None:
+    """Counted from before the last query: what was read while it was being revoked does not count longer."""
+    key_id, secret = await made(key_store)
+    key_store.open.clear()
     look = asyncio.create_task(shown(authenticator, secret))
-    await until(lambda: desk.asked > 0)
+    await until(lambda: key_store.asked > 0)
     ticks.now += 0.9
-    desk.open.set()
+    key_store.open.set()
     assert await look
-    await Keys(desk).revoke(key_id)
+    await Keys(key_store).revoke(key_id)
     ticks.now += 0.1
     assert await shown(authenticator, secret) is None
 
 
-async def test_many_who_show_one_key_cost_one_look(authenticator: Authenticator, desk: Desk) -> None:
+async def test_many_requests_with_one_key_cost_one_read(authenticator: Authenticator, key_store: SlowKeyStore) -> None:
     """They wait for the same answer."""
-    _, secret = await made(desk)
-    desk.open.clear()
+    _, secret = await made(key_store)
+    key_store.open.clear()
     looks = [asyncio.create_task(shown(authenticator, secret)) for _ in range(50)]
-    await until(lambda: desk.asked > 0)
-    desk.open.set()
+    await until(lambda: key_store.asked > 0)
+    key_store.open.set()
     assert all(await asyncio.gather(*looks))
-    assert desk.asked == 1
+    assert key_store.asked == 1
 
 
-async def test_a_flood_of_wrong_keys_fills_neither_the_memory_nor_the_database(desk: Desk, ticks: Ticks) -> None:
+async def test_many_wrong_keys_fill_neither_the_memory_nor_the_database(key_store: SlowKeyStore, ticks: Ticks) -> None:
     """Few are looked up at a time, few wait, the others share one look; a known key gets through."""
-    ring = KeyCache(Keys(desk), timer=ticks, kept_max=100)
-    _, secret = await made(desk)
+    ring = KeyCache(Keys(key_store), timer=ticks, kept_max=100)
+    _, secret = await made(key_store)
     assert await ring.look(hash_of(secret))
-    desk.open.clear()
+    key_store.open.clear()
     strangers = [hashlib.sha256(b"%d" % n).digest() for n in range(5000)]
     looks = [asyncio.create_task(ring.look(stranger)) for stranger in strangers]
-    await until(lambda: desk.at_once == key_cache.STRANGERS_AT_ONCE)
+    await until(lambda: key_store.at_once == key_cache.STRANGERS_AT_ONCE)
     assert len(ring._looks) == key_cache.STRANGERS_WAITING_MAX
     ticks.now += 5
     own = asyncio.create_task(ring.look(hash_of(secret)))
-    await until(lambda: desk.at_once == key_cache.STRANGERS_AT_ONCE + 1)
-    desk.open.set()
-    assert await own, "a key that was good before does not stand in the strangers' line"
+    await until(lambda: key_store.at_once == key_cache.STRANGERS_AT_ONCE + 1)
+    key_store.open.set()
+    assert await own, "a key that was good before does not wait behind unknown keys"
     told = await asyncio.gather(*looks, return_exceptions=True)
     assert {type(answer) for answer in told} == {type(None), Overloaded}
     assert told.count(None) == key_cache.STRANGERS_WAITING_MAX + key_snapshot.WAITING_MAX, "so many wait, and no more"
-    assert desk.asked <= key_cache.STRANGERS_WAITING_MAX + 2, "all others shared one look at all keys"
-    assert desk.at_once_max <= key_cache.STRANGERS_AT_ONCE + 1
+    assert key_store.asked <= key_cache.STRANGERS_WAITING_MAX + 2, "all others shared one read of all keys"
+    assert key_store.at_once_max <= key_cache.STRANGERS_AT_ONCE + 1
     for stranger in strangers[:500]:
         await ring.look(stranger)
     assert len(ring._strangers) == 100
@@ -198,46 +202,46 @@ async def test_a_flood_of_wrong_keys_fills_neither_the_memory_nor_the_database(d
     await ring.close()
 
 
-async def test_a_crowd_is_told_to_come_again_where_not_all_keys_can_be_read(
-    desk: Desk, ticks: Ticks, monkeypatch: pytest.MonkeyPatch
+async def test_many_requests_get_429_where_not_all_keys_can_be_read(
+    key_store: SlowKeyStore, ticks: Ticks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A key beyond those that were read is not called wrong."""
     monkeypatch.setattr(key_snapshot, "PAUSE_SECONDS", 0.0)
     monkeypatch.setattr(key_snapshot, "PAGE", 1)
     monkeypatch.setattr(key_snapshot, "KEYS_MAX", 1)
-    ring = KeyCache(Keys(desk), timer=ticks)
-    first, second = sorted([await made(desk), await made(desk)])
-    desk.open.clear()
+    ring = KeyCache(Keys(key_store), timer=ticks)
+    first, second = sorted([await made(key_store), await made(key_store)])
+    key_store.open.clear()
     strangers = [hashlib.sha256(b"%d" % n).digest() for n in range(key_cache.STRANGERS_WAITING_MAX)]
     looks = [asyncio.create_task(ring.look(stranger)) for stranger in strangers]
     await until(lambda: len(ring._looks) == key_cache.STRANGERS_WAITING_MAX)
     assert await ring.look(hash_of(first[1])), "it is among those that were read"
     with pytest.raises(Overloaded):
         await ring.look(hash_of(second[1]))
-    desk.open.set()
+    key_store.open.set()
     await asyncio.gather(*looks)
     await ring.close()
 
 
-async def test_the_key_behind_a_token_is_no_guess(desk: Desk, ticks: Ticks) -> None:
+async def test_the_key_behind_a_token_does_not_count_as_wrong(key_store: SlowKeyStore, ticks: Ticks) -> None:
     """Only this service signs tokens: however many wrong keys wait, the key that a token names is looked up."""
-    ring = KeyCache(Keys(desk), timer=ticks)
-    key_id, _ = await made(desk)
-    desk.open.clear()
+    ring = KeyCache(Keys(key_store), timer=ticks)
+    key_id, _ = await made(key_store)
+    key_store.open.clear()
     strangers = [hashlib.sha256(b"%d" % n).digest() for n in range(2 * key_cache.STRANGERS_WAITING_MAX)]
     looks = [asyncio.create_task(ring.look(stranger)) for stranger in strangers]
-    await until(lambda: desk.at_once == key_cache.STRANGERS_AT_ONCE)
+    await until(lambda: key_store.at_once == key_cache.STRANGERS_AT_ONCE)
     own = asyncio.create_task(ring.look(key_id))
-    await until(lambda: desk.at_once == key_cache.STRANGERS_AT_ONCE + 1)
-    desk.open.set()
+    await until(lambda: key_store.at_once == key_cache.STRANGERS_AT_ONCE + 1)
+    key_store.open.set()
     assert await own
     await asyncio.gather(*looks)
     await ring.close()
 
 
-async def test_those_who_wait_are_told_in_groups(desk: Desk, ticks: Ticks) -> None:
+async def test_waiting_requests_are_answered_in_groups(key_store: SlowKeyStore, ticks: Ticks) -> None:
     """Another request has its turn after each group, whatever number waits."""
-    rolls = key_snapshot.KeySnapshot(Keys(desk), timer=ticks, deadline=Deadline(3.0))
+    rolls = key_snapshot.KeySnapshot(Keys(key_store), timer=ticks, deadline=Deadline(3.0))
     told = 0
 
     async def wait() -> None:
@@ -257,9 +261,9 @@ async def test_those_who_wait_are_told_in_groups(desk: Desk, ticks: Ticks) -> No
     await rolls.close()
 
 
-async def test_a_caller_who_comes_when_the_last_was_told_is_told_too(desk: Desk) -> None:
+async def test_a_caller_that_comes_when_the_last_was_answered_is_answered_too(key_store: SlowKeyStore) -> None:
     """The task that reads has nothing left to do then, and is not done yet."""
-    rolls = key_snapshot.KeySnapshot(Keys(desk), timer=lambda: next(seconds), deadline=Deadline(3.0))
+    rolls = key_snapshot.KeySnapshot(Keys(key_store), timer=lambda: next(seconds), deadline=Deadline(3.0))
     seconds = itertools.count(0.0, 2.0)
     first = asyncio.create_task(rolls.read())
     for turns in range(12):
@@ -278,9 +282,11 @@ async def _after(turns: int, rolls: key_snapshot.KeySnapshot) -> key_snapshot.Fo
     return found
 
 
-async def test_callers_wait_no_longer_for_all_keys_once_the_reader_is_closed(desk: Desk, ticks: Ticks) -> None:
+async def test_callers_wait_no_longer_for_all_keys_once_the_reader_is_closed(
+    key_store: SlowKeyStore, ticks: Ticks
+) -> None:
     """Also where the reading has not begun."""
-    rolls = key_snapshot.KeySnapshot(Keys(desk), timer=ticks, deadline=Deadline(3.0))
+    rolls = key_snapshot.KeySnapshot(Keys(key_store), timer=ticks, deadline=Deadline(3.0))
     wait = asyncio.create_task(rolls.read())
     await asyncio.sleep(0)
     await rolls.close()
@@ -288,10 +294,12 @@ async def test_callers_wait_no_longer_for_all_keys_once_the_reader_is_closed(des
         await wait
 
 
-async def test_a_key_that_was_read_lately_does_not_wait_for_the_next_reading(desk: Desk, ticks: Ticks) -> None:
+async def test_a_key_that_was_read_lately_does_not_wait_for_the_next_reading(
+    key_store: SlowKeyStore, ticks: Ticks
+) -> None:
     """Good keys of a suspicious address are served at once while its wrong ones wait, also where too many wait."""
-    ring = KeyCache(Keys(desk), timer=ticks)
-    (_, first), (_, second) = await made(desk), await made(desk)
+    ring = KeyCache(Keys(key_store), timer=ticks)
+    (_, first), (_, second) = await made(key_store), await made(key_store)
     assert await ring.look_among_all(hash_of(first))
     wrong = [
         asyncio.create_task(ring.look_among_all(hash_of(new_key(live=False)))) for _ in range(key_snapshot.WAITING_MAX)
@@ -308,13 +316,13 @@ async def test_a_key_that_was_read_lately_does_not_wait_for_the_next_reading(des
     await ring.close()
 
 
-async def test_a_store_that_is_silent_calls_no_key_wrong(
-    authenticator: Authenticator, desk: Desk, ticks: Ticks
+async def test_a_silent_store_makes_no_key_wrong(
+    authenticator: Authenticator, key_store: SlowKeyStore, ticks: Ticks
 ) -> None:
-    """A key that was seen within the last second still works; after that nobody knows."""
-    _, secret = await made(desk)
+    """A key that was seen within the last second still works; after that it is unknown."""
+    _, secret = await made(key_store)
     assert await shown(authenticator, secret)
-    desk.silent = True
+    key_store.silent = True
     ticks.now += 0.9
     assert await shown(authenticator, secret)
     await asyncio.sleep(0)
@@ -322,23 +330,23 @@ async def test_a_store_that_is_silent_calls_no_key_wrong(
     for one in (secret, new_key(live=False)):
         with pytest.raises(Outage):
             await shown(authenticator, one)
-    desk.silent = False
+    key_store.silent = False
     assert await shown(authenticator, secret)
 
 
-async def test_what_no_key_looks_like_is_not_looked_up(authenticator: Authenticator, desk: Desk) -> None:
-    """A question costs the database something, and the form of a key is known."""
+async def test_what_no_key_looks_like_is_not_looked_up(authenticator: Authenticator, key_store: SlowKeyStore) -> None:
+    """A query costs the database something, and the form of a key is known."""
     for one in ("", "x" * 10_000, "ek_test_short", "ek_live_" + "g" * 64, "et_x.y"):
         assert await shown(authenticator, one) is None
-    assert desk.asked == 0
+    assert key_store.asked == 0
 
 
-async def test_closing_leaves_nothing_behind(authenticator: Authenticator, desk: Desk) -> None:
+async def test_closing_leaves_nothing_behind(authenticator: Authenticator, key_store: SlowKeyStore) -> None:
     """A look that is under way when a server stops is not waited for."""
-    desk.open.clear()
+    key_store.open.clear()
     look = asyncio.create_task(shown(authenticator, new_key(live=False)))
-    await until(lambda: desk.asked > 0)
+    await until(lambda: key_store.asked > 0)
     await authenticator.close()
     with pytest.raises(asyncio.CancelledError):
         await look
-    assert desk.at_once == 0
+    assert key_store.at_once == 0

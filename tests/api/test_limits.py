@@ -1,4 +1,4 @@
-"""How often somebody may ask, and what a body may be like."""
+"""Rate limits, and limits on bodies."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_a_bucket_holds_a_burst_and_fills_again(ticks: Ticks) -> None:
 
 
 def test_a_refusal_costs_nothing(ticks: Ticks) -> None:
-    """Who keeps asking is not locked out for longer."""
+    """A client that keeps sending is not locked out for longer."""
     buckets = Buckets(per_second=1, burst=1, timer=ticks)
     assert buckets.take("a") == 0
     for _ in range(100):
@@ -63,7 +63,7 @@ def test_a_refusal_costs_nothing(ticks: Ticks) -> None:
 
 
 def test_the_buckets_are_bounded(ticks: Ticks) -> None:
-    """A million names fill no memory: the one that asked longest ago has a full bucket again."""
+    """A million names fill no memory: the one unused for longest has a full bucket again."""
     buckets = Buckets(per_second=1, burst=1, timer=ticks, names_max=10)
     for n in range(1000):
         assert buckets.take(n) == 0
@@ -72,9 +72,7 @@ def test_the_buckets_are_bounded(ticks: Ticks) -> None:
     assert buckets.take(0) == 0
 
 
-async def test_a_buyer_who_asks_too_often_is_told_when_to_come_again(
-    services: Services, event: str, ticks: Ticks
-) -> None:
+async def test_a_buyer_who_sends_too_often_gets_retry_after(services: Services, event: str, ticks: Ticks) -> None:
     """429 with the facts and Retry-After, for this buyer alone; the shop and other buyers go on."""
     bounded = msgspec.structs.replace(services, limits=RateLimits(per_buyer=2, timer=ticks))
     alice, bob = (
@@ -108,7 +106,7 @@ async def test_a_key_has_its_own_limit(services: Services, ticks: Ticks) -> None
 
 
 async def test_keys_cannot_be_tried_out_quickly(services: Services, ticks: Ticks) -> None:
-    """An address that shows wrong keys is slowed down; who is known is served from there all the same."""
+    """An address that shows wrong keys is slowed down; a known key is served from there all the same."""
     bounded = msgspec.structs.replace(services, limits=RateLimits(timer=ticks))
     async with client(bounded, "ek_test_wrong") as guessing, client(bounded) as shop:
         said = [(await guessing.get("/v1/events")).status_code for _ in range(FAILURES_BURST + 5)]
@@ -148,13 +146,13 @@ async def test_a_caller_cannot_choose_the_address_that_is_counted(services: Serv
         ("192.0.2.7", "192.0.2.7"),
     ],
 )
-def test_the_addresses_of_one_household_count_as_one(address: str, counted: str) -> None:
-    """Whoever has an IPv6 network could else guess from a new address each time; IPv4 counts as before."""
+def test_the_addresses_of_one_network_count_as_one(address: str, counted: str) -> None:
+    """A client with an IPv6 network could else try keys from a new address each time; IPv4 counts as before."""
     assert address_of(address, forwarded=None, hops=0) == counted
     assert address_of("192.0.2.1", forwarded=f"192.0.2.2, {address}", hops=1) == counted
 
 
-async def test_who_guesses_from_one_household_is_turned_away(services: Services, ticks: Ticks) -> None:
+async def test_wrong_keys_from_one_network_are_refused(services: Services, ticks: Ticks) -> None:
     """A new address of the same network is no new guesser; another network is."""
     bounded = msgspec.structs.replace(services, limits=RateLimits(timer=ticks))
     for n in range(FAILURES_BURST):
@@ -166,7 +164,9 @@ async def test_who_guesses_from_one_household_is_turned_away(services: Services,
         assert (await neighbour.get("/v1/events")).status_code == 401
 
 
-async def test_a_line_of_the_caller_s_own_above_the_proxy_s_is_not_believed(services: Services, ticks: Ticks) -> None:
+async def test_a_header_line_of_the_callers_own_above_the_proxys_is_not_trusted(
+    services: Services, ticks: Ticks
+) -> None:
     """A proxy may add a line of its own: of all lines together, what it added is the last."""
     bounded = msgspec.structs.replace(services, limits=RateLimits(timer=ticks), trust_proxy=1)
     async with client(bounded, "ek_test_wrong") as guessing:
@@ -177,20 +177,20 @@ async def test_a_line_of_the_caller_s_own_above_the_proxy_s_is_not_believed(serv
 
 
 async def test_an_address_cannot_become_guest_after_guest(services: Services, event: str, ticks: Ticks) -> None:
-    """Each new guest would have a full bucket, so those who come are counted by where they come from."""
+    """Each new guest would have a full bucket, so new guests are counted by address."""
     bounded = msgspec.structs.replace(services, limits=RateLimits(guests_per_address=1, timer=ticks))
-    async with client(bounded, "") as nobody:
+    async with client(bounded, "") as anonymous:
         said = []
         for _ in range(4):
-            nobody.cookies.clear()
-            said.append(await nobody.post("/v1/guests"))
+            anonymous.cookies.clear()
+            said.append(await anonymous.post("/v1/guests"))
         assert [one.status_code for one in said] == [201, 201, 201, 429]
         assert (said[-1].json()["code"], said[-1].json()["per"]) == ("too_many_requests", "address")
         assert "set-cookie" not in said[-1].headers
         assert said[-1].headers["Retry-After"] == "1"
         ticks.now += 1
-        assert (await nobody.post("/v1/guests")).status_code == 201
-        assert (await nobody.get(f"/v1/events/{event}")).status_code == 200, "who is a guest already goes on"
+        assert (await anonymous.post("/v1/guests")).status_code == 201
+        assert (await anonymous.get(f"/v1/events/{event}")).status_code == 200, "an existing guest goes on"
     async with client(bounded, "", address="192.0.2.2") as elsewhere:
         assert (await elsewhere.post("/v1/guests")).status_code == 201
     async with client(services, "") as control:
@@ -211,12 +211,12 @@ async def test_an_address_cannot_become_guest_after_guest(services: Services, ev
 async def test_a_guest_s_cookie_is_secure_where_the_request_was(
     services: Services, scheme: str, forwarded: str | None, hops: int, secure: object
 ) -> None:
-    """By TLS here, or at a proxy that is trusted to say so."""
+    """By TLS here, or at a proxy that is trusted to report it."""
     assert is_secure(scheme, forwarded=forwarded, hops=hops) is secure
     behind = msgspec.structs.replace(services, trust_proxy=hops)
-    async with client(behind, "") as nobody:
+    async with client(behind, "") as anonymous:
         headers = {"X-Forwarded-Proto": forwarded} if forwarded else {}
-        answer = await nobody.post(f"{scheme}://shop/v1/guests", headers=headers)
+        answer = await anonymous.post(f"{scheme}://shop/v1/guests", headers=headers)
     assert ("; Secure" in answer.headers["Set-Cookie"]) is secure
 
 
@@ -247,16 +247,16 @@ def test_what_is_nested_too_deeply_is_refused_before_it_is_decoded() -> None:
 
 
 @pytest.mark.parametrize("encoding", ["gzip", "deflate", "br", "gzip, identity", "zstd"])
-def test_a_packed_body_is_not_unpacked(encoding: str) -> None:
-    """A small bomb stays small."""
+def test_a_compressed_body_is_not_unpacked(encoding: str) -> None:
+    """A small body that would unpack to a large one is refused."""
     with pytest.raises(WrongMediaType):
         check_encoding(encoding.encode())
     for plain in (b"", b"identity", b" Identity "):
         check_encoding(plain)
 
 
-async def test_the_door_refuses_both(services: Services, event: str) -> None:
-    """With the right words, and nothing is held."""
+async def test_the_api_refuses_both(services: Services, event: str) -> None:
+    """With a clear error, and nothing is held."""
     async with client(services) as shop:
         deep = await shop.post("/v1/bookings", content=nested(200), headers={"Content-Type": "application/json"})
         assert (deep.status_code, deep.json()["code"]) == (422, "invalid_request")

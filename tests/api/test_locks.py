@@ -38,10 +38,10 @@ async def operator(services: Services, redis_url: str, shop: httpx2.AsyncClient)
             yield client
 
 
-async def test_an_operator_sees_who_holds_what_and_may_take_it_away(
+async def test_an_operator_sees_the_holder_of_a_lock_and_may_break_it(
     operator: httpx2.AsyncClient, locks: Locks, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The lock is listed with its holder, is gone once it was broken, and the log says who did it."""
+    """The lock is listed with its holder, is gone once it was broken, and the log has the operator."""
     async with locks.lock(SEAT, ttl=60, raise_if_lost=False) as held:
         [listed] = (await operator.get("/v1/locks", params={"match": "event:*"})).json()["locks"]
         assert (listed["key"], listed["holder"], listed["fence"]) == (SEAT, "worker-7", held.fence)
@@ -72,7 +72,7 @@ async def test_without_a_redis_there_is_nothing_to_see_or_break(shop: httpx2.Asy
 async def test_a_redis_that_is_gone_is_an_outage_and_not_an_empty_list(
     services: Services, shop: httpx2.AsyncClient
 ) -> None:
-    """An operator must not take silence for peace."""
+    """An operator must not take a missing answer for health."""
     async with Locks.from_url("redis://127.0.0.1:1") as gone:
         app = create_app(msgspec.structs.replace(services, locks=gone))
         transport = httpx2.ASGITransport(app=app, raise_app_exceptions=False)

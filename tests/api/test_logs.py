@@ -34,10 +34,10 @@ asyncio.run(main())
 
 
 class Terminal(io.StringIO):
-    """A stream that people read."""
+    """A stream that a terminal shows."""
 
     def isatty(self) -> bool:
-        """Somebody sits there."""
+        """A terminal."""
         return True
 
 
@@ -72,8 +72,8 @@ def lines(stream: io.StringIO) -> list[dict[str, Any]]:
     return [json.loads(line) for line in stream.getvalue().splitlines()]
 
 
-def test_a_library_is_silent_unless_it_is_asked() -> None:
-    """Nothing on stdout or stderr of somebody else's program, not even a warning."""
+def test_a_library_is_silent_unless_it_is_configured() -> None:
+    """Nothing on stdout or stderr of the importing program, not even a warning."""
     done = subprocess.run([sys.executable, "-c", LIBRARY], capture_output=True, text=True, check=True, timeout=60)
     assert (done.stdout, done.stderr) == ("", "")
 
@@ -88,7 +88,7 @@ def test_a_program_that_configures_logging_sees_the_lines() -> None:
 
 
 def test_a_line_is_an_object_with_its_facts(written: Callable[..., io.StringIO]) -> None:
-    """Event, level and time, the id of the request, and what was said."""
+    """Event, level and time, the id of the request, and the message."""
     stream = written()
     before = logs.request_id.set("r-1")
     logs.get().info("confirm", booking="b-1", took_ms=1.5)
@@ -111,7 +111,7 @@ def test_a_line_is_an_object_with_its_facts(written: Callable[..., io.StringIO])
     "level, said",
     [("off", []), ("warning", ["warning"]), ("info", ["info", "warning"]), ("debug", ["debug", "info", "warning"])],
 )
-def test_the_level_decides_what_is_said(written: Callable[..., io.StringIO], level: str, said: list[str]) -> None:
+def test_the_level_decides_what_is_logged(written: Callable[..., io.StringIO], level: str, said: list[str]) -> None:
     """Of ours; of other libraries only warnings, for some say secrets at debug level."""
     stream = written(level)
     log = logs.get()
@@ -131,7 +131,7 @@ EVIL = 'x\r\n{"level":"error","event":"forged"}\u2028\x1b[2Jend'
 
 
 @pytest.mark.parametrize("people", [True, False], ids=["terminal", "json"])
-def test_a_value_cannot_begin_a_line(written: Callable[..., io.StringIO], *, people: bool) -> None:
+def test_a_value_cannot_begin_a_log_line(written: Callable[..., io.StringIO], *, people: bool) -> None:
     """Neither as a value, a name, an event, a sentence of another library, nor in an exception."""
     stream = written(stream=Terminal() if people else io.StringIO())
     log = logs.get()
@@ -153,7 +153,7 @@ def test_half_a_character_is_written_all_the_same(written: Callable[..., io.Stri
     assert lines(stream)[0]["seat"] == "\ud800"
 
 
-def test_a_secret_is_struck_out_wherever_it_stands(written: Callable[..., io.StringIO]) -> None:
+def test_a_secret_is_redacted_wherever_it_stands(written: Callable[..., io.StringIO]) -> None:
     """In a value, in a nested one, in an exception and its cause, and in what a library says."""
     stream = written("debug")
     log = logs.get()

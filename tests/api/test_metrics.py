@@ -66,10 +66,10 @@ async def test_a_shop_in_order_shows_zero_for_each_of_its_gateways(
     }
 
 
-async def test_a_refused_refund_raises_the_alarm(
+async def test_a_refused_refund_fires_the_alert(
     shop: httpx2.AsyncClient, event: str, clock: MovableClock, stranger: httpx2.AsyncClient
 ) -> None:
-    """By gateway, until somebody has settled it."""
+    """By gateway, until an operator has settled it."""
     await refund(shop, await pay(shop, event, "A1", method="pm_card_refund_fail"))
     assert (await read(stranger, clock))[ATTENTION] == {"sandbox live": 0, "sandbox test": 1}
 
@@ -90,7 +90,7 @@ async def test_an_open_payment_shows_its_age(
 async def test_the_payments_are_counted_at_most_every_few_seconds(
     shop: httpx2.AsyncClient, event: str, clock: MovableClock, stranger: httpx2.AsyncClient
 ) -> None:
-    """Anybody may ask for the page."""
+    """Every client may read the page."""
     await read(stranger, clock)
     await pay(shop, event, "A1", method="pm_card_processing")
     assert (await read_now(stranger))[OPEN]["test"] == 0

@@ -87,8 +87,8 @@ async def test_what_a_key_did_is_counted(shop: httpx2.AsyncClient) -> None:
 
 
 @pytest.mark.usefixtures("event")
-async def test_batches_are_counted_and_lines_are_shown(shop: httpx2.AsyncClient) -> None:
-    """Requests that come together travel together, and the page says so."""
+async def test_batches_are_counted_and_queues_are_shown(shop: httpx2.AsyncClient) -> None:
+    """Requests that come together form a batch, and the page shows it."""
     await asyncio.gather(*(hold(shop, seat) for seat in ("A1", "A2", "A3", "B1", "B2", "B3")))
     seen = await page(shop)
     count, total = (
@@ -107,7 +107,7 @@ async def test_batches_are_counted_and_lines_are_shown(shop: httpx2.AsyncClient)
 async def test_expiries_are_counted_by_how_they_came_about(
     shop: httpx2.AsyncClient, services: Services, clock: MovableClock
 ) -> None:
-    """Swept, met by somebody who wanted the seat, or ended to make room in a pool."""
+    """Swept, ended by a buyer who wanted the seat, or ended to make room in a pool."""
     await hold(shop, "A1", ttl_seconds=1)
     clock.advance(2)
     await hold(shop, "A1")
@@ -123,7 +123,7 @@ async def test_expiries_are_counted_by_how_they_came_about(
 
 
 @pytest.mark.usefixtures("event")
-async def test_what_nobody_swept_or_sent_shows_its_age(
+async def test_what_was_not_swept_or_sent_shows_its_age(
     shop: httpx2.AsyncClient, services: Services, clock: MovableClock
 ) -> None:
     """How late the sweeper and the relay are, by the database."""
@@ -178,7 +178,7 @@ async def test_a_page_survives_whatever_a_reading_raises(
 
 
 class Agent:
-    """Acts as it is told."""
+    """Acts as the test sets it."""
 
     name = "sweeper"
 
@@ -193,10 +193,10 @@ class Agent:
         return done
 
 
-async def test_an_agents_rounds_are_counted_and_a_failed_one_is_no_sign_of_life(
+async def test_a_workers_rounds_are_counted_and_a_failed_one_is_not_a_success(
     shop: httpx2.AsyncClient, services: Services
 ) -> None:
-    """Whoever only fails does not look alive."""
+    """A worker that only fails does not look alive."""
     outage = StoreUnavailable(because="gone")
     (worker,) = services.metrics.recorder.watching([Agent(outage, 0.5)])
     with pytest.raises(StoreUnavailable):
@@ -210,10 +210,10 @@ async def test_an_agents_rounds_are_counted_and_a_failed_one_is_no_sign_of_life(
     assert value(seen, "earmark_worker_last_round_timestamp_seconds", worker="sweeper") is not None
 
 
-async def test_whoever_follows_an_event_is_counted_by_whoever_serves_them(
+async def test_followers_of_an_event_are_counted_by_the_process_that_serves_them(
     shop: httpx2.AsyncClient, services: Services
 ) -> None:
-    """The page asks at its own moment."""
+    """The page reads the figure when it is made."""
     readers = [Buyer("alice"), Buyer("bob")]
     services.metrics.watch_stream(lambda: len(readers))
     assert value(await page(shop), "earmark_stream_readers") == 2
@@ -225,7 +225,7 @@ async def test_whoever_follows_an_event_is_counted_by_whoever_serves_them(
 async def test_pages_of_one_second_are_one(
     clock: MovableClock, monkeypatch: pytest.MonkeyPatch, seconds: float, worded: int
 ) -> None:
-    """Asking needs no key, and to word a page takes time of the loop that everything else waits for."""
+    """The page needs no key, and to render it blocks the event loop."""
     pages: list[bytes] = []
 
     def generate(registry: Any) -> bytes:

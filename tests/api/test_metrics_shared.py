@@ -52,7 +52,7 @@ def eventually(look: Callable[[], str], fits: Callable[[str], bool]) -> str:
 
 
 def test_two_processes_show_one_page(two: tuple[Service, Service]) -> None:
-    """Whichever is asked. One that stops leaves its counts behind, and takes its levels along."""
+    """Whichever process answers. A process that stops leaves its counts behind, and its gauges disappear."""
     first, second = two
     with caller(first) as one, caller(second) as other:
         body = {
@@ -71,7 +71,7 @@ def test_two_processes_show_one_page(two: tuple[Service, Service]) -> None:
         for client in (one, other):
             seen = eventually(
                 lambda client=client: client.get("/metrics").text,  # type: ignore[misc]
-                # A process tells the others a moment after its answer, one figure after the other.
+                # A process publishes its figures a moment after its answer, one after the other.
                 lambda text: (
                     value(text, "earmark_verbs_total", verb="hold", outcome="ok") == 3
                     and value(text, "earmark_verb_seconds_count", verb="hold") == 4

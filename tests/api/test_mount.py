@@ -65,7 +65,7 @@ async def test_the_client_takes_the_prefix_as_part_of_the_address(app: Any, serv
 
 
 async def test_a_key_means_the_same_under_every_prefix(app: Any, service: Service) -> None:
-    """A service that moves to another path, or is reached by two, still knows what it was asked."""
+    """A service that moves to another path, or is reached by two, still recognises the request."""
     app.mount("/elsewhere", service)
     transport = httpx2.ASGITransport(app=app)
     async with (
@@ -107,13 +107,13 @@ async def test_a_page_finds_its_parts_under_the_prefix(browser: httpx2.AsyncClie
 
 
 @pytest.mark.parametrize("file", ["api.js", "app.js", "docs.js"])
-async def test_a_script_asks_from_where_its_page_stands(browser: httpx2.AsyncClient, file: str) -> None:
+async def test_a_script_sends_requests_relative_to_its_page(browser: httpx2.AsyncClient, file: str) -> None:
     """No request and no link of a script begins at the root of the host."""
     script = (await browser.get(f"/shop/tickets/web/{file}")).text
     assert not re.search(r"""(fetch\(|href: ?)["'`]/""", script)
 
 
-async def test_without_its_lifespan_it_says_so(tmp_path: Path) -> None:
+async def test_without_its_lifespan_it_reports_that(tmp_path: Path) -> None:
     """503 and a reason instead of a trace; and no key is no service."""
     service = Service(database_url=f"sqlite:///{tmp_path}/shop.sqlite3", admin_key=KEY)
     async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app=service), base_url="http://shop") as stranger:
@@ -142,7 +142,7 @@ async def test_it_can_be_served_by_itself(tmp_path: Path) -> None:
     assert told == ["lifespan.startup.complete", "lifespan.shutdown.complete"]
 
 
-async def test_the_rest_of_the_application_is_untouched(app: Any, browser: httpx2.AsyncClient) -> None:
+async def test_the_other_routes_of_the_application_are_untouched(app: Any, browser: httpx2.AsyncClient) -> None:
     """Its own routes answer as before."""
     app.router.routes.insert(0, Route("/hello", lambda _: PlainTextResponse("hello")))
     assert (await browser.get("/hello")).text == "hello"

@@ -85,8 +85,8 @@ async def test_only_the_page_s_own_files_are_served(stranger: httpx2.AsyncClient
     assert (answer.status_code, answer.json()["code"]) == (404, "not_found")
 
 
-async def test_the_document_is_worded_once(services: Services, monkeypatch: pytest.MonkeyPatch) -> None:
-    """To ask needs no key, and it is long: a client that has it hears that it is still the same."""
+async def test_the_document_is_rendered_once(services: Services, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It needs no key, and it is long: a client that has it gets 304."""
     worded: list[bytes] = []
 
     def hashed(body: bytes) -> Any:

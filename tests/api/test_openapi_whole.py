@@ -136,7 +136,7 @@ def test_every_header_that_is_described_is_described_once() -> None:
 
 
 def test_each_operation_has_an_idempotency_key_example_of_its_own() -> None:
-    """Requests that were copied one after the other do not meet each other's keys."""
+    """Requests copied one after the other do not collide by their keys."""
     keys = {
         name: parameter["example"]
         for name, operation in OPERATIONS.items()
@@ -167,8 +167,8 @@ def test_every_address_is_described_as_one() -> None:
     assert check(wrong, {"$ref": "#/components/schemas/WebhookAnswer"}), "the control: the format is checked"
 
 
-def test_everything_that_a_reader_meets_is_described() -> None:
-    """As Spectral's rules ask for it: the document, each group, each operation and each parameter."""
+def test_everything_that_a_reader_sees_is_described() -> None:
+    """As Spectral's rules require it: the document, each group, each operation and each parameter."""
     assert DOCUMENT["info"]["contact"]["name"]
     assert [tag["name"] for tag in DOCUMENT["tags"] if not tag.get("description")] == []
     missing = [name for name, operation in OPERATIONS.items() if not operation.get("description")]

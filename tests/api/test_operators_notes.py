@@ -1,4 +1,4 @@
-"""What the shop's people typed is for the shop: a buyer reads what happened, and not their notes about it."""
+"""What operators typed is for the shop: a buyer reads what happened, and not their notes about it."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def paths(booking_id: str, event: str) -> list[str]:
     return [*own, f"/v1/events/{event}/seats/A1/explain", f"/v1/events/{event}/seats/A1", "/v1/bookings"]
 
 
-async def test_a_note_of_who_settled_a_payment_is_for_the_shop(
+async def test_the_note_of_the_operator_who_settled_a_payment_is_for_the_shop(
     services: Services, shop: httpx2.AsyncClient, alice: httpx2.AsyncClient, event: str
 ) -> None:
     """The buyer reads that it was settled, in the history and in the payment; the shop reads why."""
@@ -95,7 +95,7 @@ async def test_what_a_shop_says_of_a_cancel_or_a_refund_is_for_its_journal(
     assert reasons.count(NOTE) >= 3, "the control: both are in the journal, and in what the gateway reported"
 
 
-async def test_a_repeat_of_pay_tells_a_buyer_no_note(
+async def test_a_repeat_of_pay_shows_a_buyer_no_note(
     services: Services, alice: httpx2.AsyncClient, event: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The answer to a payment that was settled meanwhile has the payment in it."""
@@ -105,10 +105,10 @@ async def test_a_repeat_of_pay_tells_a_buyer_no_note(
     assert booking is not None
     settled = msgspec.structs.replace(payment, state=PaymentState.SETTLED, code="kept_by_hand", message=NOTE)
 
-    async def told(*_: object) -> Decided:
+    async def settled_answer(*_: object) -> Decided:
         return Decided(value=PayResult(booking=booking, payment=settled), now=now)
 
-    monkeypatch.setattr(PaymentService, "pay", told)
+    monkeypatch.setattr(PaymentService, "pay", settled_answer)
     answer = await pay(alice, booking_id, key="another")
     assert (answer.status_code, answer.json()["payment"]["message"]) == (200, None)
 

@@ -1,4 +1,4 @@
-"""What the console is told, over every store: what needs a person, of one kind, and never more than a page can show."""
+"""What the console shows, over every store: what needs an operator, of one mode, at most what a page can show."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ EVENT = {
 }
 
 
-class Desk:
-    """A shop over one store, and whoever calls it."""
+class OpsShop:
+    """A shop over one store, and its callers."""
 
     def __init__(self, services: Services) -> None:
         self.services = services
@@ -50,7 +50,7 @@ class Desk:
         self.client = _client(services, KEY)
 
     async def key(self, *scopes: Scope, live: bool = False) -> httpx2.AsyncClient:
-        """Somebody with a key of these scopes."""
+        """A client with a key of these scopes."""
         secret = new_key(live=live)
         await self.store.keys.create(
             new_key_id(), name="a key", live=live, scopes=frozenset(scopes), secret_hash=hash_of(secret)
@@ -58,13 +58,13 @@ class Desk:
         return _client(self.services, secret)
 
     async def look(self, client: httpx2.AsyncClient | None = None) -> ops_words.OpsAnswer:
-        """What the console is told, as the document describes it."""
+        """What the console gets, as the document describes it."""
         answer = await (client or self.client).get("/v1/ops")
         assert answer.status_code == 200, answer.text
         return msgspec.json.decode(answer.content, type=ops_words.OpsAnswer)
 
     async def hold(self, seat: str, **asked: Any) -> str:
-        """A seat for somebody whose name is nobody's business."""
+        """A seat for a buyer whose name must not show."""
         body = {"event_id": "concert", "buyer": "canary-buyer", "seats": [seat]} | asked
         held = await self.client.post("/v1/bookings", json=body)
         assert held.status_code == 201, held.text
@@ -81,7 +81,7 @@ class Desk:
         return payment_id
 
     async def flag(self, seat: str) -> tuple[str, str]:
-        """A payment that needs somebody, for its refund is refused; its id and that of its booking."""
+        """A payment that needs attention, for its refund is refused; its id and that of its booking."""
         booking_id = await self.hold(seat)
         payment_id = await self.pay(booking_id, "pm_card_refund_fail")
         back = await self.client.post(
@@ -91,12 +91,12 @@ class Desk:
         return payment_id, booking_id
 
     async def beat(self, number: int = 1, **outcomes: str) -> None:
-        """A process has every role; all is well unless said otherwise."""
+        """A process has every role; all is well unless the test changes it."""
         pulses = [Pulse(role=role, outcome=outcomes.get(role, "ok"), rounds=3) for role in ROLES]
         await self.store.beats.tell(Process(id=UUID(int=number), host=f"host-{number}", version="1"), pulses)
 
     async def save_webhook(self, webhook_id: UUID, **fields: Any) -> None:
-        """As a courier leaves it."""
+        """As a webhook worker leaves it."""
         known = await self.store.webhooks.read(WebhookId(webhook_id))
         assert known is not None
         assert await self.store.webhooks.save(msgspec.structs.replace(known, version=known.version + 1, **fields))
@@ -112,10 +112,10 @@ def _client(services: Services, key: str) -> httpx2.AsyncClient:
 
 
 @pytest.fixture
-async def desk(store: Store, clock: MovableClock) -> AsyncIterator[Desk]:
+async def shop(store: Store, clock: MovableClock) -> AsyncIterator[OpsShop]:
     services = house_over(store, clock)
     services = msgspec.structs.replace(services, authenticator=Authenticator(admin_key=KEY, keys=store.keys))
-    opened = Desk(services)
+    opened = OpsShop(services)
     assert (await opened.client.post("/v1/events", json=EVENT)).status_code == 201
     await opened.number()
     yield opened
@@ -126,10 +126,10 @@ def said(answer: ops_words.OpsAnswer) -> dict[str, str]:
     return {need.area: f"{need.said} {need.what_to_do}" for need in answer.needs}
 
 
-async def test_a_shop_in_order_needs_nobody(desk: Desk) -> None:
-    """Everybody is at work, nothing waits: that is said, and not left out."""
-    await desk.beat()
-    seen = await desk.look()
+async def test_a_shop_in_order_needs_no_operator(shop: OpsShop) -> None:
+    """Every worker runs, nothing waits: that is reported, and not left out."""
+    await shop.beat()
+    seen = await shop.look()
     assert (seen.needs, seen.roles_missing, seen.live, seen.version) == ([], [], False, __version__)
     assert [(part.name, part.up) for part in seen.parts] == [("server", True), ("database", True)]
     assert (seen.payments.attention, seen.payments.open, seen.payments.cases) == (0, 0, [])
@@ -140,11 +140,11 @@ async def test_a_shop_in_order_needs_nobody(desk: Desk) -> None:
     }
 
 
-async def test_a_payment_that_needs_somebody_says_why_and_which_command_helps(desk: Desk) -> None:
+async def test_a_payment_that_needs_attention_shows_why_and_which_command_helps(shop: OpsShop) -> None:
     """The ids to copy, the refund that was refused, and first of all that there is something to do."""
-    payment_id, booking_id = await desk.flag("A1")
-    await desk.pay(await desk.hold("A2"), "pm_card_processing")
-    seen = await desk.look()
+    payment_id, booking_id = await shop.flag("A1")
+    await shop.pay(await shop.hold("A2"), "pm_card_processing")
+    seen = await shop.look()
     assert seen.needs[0].said == "1 payment needs somebody."
     assert (seen.payments.attention, seen.payments.open) == (1, 1)
     [case] = seen.payments.cases
@@ -159,56 +159,56 @@ async def test_a_payment_that_needs_somebody_says_why_and_which_command_helps(de
     assert refused.amount == 4500
 
 
-async def test_a_key_sees_the_money_holds_and_webhooks_of_its_own_kind_alone(desk: Desk) -> None:
-    """A live operator is told nothing of the tests: neither a number nor an id."""
-    payment_id, booking_id = await desk.flag("A1")
-    await desk.hold("A2")
-    made = await desk.client.post("/v1/webhooks", json={"url": "https://canary.example/"})
+async def test_a_key_sees_the_money_holds_and_webhooks_of_its_own_kind_alone(shop: OpsShop) -> None:
+    """A live operator sees nothing of the test mode: neither a number nor an id."""
+    payment_id, booking_id = await shop.flag("A1")
+    await shop.hold("A2")
+    made = await shop.client.post("/v1/webhooks", json={"url": "https://canary.example/"})
     webhook_id = made.json()["id"]
-    await desk.beat()
-    seen = await desk.look(await desk.key(Scope.OPS, live=False))
+    await shop.beat()
+    seen = await shop.look(await shop.key(Scope.OPS, live=False))
     assert (seen.live, seen.payments.attention, seen.holds.held, seen.webhooks.known) == (False, 1, 1, 1)
-    other = await desk.key(Scope.OPS, live=True)
-    seen = await desk.look(other)
+    other = await shop.key(Scope.OPS, live=True)
+    seen = await shop.look(other)
     assert (seen.live, seen.payments.attention, seen.holds.held, seen.webhooks.known) == (True, 0, 0, 0)
     assert seen.needs == []
     text = (await other.get("/v1/ops")).text
     assert not [one for one in (payment_id, booking_id, webhook_id, "canary") if one in text]
 
 
-async def test_only_the_scope_ops_is_told(desk: Desk) -> None:
-    """Whoever sells or sets up events runs no service."""
+async def test_only_the_scope_ops_may_read_it(shop: OpsShop) -> None:
+    """A key that sells or sets up events does not operate the service."""
     for scope in (Scope.SELL, Scope.MANAGE):
-        refused = await (await desk.key(scope)).get("/v1/ops")
+        refused = await (await shop.key(scope)).get("/v1/ops")
         assert (refused.status_code, refused.json()["code"], refused.json()["needs"]) == (403, "forbidden", "ops")
-    nobody = await _client(desk.services, "ek_test_" + "0" * 64).get("/v1/ops")
-    assert (nobody.status_code, nobody.json()["code"]) == (401, "unauthorized")
-    assert (await (await desk.key(Scope.OPS)).get("/v1/ops")).status_code == 200
+    anonymous = await _client(shop.services, "ek_test_" + "0" * 64).get("/v1/ops")
+    assert (anonymous.status_code, anonymous.json()["code"]) == (401, "unauthorized")
+    assert (await (await shop.key(Scope.OPS)).get("/v1/ops")).status_code == 200
 
 
-async def test_no_buyer_and_no_secret_is_told(desk: Desk) -> None:
+async def test_no_buyer_and_no_secret_is_shown(shop: OpsShop) -> None:
     """An operator's key is not for bookings; and an address may carry a password."""
-    await desk.flag("A1")
+    await shop.flag("A1")
     url = "https://user:canary-word@shop.example/canary-path?token=canary-token"
-    made = await desk.client.post("/v1/webhooks", json={"url": url.replace("user:canary-word@", "")})
-    await desk.client.post(f"/v1/webhooks/{made.json()['id']}/test", json={})
-    text = (await desk.client.get("/v1/ops")).text
+    made = await shop.client.post("/v1/webhooks", json={"url": url.replace("user:canary-word@", "")})
+    await shop.client.post(f"/v1/webhooks/{made.json()['id']}/test", json={})
+    text = (await shop.client.get("/v1/ops")).text
     assert "shop.example" in text
     assert "canary" not in text
     assert made.json()["secret"] not in text
 
 
-async def test_what_agents_leave_undone_is_told_with_what_to_do(desk: Desk, clock: MovableClock) -> None:
-    """Holds that nobody ends, entries that nobody numbers, and roles that nobody has; a minute late and not before."""
-    await desk.beat()
-    await desk.hold("A1", ttl_seconds=60)
+async def test_what_workers_leave_undone_is_shown_with_what_to_do(shop: OpsShop, clock: MovableClock) -> None:
+    """Holds not ended, entries not numbered, and roles without a worker; a minute late and not before."""
+    await shop.beat()
+    await shop.hold("A1", ttl_seconds=60)
     clock.advance(61)
-    await desk.beat(2)
-    soon = await desk.look()
+    await shop.beat(2)
+    soon = await shop.look()
     assert (soon.holds.held, soon.holds.due) == (0, 1)
     assert "holds" not in said(soon)
     clock.advance(70)
-    seen = await desk.look()
+    seen = await shop.look()
     assert set(said(seen)) == {"workers", "holds", "relay"}
     assert "No sweeper, reconciler, relay, webhook_dispatcher or janitor is running." in said(seen)["workers"]
     assert "earmark worker" in said(seen)["workers"]
@@ -219,12 +219,12 @@ async def test_what_agents_leave_undone_is_told_with_what_to_do(desk: Desk, cloc
     assert max(worker.age_seconds for worker in seen.workers) >= 131
 
 
-async def test_an_agent_that_gets_nowhere_is_named(desk: Desk, clock: MovableClock) -> None:
-    """Who fails, and how; those of others who are well stand behind."""
-    await desk.beat(1)
-    await desk.beat(2, webhook_dispatcher="unavailable")
+async def test_a_worker_that_makes_no_progress_is_named(shop: OpsShop, clock: MovableClock) -> None:
+    """Which worker fails, and how; healthy workers of other roles follow."""
+    await shop.beat(1)
+    await shop.beat(2, webhook_dispatcher="unavailable")
     clock.advance(5)
-    seen = await desk.look()
+    seen = await shop.look()
     assert said(seen) == {
         "workers": "The webhook_dispatcher on host-2 fails: unavailable. Its log has the whole error."
     }
@@ -232,24 +232,24 @@ async def test_an_agent_that_gets_nowhere_is_named(desk: Desk, clock: MovableClo
     assert seen.workers[0].age_seconds >= 5
 
 
-async def test_a_webhook_in_trouble_is_told_and_a_quiet_one_only_counted(desk: Desk, clock: MovableClock) -> None:
+async def test_a_webhook_in_trouble_is_shown_and_a_quiet_one_only_counted(shop: OpsShop, clock: MovableClock) -> None:
     """One that has failed for long and one that has just begun to, one that was given up, one that waits."""
-    await desk.beat()
+    await shop.beat()
     ids = {}
     for name in ("quiet", "late", "failing", "shaky", "given-up", "off"):
         types = ["booking.held"] if name == "late" else ["booking.cancelled"]
         body = {"url": f"https://{name}.example/", "types": types}
-        ids[name] = UUID((await desk.client.post("/v1/webhooks", json=body)).json()["id"])
+        ids[name] = UUID((await shop.client.post("/v1/webhooks", json=body)).json()["id"])
     moment = clock.now()
-    await desk.save_webhook(ids["failing"], failing_since=moment - timedelta(seconds=300))
-    await desk.save_webhook(ids["shaky"], failing_since=moment)
-    await desk.save_webhook(ids["given-up"], disabled_at=moment, disabled_because="410 Gone")
-    await desk.client.patch(f"/v1/webhooks/{ids['off']}", json={"active": False})
-    await desk.hold("A1")
-    await desk.number()
+    await shop.save_webhook(ids["failing"], failing_since=moment - timedelta(seconds=300))
+    await shop.save_webhook(ids["shaky"], failing_since=moment)
+    await shop.save_webhook(ids["given-up"], disabled_at=moment, disabled_because="410 Gone")
+    await shop.client.patch(f"/v1/webhooks/{ids['off']}", json={"active": False})
+    await shop.hold("A1")
+    await shop.number()
     clock.advance(90)
-    await desk.beat()
-    seen = (await desk.look()).webhooks
+    await shop.beat()
+    seen = (await shop.look()).webhooks
     assert (seen.known, seen.pending) == (6, 1)
     assert [(one.host, one.standing, one.pending) for one in seen.listed] == [
         ("given-up.example", "disabled", 0),
@@ -259,56 +259,56 @@ async def test_a_webhook_in_trouble_is_told_and_a_quiet_one_only_counted(desk: D
         ("off.example", "off", 0),
     ]
     assert 90 <= seen.late_seconds < 900
-    told = [need.said for need in (await desk.look()).needs if need.area == "webhooks"]
+    told = [need.said for need in (await shop.look()).needs if need.area == "webhooks"]
     gone, fails, _ = told
     assert gone == "The webhook to given-up.example is switched off: 410 Gone."
     assert fails.startswith("The webhook to failing.example fails, for ")
 
 
-async def test_lines_tell_what_travelled_and_expiries_how_holds_ended(desk: Desk, clock: MovableClock) -> None:
-    """Counted by the server itself; whoever watches sees a rate by looking twice."""
+async def test_queues_show_batches_and_expiries_how_holds_ended(shop: OpsShop, clock: MovableClock) -> None:
+    """Counted by the server itself; an operator sees a rate by two reads."""
     for seat in ("A1", "A2"):
-        await desk.hold(seat, ttl_seconds=60)
-    lines = {line.verb: line for line in (await desk.look()).lines}
+        await shop.hold(seat, ttl_seconds=60)
+    lines = {line.verb: line for line in (await shop.look()).lines}
     assert set(lines) == {"hold", "extend", "confirm", "release", "cancel"}
     assert (lines["hold"].requests, lines["hold"].batches, lines["hold"].waiting) == (2, 2, 0)
     clock.advance(61)
-    await desk.services.engine.expire(limit=1)
-    await desk.hold("A1")
-    await desk.hold("A2")
-    assert (await desk.look()).holds.expired == ops_words.OpsExpired(swept=1, met=1, made_room=0)
+    await shop.services.engine.expire(limit=1)
+    await shop.hold("A1")
+    await shop.hold("A2")
+    assert (await shop.look()).holds.expired == ops_words.OpsExpired(swept=1, met=1, made_room=0)
 
 
-async def test_every_list_is_bounded_and_every_number_whole(desk: Desk) -> None:
-    """A page that everybody opens when all goes wrong must not be what goes wrong next."""
+async def test_every_list_is_bounded_and_every_number_whole(shop: OpsShop) -> None:
+    """A page that every operator opens when all goes wrong must not be what fails next."""
     assert SEATS > ops.CASES_MAX
     for number in range(1, SEATS + 1):
-        await desk.flag(f"A{number}")
+        await shop.flag(f"A{number}")
     for number in range(1, 3 + ops.AGENTS_MAX // len(ROLES)):
-        await desk.beat(number)
+        await shop.beat(number)
     async with Locks.from_url("memory://", holder="worker-7") as locks:
         for number in range(ops.LOCKS_MAX + 1):
             await locks.acquire(f"order:{number}", ttl=60)
-        seen = await Desk(msgspec.structs.replace(desk.services, locks=locks)).look()
+        seen = await OpsShop(msgspec.structs.replace(shop.services, locks=locks)).look()
     assert (seen.payments.attention, len(seen.payments.cases)) == (SEATS, ops.CASES_MAX)
     assert len(seen.workers) == ops.AGENTS_MAX
     assert (len(seen.locks.listed), seen.locks.more) == (ops.LOCKS_MAX, True)
     assert {lock.holder for lock in seen.locks.listed} == {"worker-7"}
 
 
-async def test_a_redis_that_is_gone_is_said_and_the_rest_is_told(services: Services) -> None:
+async def test_a_missing_redis_is_reported_and_everything_else_shown(services: Services) -> None:
     """The console is needed most when something is down."""
     async with Locks.from_url("redis://127.0.0.1:1") as gone:
-        seen = await Desk(msgspec.structs.replace(services, locks=gone)).look()
+        seen = await OpsShop(msgspec.structs.replace(services, locks=gone)).look()
     assert (seen.locks.configured, seen.locks.up, seen.locks.listed) == (True, False, [])
     assert "The Redis of the locks does not answer." in said(seen)["locks"]
     assert "workers" in said(seen)
 
 
-async def test_a_server_that_is_about_to_stop_says_so(services: Services) -> None:
+async def test_a_server_that_is_about_to_stop_reports_it(services: Services) -> None:
     """As readiness does."""
     services.in_flight.begin_shutdown()
-    seen = await Desk(services).look()
+    seen = await OpsShop(services).look()
     assert [(part.name, part.up) for part in seen.parts] == [("server", False), ("database", True)]
     assert "about to stop" in said(seen)["server"]
 
@@ -316,11 +316,11 @@ async def test_a_server_that_is_about_to_stop_says_so(services: Services) -> Non
 async def test_without_the_database_there_is_an_outage_and_no_zeros(
     services: Services, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An operator must not take silence for peace."""
+    """An operator must not take a missing answer for health."""
 
     async def silent() -> None:
         raise StoreUnavailable(because="gone")
 
     monkeypatch.setattr(services.engine.store, "check", silent)
-    answer = await Desk(services).client.get("/v1/ops")
+    answer = await OpsShop(services).client.get("/v1/ops")
     assert (answer.status_code, answer.json()["code"]) == (503, "unavailable")

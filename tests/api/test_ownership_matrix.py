@@ -1,4 +1,4 @@
-"""Every call, by everybody who may not: the right refusal, nothing of another's data, and nothing changed.
+"""Every call, by every caller that may not: the right refusal, nothing of another's data, and nothing changed.
 
 The calls come from the OpenAPI document. A call that is new is tried by all of them; where it should succeed for one of
 them, that must be said in `OWN_AFFAIRS`.
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 OWN_AFFAIRS = {"create", "issue", "make_webhook", "recall", "welcome", "healthz", "readyz"}
-"""Calls about nothing that anybody has: who may make them at all succeeds, also in a world of others."""
+"""Calls about nothing that has an owner: a caller that may make them succeeds, also in the other mode."""
 WRITES_OWN = {"create", "make_webhook"}
 
 
@@ -59,7 +59,7 @@ async def findings(
 
 
 def of(operation: Operation, *, protected: set[int]) -> set[int]:
-    """What a call answers to somebody who is nobody to it: as it says itself where nobody need be anybody."""
+    """What a call answers to a caller without rights: its own answer where no key is needed."""
     if operation.scopes is not None:
         return protected
     return {200, 201} if operation.name in OWN_AFFAIRS else {400, 404, 415, 422}
@@ -74,7 +74,7 @@ def everything(world: World) -> set[str]:
 
 
 async def test_the_matrix_has_every_call(world: World) -> None:
-    """The document names them all, and those that need somebody say which scope will do."""
+    """The document lists them all, and those that need a key name the scope."""
     operations = await world.operations()
     assert {"hold", "create", "pay", "issue", "callback"} <= {operation.name for operation in operations}
     assert len(operations) >= 20
@@ -82,7 +82,7 @@ async def test_the_matrix_has_every_call(world: World) -> None:
     assert all(operation.scopes is None or set() < operation.scopes <= known for operation in operations)
 
 
-async def test_nobody_gets_nothing(world: World) -> None:
+async def test_a_client_without_a_key_gets_nothing(world: World) -> None:
     """Without a key or a token, and with ones that never were."""
     expected = await refused(world, 401)
     never = "ek_live_" + "0" * 64
@@ -92,7 +92,7 @@ async def test_nobody_gets_nothing(world: World) -> None:
 
 
 @pytest.mark.parametrize("scope", [Scope.SELL, Scope.MANAGE, Scope.OPS])
-async def test_a_key_without_the_scope_is_told_which_it_needs(world: World, scope: Scope) -> None:
+async def test_a_key_without_the_scope_gets_its_name(world: World, scope: Scope) -> None:
     """A key does what its scope says, and for all else it is forbidden."""
     kind = world.kinds[False]
     _, secret = await world.key(scope, live=False)
@@ -109,7 +109,7 @@ async def test_a_key_without_the_scope_is_told_which_it_needs(world: World, scop
 
 @pytest.mark.parametrize("which", ["a live key on test events", "a test key on live events"])
 async def test_a_key_finds_nothing_of_the_other_kind(world: World, which: str) -> None:
-    """Test and live are two worlds in one database: what is of the other kind is not there."""
+    """Test and live are separate in one database: what is of the other mode does not exist."""
     live = which.startswith("a live key")
     _, secret = await world.key(live=live)
     assert await of_other_kind(world, secret, theirs=world.kinds[not live]) == []
@@ -127,7 +127,7 @@ def other_kind(operation: Operation) -> set[int]:
 
 
 async def test_the_admin_key_is_of_one_kind_too(world: World) -> None:
-    """All scopes, and still only its own world."""
+    """All scopes, and still only its own mode."""
     assert await of_other_kind(world, ADMIN, theirs=world.kinds[True]) == []
 
 
@@ -142,28 +142,28 @@ def stranger(operation: Operation) -> set[int]:
 
 
 async def test_another_buyer_s_booking_does_not_exist(world: World) -> None:
-    """Not found, never forbidden: to be told that it is forbidden is to be told that it is there."""
+    """Not found, never forbidden: a 403 would reveal that it exists."""
     for kind in world.kinds.values():
         _, secret = await world.key(Scope.SELL, live=kind.live)
         token = await world.token(secret, "mallory")
-        assert await as_stranger(world, kind, token) == []
+        assert await as_another_buyer(world, kind, token) == []
 
 
-async def test_a_guest_is_nobody_else(world: World) -> None:
+async def test_a_guest_is_no_other_guest(world: World) -> None:
     """By the cookie as by the token."""
     kind = world.kinds[False]
     token = world.services.authenticator.issue(new_guest(), now=world.clock.now(), seconds=600)
-    assert await as_stranger(world, kind, token) == []
-    assert await as_stranger(world, kind, token, cookie=True) == []
+    assert await as_another_buyer(world, kind, token) == []
+    assert await as_another_buyer(world, kind, token, cookie=True) == []
 
 
-async def as_stranger(world: World, kind: Kind, token: str, **how: bool) -> list[str]:
+async def as_another_buyer(world: World, kind: Kind, token: str, **how: bool) -> list[str]:
     expected = {one.name: of(one, protected=stranger(one) if one.scopes else set()) for one in await world.operations()}
     return await findings(world, kind, token, expected=expected, secrets=kind.secrets, **how)
 
 
 async def test_another_buyer_learns_nothing_by_trying_for_the_same_seat(world: World) -> None:
-    """That it is taken, and not by whom; nor does the victim's idempotency key tell."""
+    """That it is taken, and not by which buyer; nor does the victim's idempotency key reveal it."""
     for kind in world.kinds.values():
         _, secret = await world.key(Scope.SELL, live=kind.live)
         token = await world.token(secret, "mallory")
@@ -178,13 +178,13 @@ async def test_another_buyer_learns_nothing_by_trying_for_the_same_seat(world: W
 @pytest.mark.parametrize("name", ["{} (test)", "test:{}", "test:buyer:{}", "test:\x1f{}"])
 @pytest.mark.parametrize("kind", ["live", "test"])
 async def test_no_name_reaches_the_idempotency_keys_of_the_other_kind(world: World, name: str, kind: str) -> None:
-    """Whatever a buyer is called: what a key did in the other world is not told, and a payment there is another's."""
+    """Whatever a buyer is called: a key of the other mode is not shown, and a payment there is another's."""
     live = kind == "live"
     theirs, own = world.kinds[not live], world.kinds[live]
     _, secret = await world.key(Scope.SELL, live=live)
     for buyer in {name.format(theirs.victim), theirs.victim}:
         token = await world.token(secret, buyer)
-        answer, said = await _recall(world, token)
+        answer, said = await _look_up_key(world, token)
         assert (answer.status, '"state":"unknown"' in answer.text) == (200, True), answer.text
         assert not [canary for canary in theirs.secrets if canary in answer.text and canary not in said]
         body = {"event_id": own.event, "pools": {"GA": 1}}
@@ -192,16 +192,16 @@ async def test_no_name_reaches_the_idempotency_keys_of_the_other_kind(world: Wor
         assert held.status == 201, held.text
 
 
-async def _recall(world: World, token: str) -> tuple[Answer, str]:
+async def _look_up_key(world: World, token: str) -> tuple[Answer, str]:
     path = f"/v1/idempotency/{VICTIM_KEY}-hold"
     return await world.ask("GET", path, credential=token), path
 
 
-async def test_the_control_the_victim_is_told(world: World) -> None:
-    """The same question by whom it was: the key did something."""
+async def test_the_control_the_victim_gets_the_answer(world: World) -> None:
+    """The same look-up by its own caller: the key did something."""
     for kind in world.kinds.values():
         _, secret = await world.key(Scope.SELL, live=kind.live)
-        answer, _ = await _recall(world, await world.token(secret, kind.victim))
+        answer, _ = await _look_up_key(world, await world.token(secret, kind.victim))
         assert kind.held in answer.text
 
 
@@ -216,8 +216,8 @@ def test_no_two_callers_share_a_payment() -> None:
     assert len({payment_id_for(IdempotencyKey(caller, "k"), booking_id) for caller in callers}) == len(actors)
 
 
-async def test_a_revoked_key_is_nobody_within_a_second_and_its_tokens_with_it(world: World) -> None:
-    """Also one that was good a moment ago, and is still remembered."""
+async def test_a_revoked_key_is_refused_within_a_second_and_its_tokens_with_it(world: World) -> None:
+    """Also one that was good a moment ago, and is still cached."""
     for kind in world.kinds.values():
         key_id, secret = await world.key(live=kind.live)
         token = await world.token(secret, kind.victim)
@@ -230,7 +230,7 @@ async def test_a_revoked_key_is_nobody_within_a_second_and_its_tokens_with_it(wo
             assert await findings(world, kind, credential, expected=expected, secrets=everything(world)) == []
 
 
-async def test_a_token_whose_time_is_over_is_nobody(world: World) -> None:
+async def test_an_expired_token_is_refused(world: World) -> None:
     """Even the victim's own."""
     expected = await refused(world, 401)
     for kind in world.kinds.values():
@@ -239,7 +239,7 @@ async def test_a_token_whose_time_is_over_is_nobody(world: World) -> None:
         assert await findings(world, kind, token, expected=expected, secrets=everything(world)) == []
 
 
-async def test_a_token_that_was_altered_anywhere_is_nobody(world: World) -> None:
+async def test_a_token_that_was_altered_anywhere_is_refused(world: World) -> None:
     """Signer, issuer, subject, kind, scope, end and signature: all of it, or nothing."""
     _, secret = await world.key(Scope.SELL, live=True)
     token = await world.token(secret, "mallory")
@@ -261,7 +261,7 @@ async def test_the_matrix_finds_a_leak_when_ownership_is_not_checked(
     """The control: without the check, another buyer's booking is read, changed and released, and the matrix says so."""
     monkeypatch.setattr(Actor, "may_see", lambda *_: True)
     _, secret = await world.key(Scope.SELL, live=True)
-    found = await as_stranger(world, world.kinds[True], await world.token(secret, "mallory"))
+    found = await as_another_buyer(world, world.kinds[True], await world.token(secret, "mallory"))
     for name in ("read_booking", "show_history", "extend", "release"):
         assert any(one.startswith(f"{name}: status 200") for one in found), (name, found)
     assert any("read_booking: leaks" in one for one in found)
@@ -269,7 +269,7 @@ async def test_the_matrix_finds_a_leak_when_ownership_is_not_checked(
 
 
 async def test_the_matrix_finds_a_key_that_outlives_its_end(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The control: a server that never looks again still knows a revoked key, and the matrix says so."""
+    """The control: a server that never reads again still accepts a revoked key, and the matrix says so."""
     monkeypatch.setattr("earmark.api.auth.key_cache.SEEN_SECONDS", 1e9)
     monkeypatch.setattr("earmark.api.auth.key_cache.AGAIN_SECONDS", 1e9)
     kind = world.kinds[True]

@@ -1,4 +1,4 @@
-"""Queries and pages: nothing unknown is passed over, and a walk is right while others change the list."""
+"""Queries and pages: nothing unknown is ignored, and paging is right while other clients change the list."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ async def test_a_parameter_that_a_call_does_not_know_is_refused(
     assert answer.json()["errors"][0]["path"] in path
 
 
-async def test_a_walk_shows_what_was_there_all_along_once_and_only_once(
+async def test_paging_shows_what_was_there_all_along_once_and_only_once(
     shop: httpx2.AsyncClient, clock: MovableClock
 ) -> None:
     """Whatever others add, confirm, release and let run out between two pages, and whatever the pages' size."""
@@ -72,8 +72,8 @@ async def test_a_walk_shows_what_was_there_all_along_once_and_only_once(
     assert [booking for booking in seen if booking in there] == there, "a row was missed, or out of order"
 
 
-async def test_a_filtered_walk_misses_nobody_who_fits_all_along(shop: httpx2.AsyncClient) -> None:
-    """Those who leave the filter are gone; those who stay in it are all shown."""
+async def test_filtered_paging_misses_no_booking_that_fits_all_along(shop: httpx2.AsyncClient) -> None:
+    """Bookings that leave the filter are left out; those that stay in it are all shown."""
     event = await large(shop)
     there = [await hold(shop, event, f"buyer-{n}") for n in range(12)]
     seen: list[str] = []

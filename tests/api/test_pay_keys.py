@@ -22,7 +22,7 @@ LOOK_UP = "/v1/idempotency/one"
 
 
 async def act(stranger: httpx2.AsyncClient, services: Services, *, succeed: bool = True) -> None:
-    """The buyer does what the bank asks for, and the gateway calls about it."""
+    """The buyer does what the bank requires, and the gateway calls about it."""
     [intent] = bank(services).bank.intents()
     bank(services).bank.act(intent.id, succeed=succeed)
     headers, body = bank(services).callbacks.signed(bank(services).bank.events[-1])
@@ -30,7 +30,7 @@ async def act(stranger: httpx2.AsyncClient, services: Services, *, succeed: bool
 
 
 async def look_up(shop: httpx2.AsyncClient) -> tuple[str, int | None, Any]:
-    """What the key is told."""
+    """What the look-up of the key returns."""
     told = (await shop.get(LOOK_UP)).json()
     return told["state"], told.get("status"), told.get("answer")
 
@@ -65,10 +65,10 @@ async def test_a_key_pays_for_one_booking_and_after_a_day_for_another(
 
 
 @pytest.mark.parametrize("succeed", [True, False])
-async def test_the_look_up_tells_the_end_that_a_callback_brought(
+async def test_the_look_up_returns_the_end_that_a_callback_brought(
     shop: httpx2.AsyncClient, stranger: httpx2.AsyncClient, event: str, services: Services, *, succeed: bool
 ) -> None:
-    """And paying again with the key is answered with the very same words."""
+    """And paying again with the key is answered with the same bytes."""
     booking_id = await held(shop, event, "A1")
     await pay(shop, booking_id, method=WAITS)
     assert await look_up(shop) == ("in_progress", None, None)
@@ -81,10 +81,10 @@ async def test_the_look_up_tells_the_end_that_a_callback_brought(
     assert await look_up(shop) == (state, status, answer)
 
 
-async def test_the_look_up_tells_that_a_worker_gave_the_payment_up(
+async def test_the_look_up_returns_that_a_worker_gave_the_payment_up(
     shop: httpx2.AsyncClient, event: str, services: Services, clock: MovableClock
 ) -> None:
-    """Such an end is not remembered: paying again is decided anew, as ever, and refused for the same reason."""
+    """Such an end is not recorded: paying again is decided anew, and refused for the same reason."""
     booking_id = await held(shop, event, "A1")
     await pay(shop, booking_id, method=WAITS)
     clock.advance(PAYING_SECONDS_MAX)

@@ -58,10 +58,10 @@ async def test_a_guest_does_not_choose_the_gateway_or_when_it_takes_the_money(
     assert (await stranger.post(f"/v1/bookings/{booking_id}/release", json={})).json()["state"] == "released"
 
 
-async def test_a_guest_whose_payment_never_ends_gives_the_seats_back(
+async def test_a_guest_whose_payment_never_ends_loses_the_seats(
     shop: httpx2.AsyncClient, stranger: httpx2.AsyncClient, event: str, services: Services, clock: MovableClock
 ) -> None:
-    """With capture by hand the hour is the end of it, whatever the gateway says."""
+    """With manual capture the hour is the end of it, whatever the gateway says."""
     booking_id = await guest_hold(stranger, event)
     assert (await pay(stranger, booking_id, method=PROCESSING)).status_code == 202
     assert await states(shop, event) == {"held"}
@@ -72,10 +72,10 @@ async def test_a_guest_whose_payment_never_ends_gives_the_seats_back(
     assert await states(shop, event) == {"available"}
 
 
-async def test_a_guest_whom_the_shop_lets_pay_automatically_would_pin_seats_for_ever(
+async def test_control_a_guest_with_automatic_capture_would_pin_seats_for_ever(
     shop: httpx2.AsyncClient, stranger: httpx2.AsyncClient, event: str, services: Services, clock: MovableClock
 ) -> None:
-    """The control: where the gateway takes money by itself, only its own word ends the wait."""
+    """The control: where the gateway captures by itself, only its own answer ends the wait."""
     services.payments.capture = Capture.AUTOMATIC
     booking_id = await guest_hold(stranger, event)
     assert (await pay(stranger, booking_id, method=PROCESSING)).status_code == 202

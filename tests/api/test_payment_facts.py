@@ -1,4 +1,4 @@
-"""A payment tells what the gateway calls it and when the gateway decided, and so does each refund of it."""
+"""A payment has the gateway's id of it and when the gateway decided, and so has each refund of it."""
 
 from __future__ import annotations
 
@@ -48,10 +48,10 @@ def moment(text: str) -> datetime:
     return datetime.fromisoformat(text)
 
 
-async def test_a_payment_tells_the_gateways_id_and_when_it_was_processed(
+async def test_a_payment_has_the_gateways_id_and_when_it_was_processed(
     alice: httpx2.AsyncClient, event: str, services: Services, clock: MovableClock
 ) -> None:
-    """The buyer reads both: with them a bank or a help desk finds the charge, and nothing can be done by them."""
+    """The buyer reads both: with them a bank or a support team finds the charge, and they give no access."""
     booking_id = await held(alice, event, "A1")
     clock.advance(seconds=30)
     began = clock.now()
@@ -94,7 +94,7 @@ async def test_a_decline_is_a_decision_too(alice: httpx2.AsyncClient, event: str
 async def test_refunds_are_listed_with_the_same(
     shop: httpx2.AsyncClient, alice: httpx2.AsyncClient, event: str, services: Services, clock: MovableClock
 ) -> None:
-    """Each with its own id and moment. What a person of the shop typed is for the shop."""
+    """Each with its own id and moment. An operator's note is for the shop."""
     booking_id = await held(alice, event, "A1")
     sold = (await pay(alice, booking_id)).json()["payment"]
     clock.advance(seconds=60)
@@ -112,7 +112,7 @@ async def test_refunds_are_listed_with_the_same(
 
 
 def test_an_answer_of_before_is_still_read() -> None:
-    """A repeat gets the first answer byte for byte, which a server may have given that told neither."""
+    """A repeat gets the first answer byte for byte, which an older server may have given without these fields."""
     old = b"""{"id": "p", "booking_id": "b", "gateway": "stripe", "method": "pm", "state": "captured",
                "amount": {"amount": 1, "currency": "EUR"}, "captured": 1, "refunding": 0, "refunded": 0, "code": null,
                "message": null, "action": null, "created_at": "2030-01-01T00:00:00Z"}"""

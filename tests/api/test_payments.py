@@ -1,4 +1,4 @@
-"""Money over HTTP: paying, giving back, and callbacks that must not be believed."""
+"""Payments over HTTP: paying, refunding, and callbacks that must not be trusted."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ async def test_a_payment_is_answered_again_byte_for_byte(
     assert [line.amount for line in bank(services).bank.ledger if line.move == "captured"] == [PRICE]
 
 
-async def test_a_declined_card_says_what_is_left(shop: httpx2.AsyncClient, event: str) -> None:
-    """402 with the state of the hold, also when it is asked for again."""
+async def test_a_declined_card_reports_the_hold(shop: httpx2.AsyncClient, event: str) -> None:
+    """402 with the state of the hold, also when it is repeated."""
     booking_id = await held(shop, event, "A1")
     for replayed in (False, True):
         no = await pay(shop, booking_id, method="pm_card_insufficient_funds")
@@ -126,7 +126,7 @@ async def test_what_costs_something_needs_both(shop: httpx2.AsyncClient, event: 
 
 @pytest.mark.parametrize("path", ["pay", "refunds"])
 async def test_where_money_moves_a_key_is_required(shop: httpx2.AsyncClient, event: str, path: str) -> None:
-    """Without one, a repeat could not be told from a second payment."""
+    """Without one, a repeat could not be distinguished from a second payment."""
     booking_id = await held(shop, event, "A1")
     body = {"method": "pm_card_visa"} if path == "pay" else {"amount": 1}
     answer = await shop.post(f"/v1/bookings/{booking_id}/{path}", json=body)
@@ -134,7 +134,7 @@ async def test_where_money_moves_a_key_is_required(shop: httpx2.AsyncClient, eve
 
 
 async def test_a_gateway_for_live_events_takes_no_test_money(shop: httpx2.AsyncClient, event: str) -> None:
-    """And one that nobody has is named."""
+    """And an unknown one is named."""
     answer = await pay(shop, await held(shop, event, "A1"), gateway="stripe")
     assert (answer.status_code, answer.json()["errors"]) == (
         422,
@@ -142,10 +142,10 @@ async def test_a_gateway_for_live_events_takes_no_test_money(shop: httpx2.AsyncC
     )
 
 
-async def test_money_goes_back_in_parts_and_with_a_cancel(
+async def test_money_is_refunded_in_parts_and_with_a_cancel(
     shop: httpx2.AsyncClient, event: str, services: Services
 ) -> None:
-    """Never more than was taken; the rest goes back when the sale is undone."""
+    """Never more than was taken; the remainder is refunded when the sale is cancelled."""
     booking_id = await held(shop, event, "A1", "A2")
     await pay(shop, booking_id)
     refund = {"Idempotency-Key": "back"}
@@ -175,7 +175,7 @@ async def strict(shop: httpx2.AsyncClient, clock: MovableClock) -> str:
     return "strict"
 
 
-async def test_a_cancel_says_what_went_back_what_was_kept_and_why(
+async def test_a_cancel_reports_what_was_refunded_what_was_kept_and_why(
     shop: httpx2.AsyncClient, services: Services, clock: MovableClock
 ) -> None:
     """In time less the fee, later nothing, and what the shop says where it says something."""
@@ -238,7 +238,7 @@ async def test_refund_rules_out_of_bounds_are_refused(
 async def test_a_guest_cannot_cancel_past_the_rules(
     shop: httpx2.AsyncClient, stranger: httpx2.AsyncClient, clock: MovableClock
 ) -> None:
-    """Neither the whole price nor a refund by hand: both are the shop's."""
+    """Neither the whole price nor a chosen refund: both are the shop's."""
     event = await strict(shop, clock)
     assert (await stranger.post("/v1/guests")).status_code == 201
     booking = await stranger.post("/v1/bookings", json={"event_id": event, "seats": ["A1"]})
@@ -250,7 +250,7 @@ async def test_a_guest_cannot_cancel_past_the_rules(
     assert (await shop.get(f"/v1/bookings/{booking_id}")).json()["state"] == "confirmed"
 
 
-class Letters:
+class Callbacks:
     """Callbacks about a payment that waits for its buyer, and what a forger can do with them."""
 
     def __init__(self, services: Services, clock: MovableClock) -> None:
@@ -274,26 +274,26 @@ class Letters:
         return self._gateway.callbacks.signed(self.event)[1]
 
     def altered(self, **changes: Any) -> bytes:
-        """One that tells something else of the payment."""
+        """One with another content about the payment."""
         told = json.loads(self.body)
         told["data"]["object"] |= changes
         return json.dumps(told).encode()
 
     def of_booking(self, booking_id: str) -> bytes:
-        """One that tells of the same payment, for another booking."""
+        """One about the same payment, for another booking."""
         metadata = json.loads(self.body)["data"]["object"]["metadata"]
         return self.altered(metadata=metadata | {"booking_id": booking_id})
 
 
 @pytest.fixture
-async def letters(shop: httpx2.AsyncClient, event: str, services: Services, clock: MovableClock) -> Letters:
+async def callbacks(shop: httpx2.AsyncClient, event: str, services: Services, clock: MovableClock) -> Callbacks:
     booking_id = await held(shop, event, "A1")
     await pay(shop, booking_id, method="pm_card_authenticationRequired")
-    return Letters(services, clock)
+    return Callbacks(services, clock)
 
 
 LIVE = (b'"livemode":false,"pending', b'"livemode":true,"pending')
-FORGERIES: dict[str, Callable[[Letters], tuple[bytes, dict[str, str]]]] = {
+FORGERIES: dict[str, Callable[[Callbacks], tuple[bytes, dict[str, str]]]] = {
     "a tampered body": lambda all_: (all_.body + b" ", all_.signed(all_.body)),
     "too old": lambda all_: (all_.body, all_.signed(all_.body, seconds=-301)),
     "from the future": lambda all_: (all_.body, all_.signed(all_.body, seconds=302)),
@@ -313,62 +313,62 @@ FORGERIES: dict[str, Callable[[Letters], tuple[bytes, dict[str, str]]]] = {
 
 @pytest.mark.parametrize("forgery", FORGERIES)
 async def test_a_forged_callback_is_refused_and_nothing_moves(
-    stranger: httpx2.AsyncClient, letters: Letters, services: Services, forgery: str
+    stranger: httpx2.AsyncClient, callbacks: Callbacks, services: Services, forgery: str
 ) -> None:
-    """Nothing is remembered of it either: the true one is taken afterwards."""
+    """Nothing is recorded of it either: the true one is accepted afterwards."""
     store = services.engine.store
     before = [await store.list_payments(one.id) for one in await _bookings(services)]
     calls = len(bank(services).sandbox.pipeline.calls)
-    body, headers = FORGERIES[forgery](letters)
+    body, headers = FORGERIES[forgery](callbacks)
     answer = await stranger.post(CALLBACK, content=body, headers=headers)
     assert (answer.status_code, answer.json()["code"]) == (400, "callback_refused")
     assert [await store.list_payments(one.id) for one in await _bookings(services)] == before
     assert len(bank(services).sandbox.pipeline.calls) == calls
-    true = await stranger.post(CALLBACK, content=letters.body, headers=letters.signed(letters.body))
+    true = await stranger.post(CALLBACK, content=callbacks.body, headers=callbacks.signed(callbacks.body))
     assert (true.status_code, true.json()) == (200, {"received": True})
 
 
 async def test_a_callback_by_another_gateway_is_refused_and_nothing_moves(
-    stranger: httpx2.AsyncClient, letters: Letters, services: Services
+    stranger: httpx2.AsyncClient, callbacks: Callbacks, services: Services
 ) -> None:
-    """Whoever knows one gateway's secret says nothing about the payments of another."""
+    """A client that knows one gateway's secret can change nothing about the payments of another."""
     assert isinstance(services.payments.gateways, dict)
     services.payments.gateways["twin"] = bank(services)
     before = [await services.engine.store.list_payments(one.id) for one in await _bookings(services)]
     calls = len(bank(services).sandbox.pipeline.calls)
     path = CALLBACK.replace("sandbox", "twin")
-    answer = await stranger.post(path, content=letters.body, headers=letters.signed(letters.body))
+    answer = await stranger.post(path, content=callbacks.body, headers=callbacks.signed(callbacks.body))
     assert (answer.status_code, answer.json()["code"]) == (400, "callback_refused")
     assert [await services.engine.store.list_payments(one.id) for one in await _bookings(services)] == before
     assert len(bank(services).sandbox.pipeline.calls) == calls
 
 
-async def test_the_same_callback_a_hundred_times_asks_the_gateway_once(
-    stranger: httpx2.AsyncClient, letters: Letters, services: Services
+async def test_the_same_callback_a_hundred_times_queries_the_gateway_once(
+    stranger: httpx2.AsyncClient, callbacks: Callbacks, services: Services
 ) -> None:
     """Each of them is answered well, for the gateway has done nothing wrong."""
     calls = len(bank(services).sandbox.pipeline.calls)
     for _ in range(100):
-        answer = await stranger.post(CALLBACK, content=letters.body, headers=letters.signed(letters.body))
+        answer = await stranger.post(CALLBACK, content=callbacks.body, headers=callbacks.signed(callbacks.body))
         assert answer.status_code == 200
     assert len(bank(services).sandbox.pipeline.calls) == calls + 1
 
 
-async def test_a_callback_about_a_payment_of_nobody_is_to_be_sent_again(
-    stranger: httpx2.AsyncClient, letters: Letters
+async def test_a_callback_about_an_unknown_payment_is_to_be_sent_again(
+    stranger: httpx2.AsyncClient, callbacks: Callbacks
 ) -> None:
     """It may be faster than the row that it is about; another merchant's is never taken."""
-    told = json.loads(letters.body)
+    told = json.loads(callbacks.body)
     told["data"]["object"]["metadata"]["payment_id"] = "01a1e3d3-515f-7314-94da-fe2cea1f87f9"
     body = json.dumps(told).encode()
-    answer = await stranger.post(CALLBACK, content=body, headers=letters.signed(body))
+    answer = await stranger.post(CALLBACK, content=body, headers=callbacks.signed(body))
     assert (answer.status_code, answer.json()["code"]) == (404, "not_found")
 
 
-async def test_a_callback_that_a_refund_came_back_is_seen_by_the_shop(
+async def test_a_callback_that_a_refund_failed_is_seen_by_the_shop(
     shop: httpx2.AsyncClient, stranger: httpx2.AsyncClient, event: str, services: Services, clock: MovableClock
 ) -> None:
-    """Weeks after it was made: the payment says so to whoever asks for it."""
+    """Weeks after it was made: every read of the payment shows it."""
     booking_id = await held(shop, event, "A1")
     await pay(shop, booking_id)
     await shop.post(f"/v1/bookings/{booking_id}/refunds", json={"amount": 1000}, headers={"Idempotency-Key": "back"})
@@ -381,10 +381,10 @@ async def test_a_callback_that_a_refund_came_back_is_seen_by_the_shop(
     assert (payment["state"], payment["refunding"], payment["refunded"]) == (PaymentState.NEEDS_ATTENTION, 1000, 0)
 
 
-async def test_a_dispute_that_is_faster_than_our_books_is_to_be_sent_again(
+async def test_a_dispute_that_overtakes_our_capture_is_to_be_sent_again(
     shop: httpx2.AsyncClient, stranger: httpx2.AsyncClient, event: str, services: Services
 ) -> None:
-    """404 while the answer to the capture is lost, so that the gateway calls again; then somebody is called."""
+    """404 while the answer to the capture is lost, so that the gateway calls again; then an operator is notified."""
     bank(services).script.add(Fault.ERROR_AFTER, "capture")
     booking_id = await held(shop, event, "A1")
     await pay(shop, booking_id, method="pm_card_dispute")
@@ -397,7 +397,7 @@ async def test_a_dispute_that_is_faster_than_our_books_is_to_be_sent_again(
 
 async def test_a_gateway_that_is_not_there_is_not_found(stranger: httpx2.AsyncClient) -> None:
     """Nor is anything else behind that address."""
-    assert (await stranger.post("/v1/payments/nobody/callback", json={})).status_code == 404
+    assert (await stranger.post("/v1/payments/unknown/callback", json={})).status_code == 404
 
 
 async def _bookings(services: Services) -> Any:

@@ -73,19 +73,19 @@ def test_every_failure_has_one_shape(kind: type[EarmarkError]) -> None:
 
 
 def test_every_code_belongs_to_one_kind_of_failure() -> None:
-    """One word, one meaning; and no status is kept for a code that nobody raises."""
+    """One code, one meaning; and no status is kept for a code that is never raised."""
     codes = [kind.code for kind in ALL]
     assert len(codes) == len(set(codes))
     assert set(codes) == set(problem_response.STATUS)
 
 
-def test_what_went_wrong_inside_is_not_told_outside() -> None:
+def test_internal_errors_are_not_shown_to_clients() -> None:
     """The reason of an outage goes to the log; a caller gets a sentence."""
     told = problem_response.describe(errors.StoreUnavailable(because="password authentication failed for user earmark"))
     assert "password" not in str(told)
 
 
-async def test_a_bug_of_ours_is_a_500_without_its_inside(
+async def test_a_bug_of_ours_is_a_500_without_internals(
     services: Services, shop: httpx2.AsyncClient, event: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing of the code, the query or the trace reaches the caller."""
@@ -99,7 +99,7 @@ async def test_a_bug_of_ours_is_a_500_without_its_inside(
     assert "secret" not in answer.text
 
 
-async def test_an_outage_says_when_to_come_back(
+async def test_an_outage_has_a_retry_after(
     services: Services, shop: httpx2.AsyncClient, event: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """503 with Retry-After, and transient."""
@@ -117,14 +117,14 @@ async def test_an_outage_says_when_to_come_back(
     "method, path", [("GET", "/v1/bookings/{}"), ("GET", "/v1/events/{}/seats"), ("GET", "/v1/webhooks/{}")]
 )
 async def test_an_answer_does_not_repeat_a_long_path(shop: httpx2.AsyncClient, method: str, path: str) -> None:
-    """A client's words come back as far as they help: a client that sends much is not sent as much again."""
+    """A client's text is returned as far as it helps: a client that sends much is not sent as much again."""
     answer = await shop.request(method, path.format("-" * 60_000))
     assert answer.status_code == 404
     assert len(answer.content) < 3 * problem_response.SAID_BACK_MAX
 
 
 async def test_an_answer_does_not_repeat_a_long_name(shop: httpx2.AsyncClient) -> None:
-    """Neither that of an unknown field, nor that of an unknown parameter; and where it is cut, it says so."""
+    """Neither that of an unknown field, nor that of an unknown parameter; and where it is cut, the answer shows it."""
     for name in ("-" * 60_000, "@:" * 30_000):
         answer = await shop.post("/v1/bookings", json={name: 1})
         assert answer.status_code == 422
@@ -136,7 +136,7 @@ async def test_an_answer_does_not_repeat_a_long_name(shop: httpx2.AsyncClient) -
         assert len(answer.content) < 4 * problem_response.SAID_BACK_MAX
 
 
-async def test_a_key_that_a_cut_parts_is_not_repeated_in_part(shop: httpx2.AsyncClient) -> None:
+async def test_a_key_that_a_cut_divides_is_not_repeated_in_part(shop: httpx2.AsyncClient) -> None:
     """A name is cleaned before it is cut, not behind that."""
     for spaces in range(40, 70):
         answer = await shop.get("/v1/bookings", params={"a" * spaces + "-ek_Xq7Xw9Xe2": 1})

@@ -1,4 +1,4 @@
-"""How many proxies are trusted, and what is believed of what they say."""
+"""How many proxies are trusted, and which of their headers."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_an_entry_is_one_address_with_a_port_or_without(entry: str, counted: str
     ["unknown", "_hidden", "203.0.113", "203.0.113.7:x", "[2001:db8::1", "[2001:db8::1]x", "é", '"', "x" * 9000],
 )
 def test_what_is_no_address_counts_as_the_nearest_proxy(entry: str) -> None:
-    """So a name in memory is never longer than an address."""
+    """So a stored name is never longer than an address."""
     assert address_of(PEER, forwarded=entry, hops=1) == PEER
 
 

@@ -1,4 +1,4 @@
-"""`/readyz` is open to all: however many ask, the store is asked once in a second, and a server that stops says so."""
+"""`/readyz` needs no key: for any number of probes the store is queried once a second; a stopping server says so."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class ReadyStore:
-    """What the store is asked, and says."""
+    """The store's queries, and its answers."""
 
     def __init__(self) -> None:
         self.asked = 0
@@ -47,14 +47,14 @@ class Time:
 
 @pytest.fixture
 def now(services: Services) -> Time:
-    """The house looks at this clock."""
+    """The services use this clock."""
     services.readiness._clock = moment = Time()
     return moment
 
 
 @pytest.fixture
 def store(services: Services, monkeypatch: pytest.MonkeyPatch) -> ReadyStore:
-    """The store of the house, as far as readiness goes."""
+    """The store, as far as readiness goes."""
     store = ReadyStore()
     monkeypatch.setattr(services.engine.store, "check_ready", store.answer)
     return store
@@ -65,15 +65,13 @@ async def probe(client: httpx2.AsyncClient) -> int:
 
 
 async def refusal(client: httpx2.AsyncClient) -> tuple[int, str]:
-    """The status, and the code: a question without an answer is refused by another one."""
+    """The status, and the code: a query without an answer has another code."""
     told = await client.get("/readyz")
     return told.status_code, told.json()["code"]
 
 
-async def test_a_crowd_of_probes_asks_the_store_once(
-    stranger: httpx2.AsyncClient, store: ReadyStore, now: Time
-) -> None:
-    """Those that come together wait for one question, and those within a second get its answer."""
+async def test_many_probes_query_the_store_once(stranger: httpx2.AsyncClient, store: ReadyStore, now: Time) -> None:
+    """Probes that come together wait for one query, and those within a second get its answer."""
     store.may_answer.clear()
     crowd = [asyncio.ensure_future(probe(stranger)) for _ in range(50)]
     await store.begun.wait()
@@ -87,7 +85,7 @@ async def test_a_crowd_of_probes_asks_the_store_once(
     assert store.asked == 2
 
 
-async def test_control_probes_that_share_no_answer_ask_the_store_each(
+async def test_control_probes_that_share_no_answer_query_the_store_each(
     stranger: httpx2.AsyncClient, store: ReadyStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each with several statements, on the connections of readers."""
@@ -96,7 +94,7 @@ async def test_control_probes_that_share_no_answer_ask_the_store_each(
     assert store.asked == 50
 
 
-async def test_a_store_that_goes_away_and_comes_back_is_seen_a_second_later(
+async def test_an_outage_of_the_store_is_seen_a_second_later(
     stranger: httpx2.AsyncClient, store: ReadyStore, now: Time
 ) -> None:
     """A no is shared as a yes is, and for no longer."""
@@ -114,7 +112,7 @@ async def test_a_store_that_goes_away_and_comes_back_is_seen_a_second_later(
 async def test_a_server_that_stops_gives_no_answer_of_a_moment_ago(
     services: Services, stranger: httpx2.AsyncClient, store: ReadyStore
 ) -> None:
-    """Though the store has just said yes, and probes share that answer."""
+    """Though the store has just answered, and probes share that answer."""
     assert await probe(stranger) == 200
     assert await probe(stranger) == 200
     services.in_flight.begin_shutdown()
@@ -122,10 +120,10 @@ async def test_a_server_that_stops_gives_no_answer_of_a_moment_ago(
     assert store.asked == 1
 
 
-async def test_a_server_that_stops_says_so_at_once(
+async def test_a_server_that_stops_reports_it_at_once(
     services: Services, stranger: httpx2.AsyncClient, store: ReadyStore, now: Time
 ) -> None:
-    """A question that is under way is not waited for, and its answer is not believed."""
+    """A query that is under way is not waited for, and its answer is not used."""
     assert await probe(stranger) == 200
     now.now += 1.0
     store.begun.clear()
@@ -138,10 +136,10 @@ async def test_a_server_that_stops_says_so_at_once(
     assert await waiting == (503, "stopping")
 
 
-async def test_a_question_that_hangs_is_not_waited_for_by_all(
+async def test_a_query_that_hangs_does_not_delay_all_probes(
     stranger: httpx2.AsyncClient, store: ReadyStore, now: Time
 ) -> None:
-    """It may hang on a dead connection; once the store answers others, the server is ready."""
+    """It may hang on a broken connection; once the store answers others, the server is ready."""
     store.may_answer.clear()
     hanging = asyncio.ensure_future(probe(stranger))
     await store.begun.wait()
@@ -152,7 +150,7 @@ async def test_a_question_that_hangs_is_not_waited_for_by_all(
     hanging.cancel()
 
 
-async def test_a_probe_that_goes_away_leaves_the_question_to_the_others(store: ReadyStore) -> None:
+async def test_a_probe_that_disconnects_leaves_the_query_to_the_others(store: ReadyStore) -> None:
     """Also the one that came first."""
     readiness = Readiness()
     store.may_answer.clear()
@@ -165,7 +163,7 @@ async def test_a_probe_that_goes_away_leaves_the_question_to_the_others(store: R
     assert store.asked == 1
 
 
-async def test_closing_leaves_no_question_under_way(store: ReadyStore) -> None:
+async def test_closing_leaves_no_query_under_way(store: ReadyStore) -> None:
     """Not even one that hangs."""
     readiness = Readiness()
     store.may_answer.clear()

@@ -1,4 +1,4 @@
-"""What is struck out of a text, and what is not."""
+"""What is redacted in a text, and what is not."""
 
 from __future__ import annotations
 
@@ -60,8 +60,8 @@ def _forget(monkeypatch: pytest.MonkeyPatch) -> None:
         ('{"number":"378282246310005","cvc":"123"}', f'{{"number":"{STRUCK}","cvc":"123"}}'),
     ],
 )
-def test_a_secret_is_struck_out_by_its_shape(text: str, left: str) -> None:
-    """And what stands around it stays, so that the line still says something."""
+def test_a_secret_is_redacted_by_its_shape(text: str, left: str) -> None:
+    """And the text around it stays, so that the line is still useful."""
     assert redact(text) == left
 
 
@@ -83,7 +83,7 @@ def test_what_is_no_secret_stays(text: str) -> None:
     assert redact(text) == text
 
 
-def test_a_card_number_is_struck_out_of_a_log_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_card_number_is_redacted_in_a_log_line(monkeypatch: pytest.MonkeyPatch) -> None:
     """In a sentence, in a named value, and in bytes; in the control, with the rule off, each says it."""
     said = {
         "event": "No such method: '4242 4242 4242 4242'",
@@ -100,8 +100,8 @@ def test_a_card_number_is_struck_out_of_a_log_line(monkeypatch: pytest.MonkeyPat
     assert STRUCK not in line()
 
 
-def test_a_key_as_we_make_it_is_struck_out() -> None:
-    """Whatever chance put into it."""
+def test_a_key_of_ours_is_redacted() -> None:
+    """Whatever its random part is."""
     assert redact(f"{new_key(live=True)} {new_key(live=False)}") == f"{STRUCK} {STRUCK}"
 
 
@@ -129,30 +129,30 @@ def test_nested_values_are_cleaned_and_some_names_hide_everything() -> None:
     assert clean(ValueError("at redis://:hunter2@h")) == f"at redis://:{STRUCK}@h"
 
 
-def heard(secret: str, text: str) -> list[str]:
-    """The parts of a secret that a text tells."""
+def parts_in(secret: str, text: str) -> list[str]:
+    """The parts of a secret that a text contains."""
     return [part for at in range(len(secret) - PIECE + 1) if (part := secret[at : at + PIECE]) in text]
 
 
 @pytest.mark.parametrize("text, secret", PARTED)
-def test_a_secret_that_a_cut_parts_is_not_told_in_part(text: str, secret: str) -> None:
+def test_a_secret_that_a_cut_divides_is_not_shown_in_part(text: str, secret: str) -> None:
     """Wherever the cut falls: a password shows only by the @ behind it, which may be cut off."""
     know(["Xq7 of Xw9 and Xe2, Xr4"])
     whole = f"before {text} behind"
     for most in range(len(whole) + 1):
-        assert not heard(secret, redact(whole, most=most)), most
+        assert not parts_in(secret, redact(whole, most=most)), most
 
 
-def test_a_text_that_is_cut_before_it_is_searched_tells_a_part() -> None:
-    """The control: this is what the other test would hear."""
+def test_a_text_that_is_cut_before_it_is_searched_shows_a_part() -> None:
+    """The control: this is what the other test would find."""
     know(["Xq7 of Xw9 and Xe2, Xr4"])
-    told = [secret for text, secret in PARTED if any(heard(secret, redact(text[:at])) for at in range(len(text)))]
+    told = [secret for text, secret in PARTED if any(parts_in(secret, redact(text[:at])) for at in range(len(text)))]
     assert "Xq7Xw9Xe2Xr4" in told
     assert "Xq7 of Xw9 and Xe2, Xr4" in told
 
 
-def test_a_text_that_is_too_long_is_cut_and_says_so() -> None:
-    """What a line can bear is kept, and the reader sees that there was more."""
+def test_a_text_that_is_too_long_is_cut_and_marked() -> None:
+    """What a line can hold is kept, and the reader sees that there was more."""
     assert redact("a" * TEXT_MAX) == "a" * TEXT_MAX
     assert redact("a" * (TEXT_MAX + 1)) == "a" * TEXT_MAX + CUT
     assert redact("word " * TEXT_MAX) == ("word " * TEXT_MAX)[:TEXT_MAX] + CUT

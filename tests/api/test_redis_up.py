@@ -1,4 +1,4 @@
-"""Whether Redis answers is measured when a page is made, and not remembered from the last hold."""
+"""Whether Redis answers is measured when a page is made, and not kept from the last hold."""
 
 from __future__ import annotations
 
@@ -50,7 +50,9 @@ async def shown(metrics: Metrics, series: str, wanted: list[float]) -> None:
             await asyncio.sleep(0.02)
 
 
-async def test_a_redis_that_dies_is_down_without_a_single_hold_and_up_when_it_is_back(servers: list[Valkey]) -> None:
+async def test_a_killed_redis_is_down_without_a_single_hold_and_up_when_it_is_started_again(
+    servers: list[Valkey],
+) -> None:
     """Each address has its own sample; the other server goes on being up."""
     servers.sort(key=lambda server: server.url)
     dying, _ = servers

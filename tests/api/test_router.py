@@ -1,4 +1,4 @@
-"""The short way to a call: what is in the table is found, and everything else goes the long way unchanged."""
+"""The fast routing table: a path in the table is found, and every other one takes Starlette's router unchanged."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ if TYPE_CHECKING:
 
 
 class Answer:
-    """Writes down that it was asked, and for what."""
+    """Records that it was called, and for what."""
 
     def __init__(self, name: str, heard: list[tuple[str, dict[str, str] | None]]) -> None:
         self._name = name
         self._heard = heard
 
     async def __call__(self, scope: Scope, _receive: Receive, _send: Send) -> None:
-        """No answer is needed to know who would give it."""
+        """No answer is needed to know the handler."""
         self._heard.append((self._name, scope.get("path_params")))
 
 
 async def ask(method: str, path: str, **more: Any) -> tuple[str, dict[str, str] | None]:
-    """Who answers, and with which names."""
+    """The handler, and its path parameters."""
     heard: list[tuple[str, dict[str, str] | None]] = []
     table = [
         ("POST", "/v1/bookings"),
@@ -71,12 +71,12 @@ async def test_whatever_a_path_says_is_only_a_name(part: str) -> None:
         ("POST", "/v1/x/of/"),
     ],
 )
-async def test_what_is_not_in_the_table_goes_the_long_way(method: str, path: str) -> None:
-    """Pages, redirects, refusals of a method: whoever did that before does it still."""
+async def test_what_is_not_in_the_table_goes_to_starlettes_router(method: str, path: str) -> None:
+    """Pages, redirects, refusals of a method: Starlette's router handles them as before."""
     assert await ask(method, path) == ("otherwise", None)
 
 
-async def test_what_is_mounted_below_a_path_or_is_no_request_goes_the_long_way() -> None:
+async def test_what_is_mounted_below_a_path_or_is_no_request_goes_to_starlettes_router() -> None:
     """The table knows paths from the root, and nothing but requests."""
     assert (await ask("POST", "/v1/bookings", root_path="/shop"))[0] == "otherwise"
     assert (await ask("POST", "/v1/bookings", type="lifespan"))[0] == "otherwise"

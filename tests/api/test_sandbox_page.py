@@ -20,7 +20,7 @@ RETURN = "https://shop.example/thanks?order=7"
 
 
 class Buyer:
-    """A hold that asks for 3-D Secure, and its buyer in a browser without any key."""
+    """A hold that requires 3-D Secure, and its buyer in a browser without any key."""
 
     def __init__(self, shop: httpx2.AsyncClient, browser: httpx2.AsyncClient, booking: str) -> None:
         self.shop = shop
@@ -77,7 +77,7 @@ async def test_a_buyer_who_fails_may_pay_with_another_card(buyer: Buyer) -> None
     assert (sold.status_code, sold.json()["state"]) == (200, "confirmed")
 
 
-async def test_a_card_that_is_declined_after_authentication_is_told(buyer: Buyer) -> None:
+async def test_a_card_that_is_declined_after_authentication_is_shown(buyer: Buyer) -> None:
     """The page says so, and the hold is free for another card."""
     await buyer.pay("one", method="pm_card_threeDSecureRequiredChargeDeclined")
     assert "failed" in (await buyer.press("authorise")).text
@@ -85,7 +85,7 @@ async def test_a_card_that_is_declined_after_authentication_is_told(buyer: Buyer
 
 
 @pytest.mark.parametrize("button, said", [("authorise", "succeeded"), ("refuse", "failed")])
-async def test_the_buyer_goes_back_to_the_shop(buyer: Buyer, button: str, said: str) -> None:
+async def test_the_buyer_is_redirected_to_the_shop(buyer: Buyer, button: str, said: str) -> None:
     """With what Stripe adds to the address."""
     await buyer.pay("one", return_url=RETURN)
     back = await buyer.press(button)
@@ -95,7 +95,7 @@ async def test_the_buyer_goes_back_to_the_shop(buyer: Buyer, button: str, said: 
     assert parse_qs(where.query)["redirect_status"] == [said]
 
 
-async def test_without_the_secret_nobody_acts_for_the_buyer(buyer: Buyer) -> None:
+async def test_without_the_secret_no_client_acts_for_the_buyer(buyer: Buyer) -> None:
     """Nor twice, nor with a body that has no end."""
     await buyer.pay("one")
     path = buyer.page.partition("?")[0]
@@ -110,8 +110,8 @@ async def test_without_the_secret_nobody_acts_for_the_buyer(buyer: Buyer) -> Non
     assert (await buyer.browser.get(buyer.page)).status_code == 404
 
 
-async def test_the_page_may_load_nothing_and_be_framed_by_nobody(buyer: Buyer) -> None:
-    """Its one style is named by its hash; the address, which has the secret, is told to no other site."""
+async def test_the_page_may_load_nothing_and_be_framed_by_no_site(buyer: Buyer) -> None:
+    """Its one style is named by its hash; the address, which has the secret, is sent to no other site."""
     await buyer.pay("one")
     shown = await buyer.browser.get(buyer.page)
     policy = shown.headers["Content-Security-Policy"]

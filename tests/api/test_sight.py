@@ -1,4 +1,4 @@
-"""Around a request: its id, its line, its spans. Nothing of OpenTelemetry unless it is asked for."""
+"""Around a request: its id, its log line, its spans. Nothing of OpenTelemetry unless it is configured."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ async def hold(shop: httpx2.AsyncClient, *seats: str, **headers: str) -> httpx2.
 
 
 async def test_every_answer_has_a_request_id(shop: httpx2.AsyncClient, stranger: httpx2.AsyncClient) -> None:
-    """A new one for each request, also where nobody is let in, nothing is found, or a page is shown."""
+    """A new one for each request, also for a 401, a 404 or a page."""
     answers = [await client.get(path) for client in (shop, stranger) for path in ("/", "/v1/events", "/nowhere")]
     ids = [answer.headers["x-request-id"] for answer in answers]
     assert all(re.fullmatch(r"[0-9a-f]{32}", one) for one in ids)
@@ -76,7 +76,7 @@ async def test_a_callers_own_id_is_kept_if_it_is_a_plain_word(
 
 @pytest.mark.usefixtures("event")
 async def test_a_call_has_one_line_with_its_facts(shop: httpx2.AsyncClient, caplog: pytest.LogCaptureFixture) -> None:
-    """Which verb, about what, how it went, how long it took, and the id that went back. Probes are quiet."""
+    """Which verb, about what, how it went, how long it took, and the id in the response. Probes are not logged."""
     caplog.set_level(logging.INFO, logger=logs.OURS)
     held = await hold(shop, "A1")
     answer = await shop.post(f"/v1/bookings/{held.json()['id']}/release", headers={"X-Request-Id": "r-1"})
@@ -165,7 +165,7 @@ async def test_a_batch_is_linked_to_the_requests_in_it(traced: Traced) -> None:
 
 
 async def test_a_payment_shows_its_call_to_the_gateway(traced: Traced) -> None:
-    """Under the request that asked for it, though it outlives no transaction."""
+    """Under its request, though it outlives no transaction."""
     held = await hold(traced.shop, "A1")
     pay = f"/v1/bookings/{held.json()['id']}/pay"
     answer = await traced.shop.post(pay, json={"method": "pm_card_visa"}, headers={"Idempotency-Key": "k", **PARENT})
@@ -176,7 +176,7 @@ async def test_a_payment_shows_its_call_to_the_gateway(traced: Traced) -> None:
     assert traced.named("transaction pay").parent is not None
 
 
-async def test_a_failure_shows_its_kind_and_not_its_words(traced: Traced, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_failure_shows_its_kind_and_not_its_message(traced: Traced, monkeypatch: pytest.MonkeyPatch) -> None:
     """What an exception says may be a secret."""
 
     async def silent(*_: object, **__: object) -> None:
@@ -193,7 +193,7 @@ async def test_a_failure_shows_its_kind_and_not_its_words(traced: Traced, monkey
 
 
 async def test_a_refusal_is_no_failure(traced: Traced) -> None:
-    """The rules said no, which is an answer."""
+    """A refusal by the rules is an answer, not an error."""
     await hold(traced.shop, "A1")
     assert (await hold(traced.shop, "A1")).status_code == 409
     span = traced.named("POST /v1/bookings")
@@ -202,8 +202,8 @@ async def test_a_refusal_is_no_failure(traced: Traced) -> None:
     assert span.status.status_code.name == "UNSET"
 
 
-def test_nothing_is_imported_unless_it_is_asked_for() -> None:
-    """Who wants no spans pays for none."""
+def test_nothing_is_imported_unless_it_is_configured() -> None:
+    """A service without spans pays for none."""
     look = (
         "import sys, earmark.server.run, earmark.cli; print([name for name in sys.modules if 'opentelemetry' in name])"
     )

@@ -1,4 +1,4 @@
-"""A slash at the end of a path never sends a caller elsewhere, least of all to plain HTTP."""
+"""A slash at the end of a path never redirects a caller, least of all to plain HTTP."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FORWARDED = {"X-Forwarded-Proto": "https", "X-Forwarded-For": "203.0.113.7", "X-
 @pytest.mark.parametrize("prefix", ["", "/tickets"])
 @pytest.mark.parametrize("hops, headers", [(0, {}), (0, FORWARDED), (1, FORWARDED)])
 async def test_no_path_redirects(services: Services, prefix: str, hops: int, headers: dict[str, str]) -> None:
-    """Behind a proxy that speaks TLS this server sees plain HTTP, and a redirect would name that scheme."""
+    """Behind a proxy that terminates TLS this server sees plain HTTP, and a redirect would name that scheme."""
     whole = api.create_app(msgspec.structs.replace(services, trust_proxy=hops))
     app = Starlette(routes=[Mount(prefix, whole)]) if prefix else whole
     transport = httpx2.ASGITransport(app=app, raise_app_exceptions=False)

@@ -1,6 +1,6 @@
-"""Whatever buyers and the shop do over HTTP, in whatever order, a clerk with a list of cards would have said the same.
+"""Whatever buyers and the shop do over HTTP, in whatever order, a simple model with a list of bookings agrees.
 
-The clerk is the model that the stores are held to as well; here it stands beside a real door, with idempotency keys:
+It is the model that the stores are tested with as well; here it is compared with the API, with idempotency keys:
 what was answered once is answered again, byte for byte, however much has happened since.
 """
 
@@ -48,8 +48,8 @@ _numbers = itertools.count(1)
 pytestmark = pytest.mark.timeout(3600 if PROOF else 300)
 
 
-class Line:
-    """One connection to the door."""
+class Connection:
+    """One connection to the server."""
 
     def __init__(self, url: str) -> None:
         parts = urlsplit(url)
@@ -68,21 +68,21 @@ class Line:
 
 
 class Counter(RuleBasedStateMachine):
-    """The shop's counter: every rule asks the clerk and the door, and compares."""
+    """The shop's back end: every rule calls the model and the API, and compares."""
 
     url: str
     clock: MovableClock
 
     def __init__(self) -> None:
         super().__init__()
-        self.line = Line(self.url)
+        self.line = Connection(self.url)
         self.model = Model()
         self.bookings: list[str] = []
         self.answered: list[tuple[str, bytes, str, int, bytes]] = []
 
     @initialize()
-    def open_the_house(self) -> None:
-        """A house of its own for each run."""
+    def open_the_event(self) -> None:
+        """An event of its own for each run."""
         self.event = f"event-{next(_numbers)}"
         body = {
             "id": self.event,
@@ -96,7 +96,7 @@ class Counter(RuleBasedStateMachine):
         assert status == 201, told
 
     def ask(self, path: str, body: Any, *, keyed: bool, expected: str) -> Any:
-        """Send it, and expect the clerk's word: the state that it leads to, or the code of a refusal."""
+        """Send it, and expect the model's result: the state that it leads to, or the code of a refusal."""
         raw, key = json.dumps(body).encode(), f"key-{next(_numbers)}" if keyed else None
         status, told, headers = self.line.send("POST", path, raw, key)
         answer = json.loads(told)
@@ -174,7 +174,7 @@ class Counter(RuleBasedStateMachine):
     @precondition(lambda self: self.answered)
     @rule(which=st.integers(0, 20))
     def misuse(self, which: int) -> None:
-        """The same key for another request is refused, and what the key remembers stays."""
+        """The same key for another request is refused, and the key's record stays."""
         path, raw, key, *_ = self.answered[which % len(self.answered)]
         status, told, _ = self.line.send("POST", path, raw + b" ", key)
         assert (status, json.loads(told)["code"]) == (422, "idempotency_mismatch")
@@ -224,23 +224,23 @@ def on_sqlite(tmp_path: Path, clock: MovableClock) -> Callable[[], Awaitable[Ser
     return make
 
 
-def test_the_door_on_sqlite_agrees_with_the_clerk(tmp_path: Path, clock: MovableClock) -> None:
+def test_the_api_on_sqlite_agrees_with_the_model(tmp_path: Path, clock: MovableClock) -> None:
     """Hold, extend, confirm, release, cancel, time, repeats and misuse, in any order."""
     play(on_sqlite(tmp_path, clock), clock, examples=EXAMPLES)
-    assert next(_numbers) > EXAMPLES, "every run had a house of its own"
+    assert next(_numbers) > EXAMPLES, "every run had an event of its own"
 
 
-def test_the_door_on_postgresql_agrees_with_the_clerk(postgres_url: str, clock: MovableClock) -> None:
+def test_the_api_on_postgresql_agrees_with_the_model(postgres_url: str, clock: MovableClock) -> None:
     """The same, on the database of production."""
 
     async def make() -> Services:
         return house_over(await PostgresStore.connect(postgres_url, clock=clock), clock)
 
     play(make, clock, examples=EXAMPLES)
-    assert next(_numbers) > EXAMPLES, "every run had a house of its own"
+    assert next(_numbers) > EXAMPLES, "every run had an event of its own"
 
 
-def test_a_door_that_words_a_repeat_anew_is_noticed(
+def test_an_api_that_renders_a_repeat_anew_is_noticed(
     tmp_path: Path, clock: MovableClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The control: one byte more in a repeat, and the clerk protests."""

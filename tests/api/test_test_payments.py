@@ -27,7 +27,7 @@ SETTINGS = {"EARMARK_DATABASE_URL": "memory:", "EARMARK_ADMIN_KEY": KEY, "EARMAR
 
 
 async def paying(server: Opened) -> AsyncIterator[str]:
-    """How a test payment stands whose capture had no answer, again and again."""
+    """The state of a test payment whose capture had no answer, again and again."""
     services = server.services
     gateway = services.payments.gateways["sandbox"]
     assert isinstance(gateway, SandboxGateway)

@@ -1,4 +1,4 @@
-"""Leaving only when threads that are not Python's own have ended, also those that rubbish still has hold of."""
+"""A process ends only when threads that are not Python's own have ended, also those that garbage still refers to."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Foreign:
 
 
 class Request:
-    """What keeps a thread until nobody has it any more; and it has itself, by way of an error's frames."""
+    """Keeps a thread until nothing refers to it; and it refers to itself, by way of an error's frames."""
 
     def __init__(self, thread: Foreign) -> None:
         self._thread = thread
@@ -62,8 +62,8 @@ async def test_a_thread_that_began_inside_is_waited_for() -> None:
 
 
 @pytest.mark.usefixtures("_no_collector")
-async def test_a_thread_that_rubbish_has_hold_of_ends_too() -> None:
-    """A request that was refused may still be there, and nobody looks for it when a server stops."""
+async def test_a_thread_that_garbage_refers_to_ends_too() -> None:
+    """A refused request may still be in memory, and no collection is due when a server stops."""
     async with native_threads.threads_ended():
         thread = Foreign()
         Request(thread)
@@ -71,7 +71,7 @@ async def test_a_thread_that_rubbish_has_hold_of_ends_too() -> None:
 
 
 @pytest.mark.usefixtures("_no_collector")
-async def test_control_whoever_looks_for_no_rubbish_leaves_while_the_thread_runs(
+async def test_control_without_a_collection_the_process_ends_while_the_thread_runs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Though it waits as long as it may."""

@@ -27,7 +27,7 @@ CONCERT = {"id": "concert", "name": "A concert", "currency": "EUR", "layout": LA
 
 
 class Shop:
-    """A house with stored keys, and callers at its door."""
+    """A shop with stored keys, and its callers."""
 
     def __init__(self, services: Services, ticks: Ticks) -> None:
         self.ticks = ticks
@@ -43,7 +43,7 @@ class Shop:
         return key_id, secret
 
     def caller(self, credential: str | None) -> httpx2.AsyncClient:
-        """Somebody who shows this."""
+        """A client with this credential."""
         headers = {"Authorization": f"Bearer {credential}"} if credential else {}
         return httpx2.AsyncClient(transport=self._transport, base_url="http://shop", headers=headers)
 
@@ -129,8 +129,8 @@ async def test_the_same_buyer_in_both_kinds_has_two_sets_of_idempotency_keys(sho
 
 
 @pytest.mark.parametrize("seconds", [0, -1, TOKEN_SECONDS_MAX + 1, 1.5, "60"])
-async def test_a_token_lives_within_bounds(shop: Shop, seconds: object) -> None:
-    """What lives for ever is a key."""
+async def test_a_token_expires_within_bounds(shop: Shop, seconds: object) -> None:
+    """A credential without an end is a key."""
     _, secret = await shop.key(Scope.SELL)
     async with shop.caller(secret) as seller:
         answer = await seller.post("/v1/tokens", json={"buyer": "alice", "seconds": seconds})
@@ -151,7 +151,7 @@ async def test_a_token_ends_at_its_time_or_with_its_key(shop: Shop, clock: Movab
 
 
 async def test_a_token_is_not_made_into_a_guest_s(shop: Shop) -> None:
-    """A guest's token outlives every key: whoever has one of a key's becomes a new guest, with another name."""
+    """A guest's token outlives every key: a client with a key's token becomes a new guest, with another name."""
     for live in (True, False):
         _, secret = await shop.key(Scope.SELL, live=live)
         async with shop.caller(await issued(shop, secret)) as alice:
@@ -171,7 +171,7 @@ async def test_a_buyer_issues_no_tokens(shop: Shop) -> None:
 
 
 async def test_a_manager_reads_events_and_no_bookings(shop: Shop) -> None:
-    """Who makes an event may look at it; who bought is none of their affair."""
+    """The key that makes an event may read it; its buyers are not for that key."""
     _, manager = await shop.key(Scope.MANAGE)
     async with shop.caller(manager) as box_office:
         assert (await box_office.post("/v1/events", json=CONCERT)).status_code == 201
@@ -180,8 +180,8 @@ async def test_a_manager_reads_events_and_no_bookings(shop: Shop) -> None:
         assert (await box_office.get("/v1/bookings")).status_code == 403
 
 
-async def test_a_manager_is_told_what_became_of_its_own_requests(shop: Shop) -> None:
-    """Of an event that it made, and of no other caller's keys; a key that neither buys nor manages asks for nothing."""
+async def test_a_manager_sees_what_became_of_its_own_requests(shop: Shop) -> None:
+    """Of an event that it made, and of no other caller's keys; a key that neither buys nor manages sees nothing."""
     (_, own), (_, another), (_, operator) = [await shop.key(scope) for scope in (Scope.MANAGE, Scope.MANAGE, Scope.OPS)]
     asked = "/v1/idempotency/concert-1"
     async with shop.caller(own) as manager:
@@ -189,13 +189,13 @@ async def test_a_manager_is_told_what_became_of_its_own_requests(shop: Shop) -> 
         assert made.status_code == 201
         told = await manager.get(asked)
         assert (told.status_code, told.json()["state"], told.json()["answer"]) == (200, "done", made.json())
-    async with shop.caller(another) as somebody:
-        assert (await somebody.get(asked)).json()["state"] == "unknown"
-    async with shop.caller(operator) as nobody:
-        assert (await nobody.get(asked)).status_code == 403
+    async with shop.caller(another) as same_mode:
+        assert (await same_mode.get(asked)).json()["state"] == "unknown"
+    async with shop.caller(operator) as without_scope:
+        assert (await without_scope.get(asked)).status_code == 403
 
 
-async def test_a_database_that_is_silent_makes_no_key_wrong(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_silent_database_makes_no_key_wrong(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     """503 for a good key that was not seen lately, and for a token of one; never 401."""
     from earmark.errors import StoreUnavailable
 

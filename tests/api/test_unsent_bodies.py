@@ -41,7 +41,7 @@ def _every_path(services: Services) -> list[tuple[str, str]]:
 
 
 async def ask(services: Services, method: str, target: str, *, key: str | None = None) -> int:
-    """The status of a request whose body is announced and does not come."""
+    """The status of a request whose body is announced and not sent."""
     return await ask_app(create_app(services), method, target, key=key)
 
 
@@ -91,15 +91,15 @@ async def page(shop: httpx2.AsyncClient, event: str) -> str:
 
 
 @pytest.mark.parametrize("key", [None, KEY], ids=["no key", "the admin key"])
-async def test_no_path_waits_for_a_body_that_never_comes(hasty: Services, key: str | None) -> None:
-    """Whatever the path: a stranger's thousand connections would be all that a server has."""
+async def test_no_path_waits_for_a_body_that_is_never_sent(hasty: Services, key: str | None) -> None:
+    """Whatever the path: a thousand such connections of one client would be all that a server has."""
     async with asyncio.timeout(BOUND_SECONDS):
         for method, path in _every_path(hasty):
             assert await ask(hasty, method, path, key=key) < 500, (method, path)
 
 
 async def test_without_the_secret_no_body_is_read(services: Services, page: str) -> None:
-    """The address alone says that there is nothing to do here, and a stranger cannot make the server wait at all."""
+    """The address alone shows that there is nothing to do here, and a client without it cannot make the server wait."""
     path = urlsplit(page).path
     async with asyncio.timeout(BOUND_SECONDS):
         for target in ("/sandbox/action/x", path, f"{path}?client_secret=guessed"):
@@ -129,7 +129,7 @@ async def test_without_a_deadline_the_page_waits_for_ever(
 
 
 async def test_nor_does_the_sandbox_as_a_server(clock: MovableClock, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`earmark sandbox`: with its key, and in the calls that script it, which ask for none."""
+    """`earmark sandbox`: with its key, and in the calls that script it, which need none."""
     bounded = request_body.within
 
     async def hasty(coming: Any, _: float) -> Any:
@@ -144,8 +144,8 @@ async def test_nor_does_the_sandbox_as_a_server(clock: MovableClock, monkeypatch
             assert await ask_app(app, method, re.sub(r"\{\w+\}", "b", path), key=sandbox.key) < 500, (method, path)
 
 
-async def test_a_real_server_closes_the_connection_of_a_body_that_never_comes(services: Services) -> None:
-    """It is told its no, and its place is free for another client."""
+async def test_a_real_server_closes_the_connection_of_a_body_that_is_never_sent(services: Services) -> None:
+    """It gets its refusal, and its connection is free for another client."""
     ask_for = b"POST /sandbox/action/x HTTP/1.1\r\nHost: shop\r\nContent-Length: 9\r\n\r\n"
     async with served(services) as url, asyncio.timeout(BOUND_SECONDS):
         reader, writer = await asyncio.open_connection(urlsplit(url).hostname, urlsplit(url).port)

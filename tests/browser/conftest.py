@@ -1,7 +1,7 @@
 """The real demo in a process of its own, and real browsers that watch themselves.
 
 Every visitor has a browser profile without cookies and without storage, so is another guest. When a test ends, its
-visitors must have seen no error in the console and must have asked no other host for anything. Their profiles are
+visitors must have seen no error in the console and must have requested nothing from another host. Their profiles are
 emptied and used again: to start a browser's process for each of them was half of the work of these tests.
 """
 
@@ -66,7 +66,7 @@ class Visitor:
     page: Page
     home: str
     complaints: list[str] = field(default_factory=list)
-    strangers: list[str] = field(default_factory=list)
+    foreign_requests: list[str] = field(default_factory=list)
     refusals_expected: set[int] = field(default_factory=set)
     losses_expected: bool = False
 
@@ -85,7 +85,7 @@ class Visitor:
         expect(self.seat(name)).to_have_attribute("data-state", state)
 
     def free_seats(self, number: int) -> list[str]:
-        """Seats that nobody has, as the map shows them now."""
+        """Free seats, as the map shows them now."""
         free = self.page.locator('#map [data-state="available"]')
         names = [free.nth(index).get_attribute("data-seat") for index in range(number)]
         return [name for name in names if name]
@@ -108,11 +108,11 @@ class Visitor:
         expect(card).to_be_visible()
         return card
 
-    def is_told(self, words: str | re.Pattern[str]) -> None:
+    def shows_alert(self, words: str | re.Pattern[str]) -> None:
         """Waits until the page says this, for eyes and ears alike."""
         expect(self.page.get_by_role("alert")).to_contain_text(words)
 
-    def hears(self, message: ConsoleMessage) -> None:
+    def collect_console_errors(self, message: ConsoleMessage) -> None:
         """Collects errors and warnings, but for the refusals that the test provokes on purpose."""
         refused = re.search(r"responded with a status of (\d+)", message.text)
         if refused and int(refused[1]) in self.refusals_expected:
@@ -122,26 +122,26 @@ class Visitor:
         if message.type in {"error", "warning"}:
             self.complaints.append(message.text)
 
-    def fails(self, error: Error) -> None:
+    def collect_page_error(self, error: Error) -> None:
         """Collects what a script of the page did not catch."""
         self.complaints.append(str(error))
 
     def leave(self) -> None:
         """Empties the profile: on a page without scripts, so that none writes again what was removed."""
-        self.page.remove_listener("console", self.hears)
-        self.page.remove_listener("pageerror", self.fails)
-        self.page.remove_listener("request", self.meets)
+        self.page.remove_listener("console", self.collect_console_errors)
+        self.page.remove_listener("pageerror", self.collect_page_error)
+        self.page.remove_listener("request", self.note_foreign_request)
         self.page.unroute_all()
         self.page.goto(f"{self.home}{NO_SCRIPTS}")
         self.page.evaluate("() => { localStorage.clear(); sessionStorage.clear() }")
         self.context.clear_cookies()
         self.page.set_viewport_size(SCREEN)
 
-    def meets(self, request: Request) -> None:
+    def note_foreign_request(self, request: Request) -> None:
         """Notes a request that goes to another host."""
         url = request.url
         if urlsplit(url).scheme in {"http", "https", "ws", "wss"} and not url.startswith(f"{self.home}/"):
-            self.strangers.append(url)
+            self.foreign_requests.append(url)
 
 
 @pytest.fixture(scope="module")
@@ -184,7 +184,7 @@ def context(browser: Browser, demo: Demo, spare_pages: list[Page]) -> Iterator[C
         visitor.leave()
     spare_pages.extend(visitor.page for visitor in visitors)
     assert [complaint for visitor in visitors for complaint in visitor.complaints] == []
-    assert [url for visitor in visitors for url in visitor.strangers] == []
+    assert [url for visitor in visitors for url in visitor.foreign_requests] == []
 
 
 @pytest.fixture
@@ -201,7 +201,7 @@ def new_page(browser: Browser) -> Page:
 
 def new_visitor(page: Page, home: str) -> Visitor:
     visitor = Visitor(context=page.context, page=page, home=home)
-    page.on("console", visitor.hears)
+    page.on("console", visitor.collect_console_errors)
     page.on("pageerror", visitor.fails)
     page.on("request", visitor.meets)
     return visitor

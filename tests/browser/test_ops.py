@@ -1,4 +1,4 @@
-"""The console in a real browser, over a real demo with a real Redis: what needs a person, and a lock that is broken."""
+"""The console in a real browser, over a demo with a real Redis: what needs attention, and a lock that is broken."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def poll_quickly(visitor: Visitor) -> None:
 
 
 def enter(visitor: Visitor, key: str) -> None:
-    """Types a key and presses Enter, as a person does."""
+    """Types a key and presses Enter."""
     visitor.page.goto(f"{visitor.home}/ops")
     expect(visitor.page.get_by_label("API key")).to_be_focused()
     visitor.page.keyboard.type(key)
@@ -110,16 +110,16 @@ def row(visitor: Visitor, key: str) -> Locator:
     return visitor.page.locator("#locks tbody tr").filter(has_text=key)
 
 
-def test_a_wrong_key_is_told_kindly_and_the_right_one_stays_in_the_tab(
+def test_a_wrong_key_gets_a_clear_error_and_the_right_one_stays_in_the_tab(
     visitor: Visitor, directory: Path, operators_key: str
 ) -> None:
     """Which of the two is wrong, the key or its scope; and no key is ever in an address or kept for longer."""
     visitor.refusals_expected |= {401, 403}
     enter(visitor, "ek_test_nonsense")
-    visitor.is_told("does not know that key")
+    visitor.shows_alert("does not know that key")
     expect(visitor.page.locator("#board")).to_be_hidden()
     enter(visitor, make_key(directory, "sell"))
-    visitor.is_told("lacks the scope ops")
+    visitor.shows_alert("lacks the scope ops")
     open_console(visitor, operators_key)
     expect(visitor.page.get_by_role("alert")).to_be_hidden()
     assert visitor.page.url == f"{visitor.home}/ops"
@@ -131,8 +131,8 @@ def test_a_wrong_key_is_told_kindly_and_the_right_one_stays_in_the_tab(
     assert visitor.page.evaluate("Object.keys(sessionStorage)") == []
 
 
-def test_nothing_needs_anybody_until_a_payment_does(visitor: Visitor) -> None:
-    """All is well and says so; then a refund is refused, and without a reload the page says what to do about it."""
+def test_nothing_needs_attention_until_a_payment_does(visitor: Visitor) -> None:
+    """All is well and the page says so; then a refund is refused, and without a reload the page says what to do."""
     poll_quickly(visitor)
     open_console(visitor)
     heading = visitor.page.get_by_role("heading", level=1, name="Nothing needs you.")
@@ -157,7 +157,7 @@ def test_nothing_needs_anybody_until_a_payment_does(visitor: Visitor) -> None:
     expect(story.locator("li").last).to_contain_text("the gateway refused the refund")
 
 
-def test_a_lock_is_broken_after_a_question(visitor: Visitor, locks: SyncLocks) -> None:
+def test_a_lock_is_broken_after_a_confirmation(visitor: Visitor, locks: SyncLocks) -> None:
     """Escape leaves it alone; only the other button takes it, and the page says so."""
     held = locks.acquire(ORDER, ttl=600)
     open_console(visitor)
@@ -176,21 +176,21 @@ def test_a_lock_is_broken_after_a_question(visitor: Visitor, locks: SyncLocks) -
 
     press.click()
     question.get_by_role("button", name="Break the lock").click()
-    visitor.is_told(f"The lock {ORDER} was taken from worker-7.")
+    visitor.shows_alert(f"The lock {ORDER} was taken from worker-7.")
     expect(row(visitor, ORDER)).to_have_count(0)
     assert locks.find(ORDER) is None
     held.release()
 
 
 def test_a_lock_that_is_gone_by_then_is_no_harm(visitor: Visitor, locks: SyncLocks) -> None:
-    """Whoever was asked about it took too long: it is said, and the list is right again."""
+    """The operator took too long to confirm: the page says so, and the list is right again."""
     visitor.refusals_expected.add(404)
     held = locks.acquire(ORDER, ttl=600)
     open_console(visitor)
     visitor.page.get_by_role("button", name=f"Break the lock {ORDER}").click()
     held.release()
     visitor.page.get_by_role("dialog").get_by_role("button", name="Break the lock").click()
-    visitor.is_told("there was nothing to break")
+    visitor.shows_alert("there was nothing to break")
     expect(row(visitor, ORDER)).to_have_count(0)
 
 
@@ -204,7 +204,7 @@ def test_what_others_wrote_is_shown_and_never_run(visitor: Visitor, locks: SyncL
 
 
 def test_control_markup_that_is_put_in_as_markup_is_noticed_and_its_script_is_not_run(visitor: Visitor) -> None:
-    """The page's policy is the second lock on that door: the picture is there, and its script is refused."""
+    """The page's policy is the second guard: the picture is there, and its script is refused."""
     open_console(visitor)
     visitor.refusals_expected.add(404)
     with visitor.page.expect_console_message(lambda message: "Content Security Policy" in message.text):
@@ -214,8 +214,8 @@ def test_control_markup_that_is_put_in_as_markup_is_noticed_and_its_script_is_no
     visitor.complaints.clear()
 
 
-def test_a_button_keeps_its_focus_while_news_arrive(visitor: Visitor, locks: SyncLocks) -> None:
-    """Whoever works by keyboard is not thrown back to the top every few seconds."""
+def test_a_button_keeps_its_focus_while_updates_arrive(visitor: Visitor, locks: SyncLocks) -> None:
+    """A keyboard user is not thrown back to the top every few seconds."""
     poll_quickly(visitor)
     with locks.lock(ORDER, ttl=600, renew=False):
         open_console(visitor)
@@ -227,13 +227,13 @@ def test_a_button_keeps_its_focus_while_news_arrive(visitor: Visitor, locks: Syn
         expect(press).to_be_focused()
 
 
-def test_a_server_that_falls_silent_is_said_and_what_was_known_stays(visitor: Visitor) -> None:
-    """With its age, so that nobody takes it for the present; and it recovers by itself."""
+def test_a_silent_server_is_reported_and_the_last_values_stay(visitor: Visitor) -> None:
+    """With their age, so that an operator does not take them for the present; and it recovers by itself."""
     visitor.losses_expected = True
     poll_quickly(visitor)
     open_console(visitor)
     visitor.page.route("**/v1/ops", lambda route: route.abort())
-    visitor.is_told("What stands below is from")
+    visitor.shows_alert("What stands below is from")
     expect(visitor.page.locator("#link")).to_contain_text("Silent")
     expect(visitor.page.locator("#board")).to_have_class(re.compile("stale"))
     visitor.page.unroute_all()
@@ -247,12 +247,12 @@ def test_a_database_that_is_gone_is_no_row_of_zeros(visitor: Visitor) -> None:
     problem = '{"code": "unavailable", "title": "The database cannot be reached.", "status": 503, "detail": "Later."}'
     visitor.page.route("**/v1/ops", lambda route: route.fulfill(status=503, body=problem))
     enter(visitor, KEY)
-    visitor.is_told("The database does not answer")
-    visitor.is_told("earmark doctor")
+    visitor.shows_alert("The database does not answer")
+    visitor.shows_alert("earmark doctor")
     expect(visitor.page.locator("#figures li")).to_have_count(0)
 
 
-def test_a_seat_is_explained_and_a_key_that_may_not_is_told_what_it_lacks(
+def test_a_seat_is_explained_and_a_key_without_the_scope_gets_its_name(
     context: Callable[[], Visitor], operators_key: str
 ) -> None:
     """Buyers are no business of the scope ops: the page says which scope, and which command, instead."""

@@ -30,7 +30,7 @@ def paying(visitor: Visitor, seat: str, **how: str) -> tuple[str, str]:
     return booking, answer.json()["payment"]["action"]["url"]
 
 
-def test_a_buyer_authenticates_in_the_demo_and_comes_back_to_the_shop(visitor: Visitor) -> None:
+def test_a_buyer_authenticates_in_the_demo_and_returns_to_the_shop(visitor: Visitor) -> None:
     """By the address in the answer, with nothing but the demo running; the map then shows the seat as sold."""
     visitor.open()
     [seat] = visitor.free_seats(1)

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.browser
 
 
 def test_a_buyer_holds_two_seats_and_the_box_office_confirms_them(context: Callable[[], Visitor], demo: Demo) -> None:
-    """From the map to a paid booking; everybody else sees the seats go."""
+    """From the map to a paid booking; all other buyers see the seats taken."""
     buyer, other = context(), context()
     buyer.open(key=demo.key)
     other.open()
@@ -42,7 +42,7 @@ def test_a_buyer_holds_two_seats_and_the_box_office_confirms_them(context: Calla
     expect(other.seat(first)).to_have_attribute("aria-disabled", "true")
 
 
-def test_who_comes_second_is_told_which_seat_is_gone_and_keeps_the_rest(context: Callable[[], Visitor]) -> None:
+def test_the_second_buyer_sees_which_seat_is_taken_and_keeps_the_others(context: Callable[[], Visitor]) -> None:
     """A lost race costs one seat, not the whole selection."""
     winner, loser = context(), context()
     winner.open()
@@ -55,8 +55,8 @@ def test_who_comes_second_is_told_which_seat_is_gone_and_keeps_the_rest(context:
     winner.hold(contested)
     loser.press("Hold")
 
-    loser.is_told(contested)
-    loser.is_told("still here")
+    loser.shows_alert(contested)
+    loser.shows_alert("still here")
     loser.page.unroute_all()
     loser.sees(contested, "held")
     loser.sees(other_seat, "selected")
@@ -64,7 +64,7 @@ def test_who_comes_second_is_told_which_seat_is_gone_and_keeps_the_rest(context:
     loser.sees(other_seat, "mine")
 
 
-def test_a_selected_seat_that_somebody_takes_leaves_the_selection(context: Callable[[], Visitor]) -> None:
+def test_a_selected_seat_that_another_buyer_takes_leaves_the_selection(context: Callable[[], Visitor]) -> None:
     """The page does not let a buyer plan with a seat that is gone."""
     quick, slow = context(), context()
     quick.open()
@@ -74,7 +74,7 @@ def test_a_selected_seat_that_somebody_takes_leaves_the_selection(context: Calla
 
     quick.hold(wanted)
 
-    slow.is_told(f"{wanted} has just been taken")
+    slow.shows_alert(f"{wanted} has just been taken")
     expect(slow.page.get_by_role("button", name="Hold", exact=True)).to_be_disabled()
 
 
@@ -92,8 +92,8 @@ def test_a_reload_keeps_the_hold(visitor: Visitor) -> None:
     visitor.sees(wanted, "mine")
 
 
-def test_release_frees_the_seats_for_everybody(context: Callable[[], Visitor]) -> None:
-    """What a buyer lets go is on sale again at once."""
+def test_release_frees_the_seats_for_all_buyers(context: Callable[[], Visitor]) -> None:
+    """Released seats are on sale again at once."""
     buyer, other = context(), context()
     buyer.open()
     other.open()
@@ -110,7 +110,7 @@ def test_release_frees_the_seats_for_everybody(context: Callable[[], Visitor]) -
 
 
 def test_more_time_moves_the_clock(visitor: Visitor) -> None:
-    """A buyer who needs longer asks for it, and sees the gain."""
+    """A buyer who needs longer requests it, and sees the gain."""
     visitor.open()
     card = visitor.hold(*visitor.free_seats(1))
     shown = seconds_left(card)
@@ -119,12 +119,12 @@ def test_more_time_moves_the_clock(visitor: Visitor) -> None:
         visitor.press("+2 minutes")
 
     assert answer.value.status == 200
-    visitor.is_told("more time")
+    visitor.shows_alert("more time")
     assert seconds_left(card) > shown
 
 
-def test_without_a_key_confirm_asks_for_one(visitor: Visitor, demo: Demo) -> None:
-    """Only the box office says that money was taken; a wrong key is refused and asked for again."""
+def test_without_a_key_confirm_prompts_for_one(visitor: Visitor, demo: Demo) -> None:
+    """Only the box office confirms that money was taken; a wrong key is refused and prompted for again."""
     visitor.open()
     visitor.refusals_expected.add(401)
     (wanted,) = visitor.free_seats(1)
@@ -134,7 +134,7 @@ def test_without_a_key_confirm_asks_for_one(visitor: Visitor, demo: Demo) -> Non
     field = visitor.page.get_by_label("Box office key")
     field.fill("ek_test_no_such_key")
     visitor.press("Mark as paid")
-    visitor.is_told(re.compile("key", re.IGNORECASE))
+    visitor.shows_alert(re.compile("key", re.IGNORECASE))
     expect(field).to_be_visible()
 
     field.fill(demo.key)
@@ -158,8 +158,8 @@ def test_the_key_leaves_the_address_bar_and_serves_only_to_confirm(visitor: Visi
     assert [url.rpartition("/")[2] for url in with_key] == ["confirm"]
 
 
-def test_an_answer_that_is_lost_is_asked_for_again_with_the_same_key(visitor: Visitor) -> None:
-    """The hold went through and its answer did not: asking again finds it, and holds nothing twice."""
+def test_a_lost_answer_is_retried_with_the_same_key(visitor: Visitor) -> None:
+    """The hold went through and its answer did not: the retry finds it, and holds nothing twice."""
     keys: list[str | None] = []
 
     def lose_the_first(route: Route) -> None:
@@ -185,14 +185,14 @@ def test_an_answer_that_is_lost_is_asked_for_again_with_the_same_key(visitor: Vi
     assert len(set(keys)) == 2
 
 
-def test_a_hold_that_runs_out_says_so_and_the_seat_is_free(visitor: Visitor, demo: Demo) -> None:
-    """Nobody is left waiting before a clock that has stopped."""
+def test_a_hold_that_expires_is_shown_and_the_seat_is_free(visitor: Visitor, demo: Demo) -> None:
+    """No buyer is left waiting before a clock that has stopped."""
     event = make_event(visitor, demo, hold_ttl_seconds=3)
     visitor.open(event=event)
     card = visitor.hold("A1")
     expect(card).to_have_class(re.compile("urgent"))
 
-    visitor.is_told("Time is up for A1")
+    visitor.shows_alert("Time is up for A1")
 
     expect(visitor.page.locator(".hold")).to_have_count(0)
     visitor.sees("A1", "available")
@@ -213,7 +213,7 @@ def test_pool_units_are_held_with_the_seats(visitor: Visitor, demo: Demo) -> Non
 
 
 def test_the_map_is_usable_with_the_keyboard_alone(visitor: Visitor, demo: Demo) -> None:
-    """Arrows move over the seats, space selects, and a screen reader hears what each seat is."""
+    """Arrows move over the seats, space selects, and a screen reader reads what each seat is."""
     event = make_event(visitor, demo)
     visitor.open(event=event)
     visitor.seat("A1").focus()
@@ -227,8 +227,8 @@ def test_the_map_is_usable_with_the_keyboard_alone(visitor: Visitor, demo: Demo)
     expect(chosen).to_be_focused()
 
 
-def test_without_guests_the_page_asks_for_a_key(visitor: Visitor, demo: Demo) -> None:
-    """A server that takes no guests still serves who has a key, from the first look to the hold."""
+def test_without_guests_the_page_prompts_for_a_key(visitor: Visitor, demo: Demo) -> None:
+    """A server without guests still serves a buyer with a key, from the first read to the hold."""
     visitor.refusals_expected.add(403)
     visitor.page.route("**/v1/guests", lambda route: route.fulfill(status=403, json={"detail": "No guests here."}))
     visitor.page.goto(demo.url)

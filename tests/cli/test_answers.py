@@ -44,7 +44,7 @@ def held(earmark: Callable[..., tuple[int, str, str]]) -> str:
 
 
 def test_a_payment_that_the_buyer_must_act_on_is_no_success(earmark: Callable[..., tuple[int, str, str]]) -> None:
-    """A script that goes on after `earmark pay` would hand out a ticket that is not paid for."""
+    """A script that goes on after `earmark pay` would issue a ticket that is not paid for."""
     code, out, _ = earmark("pay", held(earmark), "--method", "pm_card_authenticationRequired", "--test")
     assert code == 3
     assert "The buyer must act" in out
@@ -69,14 +69,14 @@ def test_a_payment_that_is_a_sale_is_a_success(earmark: Callable[..., tuple[int,
     ],
 )
 def test_a_refusal_is_a_sentence(earmark: Callable[..., tuple[int, str, str]], command: tuple[str, ...]) -> None:
-    """Its facts are written as people write them, not as Python does."""
+    """Its facts are written for a reader, not as Python does."""
     code, out, err = earmark(*command)
     assert (code, out) == (1, "")
     assert not set(err) & set("=[]{}")
 
 
 def test_facts_of_a_refusal_are_written_plainly() -> None:
-    """Lists, numbers, moments, and whose each seat is."""
+    """Lists, numbers, moments, and the booking of each seat."""
     taken = output.advise(SeatsTaken(seats=["A1", "A2"], yours={"A1": "b1"}))
     assert "(seats: A1, A2; yours: A1 is b1)" in taken
     assert "(limit: 4; have: 3; asked: 2)" in output.advise(LimitExceeded(limit=4, have=3, asked=2))
@@ -89,7 +89,7 @@ def test_doctor_names_what_named_the_database(
     earmark: Callable[..., tuple[int, str, str]], monkeypatch: pytest.MonkeyPatch, *, option: bool
 ) -> None:
     """An operator looks for a wrong address where doctor says that it is."""
-    wrong = "postgresql://nobody@127.0.0.1:9/none"
+    wrong = "postgresql://user@127.0.0.1:9/none"
     monkeypatch.delenv("EARMARK_DATABASE_URL")
     if not option:
         monkeypatch.setenv("DATABASE_URL", wrong)

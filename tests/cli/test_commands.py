@@ -64,10 +64,10 @@ def test_bad_usage_is_one_box_and_exit_code_2(
         (("serve", "--database", "mysql://x"), "postgresql://"),
         (("serve", "--database", "memory:"), "SQLite or PostgreSQL"),
         (("worker", "--database", "memory:"), "SQLite or PostgreSQL"),
-        (("verify", "--database", "postgresql://nobody@127.0.0.1:1/x"), "cannot be reached"),
+        (("verify", "--database", "postgresql://user@127.0.0.1:1/x"), "cannot be reached"),
         (("verify", "--database", "sqlite:///no/such/folder/x.sqlite3"), "earmark migrate"),
         (("bench", "booking", "--database", "sqlite:///x.sqlite3"), "postgresql://"),
-        (("bench", "booking", "--database", "postgresql://nobody@127.0.0.1:1/x"), "does not answer"),
+        (("bench", "booking", "--database", "postgresql://user@127.0.0.1:1/x"), "does not answer"),
         (("bench", "booking", "--html", "/no/such/folder/report.html"), "/no/such/folder"),
         (("bench", "locks", "--redis", "redis://127.0.0.1:1"), "does not answer"),
         (("bench", "locks", "--redis", "sentinel://x"), "redis://"),
@@ -175,7 +175,7 @@ def test_bench_alone_lists_what_can_be_measured(earmark: Callable[..., tuple[int
 def test_several_workers_are_refused_before_anything_is_started(
     earmark: Callable[..., tuple[int, str, str]], monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...]
 ) -> None:
-    """What the settings say about workers is not silently forgotten, and no database is made for nothing."""
+    """A setting of workers is not silently ignored, and no database is made for nothing."""
     monkeypatch.setenv("EARMARK_PROCESSES", "2")
     monkeypatch.setenv("EARMARK_ADMIN_KEY", KEY)
     code, out, err = earmark(*arguments)

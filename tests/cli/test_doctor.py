@@ -11,7 +11,7 @@ from uuid import UUID
 
 import pytest
 from tests.conftest import unavailable
-from tests.pgbouncer import start_bouncer
+from tests.pgbouncer import start_pgbouncer
 from tests.sqlite_files import make_migrated
 
 from earmark import config
@@ -70,7 +70,7 @@ async def file_url(tmp_path: Path) -> str:
 
 @pytest.fixture
 async def own_url(unguarded_postgres_url: str) -> str:
-    """A migrated PostgreSQL database that nobody uses afterwards."""
+    """A migrated PostgreSQL database that no test uses afterwards."""
     await databases.migrate(unguarded_postgres_url)
     return unguarded_postgres_url
 
@@ -84,7 +84,7 @@ async def store(file_url: str) -> AsyncIterator[Store]:
 
 @pytest.fixture(scope="module")
 def durable_postgres() -> Iterator[Postgres]:
-    """As somebody would set it up: with nothing turned off."""
+    """As an operator would set it up: with nothing turned off."""
     try:
         server = start_postgres()
     except ServerUnavailable as reason:
@@ -106,7 +106,7 @@ def name_of(url: str) -> str:
 
 
 async def test_everything_is_well_where_everything_runs(durable_postgres: Postgres) -> None:
-    """A durable database, a Redis that keeps and evicts nothing, and a crew at work: not one thing is ill.
+    """A durable database, a Redis that keeps and evicts nothing, and all workers running: not one thing is ill.
 
     That the database has no standby is worth a note.
     """
@@ -156,23 +156,23 @@ async def test_everything_is_well_where_everything_runs(durable_postgres: Postgr
 
 
 @pytest.mark.parametrize(
-    "url", ["postgresql://nobody@127.0.0.1:1/x", "sqlite:////no/such/folder/shop.sqlite3", "mysql://x"]
+    "url", ["postgresql://user@127.0.0.1:1/x", "sqlite:////no/such/folder/shop.sqlite3", "mysql://x"]
 )
-async def test_a_database_that_cannot_be_used_is_said_to_be(url: str) -> None:
-    """And nothing more is asked of it."""
+async def test_an_unusable_database_is_reported(url: str) -> None:
+    """And no further query is made."""
     found = await findings(url)
     assert found.keys() == {"database"}
     assert levels(found["database"]) == ["ill"]
 
 
-async def test_a_password_is_not_told(unused_tcp_port: int) -> None:
+async def test_a_password_is_not_shown(unused_tcp_port: int) -> None:
     """What a doctor prints may be posted anywhere."""
     found = await findings(f"postgresql://shop:hush@127.0.0.1:{unused_tcp_port}/x")
     assert "hush" not in str(found)
     assert "shop:hidden@" in str(found)
 
 
-async def test_an_old_and_a_new_schema_are_told_apart(unguarded_postgres_url: str, own_sql: Any) -> None:
+async def test_an_old_and_a_new_schema_are_distinguished(unguarded_postgres_url: str, own_sql: Any) -> None:
     """The one wants migrating, the other another program."""
     (old,) = (await findings(unguarded_postgres_url))["schema"]
     assert (old.level, old.advice) == (Level.ILL, "Run `earmark migrate`.")
@@ -186,7 +186,7 @@ async def test_an_old_and_a_new_schema_are_told_apart(unguarded_postgres_url: st
 
 @pytest.fixture
 def own_sql(postgres_server: Postgres, unguarded_postgres_url: str) -> Any:
-    """Statements by hand, in the database of this test alone."""
+    """Statements of the test, in the database of this test alone."""
     return lambda sql: postgres_server.psql(sql, database=name_of(unguarded_postgres_url))
 
 
@@ -223,18 +223,18 @@ async def test_a_pooler_that_the_url_does_not_name_is_found(own_url: str) -> Non
     (needless,) = (await findings(f"{own_url}&pgbouncer=true"))["pooler"]
     assert needless.level is Level.NOTE
     try:
-        bouncer = start_bouncer(own_url)
+        pgbouncer = start_pgbouncer(own_url)
     except ServerUnavailable as reason:
         unavailable(reason)
-    with bouncer:
-        found = await findings(bouncer.url)
+    with pgbouncer:
+        found = await findings(pgbouncer.url)
         assert levels(found["pooler"]) == ["ill"]
         assert levels(found["promises"]) == ["ok"]
-        assert levels((await findings(bouncer.to(own_url)))["pooler"]) == ["ok"]
+        assert levels((await findings(pgbouncer.to(own_url)))["pooler"]) == ["ok"]
 
 
-async def test_workers_that_are_missing_fail_or_died_are_told_apart(file_url: str, store: Store) -> None:
-    """Missing and failing is ill; the dead are noted, and forgotten where that is asked for."""
+async def test_workers_that_are_missing_failing_or_ended_are_distinguished(file_url: str, store: Store) -> None:
+    """Missing and failing is ill; ended ones are noted, and removed where that is requested."""
     (none,) = (await findings(file_url))["workers"]
     assert (none.level, none.said) == (
         Level.ILL,
@@ -257,7 +257,7 @@ async def test_workers_that_are_missing_fail_or_died_are_told_apart(file_url: st
 
 
 async def neglect(url: str) -> None:
-    """A shop of a quarter of an hour ago, which nobody has looked after since."""
+    """A shop of a quarter of an hour ago, for which no worker has run since."""
     past = MovableClock()
     past.advance(-900)
     async with Earmark.open(url, clock=past) as shop:
@@ -266,8 +266,8 @@ async def neglect(url: str) -> None:
         await shop.hold("play", buyer="bob", seats=["A2"], ttl_seconds=1800)
 
 
-async def test_what_agents_left_undone_is_done_where_that_is_asked_for(file_url: str, store: Store) -> None:
-    """Due holds that nobody ended and entries that nobody numbered; those who still hold are left alone."""
+async def test_what_workers_left_undone_is_done_where_that_is_requested(file_url: str, store: Store) -> None:
+    """Due holds that were not ended and entries that were not numbered; active holds are left alone."""
     await neglect(file_url)
     found = await findings(file_url)
     assert (levels(found["sweeping"]), levels(found["relaying"])) == (["ill"], ["ill"])
@@ -284,10 +284,10 @@ async def test_what_agents_left_undone_is_done_where_that_is_asked_for(file_url:
 
 
 @pytest.mark.parametrize("product", ["sqlite", "postgres"])
-async def test_counts_that_drifted_are_set_right_where_that_is_asked_for(
+async def test_counts_that_drifted_are_corrected_where_that_is_requested(
     product: str, file_url: str, postgres_url: str, postgres_server: Postgres
 ) -> None:
-    """The bookings are the truth; what was counted wrong by hand is counted again."""
+    """The bookings are the truth; a manually changed count is counted again."""
     url = postgres_url if product == "postgres" else file_url
     async with Earmark.open(url) as shop:
         await shop.create("play", name="A play", currency="EUR", pools={"GA": (9, 1)})
@@ -313,7 +313,7 @@ def by_hand(url: str, *statements: str) -> None:
 
 
 async def test_a_broken_promise_is_ill_and_is_not_touched(file_url: str) -> None:
-    """A seat that was taken away under its owner: no count can make that right, and nobody guesses."""
+    """A seat that was taken away from its owner: no recount can repair that, and the doctor does not guess."""
     await neglect(file_url)
     assert levels((await findings(file_url))["promises"]) == ["ok"]
     by_hand(
@@ -340,7 +340,7 @@ def test_what_a_recount_sets_right_are_rules_of_verify() -> None:
         (False, Level.NOTE, "Test payments need somebody: 1 at sandbox."),
     ],
 )
-async def test_a_payment_that_needs_somebody_is_ill(file_url: str, *, live: bool, level: Level, said: str) -> None:
+async def test_a_payment_that_needs_attention_is_ill(file_url: str, *, live: bool, level: Level, said: str) -> None:
     """The bank refuses a refund, for real. Test money is worth knowing, and no illness."""
     assert levels((await findings(file_url))["money"]) == ["ok"]
     engine = await runtime.open_engine(Settings(database_url=file_url))
@@ -366,8 +366,8 @@ async def test_a_payment_that_needs_somebody_is_ill(file_url: str, *, live: bool
     assert (found.level, found.said) == (level, said)
 
 
-async def test_a_payment_that_is_open_too_long_is_told(file_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody has its gateway any more, say; an hour is no time for a doctor to wait in a test."""
+async def test_a_payment_that_is_open_too_long_is_reported(file_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its gateway is not configured any more, say; an hour is no time for a doctor to wait in a test."""
     engine = await runtime.open_engine(Settings(database_url=file_url))
     driver = PaymentDriver(engine, {})
     shop = Earmark(engine, live=False)
@@ -408,7 +408,7 @@ def test_a_key_that_is_not_set_is_noted() -> None:
     assert levels(secrets.judge(config.Settings(), live_events=True)) == ["note"]
 
 
-def test_proxies_that_nobody_counted_are_noted() -> None:
+def test_proxies_without_a_setting_are_noted() -> None:
     """Declines by address are not bounded then; where they are not to be, there is nothing to say."""
     assert levels(proxies.judge(config.Settings())) == ["note"]
     for said in (config.Settings(trust_proxy=0), config.Settings(trust_proxy=2)):
@@ -421,8 +421,8 @@ async def redis_levels(url: str, *, patience_seconds: float = 60.0) -> list[tupl
     return [(one.level.value, one.said.replace(url, "it")) for one in found]
 
 
-async def test_a_redis_that_evicts_or_forgets_is_told_of() -> None:
-    """Eviction takes locks from their holders; a restart forgets them; an answer that comes too late helps nobody."""
+async def test_a_redis_that_evicts_or_does_not_persist_is_reported() -> None:
+    """Eviction takes locks from their holders; a restart loses them; an answer that comes too late is useless."""
     with valkey("--maxmemory", "64mb", "--maxmemory-policy", "allkeys-lru", "--save", "") as redis:
         found = await redis_levels(redis.url, patience_seconds=0.0)
     assert [level for level, _ in found] == ["ok", "ill", "ok", "ill", "note"]
@@ -449,7 +449,7 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
 async def test_the_command_says_what_to_do_and_exits_by_it(
     file_url: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, store: Store
 ) -> None:
-    """In words and as JSON; 1 while something is ill, 0 when nothing is. A slip in a variable is ill too."""
+    """As text and as JSON; 1 while something is ill, 0 when nothing is. A slip in a variable is ill too."""
     monkeypatch.setenv("EARMARK_ADMIN_KEY", KEY)
     code, out = await asyncio.to_thread(run, capsys, "--database", file_url)
     assert code == 1

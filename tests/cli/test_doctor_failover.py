@@ -96,7 +96,7 @@ async def diagnosis(server: Postgres) -> Finding:
 
 
 async def test_a_server_without_a_standby_is_noted(primary: Postgres) -> None:
-    """Nothing has to be done, but it is said what the loss of the machine would cost."""
+    """Nothing has to be done, but the finding says what the loss of the machine would cost."""
     found = await diagnosis(primary)
     assert found.level is Level.NOTE
     assert found.said.startswith("No standby is connected")
@@ -110,7 +110,7 @@ async def test_a_server_without_a_standby_is_noted(primary: Postgres) -> None:
     ],
 )
 async def test_a_named_standby_that_is_absent_is_ill(primary: Postgres, names: str, missing: str) -> None:
-    """Every commit hangs, and readers notice nothing: the doctor says so, and does not hang itself."""
+    """Every commit hangs, and readers notice nothing: the doctor reports it, and does not hang itself."""
     with settings(primary, {"synchronous_standby_names": names}):
         found = await diagnosis(primary)
     assert found.level is Level.ILL
@@ -170,7 +170,7 @@ async def test_fixing_a_standby_changes_nothing(standby: Postgres) -> None:
 async def test_commits_that_do_not_wait_for_their_standby_are_ill(
     primary: Postgres, standby: Postgres, commit: str
 ) -> None:
-    """The standby is named, and waited for by nobody; also where the role alone says so."""
+    """The standby is named, and no commit waits for it; also where the role's setting alone causes it."""
     assert standby.is_ours
     with settings(primary, {"synchronous_standby_names": "b", "synchronous_commit": commit}):
         found = await diagnosis(primary)
@@ -212,14 +212,16 @@ async def test_a_synchronous_standby_is_well(primary: Postgres, standby: Postgre
 
 
 async def test_one_synchronous_standby_of_two_is_ill(primary: Postgres, standby: Postgres) -> None:
-    """One that confirms is not enough where two were asked for."""
+    """One that confirms is not enough where two are required."""
     assert standby.is_ours
     with settings(primary, {"synchronous_standby_names": "2 (b, gone)"}):
         found = await diagnosis(primary)
     assert (found.level, "and 1 is connected" in found.said) == (Level.ILL, True)
 
 
-async def test_of_several_standbys_it_is_said_which_may_be_promoted(primary: Postgres, standby: Postgres) -> None:
+async def test_of_several_standbys_the_finding_names_which_may_be_promoted(
+    primary: Postgres, standby: Postgres
+) -> None:
     """One that no commit waits for may lack some; where any one of two is enough, the one that has most is right."""
     assert standby.is_ours
     with start_standby(primary, name="c"):
@@ -250,7 +252,7 @@ def paused(standby: Postgres) -> Iterator[None]:
         os.kill(pid, signal.SIGCONT)
 
 
-async def test_an_asynchronous_standby_is_ill_and_its_lag_is_told(primary: Postgres, standby: Postgres) -> None:
+async def test_an_asynchronous_standby_is_ill_and_its_lag_is_shown(primary: Postgres, standby: Postgres) -> None:
     """What the primary has and the standby has not is what a failover would lose, in bytes."""
     with paused(standby):
         primary.psql("CREATE TABLE lag AS SELECT generate_series(1, 1000) AS n", database="shop")
@@ -280,7 +282,7 @@ async def stuck_commit(primary: Postgres, standby: Postgres, *, url: str) -> Asy
 async def test_a_standby_that_is_connected_and_silent_is_ill(
     primary: Postgres, standby: Postgres, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It looks well in every list. The commits that wait for it tell, and nothing is fixed meanwhile."""
+    """It looks well in every list. The commits that wait for it show it, and nothing is fixed meanwhile."""
     monkeypatch.setattr(failover, "WAITING_SECONDS_MAX", 0.0)
     url = primary.url("shop")
     async with stuck_commit(primary, standby, url=url), asyncio.timeout(SECONDS_MAX):
@@ -299,7 +301,7 @@ async def test_a_standby_as_the_database_is_ill(standby: Postgres) -> None:
 
 
 async def test_an_address_that_finds_no_primary_is_ill(standby: Postgres) -> None:
-    """In the middle of a failover no node takes writes: that is said in a sentence, and not by a traceback."""
+    """In the middle of a failover no node takes writes: that is reported in a sentence, and not by a traceback."""
     found = await findings(f"{standby.url('shop')}&target_session_attrs=read-write")
     assert found.keys() == {"database"}
     assert levels(found["database"]) == ["ill"]
@@ -322,10 +324,10 @@ async def test_where_no_server_takes_writes_one_that_answers_is_examined(standby
     assert found["database"][-1].said.startswith("The store cannot be opened")
 
 
-async def test_a_role_that_may_not_see_the_standbys_is_told_what_to_grant(
+async def test_a_role_that_may_not_see_the_standbys_gets_the_grant_to_run(
     primary: Postgres, standby: Postgres, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing seen is not nothing there. Its own commits that hang it can see, and they are told of too."""
+    """Nothing seen is not nothing there. Its own commits that hang it can see, and they are reported too."""
     primary.psql("CREATE ROLE seller LOGIN; GRANT ALL ON ALL TABLES IN SCHEMA public TO seller", database="shop")
     url = primary.url("shop").replace("earmark@", "seller@")
     (found,) = (await findings(url))["failover"]

@@ -1,4 +1,4 @@
-"""The story of a booking, as a person reads it."""
+"""The history of a booking, as an operator reads it."""
 
 from __future__ import annotations
 
@@ -76,15 +76,17 @@ def an_entry(verb: str, after: str, *, reason: str | None = None, **facts: objec
     )
 
 
-def told(booking: Booking, *history: Entry, payments: list[tuple[Payment, list[Refund]]] | None = None) -> list[str]:
+def explained(
+    booking: Booking, *history: Entry, payments: list[tuple[Payment, list[Refund]]] | None = None
+) -> list[str]:
     return list(story.lines(story.Story(now=NOW, booking=booking, history=[*history], payments=payments or [])))
 
 
 def test_a_sale_with_a_decline_a_refund_and_one_seat_less() -> None:
-    """Line by line: what happened, by whom, and what it did to the money."""
+    """Line by line: what happened, by which actor, and what it did to the money."""
     money = {"id": str(PAYMENT), "gateway": "stripe", "currency": "EUR"}
     lines = {"seats": [{"id": "A1"}, {"id": "A2"}], "pools": [{"id": "GA", "units": 2}]}
-    said = told(
+    said = explained(
         a_booking(),
         an_entry("hold", "held", lines=lines, total=9000, expires_at="2030-01-02T03:14:05Z"),
         an_entry("decline", "held", reason="card_declined", payment=money | {"from": "pending", "to": "failed"}),
@@ -129,18 +131,18 @@ def test_a_sale_with_a_decline_a_refund_and_one_seat_less() -> None:
     ],
 )
 def test_what_is_to_come_is_the_last_line(booking: Booking, payments: list[Payment], said: str) -> None:
-    """Who has to do something, or that nobody has."""
-    assert said in told(booking, payments=[(payment, []) for payment in payments])[-1]
+    """Who has to act, or that no action is needed."""
+    assert said in explained(booking, payments=[(payment, []) for payment in payments])[-1]
 
 
 def test_a_refused_refund_stands_out() -> None:
     """It is what a reader looks for."""
     refused = a_refund(RefundState.REFUSED, code="charge_disputed")
-    assert "    15.00 EUR was REFUSED, charge_disputed" in told(a_booking(), payments=[(a_payment(), [refused])])
+    assert "    15.00 EUR was REFUSED, charge_disputed" in explained(a_booking(), payments=[(a_payment(), [refused])])
 
 
 async def test_the_command_reads_a_database(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """In words and as JSON; what is not there is said to be unknown."""
+    """As text and as JSON; an unknown booking is reported as unknown."""
     url = f"sqlite:///{tmp_path / 'shop.sqlite3'}"
     async with Earmark.open(url) as earmark:
         await earmark.create("play", name="A play", currency="EUR", seats={"A1": 4500})

@@ -1,4 +1,4 @@
-"""Whose a seat is, and why, as a person reads it."""
+"""The owner of a seat, and why, as an operator reads it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SEATS = dict.fromkeys(("A1", "A2", "A3", "A4", "A5", "A6"), 4500)
 
 @pytest.fixture
 async def url(tmp_path: Path) -> str:
-    """A house in which every kind of seat is to be found."""
+    """An event in which every kind of seat is to be found."""
     url = f"sqlite:////{str(tmp_path).lstrip('/')}/shop.sqlite3"
     clock = MovableClock()
     clock.advance(-900)
@@ -51,8 +51,8 @@ async def url(tmp_path: Path) -> str:
     return url
 
 
-async def test_whose_a_seat_is_and_why(url: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """One sentence for each way in which a seat can stand; one line for a seat or an event that is not there."""
+async def test_the_owner_of_a_seat_and_why(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """One sentence for each state of a seat; one line for an unknown seat or event."""
     for seat, said in {
         "A1": "A1 of play is free: nobody has had it yet.",
         "A2": "A2 of play is held by cy, since ",
@@ -70,7 +70,7 @@ async def test_whose_a_seat_is_and_why(url: str, capsys: pytest.CaptureFixture[s
         assert said in err
 
 
-async def test_who_had_it_before_and_the_story_of_who_has_it_now(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_earlier_owners_and_the_history_of_the_present_one(url: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Line by line, and as rows."""
     _, out, _ = await asyncio.to_thread(run, capsys, url, "play/A2")
     assert "\nBefore that:\n" in out

@@ -13,13 +13,13 @@ SANDBOX = {"EARMARK_STRIPE_URL": "http://127.0.0.1:8090"}
 
 
 def test_without_a_key_there_is_no_stripe() -> None:
-    """Nothing is set up, and nothing is asked for."""
+    """Nothing is configured, and nothing is required."""
     assert "stripe" not in gateways.open_gateways(config.read({}))
 
 
 @pytest.mark.parametrize("missing", KEYS)
-def test_half_of_the_secrets_is_refused(missing: str) -> None:
-    """A server that could charge, but not hear what became of it, does not start."""
+def test_one_of_two_secrets_alone_is_refused(missing: str) -> None:
+    """A server that could charge, but not receive the callbacks, does not start."""
     half = {name: value for name, value in KEYS.items() if name != missing}
     with pytest.raises(SetupError, match="both"):
         gateways.open_gateways(config.read(half))
@@ -33,7 +33,7 @@ async def test_a_test_key_may_go_to_another_address() -> None:
 
 
 def test_a_live_key_is_shown_to_stripe_alone() -> None:
-    """Else a slip in a setting would hand it to whoever listens there."""
+    """Else a slip in a setting would send it to another server."""
     live = KEYS | {"EARMARK_STRIPE_KEY": "sk_live_1"}
     assert gateways.open_gateways(config.read(live))["stripe"].live
     with pytest.raises(SetupError, match="for test keys"):

@@ -54,7 +54,7 @@ def keys(url: str, capsys: pytest.CaptureFixture[str]) -> Command:
 
 
 def test_a_secret_is_alone_on_stdout(keys: Command) -> None:
-    """So that a script can take it; whose it is goes to stderr."""
+    """So that a script can take it; its id goes to stderr."""
     out, err = keys("create", "the till", "--scope", "sell", "--test")
     assert SECRET.fullmatch(out.strip())
     assert "test" in err
@@ -95,12 +95,12 @@ def test_no_secret_is_in_the_database(keys: Command, tmp_path: Path) -> None:
         (("create", "k"), 2),
         (("create", "k", "--scope", "sell", "--days", "0"), 2),
         (("create", "", "--scope", "sell"), 1),
-        (("revoke", "nobody"), 1),
-        (("rotate", "nobody"), 1),
-        (("rotate", "nobody", "--grace-seconds", "-1"), 2),
+        (("revoke", "unknown"), 1),
+        (("rotate", "unknown"), 1),
+        (("rotate", "unknown", "--grace-seconds", "-1"), 2),
     ],
 )
-def test_what_makes_no_sense_is_one_line(keys: Command, arguments: tuple[str, ...], code: int) -> None:
+def test_an_invalid_option_is_one_line(keys: Command, arguments: tuple[str, ...], code: int) -> None:
     """And makes nothing."""
     keys(*arguments, code=code)
     assert keys.json("list") == []

@@ -16,7 +16,7 @@ Answer = tuple[int, str, str]
 
 @pytest.fixture
 def locks(redis_url: str, request: pytest.FixtureRequest) -> Iterator[Locks]:
-    """Locks under a prefix of the test's own, held by somebody with a name."""
+    """Locks under a prefix of the test's own, held by a named holder."""
     with Locks.from_url(redis_url, holder="till-7", prefix=request.node.name) as opened:
         yield opened
 
@@ -39,7 +39,7 @@ def earmark(
 
 
 def test_the_list_names_holder_age_time_left_and_waiters(earmark: Callable[..., Answer], locks: Locks) -> None:
-    """Who holds this lock, since when, and for how long: what an operator asks first."""
+    """The holder of this lock, since when, and for how long: what an operator needs first."""
     assert earmark("list")[1] == "No lock is held.\n"
     with locks.lock("invoice:42", ttl=60), locks.lock("order:7", ttl=60):
         code, out, _ = earmark("list")
@@ -54,8 +54,8 @@ def test_the_list_names_holder_age_time_left_and_waiters(earmark: Callable[..., 
     assert told["fence"] > 0
 
 
-def test_one_lock_is_shown_with_its_fence_or_said_to_be_free(earmark: Callable[..., Answer], locks: Locks) -> None:
-    """A script can tell a held lock from a free one by the exit code."""
+def test_one_lock_is_shown_with_its_fence_or_as_free(earmark: Callable[..., Answer], locks: Locks) -> None:
+    """A script can distinguish a held lock from a free one by the exit code."""
     assert earmark("show", "invoice:42") == (1, "Nobody holds invoice:42.\n", "")
     with locks.lock("invoice:42", ttl=60) as held:
         code, out, _ = earmark("show", "invoice:42")
@@ -66,7 +66,7 @@ def test_one_lock_is_shown_with_its_fence_or_said_to_be_free(earmark: Callable[.
 
 
 def test_a_lock_can_be_taken_away(earmark: Callable[..., Answer], locks: Locks) -> None:
-    """The last resort works, its holder finds out, and taking away nothing is said to be that."""
+    """It is taken away, its holder finds out, and a free lock is reported as free."""
     held = locks.sync.acquire("invoice:42", ttl=60)
     code, out, _ = earmark("break", "invoice:42", "--yes")
     assert (code, out) == (0, "The lock on invoice:42 was taken away.\n")
@@ -77,7 +77,7 @@ def test_a_lock_can_be_taken_away(earmark: Callable[..., Answer], locks: Locks) 
 def test_a_lock_is_not_taken_away_by_accident(
     earmark: Callable[..., Answer], locks: Locks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without --yes it asks, and no means no."""
+    """Without --yes it prompts, and no means no."""
     monkeypatch.setattr("earmark.cli.commands.locks.Confirm.ask", lambda *_, **__: False)
     with locks.lock("invoice:42", ttl=60) as held:
         code, out, _ = earmark("break", "invoice:42")
@@ -85,8 +85,8 @@ def test_a_lock_is_not_taken_away_by_accident(
         held.extend()
 
 
-def test_a_lock_held_too_long_raises_the_alarm(earmark: Callable[..., Answer], locks: Locks) -> None:
-    """A monitor reads the exit code, a person the name."""
+def test_a_lock_held_too_long_fails_the_check(earmark: Callable[..., Answer], locks: Locks) -> None:
+    """A monitor reads the exit code, an operator the name."""
     with locks.lock("invoice:42", ttl=60):
         assert earmark("stuck", "--older-than", "60") == (0, "No lock is older than 60 s.\n", "")
         code, out, _ = earmark("stuck", "--older-than", "0.000001")
@@ -104,7 +104,9 @@ def test_names_are_judged_without_a_server(earmark: Callable[..., Answer]) -> No
     assert earmark("check", "invoice:42")[0] == 0
 
 
-def test_without_an_address_it_says_what_to_do(earmark: Callable[..., Answer], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_an_address_the_error_says_what_to_do(
+    earmark: Callable[..., Answer], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """One line, not a traceback."""
     monkeypatch.delenv("EARMARK_REDIS_URL")
     code, out, err = earmark("list")
@@ -112,8 +114,8 @@ def test_without_an_address_it_says_what_to_do(earmark: Callable[..., Answer], m
     assert "--redis redis://127.0.0.1:6379" in err
 
 
-def test_a_server_that_is_gone_is_one_line(earmark: Callable[..., Answer]) -> None:
-    """Nothing is listed as free when nobody could be asked."""
+def test_a_server_that_does_not_answer_is_one_line(earmark: Callable[..., Answer]) -> None:
+    """Nothing is listed as free when the server could not be queried."""
     code, out, err = earmark("list", "--redis", "redis://127.0.0.1:1")
     assert (code, out) == (1, "")
     assert "The lock server did not answer" in err

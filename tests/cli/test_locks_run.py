@@ -45,14 +45,14 @@ async def _waits(locks: Locks) -> bool:
 
 
 def test_a_command_ends_as_it_does_alone(valkey: Valkey, capfd: pytest.CaptureFixture[str]) -> None:
-    """Its words and its exit code, options that begin with a dash included; and the lock is free afterwards."""
+    """Its output and its exit code, options that begin with a dash included; and the lock is free afterwards."""
     told = ("--redis", valkey.url, "job:nightly", "--", *SAY, "print('made'); raise SystemExit(3)")
     assert run(*told) == 3
     assert capfd.readouterr().out == "made\n"
     assert run(*told) == 3
 
 
-async def test_who_comes_second_is_told_or_waits(valkey: Valkey, capfd: pytest.CaptureFixture[str]) -> None:
+async def test_the_second_command_is_refused_or_waits(valkey: Valkey, capfd: pytest.CaptureFixture[str]) -> None:
     """Fails at once by default; with a wait, it is next."""
     async with Locks.from_url(valkey.url) as locks:
         async with locks.lock("job:nightly", ttl=60):
@@ -67,10 +67,8 @@ async def test_who_comes_second_is_told_or_waits(valkey: Valkey, capfd: pytest.C
     assert capfd.readouterr().out == "yes\n"
 
 
-async def test_a_command_whose_lock_is_taken_away_is_told_to_stop(
-    valkey: Valkey, capfd: pytest.CaptureFixture[str]
-) -> None:
-    """Two must not do it at once, so the one who has lost it ends."""
+async def test_a_command_whose_lock_is_taken_away_is_stopped(valkey: Valkey, capfd: pytest.CaptureFixture[str]) -> None:
+    """Two must not run at once, so the command that has lost the lock is ended."""
     sleep = "import time; time.sleep(600)"
     running = asyncio.create_task(
         asyncio.to_thread(run, "job:nightly", "--redis", valkey.url, "--ttl", "0.5", "--", *SAY, sleep)
@@ -81,8 +79,8 @@ async def test_a_command_whose_lock_is_taken_away_is_told_to_stop(
     assert "was lost" in capfd.readouterr().err
 
 
-def test_a_command_that_ends_without_its_lock_says_so(valkey: Valkey, capfd: pytest.CaptureFixture[str]) -> None:
-    """The command ended before the next renewal could tell it to stop: its exit code alone would hide the loss."""
+def test_a_command_that_ends_without_its_lock_reports_it(valkey: Valkey, capfd: pytest.CaptureFixture[str]) -> None:
+    """The command ended before the next renewal could stop it: its exit code alone would hide the loss."""
     take_away = (
         "import sys; from earmark.locks import Locks\n"
         "with Locks.from_url(sys.argv[1]) as locks: assert locks.sync.evict('job:nightly')\n"
@@ -95,7 +93,7 @@ def test_a_command_that_ends_without_its_lock_says_so(valkey: Valkey, capfd: pyt
     assert "The lock on job:nightly was lost: the command went on without it and ended with exit code 0." in err
 
 
-def test_what_cannot_be_run_is_one_line(valkey: Valkey, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_command_that_cannot_run_is_one_line(valkey: Valkey, capfd: pytest.CaptureFixture[str]) -> None:
     """No command, no such command, no Redis."""
     assert run("job:nightly", "--redis", valkey.url) == 1
     assert "Say what to run" in capfd.readouterr().err

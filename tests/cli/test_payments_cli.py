@@ -1,4 +1,4 @@
-"""An operator's way through payments that need somebody, and through a gateway's books, on the command line."""
+"""How an operator handles payments that need attention, and a gateway's books, on the command line."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ ACTOR = Actor(name="test", live=False)
 REFUSING, PLAIN = "pm_card_refund_fail", "pm_card_visa"
 
 
-class Desk:
-    """A shop on a file, a sandbox behind HTTP, and the command line of whoever runs both."""
+class ShopWithCommandLine:
+    """A shop on a file, a sandbox behind HTTP, and the command line of their operator."""
 
     def __init__(self, url: str, running: RunningSandbox, capfd: pytest.CaptureFixture[str]) -> None:
         self.url = url
@@ -70,11 +70,11 @@ class Desk:
         return int(left.value.code or 0), out, err
 
     def sell(self, seat: str, *, method: str = PLAIN, refund: int = 0) -> Payment:
-        """A paid booking, of which so much is asked back."""
+        """A paid booking, of which so much is refunded."""
         sold: Payment = self._in_shop(lambda engine, driver: _sell(engine, driver, seat, method=method, refund=refund))
         return sold
 
-    def open_house(self) -> None:
+    def open_event(self) -> None:
         """Four seats."""
 
         async def create(engine: Engine, _: PaymentDriver) -> None:
@@ -84,7 +84,7 @@ class Desk:
         self._in_shop(create)
 
     def tamper(self, *statements: str) -> None:
-        """By hand, in the file."""
+        """By SQL, in the file."""
         connection = sqlite3.connect(self.file)
         for statement in statements:
             connection.execute(statement)
@@ -120,24 +120,26 @@ async def _sell(engine: Engine, driver: PaymentDriver, seat: str, *, method: str
 
 
 @pytest.fixture
-def desk(tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Iterator[Desk]:
+def terminal(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Iterator[ShopWithCommandLine]:
     monkeypatch.setattr(stripe, "enable_telemetry", False)
     url = f"sqlite:////{str(tmp_path).lstrip('/')}/shop.sqlite3"
     asyncio.run(make_migrated(tmp_path / "shop.sqlite3"))
     with run_in_thread() as running:
-        desk = Desk(url, running, capfd)
-        for name, value in desk.settings.items():
+        terminal = ShopWithCommandLine(url, running, capfd)
+        for name, value in terminal.settings.items():
             monkeypatch.setenv(name, value)
-        desk.open_house()
-        yield desk
+        terminal.open_event()
+        yield terminal
     structlog.reset_defaults()
 
 
-def test_a_refused_refund_is_listed_looked_at_and_settled(desk: Desk) -> None:
-    """The whole way of a person: which, why, what to do; asking again; and saying how it was settled."""
-    assert desk.run("payments", "attention") == (0, "No payment needs attention.\n", "")
-    payment = desk.sell("A1", method=REFUSING, refund=1000)
-    code, out, _ = desk.run("payments", "attention")
+def test_a_refused_refund_is_listed_looked_at_and_settled(terminal: ShopWithCommandLine) -> None:
+    """All steps of an operator: which, why, what to do; querying again; and recording how it was settled."""
+    assert terminal.run("payments", "attention") == (0, "No payment needs attention.\n", "")
+    payment = terminal.sell("A1", method=REFUSING, refund=1000)
+    code, out, _ = terminal.run("payments", "attention")
     assert code == 1
     for told in (
         str(payment.id),
@@ -149,114 +151,118 @@ def test_a_refused_refund_is_listed_looked_at_and_settled(desk: Desk) -> None:
     ):
         assert told in out
     assert f"earmark payments settle {payment.id} --as refunded|kept" in out
-    code, out, _ = desk.run("payments", "look", str(payment.id))
+    code, out, _ = terminal.run("payments", "look", str(payment.id))
     assert (code, "is still needs_attention" in out) == (1, True)
-    code, out, _ = desk.run("payments", "settle", str(payment.id), "--as", "refunded", "--note", "In cash, by the desk")
+    code, out, _ = terminal.run(
+        "payments", "settle", str(payment.id), "--as", "refunded", "--note", "In cash, by the desk"
+    )
     assert (code, out) == (0, f"Payment {payment.id} is settled: refunded.\n")
-    assert desk.run("payments", "attention")[0] == 0
-    assert desk.run("verify")[0] == 0
-    code, out, _ = desk.run("explain", str(payment.booking_id))
+    assert terminal.run("payments", "attention")[0] == 0
+    assert terminal.run("verify")[0] == 0
+    code, out, _ = terminal.run("explain", str(payment.booking_id))
     assert "In cash, by the desk" in out
 
 
-def test_the_list_is_json_for_programs(desk: Desk) -> None:
+def test_the_list_is_json_for_programs(terminal: ShopWithCommandLine) -> None:
     """With the refund that was refused, and since when."""
-    payment = desk.sell("A1", method=REFUSING, refund=1000)
-    code, out, _ = desk.run("payments", "attention", "--json")
+    payment = terminal.sell("A1", method=REFUSING, refund=1000)
+    code, out, _ = terminal.run("payments", "attention", "--json")
     [case] = json.loads(out)
     assert (code, case["payment_id"], case["captured"], case["currency"]) == (1, str(payment.id), PRICE, "EUR")
     [refund] = case["refused"]
     assert (refund["amount"], refund["state"]) == (1000, "refused")
     assert case["since"] >= refund["created_at"]
-    desk.run("payments", "settle", str(payment.id), "--as", "kept", "--note", "Agreed")
-    assert json.loads(desk.run("payments", "attention", "--json")[1]) == []
+    terminal.run("payments", "settle", str(payment.id), "--as", "kept", "--note", "Agreed")
+    assert json.loads(terminal.run("payments", "attention", "--json")[1]) == []
 
 
 @pytest.mark.parametrize("what", ["sound", "unknown", "no id"])
-def test_only_a_payment_that_needs_somebody_is_settled(desk: Desk, what: str) -> None:
+def test_only_a_payment_that_needs_attention_is_settled(terminal: ShopWithCommandLine, what: str) -> None:
     """One line that says why not, and exit code 1."""
-    payment = desk.sell("A1")
+    payment = terminal.sell("A1")
     named = {"sound": str(payment.id), "unknown": "00000000-0000-0000-0000-000000000001", "no id": "pi_1"}[what]
     said = {"sound": "is captured", "unknown": "There is no payment", "no id": "is no payment's id"}[what]
-    code, out, err = desk.run("payments", "settle", named, "--as", "kept", "--note", "x")
+    code, out, err = terminal.run("payments", "settle", named, "--as", "kept", "--note", "x")
     assert (code, out, err.count("\n")) == (1, "", 1)
     assert said in err
 
 
 @pytest.mark.parametrize("how", [["--as", "lost", "--note", "x"], ["--as", "kept", "--note", " "], ["--as", "kept"]])
-def test_how_it_was_settled_has_to_be_said(desk: Desk, how: list[str]) -> None:
+def test_how_it_was_settled_has_to_be_said(terminal: ShopWithCommandLine, how: list[str]) -> None:
     """Bad usage is exit code 2."""
-    assert desk.run("payments", "settle", "00000000-0000-0000-0000-000000000001", *how)[0] == 2
+    assert terminal.run("payments", "settle", "00000000-0000-0000-0000-000000000001", *how)[0] == 2
 
 
-def test_a_payment_at_a_gateway_that_is_not_set_up_is_not_asked_about(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
+def test_a_payment_at_a_gateway_that_is_not_configured_is_not_queried(
+    terminal: ShopWithCommandLine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody else's word would do."""
-    payment = desk.sell("A1")
+    """No other gateway's answer would do."""
+    payment = terminal.sell("A1")
     for name in ("EARMARK_STRIPE_KEY", "EARMARK_STRIPE_WEBHOOK_SECRET"):
         monkeypatch.delenv(name)
-    code, _, err = desk.run("payments", "look", str(payment.id))
+    code, _, err = terminal.run("payments", "look", str(payment.id))
     assert (code, "'stripe', which is not set up here" in err) == (1, True)
 
 
 # -- verify --books ------------------------------------------------------------------------------------------------
 
 
-def test_books_that_agree_are_clean(desk: Desk) -> None:
+def test_books_that_agree_are_clean(terminal: ShopWithCommandLine) -> None:
     """Read over HTTP, by the gateway's own client."""
-    desk.sell("A1")
-    desk.sell("A2", refund=1000)
-    code, out, _ = desk.run("verify", "--books")
+    terminal.sell("A1")
+    terminal.sell("A2", refund=1000)
+    code, out, _ = terminal.run("verify", "--books")
     assert code == 0
     assert "books of stripe: 2 agree, 0 still open, 0 wrong\n" in out
     assert "clean" in out
 
 
-def test_a_refund_that_we_do_not_know_breaks_a_promise(desk: Desk) -> None:
+def test_a_refund_that_we_do_not_know_breaks_a_promise(terminal: ShopWithCommandLine) -> None:
     """With the ids and both amounts."""
-    payment = desk.sell("A1")
-    desk.running.do(lambda sandbox: sandbox.bank.refund(str(payment.gateway_id), amount=700))
-    code, out, _ = desk.run("verify", "--books")
+    payment = terminal.sell("A1")
+    terminal.running.do(lambda sandbox: sandbox.bank.refund(str(payment.gateway_id), amount=700))
+    code, out, _ = terminal.run("verify", "--books")
     assert code == 1
     assert f"payment {payment.id} of booking {payment.booking_id}" in out
     assert "refunded 0 here and 700 there" in out
-    assert desk.run("verify")[0] == 0
+    assert terminal.run("verify")[0] == 0
 
 
-def test_a_row_that_was_deleted_here_leaves_an_orphan_there(desk: Desk) -> None:
-    """By hand, past the guards: the gateway still knows."""
-    desk.sell("A1")
-    lost = desk.sell("A2")
-    desk.tamper("DROP TRIGGER payment_stays", f"DELETE FROM payments WHERE id = '{lost.id}'")
-    code, out, _ = desk.run("verify", "--books")
+def test_a_row_that_was_deleted_here_leaves_an_orphan_there(terminal: ShopWithCommandLine) -> None:
+    """By SQL, past the guards: the gateway still knows."""
+    terminal.sell("A1")
+    lost = terminal.sell("A2")
+    terminal.tamper("DROP TRIGGER payment_stays", f"DELETE FROM payments WHERE id = '{lost.id}'")
+    code, out, _ = terminal.run("verify", "--books")
     assert code == 1
     assert f"{lost.gateway_id} took {PRICE} EUR for payment {lost.id}, which is not here" in out
 
 
-def test_money_taken_behind_our_back_breaks_a_promise(desk: Desk) -> None:
-    """Our row says that the payment came to nothing and is over; while somebody will still look, it is only told."""
-    payment = desk.sell("A1")
+def test_money_captured_without_our_request_breaks_a_promise(terminal: ShopWithCommandLine) -> None:
+    """Our row says that the payment failed and is over; while the reconciler will still look, it is only reported."""
+    payment = terminal.sell("A1")
     forget = ["DROP TRIGGER captured_is_a_fact", "DROP TRIGGER payment_moves_along_an_edge"]
     row = f"UPDATE payments SET state = 'voided', captured = 0, due_at = %s WHERE id = '{payment.id}'"
-    desk.tamper(*forget, row % "created_at")
-    code, out, _ = desk.run("verify", "--books")
+    terminal.tamper(*forget, row % "created_at")
+    code, out, _ = terminal.run("verify", "--books")
     assert f"still open payment {payment.id}" in out
     assert "0 agree, 1 still open, 0 wrong" in out
-    desk.tamper(row % "NULL")
-    code, out, _ = desk.run("verify", "--books")
+    terminal.tamper(row % "NULL")
+    code, out, _ = terminal.run("verify", "--books")
     assert code == 1
     assert f"captured 0 here and {PRICE} there" in out
 
 
-def test_books_that_cannot_be_read_are_no_clean_books(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_books_that_cannot_be_read_are_no_clean_books(
+    terminal: ShopWithCommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Neither where there is no gateway, nor where it does not answer."""
-    desk.running.do(lambda sandbox: sandbox.script.add(Fault.ERROR_BEFORE, "list", times=None))
-    code, out, err = desk.run("verify", "--books")
+    terminal.running.do(lambda sandbox: sandbox.script.add(Fault.ERROR_BEFORE, "list", times=None))
+    code, out, err = terminal.run("verify", "--books")
     assert (code, "clean" in out, "The books of stripe cannot be read" in err) == (1, False, True)
     for name in ("EARMARK_STRIPE_KEY", "EARMARK_STRIPE_WEBHOOK_SECRET", "EARMARK_STRIPE_URL"):
         monkeypatch.delenv(name)
-    code, out, err = desk.run("verify", "--books")
+    code, out, err = terminal.run("verify", "--books")
     assert (code, "clean" in out, "no gateway is set up" in err) == (1, False, True)
 
 

@@ -1,4 +1,4 @@
-"""Which Redis does what: one setting for admission and news, another for the locks."""
+"""Which Redis does what: one setting for admission and notifications, another for the locks."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ PAIR = f"{ONE},{TWO}"
 
 
 def two_addresses(redis_url: str) -> str:
-    """Two databases of one server: two addresses, as far as any setting can tell."""
+    """Two databases of one server: two addresses to every setting."""
     server = redis_url.rpartition("/")[0] if redis_url.count("/") > 2 else redis_url
     return f"{server}/0,{server}/1"
 
@@ -104,7 +104,7 @@ def test_two_addresses_for_the_locks_are_refused_at_start(variable: str) -> None
 
 
 def test_two_addresses_are_refused_by_the_locks_themselves() -> None:
-    """A program that opens its own locks hears it when it opens them, not at its first lock."""
+    """A program that opens its own locks gets the error when it opens them, not at its first lock."""
     with pytest.raises(SetupError, match="3 servers or more"):
         Locks.from_url(PAIR)
     with pytest.raises(SetupError, match="3 servers or more"):

@@ -1,4 +1,4 @@
-"""A seat of a booking is printed so that its buyer finds it, and nothing is said twice."""
+"""A seat of a booking is printed so that its buyer finds it, and nothing is printed twice."""
 
 from __future__ import annotations
 

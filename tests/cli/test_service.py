@@ -1,4 +1,4 @@
-"""`explain` and `verify` at the address of a service: what HTTP can tell, and what only the database can."""
+"""`explain` and `verify` at the address of a service: what HTTP can show, and what only the database can."""
 
 from __future__ import annotations
 
@@ -91,18 +91,18 @@ def both(earmark: Run, monkeypatch: pytest.MonkeyPatch, service: str, tmp_path: 
     return explain
 
 
-def test_a_hold_is_told_by_the_service_as_by_the_database(shop: Client, both: Callable[[str], list[str]]) -> None:
-    """Line for line; of a hold the service leaves nothing out, and says whose word it is."""
+def test_the_service_explains_a_hold_as_the_database_does(shop: Client, both: Callable[[str], list[str]]) -> None:
+    """Line for line; of a hold the service leaves nothing out, and names itself as the source."""
     held = shop.hold("play", buyer="ann", seats=["A1"])
     database, told = both(held.id)
     assert database.startswith(f"{held.id} is held: A1 of play, for ann.")
     assert told == f"{database}{ON_ITS_BEHALF}{shop.url}.\n"
 
 
-async def test_a_password_in_the_address_is_not_told(
+async def test_a_password_in_the_address_is_not_shown(
     shop: Client, earmark: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Output is copied into tickets and chats: neither a story nor a refusal has it."""
+    """Output is copied into tickets and chats: neither a history nor a refusal has it."""
     held, address = shop.hold("play", buyer="ann", seats=["A1"]), shop.url.replace("//", "//ops:hunter2secret@")
     async with AsyncClient(shop.url, key=KEY) as inner, AsyncClient(address, key=KEY) as client:
         # What sends takes a password in an address for credentials, in the place of the key.
@@ -117,22 +117,20 @@ async def test_a_password_in_the_address_is_not_told(
         assert "hunter2secret" not in out + err
 
 
-def test_a_hold_whose_time_is_over_is_not_called_expired_before_it_is(
+def test_a_hold_past_its_time_is_not_called_expired_before_it_is(
     shop: Client, both: Callable[[str], list[str]], clock: MovableClock
 ) -> None:
     """The API reads it as expired; its history knows that no worker has ended it yet."""
     held = shop.hold("play", buyer="ann", seats=["A1"], ttl_seconds=60)
     clock.advance(61)
-    # The command line opens the file with a clock of its own: only the service lives in this test's time.
+    # The command line opens the file with a clock of its own: only the service has this test's time.
     _, told = both(held.id)
     assert f"{held.id} is due (its time is over): A1 of play" in told
     assert "the sweeper ends it" in told
 
 
-def test_a_sale_with_a_decline_and_refunds_is_told_by_the_service(
-    shop: Client, both: Callable[[str], list[str]]
-) -> None:
-    """Word for word as by the database, with the gateway's own ids and each refund by itself."""
+def test_the_service_explains_a_sale_with_a_decline_and_refunds(shop: Client, both: Callable[[str], list[str]]) -> None:
+    """As the database does, with the gateway's own ids and each refund by itself."""
     held = shop.hold("play", buyer="ann", seats=["A1", "A2"])
     with pytest.raises(Exception, match="declined"):
         shop.pay(held.id, method="pm_card_chargeDeclined")
@@ -148,10 +146,10 @@ def test_a_sale_with_a_decline_and_refunds_is_told_by_the_service(
     assert closing == f"{shop.url}.\n"
 
 
-async def test_what_a_service_of_an_older_release_does_not_tell_is_said_to_be_left_out(
+async def test_what_a_service_of_an_older_release_does_not_show_is_reported_as_left_out(
     shop: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It told neither the gateway's ids nor the refunds one by one: their sums are told."""
+    """It showed neither the gateway's ids nor the refunds one by one: their sums are shown."""
     held = shop.hold("play", buyer="ann", seats=["A1"])
     shop.pay(held.id, method="pm_card_visa")
     shop.refund(held.id, amount=1000)
@@ -180,10 +178,10 @@ def test_a_payment_under_way_is_pinned_until_the_same_moment(shop: Client, both:
 
 
 @pytest.mark.parametrize("seat", ["A1", "A2", "A3"])
-def test_a_seat_is_told_by_the_service_as_by_the_database(
+def test_the_service_explains_a_seat_as_the_database_does(
     shop: Client, both: Callable[[str], list[str]], seat: str
 ) -> None:
-    """Whose it is and who had it before, through the shop's own key."""
+    """Its owner and earlier ones, through the shop's own key."""
     shop.release(shop.hold("play", buyer="bob", seats=["A1"]).id)
     shop.hold("play", buyer="cy", seats=["A1"])
     sold = shop.hold("play", buyer="eve", seats=["A2"])
@@ -201,7 +199,7 @@ def test_a_seat_is_told_by_the_service_as_by_the_database(
 def test_json_is_what_the_api_answers(
     shop: Client, earmark: Run, service: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing is made up for what an API does not tell: the fields are its own."""
+    """Nothing is made up for what an API does not show: the fields are its own."""
     held = shop.hold("play", buyer="ann", seats=["A1"])
     monkeypatch.setenv("EARMARK_KEY", KEY)
     monkeypatch.setenv("EARMARK_URL", service)
@@ -221,7 +219,7 @@ def test_json_is_what_the_api_answers(
 def test_a_buyers_token_says_that_the_notes_of_the_shop_are_left_out(
     shop: Client, earmark: Run, service: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A buyer may read their own booking; reasons that people of the shop typed are for the shop."""
+    """A buyer may read their own booking; reasons that operators typed are for the shop."""
     held = shop.hold("play", buyer="ann", seats=["A1"])
     shop.confirm(held.id, payment_id="till-1")
     shop.cancel(held.id, reason="she called us names")

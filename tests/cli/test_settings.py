@@ -49,7 +49,7 @@ def bare(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
 
 
 def test_every_setting_is_shown_with_its_source(bare: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """In words and as JSON: what holds, and which variable says so."""
+    """As text and as JSON: the value, and which variable sets it."""
     bare.setenv("PORT", "9000")
     bare.setenv("EARMARK_EMBEDDED_WORKERS", "off")
     code, out = run(capsys)
@@ -66,7 +66,7 @@ def test_every_setting_is_shown_with_its_source(bare: pytest.MonkeyPatch, capsys
 
 
 def test_no_secret_is_shown(bare: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """Not a key, and not a password in an address; in words or as JSON."""
+    """Not a key, and not a password in an address; as text or as JSON."""
     for setting in config.SETTINGS:
         if setting.about.secret:
             bare.setenv(setting.variable, SECRET)
@@ -93,12 +93,12 @@ def test_no_secret_is_shown(bare: pytest.MonkeyPatch, capsys: pytest.CaptureFixt
     ],
 )
 def test_an_address_is_shown_without_its_password(url: str, shown: str) -> None:
-    """Wherever it stands, and whatever is in it; the rest stays, so that a slip can be seen."""
+    """Wherever it stands, and whatever is in it; everything else stays, so that a slip can be seen."""
     assert without_password(url) == shown
 
 
 def test_a_slip_is_pointed_out(bare: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """An operator who misspelt a variable would believe that it has an effect."""
+    """A variable that is never read has no effect, and the operator who set it expects one."""
     bare.setenv("EARMARK_HOLD_TTL_SECOND", "60")
     code, out = run(capsys)
     assert code == 1
@@ -148,8 +148,8 @@ def _is_settings(node: ast.AST) -> bool:
 
 
 @pytest.mark.parametrize("setting", config.SETTINGS, ids=lambda setting: setting.variable)
-def test_no_setting_exists_that_nothing_reads(setting: config.Setting) -> None:
-    """A knob without a wire is a lie."""
+def test_every_setting_is_read_somewhere(setting: config.Setting) -> None:
+    """A setting without an effect misleads the operator."""
     assert setting.name in read()
 
 
@@ -158,7 +158,7 @@ def test_control_a_setting_that_nothing_reads_is_noticed() -> None:
     assert "lock_pool_size_max" not in read()
 
 
-async def test_every_agent_is_set_as_the_settings_say(clock: MovableClock) -> None:
+async def test_every_worker_is_set_as_the_settings_say(clock: MovableClock) -> None:
     """Intervals, batches and how long keys are kept."""
     settings = config.Settings(
         sweep_interval_seconds=2.0,
@@ -187,7 +187,7 @@ async def test_every_agent_is_set_as_the_settings_say(clock: MovableClock) -> No
 
 
 async def test_the_engine_is_set_as_the_settings_say(postgres_url: str) -> None:
-    """Holds, requests, transactions, batches, connections and Redis: all that the wiring hands on."""
+    """Holds, requests, transactions, batches, connections and Redis: all that the wiring passes on."""
     settings = config.Settings(
         database_url=postgres_url,
         redis_url="redis://127.0.0.1:1",
@@ -216,7 +216,7 @@ async def test_the_engine_is_set_as_the_settings_say(postgres_url: str) -> None:
 
 
 async def test_locks_are_set_as_the_settings_say() -> None:
-    """How long one lives, and how a Redlock is relied on and asked for again."""
+    """How long one lasts, and how a Redlock is trusted and retried."""
     urls = ",".join(f"redis://127.0.0.1:{port}" for port in (1, 2, 3))
     settings = config.Settings(
         locks_url=urls, lock_ttl_seconds=5.0, redlock_drift_factor=0.1, redlock_retry_seconds=0.5

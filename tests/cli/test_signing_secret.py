@@ -35,7 +35,7 @@ def test_a_poor_secret_does_not_start(
 
 
 def test_the_command_that_is_named_makes_a_good_one() -> None:
-    """What a reader is told to run works, as do other ways of chance."""
+    """The command that the reader is given works, as do other random values."""
     with pytest.raises(SetupError) as refused:
         config.read({"EARMARK_SECRET": "short"})
     command = re.search(r"\$\((.+)\)", str(refused.value))

@@ -65,7 +65,7 @@ def booked() -> httpx2.Response:
 
 
 def problem(status: int, code: str, *, retry_after: str | None = None, **facts: Any) -> httpx2.Response:
-    """A problem as the door words it."""
+    """A problem as the API writes it."""
     said = {"type": f"urn:earmark:problem:{code}", "title": "No.", "status": status, "detail": "Sorry.", "code": code}
     headers = {"Content-Type": "application/problem+json"} | ({"Retry-After": retry_after} if retry_after else {})
     return httpx2.Response(status, json={**said, "transient": False, **facts}, headers=headers)
@@ -78,7 +78,7 @@ def script() -> Script:
 
 @pytest.fixture
 async def earmark(script: Script, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[AsyncClient]:
-    """A client that speaks to the script, and takes no time between two attempts."""
+    """A client of the scripted transport, without pauses between attempts."""
     monkeypatch.setattr(http_messages, "PAUSE_SECONDS", 0.0)
     async with AsyncClient("http://shop", key="ek_test_x", transport=httpx2.MockTransport(script)) as client:
         yield client

@@ -36,7 +36,7 @@ def verbs(kind: type) -> dict[str, inspect.Signature]:
 
 
 def test_the_clients_are_made_from_one_file() -> None:
-    """What is mended in one is mended in both."""
+    """A fix of one is a fix of both."""
     assert SYNC.read_text(encoding="utf-8") == tidy(unasync(ASYNC.read_text(encoding="utf-8")))
 
 
@@ -88,7 +88,7 @@ def test_an_error_is_the_same_on_the_other_side(kind: type[EarmarkError]) -> Non
 
 
 def test_what_is_not_known_is_still_a_refusal_or_an_outage() -> None:
-    """A newer server may say no in words that this version has never heard."""
+    """A newer server may refuse with a code that this version does not know."""
     refusal = problems.retell({"code": "too_loud", "transient": True, "decibels": 99}, status=409)
     assert isinstance(refusal, Refusal)
     assert (refusal.code, refusal.transient, refusal.facts()["decibels"]) == ("too_loud", True, 99)

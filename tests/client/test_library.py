@@ -1,4 +1,4 @@
-"""The verbs in this process: keys, money and the checks of the door, without a door."""
+"""The verbs in this process: keys, payments and the checks of requests, without HTTP."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ async def shop(url: str, clock: MovableClock) -> AsyncIterator[Earmark]:
 
 
 async def test_a_key_makes_a_repeat_the_same_request(shop: Earmark) -> None:
-    """A program that died after its call asks again and gets the same answer; nothing happens twice."""
+    """A program that was killed after its call retries and gets the same answer; nothing happens twice."""
     held = [await shop.hold("play", buyer="alice", pools={"GA": 2}, key="basket-7") for _ in range(3)]
     assert held[0] == held[1] == held[2]
     longer = [await shop.extend(held[0].id, seconds=60, key="more") for _ in range(2)]
@@ -71,7 +71,7 @@ async def test_a_key_makes_a_repeat_the_same_request(shop: Earmark) -> None:
 
 
 async def test_a_key_belongs_to_one_request(shop: Earmark) -> None:
-    """Another claim under the same key is a mistake of the caller's, and is said; the order of a claim is none."""
+    """Another claim under the same key is refused as the caller's mistake; another order of the seats is not."""
     await shop.hold("play", buyer="alice", seats=["A1"], pools={"GA": 1}, key="basket-7")
     with pytest.raises(IdempotencyMismatch):
         await shop.hold("play", buyer="alice", seats=["A2"], pools={"GA": 1}, key="basket-7")
@@ -86,7 +86,7 @@ async def test_without_a_key_every_call_is_its_own(shop: Earmark) -> None:
 
 
 async def test_a_declined_payment_stays_declined_under_its_key(shop: Earmark) -> None:
-    """The repeat hears the same no; another key is another attempt, and the hold is still there for it."""
+    """The repeat gets the same decline; another key is another attempt, and the hold is still there for it."""
     held = await shop.hold("play", buyer="alice", seats=["A1"])
     for _ in range(2):
         with pytest.raises(PaymentDeclined) as declined:
@@ -117,7 +117,7 @@ async def test_a_shop_without_a_gateway_still_sells_what_is_free(url: str, clock
 
 
 async def test_live_events_are_never_paid_at_the_sandbox() -> None:
-    """A shop that forgot its gateway is told, and nothing is sold for play money."""
+    """A shop without a gateway gets an error, and no live event is sold for test money."""
     async with open_in_memory() as live:
         await live.create("play", name="A play", currency="EUR", seats={"A1": 4500})
         held = await live.hold("play", buyer="alice", seats=["A1"])
@@ -160,7 +160,7 @@ async def test_test_and_live_do_not_see_each_other(tmp_path: Path) -> None:
         lambda shop: shop.change("play", refund_fee_percent=101),
     ],
 )
-async def test_the_library_checks_what_the_door_checks(
+async def test_the_library_checks_what_the_api_checks(
     clock: MovableClock, wrong: Callable[[Any], Awaitable[Any]]
 ) -> None:
     """What the service would refuse is refused here too, and says where."""
@@ -171,8 +171,8 @@ async def test_the_library_checks_what_the_door_checks(
         assert refused.value.errors[0]["message"]
 
 
-async def test_what_is_not_there_is_said_by_name(shop: Earmark) -> None:
-    """Whatever was asked for; also text that no database can keep."""
+async def test_what_does_not_exist_is_named_in_the_error(shop: Earmark) -> None:
+    """Whatever the id is; also text that no database can store."""
     asked: list[tuple[type[EarmarkError], Awaitable[Any]]] = [
         (EventUnknown, shop.event("nowhere\0")),
         (SeatUnknown, shop.seat("play", "Z9")),
@@ -187,8 +187,8 @@ async def test_what_is_not_there_is_said_by_name(shop: Earmark) -> None:
         await anext(aiter(shop.bookings(state="gone")))
 
 
-async def test_a_hold_whose_time_is_over_reads_as_expired(shop: Earmark, clock: MovableClock) -> None:
-    """Nobody has to sweep for the truth to be told; and it says when the next buyer may come."""
+async def test_a_hold_past_its_time_reads_as_expired(shop: Earmark, clock: MovableClock) -> None:
+    """No sweeper needs to run for a correct read; and the seat is free for the next buyer."""
     held = await shop.hold("play", buyer="alice", seats=["A1"], ttl_seconds=60)
     assert held.expires_in is not None
     assert 55 < held.expires_in <= 60
@@ -202,7 +202,7 @@ async def test_a_hold_whose_time_is_over_reads_as_expired(shop: Earmark, clock: 
 
 
 async def test_an_event_is_changed_in_place(shop: Earmark) -> None:
-    """None clears, what is not named stays, and a seat that somebody holds cannot be blocked."""
+    """None clears, what is not named stays, and a held seat cannot be blocked."""
     from earmark import PoolChange, SeatChange
 
     await shop.change("play", per_buyer_max=1, on_decline="release", pools=[PoolChange(id="GA", capacity=7)])
@@ -226,7 +226,7 @@ async def test_lists_go_on_past_a_page(clock: MovableClock) -> None:
 
 
 async def test_pay_without_a_key_is_found_again_after_a_crash(url: str, clock: MovableClock) -> None:
-    """The program died after the payment was opened: the same call again is the same payment, and one charge."""
+    """The program was killed after the payment was opened: the same call again is the same payment, and one charge."""
     async with Earmark.open(url, clock=clock, live=False) as shop:
         await shop.create("late", name="A late play", currency="EUR", seats={"A1": 4500})
         held = await shop.hold("late", buyer="alice", seats=["A1"])
@@ -246,8 +246,8 @@ async def test_pay_without_a_key_tries_again_after_a_decline(shop: Earmark) -> N
     assert (await shop.pay(held.id, method=CARD)).state is State.CONFIRMED
 
 
-async def declined_and_let_go(shop: Earmark) -> str:
-    """A hold whose payment was declined; then its money was set aside all the same, and given up."""
+async def declined_and_voided(shop: Earmark) -> str:
+    """A hold whose payment was declined; then its money was authorised all the same, and given up."""
     bank = shop.payment_service.gateways["sandbox"]
     assert isinstance(bank, SandboxGateway)
     bank.script.add(Fault.LATE_SUCCESS, "authorise")
@@ -262,9 +262,9 @@ async def declined_and_let_go(shop: Earmark) -> str:
     return held.id
 
 
-async def test_pay_without_a_key_tries_again_after_a_decline_that_was_taken_back(shop: Earmark) -> None:
-    """A late yes that was let go is over as well: the next call is another try, and a repeat of it is the same."""
-    held = await declined_and_let_go(shop)
+async def test_pay_without_a_key_tries_again_after_a_late_authorisation_was_voided(shop: Earmark) -> None:
+    """A late authorisation that was voided is over: the next call is another try, and its repeat is the same."""
+    held = await declined_and_voided(shop)
     paid, again = [await shop.pay(held, method=CARD) for _ in range(2)]
     assert (paid.state, again) == (State.CONFIRMED, paid)
     assert len(await shop.payments(held)) == 2
@@ -292,13 +292,13 @@ async def test_pay_without_a_key_beside_the_same_call_is_the_same_payment(
 async def test_a_key_that_counts_what_goes_down_repeats_an_old_decline(
     shop: Earmark, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The control: counted over the payments that have failed now, which a late yes makes fewer."""
+    """The control: counted over the payments that have failed now, which a late authorisation makes fewer."""
 
     def failed_now(_: object, payments: list[Payment]) -> int:
         return sum(payment.state is PaymentState.FAILED for payment in payments)
 
     monkeypatch.setattr(library, "_tries_that_are_over", failed_now)
-    held = await declined_and_let_go(shop)
+    held = await declined_and_voided(shop)
     with pytest.raises(PaymentDeclined):
         await shop.pay(held, method=CARD)
 

@@ -1,4 +1,4 @@
-"""The fixtures that Earmark brings to other people's tests."""
+"""The fixtures that Earmark provides for the tests of its users."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def loaded(module: str) -> str:
 
 
 def test_the_plugin_costs_nothing_until_it_is_used() -> None:
-    """Whoever has Earmark installed pays for it in no other test run; what is loaded there is seen by the control."""
+    """Having Earmark installed slows no other test run; the control shows what would be loaded."""
     assert loaded("earmark.pytest_plugin") == "['earmark'] False False"
     assert loaded("earmark.library").endswith("True False")
 
@@ -42,7 +42,7 @@ def test_pytest_finds_the_plugin_by_itself() -> None:
 
 
 def test_every_name_of_the_package_is_there() -> None:
-    """Fetched when first asked for, and no others are."""
+    """Imported at first use, and no others are."""
     for name in package.__all__:
         assert getattr(package, name) is not None
     assert not hasattr(package, "Nonsense")

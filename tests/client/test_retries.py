@@ -1,4 +1,4 @@
-"""When a call is asked again, and when it is not."""
+"""When the client retries a call, and when it does not."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ LOST = httpx2.ReadError("the line is dead")
 @pytest.mark.parametrize(
     "trouble",
     [
-        httpx2.ConnectError("nobody is there"),
+        httpx2.ConnectError("connection refused"),
         LOST,
         httpx2.ReadTimeout("no answer"),
         problem(503, "overloaded"),
@@ -40,7 +40,7 @@ LOST = httpx2.ReadError("the line is dead")
     ],
     ids=["connect", "lost", "silent", "overloaded", "unknown", "in progress", "limited", "proxy"],
 )
-async def test_what_may_pass_is_asked_again_with_the_same_key_and_the_same_words(
+async def test_a_transient_failure_is_retried_with_the_same_key_and_the_same_body(
     earmark: AsyncClient, script: Script, trouble: Answer
 ) -> None:
     """However often it is sent, it is one request: so it has one effect."""
@@ -54,7 +54,7 @@ async def test_what_may_pass_is_asked_again_with_the_same_key_and_the_same_words
 
 
 async def test_every_call_has_a_key_of_its_own_unless_one_is_given(earmark: AsyncClient, script: Script) -> None:
-    """Two holds are two requests; a program that died sends the second half of its first with its own key."""
+    """Two holds are two requests; a program that was killed repeats its first request with that request's key."""
     script.says(booked(), booked(), booked(), booked())
     for key in (None, None, "basket-7", "basket-7"):
         await earmark.hold("play", buyer="alice", seats=["A1"], key=key)
@@ -63,8 +63,8 @@ async def test_every_call_has_a_key_of_its_own_unless_one_is_given(earmark: Asyn
     assert own == ["basket-7", "basket-7"]
 
 
-async def test_a_refusal_is_the_last_word(earmark: AsyncClient, script: Script) -> None:
-    """To ask again would change nothing, and would only cost."""
+async def test_a_refusal_is_not_retried(earmark: AsyncClient, script: Script) -> None:
+    """A retry would change nothing, and would only cost."""
     script.says(problem(409, "seats_taken", seats=["A1"]))
     with pytest.raises(SeatsTaken) as refused:
         await earmark.hold("play", buyer="alice", seats=["A1"])
@@ -72,8 +72,8 @@ async def test_a_refusal_is_the_last_word(earmark: AsyncClient, script: Script) 
     assert len(script.requests) == 1
 
 
-async def test_patience_has_an_end(earmark: AsyncClient, script: Script) -> None:
-    """The caller hears what the last attempt heard; or, where it heard nothing, which key to ask again with."""
+async def test_retries_have_an_end(earmark: AsyncClient, script: Script) -> None:
+    """The caller gets the last attempt's error; or, where there was no answer, the key to retry with."""
     script.says(*[problem(503, "overloaded") for _ in range(http_messages.RETRIES + 1)])
     with pytest.raises(Overloaded):
         await earmark.hold("play", buyer="alice", seats=["A1"])
@@ -87,7 +87,7 @@ async def test_patience_has_an_end(earmark: AsyncClient, script: Script) -> None
     assert not script.answers
 
 
-async def test_a_question_is_asked_again_without_a_key(earmark: AsyncClient, script: Script) -> None:
+async def test_a_read_is_retried_without_a_key(earmark: AsyncClient, script: Script) -> None:
     """To read twice does no harm."""
     script.says(LOST, httpx2.Response(200, json={"entries": []}))
     assert await earmark.history("b") == []
@@ -116,7 +116,7 @@ def patience(*, now: list[float], retries: int = 99, deadline_seconds: float = 3
 
 
 def test_pauses_double_up_to_a_bound() -> None:
-    """A server in trouble is not hammered; and chance spreads those who wait over the whole pause."""
+    """A server in trouble is not flooded; and random pauses spread the waiting clients over the whole pause."""
     calm = patience(now=[0.0])
     pauses = [calm.after_loss(LOST) for _ in range(8)]
     assert pauses[:3] == [0.1, 0.2, 0.4]
@@ -131,7 +131,7 @@ def test_the_server_says_how_long_to_wait() -> None:
     assert patience(now=[0.0]).after(429, {"retry-after": "-5"}, b"") == 0.1
 
 
-def test_nobody_waits_past_the_deadline() -> None:
+def test_no_client_waits_past_the_deadline() -> None:
     """A pause that would end after it is not begun, and no attempt is given more time than is left."""
     now = [0.0]
     calm = patience(now=now)
@@ -144,14 +144,14 @@ def test_nobody_waits_past_the_deadline() -> None:
         calm.after_loss(LOST)
 
 
-def test_an_address_that_is_none_is_said_at_once() -> None:
+def test_an_invalid_address_is_refused_at_once() -> None:
     """Not after half a minute of trying."""
     with pytest.raises(SetupError, match=r"shop\.example"):
         Client("shop.example")
 
 
 async def test_an_answer_that_cannot_be_read_is_no_success(earmark: AsyncClient, script: Script) -> None:
-    """Somebody else answers at this address, or a version that is too different."""
+    """Another service answers at this address, or a version that is too different."""
     script.says(httpx2.Response(200, text="hello"), httpx2.Response(404, text="no such page"))
     for _ in range(2):
         with pytest.raises((Refusal, OtherOutage)) as odd:

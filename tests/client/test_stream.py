@@ -49,7 +49,7 @@ async def follow(earmark: AsyncClient, count: int) -> list[Map | Delta]:
 
 
 async def test_a_follower_has_the_map_and_then_what_changes(earmark: AsyncClient, script: Script) -> None:
-    """Values, not text; what is not known is passed over."""
+    """Values, not text; unknown events are skipped."""
     script.says(streamed((7, SNAPSHOT), (8, ("gossip", {})), (8, HELD)))
     whole, change = await follow(earmark, 2)
     assert isinstance(whole, Map)
@@ -59,8 +59,8 @@ async def test_a_follower_has_the_map_and_then_what_changes(earmark: AsyncClient
 
 
 @pytest.mark.parametrize("cut", ["broken", "ended", "sent away", "busy"])
-async def test_a_follower_comes_back_to_where_it_was(earmark: AsyncClient, script: Script, cut: str) -> None:
-    """The server is told the last number that was heard, so nothing is missed and little is told twice."""
+async def test_a_follower_resumes_where_it_was(earmark: AsyncClient, script: Script, cut: str) -> None:
+    """The client sends the last number it received, so nothing is missed and little is sent twice."""
     between: dict[str, list[httpx2.Response | Exception]] = {
         "broken": [streamed((7, SNAPSHOT)), httpx2.ReadError("gone"), httpx2.ConnectError("gone")],
         "ended": [streamed((7, SNAPSHOT))],
@@ -75,15 +75,15 @@ async def test_a_follower_comes_back_to_where_it_was(earmark: AsyncClient, scrip
     assert asked[1:] == ["7"] * (len(asked) - 2) + ["8"]
 
 
-async def test_a_follower_is_told_no(earmark: AsyncClient, script: Script) -> None:
-    """A refusal is the last word here too."""
+async def test_a_followers_refusal_is_raised(earmark: AsyncClient, script: Script) -> None:
+    """A refusal is not retried here either."""
     script.says(problem(404, "event_unknown", event_id="play"))
     with pytest.raises(EventUnknown):
         await follow(earmark, 1)
 
 
 async def test_a_follower_gives_up_after_a_while(earmark: AsyncClient, script: Script) -> None:
-    """Only when nothing is heard in between: a line that breaks once an hour is followed for ever."""
+    """Only when nothing is received in between: a connection that breaks once an hour is followed for ever."""
     for number in range(http_messages.RETRIES + 3):
         script.says(streamed((number, HELD)))
     script.says(*[httpx2.ConnectError("gone") for _ in range(http_messages.RETRIES)])
@@ -92,8 +92,8 @@ async def test_a_follower_gives_up_after_a_while(earmark: AsyncClient, script: S
     assert not script.answers
 
 
-def test_patience_is_counted_from_the_loss() -> None:
-    """A quiet evening is no outage: however long nothing changed, a break is only a break."""
+def test_the_retry_time_is_counted_from_the_loss() -> None:
+    """A quiet stream is no outage: however long nothing changed, a break is only a break."""
     now = [0.0]
     follower = Follower("play", url="http://shop", retries=5, deadline_seconds=30, clock=lambda: now[0])
     follower.hear(SNAPSHOT[0], json.dumps(SNAPSHOT[1]), "7")
@@ -104,7 +104,7 @@ def test_patience_is_counted_from_the_loss() -> None:
         follower.after_loss(httpx2.ConnectError("gone"))
 
 
-async def test_a_key_can_be_asked_about(earmark: AsyncClient, script: Script) -> None:
+async def test_a_key_can_be_looked_up(earmark: AsyncClient, script: Script) -> None:
     """By the caller who chose it."""
     script.says(httpx2.Response(200, json={"key": "k/1", "state": "done", "status": 201, "answer": {"id": "b"}}))
     told = await earmark.idempotency("k/1")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.conftest import STORES
-from tests.journal_completeness import Watch
+from tests.journal_completeness import JournalComparison
 
 from earmark.domain.event import Event
 from earmark.domain.ids import Buyer, EventId, PoolId, SeatId
@@ -283,9 +283,9 @@ def _booking(answer: Result) -> Booking:
 
 
 @pytest.fixture(autouse=True)
-def the_journal_is_whole(monkeypatch: pytest.MonkeyPatch) -> Iterator[Watch]:
+def the_journal_is_whole(monkeypatch: pytest.MonkeyPatch) -> Iterator[JournalComparison]:
     """Whatever a test has a verb do in memory: the journal tells every field that changed, before and after."""
-    watch = Watch()
+    watch = JournalComparison()
     watch.install(monkeypatch)
     yield watch
     assert watch.untold == []

@@ -253,7 +253,7 @@ async def other_shop(shop: Shop, request: pytest.FixtureRequest, clock: MovableC
     if isinstance(shop.store, PostgresStore):
         url = request.getfixturevalue("postgres_url")
         if shop.store.pgbouncer:
-            url = request.getfixturevalue("bouncer").to(url)
+            url = request.getfixturevalue("pgbouncer").to(url)
         store = await PostgresStore.connect(url, clock=clock)
     else:
         store = await SqliteStore.open(request.getfixturevalue("tmp_path") / "earmark.sqlite3", clock=clock)

@@ -50,7 +50,7 @@ ASKED = {
 
 
 def filled(value: str) -> str:
-    """As compose fills in what it asks for."""
+    """As compose fills in the variables."""
     return re.sub(r"\$\{(\w+)[^}]*\}", lambda asked: ASKED[asked[1]], value)
 
 
@@ -119,7 +119,7 @@ def test_variables_of_the_image_are_settings() -> None:
 
 
 def test_ports_and_names_agree() -> None:
-    """Where the server listens is where it is published and asked; the database is the one that the URL names."""
+    """The server's port is the published and the probed one; the database is the one that the URL names."""
     server, settings = SERVICES["server"], config.read(settings_of(SERVICES["server"]))
     assert [port.rpartition(":")[2] for port in server["ports"]] == [str(settings.port)]
     assert f":{settings.port}/readyz" in server["healthcheck"]["test"][-1]
@@ -153,8 +153,8 @@ def test_the_application_role_is_made_by_a_script_that_the_shell_understands() -
     assert "\\getenv password APP_PASSWORD\nCREATE ROLE earmark_app LOGIN PASSWORD :'password';" in statements
 
 
-def test_the_servers_believe_one_proxy_unless_told_otherwise() -> None:
-    """Only what is listed reaches a container, and behind a proxy that is not believed all callers are one."""
+def test_the_servers_trust_one_proxy_by_default() -> None:
+    """Only what is listed reaches a container, and behind a proxy that is not trusted all callers are one."""
     for service in ("server", "worker"):
         assert SERVICES[service]["environment"]["EARMARK_TRUST_PROXY"] == "${EARMARK_TRUST_PROXY:-1}"
         assert config.read(settings_of(SERVICES[service])).trust_proxy == 1

@@ -1,4 +1,4 @@
-"""What the tests of the law share: one moment, and bookings in any state."""
+"""Fixtures of the domain tests: one moment, and bookings in any state."""
 
 from __future__ import annotations
 

@@ -51,8 +51,8 @@ def test_no_single_seat_is_left_over_where_it_can_be_avoided() -> None:
     assert best(row("A", 3), 2) == ["A1", "A2"]
 
 
-def test_an_aisle_and_a_neighbour_part_a_row() -> None:
-    """Nobody sits together across a gap in the numbers, a gap in the drawing, or somebody else."""
+def test_an_aisle_or_a_taken_seat_divides_a_row() -> None:
+    """No party sits together across a gap in the numbers, a gap in the drawing, or a taken seat."""
     assert best(row("A", 2) + row("A", 2, first=5), 3, together=True) is None
     drawn = [
         Seat(event_id=EVENT, id=SeatId(f"A{n}"), price=1, row="A", number=n, x=n * 10.0 + (40 if n > 2 else 0))
@@ -61,7 +61,7 @@ def test_an_aisle_and_a_neighbour_part_a_row() -> None:
     assert best(drawn, 3, together=True) is None
     assert best(row("A", 5), 3, taken=["A3"], together=True) is None
     odd = [seat for seat in row("A", 9) if seat.number and seat.number % 2]
-    assert best(odd, 3, together=True) is not None, "odd numbers on one side are neighbours"
+    assert best(odd, 3, together=True) is not None, "odd numbers on one side are adjacent"
 
 
 def test_where_there_is_no_room_together_the_groups_are_few_and_large() -> None:
@@ -72,8 +72,8 @@ def test_where_there_is_no_room_together_the_groups_are_few_and_large() -> None:
     assert best(seats, 7) is None
 
 
-def test_only_seats_of_the_wished_kind_are_offered() -> None:
-    """Section, category and price are asked of every one of them."""
+def test_only_seats_of_the_requested_kind_are_offered() -> None:
+    """Section, category and price are checked on every seat."""
     seats = row("A", 4, category="premium", price=9000) + row("B", 4, section="Stalls") + row("C", 4, price=100)
     assert best(seats, 2, category="premium") == ["A1", "A2"]
     assert best(seats, 2, section="Stalls") == ["B1", "B2"]
@@ -90,8 +90,8 @@ def test_seats_that_only_have_a_name_are_read_by_it() -> None:
     assert best(seats, 4, taken=["B9", "B10", "B11", "B12"]) == ["Z9", "Z10", "Z11", "Z12"]
 
 
-def test_wishes_are_met_in_order_and_nobody_is_offered_what_another_was() -> None:
-    """Who comes first chooses first."""
+def test_requests_are_served_in_order_and_no_seat_is_offered_twice() -> None:
+    """The first request chooses first."""
     seats = row("A", 4)
     offered = allocate(seats, free={seat.id for seat in seats}, wishes=[Wish(count=2)] * 3)
     assert [offer.seats for offer in offered] == [("A1", "A2"), ("A3", "A4"), None]
@@ -108,7 +108,7 @@ HOUSES = st.lists(
 def test_what_is_offered_is_free_of_the_kind_and_enough(
     *, house: list[tuple[int, set[int], set[int]]], count: int, together: bool, category: str | None
 ) -> None:
-    """Never a taken or a blocked seat, always as many as asked; together whenever there is room together."""
+    """Never a taken or a blocked seat, always as many as requested; together whenever there is room together."""
     seats = [
         seat
         for number, (length, blocked, _) in enumerate(house)
@@ -187,7 +187,7 @@ def plainly(seats: list[Seat], free: set[SeatId], count: int) -> tuple[SeatId, .
 def test_the_quick_search_finds_what_a_plain_one_finds(
     lengths: list[int], gone: set[tuple[int, int]], counts: list[int]
 ) -> None:
-    """Wish after wish, in long rows too, where most windows are not looked at."""
+    """Request after request, in long rows too, where most windows are not looked at."""
     seats = [seat for number, length in enumerate(lengths) for seat in row("ABC"[number], length)]
     free = {seat.id for seat in seats} - {SeatId(f"{'ABC'[number]}{seat}") for number, seat in gone}
     offers = allocate(seats, free=free, wishes=[Wish(count=count, together=True) for count in counts])
@@ -196,8 +196,8 @@ def test_the_quick_search_finds_what_a_plain_one_finds(
         free -= set(offer.seats or ())
 
 
-def test_many_wishes_look_at_each_seat_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A crowd costs little more than one buyer, in one long row and where most get nothing."""
+def test_many_requests_look_at_each_seat_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many buyers cost little more than one, in one long row and where most get nothing."""
     fits, looked = Wish.fits, 0
 
     def counted(self: Wish, seat: Seat) -> bool:

@@ -55,8 +55,8 @@ def sale_of(lines: Lines) -> Booking:
     )
 
 
-def test_a_hold_lives_until_the_very_microsecond_of_its_end(booked: Booked) -> None:
-    """Half-open: it lives while now < expires_at, and at expires_at it is gone."""
+def test_a_hold_is_active_until_the_very_microsecond_of_its_end(booked: Booked) -> None:
+    """Half-open: it is active while now < expires_at, and at expires_at it is over."""
     held = booked()
     assert not held.is_due(held.expires_at - TICK)
     assert held.is_due(held.expires_at)
@@ -64,7 +64,7 @@ def test_a_hold_lives_until_the_very_microsecond_of_its_end(booked: Booked) -> N
 
 
 def test_the_last_microsecond_still_confirms_and_the_next_does_not(booked: Booked) -> None:
-    """Money that comes in the last microsecond is in time; one tick later the seat is somebody else's."""
+    """A confirm in the last microsecond is in time; one tick later another buyer may take the seat."""
     held = booked()
     in_time = law.confirm(held, payment_id="p", payment_method=None, now=held.expires_at - TICK)
     assert in_time.state is State.CONFIRMED
@@ -73,7 +73,7 @@ def test_the_last_microsecond_still_confirms_and_the_next_does_not(booked: Booke
 
 
 def test_a_hold_is_not_expired_a_microsecond_early(booked: Booked) -> None:
-    """The clock lets go at the end and never before it."""
+    """The clock ends it at its end and never before."""
     held = booked()
     with pytest.raises(AssertionError):
         law.expire(held, now=held.expires_at - TICK)
@@ -101,7 +101,7 @@ def test_a_booking_names_what_it_claims(booked: Booked) -> None:
     }
 
 
-def test_some_lines_go_back_and_the_rest_stays_sold(booked: Booked, now: datetime) -> None:
+def test_some_lines_are_cancelled_and_the_others_stay_sold(booked: Booked, now: datetime) -> None:
     """A seat and a unit of five are undone: three tickets stay, and the total follows."""
     kept, gone = law.cancel_lines(
         booked(State.CONFIRMED), seats={SeatId("A1")}, pools={PoolId("GA"): 1}, now=now + timedelta(hours=1)
@@ -112,8 +112,8 @@ def test_some_lines_go_back_and_the_rest_stays_sold(booked: Booked, now: datetim
     assert gone == lines_of({"A1": 4500}, {"GA": (1, 2500)})
 
 
-def test_the_last_line_takes_the_booking_with_it(booked: Booked, now: datetime) -> None:
-    """When nothing stays sold, the booking is cancelled, and remembers what it was."""
+def test_cancelling_the_last_line_cancels_the_booking(booked: Booked, now: datetime) -> None:
+    """When nothing stays sold, the booking is cancelled, and keeps its lines."""
     sale = booked(State.CONFIRMED)
     kept, gone = law.cancel_lines(sale, seats={SeatId("A1"), SeatId("A2")}, pools={PoolId("GA"): 3}, now=now)
     assert (kept.state, kept.ended_at, kept.version) == (State.CANCELLED, now, 3)

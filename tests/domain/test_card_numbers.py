@@ -75,13 +75,13 @@ def test_a_card_number_is_seen_however_it_is_written(text: str) -> None:
 
 @pytest.mark.parametrize("text, number", WITHIN)
 def test_a_card_number_is_found_in_a_text(text: str, number: str) -> None:
-    """It alone, so that the rest of a line can be read."""
+    """It alone, so that the remainder of the text can be read."""
     assert [text[start:end] for start, end in find(text)] == [number]
 
 
 @pytest.mark.parametrize("text", OTHERS)
 def test_what_is_no_card_number_stays(text: str) -> None:
-    """Tokens, ids, times, numbers that are too short or too long, and those whose last digit is wrong."""
+    """Tokens, ids, times, numbers that are too short or too long, and numbers with a wrong check digit."""
     assert not has_card_number(text)
     assert not list(find(text))
     check_method(text, gateway="stripe")

@@ -90,7 +90,7 @@ ANSWERED = {
 
 
 def ask(verb: str, booking: Booking, *, now: datetime, payment_id: str = "pay-1") -> Booking:
-    """The law's function for a verb, with sound arguments."""
+    """The domain's function for a verb, with valid arguments."""
     match verb:
         case "extend":
             return law.extend(booking, seconds=60, policy=Policy(), now=now)
@@ -107,8 +107,8 @@ def test_the_moves_are_the_ones_that_were_decided() -> None:
     assert {(source, verb): set(targets) for (source, verb), targets in MOVES.items()} == WRITTEN_BY_HAND
 
 
-def test_three_states_are_live_and_four_are_ended() -> None:
-    """Held, paying and confirmed keep their seats; the other four have let go."""
+def test_three_states_are_active_and_four_are_ended() -> None:
+    """Held, paying and confirmed keep their seats; the other four do not."""
     assert {"held", "paying", "confirmed"} == LIVE
     assert {"released", "expired", "failed", "cancelled"} == ENDED
 
@@ -128,13 +128,13 @@ def test_no_booking_is_held_or_declined_by_a_caller(state: State) -> None:
 
 
 def test_the_cross_product_leaves_no_cell_out() -> None:
-    """Every state meets every verb that a caller has."""
+    """Every state is tried with every verb of callers."""
     assert {(state, verb) for state, verb, _ in CELLS} == {(s.value, v) for s in State for v in CALLERS_VERBS}
     assert set(ANSWERED) == {(s.value, v) for s in State for v in ("extend", "confirm", "release", "cancel")}
 
 
 @pytest.mark.parametrize("state, verb, word", CELLS)
-def test_each_state_meets_each_verb_with_its_own_refusal(
+def test_each_state_refuses_each_verb_with_its_own_code(
     booked: Booked, now: datetime, state: str, verb: str, word: str
 ) -> None:
     """What is not a move is refused, by the one refusal that says why."""
@@ -148,7 +148,7 @@ def test_each_state_meets_each_verb_with_its_own_refusal(
 def test_each_verb_moves_repeats_or_is_refused(
     booked: Booked, now: datetime, state: str, verb: str, answer: str
 ) -> None:
-    """The same confirm, release or cancel again is the same booking; the rest is as the table says."""
+    """The same confirm, release or cancel again is the same booking; the others are as the table says."""
     booking = booked(State(state))
     if answer == "the same booking":
         assert ask(verb, booking, now=now) is booking
@@ -162,8 +162,8 @@ def test_each_verb_moves_repeats_or_is_refused(
 
 
 @pytest.mark.parametrize("verb", ["extend", "confirm", "release", "cancel"])
-def test_a_due_hold_meets_every_verb_as_an_expired_one(booked: Booked, now: datetime, verb: str) -> None:
-    """Nobody needs to have swept it: a hold whose time is over is gone."""
+def test_every_verb_treats_a_due_hold_as_expired(booked: Booked, now: datetime, verb: str) -> None:
+    """No sweeper needs to have run: a hold past its time is over."""
     held = booked()
     with pytest.raises(Refusal) as refused:
         ask(verb, held, now=now + timedelta(seconds=600))
@@ -199,7 +199,7 @@ def test_what_ended_says_when(booked: Booked, now: datetime) -> None:
 
 
 def test_no_verb_changes_the_booking_it_is_given(booked: Booked, now: datetime) -> None:
-    """The law makes new values: what it was given is as it was."""
+    """The rules make new values: their arguments stay as they were."""
     held, sold = booked(), booked(State.CONFIRMED)
     for verb in ("extend", "confirm", "release"):
         ask(verb, held, now=now)
@@ -219,7 +219,7 @@ def test_the_schema_lets_the_same_edges_pass(dialect: str) -> None:
 
 
 def test_edges_are_the_moves_that_change_the_state() -> None:
-    """An edge is a move from one state to another: ten of them, counted by hand."""
+    """An edge is a move from one state to another: ten of them, as a literal number."""
     assert {
         ("held", "paying"),
         ("held", "confirmed"),

@@ -49,7 +49,7 @@ def test_a_sale_runs_from_its_opening_until_its_close(now: datetime) -> None:
 
 
 def test_a_sale_without_a_window_is_always_on() -> None:
-    """Who sets no window sells at any time."""
+    """An event without a window sells at any time."""
     assert is_on_sale(event_on_sale(), now=NOW)
 
 
@@ -85,7 +85,7 @@ OWNER = BookingId(UUID(int=7))
         (State.CANCELLED, Verdict.FREE, Verdict.FREE),
     ],
 )
-def test_a_seat_is_as_free_as_its_owner_lets_it(
+def test_a_seat_is_free_by_the_state_of_its_owner(
     state: State | None, verdict_before: Verdict, verdict_at_the_end: Verdict
 ) -> None:
     """Free without an owner, with an ended one, or with a hold past its time; paying and sold never lapse."""
@@ -157,7 +157,7 @@ def test_currencies_have_the_exponents_of_the_standard() -> None:
 
 
 @given(amount=st.integers(-(10**12), 10**12), currency=st.sampled_from(sorted(EXPONENTS)))
-def test_no_cent_is_lost_in_words(*, amount: int, currency: str) -> None:
+def test_no_cent_is_lost_in_formatted_amounts(*, amount: int, currency: str) -> None:
     """What is printed holds every digit of the amount, and nothing else."""
     number, code = str(Money(amount=amount, currency=currency)).split(" ")
     assert code == currency

@@ -1,4 +1,4 @@
-"""The law of payments: what is heard, in any order and any number, leads to one end."""
+"""The rules of payments: reports in any order and any number lead to one end."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def refund(amount: int) -> Refund:
     return Refund(id=back, payment_id=payment.id, booking_id=payment.booking_id, amount=amount, created_at=NOW)
 
 
-def heard(payment: Payment, *said: Standing, wanted: bool = True) -> Payment:
+def after_reports(payment: Payment, *said: Standing, wanted: bool = True) -> Payment:
     for standing in said:
         captured = PRICE if standing is Standing.CAPTURED else 0
         payment = law.heard(payment, standing, wanted=wanted, captured=captured)
@@ -49,42 +49,44 @@ def heard(payment: Payment, *said: Standing, wanted: bool = True) -> Payment:
 
 
 def test_captured_is_a_fact_from_every_state() -> None:
-    """Whatever was believed before: the money is there."""
+    """Whatever the state was before: the money is there."""
     for state in set(PaymentState) - TAKEN:
-        assert heard(opened(state=state), Standing.CAPTURED).state is PaymentState.CAPTURED, state
-        assert heard(opened(state=state), Standing.CAPTURED, wanted=False).state is PaymentState.CAPTURED, state
+        assert after_reports(opened(state=state), Standing.CAPTURED).state is PaymentState.CAPTURED, state
+        assert after_reports(opened(state=state), Standing.CAPTURED, wanted=False).state is PaymentState.CAPTURED, state
 
 
 @given(said=st.lists(st.sampled_from(Standing), max_size=6))
-def test_nothing_that_is_said_unmakes_money_that_was_taken(said: list[Standing]) -> None:
-    """Reports of an earlier stage may come late, and change nothing."""
-    taken = heard(opened(), Standing.CAPTURED)
-    assert heard(taken, *said) == taken
+def test_no_report_undoes_captured_money(said: list[Standing]) -> None:
+    """Reports of an earlier state may come late, and change nothing."""
+    taken = after_reports(opened(), Standing.CAPTURED)
+    assert after_reports(taken, *said) == taken
 
 
 @given(
     said=st.lists(st.sampled_from([Standing.PROCESSING, Standing.REQUIRES_ACTION, Standing.AUTHORISED]), max_size=5),
     order=st.randoms(use_true_random=False),
 )
-def test_a_sale_ends_alike_in_any_order_of_what_was_said(said: list[Standing], order: object) -> None:
-    """Early words, late words and repeats of a payment that went well."""
+def test_a_sale_ends_alike_in_any_order_of_reports(said: list[Standing], order: object) -> None:
+    """Early, late and repeated reports of a payment that went well."""
     words = [*said, Standing.AUTHORISED, Standing.CAPTURED]
     order.shuffle(words)  # type: ignore[attr-defined]
-    assert heard(opened(), *words).state is PaymentState.CAPTURED
+    assert after_reports(opened(), *words).state is PaymentState.CAPTURED
 
 
 @pytest.mark.parametrize("captured", [0, 1, PRICE - 1, PRICE + 1])
-def test_another_amount_than_was_asked_for_calls_a_human(captured: int) -> None:
+def test_another_amount_than_was_requested_needs_attention(captured: int) -> None:
     """A gateway that takes too much, or too little, is not argued with."""
     payment = law.heard(opened(), Standing.CAPTURED, wanted=True, captured=captured)
     assert (payment.state, payment.code) == (PaymentState.NEEDS_ATTENTION, "captured_another_amount")
     assert payment.captured == min(captured, PRICE)
 
 
-def test_what_nobody_wants_is_given_up_and_never_captured() -> None:
+def test_an_unwanted_payment_is_given_up_and_never_captured() -> None:
     """An authorisation for a booking that is lost, however late it comes."""
     for state in (*UNDECIDED, PaymentState.FAILED, PaymentState.VOIDED, PaymentState.AUTHORISED, PaymentState.VOIDING):
-        assert heard(opened(state=state), Standing.AUTHORISED, wanted=False).state is PaymentState.VOIDING, state
+        assert after_reports(opened(state=state), Standing.AUTHORISED, wanted=False).state is PaymentState.VOIDING, (
+            state
+        )
 
 
 def test_silence_is_unknown_and_never_failed() -> None:
@@ -95,11 +97,11 @@ def test_silence_is_unknown_and_never_failed() -> None:
 
 
 def test_every_change_of_state_is_an_edge() -> None:
-    """What the law does, the schema lets pass: no function leads anywhere else."""
+    """What the rules do, the schema allows: no function leads to another state."""
     found = {
         (state, after.state)
         for state, standing, wanted in itertools.product(HEARD, Standing, (True, False))
-        if (after := heard(opened(state=state), standing, wanted=wanted)).state is not state
+        if (after := after_reports(opened(state=state), standing, wanted=wanted)).state is not state
     }
     found |= {(state, law.given_up(opened(state=state)).state) for state in UNDECIDED | {PaymentState.AUTHORISED}}
     found |= {(PaymentState.PENDING, PaymentState.UNKNOWN)}
@@ -140,8 +142,8 @@ def test_refunds_in_parts_never_exceed_the_charge(parts: list[int]) -> None:
     assert payment.refunding == PRICE - payment.left <= PRICE
 
 
-def test_who_waits_for_an_answer_asks_less_and_less_often_and_never_stops() -> None:
-    """Quickly at first; after news, quickly again."""
+def test_an_unanswered_payment_is_queried_less_and_less_often_and_for_ever() -> None:
+    """Quickly at first; after a new report, quickly again."""
     payment, waits = opened(state=PaymentState.UNKNOWN), []
     for _ in range(12):
         payment = law.scheduled(payment, now=NOW, tried=True)
@@ -167,8 +169,8 @@ def test_what_is_over_is_not_looked_at_again(state: PaymentState) -> None:
 
 
 @pytest.mark.parametrize("state", [PaymentState.FAILED, PaymentState.VOIDED])
-def test_what_came_to_nothing_is_looked_at_a_few_times_more(state: PaymentState) -> None:
-    """Within a day or so: a gateway may have said no and taken the money, and its callback be lost."""
+def test_a_failed_payment_is_queried_a_few_times_more(state: PaymentState) -> None:
+    """Within a day or so: a gateway may have declined and captured the money all the same, and its callback be lost."""
     now, looks = NOW, []
     while (due := law.scheduled(opened(state=state), now=now, tried=False).due_at) is not None:
         looks.append((due - NOW).total_seconds())

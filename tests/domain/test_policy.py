@@ -1,4 +1,4 @@
-"""How long a hold may live, and what an extension may add."""
+"""How long a hold may last, and what an extension may add."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ MADE = datetime(2030, 6, 1, 20, 0, tzinfo=UTC)
         (None, 3600, 1800),
     ],
 )
-def test_a_hold_lives_as_asked_else_as_the_event_says_else_as_usual(
+def test_a_holds_ttl_is_the_requested_else_the_events_else_the_default(
     asked: int | None, of_event: int | None, lives: int
 ) -> None:
     """The request decides, then the event, then the default; none of them beyond the longest life."""
@@ -44,20 +44,20 @@ def test_a_hold_lives_as_asked_else_as_the_event_says_else_as_usual(
 
 
 @pytest.mark.parametrize("asked", [-1, 0, 3601, 86_400])
-def test_a_life_outside_of_one_second_to_one_hour_is_not_a_sound_request(asked: int) -> None:
-    """A hold lives from 1 to 3600 seconds, and zero is not a way to ask for the default."""
+def test_a_ttl_outside_of_one_second_to_one_hour_is_refused(asked: int) -> None:
+    """A hold lasts from 1 to 3600 seconds, and zero does not mean the default."""
     with pytest.raises(InvalidRequest) as refused:
         ttl_seconds(Policy(), asked=asked, of_event=120)
     assert [error["path"] for error in refused.value.errors] == ["ttl_seconds"]
 
 
 def test_an_extension_adds_to_the_end_not_to_now(booked: Booked, now: datetime) -> None:
-    """Asking early loses nothing."""
+    """An early request loses nothing."""
     assert law.extend(booked(), seconds=60, policy=Policy(), now=now).expires_at == now + timedelta(seconds=660)
 
 
-def test_an_extension_stops_at_the_longest_life(booked: Booked, now: datetime) -> None:
-    """However much is asked for, a hold lives at most 1800 seconds from its making."""
+def test_an_extension_stops_at_the_cap(booked: Booked, now: datetime) -> None:
+    """However much is requested, a hold lasts at most 1800 seconds from its creation."""
     assert law.extend(booked(), seconds=3600, policy=Policy(), now=now).expires_at == now + timedelta(seconds=1800)
 
 
@@ -70,7 +70,7 @@ def test_an_extension_stops_at_the_longest_life(booked: Booked, now: datetime) -
     ],
 )
 def test_a_gain_under_a_second_is_refused(booked: Booked, now: datetime, left: timedelta, *, gained: bool) -> None:
-    """At the end of its life a hold is not extended by crumbs."""
+    """Near its cap a hold is not extended by fractions of a second."""
     cap = now + timedelta(seconds=1800)
     held = msgspec.structs.replace(booked(), expires_at=cap - left)
     if gained:
@@ -94,7 +94,7 @@ def test_an_extension_by_nothing_or_less_is_not_a_sound_request(booked: Booked, 
     seconds=st.integers(1, 10_000),
 )
 def test_an_extension_never_shortens_and_never_outlives_the_cap(*, lives: int, life_max: int, seconds: int) -> None:
-    """Later or the same, by at most what was asked, and past the cap only if it was past it before."""
+    """Later or the same, by at most what was requested, and past the cap only if it was past it before."""
     ends, cap = MADE + timedelta(seconds=lives), MADE + timedelta(seconds=life_max)
     until = extended_until(Policy(life_seconds_max=life_max), created_at=MADE, expires_at=ends, seconds=seconds)
     assert ends <= until <= ends + timedelta(seconds=seconds)
@@ -104,7 +104,7 @@ def test_an_extension_never_shortens_and_never_outlives_the_cap(*, lives: int, l
 
 @given(steps=st.lists(st.integers(1, 900), max_size=12))
 def test_many_small_extensions_reach_no_further_than_one(*, steps: list[int]) -> None:
-    """The cap counts from the making of the hold, so nobody keeps a seat for ever by asking often."""
+    """The cap counts from the creation of the hold, so no buyer keeps a seat for ever by many requests."""
     ends = MADE + timedelta(seconds=600)
     for seconds in steps:
         ends = extended_until(Policy(), created_at=MADE, expires_at=ends, seconds=seconds)

@@ -1,4 +1,4 @@
-"""The law takes its facts as arguments: it asks no clock, throws no dice and opens no door."""
+"""The rules take their facts as arguments: they use no clock, no randomness and no I/O."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ def calls_of(module: Path) -> set[str]:
     return {call.attr if isinstance(call, ast.Attribute) else getattr(call, "id", "") for call in calls}
 
 
-def test_the_law_has_its_modules() -> None:
-    """The walk below looks at real files."""
+def test_the_rules_have_their_modules() -> None:
+    """The search below looks at real files."""
     named = {module.stem for module in MODULES}
     assert {"booking", "event", "ids", "journal", "machine", "money", "policy", "pool", "seat"} <= named
 
 
 @pytest.mark.parametrize("module", MODULES, ids=lambda module: module.stem)
-def test_the_law_imports_only_values(module: Path) -> None:
+def test_the_rules_import_only_values(module: Path) -> None:
     """Nothing but itself, the errors, and libraries of plain values: no clock, no randomness, no I/O."""
     ours = {name for name in imports_of(module) if name.partition(".")[0] == "earmark"}
     assert {name for name in ours if not name.startswith(("earmark.domain", "earmark.errors"))} <= {"earmark"}
@@ -51,14 +51,14 @@ def test_the_law_imports_only_values(module: Path) -> None:
 
 
 @pytest.mark.parametrize("module", MODULES, ids=lambda module: module.stem)
-def test_the_law_asks_nobody_for_the_time(module: Path) -> None:
-    """`now` and ids arrive as arguments, and the law is never a coroutine."""
+def test_the_rules_read_no_clock(module: Path) -> None:
+    """`now` and ids arrive as arguments, and the rules are never coroutines."""
     assert not calls_of(module) & IMPURE_CALLS
     tree = ast.parse(module.read_text())
     assert not [node for node in ast.walk(tree) if isinstance(node, ast.AsyncFunctionDef | ast.Await)]
 
 
-def test_the_walk_would_notice(tmp_path: Path) -> None:
+def test_the_search_would_notice_a_clock(tmp_path: Path) -> None:
     """The control: a module that looks at the clock, hidden in a function, is seen."""
     impure = tmp_path / "impure.py"
     impure.write_text("def late():\n    import time\n    from datetime import datetime\n    return datetime.now()\n")

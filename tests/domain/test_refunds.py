@@ -1,4 +1,4 @@
-"""The refund rules: a share is split into what goes back and what is kept, to the minor unit."""
+"""The refund rules: a share is split into what is refunded and what is kept, to the minor unit."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def events(draw: st.DrawFn) -> Event:
 
 @given(event=events(), share=AMOUNTS)
 def test_a_share_is_split_without_a_cent_lost_or_made(event: Event, share: int) -> None:
-    """What goes back is never less than nothing and never more than was paid for it."""
+    """A refund is never negative and never more than was paid for it."""
     ruling = law.by_the_rules(event, share=share, now=NOW)
     assert 0 <= ruling.refund <= share
     assert ruling.fee >= 0
@@ -48,7 +48,7 @@ def test_a_share_is_split_without_a_cent_lost_or_made(event: Event, share: int) 
 
 
 @given(event=events(), shares=st.lists(AMOUNTS, max_size=8))
-def test_cancelling_in_parts_never_gives_back_more_than_was_captured(event: Event, shares: list[int]) -> None:
+def test_cancelling_in_parts_never_refunds_more_than_was_captured(event: Event, shares: list[int]) -> None:
     """Nor more than cancelling the whole at once: each part pays the fixed fee, and rounds in the shop's favour."""
     captured = sum(shares)
     in_parts = sum(law.by_the_rules(event, share=share, now=NOW).refund for share in shares)
@@ -56,7 +56,7 @@ def test_cancelling_in_parts_never_gives_back_more_than_was_captured(event: Even
 
 
 @given(event=events(), share=AMOUNTS, more=AMOUNTS)
-def test_who_paid_more_never_gets_less_back(event: Event, share: int, more: int) -> None:
+def test_a_higher_payment_never_has_a_lower_refund(event: Event, share: int, more: int) -> None:
     """Nor is less kept of more."""
     less, grown = (law.by_the_rules(event, share=amount, now=NOW) for amount in (share, share + more))
     assert less.refund <= grown.refund
@@ -64,7 +64,7 @@ def test_who_paid_more_never_gets_less_back(event: Event, share: int, more: int)
 
 
 @given(event=events(), share=AMOUNTS, seconds=st.integers(0, 10 * DAY))
-def test_waiting_never_gives_more_back(event: Event, share: int, seconds: int) -> None:
+def test_waiting_never_refunds_more(event: Event, share: int, seconds: int) -> None:
     """Once the window is over it stays so."""
     now, later = (law.by_the_rules(event, share=share, now=NOW + timedelta(seconds=s)) for s in (0, seconds))
     assert later.refund <= now.refund
@@ -128,8 +128,8 @@ def test_the_window_is_half_open(until: int | None, starts_in: int | None, *, ov
 
 
 @pytest.mark.parametrize("amount, kept", [(0, 4500), (4500, 0), (1000, 3500), (5000, 0)])
-def test_what_was_asked_for_goes_back_and_the_rest_is_kept(amount: int, kept: int) -> None:
-    """A shop may give back more than the share, and then keeps nothing of it."""
+def test_the_requested_amount_is_refunded_and_the_remainder_is_kept(amount: int, kept: int) -> None:
+    """A shop may refund more than the share, and then keeps nothing of it."""
     assert law.as_asked(amount, share=4500) == Ruling(refund=amount, fee=kept, reason=Reason.ASKED)
 
 

@@ -1,4 +1,4 @@
-"""What the tests of the engine share: asks, and a store's answer that a test gives by hand."""
+"""Fixtures of the engine tests: commands, and a store whose answers the test gives."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NOW = datetime(2030, 6, 1, 20, 0, tzinfo=UTC)
 
 
 class Numbered(Command, frozen=True, kw_only=True):
-    """An ask that needs rows by name."""
+    """A command that needs rows by name."""
 
     needs: str = ""
 
@@ -35,7 +35,7 @@ class Numbered(Command, frozen=True, kw_only=True):
 
 
 def ask_number(number: int, *, needs: str = "") -> Command:
-    """An ask that can be told from the others."""
+    """A command that can be distinguished from the others."""
     return Numbered(actor=Actor(name="shop", live=True), entry_id=EntryId(UUID(int=number)), needs=needs)
 
 
@@ -54,7 +54,7 @@ class Batch:
         self._end: asyncio.Future[list[Outcome]] = asyncio.get_running_loop().create_future()
 
     def commit(self, *outcomes: Outcome) -> None:
-        """The transaction is certain. Without outcomes of the test's own, each ask gets its number."""
+        """The transaction is certain. Without outcomes of the test's own, each command gets its number."""
         decided: list[Outcome] = [Decided(value=number, now=NOW) for number in self.numbers]
         self._end.set_result(list(outcomes) or decided)
 
@@ -67,7 +67,7 @@ class Batch:
         return await self._end
 
 
-class HandStore:
+class ManualStore:
     """A `run` whose batches arrive one by one and end when the test says so."""
 
     def __init__(self) -> None:
@@ -104,12 +104,12 @@ class HandStore:
 
     @property
     def carried(self) -> list[tuple[int, ...]]:
-        """The batches so far, by the numbers of their asks."""
+        """The batches so far, by the numbers of their commands."""
         return [batch.numbers for batch in self.batches]
 
 
-class Line:
-    """A batcher over a store by hand, and the requests that stand in it."""
+class QueueUnderTest:
+    """A batcher over a manual store, and its queued requests."""
 
     def __init__(
         self,
@@ -123,7 +123,7 @@ class Line:
         needs: Mapping[int, str] = MappingProxyType({}),
     ) -> None:
         self._needs = needs
-        self.store = HandStore()
+        self.store = ManualStore()
         self.batcher: BatchQueue[Command] = BatchQueue(
             self.store.run,
             relieve=self.store.relieve,
@@ -137,7 +137,7 @@ class Line:
         self.requests: list[asyncio.Task[object]] = []
 
     def submit(self, number: int, *, within: float = 60) -> asyncio.Task[object]:
-        """A request, standing in line once the loop has turned."""
+        """A request, queued once the loop has turned."""
         request: asyncio.Task[object] = asyncio.create_task(self._submit(number, within=within))
         self.requests.append(request)
         return request
@@ -149,20 +149,20 @@ class Line:
 
 
 @pytest.fixture
-async def line_of() -> AsyncIterator[Callable[..., Line]]:
+async def queue_of() -> AsyncIterator[Callable[..., QueueUnderTest]]:
     """Makes lines; what a test leaves standing in one is ended with it."""
-    lines: list[Line] = []
+    queues: list[QueueUnderTest] = []
 
-    def make(**settings: Any) -> Line:
-        line = Line(**settings)
-        lines.append(line)
-        return line
+    def make(**settings: Any) -> QueueUnderTest:
+        queue = QueueUnderTest(**settings)
+        queues.append(queue)
+        return queue
 
     yield make
     left = {
         task
-        for line in lines
-        for task in (*line.requests, *line.batcher._running, *line.batcher._row_tasks, *line.store.lanes)
+        for queue in queues
+        for task in (*queue.requests, *queue.batcher._running, *queue.batcher._row_tasks, *queue.store.lanes)
     }
     for task in left:
         task.cancel()
@@ -170,9 +170,9 @@ async def line_of() -> AsyncIterator[Callable[..., Line]]:
 
 
 @pytest.fixture
-async def line(line_of: Callable[..., Line]) -> Line:
-    """One lane, so that what comes while it is busy waits."""
-    return line_of()
+async def queue(queue_of: Callable[..., QueueUnderTest]) -> QueueUnderTest:
+    """One slot, so that what comes while it is busy waits."""
+    return queue_of()
 
 
 @pytest.fixture
@@ -188,7 +188,7 @@ async def turn() -> Callable[[], object]:
 
 @pytest.fixture
 async def jump(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
-    """Moves the loop's own clock, so that a deadline passes without anybody waiting for it."""
+    """Moves the loop's own clock, so that a deadline passes without a real wait."""
     loop = asyncio.get_running_loop()
     real, ahead = loop.time, [0.0]
     monkeypatch.setattr(loop, "time", lambda: real() + ahead[0])

@@ -1,4 +1,4 @@
-"""Choosing seats for many: nobody waits for ever, nothing offered is lost, and the search has an end."""
+"""Choosing seats for many buyers: no request waits for ever, no offered seat is lost, and the search has an end."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ async def turns(true: Callable[[], bool]) -> None:
     raise AssertionError("it never was so")
 
 
-async def test_whoever_is_always_too_late_is_told_so_in_the_end(engine: Engine, ids: Uuid7Ids) -> None:
+async def test_a_request_that_is_always_too_late_is_refused_in_the_end(engine: Engine, ids: Uuid7Ids) -> None:
     """A bounded number of times it chooses again, and then the refusal says that it may succeed later."""
     tried: list[tuple[SeatId, ...]] = []
 
@@ -77,7 +77,9 @@ async def test_whoever_is_always_too_late_is_told_so_in_the_end(engine: Engine, 
     assert not best._houses, "nothing is left behind"
 
 
-async def test_who_waits_for_what_another_was_offered_gets_it_if_it_is_not_taken(engine: Engine, ids: Uuid7Ids) -> None:
+async def test_a_request_that_waits_for_anothers_offer_gets_it_if_it_is_not_taken(
+    engine: Engine, ids: Uuid7Ids
+) -> None:
     """The last seats are on offer to one; the next is not sent away before that is decided."""
     decide: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -101,7 +103,7 @@ async def test_who_waits_for_what_another_was_offered_gets_it_if_it_is_not_taken
     assert not best._houses
 
 
-async def test_an_offer_to_somebody_who_left_is_made_to_the_next(engine: Engine, ids: Uuid7Ids) -> None:
+async def test_an_offer_to_a_caller_that_left_is_made_to_the_next(engine: Engine, ids: Uuid7Ids) -> None:
     """A caller that hangs up while it is being chosen for keeps no seat from the others."""
     best = chooser(engine, engine.hold)
     for _ in range(3):
@@ -142,7 +144,7 @@ async def test_a_choice_that_takes_too_long_is_answered_at_the_deadline(
 
 
 async def test_the_rounds_of_one_request_share_one_deadline(engine: Engine, ids: Uuid7Ids) -> None:
-    """Who chooses again has what is left, not as much again."""
+    """A request that chooses again has the remaining time, not as much again."""
     left: list[float] = []
 
     async def too_late(one: Hold, *, within: float) -> Result:
@@ -195,7 +197,9 @@ async def test_where_only_avoided_seats_are_left_they_are_tried_again(engine: En
     assert tries == 3
 
 
-async def test_where_only_avoided_seats_are_left_and_stay_taken_that_is_said(engine: Engine, ids: Uuid7Ids) -> None:
+async def test_where_only_avoided_seats_are_left_and_stay_taken_the_hold_is_refused(
+    engine: Engine, ids: Uuid7Ids
+) -> None:
     """Every other round avoids them, and after the last round the refusal says that it may succeed later."""
     tried: list[tuple[SeatId, ...]] = []
 

@@ -1,4 +1,4 @@
-"""Choosing seats for a crowd in a large house: the queue has an end, and the search keeps nobody else waiting."""
+"""Choosing seats for many buyers in a large event: the queue has an end, and the search delays no other request."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ WAITING_MAX = 3
 ALLOCATE = allocate
 
 
-async def open_house(clock: MovableClock, ids: Uuid7Ids, *, seats: int = SEATS, **limits: Any) -> Engine:
+async def open_event(clock: MovableClock, ids: Uuid7Ids, *, seats: int = SEATS, **limits: Any) -> Engine:
     """One long row."""
     engine = Engine(MemoryStore(clock=clock), ids=ids, **limits)
     event = Event(id=EVENT, name="A concert", currency="EUR", live=True, created_at=clock.now())
@@ -91,8 +91,8 @@ async def searched_beside_the_loop(
 async def test_the_event_loop_goes_on_while_seats_are_searched(
     clock: MovableClock, ids: Uuid7Ids, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A search over a stadium takes a good part of a second, which nobody else has to wait for."""
-    engine = await open_house(clock, ids)
+    """A search over a stadium takes a good part of a second, and other requests do not wait for it."""
+    engine = await open_event(clock, ids)
     assert await searched_beside_the_loop(engine, ids, monkeypatch, patience=10)
 
 
@@ -100,7 +100,7 @@ async def test_a_search_in_the_event_loop_stops_it(
     clock: MovableClock, ids: Uuid7Ids, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The control: the same search without the thread."""
-    engine = await open_house(clock, ids)
+    engine = await open_event(clock, ids)
     monkeypatch.setattr(best_module, "AT_ONCE_MAX", 10**9)
     assert not await searched_beside_the_loop(engine, ids, monkeypatch, patience=0.2)
 
@@ -109,7 +109,7 @@ async def test_a_queue_that_is_full_refuses_at_once_and_takes_requests_again_whe
     clock: MovableClock, ids: Uuid7Ids, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As the queues of other verbs do, by the same setting."""
-    engine = await open_house(clock, ids, waiting_max=WAITING_MAX)
+    engine = await open_event(clock, ids, waiting_max=WAITING_MAX)
     maps = SlowMaps(engine, monkeypatch)
     waiting = [asyncio.create_task(engine.hold_best(command(ids, f"b{n}"), Wish(count=1))) for n in range(WAITING_MAX)]
     await turns()
@@ -124,7 +124,7 @@ async def test_a_cancelled_request_leaves_nothing_in_the_queue(
     clock: MovableClock, ids: Uuid7Ids, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Clients that hang up while a map is read, thousands of them, are not kept until it has been read."""
-    engine = await open_house(clock, ids)
+    engine = await open_event(clock, ids)
     SlowMaps(engine, monkeypatch)
     for _ in range(10):
         leaving = [asyncio.create_task(engine.hold_best(command(ids), Wish(count=1))) for _ in range(100)]
@@ -140,8 +140,8 @@ async def test_a_cancelled_request_leaves_nothing_in_the_queue(
 async def test_a_request_without_an_offer_wakes_no_other_request(
     clock: MovableClock, ids: Uuid7Ids, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One waits for seats that are on offer to another; those who get nothing meanwhile do not make it read again."""
-    engine = await open_house(clock, ids, seats=4)
+    """One waits for seats that are offered to another; requests that get nothing do not make it read again."""
+    engine = await open_event(clock, ids, seats=4)
     maps = SlowMaps(engine, monkeypatch)
     maps.may_read.set()
     decide = asyncio.Event()
@@ -162,7 +162,7 @@ async def test_a_request_without_an_offer_wakes_no_other_request(
         with pytest.raises(NoneAvailable):
             await engine.hold_best(command(ids, f"b{number}"), Wish(count=9))
         await turns()
-    assert maps.readings - before == 5, "one for each who asked, and none for who waits"
+    assert maps.readings - before == 5, "one for each request, and none for the waiting one"
     decide.set()
     assert isinstance(await first, Decided)
     with pytest.raises(NoneAvailable):
@@ -172,8 +172,8 @@ async def test_a_request_without_an_offer_wakes_no_other_request(
 async def test_an_offer_decided_during_a_search_is_looked_at_again(
     clock: MovableClock, ids: Uuid7Ids, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Who would wait for it has nothing to wait for any more, and must not wait for ever."""
-    engine = await open_house(clock, ids)
+    """A request that would wait for it has nothing to wait for any more, and must not wait for ever."""
+    engine = await open_event(clock, ids)
     offered, decide = asyncio.Event(), asyncio.Event()
     searching, may_end = threading.Event(), threading.Event()
     hold, search = engine._best._hold, ALLOCATE

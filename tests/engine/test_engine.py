@@ -39,7 +39,7 @@ class WatchedStore(MemoryStore):
         self.broken = 0
 
     async def transact(self, work: Callable[[Transaction], Awaitable[Any]], *, within: float, **how: Any) -> Any:
-        """As the memory store, with an eye on it."""
+        """As the memory store, and records its calls."""
         try:
             return await super().transact(work, within=within, **how)
         except Exception:
@@ -57,7 +57,7 @@ class SilentStore(MemoryStore):
         self.tried = 0
 
     async def transact(self, work: Callable[[Transaction], Awaitable[Any]], *, within: float, **how: Any) -> Any:
-        """As the memory store, but for the silence."""
+        """As the memory store, but without an answer."""
         if self.keeps is None:
             return await super().transact(work, within=within, **how)
         self.tried += 1
@@ -119,7 +119,7 @@ async def store(monkeypatch: pytest.MonkeyPatch) -> SilentStore:
     ids=["units", "one seat", "one buyer"],
 )
 async def test_a_batch_is_decided_before_it_is_written(commands: list[Hold], granted: int) -> None:
-    """Whoever loses to a batch-mate loses in the decision: the store never has to break a transaction off for it."""
+    """A request that loses to another of its batch does so in the decision: the store aborts no transaction for it."""
     store = WatchedStore()
     await open_concert(store)
     engine = Engine(store, ids=IDS, lanes=1)
@@ -130,7 +130,7 @@ async def test_a_batch_is_decided_before_it_is_written(commands: list[Hold], gra
 
 
 async def test_a_lost_commit_that_took_place_is_answered(store: SilentStore) -> None:
-    """The journal knows: the hold stands, so its caller gets it."""
+    """The journal has it: the hold was kept, so its caller gets it."""
     store.keeps = True
     command = hold("ada", "A1")
     answer = await Engine(store, ids=IDS).hold(command)
@@ -148,7 +148,7 @@ async def test_a_lost_commit_is_looked_up_until_the_store_answers(store: SilentS
 
 
 async def test_a_lost_commit_that_is_not_found_stays_unknown(store: SilentStore) -> None:
-    """Not finding it proves nothing, for it may be on its way: nobody is told no, and nobody tries again."""
+    """Not finding it proves nothing, for it may be on its way: the request is not refused, and not retried."""
     store.keeps = False
     command = hold("ada", "A1")
     with pytest.raises(OutcomeUnknown):
@@ -158,7 +158,7 @@ async def test_a_lost_commit_that_is_not_found_stays_unknown(store: SilentStore)
 
 
 async def test_room_that_could_not_be_made_is_an_outage(store: SilentStore) -> None:
-    """Who asked for it decides what that means: a hold is refused for now, late money is looked at again."""
+    """The caller decides what that means: a hold is refused for now, late money is looked at again."""
     store.keeps = False
     with pytest.raises(Outage):
         await Engine(store, ids=IDS).relieve(PoolRef(EventId("concert"), PoolId("GA")), units=1)

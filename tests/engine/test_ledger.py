@@ -1,4 +1,4 @@
-"""The ledger's one rule: what totals and pools gain or lose follows from the two states, for every verb alike."""
+"""The one rule of pending writes: what totals and pools gain or lose follows from the two states, for every verb."""
 
 from __future__ import annotations
 
@@ -85,8 +85,8 @@ def writes() -> PendingWrites:
     return PendingWrites(now=NOW, ids=Uuid7Ids())
 
 
-def test_every_step_along_the_moves_is_counted_by_hand() -> None:
-    """The table below misses no step, and knows none that the law does not."""
+def test_every_step_along_the_moves_is_listed() -> None:
+    """The table below misses no step, and has none that MOVES does not have."""
     assert {(source, target) for _, source, target in STEPS} == set(COUNTED_BY_HAND)
 
 
@@ -94,7 +94,7 @@ def test_every_step_along_the_moves_is_counted_by_hand() -> None:
 def test_counts_follow_from_the_two_states(
     writes: PendingWrites, verb: Verb, source: State | None, target: State
 ) -> None:
-    """A live booking counts towards its buyer; held and paying units are held, confirmed units are sold."""
+    """An active booking counts towards its buyer; held and paying units are held, confirmed units are sold."""
     after = booking_in(target)
     if source is None:
         writes.open(after, command=ask_of(), record=None)
@@ -108,7 +108,7 @@ def test_counts_follow_from_the_two_states(
     assert written.pools == ({GA: PoolDelta(held=held, sold=sold)} if (held, sold) != (0, 0) else {})
 
 
-def test_a_sale_undone_in_part_gives_back_that_part(writes: PendingWrites) -> None:
+def test_a_sale_cancelled_in_part_frees_that_part(writes: PendingWrites) -> None:
     """One seat and two units of five go: the total, the sold units and the one seat's pointer follow."""
     sale = booking_in(State.CONFIRMED)
     kept, _ = law.cancel_lines(sale, seats={SeatId("A2")}, pools={PoolId("GA"): 2}, now=NOW)
@@ -119,7 +119,7 @@ def test_a_sale_undone_in_part_gives_back_that_part(writes: PendingWrites) -> No
     assert written.cleared == {A2: sale.id}
 
 
-def test_a_whole_pool_line_that_goes_is_given_back_too(writes: PendingWrites) -> None:
+def test_a_whole_cancelled_pool_line_is_freed_too(writes: PendingWrites) -> None:
     """A pool that the booking no longer names still gets its units."""
     sale = booking_in(State.CONFIRMED)
     kept, _ = law.cancel_lines(sale, seats=(), pools={PoolId("GA"): 3}, now=NOW)
@@ -127,7 +127,7 @@ def test_a_whole_pool_line_that_goes_is_given_back_too(writes: PendingWrites) ->
     assert writes.changes().pools == {GA: PoolDelta(sold=-3)}
 
 
-def test_only_a_hold_and_a_sale_undone_in_part_write_seats(writes: PendingWrites) -> None:
+def test_only_a_hold_and_a_partial_cancel_write_seats(writes: PendingWrites) -> None:
     """Ending a booking writes no seat: a pointer to an ended booking is free."""
     for number, (verb, source, target) in enumerate(STEPS):
         if source is not None:
@@ -145,7 +145,7 @@ def test_a_hold_points_its_seats_to_itself(writes: PendingWrites) -> None:
 
 
 def test_two_steps_of_one_booking_are_counted_one_after_the_other(writes: PendingWrites) -> None:
-    """Within a transaction the second step starts where the first one ended, and both are told."""
+    """Within a transaction the second step starts where the first one ended, and both are recorded."""
     sale = booking_in(State.CONFIRMED)
     less, _ = law.cancel_lines(sale, seats={SeatId("A1")}, pools={}, now=NOW)
     writes.move(Verb.CANCEL, sale, less, command=ask_of(number=1))
@@ -162,7 +162,7 @@ def test_two_steps_of_one_booking_are_counted_one_after_the_other(writes: Pendin
     ]
 
 
-def test_giving_and_taking_in_one_transaction_cancel_out(writes: PendingWrites) -> None:
+def test_freeing_and_holding_in_one_transaction_cancel_out(writes: PendingWrites) -> None:
     """A takeover that ends one hold and opens another changes no count, so none is written."""
     old, new = booking_in(State.HELD, number=1), booking_in(State.HELD, number=2)
     writes.expire(old, reason="taken over")
@@ -173,8 +173,8 @@ def test_giving_and_taking_in_one_transaction_cancel_out(writes: PendingWrites) 
     assert list(written.opened) == [new]
 
 
-def test_the_clock_signs_its_own_entries(writes: PendingWrites) -> None:
-    """What no person did is told as the clock's, with the reason why it looked."""
+def test_entries_of_the_clock_name_the_clock(writes: PendingWrites) -> None:
+    """What no caller did is recorded as the clock's, with the reason why it looked."""
     writes.expire(booking_in(State.HELD), reason="swept")
     (entry,) = writes.changes().entries
     assert (entry.actor, entry.verb, entry.reason) == ("clock", "expire", "swept")
@@ -182,7 +182,7 @@ def test_the_clock_signs_its_own_entries(writes: PendingWrites) -> None:
     assert (entry.at, entry.version, entry.booking_id) == (NOW, 2, BookingId(UUID(int=7)))
 
 
-def test_an_entry_tells_who_did_what_and_what_changed(writes: PendingWrites) -> None:
+def test_an_entry_has_the_actor_the_verb_and_what_changed(writes: PendingWrites) -> None:
     """Before, after, actor, reason, and exactly the facts that are other than they were, new and old."""
     sale = booking_in(State.CONFIRMED)
     kept, _ = law.cancel_lines(sale, seats={SeatId("A2")}, pools={}, now=NOW)
@@ -193,7 +193,7 @@ def test_an_entry_tells_who_did_what_and_what_changed(writes: PendingWrites) -> 
     assert entry.facts == {"lines": kept.lines, "total": 12_000, "was": was}
 
 
-def test_a_key_remembers_the_answer_as_it_was_given(writes: PendingWrites) -> None:
+def test_a_key_keeps_the_answer_as_it_was_given(writes: PendingWrites) -> None:
     """The entry, the key and the answer are one row, and the answer is worded once."""
     held = booking_in(State.HELD)
     command = ask_of(number=1, key="k")
@@ -204,7 +204,7 @@ def test_a_key_remembers_the_answer_as_it_was_given(writes: PendingWrites) -> No
     assert (entry.memory.request_hash, entry.memory.status, entry.memory.body) == (b"hash", 200, b"1")
 
 
-def test_a_ledger_without_a_step_writes_nothing(writes: PendingWrites) -> None:
+def test_without_a_step_nothing_is_written(writes: PendingWrites) -> None:
     """Refusals alone leave it empty."""
     assert not writes
     event = Event(id=EventId("concert"), name="Concert", currency="EUR", live=True, created_at=NOW)

@@ -1,4 +1,4 @@
-"""What is learnt of the database's pace, and how soon it is forgotten."""
+"""How the database's pace is measured, and how soon a measurement is forgotten."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from earmark.errors import OutcomeUnknown, StoreUnavailable
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from .conftest import Line
+    from .conftest import QueueUnderTest
 
     Turn = Callable[[], Awaitable[None]]
 
 
 def after_a_pause(*, quick_batches: int, seconds_since: float = 0.0) -> float:
-    """The believed wait of 24 requests, after a batch of 24 that took 20 s and some that took 5 ms."""
+    """The estimated wait of 24 requests, after a batch of 24 that took 20 s and some that took 5 ms."""
     pace = CommitSpeed()
     now = 1000.0
     pace.learn(requests=24, seconds=20, side_by_side=1, now=now)
@@ -32,23 +32,23 @@ def after_a_pause(*, quick_batches: int, seconds_since: float = 0.0) -> float:
 
 
 def test_one_batch_that_hung_refuses_no_request() -> None:
-    """A process that slept for 20 s comes back to as many clients as it had, and takes them all."""
+    """A process that slept for 20 s finds as many clients as it had, and accepts them all."""
     assert after_a_pause(quick_batches=0) < 15
 
 
-def test_small_batches_teach_too() -> None:
+def test_small_batches_are_measured_too() -> None:
     """After an incident there may be no large ones: a hundred small ones say that the database is quick."""
     assert after_a_pause(quick_batches=100) < 0.5
 
 
-def test_what_was_learnt_is_forgotten_with_time() -> None:
-    """A second later less than half of the believed wait is left, and after five seconds almost none."""
+def test_a_measured_pace_is_forgotten_with_time() -> None:
+    """A second later less than half of the estimated wait is left, and after five seconds almost none."""
     assert after_a_pause(quick_batches=0, seconds_since=1) < after_a_pause(quick_batches=0) / 2
     assert after_a_pause(quick_batches=0, seconds_since=5) < 0.1
 
 
-def test_a_pace_that_is_never_forgotten_sticks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The control: without forgetting, the same wait is believed for ever."""
+def test_control_a_pace_that_is_never_forgotten_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The control: without forgetting, the same wait is estimated for ever."""
     monkeypatch.setattr(module, "HALF_LIFE_SECONDS", float("inf"))
     assert after_a_pause(quick_batches=0, seconds_since=3600) == after_a_pause(quick_batches=0)
 
@@ -62,7 +62,7 @@ def test_a_slow_database_is_known_as_slow() -> None:
     assert 25 < 1000 / pace.queue_seconds(1000, now=now) < 100
 
 
-def test_a_lone_slow_commit_says_little_about_a_crowd() -> None:
+def test_a_single_slow_commit_says_little_about_many_requests() -> None:
     """A commit of 50 ms that carries one request would have carried sixteen."""
     pace, now = CommitSpeed(), 1000.0
     for _ in range(100):
@@ -84,24 +84,24 @@ def test_a_locked_row_is_waited_for_as_long_as_five_batches_take(batch_seconds: 
 
 
 @pytest.mark.parametrize("failure", [StoreUnavailable(because="gone"), OutcomeUnknown()])
-async def test_a_batch_that_failed_teaches_nothing(
-    line_of: Callable[..., Line], turn: Turn, jump: Callable[[float], None], failure: Exception
+async def test_a_failed_batch_is_not_measured(
+    queue_of: Callable[..., QueueUnderTest], turn: Turn, jump: Callable[[float], None], failure: Exception
 ) -> None:
-    """However long it took: what is learnt from failures refuses requests of a database that is quick again."""
-    line = line_of(waiting_seconds_max=15)
+    """However long it took: a pace measured on failures would refuse requests of a database that is quick again."""
+    queue = queue_of(waiting_seconds_max=15)
     for number in range(20):
-        lost = line.submit(number, within=60)
-        batch = await line.store.next()
+        lost = queue.submit(number, within=60)
+        batch = await queue.store.next()
         jump(20)
         batch.break_(failure)
         with pytest.raises(type(failure)):
             await lost
-    running = line.submit(100)
-    first = await line.store.next()
-    crowd = [line.submit(number) for number in range(200, 264)]
+    running = queue.submit(100)
+    first = await queue.store.next()
+    crowd = [queue.submit(number) for number in range(200, 264)]
     await turn()
-    assert not line.batcher.is_full
+    assert not queue.batcher.is_full
     first.commit()
-    (await line.store.next()).commit()
+    (await queue.store.next()).commit()
     assert await running == 100
     assert await asyncio.gather(*crowd) == list(range(200, 264))

@@ -1,4 +1,4 @@
-"""Questions to the store that many requests share: bounded in number and in time."""
+"""Queries to the store that many requests share: bounded in number and in time."""
 
 from __future__ import annotations
 
@@ -32,31 +32,31 @@ class Store:
         return list(numbers)
 
 
-async def asking(questions: SharedReads[int, int], *numbers: int) -> list[asyncio.Future[int]]:
-    """So many requests, each with its question."""
+async def waiting_queries(questions: SharedReads[int, int], *numbers: int) -> list[asyncio.Future[int]]:
+    """So many requests, each with its query."""
     answers = [questions.command(number) for number in numbers]
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     return answers
 
 
-async def test_those_that_wait_share_the_next_call() -> None:
+async def test_waiting_queries_share_the_next_call() -> None:
     """The call under way is not theirs: it may have looked before they came."""
     store = Store()
     questions = SharedReads(store.command)
-    first = await asking(questions, 1)
-    later = await asking(questions, 2, 3)
+    first = await waiting_queries(questions, 1)
+    later = await waiting_queries(questions, 2, 3)
     store.may_answer.set()
     assert await asyncio.gather(*first, *later) == [1, 2, 3]
     assert store.asked == [[1], [2, 3]]
 
 
-async def test_too_many_questions_are_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A store that hangs fills no memory with those that ask it."""
+async def test_too_many_queries_are_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A store that hangs fills no memory with waiting queries."""
     monkeypatch.setattr(module, "WAITING_MAX", 2)
     store = Store()
     questions = SharedReads(store.command)
-    taken = [*await asking(questions, 1), *await asking(questions, 2, 3)]
+    taken = [*await waiting_queries(questions, 1), *await waiting_queries(questions, 2, 3)]
     with pytest.raises(Overloaded):
         await questions.command(4)
     store.may_answer.set()
@@ -64,22 +64,22 @@ async def test_too_many_questions_are_refused_at_once(monkeypatch: pytest.Monkey
 
 
 async def test_a_store_that_hangs_refuses_for_now() -> None:
-    """Nothing was begun for them, so they may try again; and the next are asked for all the same."""
+    """Nothing was begun for them, so they may retry; and the next ones are queried all the same."""
     store = Store()
     questions = SharedReads(store.command, seconds_max=0.01)
-    (lost,) = await asking(questions, 1)
+    (lost,) = await waiting_queries(questions, 1)
     with pytest.raises(Overloaded):
         await lost
     store.may_answer.set()
     assert await questions.command(2) == 2
 
 
-async def test_a_request_that_left_is_not_asked_for() -> None:
+async def test_a_request_that_left_is_not_queried() -> None:
     """Its caller does not wait any more."""
     store = Store()
     questions = SharedReads(store.command)
-    first = await asking(questions, 1)
-    gone, stays = await asking(questions, 2, 3)
+    first = await waiting_queries(questions, 1)
+    gone, stays = await waiting_queries(questions, 2, 3)
     gone.cancel()
     await asyncio.sleep(0)
     store.may_answer.set()
@@ -87,7 +87,7 @@ async def test_a_request_that_left_is_not_asked_for() -> None:
     assert store.asked == [[1], [3]]
 
 
-async def test_what_breaks_is_told_to_those_who_asked() -> None:
+async def test_a_failed_query_fails_the_requests_that_wait_for_it() -> None:
     """And to no later one."""
     store = Store()
     store.may_answer.set()
@@ -99,12 +99,12 @@ async def test_what_breaks_is_told_to_those_who_asked() -> None:
     assert await questions.command(2) == 2
 
 
-async def test_those_behind_a_call_that_failed_hear_it_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A silent store is not asked once more for each few of them: the last would wait for all before it."""
+async def test_requests_behind_a_failed_call_fail_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A silent store is not queried again for each few of them: the last would wait for all before it."""
     monkeypatch.setattr(module, "BATCH_MAX", 2)
     store = Store()
     questions = SharedReads(store.command, seconds_max=0.05)
-    waiting = [*await asking(questions, 1), *await asking(questions, *range(2, 12))]
+    waiting = [*await waiting_queries(questions, 1), *await waiting_queries(questions, *range(2, 12))]
     told = await asyncio.gather(*waiting, return_exceptions=True)
     assert [type(answer) for answer in told] == [Overloaded] * 11
     assert store.asked == [[1]]
@@ -112,7 +112,7 @@ async def test_those_behind_a_call_that_failed_hear_it_too(monkeypatch: pytest.M
     assert await questions.command(12) == 12
 
 
-async def test_a_task_that_ended_at_once_keeps_no_later_question_waiting() -> None:
+async def test_a_task_that_ended_at_once_keeps_no_later_query_waiting() -> None:
     """Where the event loop begins tasks eagerly, a store that answers without a wait has the first one done at once."""
     store = Store()
     store.may_answer.set()

@@ -1,4 +1,4 @@
-"""A refusal is gone once it was told: it keeps no batch in memory, no request, and nothing for the collector."""
+"""A refusal is freed once it was answered: it keeps no batch in memory, no request, and nothing for the collector."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SEATS = {"A1": 100, "A2": 100}
 
 @pytest.fixture(autouse=True)
 def _no_collector() -> Iterator[None]:
-    """What is freed here is freed because nobody has it any more."""
+    """What is freed here is freed because nothing refers to it any more."""
     gc.disable()
     try:
         yield
@@ -33,7 +33,7 @@ def _no_collector() -> Iterator[None]:
 
 
 async def hold(shop: Earmark) -> object:
-    """Somebody else has it."""
+    """Another buyer has it."""
     return await shop.hold("play", buyer="bob", seats=["A1"])
 
 
@@ -58,7 +58,7 @@ async def cancel(shop: Earmark) -> object:
 
 
 async def is_gone(refused: Callable[[Earmark], Any]) -> bool:
-    """Whether nothing is left of a refusal after it was told."""
+    """Whether nothing is left of a refusal after it was answered."""
     async with open_in_memory() as shop:
         await shop.create("play", name="A play", currency="EUR", seats=SEATS)
         await shop.hold("play", buyer="ann", seats=["A1"])
@@ -72,21 +72,21 @@ async def is_gone(refused: Callable[[Earmark], Any]) -> bool:
 
 
 @pytest.mark.parametrize("refused", [hold, confirm, extend, cancel])
-async def test_a_refusal_is_gone_once_it_was_told(refused: Callable[[Earmark], Any]) -> None:
-    """Without the collector's help: on a busy day most of what is said is no."""
+async def test_a_refusal_is_freed_once_it_was_answered(refused: Callable[[Earmark], Any]) -> None:
+    """Without the collector's help: on a busy day most answers are refusals."""
     assert await is_gone(refused)
 
 
-async def test_a_refusal_that_knows_where_it_was_found_stays(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The control: its frames have the desk, and the desk has it."""
+async def test_a_refusal_with_its_traceback_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The control: its frames refer to the batch, and the batch refers to it."""
     monkeypatch.setattr(
         batch_transaction.BatchDecisions, "refuse", lambda self, command, refusal: self._settle(command, refusal)
     )
     assert not await is_gone(hold)
 
 
-async def test_a_refusal_that_its_request_keeps_stays(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The control: its frames have the request, the request the answer, and the answer has it."""
+async def test_control_a_refusal_that_its_request_refers_to_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The control: its frames refer to the request, the request to the answer, and the answer to it."""
 
     async def submit(self: Any, command: Any, *, within: float) -> Any:
         loop = asyncio.get_running_loop()

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class Gate:
-    """Lets the first request through and refuses all others, and notes what it is told."""
+    """Admits the first request and refuses all others, and records what it is informed of."""
 
     def __init__(self) -> None:
         self.admitted = 0
@@ -65,8 +65,8 @@ async def engine(gate: Gate) -> AsyncIterator[Engine]:
     await engine.close()
 
 
-async def told(engine: Engine, *commands: Hold) -> list[Any]:
-    """What each of these requests hears, sent at the same moment."""
+async def answers_to(engine: Engine, *commands: Hold) -> list[Any]:
+    """What each of these requests is answered, sent at the same moment."""
     return list(await asyncio.gather(*(engine.hold(command) for command in commands), return_exceptions=True))
 
 
@@ -81,9 +81,9 @@ def nothing_committed(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("nothing_committed")
-async def test_a_twin_of_a_hold_that_is_being_decided_gets_its_answer(engine: Engine) -> None:
+async def test_a_duplicate_of_a_hold_that_is_being_decided_gets_its_answer(engine: Engine) -> None:
     """No record of the key is committed yet, and the seat that it is refused for is its own."""
-    first, twin = await told(
+    first, twin = await answers_to(
         engine, a_hold("A1", idempotency=idempotency("k")), a_hold("A1", idempotency=idempotency("k"))
     )
     assert isinstance(first, Decided)
@@ -92,19 +92,19 @@ async def test_a_twin_of_a_hold_that_is_being_decided_gets_its_answer(engine: En
 
 
 @pytest.mark.usefixtures("nothing_committed")
-async def test_control_without_the_keys_being_decided_a_twin_is_refused(
+async def test_control_without_the_keys_being_decided_a_duplicate_is_refused(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The control: without the keys that are being decided, the twin is refused."""
-    monkeypatch.setattr(engine, "_deciding", _Forgetful())
-    first, twin = await told(
+    """The control: without the keys that are being decided, the duplicate is refused."""
+    monkeypatch.setattr(engine, "_deciding", _WithoutKeys())
+    first, twin = await answers_to(
         engine, a_hold("A1", idempotency=idempotency("k")), a_hold("A1", idempotency=idempotency("k"))
     )
     assert isinstance(first, Decided)
     assert isinstance(twin, SeatsTaken)
 
 
-class _Forgetful(set[object]):
+class _WithoutKeys(set[object]):
     """Keeps nothing."""
 
     def add(self, _: object) -> None:
@@ -114,7 +114,7 @@ class _Forgetful(set[object]):
 async def test_a_repeat_gets_its_answer_and_another_request_its_refusal(engine: Engine) -> None:
     """Once the first is committed, its key is known; the same key with another request is refused as such."""
     first = await engine.hold(a_hold("A1", idempotency=idempotency("k")))
-    again, stranger, unkeyed, misused = await told(
+    again, stranger, unkeyed, misused = await answers_to(
         engine,
         a_hold("A1", idempotency=idempotency("k")),
         a_hold("A1", buyer="eve", idempotency=idempotency("another")),
@@ -127,7 +127,7 @@ async def test_a_repeat_gets_its_answer_and_another_request_its_refusal(engine: 
 
 
 @pytest.mark.parametrize("seats, error", [(("A1", "A2", "A3"), LimitExceeded), (("Z1",), SeatUnknown)])
-async def test_admission_hears_that_a_hold_could_never_be_granted(
+async def test_admission_is_informed_that_a_hold_could_never_be_granted(
     engine: Engine, gate: Gate, seats: tuple[str, ...], error: type[Refusal]
 ) -> None:
     """More than the limit allows, or a seat that does not exist."""
@@ -136,7 +136,7 @@ async def test_admission_hears_that_a_hold_could_never_be_granted(
     assert gate.hopeless == [True]
 
 
-async def test_admission_hears_that_a_blocked_seat_was_asked_for(engine: Engine, gate: Gate) -> None:
+async def test_admission_is_informed_that_a_blocked_seat_was_requested(engine: Engine, gate: Gate) -> None:
     """It is refused as a taken one, and no hold's end brings it back: the seats beside it were marked in vain."""
     blocked = (SeatPatch(id=SeatId("A2"), blocked=True),)
     await engine.change(ChangeEvent(actor=SHOP, entry_id=IDS.entry_id(), event_id=EVENT, seats=blocked))
@@ -145,7 +145,7 @@ async def test_admission_hears_that_a_blocked_seat_was_asked_for(engine: Engine,
     assert gate.hopeless == [True]
 
 
-async def test_admission_hears_of_no_fault_where_the_refusal_is_transient(engine: Engine, gate: Gate) -> None:
+async def test_admission_is_informed_of_no_fault_where_the_refusal_is_transient(engine: Engine, gate: Gate) -> None:
     """The control: the sale opens later, and then the same request may be granted."""
     opens_at = datetime.now(UTC) + timedelta(hours=1)
     change = ChangeEvent(actor=SHOP, entry_id=IDS.entry_id(), event_id=EVENT, fields={"sale_opens_at": opens_at})
@@ -156,8 +156,8 @@ async def test_admission_hears_of_no_fault_where_the_refusal_is_transient(engine
     assert gate.hopeless == [False]
 
 
-async def test_admission_hears_of_no_fault_where_the_seat_was_taken(engine: Engine, gate: Gate) -> None:
-    """The control: a buyer who came too late asked for nothing impossible."""
+async def test_admission_is_informed_of_no_fault_where_the_seat_was_taken(engine: Engine, gate: Gate) -> None:
+    """The control: a buyer who came too late requested nothing impossible."""
     await engine._holds.submit(a_hold("A1", buyer="eve"), within=5)
     with pytest.raises(SeatsTaken):
         await engine.hold(a_hold("A1"))

@@ -22,8 +22,8 @@ def _put_away_again() -> Iterator[None]:
     gc.freeze()
 
 
-def test_what_is_there_is_put_away_and_the_new_is_searched_in_larger_heaps() -> None:
-    """And `as_found` undoes both, so that a benchmark leaves nothing behind in its host."""
+def test_startup_objects_are_frozen_and_collections_are_rarer() -> None:
+    """And `as_found` undoes both, so that a benchmark leaves the process as it was."""
     gc_tuning.as_found()
     threshold = gc.get_threshold()
     try:
@@ -36,8 +36,8 @@ def test_what_is_there_is_put_away_and_the_new_is_searched_in_larger_heaps() -> 
     assert gc.get_freeze_count() == 0
 
 
-def test_rubbish_in_circles_is_still_found() -> None:
-    """A heap of them, without anybody asking for it."""
+def test_garbage_in_cycles_is_still_found() -> None:
+    """Many cycles, without an explicit collection."""
 
     class Circle:
         """Nothing but a reference counter would keep it for ever."""

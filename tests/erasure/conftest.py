@@ -1,4 +1,4 @@
-"""What the tests of erasing share: a shop whose rows name a buyer wherever rows can, over both databases."""
+"""Fixtures of the erasure tests: a shop whose rows name a buyer wherever rows can, over both databases."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Place:
         return [row for row in await self.rows() if name in row or name.encode().hex() in row]
 
     async def run(self, statement: str) -> None:
-        """By hand, as an operator with the owner's rights."""
+        """Directly, as an operator with the owner's rights."""
         if self.file is not None:
             with closing(sqlite3.connect(self.file, isolation_level=None)) as connection:
                 connection.execute(statement)
@@ -101,7 +101,7 @@ def postgres_place(postgres_url: str, postgres_store: PostgresStore, clock: Mova
     return Place(url=postgres_url, store=postgres_store, clock=clock)
 
 
-class Desk:
+class ShopApi:
     """A shop over HTTP, in test mode: requests by its key, and by a buyer's token."""
 
     def __init__(self, client: httpx2.AsyncClient) -> None:
@@ -120,7 +120,7 @@ class Desk:
         return told
 
     async def token(self, buyer: str = ANN) -> str:
-        """What lets the buyer speak."""
+        """The buyer's token."""
         answer = await self._client.post(
             "/v1/tokens", json={"buyer": buyer}, headers={"Authorization": f"Bearer {KEY}"}
         )
@@ -129,12 +129,12 @@ class Desk:
 
 
 @asynccontextmanager
-async def desk_over(place: Place) -> AsyncIterator[Desk]:
+async def shop_api_over(place: Place) -> AsyncIterator[ShopApi]:
     """The whole application, in process."""
     house = house_over(place.store, place.clock)
     transport = httpx2.ASGITransport(app=create_app(house), raise_app_exceptions=False)
     async with httpx2.AsyncClient(transport=transport, base_url="http://shop") as client:
-        yield Desk(client)
+        yield ShopApi(client)
     await house.payments.close()
     assert house.hub is not None
     await house.hub.close()
@@ -163,37 +163,37 @@ async def live_shop(place: Place) -> Earmark:
 
 
 @pytest.fixture
-async def named(place: Place) -> Desk:
-    """A buyer who is named in every table that can name one, and a second one who is not to be touched."""
-    async with desk_over(place) as desk:
-        await fill(place, desk)
+async def named(place: Place) -> ShopApi:
+    """A buyer who is named in every table that can name one, and a second buyer who must not be touched."""
+    async with shop_api_over(place) as shop_api:
+        await fill(place, shop_api)
     await relay(place.store)
     place.clock.advance(2 * HOURS)
-    return desk
+    return shop_api
 
 
-async def fill(place: Place, desk: Desk) -> None:
+async def fill(place: Place, shop_api: ShopApi) -> None:
     """Every verb, by the shop and by the buyer, with the name in every free text."""
-    await desk.post("webhooks", {"url": "http://127.0.0.1:9/"}, key="hook")
-    await desk.post("events", event_body(place, "show", per_buyer_max=9), key="show")
-    token = await desk.token()
-    mine = await desk.post("bookings", {"event_id": "show", "seats": ["A1"]}, key="mine", token=token)
-    await desk.post(f"bookings/{mine['id']}/release", key="let-go", token=token)
-    await desk.post(f"bookings/{mine['id']}/release", key="let-go-again", token=token)
-    await desk.post(f"bookings/{mine['id']}/release", key="shop-again")
+    await shop_api.post("webhooks", {"url": "http://127.0.0.1:9/"}, key="hook")
+    await shop_api.post("events", event_body(place, "show", per_buyer_max=9), key="show")
+    token = await shop_api.token()
+    mine = await shop_api.post("bookings", {"event_id": "show", "seats": ["A1"]}, key="mine", token=token)
+    await shop_api.post(f"bookings/{mine['id']}/release", key="let-go", token=token)
+    await shop_api.post(f"bookings/{mine['id']}/release", key="let-go-again", token=token)
+    await shop_api.post(f"bookings/{mine['id']}/release", key="shop-again")
     hold = {"event_id": "show", "buyer": ANN, "seats": ["A2", "A3"], "pools": {"GA": 2}}
-    paid = await desk.post("bookings", hold, key=f"hold-{ANN}-1")
+    paid = await shop_api.post("bookings", hold, key=f"hold-{ANN}-1")
     back = f"https://shop.example/thanks/{ANN}"
     pay = {"method": "pm_card_visa_chargeDeclined", "return_url": back}
-    await desk.post(f"bookings/{paid['id']}/pay", pay, key="declined", token=token)
-    await desk.post(f"bookings/{paid['id']}/pay", {"method": "pm_card_visa", "return_url": back}, key=f"pay:{ANN}")
-    await desk.post(f"bookings/{paid['id']}/refunds", {"amount": 100, "reason": f"for {ANN}"}, key="refund")
-    await desk.post(f"bookings/{paid['id']}/cancel", {"seats": ["A3"], "reason": f"{ANN} is ill"}, key="cancel")
-    payments = await desk.post("bookings", {"event_id": "show", "buyer": ANN, "seats": ["A4"]}, key="till")
+    await shop_api.post(f"bookings/{paid['id']}/pay", pay, key="declined", token=token)
+    await shop_api.post(f"bookings/{paid['id']}/pay", {"method": "pm_card_visa", "return_url": back}, key=f"pay:{ANN}")
+    await shop_api.post(f"bookings/{paid['id']}/refunds", {"amount": 100, "reason": f"for {ANN}"}, key="refund")
+    await shop_api.post(f"bookings/{paid['id']}/cancel", {"seats": ["A3"], "reason": f"{ANN} is ill"}, key="cancel")
+    payments = await shop_api.post("bookings", {"event_id": "show", "buyer": ANN, "seats": ["A4"]}, key="till")
     money = {"payment_id": f"till {ANN} 7", "payment_method": f"cash of {ANN}"}
-    await desk.post(f"bookings/{payments['id']}/confirm", money, key="till-paid")
-    bob = await desk.post("bookings", {"event_id": "show", "buyer": "bob", "seats": ["A5"]}, key="bob")
-    await desk.post(f"bookings/{bob['id']}/confirm", {"payment_id": "till bob"}, key="bob-paid")
+    await shop_api.post(f"bookings/{payments['id']}/confirm", money, key="till-paid")
+    bob = await shop_api.post("bookings", {"event_id": "show", "buyer": "bob", "seats": ["A5"]}, key="bob")
+    await shop_api.post(f"bookings/{bob['id']}/confirm", {"payment_id": "till bob"}, key="bob-paid")
     shop = await live_shop(place)
     gala = event_body(place, "gala")
     await shop.create("gala", name="A gala", currency="EUR", starts_at=gala["starts_at"], seats={"A1": 500, "A2": 500})

@@ -1,4 +1,4 @@
-"""`earmark erase-buyer`: what it shows, when it asks, and how it ends."""
+"""`earmark erase-buyer`: what it shows, when it prompts, and how it ends."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_it_shows_what_it_changes_and_changes_it(earmark: Run, url: str) -> None
 
 
 def test_a_dry_run_shows_and_changes_nothing(earmark: Run, url: str) -> None:
-    """As often as it is asked for."""
+    """However often it runs."""
     first = earmark(ANN, "--database", url, "--dry-run")
     assert first[0] == 0
     assert "bookings" in first[1]
@@ -103,7 +103,9 @@ def test_without_a_terminal_it_needs_a_yes(earmark: Run, url: str, monkeypatch: 
 
 
 @pytest.mark.parametrize("said, code", [("y", 0), ("YES", 0), ("", 1), ("n", 1), (ANN, 1)])
-def test_on_a_terminal_it_asks(earmark: Run, url: str, monkeypatch: pytest.MonkeyPatch, said: str, code: int) -> None:
+def test_on_a_terminal_it_prompts(
+    earmark: Run, url: str, monkeypatch: pytest.MonkeyPatch, said: str, code: int
+) -> None:
     """Anything but a yes is a no."""
     answering(monkeypatch, said)
     ended, out, _ = earmark(ANN, "--database", url)
@@ -120,7 +122,7 @@ def test_a_booking_that_is_not_over_is_named(earmark: Run, url: str) -> None:
     assert "(live, soon): its event starts at" in out
 
 
-def test_how_to_end_the_sale_of_an_event_without_a_start_is_told(earmark: Run, url: str) -> None:
+def test_the_error_says_how_to_end_the_sale_of_an_event_without_a_start(earmark: Run, url: str) -> None:
     """The request, its body and the scope of the key that may make it."""
 
     async def sell() -> None:
@@ -134,7 +136,7 @@ def test_how_to_end_the_sale_of_an_event_without_a_start_is_told(earmark: Run, u
     assert 'PATCH /v1/events/{id} with {"sale_closes_at": "' in told
 
 
-def test_a_file_is_written_anew_when_asked(earmark: Run, url: str) -> None:
+def test_a_file_is_written_anew_with_the_option(earmark: Run, url: str) -> None:
     """With the erasure, or later, when sales can wait: then it needs no yes."""
     code, out, _ = earmark(ANN, "--database", url, "--yes", "--rewrite")
     assert (code, out.splitlines()[-1]) == (0, REWRITTEN)

@@ -1,4 +1,4 @@
-"""A buyer who asked to be forgotten is named nowhere, and nothing else has changed."""
+"""An erased buyer is named nowhere, and nothing else has changed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from earmark.store.sqlite import connection, erasure
 from earmark.uuids import Uuid7Ids
 from earmark.wiring import databases
 
-from .conftest import ANN, HOURS, Desk, Place, desk_over, event_body, fill
+from .conftest import ANN, HOURS, Place, ShopApi, event_body, fill, shop_api_over
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -42,7 +42,7 @@ async def bookings_of(place: Place, **wanted: Any) -> list[Booking]:
     return found
 
 
-async def test_the_name_is_in_no_row_of_the_buyer_afterwards(place: Place, named: Desk) -> None:
+async def test_the_name_is_in_no_row_of_the_buyer_afterwards(place: Place, named: ShopApi) -> None:
     """Neither in a row nor, for SQLite, in a page that was freed or in the write-ahead log."""
     assert await place.mentions(), "the control: before, it is"
     done = await place.erase()
@@ -55,18 +55,18 @@ async def test_the_name_is_in_no_row_of_the_buyer_afterwards(place: Place, named
 @pytest.mark.parametrize("spell", [quote_plus, lambda name: quote(name, safe="").lower()])
 async def test_the_name_is_nowhere_as_addresses_spell_it(place: Place, spell: Callable[[str], str]) -> None:
     """A shop puts the buyer into the address to return to as its program encodes it."""
-    async with desk_over(place) as desk:
-        await desk.post("events", event_body(place, "show"), key="show")
-        held = await desk.post("bookings", {"event_id": "show", "buyer": ANN, "seats": ["A1"]}, key="1")
+    async with shop_api_over(place) as shop_api:
+        await shop_api.post("events", event_body(place, "show"), key="show")
+        held = await shop_api.post("bookings", {"event_id": "show", "buyer": ANN, "seats": ["A1"]}, key="1")
         back = f"https://shop.example/back?buyer={spell(ANN)}"
-        await desk.post(f"bookings/{held['id']}/pay", {"method": "pm_card_visa", "return_url": back}, key="2")
+        await shop_api.post(f"bookings/{held['id']}/pay", {"method": "pm_card_visa", "return_url": back}, key="2")
     place.clock.advance(2 * HOURS)
     assert await place.mentions(spell(ANN)), "the control: before, it is"
     assert (await place.erase()).changed["payments"] == 1
     assert await place.mentions(spell(ANN)) == []
 
 
-async def test_what_is_changed_is_counted_by_kind(place: Place, named: Desk) -> None:
+async def test_what_is_changed_is_counted_by_kind(place: Place, named: ShopApi) -> None:
     """Every kind of row that can name a buyer, in both databases."""
     done = await place.erase()
     assert named.answers
@@ -77,7 +77,7 @@ async def test_what_is_changed_is_counted_by_kind(place: Place, named: Desk) -> 
     assert done.changed["stored answers"] < done.changed["journal entries"]
 
 
-async def test_one_pseudonym_made_by_chance_is_in_all_rows(place: Place, named: Desk) -> None:
+async def test_one_pseudonym_made_by_chance_is_in_all_rows(place: Place, named: ShopApi) -> None:
     """Bookings, histories and limits belong together as before."""
     before = {booking.id: await place.store.read_history(booking.id) for booking in await bookings_of(place, buyer=ANN)}
     await place.erase()
@@ -96,10 +96,10 @@ async def test_one_pseudonym_made_by_chance_is_in_all_rows(place: Place, named: 
         }
 
 
-async def test_every_promise_holds_afterwards(place: Place, named: Desk) -> None:
+async def test_every_promise_holds_afterwards(place: Place, named: ShopApi) -> None:
     """`earmark verify` is clean, also where a limit was lowered below what the buyer has."""
-    async with desk_over(place) as desk:
-        answer = await desk._client.patch(
+    async with shop_api_over(place) as shop_api:
+        answer = await shop_api._client.patch(
             "/v1/events/show", json={"per_buyer_max": 1}, headers={"Authorization": "Bearer ek_test_0123456789abcdef"}
         )
         assert answer.status_code == 200, answer.text
@@ -109,7 +109,7 @@ async def test_every_promise_holds_afterwards(place: Place, named: Desk) -> None
     assert await place.store.find_flaws(limit=10) == []
 
 
-async def test_other_buyers_are_as_they_were(place: Place, named: Desk) -> None:
+async def test_other_buyers_are_as_they_were(place: Place, named: ShopApi) -> None:
     """To the last field, with their histories."""
     (bob,) = await bookings_of(place, buyer="bob")
     history = await place.store.read_history(bob.id)
@@ -119,14 +119,14 @@ async def test_other_buyers_are_as_they_were(place: Place, named: Desk) -> None:
     assert await place.store.read_history(bob.id) == history
 
 
-async def test_a_second_time_there_is_nothing(place: Place, named: Desk) -> None:
+async def test_a_second_time_there_is_nothing(place: Place, named: ShopApi) -> None:
     """The pseudonym is no name of the buyer."""
     assert any((await place.erase()).changed.values())
     assert not any((await place.erase()).changed.values())
     assert named.answers
 
 
-async def test_a_dry_run_changes_nothing(place: Place, named: Desk) -> None:
+async def test_a_dry_run_changes_nothing(place: Place, named: ShopApi) -> None:
     """And counts what would be changed."""
     tried = await place.erase(dry_run=True)
     assert named.answers
@@ -134,11 +134,11 @@ async def test_a_dry_run_changes_nothing(place: Place, named: Desk) -> None:
     assert (await place.erase()).changed == tried.changed
 
 
-async def test_a_key_of_the_shop_gives_its_answer_again_without_the_name(place: Place, named: Desk) -> None:
+async def test_a_key_of_the_shop_gives_its_answer_again_without_the_name(place: Place, named: ShopApi) -> None:
     """Nothing is done twice after an erasure."""
     await place.erase()
-    async with desk_over(place) as desk:
-        again = await desk.post("bookings", {"event_id": "show", "buyer": ANN, "seats": ["A4"]}, key="till")
+    async with shop_api_over(place) as shop_api:
+        again = await shop_api.post("bookings", {"event_id": "show", "buyer": ANN, "seats": ["A4"]}, key="till")
     first = named.answers["till"]
     assert PSEUDONYM.fullmatch(again["buyer"])
     assert {**again, "buyer": ANN} == first
@@ -147,15 +147,15 @@ async def test_a_key_of_the_shop_gives_its_answer_again_without_the_name(place: 
 
 @pytest.mark.parametrize("buyer", ["42", "held", "EUR", "show", "A1", 'Zoë "Z" \\ O\'Neil', "100%_(.*)"])
 async def test_a_buyer_may_be_called_anything(place: Place, buyer: str) -> None:
-    """A number, a word of Earmark's own, a seat: the rows stay readable, and the promises hold."""
-    async with desk_over(place) as desk:
-        await desk.post("events", event_body(place, "show"), key="show")
-        held = await desk.post("bookings", {"event_id": "show", "buyer": buyer, "seats": ["A1"]}, key="1")
-        await desk.post(f"bookings/{held['id']}/confirm", {"payment_id": "till-9"}, key="2")
+    """A number, a state's name, a seat: the rows stay readable, and the promises hold."""
+    async with shop_api_over(place) as shop_api:
+        await shop_api.post("events", event_body(place, "show"), key="show")
+        held = await shop_api.post("bookings", {"event_id": "show", "buyer": buyer, "seats": ["A1"]}, key="1")
+        await shop_api.post(f"bookings/{held['id']}/confirm", {"payment_id": "till-9"}, key="2")
         place.clock.advance(2 * HOURS)
         done = await place.erase(buyer)
         assert done.changed["bookings"] == 1
-        again = await desk.post("bookings", {"event_id": "show", "buyer": buyer, "seats": ["A1"]}, key="1")
+        again = await shop_api.post("bookings", {"event_id": "show", "buyer": buyer, "seats": ["A1"]}, key="1")
     assert PSEUDONYM.fullmatch(again["buyer"])
     assert {**again, "buyer": buyer} == held
     assert await bookings_of(place, buyer=buyer) == []
@@ -175,24 +175,24 @@ async def refused(place: Place, why: str, *, buyer: str = ANN) -> None:
     assert {obstacle.booking_id for obstacle in done.obstacles} <= {str(booking.id) for booking in before}
 
 
-async def test_a_booking_that_is_held_is_in_the_way(place: Place) -> None:
+async def test_a_held_booking_prevents_the_erasure(place: Place) -> None:
     """Until it has ended, also when its event is over."""
-    async with desk_over(place) as desk:
-        await desk.post("events", event_body(place, "show"), key="show")
+    async with shop_api_over(place) as shop_api:
+        await shop_api.post("events", event_body(place, "show"), key="show")
         place.clock.advance(2 * HOURS)
-        held = await desk.post("bookings", {"event_id": "show", "buyer": ANN, "seats": ["A1"]}, key="1")
+        held = await shop_api.post("bookings", {"event_id": "show", "buyer": ANN, "seats": ["A1"]}, key="1")
         await refused(place, "it is held")
-        await desk.post(f"bookings/{held['id']}/release", key="2")
+        await shop_api.post(f"bookings/{held['id']}/release", key="2")
     assert (await place.erase()).changed["bookings"] == 1
 
 
-async def test_a_booking_that_is_being_paid_is_in_the_way(place: Place) -> None:
+async def test_a_booking_that_is_being_paid_prevents_the_erasure(place: Place) -> None:
     """With its payment, which the gateway has not decided."""
-    async with desk_over(place) as desk:
-        await desk.post("events", event_body(place, "show"), key="show")
+    async with shop_api_over(place) as shop_api:
+        await shop_api.post("events", event_body(place, "show"), key="show")
         place.clock.advance(2 * HOURS)
-        held = await desk.post("bookings", {"event_id": "show", "buyer": ANN, "seats": ["A1"]}, key="1")
-        await desk.post(f"bookings/{held['id']}/pay", {"method": "pm_card_authenticationRequired"}, key="2")
+        held = await shop_api.post("bookings", {"event_id": "show", "buyer": ANN, "seats": ["A1"]}, key="1")
+        await shop_api.post(f"bookings/{held['id']}/pay", {"method": "pm_card_authenticationRequired"}, key="2")
         await refused(place, "it is paying")
         await refused(place, "is requires_action")
 
@@ -212,10 +212,10 @@ async def test_a_booking_that_is_being_paid_is_in_the_way(place: Place) -> None:
         ),
     ],
 )
-async def test_money_that_is_not_settled_is_in_the_way(
-    place: Place, named: Desk, statements: list[str], why: str
+async def test_money_that_is_not_settled_prevents_the_erasure(
+    place: Place, named: ShopApi, statements: list[str], why: str
 ) -> None:
-    """Of bookings that are sold or ended: the operator who settles it needs to know whose it is."""
+    """Of bookings that are sold or ended: the operator who settles it needs the buyer's name."""
     assert named.answers
     for statement in statements:
         await place.run(statement)
@@ -223,7 +223,7 @@ async def test_money_that_is_not_settled_is_in_the_way(
 
 
 @pytest.mark.parametrize("mode", ["live", "test"])
-async def test_an_event_that_is_not_over_is_in_the_way(place: Place, mode: str) -> None:
+async def test_an_event_that_is_not_over_prevents_the_erasure(place: Place, mode: str) -> None:
     """Of both modes; from its start on it is over."""
     shop = Earmark(Engine(place.store, ids=Uuid7Ids()), live=mode == "live")
     starts_at = event_body(place, "show")["starts_at"]
@@ -237,14 +237,14 @@ async def test_an_event_that_is_not_over_is_in_the_way(place: Place, mode: str) 
 
 async def test_an_event_without_a_start_is_over_when_its_sale_is_closed(place: Place) -> None:
     """And one with neither never is: the operator closes its sale first."""
-    async with desk_over(place) as desk:
-        await desk.post("events", event_body(place, "drop") | {"starts_at": None}, key="drop")
-        sold = await desk.post("bookings", {"event_id": "drop", "buyer": ANN, "seats": ["A1"]}, key="1")
-        await desk.post(f"bookings/{sold['id']}/confirm", {"payment_id": "till"}, key="2")
+    async with shop_api_over(place) as shop_api:
+        await shop_api.post("events", event_body(place, "drop") | {"starts_at": None}, key="drop")
+        sold = await shop_api.post("bookings", {"event_id": "drop", "buyer": ANN, "seats": ["A1"]}, key="1")
+        await shop_api.post(f"bookings/{sold['id']}/confirm", {"payment_id": "till"}, key="2")
         await refused(place, "neither starts_at nor sale_closes_at")
         closes_at = event_body(place, "drop")["starts_at"]
         headers = {"Authorization": "Bearer ek_test_0123456789abcdef"}
-        await desk._client.patch("/v1/events/drop", json={"sale_closes_at": closes_at}, headers=headers)
+        await shop_api._client.patch("/v1/events/drop", json={"sale_closes_at": closes_at}, headers=headers)
         await refused(place, "closes at")
         place.clock.advance(2 * HOURS)
     assert (await place.erase()).changed["bookings"] == 1
@@ -268,8 +268,8 @@ def file(sqlite_store: SqliteStore, clock: MovableClock) -> Place:
 
 async def sell_and_wait(place: Place) -> None:
     """One sale at a show that has begun."""
-    async with desk_over(place) as desk:
-        await fill(place, desk)
+    async with shop_api_over(place) as shop_api:
+        await fill(place, shop_api)
     place.clock.advance(2 * HOURS)
 
 
@@ -291,8 +291,8 @@ async def free_pages_with_the_name(place: Place) -> None:
     assert freed_pages(place) > 0
 
 
-async def test_the_file_is_not_written_anew_unless_asked(file: Place) -> None:
-    """Sales would wait for a copy of the whole file. The operator hears what was done, and what was not."""
+async def test_the_file_is_not_written_anew_without_the_option(file: Place) -> None:
+    """Sales would wait for a copy of the whole file. The command prints what was done, and what was not."""
     await sell_and_wait(file)
     await free_pages_with_the_name(file)
     done = await file.erase()
@@ -316,7 +316,7 @@ async def test_a_file_that_is_written_anew_has_no_old_page(file: Place) -> None:
 
 
 async def test_a_dry_run_does_not_write_the_file_anew(file: Place) -> None:
-    """It changes nothing, whatever else is asked."""
+    """It changes nothing, whatever the other options are."""
     await sell_and_wait(file)
     await free_pages_with_the_name(file)
     assert (await file.erase(dry_run=True, rewrite=True)).notes == ()
@@ -324,9 +324,9 @@ async def test_a_dry_run_does_not_write_the_file_anew(file: Place) -> None:
 
 
 async def test_only_the_file_of_sqlite_is_written_anew(postgres_place: Place) -> None:
-    """The operator of PostgreSQL hears its own word for it, and nothing is changed."""
-    async with desk_over(postgres_place) as desk:
-        await fill(postgres_place, desk)
+    """On PostgreSQL the command names PostgreSQL's own command for it, and nothing is changed."""
+    async with shop_api_over(postgres_place) as shop_api:
+        await fill(postgres_place, shop_api)
     postgres_place.clock.advance(2 * HOURS)
     with pytest.raises(SetupError, match="VACUUM FULL"):
         await postgres_place.erase(rewrite=True)
@@ -356,7 +356,7 @@ async def test_no_page_keeps_what_servers_wrote_before(file: Place) -> None:
 
 @pytest.fixture
 def careless_server(keeping_what_is_freed: None, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: ARG001 (the order)
-    """On such a SQLite, and without a word about it."""
+    """On such a SQLite, and without a warning."""
     monkeypatch.setattr(connection, "OVERWRITE", "PRAGMA secure_delete = OFF")
 
 
@@ -390,10 +390,10 @@ def read_on(place: Place) -> sqlite3.Connection:
 
 
 @pytest.mark.parametrize("rewrite", [False, True])
-async def test_a_file_that_is_being_read_is_told_of(
+async def test_a_file_that_is_being_read_is_reported(
     file: Place, monkeypatch: pytest.MonkeyPatch, *, rewrite: bool
 ) -> None:
-    """The rows are erased, and the operator hears what is left to do."""
+    """The rows are erased, and the command prints what is left to do."""
     await sell_and_wait(file)
     monkeypatch.setattr(erasure, "PAUSE_SECONDS", 0.001)
     monkeypatch.setattr(erasure, "LOG_BUSY_MS", 1)
@@ -470,8 +470,8 @@ async def files_with_the_name(place: Place) -> list[str]:
 
 async def test_the_files_of_postgresql_keep_the_name_until_vacuum_full(postgres_place: Place) -> None:
     """VACUUM frees the room of old versions and leaves their bytes. The command and the page say what removes them."""
-    async with desk_over(postgres_place) as desk:
-        await fill(postgres_place, desk)
+    async with shop_api_over(postgres_place) as shop_api:
+        await fill(postgres_place, shop_api)
     postgres_place.clock.advance(2 * HOURS)
     done = await postgres_place.erase()
     await postgres_place.run("VACUUM")

@@ -30,7 +30,7 @@ NAMELESS = {
     "accounts": {"id", "currency", "code_digest"},
     "account_entries": {"account_id", "kind", "id", "reason"},
     "account_payments": {"account_id", "currency", "code"},
-    # Earmark's own words, ids of its own, and what a gateway calls a thing.
+    # States and other constants of Earmark, ids of its own, and a gateway's ids.
     "beats": {"role", "host", "version", "outcome"},
     "bookings": {"event_id", "state", "lines", "currency"},
     "buyer_totals": {"event_id"},
@@ -38,7 +38,7 @@ NAMELESS = {
     "deliveries": {"type", "state"},
     "earmark_migrations": {"name", "checksum"},
     "erasures": {"pseudonym"},
-    # A hash of the request, for as long as its key is remembered.
+    # A hash of the request, for as long as its key is kept.
     "journal": {"event_id", "verb", "before", "after", "request_hash"},
     "marks": {"name"},
     "payers": {"tries"},

@@ -15,7 +15,7 @@ from earmark.store import queries
 from earmark.store.erasure import KEPT_FIELDS, new_pseudonym
 from earmark.wiring import databases
 
-from .conftest import ANN, HOURS, Desk, Place, desk_over, fill
+from .conftest import ANN, HOURS, Place, ShopApi, fill, shop_api_over
 from .test_erase_buyer import bookings_of
 
 if TYPE_CHECKING:
@@ -69,14 +69,16 @@ def place(postgres_place: Place) -> Place:
     return postgres_place
 
 
-async def test_the_application_role_is_told_which_role_may(place: Place, named: Desk, shop_role: str) -> None:
+async def test_the_application_role_gets_the_name_of_the_role_that_may(
+    place: Place, named: ShopApi, shop_role: str
+) -> None:
     """And where to name it."""
     with pytest.raises(SetupError, match=r"owns the tables.*--database postgresql://.*EARMARK_DATABASE_URL"):
         await databases.erase_buyer(url_of(shop_role, place.url), ANN, clock=place.clock)
     assert named.answers
 
 
-async def test_the_application_role_may_not_call_the_function(named: Desk, served: Any) -> None:
+async def test_the_application_role_may_not_call_the_function(named: ShopApi, served: Any) -> None:
     """Nor write the row that the guards look at."""
     assert named.answers
     with pytest.raises(asyncpg.InsufficientPrivilegeError, match="earmark_erase_buyer"):
@@ -87,7 +89,7 @@ async def test_the_application_role_may_not_call_the_function(named: Desk, serve
 
 
 @pytest.mark.parametrize("what", RENAMES)
-async def test_the_guards_refuse_the_application_role(named: Desk, served: Any, what: str) -> None:
+async def test_the_guards_refuse_the_application_role(named: ShopApi, served: Any, what: str) -> None:
     """As before there was an exception."""
     assert named.answers
     with pytest.raises(asyncpg.CheckViolationError):
@@ -96,7 +98,7 @@ async def test_the_guards_refuse_the_application_role(named: Desk, served: Any, 
 
 @pytest.mark.parametrize("what", RENAMES)
 async def test_a_role_that_was_granted_too_much_is_refused_all_the_same(
-    named: Desk, owner: Any, served: Any, shop_role: str, what: str
+    named: ShopApi, owner: Any, served: Any, shop_role: str, what: str
 ) -> None:
     """The row may be there, and a temporary table of the same name before it: the role still owns no table."""
     assert named.answers
@@ -114,10 +116,8 @@ async def test_a_role_that_was_granted_too_much_is_refused_all_the_same(
                 await served.execute(RENAMES[what])
 
 
-async def test_without_the_question_who_owns_the_table_that_role_could(
-    named: Desk, owner: Any, served: Any, shop_role: str
-) -> None:
-    """The control: with the guards' question answered yes, every one of these renames is made."""
+async def test_without_the_owner_check_that_role_could(named: ShopApi, owner: Any, served: Any, shop_role: str) -> None:
+    """The control: with the guards' check always true, every one of these renames is made."""
     assert named.answers
     await owner.execute(f'GRANT ALL ON erasures TO "{shop_role}"')
     source = await owner.fetchval("SELECT pg_get_functiondef('earmark_is_erasing'::regproc)")
@@ -137,8 +137,8 @@ async def test_without_the_question_who_owns_the_table_that_role_could(
 
 
 @pytest.mark.parametrize("what", RENAMES)
-async def test_the_owner_needs_an_open_erasure(named: Desk, owner: Any, what: str) -> None:
-    """By hand, without the function, the owner's statement is refused; a row of another transaction opens nothing."""
+async def test_the_owner_needs_an_open_erasure(named: ShopApi, owner: Any, what: str) -> None:
+    """Without the function, the owner's statement is refused; a row of another transaction opens nothing."""
     assert named.answers
     await owner.execute(OPEN, FORGED)
     with pytest.raises(asyncpg.CheckViolationError):
@@ -146,8 +146,8 @@ async def test_the_owner_needs_an_open_erasure(named: Desk, owner: Any, what: st
 
 
 @pytest.mark.parametrize("what", MORE)
-async def test_an_open_erasure_changes_no_more_than_names(named: Desk, owner: Any, what: str) -> None:
-    """What was sold, counted, paid and told stays under the guards."""
+async def test_an_open_erasure_changes_no_more_than_names(named: ShopApi, owner: Any, what: str) -> None:
+    """What was sold, counted, paid and published stays under the guards."""
     assert named.answers
     async with owner.transaction():
         await owner.execute(OPEN, FORGED)
@@ -156,7 +156,7 @@ async def test_an_open_erasure_changes_no_more_than_names(named: Desk, owner: An
                 await owner.execute(MORE[what], FORGED)
 
 
-async def test_nothing_stays_open(place: Place, named: Desk, owner: Any) -> None:
+async def test_nothing_stays_open(place: Place, named: ShopApi, owner: Any) -> None:
     """After an erasure."""
     assert named.answers
     assert any((await place.erase()).changed.values())
@@ -171,8 +171,8 @@ GUARDS = "SELECT name, sql FROM sqlite_master WHERE type = 'trigger' ORDER BY na
 async def test_sqlite_has_the_same_guards_before_and_after(sqlite_store: SqliteStore, clock: MovableClock) -> None:
     """The same statements are refused, by the same triggers to the letter; also after an erasure that was refused."""
     own = Place(url=f"sqlite:///{sqlite_store._file}", store=sqlite_store, clock=clock, file=sqlite_store._file)
-    async with desk_over(own) as desk:
-        await fill(own, desk)
+    async with shop_api_over(own) as shop_api:
+        await fill(own, shop_api)
     with closing(sqlite3.connect(sqlite_store._file, isolation_level=None)) as connection:
         guards = connection.execute(GUARDS).fetchall()
         assert (await own.erase()).obstacles
@@ -191,8 +191,8 @@ async def test_sqlite_refuses_an_erasure_that_leaves_its_guards_in_place(
 ) -> None:
     """The control: with a guard that the erasure does not know nothing is changed, and every row has its name."""
     own = Place(url=f"sqlite:///{sqlite_store._file}", store=sqlite_store, clock=clock, file=sqlite_store._file)
-    async with desk_over(own) as desk:
-        await fill(own, desk)
+    async with shop_api_over(own) as shop_api:
+        await fill(own, shop_api)
     clock.advance(2 * HOURS)
     sql = queries.sql("sqlite", "erasure.sql")
     monkeypatch.setattr(queries, "sql", lambda *_: sql | {"read_guards": "SELECT 1 WHERE false"})

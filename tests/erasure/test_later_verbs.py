@@ -1,4 +1,4 @@
-"""After an erasure every verb still does what it did: money goes back, and never twice."""
+"""After an erasure every verb still does what it did: money is refunded, and never twice."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from earmark.domain.payment import ALL_BY_HAND, payment_id_of
 from earmark.payments.gateways.balance.gateway import BalanceGateway
 from earmark.store import queries
 
-from .conftest import HOURS, Place, desk_over, event_body, later
+from .conftest import HOURS, Place, event_body, later, shop_api_over
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -57,7 +57,7 @@ class World:
         return held.id, paid.payment.id
 
     async def cancel(self, booking_id: str, payment_id: str) -> tuple[int, int]:
-        """What is promised and what was given back, after a cancellation and as many looks as a worker would take."""
+        """What is owed and what was refunded, after a cancellation and as many looks as a worker would take."""
         await self.shop.earmark.cancel(booking_id, refund="full")
         ours = payment_id_of(payment_id)
         assert ours is not None
@@ -76,7 +76,7 @@ async def world(place: Place) -> AsyncIterator[World]:
 
 
 @pytest.mark.parametrize("name", NAMES)
-async def test_money_goes_back_to_the_account_of_an_erased_buyer(world: World, name: str) -> None:
+async def test_money_is_refunded_to_the_account_of_an_erased_buyer(world: World, name: str) -> None:
     """The payment keeps its reference to the account, whatever the buyer was called."""
     account = await world.shop.open(CODE, PRICE)
     buyer = NAMES[name](account.id)
@@ -87,7 +87,7 @@ async def test_money_goes_back_to_the_account_of_an_erased_buyer(world: World, n
     assert await world.place.store.find_flaws(limit=10) == []
 
 
-async def test_money_goes_back_also_where_an_older_release_kept_the_code(
+async def test_money_is_refunded_also_where_an_older_release_kept_the_code(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Such a payment is found by its code, of which the buyer's name may be a part."""
@@ -136,29 +136,29 @@ async def test_without_the_reference_that_money_stays_where_it_is(
     assert await world.cancel(*sold) == (PRICE, 0)
 
 
-async def test_what_an_operator_gave_back_is_not_given_back_again(place: Place) -> None:
-    """The payment's code says so; a buyer who is called like a word of it is erased all the same."""
-    async with desk_over(place) as desk:
-        await desk.post("events", event_body(place, "show"), key="show")
-        held = await desk.post("bookings", {"event_id": "show", "buyer": "hand", "seats": ["A1"]}, key="1")
-        await desk.post(f"bookings/{held['id']}/pay", {"method": "pm_card_visa"}, key="2")
+async def test_what_an_operator_refunded_is_not_refunded_again(place: Place) -> None:
+    """The payment's code shows it; a buyer whose name is a part of that code is erased all the same."""
+    async with shop_api_over(place) as shop_api:
+        await shop_api.post("events", event_body(place, "show"), key="show")
+        held = await shop_api.post("bookings", {"event_id": "show", "buyer": "hand", "seats": ["A1"]}, key="1")
+        await shop_api.post(f"bookings/{held['id']}/pay", {"method": "pm_card_visa"}, key="2")
         await place.run("UPDATE payments SET state = 'needs_attention'")
         await place.run(f"UPDATE payments SET state = 'settled', code = '{ALL_BY_HAND}'")
         place.clock.advance(2 * HOURS)
         assert (await place.erase("hand")).changed["bookings"] == 1
-        await desk.post(f"bookings/{held['id']}/cancel", {"refund": "full"}, key="3")
+        await shop_api.post(f"bookings/{held['id']}/cancel", {"refund": "full"}, key="3")
     assert await promised(place, held["id"]) == 0
 
 
-async def test_without_its_code_that_payment_is_given_back_again(place: Place) -> None:
+async def test_without_its_code_that_payment_is_refunded_again(place: Place) -> None:
     """The control: the code is what stands between the buyer and a second refund."""
-    async with desk_over(place) as desk:
-        await desk.post("events", event_body(place, "show"), key="show")
-        held = await desk.post("bookings", {"event_id": "show", "buyer": "hand", "seats": ["A1"]}, key="1")
-        await desk.post(f"bookings/{held['id']}/pay", {"method": "pm_card_visa"}, key="2")
+    async with shop_api_over(place) as shop_api:
+        await shop_api.post("events", event_body(place, "show"), key="show")
+        held = await shop_api.post("bookings", {"event_id": "show", "buyer": "hand", "seats": ["A1"]}, key="1")
+        await shop_api.post(f"bookings/{held['id']}/pay", {"method": "pm_card_visa"}, key="2")
         await place.run("UPDATE payments SET state = 'needs_attention'")
         await place.run("UPDATE payments SET state = 'settled', code = NULL")
-        await desk.post(f"bookings/{held['id']}/cancel", {"refund": "full"}, key="3")
+        await shop_api.post(f"bookings/{held['id']}/cancel", {"refund": "full"}, key="3")
     assert await promised(place, held["id"]) == 1
 
 

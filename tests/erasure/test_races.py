@@ -16,7 +16,7 @@ from earmark.store.erasure import KEPT_FIELDS, Unnamer, new_pseudonym
 from earmark.store.postgres import erasure
 from earmark.store.sqlite.erasure import _teach as teach
 
-from .conftest import ANN, HOURS, Desk, Place, desk_over, event_body
+from .conftest import ANN, HOURS, Place, ShopApi, event_body, shop_api_over
 from .test_erase_buyer import bookings_of
 
 if TYPE_CHECKING:
@@ -50,11 +50,11 @@ async def until_waiting(watch: Any, name: str) -> None:
             await asyncio.sleep(0.01)
 
 
-async def one_sale(place: Place, desk: Desk) -> str:
+async def one_sale(place: Place, shop_api: ShopApi) -> str:
     """A sale at a show that has begun since; its sale has no end."""
-    await desk.post("events", event_body(place, "show"), key="show")
-    sold = await desk.post("bookings", {"event_id": "show", "buyer": ANN, "seats": ["A1"]}, key="1")
-    await desk.post(f"bookings/{sold['id']}/confirm", {"payment_id": "till"}, key="2")
+    await shop_api.post("events", event_body(place, "show"), key="show")
+    sold = await shop_api.post("bookings", {"event_id": "show", "buyer": ANN, "seats": ["A1"]}, key="1")
+    await shop_api.post(f"bookings/{sold['id']}/confirm", {"payment_id": "till"}, key="2")
     place.clock.advance(2 * HOURS)
     booking_id: str = sold["id"]
     return booking_id
@@ -89,8 +89,8 @@ async def hold_in(connection: Any, place: Place, *, seat: str) -> None:
 async def test_a_hold_that_was_under_way_stops_the_erasure(place: Place, connections: list[Any]) -> None:
     """The erasure waits for the total that the hold has locked, and then sees the hold: nothing is changed."""
     holder, _, watch = connections
-    async with desk_over(place) as desk:
-        await one_sale(place, desk)
+    async with shop_api_over(place) as shop_api:
+        await one_sale(place, shop_api)
     async with holder.transaction():
         await hold_in(holder, place, seat="A2")
         erasing = asyncio.create_task(place.erase())
@@ -104,8 +104,8 @@ async def test_a_hold_that_was_under_way_stops_the_erasure(place: Place, connect
 async def test_without_the_lock_on_totals_the_hold_is_half_erased(place: Place, connections: list[Any]) -> None:
     """The control: an erasure that looks before it locks the totals renames the total of a hold that it never saw."""
     holder, owner, watch = connections
-    async with desk_over(place) as desk:
-        await one_sale(place, desk)
+    async with shop_api_over(place) as shop_api:
+        await one_sale(place, shop_api)
     source = await owner.fetchval("SELECT pg_get_functiondef('earmark_erase_buyer'::regproc)")
     lock = "PERFORM FROM buyer_totals"
     weakened = source.replace(source[source.index(lock) : source.index(";", source.index(lock)) + 1], "")
@@ -129,16 +129,16 @@ async def test_a_hold_that_comes_while_the_name_is_erased_is_whole(
 ) -> None:
     """It waits for the total, makes one of its own, and keeps the old name: neither lost nor half renamed."""
     if way == "locks":
-        monkeypatch.setattr(place.store, "pgbouncer", True)  # which asks for no drafts
+        monkeypatch.setattr(place.store, "pgbouncer", True)  # without optimistic writes
     owner, watch, _ = connections
-    async with desk_over(place) as desk:
-        sold = await one_sale(place, desk)
+    async with shop_api_over(place) as shop_api:
+        sold = await one_sale(place, shop_api)
         scope = owner.transaction()
         await scope.start()
         alias = new_pseudonym()
         await owner.execute(ERASE, ANN, alias, place.clock.offset, list(KEPT_FIELDS))
         holding = asyncio.create_task(
-            desk.post("bookings", {"event_id": "show", "buyer": ANN, "seats": ["A2"]}, key="meanwhile")
+            shop_api.post("bookings", {"event_id": "show", "buyer": ANN, "seats": ["A2"]}, key="meanwhile")
         )
         await until_waiting(watch, "earmark")
         await scope.commit()
@@ -152,12 +152,12 @@ async def test_a_hold_that_comes_while_the_name_is_erased_is_whole(
 async def test_a_cancel_that_read_the_old_name_is_decided_again(place: Place, connections: list[Any]) -> None:
     """It waits for the booking, finds the pseudonym, and its stored answer has that."""
     owner, watch, _ = connections
-    async with desk_over(place) as desk:
-        sold = await one_sale(place, desk)
+    async with shop_api_over(place) as shop_api:
+        sold = await one_sale(place, shop_api)
         scope = owner.transaction()
         await scope.start()
         await owner.execute(ERASE, ANN, new_pseudonym(), place.clock.offset, list(KEPT_FIELDS))
-        cancelling = asyncio.create_task(desk.post(f"bookings/{sold}/cancel", key="cancel"))
+        cancelling = asyncio.create_task(shop_api.post(f"bookings/{sold}/cancel", key="cancel"))
         await until_waiting(watch, "earmark")
         await scope.commit()
         cancelled = await cancelling
@@ -166,15 +166,15 @@ async def test_a_cancel_that_read_the_old_name_is_decided_again(place: Place, co
     assert await place.store.find_flaws(limit=10) == []
 
 
-async def test_a_booking_made_meanwhile_is_told(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_booking_made_meanwhile_is_reported(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """The operator is to run the command again; what was over is erased."""
-    async with desk_over(place) as desk:
-        await one_sale(place, desk)
+    async with shop_api_over(place) as shop_api:
+        await one_sale(place, shop_api)
         once = erasure._once
 
         async def then_a_hold(*arguments: Any, **more: Any) -> Any:
             done = await once(*arguments, **more)
-            await desk.post("bookings", {"event_id": "show", "buyer": ANN, "seats": ["A2"]}, key="meanwhile")
+            await shop_api.post("bookings", {"event_id": "show", "buyer": ANN, "seats": ["A2"]}, key="meanwhile")
             return done
 
         monkeypatch.setattr(erasure, "_once", then_a_hold)
@@ -189,8 +189,8 @@ async def test_an_answer_that_was_written_behind_the_erasure_is_found(
 ) -> None:
     """A repeat that read the booking before writes its answer after: the next pass of the same erasure renames it."""
     connection = await asyncpg.connect(place.url)
-    async with desk_over(place) as desk:
-        sold = await one_sale(place, desk)
+    async with shop_api_over(place) as shop_api:
+        sold = await one_sale(place, shop_api)
     once = erasure._once
     passes: list[Any] = []
 
@@ -222,8 +222,8 @@ async def test_a_row_that_stays_locked_is_an_outage_and_changes_nothing(
     """The erasure gives up, and the booking keeps its name."""
     monkeypatch.setattr(erasure, "LOCK_TIMEOUT", "SET LOCAL lock_timeout = '50ms'")
     holder, *_ = connections
-    async with desk_over(place) as desk:
-        sold = await one_sale(place, desk)
+    async with shop_api_over(place) as shop_api:
+        sold = await one_sale(place, shop_api)
     async with holder.transaction():
         await holder.execute("SELECT FROM bookings WHERE id = $1 FOR UPDATE", sold)
         with pytest.raises(StoreUnavailable, match="nothing was changed"):
@@ -237,8 +237,8 @@ async def test_a_row_that_is_locked_in_a_later_pass_is_not_called_no_change(
     """The first pass has committed: the error says what is erased, and to run the command again."""
     monkeypatch.setattr(erasure, "LOCK_TIMEOUT", "SET LOCAL lock_timeout = '50ms'")
     holder, *_ = connections
-    async with desk_over(place) as desk:
-        sold = await one_sale(place, desk)
+    async with shop_api_over(place) as shop_api:
+        sold = await one_sale(place, shop_api)
     once = erasure._once
     scope = holder.transaction()
 
@@ -259,9 +259,9 @@ async def test_a_row_that_is_locked_in_a_later_pass_is_not_called_no_change(
 async def test_a_message_that_a_relay_is_queueing_is_renamed_too(place: Place, connections: list[Any]) -> None:
     """The relay has read the name and not committed: the erasure waits for its entry, and then finds the delivery."""
     relaying, _, watch = connections
-    async with desk_over(place) as desk:
-        await desk.post("webhooks", {"url": "http://127.0.0.1:9/"}, key="hook")
-        sold = await one_sale(place, desk)
+    async with shop_api_over(place) as shop_api:
+        await shop_api.post("webhooks", {"url": "http://127.0.0.1:9/"}, key="hook")
+        sold = await one_sale(place, shop_api)
     async with relaying.transaction():
         await number_and_queue(relaying, sold)
         erasing = asyncio.create_task(place.erase())
@@ -271,14 +271,14 @@ async def test_a_message_that_a_relay_is_queueing_is_renamed_too(place: Place, c
 
 
 async def test_without_the_lock_on_entries_that_message_keeps_the_name(place: Place, connections: list[Any]) -> None:
-    """The control: an erasure that looks at deliveries before it has the entries passes the message over."""
+    """The control: an erasure that looks at deliveries before it has the entries misses the message."""
     relaying, owner, watch = connections
-    async with desk_over(place) as desk:
-        await desk.post("webhooks", {"url": "http://127.0.0.1:9/"}, key="hook")
-        sold = await one_sale(place, desk)
+    async with shop_api_over(place) as shop_api:
+        await shop_api.post("webhooks", {"url": "http://127.0.0.1:9/"}, key="hook")
+        sold = await one_sale(place, shop_api)
     source = await owner.fetchval("SELECT pg_get_functiondef('earmark_erase_buyer'::regproc)")
     lock = source.index("PERFORM FROM journal")
-    # Deliveries first: the rest of the function as it is.
+    # Deliveries first: the remainder of the function as it is.
     start, end = source.index("    UPDATE deliveries d"), source.index("    what := 'deliveries';")
     deliveries = source[start:end]
     weakened = source[:lock] + deliveries.lstrip() + source[lock:start] + source[end:]
@@ -334,7 +334,7 @@ CHOSEN = {
 }
 
 
-async def test_rows_are_found_by_index(place: Place, named: Desk, connections: list[Any]) -> None:
+async def test_rows_are_found_by_index(place: Place, named: ShopApi, connections: list[Any]) -> None:
     """No table that grows with the shop is read whole where sequential scans are switched off."""
     owner, *_ = connections
     assert named.answers

@@ -46,7 +46,7 @@ STATES = "SELECT state, count(*) FROM bookings GROUP BY state ORDER BY state"
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """An empty database, as somebody who runs an example would name it."""
+    """An empty database, as a reader who runs an example would name it."""
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path / 'shop.sqlite3'}"
     found: str = request.getfixturevalue("postgres_url")
@@ -76,18 +76,18 @@ def run(program: Path, url: str | None = None) -> subprocess.CompletedProcess[st
     return forked_programs.run([program], environment=environment(**settings), folder=ROOT, seconds_max=SECONDS_MAX)
 
 
-def story(program: str) -> Block:
+def page_block(program: str) -> Block:
     """The block of the page that runs a program, with what the page says that it prints."""
     (found,) = [block for block in blocks(read(PAGE)) if block.text.strip() == f"python examples/{program}"]
     return found
 
 
-def told(program: str, url: str) -> str:
+def output_of(program: str, url: str) -> str:
     """What a program printed, which is what its page says."""
     done = run(EXAMPLES / program, url)
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
-    assert compare(story(program), done.stdout) == 1
+    assert compare(page_block(program), done.stdout) == 1
     return done.stdout
 
 
@@ -108,11 +108,11 @@ def verified(url: str) -> str:
 
 
 def test_a_warehouse_loses_no_update(url: str, ask: Ask) -> None:
-    """100 - 10 - 5 is 85, the last unit goes to one order, and what nobody pays for goes back.
+    """100 - 10 - 5 is 85, the last unit goes to one order, and unpaid units become free.
 
     The control stands in the program: the same two orders by reading, subtracting and writing back lose one of them.
     """
-    said = told("inventory.py", url)
+    said = output_of("inventory.py", url)
     assert re.search(r"^by hand: +100 - 10 - 5 = (90|95)$", said, re.MULTILINE)
     assert re.search(r"^with Earmark: +100 - 10 - 5 = 85 ", said, re.MULTILINE)
 
@@ -129,7 +129,7 @@ def test_a_warehouse_loses_no_update(url: str, ask: Ask) -> None:
 
 def test_a_cinema_sells_a_seat_once_per_show(url: str, ask: Ask) -> None:
     """The same seat in two shows has two owners and in one show one, and a family sits together or not at all."""
-    said = told("cinema.py", url)
+    said = output_of("cinema.py", url)
     sold = {(show, seat): buyer for show, seat, buyer in ask(SOLD)}
     assert sold.pop(("cinema:show:matinee", "C5")) == "alice"
     evening = {seat: buyer for (_, seat), buyer in sold.items()}
@@ -148,7 +148,7 @@ def test_a_cinema_sells_a_seat_once_per_show(url: str, ask: Ask) -> None:
 
 def test_an_airline_sells_a_seat_once_per_number_and_date(url: str, ask: Ask) -> None:
     """A flight number and a date make a flight; a group has all its seats and bags or none of them."""
-    told("flight.py", url)
+    output_of("flight.py", url)
     morning, next_day, back = FLIGHTS
     sold = {(flight, seat): buyer for flight, seat, buyer in ask(SOLD)}
     assert [sold.pop((flight, "12A")) for flight in (morning, next_day, back)] == ["alice"] * 3
@@ -170,8 +170,8 @@ def test_an_airline_sells_a_seat_once_per_number_and_date(url: str, ask: Ask) ->
 
 
 def test_letters_are_written_once(url: str, ask: Ask) -> None:
-    """Who bought, whose hold ran out and who gave a seat back hears of it, in the order in which it happened."""
-    said = told("letters.py", url)
+    """Buyers who bought, whose hold expired and who released a seat get a letter, in the order in which it happened."""
+    said = output_of("letters.py", url)
     assert [line.partition(": ")[2] for line in said.splitlines()] == [
         "Your seats are yours -> alice@mail.example",
         "Your hold has run out -> bob@mail.example",
@@ -205,8 +205,10 @@ def _letters() -> Any:
         ("cancel", "cancelled", {"owed": 1}, "Your booking was cancelled"),
     ],
 )
-def test_money_has_its_letters(verb: str, after: str, money: dict[str, Any] | None, subject: str | None) -> None:
-    """What goes back, and what a person has to see to."""
+def test_refunds_and_payment_problems_have_letters(
+    verb: str, after: str, money: dict[str, Any] | None, subject: str | None
+) -> None:
+    """What is refunded, and what needs the shop's attention."""
     entry = Entry(
         id=EntryId(UUID(int=1)),
         event_id=EventId("play"),
@@ -267,7 +269,7 @@ CHANGED = {
 
 @pytest.mark.parametrize("change", CHANGED.values(), ids=CHANGED)
 def test_what_is_printed_follows_from_what_is_done(change: tuple[str, str, str, str], tmp_path: Path) -> None:
-    """The control: with other stock, another show or less time the same program tells another story."""
+    """The control: with other stock, another show or less time the same program prints another output."""
     program, said, instead, line = change
     text = (EXAMPLES / program).read_text()
     assert text.count(said) == 1
@@ -277,11 +279,11 @@ def test_what_is_printed_follows_from_what_is_done(change: tuple[str, str, str, 
     assert done.returncode == 0, done.stderr
     assert line in done.stdout.splitlines()
     with pytest.raises(Failed, match="but the page says"):
-        compare(story(program), done.stdout)
+        compare(page_block(program), done.stdout)
 
 
 def test_the_page_of_the_examples(tmp_path: Path) -> None:
-    """Whoever follows the page, on the database that each program makes for itself, sees what it shows.
+    """A reader who follows the page, on the database that each program makes for itself, sees what it shows.
 
     And the throwaway databases were thrown away.
     """

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 USER = "earmark"
 TTL_SECONDS = 20
-"""The shortest that Patroni takes: how long a primary that was killed is still believed to be there."""
+"""The shortest that Patroni takes: how long a killed primary still counts as present."""
 READY_SECONDS_MAX = 150.0
 _POLL_SECONDS = 0.1
 _ASK_SECONDS_MAX = 5.0
@@ -181,7 +181,7 @@ class Cluster:
         self._etcd.close()
 
     def _is_whole(self) -> bool:
-        """Both say so. A killed primary that comes back is seen as a standby before Patroni makes it anew."""
+        """Both report it. A killed primary that restarts is seen as a standby before Patroni makes it anew."""
         primary, standby = self.primary, self.standby
         if primary is None or standby in {None, primary}:
             return False
@@ -238,7 +238,7 @@ def _configuration(
             },
             "parameters": {"unix_socket_directories": str(folder), "dynamic_shared_memory_type": "mmap"},
             "pg_hba": ["local all all trust", "host all,replication all 127.0.0.1/32 trust"],
-            # A node that comes back with other WAL than the primary's is made anew.
+            # A node that restarts with other WAL than the primary's is made anew.
             "remove_data_directory_on_diverged_timelines": True,
         },
     }

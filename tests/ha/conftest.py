@@ -1,4 +1,4 @@
-"""Failovers take minutes: they run where they are asked for (`make ha`, `make proof`), else one loud line says so."""
+"""Failovers take minutes: they run only with `make ha` and `make proof`; otherwise one loud line says so."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DEMANDED = "EARMARK_TEST_HA"
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Where there is no cluster, one test is left to skip: one cause, one line."""
+    """Without a cluster, one test is left to skip: one cause, one line."""
     needing = [item for item in items if "programs" in getattr(item, "fixturenames", ())]
     if needing and not (os.environ.get(DEMANDED) or (_are_wanted() and _are_installed())):
         items[:] = [item for item in items if item not in needing[1:]]

@@ -1,4 +1,4 @@
-"""Buyers who hold and confirm while the primary is killed, and a count of what they were told and is gone.
+"""Buyers who hold and confirm while the primary is killed, and a count of the acknowledged bookings that are lost.
 
 python -m tests.ha.failover --kills 5        prints the table of what each mode lost
 """
@@ -76,7 +76,7 @@ class Outcome:
 
     mode: Mode
     acknowledged: int
-    """Bookings that a buyer was told of, held or confirmed; the last few of them by the promoted node."""
+    """Acknowledged bookings, held or confirmed; the last few of them by the promoted node."""
     lost: int
     """Those of them that the promoted node does not have, or has in an earlier state."""
     gap_seconds: float
@@ -86,19 +86,19 @@ class Outcome:
 
 
 @dataclass
-class Crowd:
-    """Buyers who hold one unit and confirm it, over and over, and write down what they were told."""
+class BuyerLoad:
+    """Buyers who hold one unit and confirm it, over and over, and record what was acknowledged."""
 
     shop: Earmark
     event: str
-    told: dict[str, str] = field(default_factory=dict)
-    """The last state that a buyer was told, by booking."""
+    acknowledged_states: dict[str, str] = field(default_factory=dict)
+    """The last acknowledged state, by booking."""
     times: list[float] = field(default_factory=list)
     errors: Counter[str] = field(default_factory=Counter)
     stopping: bool = False
 
     async def run(self) -> None:
-        """All of them at once, until they are told to stop."""
+        """All of them at once, until the test stops them."""
         await asyncio.gather(*(self._buyer(number) for number in range(BUYERS)))
 
     async def _buyer(self, number: int) -> None:
@@ -112,7 +112,7 @@ class Crowd:
                 await asyncio.sleep(_PAUSE_AFTER_ERROR_SECONDS)
 
     def _note(self, booking: Any) -> None:
-        self.told[booking.id] = booking.state
+        self.acknowledged_states[booking.id] = booking.state
         self.times.append(time.monotonic())
 
 
@@ -123,26 +123,32 @@ async def fail_over(cluster: Cluster, mode: Mode) -> Outcome:
     async with AsyncExitStack() as stack:
         shop = await _open_shop(stack, cluster.url(DATABASE))
         await shop.create(event, name="A concert", currency="EUR", pools={"GA": (1_000_000, 2500)})
-        crowd = Crowd(shop, event)
-        running = asyncio.create_task(crowd.run())
+        buyers = BuyerLoad(shop, event)
+        running = asyncio.create_task(buyers.run())
         try:
-            await until(lambda: len(crowd.told) >= ACKNOWLEDGED_BEFORE)
+            await until(lambda: len(buyers.acknowledged_states) >= ACKNOWLEDGED_BEFORE)
             if mode.paused:
-                await _pause(cluster, primary, crowd, mode)
+                await _pause(cluster, primary, buyers, mode)
             await asyncio.to_thread(primary.kill)
             promoted = await asyncio.to_thread(cluster.wait_for_primary, other_than=primary)
-            count = len(crowd.told) + BUYERS
-            await until(lambda: len(crowd.told) >= count)
+            count = len(buyers.acknowledged_states) + BUYERS
+            await until(lambda: len(buyers.acknowledged_states) >= count)
         finally:
-            crowd.stopping = True
+            buyers.stopping = True
             await running
     url = cluster.url_of(promoted, DATABASE)
-    lost, flaws = await missing(url, crowd.told), await find_flaws(url)
-    return Outcome(mode=mode, acknowledged=len(crowd.told), lost=lost, gap_seconds=_longest(crowd.times), flaws=flaws)
+    lost, flaws = await missing(url, buyers.acknowledged_states), await find_flaws(url)
+    return Outcome(
+        mode=mode,
+        acknowledged=len(buyers.acknowledged_states),
+        lost=lost,
+        gap_seconds=_longest(buyers.times),
+        flaws=flaws,
+    )
 
 
 async def _open_shop(stack: AsyncExitStack, url: str) -> Earmark:
-    """A node that has just come back may be restarted by Patroni once more: then the shop is opened again."""
+    """A node that has just restarted may be restarted by Patroni once more: then the shop is opened again."""
     async with asyncio.timeout(SECONDS_MAX):
         while True:
             try:
@@ -151,12 +157,12 @@ async def _open_shop(stack: AsyncExitStack, url: str) -> Earmark:
                 await asyncio.sleep(_PAUSE_AFTER_ERROR_SECONDS)
 
 
-async def _pause(cluster: Cluster, primary: Node, crowd: Crowd, mode: Mode) -> None:
+async def _pause(cluster: Cluster, primary: Node, buyers: BuyerLoad, mode: Mode) -> None:
     """Let nothing more reach the standby, and go on selling until that shows."""
     assert primary.pause_replication() == 1
     if not mode.waits:
-        enough = len(crowd.told) + LOST_MIN
-        await until(lambda: len(crowd.told) >= enough)
+        enough = len(buyers.acknowledged_states) + LOST_MIN
+        await until(lambda: len(buyers.acknowledged_states) >= enough)
         return
     connection = await asyncpg.connect(cluster.url_of(primary, DATABASE))
     try:
@@ -165,15 +171,17 @@ async def _pause(cluster: Cluster, primary: Node, crowd: Crowd, mode: Mode) -> N
         await connection.close()
 
 
-async def missing(url: str, told: dict[str, str]) -> int:
-    """How many bookings a buyer was told of and this database does not have in that state, or in a later one."""
+async def missing(url: str, acknowledged_states: dict[str, str]) -> int:
+    """How many acknowledged bookings this database does not have in that state, or in a later one."""
     connection = await asyncpg.connect(url)
     try:
-        rows = await connection.fetch("SELECT id, state FROM bookings WHERE id = ANY($1)", [UUID(one) for one in told])
+        rows = await connection.fetch(
+            "SELECT id, state FROM bookings WHERE id = ANY($1)", [UUID(one) for one in acknowledged_states]
+        )
     finally:
         await connection.close()
     kept = {str(row["id"]): row["state"] for row in rows}
-    return sum(kept.get(one) not in {state, "confirmed"} for one, state in told.items())
+    return sum(kept.get(one) not in {state, "confirmed"} for one, state in acknowledged_states.items())
 
 
 async def find_flaws(url: str) -> list[str]:
@@ -195,7 +203,7 @@ async def until(fact: Callable[[], object]) -> None:
 
 
 async def until_true(fact: Callable[[], Awaitable[object]]) -> None:
-    """Wait for a fact that has to be asked for."""
+    """Wait for a fact that has to be queried."""
     async with asyncio.timeout(SECONDS_MAX):
         while not await fact():  # noqa: ASYNC110 -- a server has to be asked
             await asyncio.sleep(_POLL_SECONDS)
@@ -226,7 +234,7 @@ async def _create_database(url: str) -> None:
 
 
 def measure(programs: Programs, mode: Mode, *, kills: int) -> list[Outcome]:
-    """So many kills in one cluster; whoever was killed comes back as the standby."""
+    """So many kills in one cluster; each killed node restarts as the standby."""
     outcomes = list[Outcome]()
     with cluster_for(programs, mode) as cluster:
         for _ in range(kills):
@@ -246,8 +254,10 @@ def table(outcomes: Iterable[Outcome]) -> str:
     for name, some in by_mode.items():
         gaps = [one.gap_seconds for one in some]
         clean = "clean" if not any(one.flaws for one in some) else "BROKEN"
-        told, lost = sum(one.acknowledged for one in some), sum(one.lost for one in some)
-        lines.append(f"| {name} | {len(some)} | {told:,} | {lost:,} | {min(gaps):.1f} to {max(gaps):.1f} | {clean} |")
+        acknowledged, lost = sum(one.acknowledged for one in some), sum(one.lost for one in some)
+        lines.append(
+            f"| {name} | {len(some)} | {acknowledged:,} | {lost:,} | {min(gaps):.1f} to {max(gaps):.1f} | {clean} |"
+        )
     return "\n".join(lines)
 
 

@@ -2,9 +2,10 @@
 
 `python -m tests.ha.patroni_programs` makes it.
 
-Root's servers run as `nobody`, who may neither read this repository's environment nor run a Python under root's home.
-So the environment lies in a place that all can read and only root can write, and is made by a Python that `nobody` can
-run. Its name is a hash of what is installed; it is made beside its place and then moved there, whole or not at all.
+Root's servers run under an unprivileged account, which may neither read this repository's environment nor run a Python
+under root's home. So the environment lies in a place that all can read and only root can write, and is made by a Python
+that this account can run. Its name is a hash of what is installed; it is made in a temporary folder and then moved,
+whole or not at all.
 """
 
 from __future__ import annotations

@@ -19,9 +19,9 @@ KILLS = {ASYNCHRONOUS_PAUSED: 20, LOCAL_PAUSED: 5, ASYNCHRONOUS: 5} if PROOF els
 @pytest.mark.timeout(300 + 90 * max(KILLS.values()))
 @pytest.mark.parametrize("mode", KILLS, ids=lambda mode: mode.name)
 def test_a_failover_loses_what_its_standby_never_received(programs: Programs, mode: Mode) -> None:
-    """Buyers were told of bookings that are gone, and what is left is without a contradiction: `verify` finds nothing.
+    """Acknowledged bookings are lost, and what is left is without a contradiction: `verify` finds nothing.
 
-    A standby that is not paused may have received everything by chance, so there nothing is asked of the count.
+    A standby that is not paused may have received everything by chance, so there the count is not checked.
     """
     outcomes = measure(programs, mode, kills=KILLS[mode])
     print(f"\n{table(outcomes)}")  # noqa: T201 -- what a proof counted

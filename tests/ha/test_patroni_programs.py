@@ -1,4 +1,4 @@
-"""Where Patroni and etcd come from, and what is said where they cannot be had."""
+"""Where Patroni and etcd come from, and what the tests report where they are missing."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _not_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("_not_installed")
-def test_a_cluster_that_cannot_be_had_skips_its_tests_with_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_cluster_skips_its_tests_with_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     """The line says what was not tested, and how it can be."""
     monkeypatch.delenv(conftest.DEMANDED, raising=False)
     monkeypatch.setenv("EARMARK_PROOF", "1")
@@ -31,7 +31,7 @@ def test_a_cluster_that_cannot_be_had_skips_its_tests_with_one_line(monkeypatch:
         conftest.found_programs()
 
 
-def test_failovers_that_are_not_asked_for_are_skipped_with_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failovers_without_their_make_target_are_skipped_with_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     """They take minutes; the line says how to run them."""
     monkeypatch.delenv(conftest.DEMANDED, raising=False)
     monkeypatch.delenv("EARMARK_PROOF", raising=False)
@@ -40,17 +40,17 @@ def test_failovers_that_are_not_asked_for_are_skipped_with_one_line(monkeypatch:
 
 
 @pytest.mark.usefixtures("_not_installed")
-def test_a_cluster_that_is_demanded_and_cannot_be_had_fails_its_tests(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cluster_that_is_required_and_missing_fails_its_tests(monkeypatch: pytest.MonkeyPatch) -> None:
     """In CI nothing is left out in silence."""
     monkeypatch.setenv(conftest.DEMANDED, "1")
     with pytest.raises(pytest.fail.Exception, match="FAILOVER NOT TESTED"):
         conftest.found_programs()
 
 
-def test_a_python_that_the_servers_account_cannot_run_is_passed_over(
+def test_a_python_that_the_servers_account_cannot_run_is_skipped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Root's own Python is of no use to `nobody`, and an old one is of no use to Patroni."""
+    """The unprivileged account cannot run root's own Python, and Patroni does not run on an old one."""
     old, closed = tmp_path / "old", tmp_path / "closed"
     for path, version in ((old, "3 8"), (closed, "3 14")):
         path.write_text(f"#!/bin/sh\necho {version}\n")

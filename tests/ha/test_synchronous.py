@@ -19,7 +19,7 @@ KILLS = {SYNCHRONOUS: 20, SYNCHRONOUS_PAUSED: 5, REMOTE_WRITE: 5} if PROOF else 
 @pytest.mark.timeout(300 + 90 * max(KILLS.values()))
 @pytest.mark.parametrize("mode", KILLS, ids=lambda mode: mode.name)
 def test_a_failover_to_a_synchronous_standby_loses_nothing(programs: Programs, mode: Mode) -> None:
-    """Every booking that a buyer was told of is on the promoted standby, in that state or in a later one."""
+    """Every acknowledged booking is on the promoted standby, in that state or in a later one."""
     outcomes = measure(programs, mode, kills=KILLS[mode])
     print(f"\n{table(outcomes)}")  # noqa: T201 -- what a proof counted
     assert all(outcome.acknowledged > ACKNOWLEDGED_BEFORE for outcome in outcomes)

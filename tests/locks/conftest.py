@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 from tests import skip_summary
-from tests.pgbouncer import bouncer_program
+from tests.pgbouncer import pgbouncer_program
 
 from earmark.locks.ports import Group
 from earmark.testservers import ServerUnavailable
@@ -20,7 +20,7 @@ from .topologies import start_cluster, start_one, start_redlock, start_sentinels
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
 
-    from tests.pgbouncer import Bouncer
+    from tests.pgbouncer import PgBouncer
 
     from earmark.locks import Locks
     from earmark.testservers import Postgres
@@ -37,7 +37,7 @@ GROUPS = {
     "pgbouncer": {Group.FENCE, Group.MANY},
 }
 """What each place must be able to do beyond the core. A backend that stops declaring a group fails a test."""
-BOUNCER_ABSENT = bouncer_program() is None
+BOUNCER_ABSENT = pgbouncer_program() is None
 PLACES = tuple(name for name in GROUPS if name != "pgbouncer" or not BOUNCER_ABSENT)
 TWINS = {"sentinel": "redis", "cluster": "redis", "pgbouncer": "postgres"}
 """The same backend behind another way to it. What has to wait for time to pass is asked of a twin in a proof only."""
@@ -116,9 +116,9 @@ def locks_database(postgres_server: Postgres) -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
-def pgbouncer_url(locks_database: str, bouncer: Bouncer) -> str:
+def pgbouncer_url(locks_database: str, pgbouncer: PgBouncer) -> str:
     """The same database through PgBouncer."""
-    return bouncer.to(locks_database)
+    return pgbouncer.to(locks_database)
 
 
 def url_of(name: str, request: pytest.FixtureRequest) -> str:

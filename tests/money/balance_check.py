@@ -1,9 +1,9 @@
 """Two books about the same money, currency by currency: ours and the bank's, and whether they agree to the cent.
 
-    taken - given back  =  price of what is sold  +  fees kept  -  given back by hand  +  refunds that the bank refused
+    taken - refunded  =  price of what is sold  +  fees kept  -  refunded by an operator  +  refunds the bank refused
 
-Where money was given back by hand and the lines that it was paid for are cancelled afterwards, less is left to give
-back than they cost: that much was forgiven, and never more than was given back by hand.
+Where an operator refunded money and the lines that it was paid for are cancelled afterwards, less is left to
+refund than they cost: that much was forgiven, and never more than the operator refunded.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ OPEN = UNDECIDED | {PaymentState.AUTHORISED, PaymentState.VOIDING}
 
 
 class Account(msgspec.Struct, frozen=True, kw_only=True):
-    """The money of one booking, as its rows and its journal tell it."""
+    """The money of one booking, from its rows and its journal."""
 
     booking: Booking
     payments: list[tuple[Payment, list[Refund]]]
     cancelled: list[dict[str, int]]
-    """Of each cancellation: the price of what it undid, what went back of it, and the fee."""
+    """Of each cancellation: the price of what it cancelled, its refund, and the fee."""
 
     @property
     def refunds(self) -> list[Refund]:
@@ -60,27 +60,27 @@ class Account(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def refused(self) -> int:
-        """What was owed back and is still here: somebody has to look."""
+        """What is owed to the buyer and was not refunded: an operator has to look."""
         return sum(refund.amount for refund in self.refunds if refund.state is RefundState.REFUSED)
 
     @property
     def forgiven(self) -> int:
-        """What was cancelled after its money had gone back by hand."""
+        """What was cancelled after an operator had refunded its money."""
         return sum(one["price"] - one["refund"] - one["fee"] for one in self.cancelled)
 
     @property
     def expected(self) -> int:
-        """What is right to have."""
+        """What the shop should have."""
         return self.worth + self.fees - self.by_hand + self.forgiven + self.refused
 
     @property
     def kept(self) -> int:
-        """What we have, by our own rows."""
+        """What the shop has, by our own rows."""
         return sum(payment.captured - payment.refunded for payment, _ in self.payments)
 
 
 async def disagreements(world: World) -> list[str]:
-    """Where our books, the bookings and the bank's ledger tell different stories. None is right."""
+    """Where our books, the bookings and the bank's ledger differ; none if all is right."""
     wrong: list[str] = []
     for currency, event in world.events.items():
         _, bookings = await world.store.list_bookings(BookingFilter(live=False, limit=10_000, event_id=event))
@@ -100,7 +100,7 @@ async def disagreements(world: World) -> list[str]:
 
 
 def net(world: World, currency: str) -> int:
-    """What the bank took less what it gave back."""
+    """What the bank captured less what it refunded."""
     signs = {LedgerMove.CAPTURED: 1, LedgerMove.REFUNDED: -1}
     return sum(signs.get(line.move, 0) * line.amount for line in world.bank.ledger if line.currency == currency)
 
@@ -138,7 +138,7 @@ def _wrong_with(world: World, account: Account, currency: str) -> list[str]:
     if not 0 <= account.forgiven <= account.by_hand:
         wrong.append(f"{booking.id}: {account.forgiven} did not go back, and {account.by_hand} went by hand")
     if booking.state is State.CONFIRMED and not any(payment.captured for payment, _ in account.payments):
-        wrong.append(f"{booking.id} is sold, and nobody paid")
+        wrong.append(f"{booking.id} is sold, and not paid")
     return wrong
 
 

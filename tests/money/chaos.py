@@ -76,7 +76,7 @@ class Chaos:
             self._rules["starts_at"] = clock.now() + STARTS_IN
 
     async def run(self) -> list[str]:
-        """Everything at once, then peace; what does not agree in the end."""
+        """Everything at once, then no more faults; what does not agree in the end."""
         await self.world.open(*PRICES, **self._rules)
         self._disturb()
         acts = (
@@ -95,7 +95,7 @@ class Chaos:
                 await self._random.choice(acts)()
             except EarmarkError as refused:
                 self.seen[refused.code] += 1
-        await self._make_peace()
+        await self._end_all_faults()
         await self._count()
         return await self.world.disagreements()
 
@@ -155,7 +155,7 @@ class Chaos:
             self.seen["cancelled a seat"] += 1
 
     async def _give_back(self) -> None:
-        """Some money of something sold, by hand: at times more than there is."""
+        """A refund by an operator of some money of a sale: at times more than there is."""
         sold = [booking for booking in self._bookings if await self._is_sold(booking)]
         if sold:
             booking = self._random.choice(sold)
@@ -184,10 +184,10 @@ class Chaos:
         except CallbackMismatch:
             self.seen["mismatch"] += 1
             raise
-        self.seen["callback" if taken else "callback of nobody"] += 1
+        self.seen["callback" if taken else "callback refused"] += 1
 
     async def _decide(self) -> None:
-        """Banks and buyers make up their minds, about some; some of what was refused comes after all."""
+        """Banks and buyers decide about some payments; some of what was refused is captured after all."""
         for one in self._waiting():
             if self._random.random() < 0.5:
                 self._end(one)
@@ -205,8 +205,8 @@ class Chaos:
         elif one.status is IntentStatus.REQUIRES_ACTION:
             self.world.bank.act(one.id, succeed=succeed)
 
-    async def _make_peace(self) -> None:
-        """Nothing goes wrong any more, everybody decides, and the reconciler has a day."""
+    async def _end_all_faults(self) -> None:
+        """Nothing goes wrong any more, every bank and buyer decides, and the reconciler has a day."""
         self.world.sandbox.script.clear()
         await self.world.quiet()
         for _ in range(3):

@@ -1,4 +1,4 @@
-"""A shop with one concert, on each of the stores, and somebody to take its money."""
+"""A shop with one concert, on each of the stores, and a gateway that takes its money."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 import pytest
-from tests.journal_completeness import Watch
+from tests.journal_completeness import JournalComparison
 from tests.money.scripted_gateway import ScriptedGateway
 
 from earmark.domain.ids import BookingId, EventId, SeatId
@@ -29,7 +29,7 @@ PRICE = 4500
 
 
 class Shop:
-    """The verbs in a test's words."""
+    """The verbs with short arguments."""
 
     def __init__(self, store: Store, *, ids: Uuid7Ids, clock: MovableClock) -> None:
         self.store = store
@@ -61,7 +61,7 @@ class Shop:
         return booking
 
     async def map(self) -> SeatMap:
-        """The seats and whose they are."""
+        """The seats and their bookings."""
         return await self.store.read_map(EventId("concert"))
 
     async def change(self, *, blocked: str | None = None, **fields: Any) -> None:
@@ -85,7 +85,7 @@ class Shop:
         return paid
 
     async def cancel(self, booking: Booking, **how: Any) -> Booking:
-        """Undo a sale; what goes back is on its way."""
+        """Cancel a sale; its refund is under way."""
         ask = Cancel(actor=self.actor, entry_id=self.engine.ids.entry_id(), booking_id=booking.id, **how)
         answer = await self.engine.cancel(ask)
         assert isinstance(answer, Decided)
@@ -108,7 +108,7 @@ class Shop:
         return paid
 
     def about(self, booking: Booking) -> dict[str, Any]:
-        """What every ask about a booking says."""
+        """The fields of every command about a booking."""
         return {"actor": self.actor, "entry_id": self.engine.ids.entry_id(), "booking_id": booking.id}
 
     async def booking(self, booking: Booking) -> Booking:
@@ -123,7 +123,7 @@ class Shop:
         return payment
 
     async def reconcile(self, *, seconds: float = 0, rounds: int = 10) -> None:
-        """Let time pass, and whoever looks after payments look at each that is due, until none is."""
+        """Let time pass, and let the reconciler look at each payment that is due, until none is."""
         self.clock.advance(seconds)
         for _ in range(rounds):
             if not await self.driver.reconcile(limit=100):
@@ -131,9 +131,9 @@ class Shop:
 
 
 @pytest.fixture(autouse=True)
-def the_journal_is_whole(monkeypatch: pytest.MonkeyPatch) -> Iterator[Watch]:
-    """Whatever a test has a verb do in memory: the journal tells every field that changed, before and after."""
-    watch = Watch()
+def the_journal_is_whole(monkeypatch: pytest.MonkeyPatch) -> Iterator[JournalComparison]:
+    """For every verb that a test runs on the memory store: the journal has each changed field, before and after."""
+    watch = JournalComparison()
     watch.install(monkeypatch)
     yield watch
     assert watch.untold == []

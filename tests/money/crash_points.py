@@ -1,4 +1,4 @@
-"""A process that dies at a chosen moment: before or after any await of the saga that reaches out of it."""
+"""A process that is killed at a chosen moment: before or after any outgoing await of the saga."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
 
-class Died(BaseException):
-    """kill -9: nobody catches it, and nothing is tidied up."""
+class Killed(BaseException):
+    """kill -9: no code catches it, and nothing is cleaned up."""
 
 
-class Fate:
-    """Counts the moments at which a process could die, and lets it die at one of them."""
+class CrashPoints:
+    """Counts the moments at which a process could be killed, and kills it at one of them."""
 
     def __init__(self, moment: int | None = None, *, within: bool = True) -> None:
         self._moment = moment
@@ -23,46 +23,46 @@ class Fate:
         self.moments: list[str] = []
 
     @property
-    def struck(self) -> bool:
-        """Whether the process is dead."""
+    def is_killed(self) -> bool:
+        """Whether the process was killed."""
         return self._moment is not None and len(self.moments) > self._moment
 
-    def pass_by(self, where: str) -> None:
-        """A moment."""
+    def reach(self, where: str) -> None:
+        """Count one moment, and kill the process there if it is the chosen one."""
         self.moments.append(where)
-        if self.struck:
-            raise Died(where)
+        if self.is_killed:
+            raise Killed(where)
 
 
-class Mortal:
-    """A store or a gateway, as a process sees it that may die before a call reaches it and after it was answered.
+class Crashing:
+    """A store or a gateway of a process that may be killed before a call reaches it or after it was answered.
 
     Whatever is awaited of it is such a call, also one that did not exist when this was written.
     """
 
-    def __init__(self, inner: Any, fate: Fate) -> None:
+    def __init__(self, inner: Any, crash_points: CrashPoints) -> None:
         self._inner = inner
-        self._fate = fate
+        self._fate = crash_points
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._inner, name)
-        return self._mortal(name, found) if inspect.iscoroutinefunction(found) else found
+        return self._crashing(name, found) if inspect.iscoroutinefunction(found) else found
 
-    def _mortal(self, name: str, call: Callable[..., Awaitable[Any]]) -> Callable[..., Any]:
+    def _crashing(self, name: str, call: Callable[..., Awaitable[Any]]) -> Callable[..., Any]:
         async def called(*arguments: Any, **named: Any) -> Any:
             if name == "transact" and self._fate.within:
-                arguments = (self._working(arguments[0]), *arguments[1:])
-            self._fate.pass_by(f"before {name}")
+                arguments = (self._work_of(arguments[0]), *arguments[1:])
+            self._fate.reach(f"before {name}")
             answer = await call(*arguments, **named)
-            self._fate.pass_by(f"after {name}")
+            self._fate.reach(f"after {name}")
             return answer
 
         return called
 
-    def _working(self, work: Callable[[Any], Awaitable[Any]]) -> Callable[[Any], Awaitable[Any]]:
-        """The work of a transaction, which dies with its process."""
+    def _work_of(self, work: Callable[[Any], Awaitable[Any]]) -> Callable[[Any], Awaitable[Any]]:
+        """The work of a transaction, which ends with its process."""
 
         async def worked(transaction: Any) -> Any:
-            return await work(Mortal(transaction, self._fate))
+            return await work(Crashing(transaction, self._fate))
 
         return worked

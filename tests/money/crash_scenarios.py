@@ -1,4 +1,4 @@
-"""What happens to one booking and its money, act by act: told whole, or with a death in the middle of it."""
+"""What happens to one booking and its money, step by step: run whole, or with a kill in the middle."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 import msgspec
-from tests.money.crash_points import Died, Fate, Mortal
+from tests.money.crash_points import Crashing, CrashPoints, Killed
 from tests.money.shop_and_bank import CARD, PRICE, World
 
 from earmark.domain.booking import Booking
@@ -31,8 +31,8 @@ TOTAL = 2 * PRICE
 HOUR = 3600
 
 
-class Story(msgspec.Struct, frozen=True):
-    """Acts, and how they end where nobody dies: the booking, its payment, and the money that is left of it."""
+class Scenario(msgspec.Struct, frozen=True):
+    """Steps, and how they end without a kill: the booking, its payment, and the money that is left of it."""
 
     name: str
     acts: tuple[Act, ...]
@@ -47,17 +47,17 @@ def pays(method: str = CARD, *, automatic: bool = False) -> Act:
 
 
 def cancels(*seats: str) -> Act:
-    """The sale is undone, or a part of it."""
+    """The sale is cancelled, or a part of it."""
     return lambda world, held: world.cancel(held, *seats)
 
 
-def gives_back(amount: int) -> Act:
-    """Money goes back, and the sale stays."""
+def refunds(amount: int) -> Act:
+    """A refund, and the sale stays."""
     return lambda world, held: world.refund(world.ask_to_refund(held, amount))
 
 
-def goes_wrong(fault: Fault, call: str) -> Act:
-    """The next such call does."""
+def next_call_fails(fault: Fault, call: str) -> Act:
+    """The next such call fails."""
 
     async def act(world: World, _: Booking) -> None:
         world.sandbox.script.add(fault, call)
@@ -66,7 +66,7 @@ def goes_wrong(fault: Fault, call: str) -> Act:
 
 
 def waits(seconds: float) -> Act:
-    """Time passes, and whoever ends holds ends them."""
+    """Time passes, and the sweeper ends due holds."""
 
     async def act(world: World, _: Booking) -> None:
         world.clock.advance(seconds)
@@ -76,7 +76,7 @@ def waits(seconds: float) -> Act:
 
 
 def decides(*, succeed: bool) -> Act:
-    """Banks and buyers make up their minds about all that waits for it."""
+    """Banks and buyers decide about all that waits for it."""
 
     async def act(world: World, _: Booking) -> None:
         for refund in world.bank.refunds():
@@ -91,12 +91,12 @@ def decides(*, succeed: bool) -> Act:
     return act
 
 
-async def lands(world: World, _: Booking) -> None:
-    """The money comes that comes after the no."""
+async def late_money_arrives(world: World, _: Booking) -> None:
+    """The money is captured after the decline."""
     world.bank.land()
 
 
-async def looks(world: World, _: Booking) -> None:
+async def reconciles(world: World, _: Booking) -> None:
     """The reconciler looks after what is due."""
     await world.driver.reconcile(limit=100)
 
@@ -104,27 +104,27 @@ async def looks(world: World, _: Booking) -> None:
 async def calls(world: World, _: Booking) -> None:
     """The bank calls back about all that happened."""
 
-    async def hear(headers: Mapping[str, str], body: bytes) -> None:
+    async def deliver_all(headers: Mapping[str, str], body: bytes) -> None:
         await world.driver.hear("sandbox", world.gateway.read_callback(headers, body))
 
-    world.sandbox.callbacks.deliver = hear
+    world.sandbox.callbacks.deliver = deliver_all
     await world.sandbox.callbacks.send_due(flush=True)
 
 
 async def another_buys(world: World, _: Booking) -> None:
-    """Somebody else buys a seat of it, at another server."""
+    """Another buyer buys a seat of it, at another server."""
     elsewhere = Earmark(Engine(world.store, ids=world.ids), live=False, gateways={"sandbox": world.gateway})
     bought = await elsewhere.hold(world.events["EUR"], buyer="bob", seats=["A1"], ttl_seconds=600)
     await elsewhere.pay(bought.id, method=CARD)
 
 
 async def settles(world: World, _: Booking) -> None:
-    """Nothing goes wrong any more, and the reconciler has a day."""
+    """No more faults, and the reconciler has a day."""
     await world.settle()
 
 
-async def heals(world: World, held: Booking) -> None:
-    """Nothing goes wrong any more, everybody decides, the bank calls, and the reconciler has a day."""
+async def all_faults_end(world: World, held: Booking) -> None:
+    """No more faults, every bank and buyer decides, the bank calls, and the reconciler has a day."""
     await world.settle()
     await decides(succeed=True)(world, held)
     await world.settle()
@@ -132,85 +132,102 @@ async def heals(world: World, held: Booking) -> None:
     await world.settle()
 
 
-_LATE: tuple[Act, ...] = (goes_wrong(Fault.LATE_SUCCESS, "authorise"), pays(automatic=True), waits(700))
+_LATE: tuple[Act, ...] = (next_call_fails(Fault.LATE_SUCCESS, "authorise"), pays(automatic=True), waits(700))
 _SOLD = (State.CONFIRMED, PaymentState.CAPTURED, TOTAL)
 _UNDONE = (State.CANCELLED, PaymentState.REFUNDED, 0)
 _LAPSED = (State.EXPIRED, PaymentState.VOIDED, 0)
 
-STORIES = (
-    Story("paid", (pays(),), *_SOLD),
-    Story("paid at once", (pays(automatic=True),), *_SOLD),
-    Story("a bad card", (pays("pm_card_declined"),), State.EXPIRED, PaymentState.FAILED, 0),
-    Story("the reply is lost", (goes_wrong(Fault.REPLY_LOST, "authorise"), pays()), *_SOLD),
-    Story(
-        "paid at once, the reply is lost", (goes_wrong(Fault.ERROR_AFTER, "authorise"), pays(automatic=True)), *_SOLD
+SCENARIOS = (
+    Scenario("paid", (pays(),), *_SOLD),
+    Scenario("paid at once", (pays(automatic=True),), *_SOLD),
+    Scenario("a bad card", (pays("pm_card_declined"),), State.EXPIRED, PaymentState.FAILED, 0),
+    Scenario("the reply is lost", (next_call_fails(Fault.REPLY_LOST, "authorise"), pays()), *_SOLD),
+    Scenario(
+        "paid at once, the reply is lost",
+        (next_call_fails(Fault.ERROR_AFTER, "authorise"), pays(automatic=True)),
+        *_SOLD,
     ),
-    Story("the answer to the capture is lost", (goes_wrong(Fault.ERROR_AFTER, "capture"), pays()), *_SOLD),
-    Story("the capture is refused", (pays("pm_card_capture_fail"),), State.CANCELLED, PaymentState.FAILED, 0),
-    Story(
-        "the capture is refused, and comes", (goes_wrong(Fault.LATE_SUCCESS, "capture"), pays(), lands, calls), *_UNDONE
+    Scenario("the answer to the capture is lost", (next_call_fails(Fault.ERROR_AFTER, "capture"), pays()), *_SOLD),
+    Scenario("the capture is refused", (pays("pm_card_capture_fail"),), State.CANCELLED, PaymentState.FAILED, 0),
+    Scenario(
+        "the capture is refused, and comes",
+        (next_call_fails(Fault.LATE_SUCCESS, "capture"), pays(), late_money_arrives, calls),
+        *_UNDONE,
     ),
-    Story("cancelled", (pays(), cancels()), *_UNDONE),
-    Story(
-        "cancelled, the refund's reply is lost", (goes_wrong(Fault.REPLY_LOST, "refund"), pays(), cancels()), *_UNDONE
+    Scenario("cancelled", (pays(), cancels()), *_UNDONE),
+    Scenario(
+        "cancelled, the refund's reply is lost",
+        (next_call_fails(Fault.REPLY_LOST, "refund"), pays(), cancels()),
+        *_UNDONE,
     ),
-    Story("a part is cancelled", (pays(), cancels("A1")), State.CONFIRMED, PaymentState.PARTIALLY_REFUNDED, PRICE),
-    Story("cancelled in two parts", (pays(), cancels("A1"), cancels()), *_UNDONE),
-    Story(
-        "a refund by hand", (pays(), gives_back(1000)), State.CONFIRMED, PaymentState.PARTIALLY_REFUNDED, TOTAL - 1000
+    Scenario("a part is cancelled", (pays(), cancels("A1")), State.CONFIRMED, PaymentState.PARTIALLY_REFUNDED, PRICE),
+    Scenario("cancelled in two parts", (pays(), cancels("A1"), cancels()), *_UNDONE),
+    Scenario(
+        "a refund by hand", (pays(), refunds(1000)), State.CONFIRMED, PaymentState.PARTIALLY_REFUNDED, TOTAL - 1000
     ),
-    Story("a refund by hand, then cancelled", (pays(), gives_back(1000), cancels()), *_UNDONE),
-    Story(
+    Scenario("a refund by hand, then cancelled", (pays(), refunds(1000), cancels()), *_UNDONE),
+    Scenario(
         "the refund is refused",
         (pays("pm_card_refund_fail"), cancels()),
         State.CANCELLED,
         PaymentState.NEEDS_ATTENTION,
         TOTAL,
     ),
-    Story(
+    Scenario(
         "the refund is decided later",
         (pays("pm_card_refund_pending"), cancels(), decides(succeed=True), calls),
         *_UNDONE,
     ),
-    Story("nobody acts in time", (pays("pm_card_authenticationRequired"), waits(1.2 * HOUR), looks), *_LAPSED),
-    Story(
-        "nobody acts in time, the void's reply is lost",
-        (goes_wrong(Fault.ERROR_AFTER, "void"), pays("pm_card_authenticationRequired"), waits(1.2 * HOUR), looks),
+    Scenario(
+        "the buyer does not act in time",
+        (pays("pm_card_authenticationRequired"), waits(1.2 * HOUR), reconciles),
         *_LAPSED,
     ),
-    Story(
+    Scenario(
+        "the buyer does not act in time, the void's reply is lost",
+        (
+            next_call_fails(Fault.ERROR_AFTER, "void"),
+            pays("pm_card_authenticationRequired"),
+            waits(1.2 * HOUR),
+            reconciles,
+        ),
+        *_LAPSED,
+    ),
+    Scenario(
         "decided too late",
-        (pays("pm_card_processing"), waits(1.2 * HOUR), looks, decides(succeed=True), calls, looks),
+        (pays("pm_card_processing"), waits(1.2 * HOUR), reconciles, decides(succeed=True), calls, reconciles),
         *_LAPSED,
     ),
-    Story("a callback says yes", (pays("pm_card_processing"), decides(succeed=True), calls), *_SOLD),
-    Story(
+    Scenario("a callback says yes", (pays("pm_card_processing"), decides(succeed=True), calls), *_SOLD),
+    Scenario(
         "a callback says no",
         (pays("pm_card_processing"), decides(succeed=False), calls),
         State.EXPIRED,
         PaymentState.FAILED,
         0,
     ),
-    Story("a callback in place of the reply", (goes_wrong(Fault.REPLY_LOST, "authorise"), pays(), calls), *_SOLD),
-    Story("late money, and all is free", (*_LATE, lands, calls), *_SOLD),
-    Story("late money without a callback", (*_LATE, lands, waits(HOUR), looks), *_SOLD),
-    Story(
+    Scenario(
+        "a callback in place of the reply", (next_call_fails(Fault.REPLY_LOST, "authorise"), pays(), calls), *_SOLD
+    ),
+    Scenario("late money, and all is free", (*_LATE, late_money_arrives, calls), *_SOLD),
+    Scenario("late money without a callback", (*_LATE, late_money_arrives, waits(HOUR), reconciles), *_SOLD),
+    Scenario(
         "late money, and a seat is gone",
-        (*_LATE, another_buys, lands, calls),
+        (*_LATE, another_buys, late_money_arrives, calls),
         State.EXPIRED,
         PaymentState.REFUNDED,
         0,
     ),
-    Story(
+    Scenario(
         "late money that was only set aside",
-        (goes_wrong(Fault.LATE_SUCCESS, "authorise"), pays(), waits(700), lands, calls),
+        (next_call_fails(Fault.LATE_SUCCESS, "authorise"), pays(), waits(700), late_money_arrives, calls),
         *_LAPSED,
     ),
 )
 
 
-class Stage:
-    """Where stories are told, one after the other, each with a bank and an event of its own."""
+class ScenarioRunner:
+    """Runs scenarios one after the other, each with a bank and an event of its own."""
 
     def __init__(self, store: Store, *, clock: MovableClock, ids: Uuid7Ids) -> None:
         self._store = store
@@ -218,44 +235,44 @@ class Stage:
         self._ids = ids
         self._told = 0
 
-    async def tell(
-        self, story: Story, *fates: Fate, reconciled: bool = True, then: Sequence[Act] = ()
+    async def play(
+        self, scenario: Scenario, *crash_points_of_each: CrashPoints, reconciled: bool = True, then: Sequence[Act] = ()
     ) -> tuple[World, Booking]:
-        """Each process has its fate, and the next one goes on where it died; the last is spared and ends the story.
+        """Each process has its crash point, and the next one goes on from there; the last is not killed and ends it.
 
-        Without reconciliation the story is over with the first death.
+        Without reconciliation the scenario is over with the first kill.
         """
         self._told += 1
         world = World(self._store, clock=self._clock, ids=self._ids, seed=self._told)
         await world.open()
         held = await world.hold(*SEATS)
-        left = list(fates)
+        left = list(crash_points_of_each)
         self._start(world, left)
         died = False
-        acts = [*story.acts, *([settles] if len(fates) > 1 else [])]
+        acts = [*scenario.acts, *([settles] if len(crash_points_of_each) > 1 else [])]
         for act in acts:
             try:
                 await act(world, held)
-            except Died:
+            except Killed:
                 died = True
                 if not reconciled:
                     break
                 self._start(world, left)
             except Refusal:
-                # Whoever died has left something that this act does not fit any more.
+                # The killed process has left a state that this step does not fit any more.
                 if not died:
                     raise
         self._start(world, [])
-        for act in (*then, *([heals] if reconciled else [])):
+        for act in (*then, *([all_faults_end] if reconciled else [])):
             await act(world, held)
         return world, held
 
-    def _start(self, world: World, left: list[Fate]) -> None:
-        fate = left.pop(0) if left else None
-        if fate is None:
+    def _start(self, world: World, left: list[CrashPoints]) -> None:
+        crash_points = left.pop(0) if left else None
+        if crash_points is None:
             world.start(self._store, world.gateway)
         else:
-            world.start(Mortal(self._store, fate), Mortal(world.gateway, fate))
+            world.start(Crashing(self._store, crash_points), Crashing(world.gateway, crash_points))
 
 
 async def end_of(world: World, held: Booking) -> tuple[State, PaymentState, int]:

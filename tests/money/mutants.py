@@ -35,7 +35,7 @@ SAID = {
 
 
 def a_new_key_for_each_try(patch: pytest.MonkeyPatch) -> None:
-    """A payment that is asked for again is another one to the bank."""
+    """A payment that is sent again is another one to the bank."""
     change = SandboxGateway._change
 
     async def changed(self: SandboxGateway, name: str, work: Any, key: str | None, params: object) -> Any:
@@ -45,7 +45,7 @@ def a_new_key_for_each_try(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_refund_without_a_key(patch: pytest.MonkeyPatch) -> None:
-    """A refund that is asked for again is another one to the bank."""
+    """A refund that is sent again is another one to the bank."""
     refund = SandboxGateway.refund
 
     async def refunded(self: SandboxGateway, order: RefundOrder) -> RefundReport:
@@ -55,7 +55,7 @@ def a_refund_without_a_key(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_timeout_is_a_no(patch: pytest.MonkeyPatch) -> None:
-    """Who does not answer has not charged, it is thought; so nobody looks back either."""
+    """A timeout is taken for a decline; so no process looks at it again either."""
     ask = PaymentDriver._ask
 
     async def asked(self: PaymentDriver, gateway: Any, step: Step, payment: Payment, *, first: bool) -> Report:
@@ -71,7 +71,7 @@ def a_timeout_is_a_no(patch: pytest.MonkeyPatch) -> None:
 
 
 def the_last_callback_is_right(patch: pytest.MonkeyPatch) -> None:
-    """What a callback says is believed, each time that it comes, in the order in which it comes."""
+    """Every callback is trusted, each time that it arrives, in the order of arrival."""
 
     async def hear(self: PaymentDriver, gateway: str, callback: Callback) -> bool:
         about = await self._engine.store.read_dossier(callback.payment_id) if callback.payment_id else None  # type: ignore[arg-type]
@@ -88,12 +88,12 @@ def the_last_callback_is_right(patch: pytest.MonkeyPatch) -> None:
 
 
 def late_money_is_kept(patch: pytest.MonkeyPatch) -> None:
-    """It came, and nobody asks what for."""
+    """Late money is kept for nothing."""
     patch.setattr(apply_report._Hearing, "_give_back", lambda _, payment, **__: payment)
 
 
-def nobody_asks_again(patch: pytest.MonkeyPatch) -> None:
-    """What was asked once without an answer is left to itself."""
+def nothing_is_retried(patch: pytest.MonkeyPatch) -> None:
+    """A call without an answer is never repeated."""
     scheduled = law.scheduled
 
     def once(payment: Payment, *, tried: bool, **how: Any) -> Payment:
@@ -104,7 +104,7 @@ def nobody_asks_again(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_cancellation_forgets_the_money(patch: pytest.MonkeyPatch) -> None:
-    """The seats return, and what goes back is told and not recorded."""
+    """The seats become free, and the refund is reported and not recorded."""
     patch.setattr(
         cancel,
         "owe",
@@ -122,7 +122,7 @@ def what_is_given_up_is_not_voided(patch: pytest.MonkeyPatch) -> None:
 
 
 def everything_is_charged_in_euro(patch: pytest.MonkeyPatch) -> None:
-    """The same numbers, in the wrong money."""
+    """The same numbers, in the wrong currency."""
     order_of = gateway_orders.order_of
     patch.setattr(driver, "order_of", lambda payment: msgspec.structs.replace(order_of(payment), currency="EUR"))
 
@@ -137,7 +137,7 @@ MUTANTS: tuple[Mutant, ...] = (
     a_timeout_is_a_no,
     the_last_callback_is_right,
     late_money_is_kept,
-    nobody_asks_again,
+    nothing_is_retried,
     a_cancellation_forgets_the_money,
     what_is_given_up_is_not_voided,
     everything_is_charged_in_euro,

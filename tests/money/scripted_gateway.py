@@ -1,4 +1,4 @@
-"""A gateway that says what a test tells it to, and writes down what it was asked."""
+"""A gateway that answers what a test has set, and records its calls."""
 
 from __future__ import annotations
 
@@ -30,58 +30,58 @@ class ScriptedGateway:
         self.calls: list[str] = []
 
     async def authorise(self, order: Order) -> Report:
-        """Set aside."""
+        """Authorise."""
         return self._answer("authorise", order)
 
     async def capture(self, order: Order) -> Report:
-        """Take."""
+        """Capture."""
         return self._answer("capture", order)
 
     async def void(self, order: Order) -> Report:
-        """Let go."""
+        """Void."""
         return self._answer("void", order)
 
     async def status(self, order: Order) -> Report:
-        """How it stands."""
+        """The payment's status."""
         return self._answer("status", order)
 
     async def refund(self, refund: RefundOrder) -> RefundReport:
-        """Give back."""
+        """Refund."""
         self.calls.append(f"refund {refund.amount}")
         if isinstance(self.refunds, Exception):
             raise self.refunds
         return self.refunds
 
     async def refund_status(self, refund: RefundOrder) -> RefundReport | None:
-        """How that stands."""
+        """The refund's status."""
         self.calls.append(f"refund_status {refund.amount}")
         if isinstance(self.made, Exception):
             raise self.made
         return self.made
 
     async def list_refunds(self, order: Order) -> list[RefundRecord]:
-        """Gave nothing back without us."""
+        """It has made no refund without us."""
         self.calls.append(f"refunds {order.amount}")
         return []
 
     async def whose(self, gateway_id: str) -> UUID | None:
-        """Nobody's."""
+        """It knows no such payment."""
         self.calls.append(f"whose {gateway_id}")
         return None
 
     def read_callback(self, headers: Mapping[str, str], body: bytes) -> Callback:
-        """Believes nobody."""
+        """It accepts no callback."""
         raise CallbackRefused(f"{len(headers)} headers, {len(body)} bytes")
 
     async def books(self, *, since: datetime) -> AsyncIterator[Record]:
-        """Keeps none."""
+        """It keeps none."""
         kept: list[Record] = []
         for record in kept:
             assert record.captured, since
             yield record
 
     async def close(self) -> None:
-        """Has nothing to let go of."""
+        """It has nothing to close."""
 
     def _answer(self, call: str, order: Order) -> Report:
         self.calls.append(call)

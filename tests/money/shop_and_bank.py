@@ -109,7 +109,7 @@ class World:
         return answer.value
 
     async def cancel(self, booking: Booking, *seats: str, units: int = 0) -> None:
-        """Undo a sale or a part of it, past the line of requests, in which a death would be somebody else's."""
+        """Cancel a sale or a part of it, past the queue of requests, where a kill would hit another request."""
         pools = {PoolId(POOL): units} if units else {}
         ask = Cancel(**self._about(booking), seats=frozenset(map(SeatId, seats)), pools=pools)
         [outcome] = await self.engine.run(cancel, lambda: [ask])
@@ -125,7 +125,7 @@ class World:
         return found
 
     async def settle(self, *, rounds: int = 40, seconds: float = 310) -> None:
-        """Everything heals, time passes, and whoever looks after payments does."""
+        """All faults end, time passes, and the reconciler looks at every payment."""
         self.sandbox.script.clear()
         self.bank.land()
         for _ in range(rounds):
@@ -136,12 +136,12 @@ class World:
         await self.engine.expire(limit=100)
 
     async def quiet(self) -> None:
-        """The bank has ended whatever it was still at, for somebody who waits no longer."""
+        """The bank has ended the calls whose caller waits no longer."""
         while calls := self.gateway._running:
             await asyncio.wait(calls)
 
     async def disagreements(self) -> list[str]:
-        """Where our books, the bookings and the bank's ledger tell different stories. None is right."""
+        """Where our books, the bookings and the bank's ledger differ; none if all is right."""
         return await balance_check.disagreements(self)
 
     def _about(self, booking: Booking) -> dict[str, Any]:

@@ -36,7 +36,7 @@ ALSO_ASKS = "pm_card_threeDSecureRequired"
 
 @pytest.fixture
 async def world(store: Store, clock: MovableClock, ids: Uuid7Ids) -> AsyncIterator[World]:
-    """A shop that takes no second card from a hold whose first was declined: a change of card is no decline."""
+    """A shop that takes no second card for a hold whose first was declined: a change of card is no decline."""
     world = World(store, clock=clock, ids=ids)
     await world.open(on_decline=OnDecline.RELEASE)
     yield world
@@ -58,7 +58,7 @@ async def ends(world: World, booking: Booking) -> list[tuple[str, str | None]]:
     return [(one.state.value, one.code) for one, _ in await world.store.list_payments(booking.id)]
 
 
-async def test_another_card_pays_and_the_first_is_void_before_it_is_asked(world: World) -> None:
+async def test_another_card_pays_and_the_first_is_void_before_it_is_charged(world: World) -> None:
     """One charge; the hold outlives the change of card, also where a decline would end it."""
     held, intent = await left(world)
     paid = await world.pay(world.ask_to_pay(held))
@@ -70,10 +70,10 @@ async def test_another_card_pays_and_the_first_is_void_before_it_is_asked(world:
     assert world.bank.total(LedgerMove.CAPTURED) == PRICE
 
 
-async def test_control_without_giving_way_the_first_page_is_all_there_is(
+async def test_control_without_ending_the_first_payment_its_page_is_all_there_is(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The buyer who has another card is sent to the page that they left."""
+    """The buyer with another card is sent to the page that they left."""
     monkeypatch.setattr(pay_verb, "gives_way", lambda *_, **__: False)
     held, intent = await left(world)
     paid = await world.pay(world.ask_to_pay(held))
@@ -81,7 +81,7 @@ async def test_control_without_giving_way_the_first_page_is_all_there_is(
 
 
 async def test_the_same_card_again_leads_to_the_same_page(world: World) -> None:
-    """A buyer who has lost the page wants it back, and no second one."""
+    """A buyer who has lost the page gets the same page again, and no second one."""
     held, intent = await left(world)
     paid = await world.pay(world.ask_to_pay(held, method=ASKS))
     assert paid.payment.gateway_id == intent.id
@@ -89,8 +89,8 @@ async def test_the_same_card_again_leads_to_the_same_page(world: World) -> None:
     world.bank.act(intent.id, succeed=True)
 
 
-async def test_a_first_card_that_was_paid_meanwhile_is_the_answer(world: World) -> None:
-    """The buyer has done it in another tab: the booking is sold for that, and the other card is never asked."""
+async def test_a_first_card_that_was_paid_meanwhile_pays_the_booking(world: World) -> None:
+    """The buyer has paid in another tab: the booking is sold for that, and the other card is never charged."""
     held, intent = await left(world)
     world.bank.act(intent.id, succeed=True)
     paid = await world.pay(world.ask_to_pay(held))
@@ -99,10 +99,10 @@ async def test_a_first_card_that_was_paid_meanwhile_is_the_answer(world: World) 
     assert world.bank.total(LedgerMove.CAPTURED) == PRICE
 
 
-async def test_a_first_card_that_is_paid_while_it_is_ended_is_void_or_the_answer(
+async def test_a_first_card_that_is_paid_while_it_is_voided_pays_or_is_void(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The buyer acts between the question and the end: what was set aside is let go, and one charge is left."""
+    """The buyer acts between the query and the void: what was authorised is voided, and one charge is left."""
     held, intent = await left(world)
     status = world.gateway.status
 
@@ -120,8 +120,8 @@ async def test_a_first_card_that_is_paid_while_it_is_ended_is_void_or_the_answer
 
 
 @pytest.mark.parametrize("fault", [Fault.REPLY_LOST, Fault.ERROR_AFTER])
-async def test_an_end_whose_answer_was_lost_is_asked_about(world: World, fault: Fault) -> None:
-    """It was ended, and the gateway says so when it is asked."""
+async def test_a_void_whose_answer_was_lost_is_looked_up(world: World, fault: Fault) -> None:
+    """It was voided, and the gateway says so when it is queried."""
     held, intent = await left(world)
     world.sandbox.script.append(FaultRule(name="void", fault=fault))
     paid = await world.pay(world.ask_to_pay(held))
@@ -130,7 +130,7 @@ async def test_an_end_whose_answer_was_lost_is_asked_about(world: World, fault: 
     assert world.bank.total(LedgerMove.CAPTURED) == PRICE
 
 
-async def test_while_the_first_is_not_known_to_be_over_no_other_card_is_asked(world: World) -> None:
+async def test_while_the_first_is_not_known_to_be_over_no_other_card_is_charged(world: World) -> None:
     """The open payment stays the answer, and can still be paid; the same request again is served when it is over."""
     held, intent = await left(world)
     world.sandbox.script.append(FaultRule(name="void", fault=Fault.ERROR_BEFORE, times=3))
@@ -143,8 +143,8 @@ async def test_while_the_first_is_not_known_to_be_over_no_other_card_is_asked(wo
     assert world.bank.total(LedgerMove.CAPTURED) == PRICE
 
 
-async def test_a_first_card_that_is_being_ended_is_not_sold_by_an_authorisation(world: World) -> None:
-    """The order to end it may still be on its way: what the buyer did there is let go, and the hold can be paid."""
+async def test_a_first_card_that_is_being_voided_does_not_sell_by_an_authorisation(world: World) -> None:
+    """The void may still be under way: the buyer's authorisation is voided, and the hold can be paid."""
     held, intent = await left(world)
     world.sandbox.script.append(FaultRule(name="void", fault=Fault.ERROR_BEFORE, times=3))
     await world.pay(world.ask_to_pay(held))
@@ -159,10 +159,10 @@ async def test_a_first_card_that_is_being_ended_is_not_sold_by_an_authorisation(
     assert await ends(world, held) == [("voided", "replaced"), ("captured", None)]
 
 
-async def test_control_without_the_mark_a_sale_is_undone_by_the_order_to_end_it(
+async def test_control_without_the_mark_a_sale_is_undone_by_the_void(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A worker hears of the authorisation and sells; then the order to end it arrives at the gateway."""
+    """A worker learns of the authorisation and sells; then the void arrives at the gateway."""
     monkeypatch.setattr("earmark.domain.payment.is_replaced", lambda _: False)
     held, intent = await left(world)
     [(payment, _)] = await world.store.list_payments(held.id)
@@ -176,8 +176,8 @@ async def test_control_without_the_mark_a_sale_is_undone_by_the_order_to_end_it(
     assert (await world.booking(held)).state is State.CANCELLED
 
 
-async def test_a_process_that_dies_after_the_end_leaves_the_hold(world: World) -> None:
-    """It was ended, and the process that asked has died: the worker learns it, and takes it for no decline."""
+async def test_a_process_killed_after_the_void_leaves_the_hold(world: World) -> None:
+    """It was voided, and the calling process was killed: the worker learns it, and does not count a decline."""
     held, _ = await left(world)
     world.sandbox.script.append(FaultRule(name="void", fault=Fault.REPLY_LOST))
     world.sandbox.script.append(FaultRule(name="void", fault=Fault.ERROR_BEFORE, times=2))
@@ -191,8 +191,8 @@ async def test_a_process_that_dies_after_the_end_leaves_the_hold(world: World) -
     assert (await world.pay(world.ask_to_pay(held))).booking.state is State.CONFIRMED
 
 
-async def test_money_of_the_first_that_comes_after_its_end_goes_back(world: World) -> None:
-    """The gateway said that it was over, and it was not: late money, as always."""
+async def test_money_of_the_first_that_comes_after_its_void_is_refunded(world: World) -> None:
+    """The gateway reported it voided, and it was not: it is late money."""
     held, _ = await left(world)
     world.sandbox.script.append(FaultRule(name="void", fault=Fault.LATE_SUCCESS))
     paid = await world.pay(world.ask_to_pay(held))
@@ -232,7 +232,7 @@ async def test_two_servers_and_a_worker_at_once_make_one_charge(world: World) ->
 
 
 async def test_one_request_ends_one_payment(world: World) -> None:
-    """The next card may ask for authentication too: then the buyer is sent to its page, and the first is over."""
+    """The next card may require authentication too: then the buyer is sent to its page, and the first is over."""
     held, first = await left(world)
     paid = await world.pay(world.ask_to_pay(held, method=ALSO_ASKS))
     assert (paid.payment.state, paid.payment.method) == (PaymentState.REQUIRES_ACTION, ALSO_ASKS)
@@ -251,7 +251,7 @@ async def test_when_the_holds_own_time_is_over_the_open_payment_stays(world: Wor
 
 
 async def test_a_card_that_would_be_one_too_many_ends_nothing(world: World) -> None:
-    """A payment that is ended for another counts as a try; the buyer who has none left can still act."""
+    """A payment that is ended for another counts as a try; the buyer who has none left can still pay the first."""
     world.engine.policy = Policy(declines_per_hold_max=2)
     held, _ = await left(world)
     paid = await world.pay(world.ask_to_pay(held, method=ALSO_ASKS))

@@ -53,7 +53,7 @@ def rules(found: Comparison) -> list[str]:
     return [flaw.rule for flaw in found.flaws]
 
 
-class Forgetful(SandboxGateway):
+class LyingGateway(SandboxGateway):
     """Never answers to a capture, and says of a void that it was made when it was not."""
 
     async def capture(self, order: Order) -> Report:
@@ -61,7 +61,7 @@ class Forgetful(SandboxGateway):
         raise GatewaySilent(f"no answer about {order.payment_id}")
 
     async def void(self, order: Order) -> Report:
-        """Nothing is let go."""
+        """Nothing is voided."""
         return Report(standing=Standing.VOIDED, gateway_id=order.gateway_id)
 
 
@@ -76,9 +76,9 @@ async def test_the_books_agree_after_sales_refunds_and_refusals(world: World) ->
     assert (found.agree, found.flaws, found.still_open, found.foreign) == (3, [], [], 0)
 
 
-async def test_money_that_was_captured_behind_our_back_is_found(world: World) -> None:
-    """While the reconciler will still look it is open; when nobody will, it is wrong."""
-    forgetful = Forgetful(world.sandbox)
+async def test_a_capture_that_we_did_not_request_is_found(world: World) -> None:
+    """While the reconciler will still look it is open; when it will not, it is wrong."""
+    forgetful = LyingGateway(world.sandbox)
     world.start(world.store, forgetful)
     booking, payment = await sold(world, "A1")
     await world.cancel(booking)
@@ -98,7 +98,7 @@ async def test_money_that_was_captured_behind_our_back_is_found(world: World) ->
 
 
 async def test_a_refund_that_we_do_not_know_is_found(world: World) -> None:
-    """Somebody gave money back on the gateway's own page."""
+    """An operator refunded on the gateway's own page."""
     await sold(world, "A1")
     _, payment = await sold(world, "A2")
     assert payment.gateway_id is not None
@@ -117,7 +117,7 @@ async def test_a_charge_for_a_payment_that_is_not_here_is_found(world: World) ->
     assert f"took {PRICE} EUR for payment {lost}" in found.flaws[0].row
 
 
-async def test_control_money_that_went_back_or_was_never_ours_is_no_flaw(world: World) -> None:
+async def test_control_money_that_was_refunded_or_was_never_ours_is_no_flaw(world: World) -> None:
     """An orphan that was refunded is made good, and other charges of the account are not Earmark's business."""
     intent_id = _charge(world, str(uuid4()))
     world.bank.refund(intent_id)
@@ -136,7 +136,7 @@ async def test_a_second_charge_for_one_payment_is_found(world: World) -> None:
 
 
 async def test_a_payment_that_the_gateway_does_not_know_is_found(world: World) -> None:
-    """It took money by our books, and by nobody else's."""
+    """It took money by our books, and not by the gateway's."""
     await sold(world, "A1")
     found = await compared(world, SandboxGateway(Sandbox(world.clock, seed=world.seed)))
     assert rules(found) == [gateway_comparison.UNKNOWN_THERE]
@@ -144,14 +144,14 @@ async def test_a_payment_that_the_gateway_does_not_know_is_found(world: World) -
 
 
 async def test_a_declined_payment_that_the_gateway_forgot_is_no_flaw(world: World) -> None:
-    """There is no money that anybody could miss."""
+    """No money is missing."""
     await sold(world, "A1", method="pm_card_declined")
     found = await compared(world, SandboxGateway(Sandbox(world.clock, seed=world.seed)))
     assert (found.agree, found.flaws) == (1, [])
 
 
 async def test_a_payment_from_before_the_first_page_is_no_orphan(world: World) -> None:
-    """It is looked up by its id: the gateway may have heard of it later than it began."""
+    """It is looked up by its id: the gateway may have recorded it later than it began."""
     _, payment = await sold(world, "A1")
     found = await compare(world.store, world.gateway, since=payment.created_at + timedelta(minutes=5))
     assert (found.agree, found.flaws) == (1, [])
@@ -182,8 +182,8 @@ async def test_a_payment_that_goes_on_while_the_books_are_read_is_looked_at_agai
     assert (found.agree, found.flaws, found.still_open) == (1, [], [])
 
 
-async def test_a_payment_that_needs_somebody_is_still_open(world: World) -> None:
-    """Somebody was called. What they then do at the gateway agrees with what they say here."""
+async def test_a_payment_that_needs_attention_is_still_open(world: World) -> None:
+    """An operator was notified. What they then do at the gateway agrees with what they settle here."""
     booking, payment = await sold(world, "A1", method="pm_card_refund_fail")
     await world.refund(world.ask_to_refund(booking, PRICE))
     about = await world.store.read_dossier(payment.id)
@@ -252,26 +252,26 @@ def test_every_way_to_differ_has_its_rule(here: dict[str, Any], there: dict[str,
 
 
 @pytest.mark.parametrize("refunded, wrong", [(0, False), (PRICE, False), (PRICE + 1, True)])
-def test_what_a_person_settled_may_have_gone_back_there_or_elsewhere(refunded: int, *, wrong: bool) -> None:
+def test_what_an_operator_settled_may_have_been_refunded_there_or_elsewhere(refunded: int, *, wrong: bool) -> None:
     """Never more than was taken, though."""
     settled = ours(state=PaymentState.SETTLED, refunding=PRICE, code="refunded_by_hand")
     assert bool(gateway_comparison.differences(settled, theirs(refunded=refunded))) is wrong
 
 
-def test_control_the_same_of_a_payment_that_nobody_settled_is_wrong() -> None:
-    """So it is the person's word that makes it right."""
+def test_control_the_same_of_a_payment_that_was_not_settled_is_wrong() -> None:
+    """So it is the operator's decision that makes it right."""
     assert gateway_comparison.differences(ours(), theirs(refunded=PRICE))
 
 
-def test_more_than_was_asked_for_is_right_once_a_person_has_settled_it() -> None:
-    """Our books count at most what was asked."""
+def test_more_than_was_requested_is_right_once_an_operator_has_settled_it() -> None:
+    """Our books count at most what was requested."""
     more = theirs(captured=PRICE + 100)
     assert gateway_comparison.differences(ours(state=PaymentState.SETTLED), more) == []
     assert gateway_comparison.differences(ours(), more)
 
 
 def _charge(world: World, payment_id: str | None) -> str:
-    """The bank takes money that nobody here asked it for."""
+    """The bank takes money that no process requested."""
     metadata = {PAYMENT_ID: payment_id} if payment_id else {}
     charged = world.bank.authorise(amount=PRICE, currency="EUR", method=CARD, automatic=True, metadata=metadata)
     return charged.id

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 PROOF = bool(os.environ.get("EARMARK_PROOF"))
 CALLBACKS = 5 if PROOF else 3
 SEQUENCES = {2: 321, 3: 2005} if PROOF else {2: 49, 3: 142}
-"""How many there are of so many kinds of callbacks, counted by hand: of n callbacks kinds**n, times n + 1 places."""
+"""How many sequences there are, as a formula: of n callbacks kinds**n, times n + 1 places."""
 CASES = 14
 pytestmark = pytest.mark.timeout(900 if PROOF else 120)
 
@@ -42,7 +42,7 @@ class Tally:
 
 @pytest.fixture(scope="module")
 def recorder() -> Iterator[Tally]:
-    """Told in a line when they are over."""
+    """Printed in one line when they are over."""
     counted = Tally()
     yield counted
     told = f"{counted.sequences} sequences with {counted.heard} callbacks in {len(counted.ends)} cases"
@@ -50,7 +50,7 @@ def recorder() -> Iterator[Tally]:
 
 
 class SlowReply:
-    """A gateway whose first reply is on its way for as long as the test likes."""
+    """A gateway whose first reply is delayed for as long as the test likes."""
 
     def __init__(self, inner: Gateway) -> None:
         self._inner = inner
@@ -61,7 +61,7 @@ class SlowReply:
         return getattr(self._inner, name)
 
     async def authorise(self, order: Order) -> Report:
-        """It has happened; whoever asked hears of it later."""
+        """It has happened; the caller learns of it later."""
         report = await self._inner.authorise(order)
         self.done.set()
         await self.released.wait()
@@ -76,10 +76,10 @@ def sequences(kinds: int, *, length: int = CALLBACKS) -> Iterator[tuple[int, ...
                 yield (*events[:place], -1, *events[place:])
 
 
-async def live(
+async def run(
     method: str, order: tuple[int, ...], *, automatic: bool, elsewhere: bool, succeed: bool, heard: Counter[int]
 ) -> tuple[str, ...]:
-    """One payment, what the bank decides of it, and the news in this order; how everything ends."""
+    """One payment, what the bank decides of it, and the callbacks in this order; how everything ends."""
     clock = MovableClock()
     store = MemoryStore(clock=clock)
     world = World(store, clock=clock, ids=Uuid7Ids())
@@ -113,7 +113,7 @@ async def live(
 
 SOLD = (State.CONFIRMED.value, PaymentState.CAPTURED.value, "4500")
 LOST = (State.EXPIRED.value, PaymentState.FAILED.value, "0")
-STORIES = [
+SCENARIOS = [
     pytest.param("pm_card_visa", False, True, 3, SOLD, id="a good card"),
     pytest.param("pm_card_visa", True, True, 2, SOLD, id="a good card, taken at once"),
     pytest.param("pm_card_processing", False, True, 3, SOLD, id="decided later"),
@@ -124,7 +124,7 @@ STORIES = [
 ]
 
 
-@pytest.mark.parametrize("method,automatic,succeed,kinds,end", STORIES)
+@pytest.mark.parametrize("method,automatic,succeed,kinds,end", SCENARIOS)
 @pytest.mark.parametrize("elsewhere", [True, False], ids=["another server", "the same server"])
 async def test_any_order_and_any_number_of_callbacks_has_one_end(
     method: str, kinds: int, end: tuple[str, ...], *, automatic: bool, succeed: bool, elsewhere: bool, recorder: Tally
@@ -132,7 +132,7 @@ async def test_any_order_and_any_number_of_callbacks_has_one_end(
     """Also when a callback overtakes the reply to the call that it is about."""
     heard: Counter[int] = Counter()
     ends = [
-        await live(method, order, automatic=automatic, elsewhere=elsewhere, succeed=succeed, heard=heard)
+        await run(method, order, automatic=automatic, elsewhere=elsewhere, succeed=succeed, heard=heard)
         for order in sequences(kinds)
     ]
     recorder.sequences += len(ends)
@@ -144,8 +144,8 @@ async def test_any_order_and_any_number_of_callbacks_has_one_end(
 
 
 def test_no_order_is_lost() -> None:
-    """Whoever takes a case or a length out has to say so here; and no sequence comes twice."""
-    assert 2 * len(STORIES) >= CASES
+    """A change that takes a case or a length out has to change this test; and no sequence comes twice."""
+    assert 2 * len(SCENARIOS) >= CASES
     for kinds, count in SEQUENCES.items():
         assert len(set(sequences(kinds))) == len(list(sequences(kinds))) == count
     longest = list(sequences(3))[-1]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.money.chaos import Chaos
 from tests.money.shop_and_bank import PRICE, PRICES, World
-from tests.money.virtual_time_loop import StillClock, run
+from tests.money.virtual_time_loop import ManualClock, run
 
 from earmark.sandbox.faults import Fault
 from earmark.sandbox.model import LedgerLine, LedgerMove
@@ -60,8 +60,8 @@ MUST_BE_SEEN = {
 pytestmark = pytest.mark.timeout(900 if PROOF else 120)
 
 
-def tell(seen: Counter[str], *, where: str) -> None:
-    """One line, for whoever runs this with -s."""
+def print_summary(seen: Counter[str], *, where: str) -> None:
+    """One line, shown with -s."""
     fired = sum(seen[f"fault {fault}"] for fault in Fault)
     kinds = sum(seen[f"fault {fault}"] > 0 for fault in Fault)
     counts = ("seeds", "acts", "booking confirmed", "refund done", "refund refused", "re-claims", "late refunds")
@@ -73,16 +73,16 @@ def test_the_books_agree_to_the_cent_whatever_happened() -> None:
     """On the memory store, and with each kind of thing that can happen seen to happen."""
     seen: Counter[str] = Counter()
     for seed in range(SEEDS):
-        clock = StillClock()
+        clock = ManualClock()
         chaos = Chaos(MemoryStore(clock=clock), clock=clock, ids=Uuid7Ids(), seed=seed)
         assert run(chaos.run()) == [], f"seed {seed}"
         seen += chaos.seen
     assert {name for name in MUST_BE_SEEN if not seen[name]} == set(), seen
-    tell(seen, where="memory")
+    print_summary(seen, where="memory")
 
 
 async def test_the_books_agree_on_postgresql_too(postgres_store: PostgresStore, clock: MovableClock) -> None:
-    """The same stories, in one database after the other's bookings; with enough of them, all that can happen does."""
+    """The same seeds, one after the other in one database; with enough of them, every kind of thing happens."""
     seen: Counter[str] = Counter()
     for seed in range(SEEDS_ON_POSTGRES):
         chaos = Chaos(postgres_store, clock=clock, ids=Uuid7Ids(), seed=seed)
@@ -91,12 +91,12 @@ async def test_the_books_agree_on_postgresql_too(postgres_store: PostgresStore, 
     assert {name for name in MUST_BE_SEEN if not seen[name]} == set() or not PROOF, seen
     assert seen["booking confirmed"] > 0
     assert sum(seen[f"fault {fault}"] for fault in Fault) > 0
-    tell(seen, where="PostgreSQL")
+    print_summary(seen, where="PostgreSQL")
 
 
 async def test_what_is_right_in_the_sum_and_wrong_in_each_currency_is_found() -> None:
     """The control: one unit more in one currency and one less in the other."""
-    clock = StillClock()
+    clock = ManualClock()
     world = World(MemoryStore(clock=clock), clock=clock, ids=Uuid7Ids())
     await world.open(*PRICES)
     for currency in PRICES:

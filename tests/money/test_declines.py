@@ -34,7 +34,7 @@ async def holds(shop: Shop, number: int = 10, *, buyer: str = "alice") -> list[B
 
 
 async def tried(shop: Shop, booking: Booking, **how: Any) -> str:
-    """What became of one try: declined, sold, or refused before any gateway was asked."""
+    """What became of one try: declined, sold, or refused before a gateway was called."""
     try:
         paid = await shop.pay(booking, **how)
     except TooManyDeclines as refused:
@@ -43,7 +43,7 @@ async def tried(shop: Shop, booking: Booking, **how: Any) -> str:
 
 
 async def test_a_hold_is_declined_three_times_at_most(shop: Shop) -> None:
-    """Then no gateway is asked any more; the hold stays until its time is over, and can be released."""
+    """Then no gateway is called any more; the hold stays until its time is over, and can be released."""
     [held] = await holds(shop, 1)
     shop.gateway.says["authorise"] = DECLINED
     assert [await tried(shop, held) for _ in range(5)] == ["held"] * 3 + ["hold"] * 2
@@ -94,7 +94,7 @@ async def test_tries_that_are_not_reserved_are_as_many_as_there_are_holds(
 
 
 async def test_payments_that_succeed_do_not_count(shop: Shop) -> None:
-    """However many: a buyer who buys is welcome."""
+    """However many: a buyer who buys is not limited."""
     assert [await tried(shop, one) for one in await holds(shop)] == ["confirmed"] * 10
 
 
@@ -110,7 +110,7 @@ async def test_what_was_the_shops_fault_does_not_count(shop: Shop) -> None:
 
 
 async def test_a_bank_that_is_too_busy_has_declined_no_buyer(shop: Shop) -> None:
-    """Buyers are told to try again: neither the hold nor the buyer is refused for it when the bank is back."""
+    """Buyers get 503: neither the hold nor the buyer is refused for it when the bank answers again."""
     mine = await holds(shop, 3)
     shop.gateway.says["authorise"] = msgspec.structs.replace(DECLINED, code="issuer_not_available")
     assert [await tried(shop, one) for one in mine for _ in range(4)] == ["held"] * 12
@@ -126,7 +126,7 @@ FAULTS: dict[str, Report | Exception] = {
 
 
 async def tried_each_second(shop: Shop, held: Booking, *, seconds: int) -> int:
-    """A client asks again and again; how many payments were opened."""
+    """A client retries again and again; how many payments were opened."""
     for _ in range(seconds):
         with contextlib.suppress(GatewayUnavailable, InvalidRequest):
             await tried(shop, held)
@@ -135,7 +135,7 @@ async def tried_each_second(shop: Shop, held: Booking, *, seconds: int) -> int:
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-async def test_tries_without_a_banks_word_have_ever_longer_pauses(shop: Shop, fault: str) -> None:
+async def test_tries_without_an_answer_of_the_bank_have_ever_longer_pauses(shop: Shop, fault: str) -> None:
     """Each leaves rows behind. A few go at once, and when the fault is over, the hold is paid within a minute."""
     [held] = await holds(shop, 1)
     shop.gateway.says["authorise"] = FAULTS[fault]
@@ -158,7 +158,7 @@ async def test_without_the_pauses_each_try_leaves_rows(shop: Shop, monkeypatch: 
     assert await tried_each_second(shop, held, seconds=60) == 60
 
 
-async def test_payments_that_are_open_are_asked_to_wait_for_seconds(shop: Shop) -> None:
+async def test_open_payments_have_a_retry_after_of_seconds(shop: Shop) -> None:
     """They are most often decided soon, and are no declines: no buyer is sent away for an hour because of them."""
     shop.gateway.says |= {"authorise": PROCESSING, "status": PROCESSING}
     mine = await holds(shop)
@@ -184,14 +184,14 @@ async def test_live_and_test_are_counted_apart(shop: Shop) -> None:
 
 @pytest.mark.parametrize("policy", [Policy(declines_per_hold_max=None, declines_per_buyer_max=None)])
 async def test_without_limits_nothing_is_counted(shop: Shop, policy: Policy) -> None:
-    """For shops whose gateway does that."""
+    """For shops whose gateway limits declines itself."""
     shop.engine.policy = policy
     [held] = await holds(shop, 1)
     shop.gateway.says["authorise"] = DECLINED
     assert [await tried(shop, held) for _ in range(7)] == ["held"] * 7
 
 
-async def crowd(shop: Shop, number: int, *, first: int = 0) -> list[Booking]:
+async def buyers_at_one_address(shop: Shop, number: int, *, first: int = 0) -> list[Booking]:
     """So many holds, each of another buyer."""
     held = range(first, first + number)
     await shop.open_another(f"hall-{first}", seats={f"S{seat}": 4500 for seat in held})
@@ -199,8 +199,8 @@ async def crowd(shop: Shop, number: int, *, first: int = 0) -> list[Booking]:
 
 
 async def test_the_buyers_at_an_address_are_declined_twenty_times_an_hour_at_most(shop: Shop) -> None:
-    """A guest is made in a moment, an address is not. Others, and those who come without one, are not concerned."""
-    mine = await crowd(shop, 25)
+    """A guest is made in a moment, an address is not. Other addresses, and buyers without one, are not limited."""
+    mine = await buyers_at_one_address(shop, 25)
     shop.gateway.says["authorise"] = DECLINED
     assert [await tried(shop, one, address="here") for one in mine] == ["held"] * 20 + ["address"] * 5
     assert shop.gateway.calls.count("authorise") == 20
@@ -213,18 +213,18 @@ async def test_the_buyers_at_an_address_are_declined_twenty_times_an_hour_at_mos
     assert await tried(shop, mine[22], address="there") == "confirmed"
     assert await tried(shop, mine[23]) == "confirmed"
     shop.clock.advance(refused.value.retry_in)
-    assert await tried(shop, (await crowd(shop, 1, first=30))[0], address="here") == "confirmed"
+    assert await tried(shop, (await buyers_at_one_address(shop, 1, first=30))[0], address="here") == "confirmed"
 
 
-async def test_an_address_of_many_who_pay_is_not_bounded(shop: Shop) -> None:
+async def test_an_address_of_many_paying_buyers_is_not_bounded(shop: Shop) -> None:
     """What succeeds does not count, and what is open counts for a third."""
     shop.gateway.says |= {"authorise": PROCESSING, "status": PROCESSING}
     shop.engine.policy = Policy(declines_per_address_max=3)
-    said = [await tried(shop, one, address="office") for one in await crowd(shop, 10)]
+    said = [await tried(shop, one, address="office") for one in await buyers_at_one_address(shop, 10)]
     assert said == ["paying"] * 9 + ["address"]
     shop.gateway.says |= {"authorise": AUTHORISED, "status": AUTHORISED}
     await shop.reconcile(seconds=60)
-    said = [await tried(shop, one, address="office") for one in await crowd(shop, 10, first=50)]
+    said = [await tried(shop, one, address="office") for one in await buyers_at_one_address(shop, 10, first=50)]
     assert said == ["confirmed"] * 10
 
 
@@ -239,4 +239,4 @@ async def test_without_the_limit_no_address_is_counted(shop: Shop) -> None:
     """The control: as many guests, as many tries."""
     shop.engine.policy = Policy(declines_per_address_max=None)
     shop.gateway.says["authorise"] = DECLINED
-    assert [await tried(shop, one, address="here") for one in await crowd(shop, 25)] == ["held"] * 25
+    assert [await tried(shop, one, address="here") for one in await buyers_at_one_address(shop, 25)] == ["held"] * 25

@@ -1,4 +1,4 @@
-"""Buyers who ask their bank for the money back: somebody is told, once, whatever the callback carries."""
+"""Buyers who dispute a charge at their bank: the operator is notified, once, whatever the callback carries."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def about(payment: Payment, *, event: str = "evt_1", kind: str = "charge.dispute
     return Callback(id=event, kind=kind, live=True, payment_id=payment.id, gateway_id="pi_1", disputed=True)
 
 
-async def test_a_dispute_calls_a_human_and_the_journal_says_so(
+async def test_a_dispute_needs_attention_and_the_journal_records_it(
     store: Store, clock: MovableClock, ids: Uuid7Ids
 ) -> None:
     """Three times the same callback is one note; the sale stands."""
@@ -77,13 +77,13 @@ async def test_a_dispute_without_our_id_is_found_by_the_charge() -> None:
         await world.driver.close()
 
 
-async def test_a_dispute_of_somebody_elses_charge_is_not_ours(shop: Shop) -> None:
+async def test_a_dispute_of_another_shops_charge_is_ignored(shop: Shop) -> None:
     """The account may be another business's too."""
     foreign = Callback(id="evt_1", kind="charge.dispute.created", live=True, payment_id=None, gateway_id="pi_9")
     assert not await shop.driver.hear("scripted", msgspec.structs.replace(foreign, disputed=True))
     assert shop.gateway.calls == ["whose pi_9"]
     assert not await shop.driver.hear("scripted", foreign)
-    assert shop.gateway.calls == ["whose pi_9"], "only a dispute is asked about"
+    assert shop.gateway.calls == ["whose pi_9"], "only a dispute is looked up"
 
 
 async def test_a_dispute_that_overtakes_the_capture_is_to_be_sent_again(shop: Shop) -> None:
@@ -100,8 +100,8 @@ async def test_a_dispute_that_overtakes_the_capture_is_to_be_sent_again(shop: Sh
     assert (await shop.payment(paid.booking)).code == "disputed"
 
 
-async def test_a_dispute_that_is_lost_is_settled_as_refunded_and_the_next_word_calls_again(shop: Shop) -> None:
-    """The bank took the money; a later turn of the dispute is news for a person too."""
+async def test_a_lost_dispute_is_settled_as_refunded_and_the_next_callback_needs_attention(shop: Shop) -> None:
+    """The bank took the money; a later turn of the dispute needs attention too."""
     paid = await shop.pay(await shop.hold("A1"))
     await shop.driver.hear("scripted", about(await shop.payment(paid.booking)))
     settled = await settle(shop, await shop.payment(paid.booking), SettledAs.REFUNDED)

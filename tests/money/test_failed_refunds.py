@@ -1,4 +1,4 @@
-"""Refunds that were made and failed weeks later: somebody is told that the buyer has no money. On all stores."""
+"""Refunds that were made and failed weeks later: the operator learns that the buyer has no money. On all stores."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ FAILED = RefundReport(standing=RefundStanding.REFUSED, gateway_id="re_1", code="
 WEEKS = 21 * 86_400
 
 
-async def given_back(shop: Shop, *amounts: int) -> Booking:
-    """A sale of which so much went back."""
+async def refunded_sale(shop: Shop, *amounts: int) -> Booking:
+    """A sale of which so much was refunded."""
     shop.gateway.says["status"] = CAPTURED
     paid = await shop.pay(await shop.hold("A1"))
     for amount in amounts:
@@ -44,9 +44,9 @@ async def refunds_of(shop: Shop, booking: Booking) -> list[Refund]:
 
 
 @pytest.mark.parametrize("amount", [PRICE, 1000], ids=["all of it", "a part"])
-async def test_a_refund_that_failed_after_it_was_made_calls_a_human(shop: Shop, amount: int) -> None:
-    """Its row says what happened, the payment no longer counts it as given back, and the journal tells it."""
-    booking = await given_back(shop, amount)
+async def test_a_refund_that_failed_after_it_was_made_needs_attention(shop: Shop, amount: int) -> None:
+    """Its row says what happened, the payment no longer counts it as refunded, and the journal has it."""
+    booking = await refunded_sale(shop, amount)
     payment = await shop.payment(booking)
     shop.clock.advance(WEEKS)
     shop.gateway.made = FAILED
@@ -64,8 +64,8 @@ async def test_a_refund_that_failed_after_it_was_made_calls_a_human(shop: Shop, 
 
 
 async def test_a_refund_that_has_stayed_there_changes_nothing(shop: Shop) -> None:
-    """Whoever looks asks about it, and writes nothing of it."""
-    booking = await given_back(shop, 1000)
+    """The reconciler looks it up, and writes nothing."""
+    booking = await refunded_sale(shop, 1000)
     payment, told = await shop.payment(booking), await shop.store.read_history(booking.id)
     await shop.driver.advance(payment.id, look=True)
     assert "refund_status 1000" in shop.gateway.calls
@@ -74,9 +74,9 @@ async def test_a_refund_that_has_stayed_there_changes_nothing(shop: Shop) -> Non
     assert await shop.store.read_history(booking.id) == told
 
 
-async def test_one_of_several_that_failed_leaves_the_others_given_back(shop: Shop) -> None:
-    """And what is left can still go back."""
-    booking = await given_back(shop, 1000, 2000)
+async def test_one_failed_refund_leaves_the_others_refunded(shop: Shop) -> None:
+    """And what is left can still be refunded."""
+    booking = await refunded_sale(shop, 1000, 2000)
     payment = await shop.payment(booking)
     first, _ = await refunds_of(shop, booking)
     about = await shop.store.read_dossier(payment.id)
@@ -89,18 +89,18 @@ async def test_one_of_several_that_failed_leaves_the_others_given_back(shop: Sho
     assert (await shop.payment(booking)).refunded == PRICE - 1000
 
 
-async def test_two_that_failed_are_both_told(shop: Shop) -> None:
+async def test_two_failed_refunds_are_both_recorded(shop: Shop) -> None:
     """One look finds them, and nothing is left due."""
-    booking = await given_back(shop, 1000, 2000)
+    booking = await refunded_sale(shop, 1000, 2000)
     shop.gateway.made = FAILED
     await shop.driver.advance((await shop.payment(booking)).id, look=True)
     after = await shop.payment(booking)
     assert (after.state, after.refunded, after.due_at) == (PaymentState.NEEDS_ATTENTION, 0, None)
 
 
-async def test_a_gateway_that_does_not_say_is_asked_again(shop: Shop) -> None:
+async def test_a_gateway_that_does_not_say_is_queried_again(shop: Shop) -> None:
     """The callback came, and the answer did not: it is due until it does."""
-    booking = await given_back(shop, 1000)
+    booking = await refunded_sale(shop, 1000)
     shop.gateway.made = GatewaySilent("no answer")
     await shop.driver.advance((await shop.payment(booking)).id, look=True)
     rests = await shop.payment(booking)
@@ -113,8 +113,8 @@ async def test_a_gateway_that_does_not_say_is_asked_again(shop: Shop) -> None:
 
 
 async def test_a_refund_that_takes_days_hides_none_that_failed(shop: Shop) -> None:
-    """Both are of one payment; the reconciler asks about both."""
-    booking = await given_back(shop, 1000)
+    """Both are of one payment; the reconciler queries both."""
+    booking = await refunded_sale(shop, 1000)
     shop.gateway.refunds = RefundReport(standing=RefundStanding.PROCESSING)
     await shop.refund(booking, 500)
     shop.gateway.made = FAILED
@@ -124,16 +124,16 @@ async def test_a_refund_that_takes_days_hides_none_that_failed(shop: Shop) -> No
     assert after.due_at is not None
 
 
-async def test_control_without_the_question_nobody_notices(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_control_without_the_query_nothing_is_noticed(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     """How a payment stands says nothing of its refunds."""
     monkeypatch.setattr(driver, "REFUNDS_LOOKED_AT_MAX", -PRICE)
-    booking = await given_back(shop, 1000)
+    booking = await refunded_sale(shop, 1000)
     shop.gateway.made = FAILED
     await shop.driver.advance((await shop.payment(booking)).id, look=True)
     assert (await shop.payment(booking)).state is PaymentState.PARTIALLY_REFUNDED
 
 
-async def test_a_callback_about_a_refund_that_came_back_calls_a_human(
+async def test_a_callback_about_a_refund_that_failed_needs_attention(
     store: Store, clock: MovableClock, ids: Uuid7Ids
 ) -> None:
     """From the bank's books to ours, in another process than the one that gave the money back, any number of times."""

@@ -32,7 +32,7 @@ from earmark.store.memory import MemoryStore
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from tests.journal_completeness import Watch
+    from tests.journal_completeness import JournalComparison
 
     from earmark.clock import MovableClock
     from earmark.domain.journal_changes import Change as Changed
@@ -45,7 +45,7 @@ REFUND_REFUSED = RefundReport(standing=RefundStanding.REFUSED, gateway_id="re_1"
 
 
 async def history(shop: Shop, booking: Booking) -> list[dict[str, Changed]]:
-    """What each entry tells, in order."""
+    """The changes of each entry, in order."""
     told = [journal_changes.changes_of(entry) for entry in await shop.store.read_history(booking.id)]
     assert all(one is not None for one in told)
     return [one for one in told if one is not None]
@@ -69,7 +69,7 @@ async def operate(shop: Shop) -> None:
 
 
 async def pay_elsewhere(shop: Shop) -> None:
-    """Hold, extend, confirm with money taken elsewhere, cancel a part and the rest; let one go, let one run out."""
+    """Hold, extend, confirm with money taken elsewhere, cancel a part, then all; release one, let one expire."""
     held = await shop.hold("A1", "A2", pools={"GA": 2}, ttl=60)
     await shop.engine.extend(Extend(**shop.about(held), seconds=60))
     await shop.engine.confirm(Confirm(**shop.about(held), payment_id="till-1", payment_method="cash"))
@@ -87,8 +87,8 @@ async def pay_nothing(shop: Shop) -> None:
     await shop.pay(await shop.hold("A1", event="free"))
 
 
-async def sell_and_give_back(shop: Shop) -> None:
-    """Set aside, taken, a part back in two steps, cancelled, and a refund that comes back weeks later."""
+async def sell_and_refund(shop: Shop) -> None:
+    """Authorised, captured, refunded in two steps, cancelled, and a refund that fails weeks later."""
     sold = (await shop.pay(await shop.hold("A1"))).booking
     shop.gateway.refunds, shop.gateway.made = REFUND_PROCESSING, REFUND_MADE
     await shop.refund(sold, 1000)
@@ -108,7 +108,7 @@ async def sell_and_give_back(shop: Shop) -> None:
     shop.gateway.refunds = shop.gateway.made = REFUND_MADE
 
 
-async def give_back_elsewhere(shop: Shop) -> None:
+async def refund_elsewhere(shop: Shop) -> None:
     """An operator was at the gateway's own page."""
     await shop.open_another("matinee")
     sold = (await shop.pay(await shop.hold("A4", event="matinee"))).booking
@@ -121,7 +121,7 @@ async def give_back_elsewhere(shop: Shop) -> None:
 
 
 async def decline(shop: Shop) -> None:
-    """The hold lives on, ends with the payment, or has no time left."""
+    """The hold stays, ends with the payment, or has no time left."""
     shop.gateway.says["authorise"] = DECLINED
     await shop.pay(await shop.hold("A1"))
     await shop.open_another("strict", on_decline=OnDecline.RELEASE)
@@ -155,8 +155,8 @@ WAYS: dict[str, Callable[[Shop], Awaitable[None]]] = {
     "an operator": operate,
     "money taken elsewhere": pay_elsewhere,
     "nothing to pay": pay_nothing,
-    "a sale and its refunds": sell_and_give_back,
-    "a refund elsewhere": give_back_elsewhere,
+    "a sale and its refunds": sell_and_refund,
+    "a refund elsewhere": refund_elsewhere,
     "declines": decline,
     "silence and late money": wait_in_vain,
 }
@@ -169,7 +169,9 @@ async def memory_shop(clock: MovableClock, ids: Uuid7Ids) -> Shop:
     return shop
 
 
-async def test_every_verb_tells_every_field_before_and_after(memory_shop: Shop, the_journal_is_whole: Watch) -> None:
+async def test_every_verb_records_every_field_before_and_after(
+    memory_shop: Shop, the_journal_is_whole: JournalComparison
+) -> None:
     """All moves that there are, and the changes of events, seats, pools, payments and refunds."""
     watch = the_journal_is_whole
     for way in WAYS.values():
@@ -202,20 +204,20 @@ async def test_every_verb_tells_every_field_before_and_after(memory_shop: Shop, 
     ],
 )
 async def test_control_a_field_that_is_left_out_is_noticed(
-    memory_shop: Shop, monkeypatch: pytest.MonkeyPatch, the_journal_is_whole: Watch, where: str, name: str
+    memory_shop: Shop, monkeypatch: pytest.MonkeyPatch, the_journal_is_whole: JournalComparison, where: str, name: str
 ) -> None:
     """The comparison sees one missing field among all."""
     monkeypatch.setattr(journal_changes, where, tuple(one for one in getattr(journal_changes, where) if one != name))
     watch = the_journal_is_whole
     await pay_elsewhere(memory_shop)
-    await sell_and_give_back(memory_shop)
+    await sell_and_refund(memory_shop)
     assert watch.untold
     assert {line.partition(":")[0].rpartition(".")[2] for line in watch.untold} == {name}
     watch.untold.clear()
 
 
 async def test_control_an_old_value_that_is_left_out_is_noticed(
-    memory_shop: Shop, monkeypatch: pytest.MonkeyPatch, the_journal_is_whole: Watch
+    memory_shop: Shop, monkeypatch: pytest.MonkeyPatch, the_journal_is_whole: JournalComparison
 ) -> None:
     """With the new values alone, as entries had them once, the comparison fails."""
     monkeypatch.setattr(journal_changes, "was", lambda *_: {})
@@ -230,7 +232,7 @@ async def test_control_an_old_value_that_is_left_out_is_noticed(
 @pytest.mark.parametrize(
     "kind, value", [("booking", Booking), ("payment", Payment), ("refund", Refund), ("event", Event)]
 )
-def test_every_field_is_told_or_says_why_not(kind: str, value: Any) -> None:
+def test_every_field_is_recorded_or_says_why_not(kind: str, value: Any) -> None:
     """A new column of a row is one or the other, with a reason."""
     told = {
         "booking": set(journal_changes.BOOKING_FIELDS),
@@ -244,7 +246,7 @@ def test_every_field_is_told_or_says_why_not(kind: str, value: Any) -> None:
 
 
 async def test_a_history_reads_the_same_from_every_store(shop: Shop) -> None:
-    """Moments and amounts come back as they were, before and after, in order."""
+    """Every store returns moments and amounts as they were, before and after, in order."""
     held = await shop.hold("A1", "A2", ttl=60)
     await shop.engine.extend(Extend(**shop.about(held), seconds=60))
     sold = (await shop.pay(held)).booking
@@ -269,7 +271,7 @@ async def test_a_history_reads_the_same_from_every_store(shop: Shop) -> None:
 
 
 async def test_an_operators_change_reads_the_same_from_every_store(shop: Shop) -> None:
-    """With what stood there before; what was asked for and is no change is none."""
+    """With the old values; a requested value that equals the old one is no change."""
     await operate(shop)
     await shop.store.outbox.number(after=EventId(""), limit=100)
     numbered = await shop.store.outbox.read_numbered(EventId("concert"), after=0, limit=100)
@@ -287,8 +289,8 @@ async def test_an_operators_change_reads_the_same_from_every_store(shop: Shop) -
     }
 
 
-async def test_an_entry_of_before_does_not_claim_that_nothing_stood_there(shop: Shop) -> None:
-    """It kept no old values, so what changed is not told at all."""
+async def test_an_old_entry_does_not_claim_that_there_was_no_value_before(shop: Shop) -> None:
+    """It kept no old values, so it reports no changes at all."""
     held = await shop.hold("A1")
     await shop.engine.extend(Extend(**shop.about(held), seconds=60))
     first, last = await shop.store.read_history(held.id)
@@ -297,8 +299,8 @@ async def test_an_entry_of_before_does_not_claim_that_nothing_stood_there(shop: 
     assert journal_changes.changes_of(first) is not None
 
 
-async def test_silence_is_told_and_details_call_no_webhook(shop: Shop) -> None:
-    """That the gateway did not answer is news; what it calls the payment stands in the journal alone."""
+async def test_silence_is_recorded_and_details_send_no_webhook(shop: Shop) -> None:
+    """That the gateway did not answer is published; the gateway's id of the payment is in the journal alone."""
     held = await shop.hold("A1")
     shop.gateway.says["authorise"] = GatewaySilent("no answer")
     await shop.pay(held)
@@ -311,7 +313,7 @@ async def test_silence_is_told_and_details_call_no_webhook(shop: Shop) -> None:
     assert [one["payment.gateway_id"] for one in told] == [pair(None, "pi_7")]
 
 
-async def test_a_note_that_a_person_typed_stands_in_the_reason_alone(shop: Shop) -> None:
+async def test_an_operators_note_is_in_the_reason_alone(shop: Shop) -> None:
     """What buyers do not read as a reason they do not read as a message either."""
     sold = (await shop.pay(await shop.hold("A1"))).booking
     shop.gateway.refunds = REFUND_REFUSED

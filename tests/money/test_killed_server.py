@@ -1,6 +1,6 @@
 """A real kill -9 of a real server, in the middle of a call to a bank that is another process, over HTTP.
 
-The bank hangs, before the effect or after it, and the server dies waiting. Another one is started on what is stored.
+The bank hangs, before the effect or after it, and the server is killed waiting. Another one is started on its database.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class Bank:
         answered(await self._http.post("/sandbox/faults", json={"fault": point.fault, "name": point.call}), 200)
 
     async def hangs(self, point: Point) -> bool:
-        """Whether somebody is waiting for that answer now."""
+        """Whether a client waits for that answer now."""
         calls = answered(await self._http.get("/sandbox/calls"), 200)["calls"]
         waiting = (call for call in calls if call["outcome"] == "in progress")
         return any((call["name"], call["fault"]) == (point.call, point.fault) for call in waiting)
@@ -156,7 +156,7 @@ async def shop(
         service.stop()
 
 
-async def die_at(point: Point, database: str, bank: Bank, tmp_path: Path) -> None:
+async def kill_at(point: Point, database: str, bank: Bank, tmp_path: Path) -> None:
     """Pay (and, where a refund is to hang, cancel); kill -9 in the middle; the next server ends it."""
     async with AsyncExitStack() as stack:
         first, caller = await stack.enter_async_context(shop(database, bank, tmp_path))
@@ -182,7 +182,7 @@ async def die_at(point: Point, database: str, bank: Bank, tmp_path: Path) -> Non
         await until(lambda: _payments(again, booking), lambda found: [one["state"] for one in found] == [point.payment])
         assert await again.state(booking) in point.ends
         if point.call != "refund":
-            # Whoever never heard the answer asks again, and is told what became of it.
+            # A client that never got the answer retries, and gets the outcome.
             assert (await pay(again)).status_code == (200 if point.charged else 402)
         [paid] = await _payments(again, booking)
         assert (paid["captured"], paid["refunded"]) == (sum(point.charged), sum(point.given_back))
@@ -205,18 +205,18 @@ async def _payments(caller: Caller, booking: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("point", ON_SQLITE, ids=str)
-async def test_who_is_killed_while_the_bank_hangs_charges_once_or_not_at_all(
+async def test_a_server_killed_while_the_bank_hangs_charges_once_or_not_at_all(
     point: Point, bank: Bank, tmp_path: Path, sqlite_template: Path
 ) -> None:
-    """On SQLite: the booking, its payment and the bank's own ledger tell one story in the end."""
+    """On SQLite: the booking, its payment and the bank's own ledger agree in the end."""
     path = tmp_path / "shop.sqlite3"
     shutil.copyfile(sqlite_template, path)
-    await die_at(point, f"sqlite:///{path}", bank, tmp_path)
+    await kill_at(point, f"sqlite:///{path}", bank, tmp_path)
 
 
 @pytest.mark.parametrize("point", ON_POSTGRES, ids=str)
-async def test_who_is_killed_on_postgresql_charges_once_or_not_at_all(
+async def test_a_server_killed_on_postgresql_charges_once_or_not_at_all(
     point: Point, bank: Bank, tmp_path: Path, postgres_url: str
 ) -> None:
     """The same deaths, on the other database."""
-    await die_at(point, postgres_url, bank, tmp_path)
+    await kill_at(point, postgres_url, bank, tmp_path)

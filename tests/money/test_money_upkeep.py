@@ -1,4 +1,4 @@
-"""What the janitor removes of the money: which requests opened payments, and who tried to pay. On all stores."""
+"""What the janitor removes of the payments: which requests opened them, which buyers tried to pay. On all stores."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.money.scripted_gateway import AUTHORISED, DECLINED, PROCESSING
 from tests.money.test_declines import holds, tried
-from tests.money.test_pay_keys import ask_of, pay
+from tests.money.test_pay_keys import command_of, pay
 
 from earmark.domain.decline_limits import WINDOW_SECONDS
 from earmark.domain.journal import IdempotencyKey
@@ -35,11 +35,11 @@ def keys(number: int) -> list[IdempotencyKey]:
     return [IdempotencyKey("key:shop", f"basket-{one}") for one in range(number)]
 
 
-async def test_keys_that_opened_payments_go_when_no_hold_of_theirs_can_be_paid(shop: Shop) -> None:
+async def test_keys_that_opened_payments_are_removed_when_no_hold_of_theirs_can_be_paid(shop: Shop) -> None:
     """In batches, the oldest first, and not one moment sooner."""
     mine = await holds(shop, 3)
     for held, key in zip(mine, keys(3), strict=True):
-        await pay(shop, ask_of(shop, held, key=key))
+        await pay(shop, command_of(shop, held, key=key))
         shop.clock.advance(10)
     upkeep = shop.store.upkeep
     shop.clock.advance(KEY_SECONDS_MIN - 31)
@@ -55,17 +55,17 @@ async def test_the_key_of_a_payment_that_is_not_decided_stays(shop: Shop) -> Non
     """However old: another request with it is still refused, and the payment behind it is no hindrance."""
     first, second = await holds(shop, 2)
     shop.gateway.says |= {"authorise": PROCESSING, "status": PROCESSING, "void": PROCESSING}
-    await pay(shop, ask_of(shop, first, automatic=True))
+    await pay(shop, command_of(shop, first, automatic=True))
     shop.gateway.says["authorise"] = AUTHORISED
     [other] = keys(1)
-    await pay(shop, ask_of(shop, second, key=other))
+    await pay(shop, command_of(shop, second, key=other))
     shop.clock.advance(KEY_SECONDS_MIN)
     assert await shop.store.upkeep.forget_payment_keys(seconds=KEY_SECONDS_MIN, limit=1) == 1
     with pytest.raises(IdempotencyMismatch):
-        await pay(shop, ask_of(shop, first, body="mastercard", automatic=True))
+        await pay(shop, command_of(shop, first, body="mastercard", automatic=True))
 
 
-async def test_who_tried_to_pay_is_forgotten_when_the_hour_is_over(shop: Shop) -> None:
+async def test_a_buyers_tries_to_pay_are_removed_when_the_hour_is_over(shop: Shop) -> None:
     """Then it bounds nothing any more; until then it does."""
     mine = await holds(shop, 7)
     shop.gateway.says["authorise"] = DECLINED

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.money.chaos import Chaos
 from tests.money.mutants import MUTANTS
-from tests.money.virtual_time_loop import StillClock, run
+from tests.money.virtual_time_loop import ManualClock, run
 
 from earmark.store.memory import MemoryStore
 from earmark.uuids import Uuid7Ids
@@ -20,7 +20,7 @@ SEEDS_MAX = 100
 
 def wrong_with(seed: int) -> list[str]:
     """What does not agree after one seed's worth of chaos."""
-    clock = StillClock()
+    clock = ManualClock()
     return run(Chaos(MemoryStore(clock=clock), clock=clock, ids=Uuid7Ids(), seed=seed).run())
 
 

@@ -1,4 +1,4 @@
-"""Payments that only a person can settle: how they are counted, and the way out of them, on each of the stores."""
+"""Payments that only an operator can settle: how they are counted, and how they are settled, on each of the stores."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ async def settle(shop: Shop, payment: Payment, how: SettledAs) -> Payment:
 
 
 async def refused(shop: Shop, amount: int = PRICE) -> tuple[Booking, Payment]:
-    """A sale of which so much was to go back, and the gateway would not."""
+    """A sale of which so much was to be refunded, and the gateway refused."""
     paid = await shop.pay(await shop.hold("A1"))
     shop.gateway.refunds = REFUSED
     await shop.refund(paid.booking, amount)
@@ -49,8 +49,8 @@ async def refused(shop: Shop, amount: int = PRICE) -> tuple[Booking, Payment]:
     return paid.booking, payment
 
 
-async def test_a_refused_refund_is_settled_by_hand_and_the_journal_says_by_whom(shop: Shop) -> None:
-    """What the gateway took, gave back and refused stays as it was: those are facts."""
+async def test_a_refused_refund_is_settled_by_hand_and_the_journal_has_the_operator(shop: Shop) -> None:
+    """What the gateway captured, refunded and refused stays as it was: those are facts."""
     booking, payment = await refused(shop)
     settled = await settle(shop, payment, SettledAs.REFUNDED)
     assert (settled.state, settled.code, settled.message) == (PaymentState.SETTLED, "refund_by_hand", NOTE)
@@ -65,7 +65,7 @@ async def test_a_refused_refund_is_settled_by_hand_and_the_journal_says_by_whom(
 
 
 async def test_money_that_is_kept_leaves_the_booking_as_it_is(shop: Shop) -> None:
-    """It was settled between people; nothing more is asked of the gateway."""
+    """It was settled outside; the gateway is not called again."""
     booking, payment = await refused(shop)
     await settle(shop, payment, SettledAs.KEPT)
     asked = list(shop.gateway.calls)
@@ -74,7 +74,7 @@ async def test_money_that_is_kept_leaves_the_booking_as_it_is(shop: Shop) -> Non
     assert shop.gateway.calls == asked
 
 
-async def test_a_settled_payment_can_give_back_what_is_left_and_call_somebody_again(shop: Shop) -> None:
+async def test_a_settled_payment_can_refund_what_is_left_and_need_attention_again(shop: Shop) -> None:
     """Settled is what was refused, and not what comes later."""
     booking, payment = await refused(shop, 1000)
     await settle(shop, payment, SettledAs.KEPT)
@@ -91,7 +91,7 @@ async def test_a_settled_payment_can_give_back_what_is_left_and_call_somebody_ag
 async def test_a_booking_that_still_waits_is_sold_for_what_is_kept_and_else_lost(
     shop: Shop, how: SettledAs, state: State
 ) -> None:
-    """Another amount was taken than was asked for: a person says what that means, and the hold is pinned no longer."""
+    """Another amount was captured than requested: an operator decides, and the hold is pinned no longer."""
     held = await shop.hold("A1", pools={"GA": 2})
     shop.gateway.says |= {"authorise": PROCESSING, "status": PROCESSING}
     await shop.pay(held)
@@ -112,8 +112,10 @@ async def test_a_booking_that_still_waits_is_sold_for_what_is_kept_and_else_lost
 
 
 @pytest.mark.parametrize("how, asked", [(SettledAs.REFUNDED, []), (SettledAs.KEPT, ["refund 1000"])])
-async def test_what_a_person_gave_back_is_not_given_back_again(shop: Shop, how: SettledAs, asked: list[str]) -> None:
-    """The sale stands, and is cancelled later: only money that was kept goes back then."""
+async def test_what_an_operator_refunded_outside_is_not_refunded_again(
+    shop: Shop, how: SettledAs, asked: list[str]
+) -> None:
+    """The sale stays, and is cancelled later: only money that was kept is refunded then."""
     shop.gateway.says["capture"] = GatewaySilent("no answer")
     paid = await shop.pay(await shop.hold("A1"))
     about = await shop.store.read_dossier((await shop.payment(paid.booking)).id)
@@ -127,8 +129,8 @@ async def test_what_a_person_gave_back_is_not_given_back_again(shop: Shop, how: 
     assert [call for call in shop.gateway.calls if call.startswith("refund")] == asked
 
 
-async def test_what_a_person_said_outlives_the_next_look(shop: Shop) -> None:
-    """The gateway has words of its own for why."""
+async def test_an_operators_note_outlives_the_next_look(shop: Shop) -> None:
+    """The gateway has a reason of its own."""
     booking, payment = await refused(shop)
     settled = await settle(shop, payment, SettledAs.KEPT)
     shop.gateway.says["status"] = Report(standing=Standing.DECLINED, code="odd", message="Odd.")
@@ -137,8 +139,8 @@ async def test_what_a_person_said_outlives_the_next_look(shop: Shop) -> None:
     assert (after.code, after.message, after.state) == (settled.code, settled.message, PaymentState.SETTLED)
 
 
-async def test_a_payment_that_needs_nobody_is_not_settled(shop: Shop) -> None:
-    """Whoever mistypes an id changes nothing."""
+async def test_a_payment_that_needs_no_attention_is_not_settled(shop: Shop) -> None:
+    """A mistyped id changes nothing."""
     paid = await shop.pay(await shop.hold("A1"))
     before = await shop.payment(paid.booking)
     with pytest.raises(InvalidRequest, match="is captured"):
@@ -148,7 +150,7 @@ async def test_a_payment_that_needs_nobody_is_not_settled(shop: Shop) -> None:
 
 
 async def test_a_payment_is_settled_once(shop: Shop) -> None:
-    """Two people who both say how it went are told of each other."""
+    """Of two operators who both settle it, the second is refused with the first's decision."""
     booking, payment = await refused(shop)
     first = await settle(shop, payment, SettledAs.KEPT)
     with pytest.raises(InvalidRequest, match="is settled"):
@@ -157,7 +159,7 @@ async def test_a_payment_is_settled_once(shop: Shop) -> None:
 
 
 async def test_what_the_gateway_has_not_decided_only_the_gateway_decides(shop: Shop) -> None:
-    """Nobody here knows whether there is money, so nobody settles it."""
+    """It is not known whether there is money, so no operator settles it."""
     held = await shop.hold("A1")
     shop.gateway.says |= dict.fromkeys(("authorise", "status", "void"), PROCESSING)
     await shop.pay(held, automatic=True)
@@ -170,7 +172,7 @@ async def test_what_the_gateway_has_not_decided_only_the_gateway_decides(shop: S
     assert (await shop.booking(held)).state is State.PAYING
 
 
-async def test_a_payment_with_a_refund_on_its_way_is_settled_afterwards(shop: Shop) -> None:
+async def test_a_payment_with_a_refund_under_way_is_settled_afterwards(shop: Shop) -> None:
     """One refund was refused, and another is not decided: it may still move money."""
     booking, payment = await refused(shop, 1000)
     shop.gateway.refunds = GatewaySilent("no answer")
@@ -182,7 +184,7 @@ async def test_a_payment_with_a_refund_on_its_way_is_settled_afterwards(shop: Sh
     assert (await settle(shop, payment, SettledAs.KEPT)).refunded == 500
 
 
-async def test_control_a_write_that_goes_round_the_law_is_refused_by_every_store(shop: Shop) -> None:
+async def test_control_a_write_past_the_rules_is_refused_by_every_store(shop: Shop) -> None:
     """The edge is open from `needs_attention` alone: the schema, or the memory store, refuses it from anywhere else."""
     paid = await shop.pay(await shop.hold("A1"))
     before = await shop.payment(paid.booking)
@@ -201,7 +203,7 @@ async def test_control_a_write_that_goes_round_the_law_is_refused_by_every_store
 # -- what an operator is shown -------------------------------------------------------------------------------------
 
 
-async def test_what_needs_somebody_is_counted_by_gateway_and_what_is_open_by_its_age(shop: Shop) -> None:
+async def test_payments_that_need_attention_are_counted_by_gateway_and_open_ones_by_age(shop: Shop) -> None:
     """A refund's age counts from when it was owed: that its payment is a month old is no alarm."""
     nothing = await shop.store.watch_money(limit=100)
     assert (nothing.attention, nothing.open, nothing.open_since) == ({}, 0, None)
@@ -224,7 +226,7 @@ async def test_what_needs_somebody_is_counted_by_gateway_and_what_is_open_by_its
     assert (after.attention, after.open, after.open_since) == ({"scripted": 1}, 0, None)
 
 
-async def test_a_payment_that_came_to_nothing_is_not_open_though_it_is_looked_back_at(shop: Shop) -> None:
+async def test_a_failed_payment_is_not_open_though_it_is_queried_again(shop: Shop) -> None:
     """Every declined card would be an alarm a day long."""
     shop.gateway.says["authorise"] = Report(standing=Standing.DECLINED, code="card_declined")
     await shop.pay(await shop.hold("A1"))
@@ -233,7 +235,7 @@ async def test_a_payment_that_came_to_nothing_is_not_open_though_it_is_looked_ba
 
 
 async def test_a_sale_that_was_paid_in_part_is_seen_by_the_verifier(ids: Uuid7Ids, clock: MovableClock) -> None:
-    """Also in memory; on the databases it is planted by hand, beside their guards."""
+    """Also in memory; on the databases the test writes the row directly, past their guards."""
     store = MemoryStore(clock=clock)
     shop = Shop(store, ids=ids, clock=clock)
     await shop.open_another("concert")

@@ -25,8 +25,8 @@ KEY = IdempotencyKey("key:shop", "basket-7")
 DAY = 86_400
 
 
-def ask_of(shop: Shop, booking: Booking, *, body: str = "visa", key: IdempotencyKey = KEY, **how: Any) -> Pay:
-    """A request to pay, as the server words it."""
+def command_of(shop: Shop, booking: Booking, *, body: str = "visa", key: IdempotencyKey = KEY, **how: Any) -> Pay:
+    """A request to pay, as the server makes it."""
     request_hash = f"pay {booking.id} {body}".encode()
     idempotency = KeyedRequest(
         key=key, request_hash=request_hash, write=lambda paid, _: (200, paid.booking.state.value.encode())
@@ -55,26 +55,26 @@ async def test_another_request_with_the_key_is_refused_by_every_process(shop: Sh
     """While the payment is open, and when it has ended."""
     held = await shop.hold("A1")
     shop.gateway.says |= {"authorise": PROCESSING, "status": PROCESSING}
-    await pay(shop, ask_of(shop, held))
+    await pay(shop, command_of(shop, held))
     for driver in (shop.driver, another_process(shop)):
         with pytest.raises(IdempotencyMismatch):
-            await pay(shop, ask_of(shop, held, body="mastercard"), driver=driver)
+            await pay(shop, command_of(shop, held, body="mastercard"), driver=driver)
     shop.gateway.says["status"] = AUTHORISED
     await shop.reconcile(seconds=60)
     with pytest.raises(IdempotencyMismatch):
-        await pay(shop, ask_of(shop, held, body="mastercard"))
-    assert (await pay(shop, ask_of(shop, held))).record.body == b"confirmed"
+        await pay(shop, command_of(shop, held, body="mastercard"))
+    assert (await pay(shop, command_of(shop, held))).record.body == b"confirmed"
 
 
 async def test_another_request_with_the_key_is_refused_after_a_crash(shop: Shop) -> None:
-    """The process died when the payment was recorded and its gateway not asked yet."""
+    """The process was killed when the payment was recorded and its gateway not called yet."""
     held = await shop.hold("A1")
-    await open_payment(shop.engine, ask_of(shop, held))
+    await open_payment(shop.engine, command_of(shop, held))
     driver = another_process(shop)
     with pytest.raises(IdempotencyMismatch):
-        await pay(shop, ask_of(shop, held, body="mastercard"), driver=driver)
+        await pay(shop, command_of(shop, held, body="mastercard"), driver=driver)
     assert shop.gateway.calls == []
-    assert (await pay(shop, ask_of(shop, held), driver=driver)).record.body == b"confirmed"
+    assert (await pay(shop, command_of(shop, held), driver=driver)).record.body == b"confirmed"
 
 
 async def test_without_the_record_another_request_takes_the_key_over(
@@ -83,44 +83,44 @@ async def test_without_the_record_another_request_takes_the_key_over(
     """The control: the second request is bound to the key, and the first one is refused."""
     held = await shop.hold("A1")
     shop.gateway.says |= {"authorise": PROCESSING, "status": PROCESSING}
-    await pay(shop, ask_of(shop, held))
+    await pay(shop, command_of(shop, held))
     monkeypatch.setattr("earmark.payments.pay._refuse_another", lambda *_, **__: None)
     shop.gateway.says["status"] = AUTHORISED
-    assert (await pay(shop, ask_of(shop, held, body="mastercard"))).record.body == b"confirmed"
+    assert (await pay(shop, command_of(shop, held, body="mastercard"))).record.body == b"confirmed"
     with pytest.raises(IdempotencyMismatch):
-        await pay(shop, ask_of(shop, held))
+        await pay(shop, command_of(shop, held))
 
 
 async def test_a_key_pays_for_another_booking_when_its_time_is_over(shop: Shop) -> None:
     """And not before."""
     first, second = await shop.hold("A1"), await shop.hold("A2")
     shop.gateway.says |= {"authorise": DECLINED}
-    await open_payment(shop.engine, ask_of(shop, first))
+    await open_payment(shop.engine, command_of(shop, first))
     with pytest.raises(IdempotencyMismatch):
-        await pay(shop, ask_of(shop, second))
+        await pay(shop, command_of(shop, second))
     await shop.reconcile(seconds=DAY)
     third = await shop.hold("A2")
     shop.gateway.says |= {"authorise": AUTHORISED}
-    assert (await pay(shop, ask_of(shop, third))).record.body == b"confirmed"
+    assert (await pay(shop, command_of(shop, third))).record.body == b"confirmed"
 
 
 async def test_a_payment_that_an_older_release_opened_is_found(shop: Shop) -> None:
     """It has the id that was made of the key alone, and no record of its request: it is paid once."""
     held = await shop.hold("A1")
-    old = ask_of(shop, held, idempotency=None, payment_id=first_payment_id_for(KEY))
+    old = command_of(shop, held, idempotency=None, payment_id=first_payment_id_for(KEY))
     await open_payment(shop.engine, old)
-    assert (await pay(shop, ask_of(shop, held))).record.body == b"confirmed"
+    assert (await pay(shop, command_of(shop, held))).record.body == b"confirmed"
     assert (await shop.payment(held)).id == first_payment_id_for(KEY)
     assert shop.gateway.calls.count("authorise") == 1
 
 
 async def test_the_key_of_an_older_release_pays_for_another_booking_when_its_time_is_over(shop: Shop) -> None:
     """The same as for keys with a record."""
-    old = ask_of(shop, await shop.hold("A1"), idempotency=None, payment_id=first_payment_id_for(KEY))
+    old = command_of(shop, await shop.hold("A1"), idempotency=None, payment_id=first_payment_id_for(KEY))
     await open_payment(shop.engine, old)
     with pytest.raises(IdempotencyMismatch):
-        await pay(shop, ask_of(shop, await shop.hold("A2")))
+        await pay(shop, command_of(shop, await shop.hold("A2")))
     await shop.reconcile(seconds=DAY)
-    answer = await pay(shop, ask_of(shop, await shop.hold("A3")))
+    answer = await pay(shop, command_of(shop, await shop.hold("A3")))
     assert isinstance(answer, Decided)
     assert answer.value.booking.state is State.CONFIRMED

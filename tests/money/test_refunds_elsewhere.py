@@ -1,4 +1,4 @@
-"""Refunds that a person made at the gateway's own page: noticed, counted and told once. On all stores."""
+"""Refunds that an operator made at the gateway's own page: noticed, counted and recorded once. On all stores."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ FAILED = "a refund that was made at the gateway, and not by Earmark, has failed 
 
 @pytest.fixture
 async def world(store: Store, clock: MovableClock, ids: Uuid7Ids) -> AsyncIterator[World]:
-    """A shop whose bank can be told to give money back without the shop."""
+    """A shop whose bank can refund without the shop."""
     world = World(store, clock=clock, ids=ids)
     await world.open()
     yield world
@@ -54,14 +54,14 @@ async def world(store: Store, clock: MovableClock, ids: Uuid7Ids) -> AsyncIterat
 
 
 async def sold(world: World, *, method: str = Method.VISA) -> Booking:
-    """A sale whose money was taken, and whose callbacks were heard."""
+    """A sale whose money was captured, and whose callbacks were delivered."""
     held = await world.hold("A1")
     await world.pay(world.ask_to_pay(held, method=method))
-    await hear_all(world)
+    await deliver_all(world)
     return held
 
 
-async def hear_all(world: World) -> None:
+async def deliver_all(world: World) -> None:
     """Everything that the bank has called about so far, once more."""
     for event in list(world.bank.events):
         told = world.gateway.read_callback(*world.sandbox.callbacks.signed(event))
@@ -80,34 +80,34 @@ async def payment_of(world: World, booking: Booking) -> Payment:
 
 
 async def settle(world: World, booking: Booking, how: SettledAs) -> Payment:
-    """A person has dealt with it."""
+    """An operator has settled it."""
     about = await world.store.read_dossier((await payment_of(world, booking)).id)
     assert about is not None
     return await world.engine.transact(partial(apply_report.settle, how=how, note=NOTE, about=about, ids=world.ids))
 
 
-async def told_of(world: World, booking: Booking, reason: str = REASON) -> list[tuple[int, int]]:
-    """How often the journal tells of it, with how much more and how much in all."""
+async def recorded_of(world: World, booking: Booking, reason: str = REASON) -> list[tuple[int, int]]:
+    """How often the journal records it, with how much more and how much in all."""
     entries = [entry for entry in await world.store.read_history(booking.id) if entry.reason == reason]
     facts = [entry.facts["payment"] for entry in entries]
     return [(one["more"], one["refunded_elsewhere"]) for one in facts]
 
 
 @pytest.mark.parametrize("amount", [PRICE, 1000], ids=["all of it", "a part"])
-async def test_a_refund_made_at_the_gateways_page_calls_a_person(
+async def test_a_refund_made_at_the_gateways_page_needs_attention(
     world: World, amount: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """However often the gateway calls about it: one note, one line in the log, and the sale stands."""
+    """However often the gateway calls about it: one note, one line in the log, and the sale stays."""
     held = await sold(world)
     caplog.set_level(logging.ERROR, "earmark.money")
     refund_by_hand(world, amount)
     for _ in range(3):
-        await hear_all(world)
+        await deliver_all(world)
     payment = await payment_of(world, held)
     assert (payment.state, payment.code) == (PaymentState.NEEDS_ATTENTION, "refunded_elsewhere")
     assert (payment.captured, payment.refunded, payment.refunded_elsewhere) == (PRICE, 0, amount)
     assert (payment.left, payment.due_at) == (PRICE - amount, None)
-    assert await told_of(world, held) == [(amount, amount)]
+    assert await recorded_of(world, held) == [(amount, amount)]
     assert len([line for line in caplog.records if "not by Earmark" in line.getMessage()]) == 1
     assert (await world.booking(held)).state is State.CONFIRMED
     assert (await world.store.watch_money(limit=9)).attention == {"sandbox": 1}
@@ -127,34 +127,34 @@ async def test_each_of_the_events_about_it_is_enough(world: World, kind: str) ->
     assert (await payment_of(world, held)).refunded_elsewhere == 1000
 
 
-async def test_two_parts_add_up_and_each_is_told(world: World) -> None:
-    """Also one that comes after a person has settled the first; what they settled is not told again."""
+async def test_two_parts_add_up_and_each_is_recorded(world: World) -> None:
+    """Also one that follows after an operator has settled the first; what they settled is not recorded again."""
     held = await sold(world)
     refund_by_hand(world, 1000)
-    await hear_all(world)
+    await deliver_all(world)
     refund_by_hand(world, 500)
-    await hear_all(world)
-    assert await told_of(world, held) == [(1000, 1000), (500, 1500)]
+    await deliver_all(world)
+    assert await recorded_of(world, held) == [(1000, 1000), (500, 1500)]
     settled = await settle(world, held, SettledAs.REFUNDED)
     assert (settled.state, settled.code, settled.left) == (PaymentState.SETTLED, "refund_by_hand", PRICE - 1500)
     await world.driver.advance(settled.id, look=True)
     assert (await payment_of(world, held)).state is PaymentState.SETTLED
     refund_by_hand(world)
-    await hear_all(world)
+    await deliver_all(world)
     assert (await payment_of(world, held)).state is PaymentState.NEEDS_ATTENTION
-    assert await told_of(world, held) == [(1000, 1000), (500, 1500), (PRICE - 1500, PRICE)]
+    assert await recorded_of(world, held) == [(1000, 1000), (500, 1500), (PRICE - 1500, PRICE)]
 
 
-async def test_a_refund_of_ours_never_raises_it(world: World) -> None:
+async def test_a_refund_of_ours_never_needs_attention(world: World) -> None:
     """Neither one that was answered nor one whose answer was lost, whenever its callbacks come."""
     held = await sold(world)
     await world.refund(world.ask_to_refund(held, 1000))
-    await hear_all(world)
+    await deliver_all(world)
     world.sandbox.script.append(FaultRule(name="refund", fault=Fault.REPLY_LOST))
     await world.refund(world.ask_to_refund(held, 700))
     assert world.bank.total(LedgerMove.REFUNDED) == 1700
     assert (await payment_of(world, held)).refunded == 1000, "the answer was lost"
-    await hear_all(world)
+    await deliver_all(world)
     await world.settle()
     payment = await payment_of(world, held)
     assert (payment.state, payment.refunded, payment.refunded_elsewhere) == (
@@ -165,28 +165,28 @@ async def test_a_refund_of_ours_never_raises_it(world: World) -> None:
     assert await world.store.list_attention(limit=9) == []
 
 
-async def test_ours_and_another_are_told_apart_while_ours_is_on_its_way(world: World) -> None:
-    """The bank takes its time over ours; the one that a person made is not taken for it."""
+async def test_ours_and_another_are_distinguished_while_ours_is_under_way(world: World) -> None:
+    """The bank takes its time over ours; the one that an operator made is not taken for it."""
     held = await sold(world, method=Method.REFUND_PENDING)
     await world.refund(world.ask_to_refund(held, 1000))
     refund_by_hand(world, 1000)
     [by_hand, ours] = world.bank.refunds()
     world.bank.decide(by_hand.id, succeed=True)
-    await hear_all(world)
+    await deliver_all(world)
     payment = await payment_of(world, held)
     assert (payment.refunded, payment.refunded_elsewhere) == (0, 1000)
     world.bank.decide(ours.id, succeed=True)
     await world.settle()
     payment = await payment_of(world, held)
     assert (payment.refunded, payment.refunded_elsewhere, payment.left) == (1000, 1000, PRICE - 2000)
-    assert await told_of(world, held) == [(1000, 1000)]
+    assert await recorded_of(world, held) == [(1000, 1000)]
 
 
-async def test_what_went_back_there_cannot_go_back_again_from_here(world: World) -> None:
-    """A refund is refused by our own books; a cancellation gives back what is left."""
+async def test_what_was_refunded_there_cannot_be_refunded_again_from_here(world: World) -> None:
+    """A refund is refused by our own books; a cancellation refunds what is left."""
     held = await sold(world)
     refund_by_hand(world, 4000)
-    await hear_all(world)
+    await deliver_all(world)
     with pytest.raises(RefundRefused) as refused:
         await world.refund(world.ask_to_refund(held, 501))
     assert (refused.value.available, refused.value.asked) == (500, 501)
@@ -198,11 +198,11 @@ async def test_what_went_back_there_cannot_go_back_again_from_here(world: World)
 
 
 async def test_a_refund_of_ours_that_finds_nothing_left_is_refused_once(world: World) -> None:
-    """It was owed before the other was noticed: it is refused, told, and not asked for again."""
+    """It was owed before the other was noticed: it is refused, recorded, and not sent again."""
     held = await sold(world)
     refund_by_hand(world)
     await world.refund(world.ask_to_refund(held, PRICE))
-    await hear_all(world)
+    await deliver_all(world)
     await world.settle()
     [(payment, [ours])] = await world.store.list_payments(held.id)
     assert (ours.state, ours.code) == (RefundState.REFUSED, "charge_already_refunded")
@@ -216,26 +216,26 @@ async def test_a_refund_of_ours_that_finds_nothing_left_is_refused_once(world: W
     assert await world.store.list_attention(limit=9) == []
 
 
-async def test_one_that_failed_since_is_told_too(world: World) -> None:
-    """The buyer does not have the money, and the shop believes otherwise."""
+async def test_one_that_failed_since_is_recorded_too(world: World) -> None:
+    """The buyer does not have the money, and the shop's books say otherwise."""
     held = await sold(world)
     refund_by_hand(world, 1000)
-    await hear_all(world)
+    await deliver_all(world)
     await settle(world, held, SettledAs.REFUNDED)
     world.bank.return_refund(world.bank.refunds()[0].id)
-    await hear_all(world)
+    await deliver_all(world)
     payment = await payment_of(world, held)
     assert (payment.state, payment.refunded_elsewhere, payment.left) == (PaymentState.NEEDS_ATTENTION, 0, PRICE)
-    assert await told_of(world, held, FAILED) == [(-1000, 0)]
+    assert await recorded_of(world, held, FAILED) == [(-1000, 0)]
 
 
-async def test_a_gateway_that_forgot_the_payment_tells_of_no_failure(
+async def test_a_gateway_that_forgot_the_payment_reports_no_failure(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Absent is not refunded nothing."""
     held = await sold(world)
     refund_by_hand(world, 1000)
-    await hear_all(world)
+    await deliver_all(world)
 
     async def absent(*_: object) -> Report:
         return Report(standing=Standing.ABSENT)
@@ -247,22 +247,24 @@ async def test_a_gateway_that_forgot_the_payment_tells_of_no_failure(
     monkeypatch.setattr(SandboxGateway, "list_refunds", none)
     await world.driver.advance((await payment_of(world, held)).id, look=True)
     assert (await payment_of(world, held)).refunded_elsewhere == 1000
-    assert await told_of(world, held, FAILED) == []
+    assert await recorded_of(world, held, FAILED) == []
 
 
 async def test_one_that_overtakes_the_answer_to_our_capture_is_noticed(world: World) -> None:
-    """A person was quicker than the reply: the money is found to be taken first, then to be given back."""
+    """The operator was quicker than the reply: the money is found captured first, then refunded."""
     held = await world.hold("A1")
     world.sandbox.script.append(FaultRule(name="capture", fault=Fault.REPLY_LOST))
     await world.pay(world.ask_to_pay(held))
     assert (await payment_of(world, held)).state is PaymentState.AUTHORISED
     refund_by_hand(world, 1000)
-    await hear_all(world)
+    await deliver_all(world)
     payment = await payment_of(world, held)
     assert (payment.state, payment.refunded_elsewhere) == (PaymentState.NEEDS_ATTENTION, 1000)
 
 
-async def test_a_gateway_that_does_not_list_them_is_asked_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_gateway_that_does_not_list_them_is_queried_again(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The callback came, and the answer did not: it is due until it does."""
     held = await sold(world)
     refund_by_hand(world, 1000)
@@ -272,7 +274,7 @@ async def test_a_gateway_that_does_not_list_them_is_asked_again(world: World, mo
         raise GatewaySilent("no answer")
 
     monkeypatch.setattr(SandboxGateway, "list_refunds", silent)
-    await hear_all(world)
+    await deliver_all(world)
     payment = await payment_of(world, held)
     assert (payment.state, payment.due_at is not None) == (PaymentState.CAPTURED, True)
     monkeypatch.setattr(SandboxGateway, "list_refunds", listed)
@@ -280,25 +282,25 @@ async def test_a_gateway_that_does_not_list_them_is_asked_again(world: World, mo
     assert (await payment_of(world, held)).refunded_elsewhere == 1000
 
 
-async def test_an_old_list_does_not_undo_what_a_newer_one_told(world: World) -> None:
-    """Two processes look at once: the one whose list is older writes nothing of it, and looks again."""
+async def test_an_old_list_does_not_undo_what_a_newer_one_recorded(world: World) -> None:
+    """Two processes look at once: the one with the older list writes nothing, and looks again."""
     held = await sold(world)
     payment = await payment_of(world, held)
     before = await world.store.read_dossier(payment.id)
     assert before is not None
     refund_by_hand(world, 1000)
-    await hear_all(world)
+    await deliver_all(world)
     await world.engine.transact(
         lambda transaction: apply_refund_report.hear_elsewhere(transaction, found=[], about=before, ids=world.ids)
     )
     payment = await payment_of(world, held)
     assert (payment.refunded_elsewhere, payment.due_at is not None) == (1000, True)
     await world.settle()
-    assert await told_of(world, held) == [(1000, 1000)]
+    assert await recorded_of(world, held) == [(1000, 1000)]
 
 
-async def test_control_without_the_question_nothing_is_noticed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """How much of a payment went back tells nothing unless the refunds are compared with ours."""
+async def test_control_without_the_query_nothing_is_noticed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The refunded amount of a payment shows nothing unless the refunds are compared with ours."""
 
     async def none(*_: object) -> list[RefundRecord]:
         return []
@@ -306,7 +308,7 @@ async def test_control_without_the_question_nothing_is_noticed(world: World, mon
     monkeypatch.setattr(SandboxGateway, "list_refunds", none)
     held = await sold(world)
     refund_by_hand(world, 1000)
-    await hear_all(world)
+    await deliver_all(world)
     payment = await payment_of(world, held)
     assert (payment.state, payment.refunded_elsewhere) == (PaymentState.CAPTURED, 0)
     [record] = [one async for one in world.gateway.books(since=payment.created_at)]
@@ -317,7 +319,7 @@ async def test_control_without_the_version_an_old_list_undoes_it(world: World) -
     """What the comparison of versions is for: the same list, said to be as new as the payment."""
     held = await sold(world)
     refund_by_hand(world, 1000)
-    await hear_all(world)
+    await deliver_all(world)
     now = await world.store.read_dossier((await payment_of(world, held)).id)
     assert now is not None
     await world.engine.transact(
@@ -331,7 +333,7 @@ def _last(kind: str, sandbox: Sandbox) -> tuple[dict[str, str], bytes]:
 
 
 async def test_it_is_noticed_at_stripe_too() -> None:
-    """Through the official SDK, over a socket: a refund carries no id of ours, and its payment is asked for."""
+    """Through the official SDK, over a socket: a refund carries no id of ours, and its payment is looked up."""
     with served_sandbox() as (sandbox, do):
         clock = sandbox.clock
         assert isinstance(clock, MovableClock)
@@ -357,12 +359,12 @@ async def test_it_is_noticed_at_stripe_too() -> None:
             700,
             1000,
         )
-        assert await told_of(world, held) == [(1000, 1000)]
+        assert await recorded_of(world, held) == [(1000, 1000)]
         await world.driver.close()
 
 
-async def test_a_refund_of_somebody_elses_charge_is_not_ours(shop: Shop) -> None:
-    """The account may be another business's too: its gateway is asked whose it is."""
+async def test_a_refund_of_another_businesss_charge_is_not_ours(shop: Shop) -> None:
+    """The account may be another business's too: the gateway tells us which payment it belongs to."""
     foreign = Callback(id="evt_1", kind="refund.created", live=True, payment_id=None, gateway_id="pi_9", refund=True)
     assert not await shop.driver.hear("scripted", foreign)
     assert shop.gateway.calls == ["whose pi_9"]

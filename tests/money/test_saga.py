@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 REQUIRES_ACTION = Report(standing=Standing.REQUIRES_ACTION, gateway_id="pi_1", action={"url": "https://bank/act"})
 
 
-async def test_a_payment_is_set_aside_then_the_seat_is_sold_then_the_money_is_taken(shop: Shop) -> None:
+async def test_a_payment_is_authorised_then_the_seat_is_sold_then_the_money_is_captured(shop: Shop) -> None:
     """In this order: no money is taken before the booking is certain."""
     paid = await shop.pay(await shop.hold("A1", "A2"))
     assert (paid.booking.state, paid.booking.payment_id) == (
@@ -57,8 +57,8 @@ async def test_a_declined_payment_leaves_the_hold_and_another_may_pay_for_it(sho
     assert (await shop.pay(held)).booking.state is State.CONFIRMED
 
 
-async def test_a_declined_payment_ends_the_hold_where_the_event_says_so(shop: Shop) -> None:
-    """The policy `release`: the seat is somebody else's at once."""
+async def test_a_declined_payment_ends_the_hold_under_the_release_policy(shop: Shop) -> None:
+    """The policy `release`: another buyer can take the seat at once."""
     await shop.open_another("strict", on_decline=OnDecline.RELEASE)
     held = await shop.hold("A1", event="strict")
     shop.gateway.says["authorise"] = DECLINED
@@ -67,7 +67,7 @@ async def test_a_declined_payment_ends_the_hold_where_the_event_says_so(shop: Sh
 
 
 async def test_a_hold_that_ran_out_while_its_payment_was_declined_is_expired(shop: Shop) -> None:
-    """There is no time left to go back to."""
+    """The hold has no time left."""
     held = await shop.hold("A1", ttl=5)
     shop.gateway.says |= {"authorise": PROCESSING, "status": DECLINED}
     assert (await shop.pay(held)).booking.state is State.PAYING
@@ -75,7 +75,7 @@ async def test_a_hold_that_ran_out_while_its_payment_was_declined_is_expired(sho
     assert (await shop.booking(held)).state is State.EXPIRED
 
 
-async def test_silence_is_unknown_and_the_same_payment_is_asked_for_again(shop: Shop) -> None:
+async def test_silence_is_unknown_and_the_same_payment_is_sent_again(shop: Shop) -> None:
     """A timeout is never a no: the reconciler sends the same order again."""
     held = await shop.hold("A1")
     shop.gateway.says["authorise"] = GatewaySilent("no answer")
@@ -89,7 +89,7 @@ async def test_silence_is_unknown_and_the_same_payment_is_asked_for_again(shop: 
 
 
 async def test_paying_pins_a_hold_past_its_time_while_the_gateway_decides(shop: Shop) -> None:
-    """The clock lets go of a hold, and of none that somebody is paying for."""
+    """The clock ends a hold, and none that is being paid for."""
     held = await shop.hold("A1", ttl=5)
     shop.gateway.says |= {"authorise": PROCESSING, "status": PROCESSING}
     await shop.pay(held)
@@ -102,7 +102,7 @@ async def test_paying_pins_a_hold_past_its_time_while_the_gateway_decides(shop: 
 
 
 async def test_a_gateway_that_never_decides_loses_the_booking_and_the_payment_is_voided(shop: Shop) -> None:
-    """After an hour at most: the seat goes back, and the money is never to be captured."""
+    """After an hour at most: the seat becomes free, and the money is never to be captured."""
     held = await shop.hold("A1")
     shop.gateway.says |= {"authorise": PROCESSING, "status": PROCESSING}
     await shop.pay(held)
@@ -114,8 +114,8 @@ async def test_a_gateway_that_never_decides_loses_the_booking_and_the_payment_is
     assert "capture" not in shop.gateway.calls
 
 
-async def test_an_automatic_payment_that_is_never_decided_calls_a_human_and_stays_pinned(shop: Shop) -> None:
-    """It may be taken at any moment, so nobody else is sold the seat."""
+async def test_an_automatic_payment_that_is_never_decided_needs_attention_and_stays_pinned(shop: Shop) -> None:
+    """It may be captured at any moment, so the seat is sold to no other buyer."""
     held = await shop.hold("A1")
     shop.gateway.says |= {"authorise": PROCESSING, "status": PROCESSING, "void": PROCESSING}
     await shop.pay(held, automatic=True)
@@ -129,8 +129,8 @@ async def test_an_automatic_payment_that_is_never_decided_calls_a_human_and_stay
     assert await shop.store.list_attention(limit=9) == []
 
 
-async def test_an_automatic_payment_that_the_gateway_ends_when_asked_frees_the_seat(shop: Shop) -> None:
-    """Its own word ends the wait: nothing was taken, and nothing will be."""
+async def test_an_automatic_payment_that_the_gateway_cancels_frees_the_seat(shop: Shop) -> None:
+    """The gateway's answer ends the wait: nothing was captured, and nothing will be."""
     held = await shop.hold("A1", ttl=5)
     shop.gateway.says |= {"authorise": GatewaySilent("no answer"), "status": PROCESSING}
     await shop.pay(held, automatic=True)
@@ -141,8 +141,8 @@ async def test_an_automatic_payment_that_the_gateway_ends_when_asked_frees_the_s
     assert (await shop.payment(held)).state is PaymentState.FAILED
 
 
-async def test_a_no_that_turns_out_to_be_a_yes_is_found_without_a_callback(shop: Shop) -> None:
-    """Whoever said no is asked again within a day, and the money goes back."""
+async def test_a_decline_that_turns_out_to_be_a_capture_is_found_without_a_callback(shop: Shop) -> None:
+    """The gateway is queried again within a day of a decline, and the money is refunded."""
     held = await shop.hold("A1", ttl=5)
     shop.gateway.says |= {"authorise": DECLINED, "status": CAPTURED}
     assert (await shop.pay(held)).booking.state is State.HELD
@@ -173,7 +173,7 @@ async def test_a_capture_that_is_refused_for_good_cancels_the_sale(shop: Shop) -
     assert (await shop.hold("A1", buyer="bob")).state is State.HELD
 
 
-async def test_a_capture_that_is_not_answered_is_asked_for_until_it_is(shop: Shop) -> None:
+async def test_a_capture_that_is_not_answered_is_repeated_until_it_is(shop: Shop) -> None:
     """The booking is sold; the money follows."""
     shop.gateway.says["capture"] = GatewaySilent("no answer")
     held = await shop.hold("A1")
@@ -183,7 +183,7 @@ async def test_a_capture_that_is_not_answered_is_asked_for_until_it_is(shop: Sho
     assert (await shop.payment(held)).captured == PRICE
 
 
-async def test_a_buyer_who_has_to_act_is_told_how(shop: Shop) -> None:
+async def test_a_buyer_who_has_to_act_gets_the_action(shop: Shop) -> None:
     """3-D Secure and the like: the hold waits, and the answer says where to go."""
     held = await shop.hold("A1")
     shop.gateway.says |= {"authorise": REQUIRES_ACTION, "status": REQUIRES_ACTION}
@@ -196,7 +196,7 @@ async def test_a_buyer_who_has_to_act_is_told_how(shop: Shop) -> None:
     assert (await shop.payment(held)).action is None
 
 
-async def test_a_buyer_who_walks_away_from_the_action_pins_the_seats_no_longer(shop: Shop) -> None:
+async def test_a_buyer_who_leaves_the_action_pins_the_seats_no_longer(shop: Shop) -> None:
     """Only a gateway that is deciding gets more time: a quarter of an hour is enough for a buyer."""
     held = await shop.hold("A1", ttl=5)
     shop.gateway.says |= {"authorise": REQUIRES_ACTION, "status": REQUIRES_ACTION}
@@ -228,7 +228,7 @@ async def test_nothing_to_pay_needs_no_gateway(shop: Shop) -> None:
     assert shop.gateway.calls == []
 
 
-async def test_whoever_pays_what_is_being_paid_is_shown_that_payment(shop: Shop) -> None:
+async def test_a_second_pay_of_a_booking_gets_the_open_payment(shop: Shop) -> None:
     """Another attempt, with another key: no second charge."""
     held = await shop.hold("A1")
     shop.gateway.says |= {"authorise": PROCESSING, "status": PROCESSING}
@@ -250,7 +250,7 @@ async def test_late_money_finds_everything_free_and_the_booking_is_sold_after_al
     assert [seat.owner_id for seat in (await shop.map()).seats][:1] == [held.id]
 
 
-async def test_late_money_for_a_seat_that_is_gone_goes_back(shop: Shop) -> None:
+async def test_late_money_for_a_taken_seat_is_refunded(shop: Shop) -> None:
     """All of it, by itself, and the booking does not move."""
     held = await _given_up(shop, "A1")
     await shop.hold("A1", buyer="bob")
@@ -263,7 +263,7 @@ async def test_late_money_for_a_seat_that_is_gone_goes_back(shop: Shop) -> None:
 
 
 @pytest.mark.parametrize("why", ["pool", "limit", "default limit", "blocked", "begun"])
-async def test_late_money_goes_back_whatever_it_is_that_is_gone(shop: Shop, why: str) -> None:
+async def test_late_money_is_refunded_whatever_is_no_longer_free(shop: Shop, why: str) -> None:
     """Units, the buyer's limit, a blocked seat, an event that has begun: all of them count."""
     held = await _given_up(shop, "A1", pools={"GA": 2})
     if why == "pool":
@@ -285,7 +285,7 @@ async def test_late_money_goes_back_whatever_it_is_that_is_gone(shop: Shop, why:
 
 
 async def test_late_money_takes_over_a_hold_that_has_lapsed(shop: Shop) -> None:
-    """A lapsed hold is free, for money that came late as for anybody else."""
+    """A lapsed hold is free, for late money as for any other buyer."""
     held = await _given_up(shop, "A1", pools={"GA": 2})
     lapsed = await shop.hold("A1", buyer="bob", ttl=5)
     shop.gateway.says["void"] = CAPTURED
@@ -294,7 +294,7 @@ async def test_late_money_takes_over_a_hold_that_has_lapsed(shop: Shop) -> None:
     assert (await shop.booking(lapsed)).state is State.EXPIRED
 
 
-async def test_a_refund_that_is_refused_calls_a_human(shop: Shop) -> None:
+async def test_a_refund_that_is_refused_needs_attention(shop: Shop) -> None:
     """Nothing more happens by itself, and it is listed."""
     held = await _given_up(shop, "A1")
     await shop.hold("A1", buyer="bob")
@@ -306,7 +306,7 @@ async def test_a_refund_that_is_refused_calls_a_human(shop: Shop) -> None:
     ]
 
 
-async def test_a_cancelled_sale_gives_all_of_its_money_back(shop: Shop) -> None:
+async def test_a_cancelled_sale_refunds_all_of_its_money(shop: Shop) -> None:
     """In the transaction that frees the seats, the refund is recorded; the gateway makes it afterwards."""
     paid = await shop.pay(await shop.hold("A1", "A2"))
     undone = await shop.cancel(paid.booking)
@@ -315,11 +315,11 @@ async def test_a_cancelled_sale_gives_all_of_its_money_back(shop: Shop) -> None:
     assert (await shop.hold("A1", buyer="bob")).state is State.HELD
     await shop.reconcile(seconds=600)
     assert (await shop.payment(undone)).state is PaymentState.REFUNDED
-    assert shop.gateway.calls[-2:] == [f"refund {2 * PRICE}", "status"], "then whether more went back than that"
+    assert shop.gateway.calls[-2:] == [f"refund {2 * PRICE}", "status"], "then whether more was refunded than that"
 
 
-async def test_one_seat_of_four_goes_back_with_its_share(shop: Shop) -> None:
-    """The rest stays sold."""
+async def test_one_cancelled_seat_of_four_is_refunded_with_its_share(shop: Shop) -> None:
+    """The others stay sold."""
     paid = await shop.pay(await shop.hold("A1", "A2", "A3", "A4"))
     kept = await shop.cancel(paid.booking, seats=frozenset({"A2"}))
     assert (kept.state, kept.total) == (State.CONFIRMED, 3 * PRICE)
@@ -345,7 +345,7 @@ async def test_refunds_in_parts_never_exceed_the_charge(shop: Shop) -> None:
 
 
 async def test_a_refund_that_takes_days_holds_up_none_behind_it(shop: Shop) -> None:
-    """The bank is slow with the first; the second is asked for all the same, and both are done in the end."""
+    """The bank is slow with the first; the second is sent all the same, and both are done in the end."""
     paid = await shop.pay(await shop.hold("A1"))
     done, shop.gateway.refunds = shop.gateway.refunds, RefundReport(standing=RefundStanding.PROCESSING)
     await shop.refund(paid.booking, 1000)
@@ -359,7 +359,7 @@ async def test_a_refund_that_takes_days_holds_up_none_behind_it(shop: Shop) -> N
 
 
 async def test_a_sale_that_is_cancelled_before_its_capture_is_voided(shop: Shop) -> None:
-    """What was only set aside is let go; nothing is taken, and nothing has to go back."""
+    """What was only authorised is voided; nothing is captured, and nothing has to be refunded."""
     shop.gateway.says["capture"] = GatewaySilent("no answer")
     paid = await shop.pay(await shop.hold("A1", "A2"))
     with pytest.raises(PaymentInProgress):
@@ -370,7 +370,7 @@ async def test_a_sale_that_is_cancelled_before_its_capture_is_voided(shop: Shop)
     assert shop.gateway.calls[-1] == "void"
 
 
-async def test_a_void_that_finds_the_money_taken_gives_it_back(shop: Shop) -> None:
+async def test_a_void_that_finds_the_money_captured_refunds_it(shop: Shop) -> None:
     """The capture had gone through, and its answer was lost."""
     shop.gateway.says["capture"] = GatewaySilent("no answer")
     paid = await shop.pay(await shop.hold("A1"))
@@ -381,7 +381,7 @@ async def test_a_void_that_finds_the_money_taken_gives_it_back(shop: Shop) -> No
     assert (payment.state, payment.refunded) == (PaymentState.REFUNDED, PRICE)
 
 
-async def test_the_journal_tells_the_whole_story_of_the_money(shop: Shop) -> None:
+async def test_the_journal_has_every_step_of_the_payment(shop: Shop) -> None:
     """Gap-free, each step with what the payment was and became."""
     paid = await shop.pay(await shop.hold("A1"))
     await shop.cancel(paid.booking, reason="rain")
@@ -395,7 +395,7 @@ async def test_the_journal_tells_the_whole_story_of_the_money(shop: Shop) -> Non
 
 
 async def _given_up(shop: Shop, *seats: str, pools: dict[str, int] | None = None) -> Booking:
-    """A booking whose payment the gateway would not decide, and which is lost by now; its void is still to be sent."""
+    """A lost booking whose payment the gateway did not decide; its void is still to be sent."""
     held = await shop.hold(*seats, pools=pools)
     shop.gateway.says |= {"authorise": PROCESSING, "status": PROCESSING, "void": GatewaySilent("no answer")}
     await shop.pay(held)

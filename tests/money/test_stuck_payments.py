@@ -1,4 +1,4 @@
-"""Payments that get nowhere by asking for the same thing again, and what sees them through."""
+"""Payments that make no progress by repeating the same call, and what ends them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 async def unanswered(world: World, fault: Fault) -> Booking:
-    """A buyer whose card was asked for once, and whose key is answered with a 500 for ever."""
+    """A buyer whose card was charged once, and whose key is answered with a 500 for ever."""
     await world.open()
     world.sandbox.script.sticky_errors = True
     world.sandbox.script.add(fault, "authorise")
@@ -78,7 +78,7 @@ async def test_a_500_that_is_repeated_and_did_nothing_ends_with_the_hold(
     assert await world.disagreements() == []
 
 
-async def test_control_without_the_look_the_sale_is_lost(
+async def test_control_without_the_look_up_the_sale_is_lost(
     store: Store, clock: MovableClock, ids: Uuid7Ids, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The same order again and again is the same 500."""
@@ -113,7 +113,7 @@ async def test_a_reconciler_that_was_down_for_a_day_sends_no_create_again(
 async def test_no_create_is_sent_after_twenty_hours_whatever_pins_the_hold(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A second guard behind the first: with a booking that is still pinned it is asked for by our id alone."""
+    """A second guard behind the first: with a booking that is still pinned it is looked up by our id alone."""
     shop.gateway.says["authorise"] = GatewaySilent("no answer")
     held = await shop.hold("A1")
     await shop.pay(held)
@@ -128,7 +128,7 @@ async def test_no_create_is_sent_after_twenty_hours_whatever_pins_the_hold(
 
 
 async def without_its_gateway(shop: Shop, *, seconds: int, **how: Any) -> Booking:
-    """A hold whose payment was not answered, and whose gateway nobody has from then on."""
+    """A hold whose payment was not answered, and whose gateway is not configured from then on."""
     shop.gateway.says["authorise"] = GatewaySilent("no answer")
     held = await shop.hold("A1", ttl=5)
     await shop.pay(held, **how)
@@ -149,8 +149,8 @@ async def test_a_payment_whose_gateway_is_gone_frees_its_seats(shop: Shop) -> No
     assert (await shop.hold("A1", buyer="bob")).state is State.HELD
 
 
-async def test_a_payment_whose_gateway_comes_back_is_ended_there(shop: Shop) -> None:
-    """What was given up meanwhile is still voided, and late money goes back."""
+async def test_a_payment_whose_gateway_is_configured_again_is_ended_there(shop: Shop) -> None:
+    """What was given up meanwhile is still voided, and late money is refunded."""
     held = await without_its_gateway(shop, seconds=4200)
     await shop.hold("A1", buyer="bob")
     shop.driver = PaymentDriver(shop.engine, {"scripted": shop.gateway})
@@ -161,7 +161,7 @@ async def test_a_payment_whose_gateway_comes_back_is_ended_there(shop: Shop) -> 
 
 
 async def test_a_payment_whose_gateway_is_gone_and_may_have_taken_the_money_is_settled_by_hand(shop: Shop) -> None:
-    """Nobody may guess: it is flagged and pinned, until a person says that nothing was taken."""
+    """The outcome is unknown: it is flagged and pinned, until an operator says that nothing was taken."""
     held = await without_its_gateway(shop, seconds=4200, automatic=True)
     flagged = await shop.payment(held)
     assert (flagged.state, (await shop.booking(held)).state) == (PaymentState.NEEDS_ATTENTION, State.PAYING)
@@ -174,8 +174,8 @@ async def test_a_payment_whose_gateway_is_gone_and_may_have_taken_the_money_is_s
     assert (last.actor, last.facts["payment"]["settled_as"]) == ("operator", "nothing")
 
 
-async def test_money_that_comes_after_a_person_said_nothing_goes_back(shop: Shop) -> None:
-    """It is late money, as after the gateway's own no."""
+async def test_money_that_comes_after_an_operator_settled_as_nothing_is_refunded(shop: Shop) -> None:
+    """It is late money, as after the gateway's own decline."""
     held = await without_its_gateway(shop, seconds=4200, automatic=True)
     await settle(shop, await shop.payment(held), SettledAs.NOTHING)
     await shop.hold("A1", buyer="bob")
@@ -196,7 +196,7 @@ async def test_money_that_was_taken_is_not_settled_as_nothing(shop: Shop) -> Non
 
 
 async def test_a_sale_for_which_nothing_was_taken_is_cancelled(shop: Shop) -> None:
-    """The gateway said that it took nothing, which is another amount; a person has seen the same."""
+    """The gateway said that it took nothing, which is another amount; an operator has seen the same."""
     shop.gateway.says["capture"] = GatewaySilent("no answer")
     paid = await shop.pay(await shop.hold("A1"))
     about = await shop.store.read_dossier((await shop.payment(paid.booking)).id)

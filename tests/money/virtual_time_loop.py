@@ -1,4 +1,4 @@
-"""A loop in which nobody waits: where there is nothing to do, it is later at once.
+"""An event loop with virtual time: where there is nothing to do, its clock jumps to the next timer.
 
 What takes seconds takes none, and what happens is the same each time. Only for code that talks to nothing outside.
 """
@@ -20,7 +20,7 @@ T = TypeVar("T")
 BEGAN = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
 
-class StillClock(MovableClock):
+class ManualClock(MovableClock):
     """A clock that moves only when it is pushed."""
 
     def now(self) -> datetime:
@@ -28,8 +28,8 @@ class StillClock(MovableClock):
         return BEGAN + self.offset
 
 
-class _Impatient(selectors.DefaultSelector):
-    """Instead of waiting, tells the loop how long it would have waited."""
+class _NoWaitSelector(selectors.DefaultSelector):
+    """Instead of waiting, adds the wait to the loop's time."""
 
     skipped = 0.0
 
@@ -41,11 +41,11 @@ class _Impatient(selectors.DefaultSelector):
         return ready
 
 
-class HurriedLoop(asyncio.SelectorEventLoop):
+class VirtualTimeLoop(asyncio.SelectorEventLoop):
     """Its time is what it did not wait for."""
 
     def __init__(self) -> None:
-        self._impatient = _Impatient()
+        self._impatient = _NoWaitSelector()
         super().__init__(self._impatient)
 
     def time(self) -> float:
@@ -54,6 +54,6 @@ class HurriedLoop(asyncio.SelectorEventLoop):
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:
-    """Do this to its end, in a hurry."""
-    with asyncio.Runner(loop_factory=HurriedLoop) as runner:
+    """Run this to its end in virtual time."""
+    with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
         return runner.run(work)

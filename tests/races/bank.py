@@ -1,8 +1,8 @@
-"""Money for the laboratory: a bank that keeps books of its own, and cashiers who drive payments at it.
+"""A bank that keeps books of its own, and the processes that drive payments at it, for the tests of races.
 
-A `Bank` does what it is asked once for each id, however often it is asked, and counts what it did. Its calls can be
-stopped at a door before or after they take effect, so that what is said and when it is heard are two moments. Its books
-are compared with ours at the end: what was taken and did not go back is the price of what is sold.
+A `Bank` carries each id out once, however often it is called, and counts what it did. Its calls can be stopped
+at a barrier before or after they take effect, so that what happens and when we learn of it are two moments. Its books
+are compared with ours at the end: what was captured and not refunded is the price of what is sold.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from earmark.payments.driver import PaymentDriver
 from earmark.payments.pay import open_payment
 
 from .commands import IDS, SHOP
-from .support import AS_BUILT, PATIENCE_SECONDS, Shortcut, Till, in_time, until
+from .support import AS_BUILT, PATIENCE_SECONDS, Server, Shortcut, in_time, until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
@@ -45,13 +45,13 @@ if TYPE_CHECKING:
     from earmark.engine.ports.gateway import Order, RefundOrder
     from earmark.engine.ports.store import Store
 
-    from .support import House
+    from .support import RaceDatabase
 
 WITHIN = PATIENCE_SECONDS
 PAYING_IS_OVER = 901.0
 ROUNDS_MAX = 40
 
-# Payments outlive the bookings that the houses begin without.
+# Payments outlive the bookings that the shops begin without.
 _NO_MONEY = """
     SET session_replication_role = replica;
     DELETE FROM callbacks; DELETE FROM refunds; DELETE FROM payments;
@@ -73,19 +73,19 @@ class Account:
 
     @property
     def kept(self) -> int:
-        """What was taken and did not go back."""
+        """What was captured and not refunded."""
         return self.captured - sum(self.refunds.values())
 
 
-class Door:
-    """Where calls of one kind stop until they are let through."""
+class Barrier:
+    """Where calls of one kind stop until the test releases them."""
 
     def __init__(self) -> None:
         self.reached = asyncio.Event()
         self.opened = asyncio.Event()
 
     async def pass_through(self) -> None:
-        """Say that somebody stands here, and wait."""
+        """Report that a call waits here, and wait."""
         self.reached.set()
         await in_time(self.opened.wait())
 
@@ -112,16 +112,16 @@ class Bank:
         self.forgets = False
         """Whether each order is a new one to it, as with gateways that know no idempotency."""
         self._random = random
-        self._doors: dict[str, Door] = {}
+        self._doors: dict[str, Barrier] = {}
 
-    def door(self, place: str) -> Door:
+    def barrier(self, place: str) -> Barrier:
         """Calls stop at this place from now on, such as `before void` or `after status`."""
-        return self._doors.setdefault(place, Door())
+        return self._doors.setdefault(place, Barrier())
 
     def open_all(self) -> None:
-        """Let everybody through, from now on."""
-        for door in self._doors.values():
-            door.opened.set()
+        """Release all calls, from now on."""
+        for barrier in self._doors.values():
+            barrier.opened.set()
         self._doors.clear()
 
     async def authorise(self, order: Order) -> Report:
@@ -140,7 +140,7 @@ class Bank:
         return await self._end("capture", order)
 
     async def void(self, order: Order) -> Report:
-        """What is captured stays captured, and the report says so."""
+        """What is captured stays captured, and the report shows that."""
         await self._begin("void", order)
         self._move(order, Standing.VOIDED, "void", only_from={Standing.AUTHORISED, Standing.PROCESSING})
         return await self._end("void", order)
@@ -195,7 +195,7 @@ class Bank:
             )
 
     async def close(self) -> None:
-        """Has nothing to let go of."""
+        """It has nothing to close."""
 
     def _move(self, order: Order, to: Standing, name: str, *, only_from: set[Standing]) -> None:
         account = self.accounts.get(order.payment_id)
@@ -205,9 +205,9 @@ class Bank:
 
     async def _begin(self, call: str, order: Order) -> None:
         self.calls[f"{call} {order.payment_id}"] += 1
-        if door := self._doors.get(f"before {call}"):
-            await door.pass_through()
-        await self._dawdle()
+        if barrier := self._doors.get(f"before {call}"):
+            await barrier.pass_through()
+        await self._delay()
         if refused := self.refuses.get(call):
             raise refused
 
@@ -217,15 +217,15 @@ class Bank:
         return report
 
     async def _pause(self, call: str) -> None:
-        """What was done is done; the answer is on its way."""
+        """The effect is done; the answer is delayed."""
         failed = self.fails.get(call)
-        if door := self._doors.get(f"after {call}"):
-            await door.pass_through()
-        await self._dawdle()
+        if barrier := self._doors.get(f"after {call}"):
+            await barrier.pass_through()
+        await self._delay()
         if failed:
             raise failed
 
-    async def _dawdle(self) -> None:
+    async def _delay(self) -> None:
         if self._random is not None:
             await asyncio.sleep(self._random.uniform(0, 0.004))
 
@@ -237,111 +237,111 @@ class Bank:
         return Report(standing=account.standing, gateway_id=f"pi-{payment_id}", captured=account.captured, code=code)
 
 
-class Cashier:
-    """One process that drives payments: an engine over a store of its own, and its teller."""
+class PaymentProcess:
+    """One process that drives payments: an engine over a store of its own, and its payment driver."""
 
-    def __init__(self, payments: Till, bank: Bank) -> None:
-        self.payments = payments
-        self.driver = PaymentDriver(payments.engine, {bank.name: bank})
+    def __init__(self, server: Server, bank: Bank) -> None:
+        self.server = server
+        self.driver = PaymentDriver(server.engine, {bank.name: bank})
 
-    def drive(self, payment: Payment) -> Till:
-        """Begin to take a payment as far as it goes."""
-        return self.payments._begin(self.driver.advance(payment.id))
+    def drive(self, payment: Payment) -> Server:
+        """Start to drive a payment as far as it goes."""
+        return self.server._begin(self.driver.advance(payment.id))
 
-    def hear(self, payment: Payment, *, callback_id: str = "evt-1") -> Till:
-        """Begin to take a callback."""
-        return self.payments._begin(self.driver.hear("bank", a_callback(payment, id=callback_id)))
+    def deliver_callback(self, payment: Payment, *, callback_id: str = "evt-1") -> Server:
+        """Start to handle a callback."""
+        return self.server._begin(self.driver.hear("bank", a_callback(payment, id=callback_id)))
 
-    def give_up(self, about: Any) -> Till:
-        """Begin to give a payment up."""
+    def give_up(self, about: Any) -> Server:
+        """Start to give a payment up."""
         work = partial(apply_report.give_up, about=about, ids=IDS)
-        return self.payments._begin(self.payments.store.transact(work, within=WITHIN))
+        return self.server._begin(self.server.store.transact(work, within=WITHIN))
 
 
-class MoneyHouse:
-    """A house with a bank next door."""
+class Shop:
+    """A shop together with a bank."""
 
-    def __init__(self, services: House) -> None:
-        self.services = services
+    def __init__(self, database: RaceDatabase) -> None:
+        self.database = database
         self.bank = Bank()
-        self.first: Cashier
+        self.first: PaymentProcess
 
     @classmethod
-    async def open(cls, services: House) -> MoneyHouse:
-        """With no payment of anybody who was here before."""
-        await services.observer.execute(_NO_MONEY)
-        opened = cls(services)
-        opened.first = await opened.cashier()
+    async def open(cls, database: RaceDatabase) -> Shop:
+        """Remove the payments of earlier tests."""
+        await database.observer.execute(_NO_MONEY)
+        opened = cls(database)
+        opened.first = await opened.payment_process()
         return opened
 
     async def close(self) -> None:
-        """Leave no payment behind, and nobody who waits at a door."""
+        """Leave no payment behind, and no call that waits at a barrier."""
         self.bank.open_all()
         await self.first.driver.close()
-        await self.services.observer.execute(_NO_MONEY)
+        await self.database.observer.execute(_NO_MONEY)
 
-    async def cashier(self, *stops: str, shortcut: Shortcut = AS_BUILT) -> Cashier:
+    async def payment_process(self, *stops: str, shortcut: Shortcut = AS_BUILT) -> PaymentProcess:
         """A new process, which stops at these places."""
-        return Cashier(await self.services.payments(*stops, shortcut=shortcut), self.bank)
+        return PaymentProcess(await self.database.server(*stops, shortcut=shortcut), self.bank)
 
     async def opened(self, booking: Booking, *, automatic: bool = False) -> Payment:
-        """A payment that was recorded; nobody was asked for money yet."""
-        return await opened(self.first.payments.engine, a_pay(booking, automatic=automatic))
+        """A payment that was recorded; the bank was not called yet."""
+        return await opened(self.first.server.engine, a_pay(booking, automatic=automatic))
 
     async def lost(self, *seats: str, buyer: str = "ann", units: int = 0) -> tuple[Booking, Payment]:
-        """A booking whose payment nobody decided in time: expired, and the payment is to be voided."""
-        held = await self.services.held(*seats, buyer=buyer, units=units)
+        """A booking whose payment was not decided in time: expired, and the payment is to be voided."""
+        held = await self.database.held(*seats, buyer=buyer, units=units)
         payment = await self.opened(held)
-        self.services.clock.advance(PAYING_IS_OVER)
-        given_up = await self.first.give_up(await self.dossier(payment)).outcome()
+        self.database.clock.advance(PAYING_IS_OVER)
+        given_up = await self.first.give_up(await self.payment_with_refunds(payment)).outcome()
         assert given_up.state is PaymentState.VOIDING, repr(given_up)
-        assert await self.services.state(held) == "expired"
+        assert await self.database.state(held) == "expired"
         return held, given_up
 
     async def taken_late(self, *seats: str, buyer: str = "ann", units: int = 0) -> tuple[Booking, Payment]:
-        """A lost booking, and the bank has taken the money all the same; nobody here has heard of it yet."""
+        """A lost booking whose money the bank has taken all the same; no process knows of it yet."""
         booking, payment = await self.lost(*seats, buyer=buyer, units=units)
         self.bank.accounts[payment.id] = Account(amount=payment.amount, standing=Standing.CAPTURED)
         return booking, payment
 
     async def sold(self, *seats: str, buyer: str = "ann") -> tuple[Booking, Payment]:
         """Paid and sold."""
-        held = await self.services.held(*seats, buyer=buyer)
+        held = await self.database.held(*seats, buyer=buyer)
         payment = await self.opened(held)
         done = await self.first.drive(payment).outcome()
         assert done.state is PaymentState.CAPTURED, repr(done)
         return held, done
 
-    async def dossier(self, payment: Payment) -> Any:
+    async def payment_with_refunds(self, payment: Payment) -> Any:
         """A payment and what belongs to it."""
-        about = await self.first.payments.store.read_dossier(payment.id)
+        about = await self.first.server.store.read_dossier(payment.id)
         assert about is not None
         return about
 
     async def payment(self, payment: Payment) -> Payment:
         """As it is now."""
-        found: Payment = (await self.dossier(payment)).payment
+        found: Payment = (await self.payment_with_refunds(payment)).payment
         return found
 
     async def refunds(self, payment: Payment) -> list[Refund]:
-        """What goes back of it."""
-        return list((await self.dossier(payment)).refunds)
+        """Its refunds."""
+        return list((await self.payment_with_refunds(payment)).refunds)
 
     async def until_called(self, call: str, payment: Payment, *, times: int) -> None:
-        """Return once the bank was asked so often."""
+        """Return once the bank was called so often."""
         await until(lambda: self.bank.calls[f"{call} {payment.id}"] >= times)
 
     async def settle_down(self) -> None:
         """Let time pass and the reconciler look, until nothing is left to do."""
-        await reconcile(self.first.payments.store, self.services.clock, self.first.driver)
+        await reconcile(self.first.server.store, self.database.clock, self.first.driver)
 
     async def assert_books_agree(self) -> None:
         """The bank has the price of what is sold, and of nothing else."""
-        await assert_books_agree(self.first.payments.store, self.bank)
+        await assert_books_agree(self.first.server.store, self.bank)
 
 
 async def opened(engine: Engine, ask: Pay) -> Payment:
-    """Record a payment; nobody is asked for money yet."""
+    """Record a payment; the bank is not called yet."""
     answer = await open_payment(engine, ask)
     assert isinstance(answer, Decided), repr(answer)
     payment: Payment = answer.value.payment
@@ -363,7 +363,7 @@ async def assert_books_agree(store: Store, bank: Bank) -> None:
     """For each payment: what the bank has is what its booking costs, if that is sold for it, and else nothing."""
     for payment_id, account in bank.accounts.items():
         about = await store.read_dossier(PaymentId(payment_id))
-        assert about is not None, f"the bank has {payment_id}, and nobody here knows of it"
+        assert about is not None, f"the bank has {payment_id}, which the store does not know"
         payment, booking = about.payment, about.booking
         assert (payment.captured, payment.refunded) == (account.captured, account.captured - account.kept)
         is_sold = booking.state is State.CONFIRMED and booking.payment_id == str(payment_id)
@@ -393,12 +393,12 @@ def a_pay(
 
 
 def a_refund(booking: Booking, amount: int) -> RefundPayment:
-    """Money back."""
+    """A refund."""
     return RefundPayment(
         actor=SHOP, entry_id=IDS.entry_id(), booking_id=booking.id, refund_id=IDS.refund_id(), amount=amount
     )
 
 
 def a_callback(payment: Payment, *, id: str) -> Callback:  # noqa: A002 (the gateway's word)
-    """The bank calls about a payment."""
+    """The bank's callback about a payment."""
     return Callback(id=id, kind="changed", live=True, payment_id=payment.id)

@@ -1,4 +1,4 @@
-"""What is asked for in the races: the same event each time, and requests that say only what matters."""
+"""The commands of the races: the same event each time, and only the fields that matter."""
 
 from __future__ import annotations
 
@@ -66,12 +66,12 @@ def an_extend(booking: Booking, *, seconds: int = 600) -> Extend:
 
 
 def a_release(booking: Booking) -> Release:
-    """Let go."""
+    """Release the hold."""
     return Release(actor=SHOP, entry_id=IDS.entry_id(), booking_id=booking.id)
 
 
 def a_payment(booking: Booking) -> Pay:
-    """Begin to pay; nobody is asked for money yet."""
+    """Begin to pay; the gateway is not called yet."""
     return Pay(
         actor=SHOP,
         entry_id=IDS.entry_id(),
@@ -96,7 +96,7 @@ def a_block(*seats: str) -> ChangeEvent:
 
 
 def a_repricing(*seats: str, price: int = 99) -> ChangeEvent:
-    """The operator asks another price."""
+    """The operator sets another price."""
     patches = tuple(SeatPatch(id=SeatId(seat), price=price) for seat in seats)
     return ChangeEvent(actor=SHOP, entry_id=IDS.entry_id(), event_id=EVENT, seats=patches)
 

@@ -1,4 +1,4 @@
-"""Two kinds of houses: one with the whole schema, and a bare one without its guards, where a mistake shows.
+"""Two kinds of databases: one with the whole schema, and a bare one without its guards, where a mistake shows.
 
 Each kind has one database for the whole run, emptied before each test: there are many tests, and each is short.
 """
@@ -14,8 +14,8 @@ import pytest
 
 from earmark.store import postgres
 
-from .bank import MoneyHouse
-from .support import House
+from .bank import Shop
+from .support import RaceDatabase
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -57,54 +57,54 @@ async def _migrate_bare(url: str) -> None:
 
 
 @pytest.fixture
-async def services(races_url: str, clock: MovableClock) -> AsyncIterator[House]:
+async def database(races_url: str, clock: MovableClock) -> AsyncIterator[RaceDatabase]:
     """As it is in production."""
-    services = await House.open(races_url, clock=clock)
-    yield services
-    await services.close()
+    database = await RaceDatabase.open(races_url, clock=clock)
+    yield database
+    await database.close()
 
 
 @pytest.fixture
-async def bare_house(bare_races_url: str, clock: MovableClock) -> AsyncIterator[House]:
+async def bare_database(bare_races_url: str, clock: MovableClock) -> AsyncIterator[RaceDatabase]:
     """Without the guards of the schema: only the verbs keep the promises here."""
-    services = await House.open(bare_races_url, clock=clock)
-    yield services
-    await services.close()
+    database = await RaceDatabase.open(bare_races_url, clock=clock)
+    yield database
+    await database.close()
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Without the guards only a sample of the files, and all of them in a proof."""
-    if "either_house" in metafunc.fixturenames:
+    if "either_database" in metafunc.fixturenames:
         bare = PROOF or metafunc.module.__name__.rpartition(".")[2] in WITHOUT_GUARDS
-        metafunc.parametrize("either_house", ["services", *(["bare_house"] if bare else [])], indirect=True)
+        metafunc.parametrize("either_database", ["database", *(["bare_database"] if bare else [])], indirect=True)
 
 
 @pytest.fixture
-def either_house(request: pytest.FixtureRequest) -> House:
+def either_database(request: pytest.FixtureRequest) -> RaceDatabase:
     """What is built keeps its promises with the schema's guards and, by itself, without them."""
-    found: House = request.getfixturevalue(request.param)
+    found: RaceDatabase = request.getfixturevalue(request.param)
     return found
 
 
 @pytest.fixture
-async def shop(services: House) -> AsyncIterator[MoneyHouse]:
+async def shop(database: RaceDatabase) -> AsyncIterator[Shop]:
     """As it is in production."""
-    shop = await MoneyHouse.open(services)
+    shop = await Shop.open(database)
     yield shop
     await shop.close()
 
 
 @pytest.fixture
-async def bare_shop(bare_house: House) -> AsyncIterator[MoneyHouse]:
+async def bare_shop(bare_database: RaceDatabase) -> AsyncIterator[Shop]:
     """Without the guards of the schema."""
-    shop = await MoneyHouse.open(bare_house)
+    shop = await Shop.open(bare_database)
     yield shop
     await shop.close()
 
 
 @pytest.fixture
-async def either_shop(either_house: House) -> AsyncIterator[MoneyHouse]:
+async def either_shop(either_database: RaceDatabase) -> AsyncIterator[Shop]:
     """What is built keeps its promises with the schema's guards and without them."""
-    shop = await MoneyHouse.open(either_house)
+    shop = await Shop.open(either_database)
     yield shop
     await shop.close()

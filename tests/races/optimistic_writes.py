@@ -1,4 +1,4 @@
-"""A draft that has looked and decided, and stands before its write: what the tests of drafts begin with."""
+"""An optimistic write that has read and decided and not yet written: the start of the tests of optimistic writes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .support import AS_BUILT, Shortcut
 if TYPE_CHECKING:
     from earmark.engine.commands import Command
 
-    from .support import House, Till
+    from .support import RaceDatabase, Server
 
 
 def idempotency(key: str = "key-1") -> KeyedRequest:
@@ -22,29 +22,29 @@ def idempotency(key: str = "key-1") -> KeyedRequest:
     )
 
 
-async def drafting(services: House, *asks: Command, shortcut: Shortcut = AS_BUILT) -> Till:
-    """A draft that has looked and decided, and stands before its write."""
-    await services.observer.execute(shortcut.prepare)
-    payments = await services.payments("before write", shortcut=shortcut, drafts=True, connections_max=6)
-    payments.ask(asks[0]) if len(asks) == 1 else payments.ask_together(*asks)
-    await payments.reached("before write")
-    return payments
+async def decided_without_locks(database: RaceDatabase, *asks: Command, shortcut: Shortcut = AS_BUILT) -> Server:
+    """An optimistic write that has read and decided and not yet written."""
+    await database.observer.execute(shortcut.prepare)
+    server = await database.server("before write", shortcut=shortcut, drafts=True, connections_max=6)
+    server.submit(asks[0]) if len(asks) == 1 else server.submit_batch(*asks)
+    await server.reached("before write")
+    return server
 
 
-async def by_another(services: House, ask: Command) -> Any:
-    """What a request comes to that another process carries out meanwhile, by a draft of its own."""
-    return await (await services.payments(drafts=True, connections_max=6)).ask(ask).outcome()
+async def by_another(database: RaceDatabase, ask: Command) -> Any:
+    """The result of a request that another process carries out meanwhile, by an optimistic write of its own."""
+    return await (await database.server(drafts=True, connections_max=6)).submit(ask).outcome()
 
 
-async def decided_again(payments: Till) -> Any:
-    """What it comes to as built: nothing of the draft is kept, and locks decide."""
-    outcome = await payments.outcome()
-    assert payments.store.ran[:2] == ["look", "locks"]
+async def decided_again(server: Server) -> Any:
+    """The result as built: nothing of the optimistic write is kept, and a transaction with locks decides."""
+    outcome = await server.outcome()
+    assert server.store.ran[:2] == ["look", "locks"]
     return outcome
 
 
-async def kept(payments: Till) -> Any:
-    """What it comes to without the guard: the draft is written as it was drafted."""
-    outcome = await payments.outcome()
-    assert payments.store.ran == ["look"]
+async def kept(server: Server) -> Any:
+    """The result without the guard: the optimistic write is written as it was decided."""
+    outcome = await server.outcome()
+    assert server.store.ran == ["look"]
     return outcome

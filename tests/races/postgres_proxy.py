@@ -1,4 +1,4 @@
-"""A line to PostgreSQL on which a test can lose what is said."""
+"""A proxy in front of PostgreSQL that can lose requests or answers when a test says so."""
 
 from __future__ import annotations
 
@@ -16,46 +16,46 @@ if TYPE_CHECKING:
 _PORT = 5432
 
 
-class Wire:
-    """Stands between a store and its server, and passes everything on until it is told not to."""
+class PostgresProxy:
+    """Stands between a store and its server, and passes everything on until a test stops it."""
 
     def __init__(self, url: str) -> None:
         self._target = url
         self._folder = tempfile.TemporaryDirectory(prefix="em-wire-")
-        self._lines: list[_Line] = []
+        self._lines: list[_ProxiedConnection] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server | None = None
         self.lets: Callable[[], Awaitable[bool]] | None = None
-        """Asked before anything is passed on, either way; from the first no on, nothing more is that way."""
+        """Called before anything is passed on, either way; after the first False, nothing more is passed that way."""
 
     @property
     def url(self) -> str:
-        """The same database, over this wire."""
+        """The same database, through this proxy."""
         parts = urlsplit(self._target)
         return f"postgresql://{parts.username}@{parts.path}?host={self._folder.name}&port={_PORT}"
 
     def lose_answers(self) -> None:
-        """From now on, whoever is connected asks and hears nothing."""
+        """From now on, connected clients send requests and get no answers."""
         for line in self._lines:
             line.answers = False
 
-    def lose_questions(self) -> None:
-        """From now on, whoever is connected asks, and nothing of it arrives."""
+    def lose_requests(self) -> None:
+        """From now on, connected clients send requests, and nothing of them arrives."""
         for line in self._lines:
             line.questions = False
 
     def keep_open(self) -> None:
-        """From now on, a server that hangs up is heard to say so, and the line stays open."""
+        """From now on, a connection that the server closes stays open on the client's side."""
         for line in self._lines:
             line.closes = False
 
     @property
-    def hung_up(self) -> bool:
-        """Whether the server has left every line."""
+    def closed_by_server(self) -> bool:
+        """Whether the server has closed every connection."""
         return all(line.left for line in self._lines)
 
     def cut(self) -> None:
-        """Break every line that is open; new ones can be had."""
+        """Break every open connection; new ones can be made."""
         for line in self._lines:
             line.abort()
         self._lines.clear()
@@ -85,7 +85,7 @@ class Wire:
             there = await asyncio.open_connection(parts.hostname, parts.port or _PORT)
         else:
             there = await asyncio.open_unix_connection(f"{asked['host'][0]}/.s.PGSQL.{asked['port'][0]}")
-        line = _Line(client=(reader, writer), server=there, lets=self._lets)
+        line = _ProxiedConnection(client=(reader, writer), server=there, lets=self._lets)
         self._lines.append(line)
         for pump in (line.ask(), line.answer()):
             task = asyncio.ensure_future(pump)
@@ -93,14 +93,14 @@ class Wire:
             task.add_done_callback(self._tasks.discard)
 
 
-class TcpWire(Wire):
+class TcpPostgresProxy(PostgresProxy):
     """The same, over TCP on this machine."""
 
     port = 0
 
     @property
     def url(self) -> str:
-        """The same database, over this wire."""
+        """The same database, through this proxy."""
         parts = urlsplit(self._target)
         return f"postgresql://{parts.username}@127.0.0.1:{self.port}{parts.path}"
 
@@ -112,7 +112,7 @@ class TcpWire(Wire):
 
 @asynccontextmanager
 async def a_frozen_host() -> AsyncIterator[tuple[int, list[asyncio.StreamWriter]]]:
-    """A machine that takes connections and never says a word; who came is listed."""
+    """A host that accepts connections and never answers; the accepted ones are listed."""
     came: list[asyncio.StreamWriter] = []
     server = await asyncio.start_server(lambda _, writer: came.append(writer), "127.0.0.1", 0)
     try:
@@ -126,8 +126,8 @@ async def a_frozen_host() -> AsyncIterator[tuple[int, list[asyncio.StreamWriter]
 Stream = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
-class _Line:
-    """One connection, and which way it still carries."""
+class _ProxiedConnection:
+    """One connection, and which directions still work."""
 
     def __init__(self, *, client: Stream, server: Stream, lets: Callable[[], Awaitable[bool]]) -> None:
         self._lets = lets

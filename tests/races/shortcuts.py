@@ -20,7 +20,7 @@ from earmark.store import queries
 from earmark.store.postgres import rows
 
 from .commands import IDS
-from .support import SQL, Shortcut, Stage, Warp, edited
+from .support import SQL, Breakpoints, ForwardingTransaction, Shortcut, edited
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -37,22 +37,22 @@ replace = msgspec.structs.replace
 _UNVERSIONED = edited("update_bookings", "AND b.version < m.version", "")
 
 
-class _LeavesTheLapsedHeld(Warp):
+class _LeavesTheLapsedHeld(ForwardingTransaction):
     async def write(self, changes: Changes) -> None:
         told = [entry for entry in changes.entries if entry.verb != "expire"]
         await self.inner.write(replace(_give_nothing_back(changes), expired=(), entries=told))
 
 
-class _GivesBackSeatsOnly(Warp):
+class _GivesBackSeatsOnly(ForwardingTransaction):
     async def write(self, changes: Changes) -> None:
         await self.inner.write(_give_nothing_back(changes))
 
 
-class _JudgesByTheSeatsCopy(Warp):
+class _JudgesByTheSeatsCopy(ForwardingTransaction):
     """The end of a hold stands on its seats too, and the copy that was read is what decides a takeover."""
 
-    def __init__(self, transaction: Any, stage: Stage) -> None:
-        super().__init__(transaction, stage)
+    def __init__(self, transaction: Any, breakpoints: Breakpoints) -> None:
+        super().__init__(transaction, breakpoints)
         self.copies: dict[BookingId | None, datetime | None] = {}
 
     async def read_seats(self, refs: Collection[SeatRef]) -> dict[SeatRef, SeatSeen]:
@@ -68,16 +68,16 @@ class _JudgesByTheSeatsCopy(Warp):
         }
 
 
-class _FlipsWhateverItFinds(Warp):
+class _FlipsWhateverItFinds(ForwardingTransaction):
     async def lock_bookings(self, ids: Collection[BookingId]) -> dict[BookingId, Booking]:
         locked = await self.inner.lock_bookings(ids)
         return {id_: replace(booking, state=State.HELD) for id_, booking in locked.items()}
 
 
-class _ReadsBookingsBeforeSeats(Warp):
+class _ReadsBookingsBeforeSeats(ForwardingTransaction):
     async def read_seats(self, refs: Collection[SeatRef]) -> dict[SeatRef, SeatSeen]:
         known = {row["id"] for row in await self.inner._connection.fetch("SELECT id FROM bookings LIMIT 1000")}
-        await self.stage.reach("between bookings and seats")
+        await self.breakpoints.reach("between bookings and seats")
         seen: dict[SeatRef, SeatSeen] = await self.inner.read_seats(refs)
         return {
             ref: seat if seat.pointer in known else replace(seat, owner_state=None, owner_expires_at=None)
@@ -85,21 +85,21 @@ class _ReadsBookingsBeforeSeats(Warp):
         }
 
 
-class _KeepsThePointer(Warp):
+class _KeepsThePointer(ForwardingTransaction):
     async def write(self, changes: Changes) -> None:
         await self.inner.write(replace(changes, cleared={}))
 
 
-class _LocksTotalsFirst(Warp):
+class _LocksTotalsFirst(ForwardingTransaction):
     async def lock_bookings(self, ids: Collection[BookingId]) -> dict[BookingId, Booking]:
         peek = "SELECT event_id, buyer FROM bookings WHERE id = ANY ($1) LIMIT 100"
         await self.inner.lock_totals({TotalRef(*row) for row in await self.inner._connection.fetch(peek, list(ids))})
-        await self.stage.reach("after its first lock")
+        await self.breakpoints.reach("after its first lock")
         locked: dict[BookingId, Booking] = await self.inner.lock_bookings(ids)
         return locked
 
 
-class _LocksSeatsFirst(Warp):
+class _LocksSeatsFirst(ForwardingTransaction):
     async def read_seats(self, refs: Collection[SeatRef]) -> dict[SeatRef, SeatSeen]:
         seen: dict[SeatRef, SeatSeen] = await self.inner.read_seats(refs)
         self.unmoved: frozenset[SeatRef] = await self.inner.lock_seats(seen.values())
@@ -109,7 +109,7 @@ class _LocksSeatsFirst(Warp):
         return self.unmoved & {seat.ref for seat in seen}
 
 
-class _DecidesAgainInPlace(Warp):
+class _DecidesAgainInPlace(ForwardingTransaction):
     async def lock_seats(self, seen: Collection[SeatSeen]) -> frozenset[SeatRef]:
         unmoved: frozenset[SeatRef] = await self.inner.lock_seats(seen)
         if moved := {seat.ref for seat in seen} - unmoved:
@@ -119,7 +119,7 @@ class _DecidesAgainInPlace(Warp):
         return unmoved
 
 
-class _ClaimsAndReadsKeysAtOnce(Warp):
+class _ClaimsAndReadsKeysAtOnce(ForwardingTransaction):
     async def begin(self, keys: Sequence[IdempotencyKey], look: Look | None = None) -> Opening:  # noqa: ARG002 (the port's)
         claims = """
             WITH claimed AS MATERIALIZED (
@@ -133,9 +133,9 @@ class _ClaimsAndReadsKeysAtOnce(Warp):
         return Opening(now=found[0]["now"], remembered=remembered)
 
 
-class _LocksAsTheyCame(Warp):
-    def __init__(self, transaction: Any, stage: Stage, *, arrival: Sequence[BookingId]) -> None:
-        super().__init__(transaction, stage)
+class _LocksAsTheyCame(ForwardingTransaction):
+    def __init__(self, transaction: Any, breakpoints: Breakpoints, *, arrival: Sequence[BookingId]) -> None:
+        super().__init__(transaction, breakpoints)
         self.arrival = arrival
 
     async def lock_bookings(self, ids: Collection[BookingId]) -> dict[BookingId, Booking]:
@@ -143,7 +143,7 @@ class _LocksAsTheyCame(Warp):
         return locked
 
 
-class _TakesPaymentsAsTheyCame(Warp):
+class _TakesPaymentsAsTheyCame(ForwardingTransaction):
     async def take_payments(self, uses: Mapping[OutsidePaymentRef, BookingId]) -> frozenset[OutsidePaymentRef]:
         taken = [(*ref, booking_id) for ref, booking_id in uses.items()]
         won = await self.inner._fetch("take_payments", *rows.columns(taken, width=3))
@@ -151,7 +151,7 @@ class _TakesPaymentsAsTheyCame(Warp):
 
 
 def _give_nothing_back(changes: Changes) -> Changes:
-    """The changes, without what the expired bookings give back to totals and pools."""
+    """The changes, without what the expired bookings return to totals and pools."""
     totals = Counter(dict(changes.totals))
     pools = dict(changes.pools)
     for booking in changes.expired:
@@ -244,7 +244,7 @@ COUNTS_TOTALS_UNLOCKED = Shortcut(
     }
 )
 
-# The last first: it stands for whatever order a plain update may meet them in.
+# The last first: it stands for whatever order a plain update may visit them in.
 CLEARS_SEATS_AS_THEY_LIE = Shortcut(sql=edited("clear_seats", "ORDER BY s2.event_id, s2.id", "ORDER BY s2.id DESC"))
 
 TAKES_PAYMENTS_AS_THEY_CAME = Shortcut(
@@ -273,7 +273,7 @@ SWEEPS_FROM_SUBSELECT = """
 
 
 async def sweep_in_one_statement(transaction: Any, *, limit: int, statement: str) -> list[Booking]:
-    """Flip what is due, then give back what the flipped had."""
+    """Expire what is due, then free what the expired bookings had."""
     now: datetime = (await transaction.begin([])).now
     connection = await transaction.connection()
     flipped = [rows.booking(row) for row in await connection.fetch(statement, now, limit)]
@@ -283,12 +283,12 @@ async def sweep_in_one_statement(transaction: Any, *, limit: int, statement: str
         totals[booking.total_ref] -= booking.lines.units
         for ref, back in booking.pool_deltas(held=-1).items():
             pools[ref] = pools.get(ref, PoolDelta()) + back
-    entries = [_told(booking, now=now) for booking in flipped]
+    entries = [_expiry_entry(booking, now=now) for booking in flipped]
     await transaction.write(Changes(totals=totals, pools=pools, entries=entries))
     return flipped
 
 
-class OneStatement(Warp):
+class OneStatement(ForwardingTransaction):
     """Lets the one-statement sweeper at its connection."""
 
     async def connection(self) -> Any:
@@ -296,7 +296,7 @@ class OneStatement(Warp):
         return self.inner._connection
 
 
-def _told(booking: Booking, *, now: datetime) -> Entry:
+def _expiry_entry(booking: Booking, *, now: datetime) -> Entry:
     return Entry(
         id=IDS.entry_id(),
         event_id=booking.event_id,
@@ -311,13 +311,13 @@ def _told(booking: Booking, *, now: datetime) -> Entry:
     )
 
 
-# What a draft is written by, guard by guard. Each shortcut is a function of its own, beside the one that is built.
+# The statements of an optimistic write, guard by guard. Each shortcut is a function of its own, beside the built one.
 _DRAFTS = (resources.files("earmark.store") / "sql" / "postgres" / "0003_drafts.sql").read_text(encoding="utf-8")
 _WRITE = _DRAFTS[_DRAFTS.index("CREATE FUNCTION earmark_write(") :]
 
 
 def writes(name: str, *edits: tuple[str, str]) -> Shortcut:
-    """The call that writes a draft, with these things changed, which must be there to be changed."""
+    """The call of an optimistic write, with these things changed, which must be there to be changed."""
     text = _WRITE
     for old, new in edits:
         assert old in text, f"earmark_write has changed: it no longer says {old!r}"
@@ -404,34 +404,34 @@ LOCKS_BACKWARDS = {
 }
 
 
-# The money: late money brings a booking back, and a payment is decided by whoever hears of it first.
-class _TakesTheSeatsUnseen(Warp):
+# Payments: late money re-claims a booking, and the first process that learns a payment's outcome decides it.
+class _TakesTheSeatsUnseen(ForwardingTransaction):
     async def lock_seats(self, seen: Collection[SeatSeen]) -> frozenset[SeatRef]:
         return frozenset(seat.ref for seat in seen)
 
 
-class _LocksItsBookingFirst(Warp):
-    def __init__(self, transaction: Any, stage: Stage, *, first: BookingId) -> None:
-        super().__init__(transaction, stage)
+class _LocksItsBookingFirst(ForwardingTransaction):
+    def __init__(self, transaction: Any, breakpoints: Breakpoints, *, first: BookingId) -> None:
+        super().__init__(transaction, breakpoints)
         self.first = first
 
     async def lock_bookings(self, ids: Collection[BookingId]) -> dict[BookingId, Booking]:
         locked: dict[BookingId, Booking] = await self.inner.lock_bookings({self.first})
-        await self.stage.reach("after its first lock")
+        await self.breakpoints.reach("after its first lock")
         locked |= await self.inner.lock_bookings(set(ids) - {self.first})
         return locked
 
 
-class _LocksPaymentsFirst(Warp):
+class _LocksPaymentsFirst(ForwardingTransaction):
     async def lock_bookings(self, ids: Collection[BookingId]) -> dict[BookingId, Booking]:
         peek = "SELECT id FROM payments WHERE booking_id = ANY ($1) ORDER BY id FOR NO KEY UPDATE"
         await self.inner._connection.fetch(peek, list(ids))
-        await self.stage.reach("after its first lock")
+        await self.breakpoints.reach("after its first lock")
         locked: dict[BookingId, Booking] = await self.inner.lock_bookings(ids)
         return locked
 
 
-class _FlipsWhicheverOwnerItFinds(Warp):
+class _FlipsWhicheverOwnerItFinds(ForwardingTransaction):
     """An owner that looked lapsed is ended, whatever has become of it during the wait."""
 
     async def lock_bookings(self, ids: Collection[BookingId]) -> dict[BookingId, Booking]:
@@ -442,8 +442,8 @@ class _FlipsWhicheverOwnerItFinds(Warp):
         }
 
 
-class _JudgesPaymentsAsTheyBegan(Warp):
-    """What a payment has come to is not asked again: the report is taken as the first one."""
+class _JudgesPaymentsAsTheyBegan(ForwardingTransaction):
+    """A payment's state is not read again under its lock: every report is taken as the first one."""
 
     async def lock_payments(self, ids: Collection[PaymentId]) -> dict[PaymentId, Payment]:
         locked: dict[PaymentId, Payment] = await self.inner.lock_payments(ids)

@@ -1,10 +1,10 @@
-"""A laboratory for races: tills on real connections that stop where a test tells them to.
+"""A harness for races: server processes on real connections that stop where a test says.
 
-A `House` is one database with its clock. A `Till` is what a server process is in production: an engine over
-connections of its own. Its transactions go step by step through a `Stage`, which stops them at named places, such as
-"before write", until the test lets them go. So an interleaving is written down, not hoped for.
+A `RaceDatabase` is one database with its clock. A `Server` is what a server process is in production: an engine over
+connections of its own. Its transactions go step by step through `Breakpoints`, which stop them at named places, such as
+"before write", until the test lets them continue. So an interleaving is written down and not left to chance.
 
-A till may be given a `Shortcut`: the tempting way of doing one step. The same interleaving is played with the
+A server may be given a `Shortcut`: the tempting way of doing one step. The same interleaving is run with the
 shortcut, where it must break, and as built, where it must not.
 """
 
@@ -72,7 +72,7 @@ _ALONE = """
      WHERE datname = current_database() AND backend_type = 'client backend' AND pid <> pg_backend_pid()"""
 _DEADLOCKS = "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()"
 
-# Rules, in the words of the store's own audit.
+# Rules, as the store's own audit states them.
 TWO_OWNERS = "no two live bookings list the same seat"
 PINNED = "a seat points only to a booking of its event that lists it"
 LOST_ITS_SEAT = "every seat of a live booking points to it"
@@ -99,13 +99,13 @@ async def in_time(awaited: Awaitable[T]) -> T:
         return await awaited
 
 
-async def remember_nothing(*_: object) -> list[Any]:
-    """A house without a seat that nobody had: whoever wants one must look."""
+async def without_fresh_seats(*_: object) -> list[Any]:
+    """A database whose seats were all held before: the seat cache has none of them, so each request must read."""
     return []
 
 
 async def until(fact: Callable[[], Any]) -> None:
-    """Poll for a fact that can only be asked for."""
+    """Poll for a fact that can only be queried."""
     async with asyncio.timeout(PATIENCE_SECONDS):
         while not (await found if isawaitable(found := fact()) else found):  # noqa: ASYNC110
             await asyncio.sleep(POLL_SECONDS)
@@ -120,13 +120,13 @@ def has_ended(connection: Any) -> bool:
 
 
 def bare(transaction: Any) -> Any:
-    """The connection that it runs on, without what a draft has prepared on it."""
+    """The connection that it runs on, without the statements prepared for optimistic writes."""
     connection = transaction._connection
     return connection.bare if isinstance(connection, Prepared) else connection
 
 
-class Stage:
-    """Where the transactions of one till stop."""
+class Breakpoints:
+    """Where the transactions of one server stop."""
 
     def __init__(self, stops: Sequence[str]) -> None:
         self._reached = {place: asyncio.Event() for place in stops}
@@ -134,7 +134,7 @@ class Stage:
         self.pid = 0
 
     async def reach(self, place: str) -> None:
-        """Called by a transaction on its way; waits there if the test wants it to."""
+        """Called by a transaction at a step; waits there if the test wants it to."""
         if place in self._reached:
             self._reached[place].set()
             await in_time(self._opened[place].wait())
@@ -149,36 +149,36 @@ class Stage:
             opened.set()
 
 
-class Warp:
-    """A transaction that passes every step on; a shortcut is a subclass that does one of them differently."""
+class ForwardingTransaction:
+    """A transaction that forwards every step; a shortcut is a subclass that does one of them differently."""
 
-    def __init__(self, transaction: Any, stage: Stage) -> None:
+    def __init__(self, transaction: Any, breakpoints: Breakpoints) -> None:
         self.inner = transaction
-        self.stage = stage
+        self.breakpoints = breakpoints
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.inner, name)
 
 
-class Staged:
-    """A transaction that reports to its stage before and after each step."""
+class StoppableTransaction:
+    """A transaction that reports to its breakpoints before and after each step."""
 
-    def __init__(self, transaction: Any, stage: Stage) -> None:
+    def __init__(self, transaction: Any, breakpoints: Breakpoints) -> None:
         self._transaction = transaction
-        self._stage = stage
+        self._stage = breakpoints
 
     def __getattr__(self, name: str) -> Any:
         step = getattr(self._transaction, name)
         if not callable(step):
             return step
 
-        async def staged(*arguments: Any, **named: Any) -> Any:
+        async def stoppable(*arguments: Any, **named: Any) -> Any:
             await self._stage.reach(f"before {name}")
             result = await step(*arguments, **named)
             await self._stage.reach(f"after {name}")
             return result
 
-        return staged
+        return stoppable
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -187,7 +187,7 @@ class Shortcut:
 
     sql: Mapping[str, str] = field(default_factory=dict)
     """Named queries to use instead."""
-    warp: Callable[[Any, Stage], Any] = Warp
+    warp: Callable[[Any, Breakpoints], Any] = ForwardingTransaction
     prepare: str = "SELECT 1"
     """What it needs from the schema, in SQL."""
 
@@ -201,17 +201,17 @@ def edited(name: str, old: str, new: str) -> dict[str, str]:
     return {name: SQL[name].replace(old, new)}
 
 
-class StagedStore(PostgresStore):
-    """The PostgreSQL store, on a stage. It tries again only where a test asks for it, so that a deadlock is seen."""
+class StoppableStore(PostgresStore):
+    """The PostgreSQL store, with breakpoints. It retries only where a test wants it, so that a deadlock is seen."""
 
-    stage: Stage
+    breakpoints: Breakpoints
     shortcut: Shortcut
     retries: bool = False
     drafts: bool = False
     drafts_again = 0
     lock_seconds = LOCK_SECONDS_MAX
     ran: list[str]
-    """How the work was run, each time: from "memory", by a "look", or under "locks"."""
+    """How the work was run, each time: from the cache ("memory"), by a "look", or under "locks"."""
     connection: Any = None
     """The one that it runs on."""
 
@@ -223,69 +223,69 @@ class StagedStore(PostgresStore):
         draft: bool = False,
         lock_seconds: float = LOCK_SECONDS_MAX,
     ) -> T:
-        """Once, step by step, and under locks: what a draft does when it meets another transaction.
+        """Once, step by step, and under locks: what follows when an optimistic write finds a change.
 
         With the full wait, whatever the engine allows: a deadlock takes a second to show.
         """
         assert lock_seconds > 0
 
-        async def staged(transaction: Any) -> T:
+        async def stoppable(transaction: Any) -> T:
             self.connection = bare(transaction)
-            self.stage.pid = self.connection.get_server_pid()
-            warped = self.shortcut.warp(transaction, self.stage)
+            self.breakpoints.pid = self.connection.get_server_pid()
+            warped = self.shortcut.warp(transaction, self.breakpoints)
             try:
-                return await work(cast("Transaction", Staged(warped, self.stage)))
+                return await work(cast("Transaction", StoppableTransaction(warped, self.breakpoints)))
             finally:
                 remembered = getattr(transaction, "remembered", None)
                 self.ran.append("locks" if remembered is None else "memory" if remembered else "look")
 
         if self.retries:
             return await super().transact(
-                staged, within=within, draft=draft and self.drafts, lock_seconds=self.lock_seconds
+                stoppable, within=within, draft=draft and self.drafts, lock_seconds=self.lock_seconds
             )
-        return await self._once(staged, within=within, lock_seconds=self.lock_seconds)
+        return await self._once(stoppable, within=within, lock_seconds=self.lock_seconds)
 
 
-class Till:
-    """One server process, and the one thing it is doing."""
+class Server:
+    """One server process, and the one request it carries out."""
 
-    def __init__(self, services: House, store: StagedStore) -> None:
+    def __init__(self, database: RaceDatabase, store: StoppableStore) -> None:
         self.engine = Engine(store, ids=IDS)
         self.store = store
-        self._house = services
+        self._house = database
         self._task: asyncio.Task[Any] | None = None
 
-    def ask(self, ask: Command) -> Till:
-        """Begin one request, as the engine would: decided again if something moved underneath."""
+    def submit(self, ask: Command) -> Server:
+        """Begin one request, as the engine would: decided again if something changed."""
         if isinstance(ask, ChangeEvent):
             return self._begin(self.engine.change(ask))
         run = partial(self.engine.run, VERBS[type(ask)], draft=True)
         lane: BatchQueue[Command] = BatchQueue(run, relieve=self.engine.relieve)
         return self._begin(lane.submit(ask, within=PATIENCE_SECONDS))
 
-    def ask_together(self, *batch: Command) -> Till:
+    def submit_batch(self, *batch: Command) -> Server:
         """Begin one batch, one transaction."""
         return self._begin(self.engine.run(VERBS[type(batch[0])], lambda: batch, draft=True))
 
-    def sweep(self, sweeper: Any = SWEEPER, **how: int) -> Till:
+    def sweep(self, sweeper: Any = SWEEPER, **how: int) -> Server:
         """Begin one round of sweeping."""
         how = {"limit": 100, **how}
         return self._begin(self.store.transact(lambda step: sweeper(step, **how), within=PATIENCE_SECONDS))
 
     async def reached(self, place: str, doing: asyncio.Future[Any] | None = None) -> None:
-        """Return once it has come this far; fail at once if what it is doing ends before."""
-        await self._until(self.store.stage.reached(place), place, doing)
+        """Return once it has come this far; fail at once if its request ends before."""
+        await self._until(self.store.breakpoints.reached(place), place, doing)
 
     async def waits_for_a_lock(self, doing: asyncio.Future[Any] | None = None) -> None:
-        """Return once PostgreSQL says that this till's backend waits for somebody's lock."""
-        await self._until(self._house.until_waiting(lambda: self.store.stage.pid), "a lock", doing)
+        """Return once PostgreSQL reports that this server's backend waits for a lock."""
+        await self._until(self._house.until_waiting(lambda: self.store.breakpoints.pid), "a lock", doing)
 
     def go(self, place: str | None = None) -> None:
         """Let it go on from a place, or from all."""
-        self.store.stage.open(place)
+        self.store.breakpoints.open(place)
 
     async def outcome(self) -> Any:
-        """What it came to: an answer, or the error, as a value."""
+        """The result: a value, or the error as a value."""
         assert self._task is not None
         self.go()
         await asyncio.wait([self._task], timeout=PATIENCE_SECONDS)
@@ -294,16 +294,16 @@ class Till:
 
     def stop_at(self, *stops: str) -> None:
         """From now on, for what it does next."""
-        self.store.stage = Stage(stops)
+        self.store.breakpoints = Breakpoints(stops)
 
     async def close(self) -> None:
-        """Give up what it was doing, and its connections."""
+        """Cancel its request, and close its connections."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])
         await self.engine.close()
 
-    def _begin(self, doing: Any) -> Till:
+    def _begin(self, doing: Any) -> Server:
         assert self._task is None or self._task.done()
         self._task = asyncio.get_running_loop().create_task(doing)
         return self
@@ -319,36 +319,36 @@ class Till:
         await waiting
 
 
-class House:
-    """One database, its clock, and who sells from it."""
+class RaceDatabase:
+    """One database, its clock, and the servers that sell from it."""
 
     def __init__(self, url: str, *, clock: MovableClock, observer: Any) -> None:
         self.url = url
         self.clock = clock
         self.observer = observer
-        self._tills: list[Till] = []
+        self._servers: list[Server] = []
         self._deadlocks_before = 0
 
     @classmethod
-    async def open(cls, url: str, *, clock: MovableClock) -> House:
-        """An empty house with one event. Deadlocks are found soon here, so that tests of them are quick."""
+    async def open(cls, url: str, *, clock: MovableClock) -> RaceDatabase:
+        """Empty the database and create one event. Deadlocks are detected soon, so that tests of them are quick."""
         observer = await asyncpg.connect(url)
         name = await observer.fetchval("SELECT current_database()")
         await observer.execute(f"ALTER DATABASE \"{name}\" SET deadlock_timeout = '100ms'")
         await observer.execute(_EMPTY)
-        services = cls(url, clock=clock, observer=observer)
-        services._deadlocks_before = await services.deadlocks()
-        payments = await services.payments()
-        await payments.engine.create(a_play())
-        return services
+        database = cls(url, clock=clock, observer=observer)
+        database._deadlocks_before = await database.deadlocks()
+        server = await database.server()
+        await server.engine.create(a_play())
+        return database
 
     async def close(self) -> None:
-        """Leave nothing behind."""
-        for payments in self._tills:
-            await payments.close()
+        """Close everything."""
+        for server in self._servers:
+            await server.close()
         await self.observer.close()
 
-    async def payments(
+    async def server(
         self,
         *stops: str,
         shortcut: Shortcut = AS_BUILT,
@@ -357,14 +357,14 @@ class House:
         drafts: bool = False,
         memory: bool = False,
         url: str | None = None,
-    ) -> Till:
+    ) -> Server:
         """A new server process, which stops at these places.
 
-        With `drafts` it first tries without locks, and with `memory` at times even without a look.
+        With `drafts` it first tries without locks, and with `memory` at times from the seat cache, without a read.
         """
-        store = await StagedStore.connect(url or self.url, clock=self.clock, connections_max=connections_max)
-        assert isinstance(store, StagedStore)
-        store.stage = Stage(stops)
+        store = await StoppableStore.connect(url or self.url, clock=self.clock, connections_max=connections_max)
+        assert isinstance(store, StoppableStore)
+        store.breakpoints = Breakpoints(stops)
         store.shortcut = shortcut
         store.retries = retries or drafts
         store.drafts = drafts
@@ -372,28 +372,28 @@ class House:
         if memory:
             store._recall._requests_per_page = 0
         else:
-            store._recall = Recall(remember_nothing, bookings_max=0)
+            store._recall = Recall(without_fresh_seats, bookings_max=0)
         store._sql = {**store._sql, **shortcut.sql}
-        payments = Till(self, store)
-        self._tills.append(payments)
-        return payments
+        server = Server(self, store)
+        self._servers.append(server)
+        return server
 
     async def held(self, *seats: str, buyer: str = "ann", units: int = 0, ttl_seconds: int = TTL_SECONDS) -> Booking:
         """A hold that is simply there."""
         return await self.done(a_hold(*seats, buyer=buyer, units=units, ttl_seconds=ttl_seconds))
 
     async def done(self, ask: Command) -> Booking:
-        """A request that meets nobody and succeeds."""
-        outcome = await self._tills[0].ask(ask).outcome()
+        """A request without contention that succeeds."""
+        outcome = await self._servers[0].submit(ask).outcome()
         return granted(outcome)
 
     async def tried(self, ask: Command) -> Any:
-        """A request that meets nobody, and what it came to."""
-        return await self._tills[0].ask(ask).outcome()
+        """A request without contention, and its result."""
+        return await self._servers[0].submit(ask).outcome()
 
     async def tried_sweep(self) -> list[Booking]:
-        """One round of sweeping, and what it ended."""
-        swept: list[Booking] = await self._tills[0].sweep().outcome()
+        """One round of sweeping, and what it expired."""
+        swept: list[Booking] = await self._servers[0].sweep().outcome()
         return swept
 
     def pass_the_end(self, booking: Booking) -> None:
@@ -401,22 +401,22 @@ class House:
         self.clock.advance((booking.expires_at - self.clock.now()).total_seconds() + 1)
 
     async def booking(self, booking: Booking) -> Booking:
-        """As it is now."""
-        _, found = await self._tills[0].engine.store.read_booking(booking.id)
+        """The booking as it is now."""
+        _, found = await self._servers[0].engine.store.read_booking(booking.id)
         assert found is not None
         return found
 
     async def state(self, booking: Booking) -> str:
-        """Where it stands now."""
+        """The booking's state now."""
         return (await self.booking(booking)).state.value
 
     async def owner(self, seat: str) -> BookingId | None:
-        """Where the seat points to."""
+        """The booking that the seat points to."""
         found: BookingId | None = await self.observer.fetchval("SELECT booking_id FROM seats WHERE id = $1", seat)
         return found
 
     async def live_owners(self, seat: str) -> int:
-        """How many live bookings list the seat: one too many is a seat sold twice."""
+        """How many active bookings list the seat: one too many is a seat sold twice."""
         listed: int = await self.observer.fetchval(
             """SELECT count(*) FROM bookings
                 WHERE state IN ('held', 'paying', 'confirmed')
@@ -427,20 +427,20 @@ class House:
 
     async def flaws(self) -> set[str]:
         """The rules that are broken."""
-        return {flaw.rule for flaw in await self._tills[0].engine.store.find_flaws(limit=20)}
+        return {flaw.rule for flaw in await self._servers[0].engine.store.find_flaws(limit=20)}
 
     async def verbs(self, booking: Booking) -> list[str]:
         """What happened to a booking, in order."""
-        return [entry.verb for entry in await self._tills[0].engine.store.read_history(booking.id)]
+        return [entry.verb for entry in await self._servers[0].engine.store.read_history(booking.id)]
 
     async def until_waiting(self, pid: Callable[[], int]) -> None:
         """Poll for a fact: this backend waits for a lock."""
         await self._poll(_WAITS, pid)
 
     async def deadlocks(self) -> int:
-        """How many PostgreSQL has seen in this house. Backends tell when they end, so the tills are closed."""
-        for payments in self._tills:
-            await payments.close()
+        """How many deadlocks PostgreSQL has seen here. Backends report at their end, so the servers are closed."""
+        for server in self._servers:
+            await server.close()
         await self._poll(_ALONE)
         seen: int = await self.observer.fetchval(_DEADLOCKS)
         return seen - self._deadlocks_before
@@ -450,14 +450,14 @@ class House:
 
 
 def granted(outcome: Any) -> Booking:
-    """The booking that a request was answered with."""
+    """The booking of a successful result."""
     assert isinstance(outcome, Decided), repr(outcome)
     found: Booking = outcome.value.booking if isinstance(outcome.value, CancelResult) else outcome.value
     return found
 
 
 def refused_by(outcome: Any) -> str:
-    """Which guard of the schema said no."""
+    """Which guard of the schema refused."""
     assert isinstance(outcome, asyncpg.CheckViolationError), repr(outcome)
     constraint: str = outcome.constraint_name
     return constraint

@@ -1,4 +1,4 @@
-"""Backends that were left in the middle of a call: how they are counted, and what counting them costs others."""
+"""Backends that a client left in the middle of a call: how they are counted, and what counting them costs requests."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from earmark.store.postgres import abandoned as counting
 from earmark.store.postgres import connections as module
 from earmark.store.postgres.store import PostgresStore
 
-from .postgres_proxy import TcpWire, Wire
+from .postgres_proxy import PostgresProxy, TcpPostgresProxy
 from .support import until
 
 if TYPE_CHECKING:
@@ -69,22 +69,22 @@ def check_all(connections: Connections) -> list[asyncio.Future[None]]:
 
 
 @pytest.mark.usefixtures("little_patience")
-async def test_one_request_asks_and_the_others_wait_without_a_connection(postgres_url: str) -> None:
+async def test_one_request_queries_and_the_others_wait_without_a_connection(postgres_url: str) -> None:
     """While PostgreSQL does not answer about them, reads find the other connections free."""
-    async with Wire(postgres_url) as wire, opened(wire.url) as connections:
+    async with PostgresProxy(postgres_url) as proxy, opened(proxy.url) as connections:
         await fill(connections)
         leave(connections, range(1, 3))
-        wire.lose_answers()
+        proxy.lose_answers()
         checks = check_all(connections)
         await until(connections.abandoned.lock.locked)
         assert connections.pool.get_idle_size() == CONNECTIONS_MAX - 1
         assert not any(check.done() for check in checks)
         await asyncio.wait(checks)
-        wire.cut()
+        proxy.cut()
 
 
 @pytest.mark.usefixtures("little_patience")
-async def test_a_question_without_an_answer_is_not_asked_again_by_each_request(
+async def test_a_query_without_an_answer_is_not_repeated_by_each_request(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With so many left that nothing can be begun, eight requests are refused after one wait, and not after eight."""
@@ -96,19 +96,19 @@ async def test_a_question_without_an_answer_is_not_asked_again_by_each_request(
         return await recount(self, fetch, **believed)
 
     monkeypatch.setattr(counting.Abandoned, "recount", counted)
-    async with Wire(postgres_url) as wire, opened(wire.url) as connections:
+    async with PostgresProxy(postgres_url) as proxy, opened(proxy.url) as connections:
         await fill(connections)
         leave(connections, range(1, CONNECTIONS_MAX + 1))
-        wire.lose_answers()
+        proxy.lose_answers()
         told = await asyncio.gather(*check_all(connections), return_exceptions=True)
-        wire.cut()
+        proxy.cut()
     assert {getattr(refusal, "why", None) for refusal in told} == {"commits_hang"}
     assert len(asked) == 1
 
 
 @pytest.mark.usefixtures("little_patience")
 async def test_a_check_does_not_wait_for_a_connection_for_ever(postgres_url: str) -> None:
-    """All of them are at work: what was known last decides."""
+    """All connections are in use: the last known count decides."""
     async with opened(postgres_url) as connections:
         busy = [await connections.acquire() for _ in range(CONNECTIONS_MAX)]
         leave(connections, range(1, 3))
@@ -120,7 +120,7 @@ async def test_a_check_does_not_wait_for_a_connection_for_ever(postgres_url: str
                 await connections.release(connection)
 
 
-async def test_requests_that_wait_for_the_answer_go_by_it(postgres_url: str) -> None:
+async def test_requests_that_wait_for_the_count_use_it(postgres_url: str) -> None:
     """Every connection counts as in use; as PostgreSQL knows none of them, requests that come at once all go on."""
     async with opened(postgres_url) as connections:
         leave(connections, range(1, CONNECTIONS_MAX + 1))
@@ -129,14 +129,14 @@ async def test_requests_that_wait_for_the_answer_go_by_it(postgres_url: str) -> 
 
 
 async def recounted(connections: Connections) -> int:
-    """How many are left, once PostgreSQL was asked."""
+    """How many are left, by a new query to PostgreSQL."""
     async with connections.borrow() as connection:
         await connections.abandoned.recount(connection.fetch, believed=0)
     return len(connections.abandoned)
 
 
 @asynccontextmanager
-async def at_work(url: str) -> AsyncIterator[int]:
+async def running(url: str) -> AsyncIterator[int]:
     """A session in the middle of something, by its process id."""
     connection = await asyncpg.connect(url)
     try:
@@ -146,7 +146,7 @@ async def at_work(url: str) -> AsyncIterator[int]:
         await connection.close()
 
 
-async def test_a_backend_at_work_counts_until_it_has_ended(postgres_url: str) -> None:
+async def test_a_running_backend_counts_until_it_has_ended(postgres_url: str) -> None:
     """The control: it is as old as the time since it was left, and of this role and database."""
     async with opened(postgres_url) as connections:
         connection = await connections.acquire()
@@ -175,7 +175,7 @@ async def test_a_session_that_began_later_is_not_the_one_that_was_left(
     """A number that PostgreSQL has given to a new session is forgotten. Left just now, it is that session."""
     loop = asyncio.get_running_loop()
     clock = loop.time
-    async with opened(postgres_url) as connections, at_work(postgres_url) as pid:
+    async with opened(postgres_url) as connections, running(postgres_url) as pid:
         monkeypatch.setattr(loop, "time", lambda: clock() - seconds)
         leave(connections, [pid])
         monkeypatch.setattr(loop, "time", clock)
@@ -199,8 +199,8 @@ async def test_a_session_of_others_is_not_the_one_that_was_left(postgres_url: st
     try:
         async with (
             opened(postgres_url) as connections,
-            at_work(postgres_server.url("postgres")) as elsewhere,
-            at_work(postgres_url.replace(f"{user}@", f"{role}@")) as stranger,
+            running(postgres_server.url("postgres")) as elsewhere,
+            running(postgres_url.replace(f"{user}@", f"{role}@")) as stranger,
         ):
             leave(connections, [elsewhere, stranger])
             assert await recounted(connections) == 0
@@ -215,7 +215,7 @@ async def test_a_session_that_may_not_see_its_own_role_forgets_none(postgres_url
     postgres_server.psql(f"ALTER ROLE {role} SET role = {role}_other")
     url = postgres_url.replace(f"{urlsplit(postgres_url).username}@", f"{role}@")
     try:
-        async with opened(url) as connections, at_work(url) as pid:
+        async with opened(url) as connections, running(url) as pid:
             leave(connections, [pid])
             assert await recounted(connections) == 1
     finally:
@@ -231,9 +231,9 @@ async def test_what_was_left_on_another_server_is_forgotten(postgres_url: str, *
 
     The control: one server that answers at two addresses still has the backends that were left on it.
     """
-    async with TcpWire(postgres_url) as old, TcpWire(postgres_url) as new:
+    async with TcpPostgresProxy(postgres_url) as old, TcpPostgresProxy(postgres_url) as new:
         url = new.url.replace("127.0.0.1", f"127.0.0.1:{old.port},127.0.0.1")
-        async with opened(url) as connections, at_work(postgres_url) as pid:
+        async with opened(url) as connections, running(postgres_url) as pid:
             late = await connections.acquire()
             leave(connections, [pid])
             assert await recounted(connections) == 1

@@ -1,4 +1,4 @@
-"""Requests that travel together stay strangers: none gains or loses by the company it keeps."""
+"""Requests in one batch are independent: no request gains or loses by the others."""
 
 from __future__ import annotations
 
@@ -29,54 +29,54 @@ if TYPE_CHECKING:
 
     from earmark.engine.commands import Result
 
-    from .support import House
+    from .support import RaceDatabase
 
 
-async def in_one_batch(services: House, asks: Sequence[Hold | Confirm]) -> list[Any]:
-    """Let the asks wait in line behind one that is under way, so that they travel together; what they come to."""
-    payments = await services.payments("before write")
-    engine = Engine(payments.engine.store, ids=IDS, lanes=1)
+async def in_one_batch(database: RaceDatabase, asks: Sequence[Hold | Confirm]) -> list[Any]:
+    """Queue the commands behind one that is under way, so that they form one batch; their results."""
+    server = await database.server("before write")
+    engine = Engine(server.engine.store, ids=IDS, lanes=1)
     ahead: Hold | Confirm = a_hold("B9", buyer="eve")
     if isinstance(asks[0], Confirm):
-        ahead = a_confirm(await services.held("B9", buyer="eve"))
-    under_way = asyncio.ensure_future(asked(engine, ahead))
-    await payments.reached("before write", under_way)
-    waiting = [asyncio.ensure_future(asked(engine, ask)) for ask in asks]
+        ahead = a_confirm(await database.held("B9", buyer="eve"))
+    under_way = asyncio.ensure_future(submitted(engine, ahead))
+    await server.reached("before write", under_way)
+    waiting = [asyncio.ensure_future(submitted(engine, ask)) for ask in asks]
     await asyncio.sleep(0)
-    payments.go()
+    server.go()
     granted(await under_way)
     return await asyncio.gather(*waiting, return_exceptions=True)
 
 
-def asked(engine: Engine, ask: Hold | Confirm) -> Awaitable[Result]:
+def submitted(engine: Engine, ask: Hold | Confirm) -> Awaitable[Result]:
     return engine.hold(ask) if isinstance(ask, Hold) else engine.confirm(ask)
 
 
-async def test_a_seat_goes_to_the_first_who_may_have_it(either_house: House) -> None:
-    """The first in line wants too many units; its seat is not kept from the second."""
-    await either_house.held(buyer="dan", units=8)
+async def test_a_seat_goes_to_the_first_buyer_that_may_have_it(either_database: RaceDatabase) -> None:
+    """The first request of the batch wants too many units; the second gets the seat."""
+    await either_database.held(buyer="dan", units=8)
     first, second = await in_one_batch(
-        either_house, [a_hold("A1", units=3, buyer="ann"), a_hold("A1", units=2, buyer="bob")]
+        either_database, [a_hold("A1", units=3, buyer="ann"), a_hold("A1", units=2, buyer="bob")]
     )
     assert isinstance(first, PoolExhausted | SeatsTaken)
-    assert granted(second).id == await either_house.owner("A1")
-    assert not await either_house.flaws()
+    assert granted(second).id == await either_database.owner("A1")
+    assert not await either_database.flaws()
 
 
-async def test_a_buyer_over_the_limit_does_not_keep_the_seat_from_the_next(either_house: House) -> None:
-    """As above, for the limit of a buyer."""
-    granted(await (await either_house.payments()).ask(a_limit(2)).outcome())
-    await either_house.held("B1", "B2", buyer="ann")
+async def test_a_buyer_over_the_limit_does_not_keep_the_seat_from_the_next(either_database: RaceDatabase) -> None:
+    """The second buyer gets the seat although the first is over their limit."""
+    granted(await (await either_database.server()).submit(a_limit(2)).outcome())
+    await either_database.held("B1", "B2", buyer="ann")
     first, second, third = await in_one_batch(
-        either_house, [a_hold("A1", buyer="ann"), a_hold("A1", buyer="bob"), a_hold("A1", buyer="cid")]
+        either_database, [a_hold("A1", buyer="ann"), a_hold("A1", buyer="bob"), a_hold("A1", buyer="cid")]
     )
     assert isinstance(first, LimitExceeded | SeatsTaken)
-    assert granted(second).id == await either_house.owner("A1")
+    assert granted(second).id == await either_database.owner("A1")
     assert isinstance(third, SeatsTaken)
-    assert not await either_house.flaws()
+    assert not await either_database.flaws()
 
 
-async def test_a_request_that_breaks_breaks_alone(either_house: House) -> None:
+async def test_a_request_that_fails_fails_alone(either_database: RaceDatabase) -> None:
     """Its batch is split until it is by itself; the others get their seats, and nothing of it is kept."""
 
     def broken(_: object, __: object) -> tuple[int, bytes]:
@@ -84,73 +84,73 @@ async def test_a_request_that_breaks_breaks_alone(either_house: House) -> None:
 
     idempotency = KeyedRequest(key=IdempotencyKey("shop", "poison"), request_hash=b"", write=broken)
     asks = [a_hold(f"A{n}", buyer=f"buyer-{n}", idempotency=idempotency if n == 4 else None) for n in range(1, 8)]
-    outcomes = await in_one_batch(either_house, asks)
+    outcomes = await in_one_batch(either_database, asks)
     assert isinstance(outcomes.pop(3), ZeroDivisionError)
     for outcome in outcomes:
         assert granted(outcome).state == "held"
-    assert await either_house.owner("A4") is None
-    assert not await either_house.flaws()
+    assert await either_database.owner("A4") is None
+    assert not await either_database.flaws()
 
 
-async def test_a_request_withdrawn_while_it_waited_never_happens(services: House) -> None:
-    """Its time was over before its turn came: it is told so for certain. The one under way is in doubt, and is kept."""
-    payments = await services.payments()
-    granted(await payments.ask(a_hold("A9")).outcome())
-    payments.stop_at("before write")
-    engine = Engine(payments.engine.store, ids=IDS, lanes=1, request_seconds_max=0.5)
+async def test_a_request_withdrawn_while_it_waited_never_happens(database: RaceDatabase) -> None:
+    """Its deadline passed before its turn: it is refused for certain. The outcome of the one under way is unknown."""
+    server = await database.server()
+    granted(await server.submit(a_hold("A9")).outcome())
+    server.stop_at("before write")
+    engine = Engine(server.engine.store, ids=IDS, lanes=1, request_seconds_max=0.5)
     ahead, behind = a_hold("A1"), a_hold("A2")
     under_way = asyncio.ensure_future(engine.hold(ahead))
-    await payments.reached("before write", under_way)
+    await server.reached("before write", under_way)
     with pytest.raises(Overloaded):
         await engine.hold(behind)
     with pytest.raises(OutcomeUnknown):
         await under_way
-    payments.go()
+    server.go()
     await engine._holds.close()
-    assert await services.owner("A1") == ahead.booking_id
-    assert await services.owner("A2") is None
+    assert await database.owner("A1") == ahead.booking_id
+    assert await database.owner("A2") is None
     assert (await engine.store.read_booking(behind.booking_id))[1] is None
-    assert not await services.flaws()
+    assert not await database.flaws()
 
 
-async def test_a_twin_whose_time_is_over_is_told_that_the_first_is_still_being_decided(
-    services: House, monkeypatch: pytest.MonkeyPatch
+async def test_a_duplicate_past_its_deadline_gets_in_progress(
+    database: RaceDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It waits for the first, gives up, and never happens by itself."""
     monkeypatch.setattr("earmark.engine.batch_transaction.TWIN_DELAY_SECONDS", 60)
     idempotency = KeyedRequest(
         key=IdempotencyKey("shop", "twin"), request_hash=b"", write=lambda booking, _: (201, str(booking.id).encode())
     )
-    first = (await services.payments("before write")).ask(a_hold("A1", idempotency=idempotency))
+    first = (await database.server("before write")).submit(a_hold("A1", idempotency=idempotency))
     await first.reached("before write")
-    payments = await services.payments()
-    granted(await payments.ask(a_hold("A9", buyer="eve")).outcome())
-    engine = Engine(payments.engine.store, ids=IDS, request_seconds_max=0.5)
+    server = await database.server()
+    granted(await server.submit(a_hold("A9", buyer="eve")).outcome())
+    engine = Engine(server.engine.store, ids=IDS, request_seconds_max=0.5)
     twin = a_hold("A1", idempotency=idempotency)
     with pytest.raises(IdempotencyInProgress):
         await engine.hold(twin)
     await engine._holds.close()
-    assert granted(await first.outcome()).id == await services.owner("A1")
+    assert granted(await first.outcome()).id == await database.owner("A1")
     assert (await engine.store.read_booking(twin.booking_id))[1] is None
 
 
-async def test_one_payment_named_twice_confirms_the_first(either_house: House) -> None:
+async def test_one_payment_named_twice_confirms_the_first(either_database: RaceDatabase) -> None:
     """In one batch as in two."""
-    mine, yours = await either_house.held("A1"), await either_house.held("A2", buyer="bob")
+    mine, yours = await either_database.held("A1"), await either_database.held("A2", buyer="bob")
     first, second = await in_one_batch(
-        either_house, [a_confirm(mine, payment_id="p1"), a_confirm(yours, payment_id="p1")]
+        either_database, [a_confirm(mine, payment_id="p1"), a_confirm(yours, payment_id="p1")]
     )
     assert granted(first).payment_id == "p1"
     assert isinstance(second, PaymentUsed)
-    assert not await either_house.flaws()
+    assert not await either_database.flaws()
 
 
-async def test_a_payment_that_confirmed_nothing_is_still_free(either_house: House) -> None:
+async def test_a_payment_that_confirmed_nothing_is_still_free(either_database: RaceDatabase) -> None:
     """A refusal changes nothing: the second payment for one booking can pay for another, now or later."""
-    mine, yours = await either_house.held("A1"), await either_house.held("A2", buyer="bob")
-    later = await either_house.held("A3", buyer="cid")
+    mine, yours = await either_database.held("A1"), await either_database.held("A2", buyer="bob")
+    later = await either_database.held("A3", buyer="cid")
     first, second, third, fourth = await in_one_batch(
-        either_house,
+        either_database,
         [
             a_confirm(mine, payment_id="p1"),
             a_confirm(mine, payment_id="p2"),
@@ -162,15 +162,15 @@ async def test_a_payment_that_confirmed_nothing_is_still_free(either_house: Hous
     assert isinstance(second, BookingResolved)
     assert isinstance(third, BookingResolved)
     assert granted(fourth).payment_id == "p2"
-    assert granted(await either_house.tried(a_confirm(later, payment_id="p3"))).payment_id == "p3"
-    assert not await either_house.flaws()
+    assert granted(await either_database.tried(a_confirm(later, payment_id="p3"))).payment_id == "p3"
+    assert not await either_database.flaws()
 
 
-async def test_a_hold_meets_a_limit_that_was_lowered_meanwhile(services: House) -> None:
+async def test_a_hold_respects_a_limit_that_was_lowered_meanwhile(database: RaceDatabase) -> None:
     """The limit was read before the operator changed it: the hold is granted by the old one or refused by the new."""
-    holding = (await services.payments("after read_events", retries=True)).ask(a_hold("A1", "A2"))
+    holding = (await database.server("after read_events", retries=True)).submit(a_hold("A1", "A2"))
     await holding.reached("after read_events")
-    granted(await (await services.payments()).ask(a_limit(1)).outcome())
+    granted(await (await database.server()).submit(a_limit(1)).outcome())
     outcome = await holding.outcome()
     assert isinstance(outcome, LimitExceeded) or granted(outcome).lines.units == 2
-    assert not await services.flaws()
+    assert not await database.flaws()

@@ -27,7 +27,7 @@ from earmark.store.postgres.outages import only_reads
 from earmark.store.postgres.store import PostgresStore
 
 from .commands import EVENT, IDS, a_hold, a_play, an_extend
-from .postgres_proxy import TcpWire, Wire, a_frozen_host
+from .postgres_proxy import PostgresProxy, TcpPostgresProxy, a_frozen_host
 from .support import VERBS, granted, in_time, until
 from .test_hung_database import served
 
@@ -42,7 +42,7 @@ SECONDS = 0.4
 
 @pytest.fixture
 async def observer(postgres_url: str) -> AsyncIterator[Any]:
-    """Somebody else's connection, who also sets what is set for the whole database, until the test is over."""
+    """A connection beside the store's, which also changes settings of the whole database until the test is over."""
     connection = await asyncpg.connect(postgres_url)
     yield connection
     await connection.execute("SET default_transaction_read_only = off")
@@ -77,7 +77,7 @@ async def backends_used(observer: Any, times: int, ask: Callable[[int], Awaitabl
 
 
 async def test_a_limit_per_buyer_for_all_events_costs_no_connections(postgres_url: str, observer: Any) -> None:
-    """A draft that finds that locks are needed leaves a connection on which nothing is under way."""
+    """An optimistic write that finds that locks are needed leaves a connection on which nothing is under way."""
     async with opened(postgres_url, policy=Policy(per_buyer_max=4)) as engine:
 
         async def hold(number: int) -> None:
@@ -111,7 +111,7 @@ async def test_a_page_of_seats_is_read_by_one_process(
 async def test_what_a_verb_raises_between_two_calls_costs_no_connection(
     postgres_url: str, observer: Any, raised: str
 ) -> None:
-    """As when a booking is cancelled whose payment a gateway has: money is decided under locks."""
+    """As when a booking is cancelled whose payment a gateway has: payments are decided under locks."""
 
     async def work(transaction: Any) -> None:
         await transaction.begin([], Look(bookings=[IDS.booking_id()]))
@@ -140,11 +140,11 @@ async def hold_alone(engine: Engine, seat: str, *, within: float = SECONDS) -> A
 async def test_an_old_connection_of_the_fast_path_is_not_used_again(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch, *, old: bool
 ) -> None:
-    """A flow that something on the way has dropped without a word hurts nobody after its age; before, it hangs one."""
+    """A connection that a firewall dropped silently is closed by its age; before, it delays one request."""
     loop = asyncio.get_running_loop()
-    async with Wire(postgres_url) as wire, opened(wire.url) as engine:
+    async with PostgresProxy(postgres_url) as proxy, opened(proxy.url) as engine:
         granted(await hold_alone(engine, "A1", within=5))
-        wire.lose_questions()
+        proxy.lose_requests()
         began = loop.time
         monkeypatch.setattr(loop, "time", lambda: began() + (3600 if old else 0))
         try:
@@ -154,14 +154,14 @@ async def test_an_old_connection_of_the_fast_path_is_not_used_again(
                 with pytest.raises(StoreUnavailable):
                     await hold_alone(engine, "A2")
         finally:
-            wire.cut()
+            proxy.cut()
 
 
 async def test_the_operating_system_looks_after_connections_over_tcp(postgres_url: str) -> None:
-    """An idle one whose other end is gone is found dead, and so is one whose words are not acknowledged."""
+    """The kernel detects an idle connection without a peer, and one whose packets are not acknowledged."""
     async with (
-        TcpWire(postgres_url) as wire,
-        opened(wire.url) as engine,
+        TcpPostgresProxy(postgres_url) as proxy,
+        opened(proxy.url) as engine,
         engine.store._pool.acquire() as connection,  # type: ignore[attr-defined]
     ):
         plug = connection._transport.get_extra_info("socket")
@@ -173,24 +173,24 @@ async def test_the_operating_system_looks_after_connections_over_tcp(postgres_ur
 
 
 async def test_a_read_on_a_broken_connection_is_tried_on_another(postgres_url: str) -> None:
-    """It changed nothing, so it may be asked again."""
-    async with Wire(postgres_url) as wire, opened(wire.url) as engine:
-        wire.lose_answers()
+    """A read changed nothing, so the store may repeat it."""
+    async with PostgresProxy(postgres_url) as proxy, opened(proxy.url) as engine:
+        proxy.lose_answers()
         reading = asyncio.ensure_future(engine.store.read_event(EVENT))
         await asyncio.sleep(0)
-        wire.cut()
+        proxy.cut()
         assert (await in_time(reading)) is not None
 
 
 async def test_keys_are_looked_up_on_another_connection_when_one_breaks(postgres_url: str) -> None:
     """The connections of optimistic writes, on which they are looked up, break as others do."""
     key = IdempotencyKey("shop", "unused")
-    async with Wire(postgres_url) as wire, opened(wire.url) as engine:
+    async with PostgresProxy(postgres_url) as proxy, opened(proxy.url) as engine:
         assert not await engine.store.known_keys([key])
-        wire.lose_answers()
+        proxy.lose_answers()
         looking = asyncio.ensure_future(engine.store.known_keys([key]))
         await asyncio.sleep(0)
-        wire.cut()
+        proxy.cut()
         assert (await in_time(looking)) == frozenset()
 
 
@@ -203,11 +203,11 @@ async def test_a_locked_transaction_on_a_broken_connection_is_tried_on_another(p
         runs += 1
         await transaction.begin([])
         if runs == 1:
-            wire.lose_answers()
-            asyncio.get_running_loop().call_soon(wire.cut)
+            proxy.lose_answers()
+            asyncio.get_running_loop().call_soon(proxy.cut)
         return await transaction.lock_event(EVENT)
 
-    async with Wire(postgres_url) as wire, opened(wire.url) as engine:
+    async with PostgresProxy(postgres_url) as proxy, opened(proxy.url) as engine:
         assert (await in_time(engine.store.transact(work, within=5))).id == EVENT
     assert runs == 2
 
@@ -216,7 +216,7 @@ async def test_a_read_that_took_too_long_is_not_tried_again(postgres_url: str, m
     """The time was for both attempts."""
     asked: list[str] = []
     monkeypatch.setattr(module, "READ_SECONDS", SECONDS)
-    async with Wire(postgres_url) as wire, opened(wire.url) as engine:
+    async with PostgresProxy(postgres_url) as proxy, opened(proxy.url) as engine:
         fetch = asyncpg.Connection.fetch
 
         async def counted(self: Any, query: str, *arguments: Any, **named: Any) -> Any:
@@ -224,10 +224,10 @@ async def test_a_read_that_took_too_long_is_not_tried_again(postgres_url: str, m
             return await fetch(self, query, *arguments, **named)
 
         monkeypatch.setattr(asyncpg.Connection, "fetch", counted)
-        wire.lose_answers()
+        proxy.lose_answers()
         with pytest.raises(StoreUnavailable):
             await in_time(engine.store.read_event(EVENT))
-        wire.cut()
+        proxy.cut()
     assert len(asked) == 1
 
 
@@ -291,7 +291,7 @@ async def soon(engine: Engine, hold: Any, *, draft: bool) -> Any:
 
 
 async def test_a_server_on_a_read_only_database_is_not_ready(postgres_url: str, observer: Any) -> None:
-    """Load balancers send nobody there, and the reason is told; once it takes writes it is ready again."""
+    """Load balancers send no requests there, and the reason is reported; once it takes writes it is ready again."""
     name = _name(postgres_url)
     async with served(postgres_url, seconds=5) as (client, _):
         assert (await client.get("/readyz")).status_code == 200
@@ -316,18 +316,18 @@ async def test_a_server_on_a_read_only_database_is_not_ready(postgres_url: str, 
 async def test_a_frozen_host_does_not_use_up_the_time_of_the_next(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The old primary is frozen and its standby is one now: holds flow, and the frozen one is not asked each time."""
+    """The old primary is frozen and its standby promoted: holds succeed, and the frozen host is not tried each time."""
     monkeypatch.setattr(hosts, "HOST_SECONDS_MAX", SECONDS)
-    async with TcpWire(postgres_url) as wire, a_frozen_host() as (frozen, came):
-        url = wire.url.replace("127.0.0.1", f"127.0.0.1:{frozen},127.0.0.1")
+    async with TcpPostgresProxy(postgres_url) as proxy, a_frozen_host() as (frozen, came):
+        url = proxy.url.replace("127.0.0.1", f"127.0.0.1:{frozen},127.0.0.1")
         async with opened(url) as engine:
             granted(await hold_alone(engine, "A1", within=5))
             async with engine.store._pool.acquire(), engine.store._pool.acquire():  # type: ignore[attr-defined]
                 assert len(came) == 1
 
 
-class SwallowingWire(TcpWire):
-    """The first connection gets nowhere, as one whose packets are lost in a partition; the next ones do."""
+class SwallowingProxy(TcpPostgresProxy):
+    """The first connection hangs, as one whose packets are lost in a partition; the next ones do not."""
 
     swallowed: asyncio.StreamWriter | None = None
 
@@ -344,50 +344,50 @@ async def test_a_lone_host_that_was_silent_is_tried_again(
 ) -> None:
     """A silent attempt is followed by a new connection. The control: with one attempt there is no database."""
     monkeypatch.setattr(hosts, "LONE_HOST_SECONDS", attempts)
-    async with SwallowingWire(postgres_url) as wire:
+    async with SwallowingProxy(postgres_url) as proxy:
         if len(attempts) > 1:
-            store = await PostgresStore.connect(wire.url, clock=MovableClock())
+            store = await PostgresStore.connect(proxy.url, clock=MovableClock())
             await store.close()
         else:
             with pytest.raises(StoreUnavailable):
-                await PostgresStore.connect(wire.url, clock=MovableClock())
-        assert wire.swallowed is not None
-        wire.swallowed.transport.abort()
+                await PostgresStore.connect(proxy.url, clock=MovableClock())
+        assert proxy.swallowed is not None
+        proxy.swallowed.transport.abort()
 
 
 async def test_a_lone_host_that_is_slow_has_longer_each_time(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else a server whose log-in takes longer than one attempt could not be connected to at all."""
+    """Else the store could not connect to a server whose log-in takes longer than one attempt."""
     monkeypatch.setattr(hosts, "LONE_HOST_SECONDS", (0.05, 0.1, 30.0))
 
     async def slowly() -> bool:
         await asyncio.sleep(0.1)
         return True
 
-    async with TcpWire(postgres_url) as wire:
-        wire.lets = slowly
-        store = await PostgresStore.connect(wire.url, clock=MovableClock())
+    async with TcpPostgresProxy(postgres_url) as proxy:
+        proxy.lets = slowly
+        store = await PostgresStore.connect(proxy.url, clock=MovableClock())
         await store.close()
-        assert len(wire._lines) == 3
+        assert len(proxy._lines) == 3
 
 
-async def test_what_a_lone_host_answers_is_not_asked_twice(postgres_url: str) -> None:
-    """A database that does not exist is told at once."""
-    async with TcpWire(postgres_url) as wire:
+async def test_an_error_of_a_single_host_is_not_retried(postgres_url: str) -> None:
+    """A database that does not exist is reported at once."""
+    async with TcpPostgresProxy(postgres_url) as proxy:
         with pytest.raises(SetupError, match="does not exist"):
-            await PostgresStore.connect(f"{wire.url}_of_nobody", clock=MovableClock())
-        assert len(wire._lines) == 1
+            await PostgresStore.connect(f"{proxy.url}_unknown", clock=MovableClock())
+        assert len(proxy._lines) == 1
 
 
 async def test_where_no_host_takes_writes_there_is_no_database(postgres_url: str, observer: Any) -> None:
     """Of several hosts one that takes writes is wanted; one that is named alone may be a replica."""
     await observer.execute(f'ALTER DATABASE "{_name(postgres_url)}" SET default_transaction_read_only = on')
-    async with TcpWire(postgres_url) as wire:
-        url = wire.url.replace("127.0.0.1", f"127.0.0.1:{wire.port},127.0.0.1")
+    async with TcpPostgresProxy(postgres_url) as proxy:
+        url = proxy.url.replace("127.0.0.1", f"127.0.0.1:{proxy.port},127.0.0.1")
         with pytest.raises(StoreUnavailable):
             await PostgresStore.connect(url, clock=MovableClock())
-        alone = await PostgresStore.connect(wire.url, clock=MovableClock())
+        alone = await PostgresStore.connect(proxy.url, clock=MovableClock())
         await alone.close()
 
 
@@ -403,12 +403,12 @@ def test_the_hosts_of_an_address() -> None:
 async def test_a_database_that_is_gone_leaves_no_traceback_of_the_driver(
     postgres_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Requests hear of it; the driver's own attempts to get its connections back are not for the log."""
-    async with Wire(postgres_url) as wire, opened(wire.url) as engine:
-        assert wire._server is not None
-        wire._server.close()
+    """Requests get the error; the driver's own attempts to reconnect are not for the log."""
+    async with PostgresProxy(postgres_url) as proxy, opened(proxy.url) as engine:
+        assert proxy._server is not None
+        proxy._server.close()
         with caplog.at_level(logging.WARNING):
-            wire.cut()
+            proxy.cut()
             for _ in range(3):
                 with pytest.raises(StoreUnavailable):
                     await engine.store.read_event(EVENT)
@@ -430,10 +430,10 @@ async def test_a_roles_statement_timeout_makes_no_outage_of_a_locked_row(
 
 
 @pytest.mark.parametrize("asked_for", [True, False])
-async def test_the_isolation_of_a_connection_is_what_drafts_rely_on(
+async def test_the_isolation_of_a_connection_is_what_optimistic_writes_rely_on(
     postgres_url: str, observer: Any, monkeypatch: pytest.MonkeyPatch, *, asked_for: bool
 ) -> None:
-    """Each new connection is asked. Something in between that drops what was asked for is refused at the start."""
+    """The store checks each new connection. A pooler that drops the requested setting is refused at the start."""
     await observer.execute(
         f"ALTER DATABASE \"{_name(postgres_url)}\" SET default_transaction_isolation = 'repeatable read'"
     )
@@ -448,7 +448,7 @@ async def test_the_isolation_of_a_connection_is_what_drafts_rely_on(
 
 
 async def test_a_booking_is_read_with_the_moment_at_which_it_was_read(postgres_url: str) -> None:
-    """It is extended in time, just after it was read: nobody is told that it has run out."""
+    """The booking is extended in time, just after the read: the reader does not see it as expired."""
     async with opened(postgres_url) as engine:
         held = granted(await engine.hold(a_hold("A1", ttl_seconds=60)))
         store: Any = engine.store

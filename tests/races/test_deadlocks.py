@@ -17,22 +17,24 @@ if TYPE_CHECKING:
 
     from earmark.domain.booking import Booking
 
-    from .support import House
+    from .support import RaceDatabase
 
 
-async def assert_deadlocked(services: House, *outcomes: Any) -> None:
+async def assert_deadlocked(database: RaceDatabase, *outcomes: Any) -> None:
     """PostgreSQL found the circle and broke it by failing exactly one."""
     assert [type(outcome) for outcome in outcomes].count(asyncpg.DeadlockDetectedError) == 1, outcomes
-    assert await services.deadlocks() == 1
+    assert await database.deadlocks() == 1
 
 
-async def release_and_sweeper_meet(services: House, shortcut: Shortcut, first_lock: str) -> tuple[Booking, Any, Any]:
+async def release_and_sweeper_collide(
+    database: RaceDatabase, shortcut: Shortcut, first_lock: str
+) -> tuple[Booking, Any, Any]:
     """A release from before the end has its first lock; the sweeper finds the same booking due."""
-    old = await services.held("A1", units=1)
-    releasing = (await services.payments(first_lock, shortcut=shortcut)).ask(a_release(old))
+    old = await database.held("A1", units=1)
+    releasing = (await database.server(first_lock, shortcut=shortcut)).submit(a_release(old))
     await releasing.reached(first_lock)
-    services.pass_the_end(old)
-    sweeping = (await services.payments("after lock_due")).sweep()
+    database.pass_the_end(old)
+    sweeping = (await database.server("after lock_due")).sweep()
     await sweeping.reached("after lock_due")
     releasing.go()
     if shortcut is not AS_BUILT:
@@ -40,123 +42,128 @@ async def release_and_sweeper_meet(services: House, shortcut: Shortcut, first_lo
     return old, await sweeping.outcome(), await releasing.outcome()
 
 
-async def test_locking_totals_before_bookings_deadlocks_with_the_sweeper(bare_house: House) -> None:
-    """The sweeper learns whose totals it needs from the bookings it has locked: it cannot lock totals first."""
-    _, swept, released = await release_and_sweeper_meet(
-        bare_house, shortcuts.LOCKS_TOTALS_FIRST, "after its first lock"
+async def test_locking_totals_before_bookings_deadlocks_with_the_sweeper(bare_database: RaceDatabase) -> None:
+    """The sweeper reads from the locked bookings which totals it needs: it cannot lock totals first."""
+    _, swept, released = await release_and_sweeper_collide(
+        bare_database, shortcuts.LOCKS_TOTALS_FIRST, "after its first lock"
     )
-    await assert_deadlocked(bare_house, swept, released)
+    await assert_deadlocked(bare_database, swept, released)
 
 
-async def test_a_release_that_has_its_booking_is_passed_over_by_the_sweeper(either_house: House) -> None:
-    """Bookings come first for both; the sweeper leaves alone what somebody else is changing."""
-    old, swept, released = await release_and_sweeper_meet(either_house, AS_BUILT, "after lock_bookings")
+async def test_a_release_that_has_its_booking_is_passed_over_by_the_sweeper(either_database: RaceDatabase) -> None:
+    """Bookings come first for both; the sweeper skips what another transaction is changing."""
+    old, swept, released = await release_and_sweeper_collide(either_database, AS_BUILT, "after lock_bookings")
     assert swept == []
     assert granted(released).id == old.id
-    assert not await either_house.flaws()
-    assert await either_house.deadlocks() == 0
+    assert not await either_database.flaws()
+    assert await either_database.deadlocks() == 0
 
 
-async def test_a_release_waits_for_a_sweeper_that_has_its_booking(either_house: House) -> None:
-    """The other way round: the release is told that its hold had run out."""
-    old = await either_house.held("A1", units=1)
-    releasing = (await either_house.payments("after begin")).ask(a_release(old))
+async def test_a_release_waits_for_a_sweeper_that_has_its_booking(either_database: RaceDatabase) -> None:
+    """The other way round: the release is answered that its hold has expired."""
+    old = await either_database.held("A1", units=1)
+    releasing = (await either_database.server("after begin")).submit(a_release(old))
     await releasing.reached("after begin")
-    either_house.pass_the_end(old)
-    sweeping = (await either_house.payments("after lock_due")).sweep()
+    either_database.pass_the_end(old)
+    sweeping = (await either_database.server("after lock_due")).sweep()
     await sweeping.reached("after lock_due")
     releasing.go()
     await releasing.waits_for_a_lock()
     assert [booking.id for booking in await sweeping.outcome()] == [old.id]
     assert isinstance(await releasing.outcome(), BookingExpired)
-    assert not await either_house.flaws()
-    assert await either_house.deadlocks() == 0
+    assert not await either_database.flaws()
+    assert await either_database.deadlocks() == 0
 
 
-async def hold_and_block_meet(services: House, shortcut: Shortcut) -> tuple[Any, Any]:
+async def hold_and_block_collide(database: RaceDatabase, shortcut: Shortcut) -> tuple[Any, Any]:
     """The block has locked the lapsed booking and will want the seat; the hold wants both."""
-    services.pass_the_end(await services.held("A1"))
-    blocking = (await services.payments("after lock_bookings")).ask(a_block("A1"))
+    database.pass_the_end(await database.held("A1"))
+    blocking = (await database.server("after lock_bookings")).submit(a_block("A1"))
     await blocking.reached("after lock_bookings")
-    holding = (await services.payments(shortcut=shortcut)).ask(a_hold("A1"))
+    holding = (await database.server(shortcut=shortcut)).submit(a_hold("A1"))
     await holding.waits_for_a_lock()
     return await blocking.outcome(), await holding.outcome()
 
 
-async def test_locking_seats_before_bookings_deadlocks_with_a_block(bare_house: House) -> None:
+async def test_locking_seats_before_bookings_deadlocks_with_a_block(bare_database: RaceDatabase) -> None:
     """One has the seat and wants its booking, the other has the booking and wants the seat."""
-    outcomes = await hold_and_block_meet(bare_house, shortcuts.LOCKS_SEATS_FIRST)
-    await assert_deadlocked(bare_house, *outcomes)
+    outcomes = await hold_and_block_collide(bare_database, shortcuts.LOCKS_SEATS_FIRST)
+    await assert_deadlocked(bare_database, *outcomes)
 
 
-async def test_a_hold_waits_for_the_booking_before_it_locks_the_seat(either_house: House) -> None:
+async def test_a_hold_waits_for_the_booking_before_it_locks_the_seat(either_database: RaceDatabase) -> None:
     """The block finishes, and the hold finds the seat blocked."""
-    blocked, taken = await hold_and_block_meet(either_house, AS_BUILT)
+    blocked, taken = await hold_and_block_collide(either_database, AS_BUILT)
     granted(blocked)
     assert isinstance(taken, SeatsTaken)
-    assert not await either_house.flaws()
-    assert await either_house.deadlocks() == 0
+    assert not await either_database.flaws()
+    assert await either_database.deadlocks() == 0
 
 
-async def a_seat_moves_and_lapses_under_a_hold(services: House, shortcut: Shortcut) -> tuple[Any, Any]:
+async def a_seat_moves_and_lapses_under_a_hold(database: RaceDatabase, shortcut: Shortcut) -> tuple[Any, Any]:
     """A hold saw the seat free; its next owner came and ran out; the sweeper has that owner and wants the pool."""
-    holding = (await services.payments("after read_seats", "before lock_seats", shortcut=shortcut)).ask(
+    holding = (await database.server("after read_seats", "before lock_seats", shortcut=shortcut)).submit(
         a_hold("A1", units=1)
     )
     await holding.reached("after read_seats")
-    other = await services.held("A1", buyer="cid", units=1)
-    services.pass_the_end(other)
+    other = await database.held("A1", buyer="cid", units=1)
+    database.pass_the_end(other)
     holding.go("after read_seats")
     await holding.reached("before lock_seats")
-    sweeping = (await services.payments()).sweep()
+    sweeping = (await database.server()).sweep()
     await sweeping.waits_for_a_lock()
     return await holding.outcome(), await sweeping.outcome()
 
 
-async def test_deciding_again_in_place_deadlocks_with_the_sweeper(bare_house: House) -> None:
+async def test_deciding_again_in_place_deadlocks_with_the_sweeper(bare_database: RaceDatabase) -> None:
     """The hold has the pool and wants a booking; the sweeper has the booking and wants the pool."""
-    outcomes = await a_seat_moves_and_lapses_under_a_hold(bare_house, shortcuts.DECIDES_AGAIN_IN_PLACE)
-    await assert_deadlocked(bare_house, *outcomes)
+    outcomes = await a_seat_moves_and_lapses_under_a_hold(bare_database, shortcuts.DECIDES_AGAIN_IN_PLACE)
+    await assert_deadlocked(bare_database, *outcomes)
 
 
-async def test_what_moved_is_decided_again_in_a_new_transaction(either_house: House) -> None:
-    """The hold lets go of everything it had locked, and looks anew: the seat is free."""
-    taken, swept = await a_seat_moves_and_lapses_under_a_hold(either_house, AS_BUILT)
-    assert await either_house.owner("A1") == granted(taken).id
+async def test_what_moved_is_decided_again_in_a_new_transaction(either_database: RaceDatabase) -> None:
+    """The hold releases all its locks, and reads again: the seat is free."""
+    taken, swept = await a_seat_moves_and_lapses_under_a_hold(either_database, AS_BUILT)
+    assert await either_database.owner("A1") == granted(taken).id
     assert len(swept) == 1
-    assert not await either_house.flaws()
-    assert await either_house.deadlocks() == 0
+    assert not await either_database.flaws()
+    assert await either_database.deadlocks() == 0
 
 
 async def two_batches_cross(
-    services: House, *, blocker: str, first: Sequence[Any], second: Sequence[Any], shortcuts_: tuple[Shortcut, Shortcut]
+    database: RaceDatabase,
+    *,
+    blocker: str,
+    first: Sequence[Any],
+    second: Sequence[Any],
+    shortcuts_: tuple[Shortcut, Shortcut],
 ) -> tuple[Any, Any]:
     """Each batch stops in the middle of its lock statement, at a row that a third has; then both go on."""
-    third = await asyncpg.connect(services.url)
+    third = await asyncpg.connect(database.url)
     in_the_way = third.transaction()
     await in_the_way.start()
     await third.fetch(blocker)
-    one = (await services.payments(shortcut=shortcuts_[0])).ask_together(*first)
+    one = (await database.server(shortcut=shortcuts_[0])).submit_batch(*first)
     await one.waits_for_a_lock()
-    other = (await services.payments(shortcut=shortcuts_[1])).ask_together(*second)
+    other = (await database.server(shortcut=shortcuts_[1])).submit_batch(*second)
     await other.waits_for_a_lock()
     await in_the_way.rollback()
     await third.close()
     return await one.outcome(), await other.outcome()
 
 
-async def four_holds(services: House) -> list[Booking]:
+async def four_holds(database: RaceDatabase) -> list[Booking]:
     """In the order of their ids."""
-    return [await services.held(f"A{n}", buyer=f"buyer-{n}") for n in range(1, 5)]
+    return [await database.held(f"A{n}", buyer=f"buyer-{n}") for n in range(1, 5)]
 
 
-async def two_batches_of_releases_cross(services: House, *, as_built: bool) -> tuple[Any, Any]:
+async def two_batches_of_releases_cross(database: RaceDatabase, *, as_built: bool) -> tuple[Any, Any]:
     """The second and the third booking are wanted by both, in opposite order."""
-    b = await four_holds(services)
+    b = await four_holds(database)
     orders = ([b[1], b[0], b[2]], [b[2], b[3], b[1]])
     cut = [AS_BUILT if as_built else shortcuts.locks_as_they_came([booking.id for booking in o]) for o in orders]
     return await two_batches_cross(
-        services,
+        database,
         blocker=f"SELECT FROM bookings WHERE id IN ('{b[0].id}', '{b[3].id}') FOR UPDATE",
         first=[a_release(booking) for booking in orders[0]],
         second=[a_release(booking) for booking in orders[1]],
@@ -164,27 +171,27 @@ async def two_batches_of_releases_cross(services: House, *, as_built: bool) -> t
     )
 
 
-async def test_batches_that_lock_bookings_as_they_came_deadlock(bare_house: House) -> None:
+async def test_batches_that_lock_bookings_as_they_came_deadlock(bare_database: RaceDatabase) -> None:
     """Requests arrive in any order; locks must not."""
-    outcomes = await two_batches_of_releases_cross(bare_house, as_built=False)
-    await assert_deadlocked(bare_house, *outcomes)
+    outcomes = await two_batches_of_releases_cross(bare_database, as_built=False)
+    await assert_deadlocked(bare_database, *outcomes)
 
 
-async def test_batches_lock_bookings_in_the_order_of_their_ids(either_house: House) -> None:
+async def test_batches_lock_bookings_in_the_order_of_their_ids(either_database: RaceDatabase) -> None:
     """One waits for the other and then finds its work done."""
-    one, other = await two_batches_of_releases_cross(either_house, as_built=True)
+    one, other = await two_batches_of_releases_cross(either_database, as_built=True)
     assert {granted(outcome).state for outcome in (*one, *other)} == {"released"}
-    assert not await either_house.flaws()
-    assert await either_house.deadlocks() == 0
+    assert not await either_database.flaws()
+    assert await either_database.deadlocks() == 0
 
 
-async def two_batches_of_payments_cross(services: House, shortcut: Shortcut) -> tuple[Any, Any]:
+async def two_batches_of_payments_cross(database: RaceDatabase, shortcut: Shortcut) -> tuple[Any, Any]:
     """Two batches confirm bookings of their own, with payments that both name, in opposite order."""
-    sold = await services.held("B9", buyer="eve")
-    mine = [await services.held(f"A{n}", buyer=f"buyer-{n}") for n in range(1, 4)]
-    yours = [await services.held(f"B{n}", buyer=f"buyer-{n}") for n in range(1, 4)]
+    sold = await database.held("B9", buyer="eve")
+    mine = [await database.held(f"A{n}", buyer=f"buyer-{n}") for n in range(1, 4)]
+    yours = [await database.held(f"B{n}", buyer=f"buyer-{n}") for n in range(1, 4)]
     return await two_batches_cross(
-        services,
+        database,
         blocker=f"INSERT INTO outside_payments VALUES ('p0', '{sold.id}'), ('p3', '{sold.id}')",
         first=[a_confirm(b, payment_id=p) for b, p in zip(mine, ("p1", "p0", "p2"), strict=True)],
         second=[a_confirm(b, payment_id=p) for b, p in zip(yours, ("p2", "p3", "p1"), strict=True)],
@@ -192,46 +199,46 @@ async def two_batches_of_payments_cross(services: House, shortcut: Shortcut) -> 
     )
 
 
-async def test_batches_that_take_payments_as_they_came_deadlock(bare_house: House) -> None:
-    """A payment that somebody is taking is waited for like a lock."""
-    outcomes = await two_batches_of_payments_cross(bare_house, shortcuts.TAKES_PAYMENTS_AS_THEY_CAME)
-    await assert_deadlocked(bare_house, *outcomes)
+async def test_batches_that_take_payments_as_they_came_deadlock(bare_database: RaceDatabase) -> None:
+    """A payment that another transaction is taking is waited for like a lock."""
+    outcomes = await two_batches_of_payments_cross(bare_database, shortcuts.TAKES_PAYMENTS_AS_THEY_CAME)
+    await assert_deadlocked(bare_database, *outcomes)
 
 
-async def test_batches_take_payments_in_the_order_of_their_names(either_house: House) -> None:
-    """Each payment confirms one booking, whoever comes first, and everybody is answered."""
-    one, other = await two_batches_of_payments_cross(either_house, AS_BUILT)
+async def test_batches_take_payments_in_the_order_of_their_names(either_database: RaceDatabase) -> None:
+    """Each payment confirms one booking, in any order, and every request is answered."""
+    one, other = await two_batches_of_payments_cross(either_database, AS_BUILT)
     paid = [granted(outcome).payment_id for outcome in (*one, *other) if not isinstance(outcome, Exception)]
     assert sorted(map(str, paid)) == ["p0", "p1", "p2", "p3"]
-    assert not await either_house.flaws()
-    assert await either_house.deadlocks() == 0
+    assert not await either_database.flaws()
+    assert await either_database.deadlocks() == 0
 
 
-async def a_partial_cancel_and_a_change_cross(services: House, shortcut: Shortcut) -> tuple[Any, Any]:
+async def a_partial_cancel_and_a_change_cross(database: RaceDatabase, shortcut: Shortcut) -> tuple[Any, Any]:
     """Both want the first and the third seat; the cancel is halfway when the change comes."""
-    sold = await services.held("A1", "A2", "A3", "A4")
-    await services.done(a_confirm(sold))
-    third = await asyncpg.connect(services.url)
+    sold = await database.held("A1", "A2", "A3", "A4")
+    await database.done(a_confirm(sold))
+    third = await asyncpg.connect(database.url)
     async with third.transaction():
         await third.fetch("SELECT FROM seats WHERE id = 'A2' FOR UPDATE")
-        cancelling = (await services.payments(shortcut=shortcut)).ask(a_cancel(sold, "A1", "A2", "A3"))
+        cancelling = (await database.server(shortcut=shortcut)).submit(a_cancel(sold, "A1", "A2", "A3"))
         await cancelling.waits_for_a_lock()
-        changing = (await services.payments()).ask(a_repricing("A1", "A3"))
+        changing = (await database.server()).submit(a_repricing("A1", "A3"))
         await changing.waits_for_a_lock()
     await third.close()
     return await cancelling.outcome(), await changing.outcome()
 
 
-async def test_clearing_seats_as_they_lie_deadlocks_with_a_change(bare_house: House) -> None:
-    """A plain update of several rows locks them in whatever order it meets them."""
-    outcomes = await a_partial_cancel_and_a_change_cross(bare_house, shortcuts.CLEARS_SEATS_AS_THEY_LIE)
-    await assert_deadlocked(bare_house, *outcomes)
+async def test_clearing_seats_as_they_lie_deadlocks_with_a_change(bare_database: RaceDatabase) -> None:
+    """A plain update of several rows locks them in the order in which it visits them."""
+    outcomes = await a_partial_cancel_and_a_change_cross(bare_database, shortcuts.CLEARS_SEATS_AS_THEY_LIE)
+    await assert_deadlocked(bare_database, *outcomes)
 
 
-async def test_a_partial_cancel_locks_its_seats_by_name(either_house: House) -> None:
+async def test_a_partial_cancel_locks_its_seats_by_name(either_database: RaceDatabase) -> None:
     """One order for seats too, whatever the order in which they lie in their table."""
-    cancelled, changed = await a_partial_cancel_and_a_change_cross(either_house, AS_BUILT)
+    cancelled, changed = await a_partial_cancel_and_a_change_cross(either_database, AS_BUILT)
     granted(cancelled)
     granted(changed)
-    assert not await either_house.flaws()
-    assert await either_house.deadlocks() == 0
+    assert not await either_database.flaws()
+    assert await either_database.deadlocks() == 0

@@ -1,4 +1,4 @@
-"""What a process remembers of its own holds is only a guess as well: it spares a look, and moves nothing that moved."""
+"""The cache of a process's own holds is advisory: it saves a read, and never overwrites another process's change."""
 
 from __future__ import annotations
 
@@ -25,41 +25,43 @@ if TYPE_CHECKING:
     from earmark.domain.booking import Booking
     from earmark.engine.commands import Command
 
-    from .support import House, Till
+    from .support import RaceDatabase, Server
 
 
-async def holding(services: House, *seats: str, units: int = 0, shortcut: Shortcut = AS_BUILT) -> tuple[Till, Booking]:
-    """A till that has just written a hold."""
-    await services.observer.execute(shortcut.prepare)
-    payments = await services.payments(drafts=True, memory=True, connections_max=6, shortcut=shortcut)
-    held = granted(await payments.ask(a_hold(*seats, units=units)).outcome())
-    payments.store.ran.clear()
-    return payments, held
+async def holding(
+    database: RaceDatabase, *seats: str, units: int = 0, shortcut: Shortcut = AS_BUILT
+) -> tuple[Server, Booking]:
+    """A server that has just written a hold."""
+    await database.observer.execute(shortcut.prepare)
+    server = await database.server(drafts=True, memory=True, connections_max=6, shortcut=shortcut)
+    held = granted(await server.submit(a_hold(*seats, units=units)).outcome())
+    server.store.ran.clear()
+    return server, held
 
 
-async def state_of(services: House, booking: Booking) -> str:
-    return str(await services.observer.fetchval("SELECT state FROM bookings WHERE id = $1", booking.id))
+async def state_of(database: RaceDatabase, booking: Booking) -> str:
+    return str(await database.observer.fetchval("SELECT state FROM bookings WHERE id = $1", booking.id))
 
 
 @pytest.mark.parametrize("ask, state", [(a_confirm, "confirmed"), (a_release, "released"), (an_extend, "held")])
-async def test_what_follows_on_a_hold_needs_no_look(
-    either_house: House, ask: Callable[[Booking], Command], state: str
+async def test_a_verb_after_a_hold_needs_no_read(
+    either_database: RaceDatabase, ask: Callable[[Booking], Command], state: str
 ) -> None:
     """One call; and seats, units and totals come out as they should."""
-    payments, held = await holding(either_house, "A1", "A2", units=2)
-    moved = granted(await payments.ask(ask(held)).outcome())
-    assert payments.store.ran == ["memory"]
-    assert (moved.version, await state_of(either_house, held)) == (2, state)
-    assert not await either_house.flaws()
+    server, held = await holding(either_database, "A1", "A2", units=2)
+    moved = granted(await server.submit(ask(held)).outcome())
+    assert server.store.ran == ["memory"]
+    assert (moved.version, await state_of(either_database, held)) == (2, state)
+    assert not await either_database.flaws()
 
 
-async def test_what_has_moved_is_looked_at(services: House) -> None:
-    """A sale is not remembered: what follows on it is rare."""
-    payments, held = await holding(services, "A1")
-    sold = granted(await payments.ask(a_confirm(held)).outcome())
-    assert granted(await payments.ask(a_cancel(sold)).outcome()).state is State.CANCELLED
-    assert payments.store.ran == ["memory", "look"]
-    assert not await services.flaws()
+async def test_what_has_changed_is_read(database: RaceDatabase) -> None:
+    """A sale is not cached: later verbs on it are rare."""
+    server, held = await holding(database, "A1")
+    sold = granted(await server.submit(a_confirm(held)).outcome())
+    assert granted(await server.submit(a_cancel(sold)).outcome()).state is State.CANCELLED
+    assert server.store.ran == ["memory", "look"]
+    assert not await database.flaws()
 
 
 @pytest.mark.parametrize(
@@ -69,127 +71,127 @@ async def test_what_has_moved_is_looked_at(services: House) -> None:
         pytest.param(lambda held: a_confirm(held, payment_id="other"), BookingResolved, id="sold"),
     ],
 )
-async def test_memory_moves_nothing_that_another_process_has_moved(
-    either_house: House, change: Callable[[Booking], Command], told: type[Exception]
+async def test_the_cache_overwrites_no_change_of_another_process(
+    either_database: RaceDatabase, change: Callable[[Booking], Command], told: type[Exception]
 ) -> None:
-    """It believes the booking to be held; the write compares, and locks decide."""
-    payments, held = await holding(either_house, "A1")
-    await either_house.tried(change(held))
-    assert isinstance(await payments.ask(a_confirm(held)).outcome(), told)
-    assert payments.store.ran[:2] == ["memory", "locks"]
-    assert not await either_house.flaws()
+    """The cache has the booking as held; the write compares, and locks decide."""
+    server, held = await holding(either_database, "A1")
+    await either_database.tried(change(held))
+    assert isinstance(await server.submit(a_confirm(held)).outcome(), told)
+    assert server.store.ran[:2] == ["memory", "locks"]
+    assert not await either_database.flaws()
 
 
-async def test_without_the_version_memory_takes_back_what_another_did(bare_house: House) -> None:
-    """The control: a hold that was let go, and whose seat is another's by now, is sold."""
-    payments, held = await holding(bare_house, "A1", shortcut=shortcuts.FORGETS_THE_VERSION)
-    await bare_house.tried(a_release(held))
-    granted(await bare_house.tried(a_hold("A1", buyer="cid")))
-    granted(await payments.ask(a_confirm(held)).outcome())
-    assert payments.store.ran == ["memory"]
-    assert await bare_house.flaws()
+async def test_without_the_version_check_the_cache_undoes_another_processs_change(bare_database: RaceDatabase) -> None:
+    """The control: a hold that was released, and whose seat another buyer has by now, is sold."""
+    server, held = await holding(bare_database, "A1", shortcut=shortcuts.FORGETS_THE_VERSION)
+    await bare_database.tried(a_release(held))
+    granted(await bare_database.tried(a_hold("A1", buyer="cid")))
+    granted(await server.submit(a_confirm(held)).outcome())
+    assert server.store.ran == ["memory"]
+    assert await bare_database.flaws()
 
 
-async def test_an_extension_elsewhere_is_kept(either_house: House) -> None:
-    """Memory has the old time; what is sold has the new one in its story."""
-    payments, held = await holding(either_house, "A1")
-    longer = granted(await either_house.tried(an_extend(held)))
-    sold = granted(await payments.ask(a_confirm(held)).outcome())
+async def test_an_extension_elsewhere_is_kept(either_database: RaceDatabase) -> None:
+    """The cache has the old time; the journal of the sale has the new one."""
+    server, held = await holding(either_database, "A1")
+    longer = granted(await either_database.tried(an_extend(held)))
+    sold = granted(await server.submit(a_confirm(held)).outcome())
     assert (sold.version, sold.expires_at) == (3, longer.expires_at)
-    assert not await either_house.flaws()
+    assert not await either_database.flaws()
 
 
-async def test_a_time_that_a_hand_has_changed_is_noticed(services: House) -> None:
+async def test_a_manually_changed_expiry_is_noticed(database: RaceDatabase) -> None:
     """It changed no version, and ended the hold."""
-    payments, held = await holding(services, "A1")
-    await services.observer.execute("UPDATE bookings SET expires_at = created_at WHERE id = $1", held.id)
-    assert isinstance(await payments.ask(a_confirm(held)).outcome(), BookingExpired)
-    assert not await services.flaws()
+    server, held = await holding(database, "A1")
+    await database.observer.execute("UPDATE bookings SET expires_at = created_at WHERE id = $1", held.id)
+    assert isinstance(await server.submit(a_confirm(held)).outcome(), BookingExpired)
+    assert not await database.flaws()
 
 
-async def test_without_the_time_memory_sells_what_a_hand_has_ended(bare_house: House) -> None:
+async def test_without_the_expiry_check_the_cache_sells_a_manually_ended_hold(bare_database: RaceDatabase) -> None:
     """The control."""
-    payments, held = await holding(bare_house, "A1", shortcut=shortcuts.FORGETS_THE_TIME)
-    await bare_house.observer.execute("UPDATE bookings SET expires_at = created_at WHERE id = $1", held.id)
-    granted(await payments.ask(a_confirm(held)).outcome())
+    server, held = await holding(bare_database, "A1", shortcut=shortcuts.FORGETS_THE_TIME)
+    await bare_database.observer.execute("UPDATE bookings SET expires_at = created_at WHERE id = $1", held.id)
+    granted(await server.submit(a_confirm(held)).outcome())
 
 
-async def test_memory_refuses_nobody(services: House) -> None:
-    """It believes that the hold has run out; another process gave it more time."""
-    payments, held = await holding(services, "A1")
-    granted(await services.tried(an_extend(held, seconds=600)))
-    services.clock.advance(61)
-    assert granted(await payments.ask(a_confirm(held)).outcome()).state is State.CONFIRMED
-    assert not await services.flaws()
+async def test_the_cache_alone_refuses_no_request(database: RaceDatabase) -> None:
+    """The cache has the hold as expired; another process extended it."""
+    server, held = await holding(database, "A1")
+    granted(await database.tried(an_extend(held, seconds=600)))
+    database.clock.advance(61)
+    assert granted(await server.submit(a_confirm(held)).outcome()).state is State.CONFIRMED
+    assert not await database.flaws()
 
 
-async def test_a_hold_that_ran_out_is_not_sold(services: House) -> None:
-    """By the clock of the server, with or without a memory of it."""
-    payments, held = await holding(services, "A1")
-    services.clock.advance(61)
-    assert isinstance(await payments.ask(a_confirm(held)).outcome(), BookingExpired)
-    assert await state_of(services, held) == "expired"
-    assert not await services.flaws()
+async def test_a_hold_that_ran_out_is_not_sold(database: RaceDatabase) -> None:
+    """By the clock of the database, with or without a cached hold."""
+    server, held = await holding(database, "A1")
+    database.clock.advance(61)
+    assert isinstance(await server.submit(a_confirm(held)).outcome(), BookingExpired)
+    assert await state_of(database, held) == "expired"
+    assert not await database.flaws()
 
 
-async def test_a_clock_that_is_wrong_sells_nothing_late(services: House) -> None:
-    """The moment that memory reckons is compared with the server's own."""
-    payments, held = await holding(services, "A1")
-    services.clock.advance(61)
-    clock = payments.store._recall._clock
+async def test_a_clock_that_is_wrong_sells_nothing_late(database: RaceDatabase) -> None:
+    """The time that the cache computes is compared with the database's own."""
+    server, held = await holding(database, "A1")
+    database.clock.advance(61)
+    clock = server.store._recall._clock
     assert clock is not None
-    payments.store._recall._clock = (clock[0] - timedelta(seconds=30), clock[1])
-    assert isinstance(await payments.ask(a_confirm(held)).outcome(), BookingExpired)
-    assert not await services.flaws()
+    server.store._recall._clock = (clock[0] - timedelta(seconds=30), clock[1])
+    assert isinstance(await server.submit(a_confirm(held)).outcome(), BookingExpired)
+    assert not await database.flaws()
 
 
-async def test_a_key_has_one_effect_and_one_answer(either_house: House) -> None:
-    """The twin was answered by another process; memory knows nothing of it."""
-    payments, held = await holding(either_house, "A1")
+async def test_a_key_has_one_effect_and_one_answer(either_database: RaceDatabase) -> None:
+    """Another process answered the duplicate; this process's cache does not have it."""
+    server, held = await holding(either_database, "A1")
     ask = msgspec.structs.replace(a_confirm(held), idempotency=idempotency())
-    first = await either_house.tried(ask)
-    again = await payments.ask(msgspec.structs.replace(ask, entry_id=IDS.entry_id())).outcome()
+    first = await either_database.tried(ask)
+    again = await server.submit(msgspec.structs.replace(ask, entry_id=IDS.entry_id())).outcome()
     assert isinstance(again, Replayed)
     assert isinstance(first, Decided)
     assert again.record == first.record
-    assert not await either_house.flaws()
+    assert not await either_database.flaws()
 
 
-async def test_a_payment_that_is_used_elsewhere_is_refused(either_house: House) -> None:
-    """Memory takes every payment to be free; the write does not."""
-    payments, held = await holding(either_house, "A1")
-    other = granted(await either_house.tried(a_hold("A2", buyer="cid")))
-    granted(await either_house.tried(a_confirm(other, payment_id="paid-1")))
-    assert isinstance(await payments.ask(a_confirm(held, payment_id="paid-1")).outcome(), PaymentUsed)
-    assert await state_of(either_house, held) == "held"
-    assert not await either_house.flaws()
+async def test_a_payment_that_is_used_elsewhere_is_refused(either_database: RaceDatabase) -> None:
+    """The cache assumes every payment to be free; the write checks it."""
+    server, held = await holding(either_database, "A1")
+    other = granted(await either_database.tried(a_hold("A2", buyer="cid")))
+    granted(await either_database.tried(a_confirm(other, payment_id="paid-1")))
+    assert isinstance(await server.submit(a_confirm(held, payment_id="paid-1")).outcome(), PaymentUsed)
+    assert await state_of(either_database, held) == "held"
+    assert not await either_database.flaws()
 
 
-async def test_a_stranger_is_told_nothing(services: House) -> None:
-    """Who may see a booking is judged on what is remembered, and refused on a look."""
-    payments, held = await holding(services, "A1")
+async def test_another_caller_learns_nothing_from_the_cache(database: RaceDatabase) -> None:
+    """The cache decides who may see a booking; a refusal is decided on a read."""
+    server, held = await holding(database, "A1")
     stranger = msgspec.structs.replace(a_confirm(held), actor=msgspec.structs.replace(SHOP, live=False))
-    assert isinstance(await payments.ask(stranger).outcome(), BookingUnknown)
-    assert payments.store.ran == ["memory", "look"]
+    assert isinstance(await server.submit(stranger).outcome(), BookingUnknown)
+    assert server.store.ran == ["memory", "look"]
 
 
-async def test_two_who_want_the_same_booking_are_told_of_each_other(services: House) -> None:
+async def test_two_requests_for_one_booking_see_each_other(database: RaceDatabase) -> None:
     """In one batch: the second finds its work done, which is looked at."""
-    payments, held = await holding(services, "A1")
-    engine = Engine(payments.store, ids=IDS, lanes=1)
+    server, held = await holding(database, "A1")
+    engine = Engine(server.store, ids=IDS, lanes=1)
     asks = [a_confirm(held), a_confirm(held)]
     outcomes = await engine.run(confirm, lambda: asks, draft=True)
     assert [granted(outcome).version for outcome in outcomes] == [2, 2]
-    assert payments.store.ran == ["memory", "look"]
-    assert not await services.flaws()
+    assert server.store.ran == ["memory", "look"]
+    assert not await database.flaws()
 
 
-async def test_only_the_newest_holds_are_remembered(services: House, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_only_the_newest_holds_are_cached(database: RaceDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
     """So that a process does not grow with what it sells."""
-    payments, oldest = await holding(services, "A1")
-    recall = payments.store._recall
+    server, oldest = await holding(database, "A1")
+    recall = server.store._recall
     monkeypatch.setattr(recall, "_bookings_max", 2)
-    newer = [granted(await payments.ask(a_hold(seat, buyer=seat)).outcome()) for seat in ("A2", "A3")]
+    newer = [granted(await server.submit(a_hold(seat, buyer=seat)).outcome()) for seat in ("A2", "A3")]
     assert list(recall._bookings) == [held.id for held in newer]
-    granted(await payments.ask(a_confirm(oldest)).outcome())
-    assert payments.store.ran[-1] == "look"
+    granted(await server.submit(a_confirm(oldest)).outcome())
+    assert server.store.ran[-1] == "look"

@@ -1,4 +1,4 @@
-"""A database that hangs: every caller is answered in time, and the same key tells the truth afterwards."""
+"""A database that hangs: every caller is answered in time, and a retry with the same key gets the true outcome."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from earmark.uuids import Uuid7Ids
 from earmark.webhooks.targets import Targets
 from earmark.wiring.gateways import open_sandbox
 
-from .postgres_proxy import Wire as Line
+from .postgres_proxy import PostgresProxy as Line
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
@@ -49,13 +49,13 @@ BEST = {"event_id": "concert", "buyer": "bob", "best_available": {"count": 2}}
 NEEDS_NO_DATABASE = {"healthz", "welcome", "issue", "callback", "list_locks", "break_lock"}
 
 
-class Wire(Line):
-    """A line that can be lost for those, too, who connect after it was lost."""
+class PostgresProxy(Line):
+    """A proxy that also loses the answers of connections made later."""
 
     lost = False
 
     def lose_answers(self) -> None:
-        """Also whoever connects from now on."""
+        """Also for connections made from now on."""
         self.lost = True
         super().lose_answers()
 
@@ -105,7 +105,7 @@ async def booked(client: httpx2.AsyncClient) -> str:
 
 
 async def _nowhere(_host: str, _port: int) -> list[str]:
-    """A name server that sends everybody home."""
+    """A resolver that resolves no name."""
     return ["127.0.0.1"]
 
 
@@ -133,9 +133,9 @@ def request_of(call: Endpoint, booking_id: str) -> dict[str, Any]:
 
 async def test_every_call_is_answered_while_the_database_hangs(postgres_url: str) -> None:
     """503 with Retry-After: unknown for what may have changed something, unavailable for what only reads."""
-    async with Wire(postgres_url) as wire, served(wire.url) as (client, _):
+    async with PostgresProxy(postgres_url) as proxy, served(proxy.url) as (client, _):
         booking_id = await booked(client)
-        wire.lose_answers()
+        proxy.lose_answers()
         calls = [call for call in ENDPOINTS if call.name not in NEEDS_NO_DATABASE]
         async with asyncio.timeout(ANSWERED_SECONDS_MAX):
             asked = [client.request(**request_of(call, booking_id)) for call in calls]
@@ -148,26 +148,26 @@ async def test_every_call_is_answered_while_the_database_hangs(postgres_url: str
         assert all(answer.headers["Retry-After"] for answer in answers)
         unknown = next(answer.json() for answer in answers if answer.json()["code"] == "outcome_unknown")
         assert "the same key" in unknown["detail"]
-        wire.cut()
+        proxy.cut()
 
 
 def _right(call: Endpoint) -> set[tuple[int, str]]:
     if call.method == "GET":
         return {(503, "unavailable")}
-    # Overloaded: it stood in line behind one that hung, and was not begun.
+    # Overloaded: it was queued behind one that hung, and was not begun.
     return {(503, "outcome_unknown"), (503, "overloaded")}
 
 
-async def test_the_same_key_tells_what_became_of_a_hung_request(postgres_url: str) -> None:
-    """The change was made and its answer lost: asked again, the first answer comes, and there is one booking."""
-    async with Wire(postgres_url) as wire, served(wire.url) as (client, _):
+async def test_a_retry_with_the_same_key_gets_the_outcome_of_a_hung_request(postgres_url: str) -> None:
+    """The change was made and its answer lost: the retry gets the first answer, and there is one booking."""
+    async with PostgresProxy(postgres_url) as proxy, served(proxy.url) as (client, _):
         await booked(client)
         body = {"event_id": "concert", "buyer": "bob", "pools": {"GA": 2}}
         ask: dict[str, Any] = {"json": body, "headers": {"Idempotency-Key": "k"}}
-        wire.lose_answers()
+        proxy.lose_answers()
         lost = await client.post("/v1/bookings", **ask)
         assert (lost.status_code, lost.json()["code"]) == (503, "outcome_unknown")
-        wire.cut()
+        proxy.cut()
         async with served(postgres_url, seconds=30) as (replayed_response, _):
             told = await replayed_response.post("/v1/bookings", **ask)
             assert told.status_code == 201, told.text
@@ -177,11 +177,11 @@ async def test_the_same_key_tells_what_became_of_a_hung_request(postgres_url: st
 
 
 @pytest.mark.parametrize("lost_at", ["choosing", "holding"])
-async def test_the_same_key_tells_which_seats_were_best(
+async def test_a_retry_with_the_same_key_gets_the_chosen_seats(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch, lost_at: str
 ) -> None:
-    """Before they were chosen or after they were held: asked again, there is one booking, and it stays the same."""
-    async with Wire(postgres_url) as wire, served(wire.url) as (client, services):
+    """Before they were chosen or after they were held: after the retry there is one booking, and it stays the same."""
+    async with PostgresProxy(postgres_url) as proxy, served(proxy.url) as (client, services):
         await booked(client)
         carry, carried, may_tell = services.engine._holds._run, asyncio.Event(), asyncio.Event()
 
@@ -194,7 +194,7 @@ async def test_the_same_key_tells_which_seats_were_best(
         if lost_at == "holding":
             monkeypatch.setattr(services.engine._holds, "_run", carry_and_be_silent)
         else:
-            wire.lose_answers()
+            proxy.lose_answers()
         async with asyncio.timeout(ANSWERED_SECONDS_MAX):
             lost = await client.post("/v1/bookings", json=BEST, headers=BEST_KEY)
             if lost_at == "holding":
@@ -202,7 +202,7 @@ async def test_the_same_key_tells_which_seats_were_best(
         code = "outcome_unknown" if lost_at == "holding" else "overloaded"
         assert (lost.status_code, lost.json()["code"]) == (503, code)
         may_tell.set()
-        wire.cut()
+        proxy.cut()
         async with served(postgres_url, seconds=30) as (replayed_response, _):
             became = (await replayed_response.get(f"/v1/idempotency/{BEST_KEY['Idempotency-Key']}")).json()["state"]
             assert became == ("done" if lost_at == "holding" else "unknown")
@@ -215,7 +215,7 @@ async def test_the_same_key_tells_which_seats_were_best(
 
 
 @pytest.mark.parametrize("verb", ["change", "pay"])
-async def test_a_row_that_somebody_keeps_hangs_nobody(postgres_url: str, verb: str) -> None:
+async def test_a_locked_row_hangs_no_request(postgres_url: str, verb: str) -> None:
     """An operator's session holds a lock: the call ends in time, and with its key it succeeds once the lock is gone."""
     async with served(postgres_url) as (client, _):
         booking_id = await booked(client)
@@ -247,24 +247,24 @@ async def test_a_key_that_cannot_be_looked_up_is_not_called_wrong(
 ) -> None:
     """A stored key, shown to a server for the first time while its database hangs, is answered with 503."""
     monkeypatch.setattr("earmark.api.auth.key_cache.LOOK_SECONDS_MAX", SECONDS)
-    async with Wire(postgres_url) as wire, served(wire.url) as (client, services):
+    async with PostgresProxy(postgres_url) as proxy, served(proxy.url) as (client, services):
         secret = new_key(live=False)
         scopes = frozenset({Scope.MANAGE})
         await services.engine.store.keys.create(
             new_key_id(), name="k", live=False, scopes=scopes, secret_hash=hash_of(secret)
         )
-        wire.lose_answers()
+        proxy.lose_answers()
         async with asyncio.timeout(ANSWERED_SECONDS_MAX):
             answer = await client.get("/v1/events", headers={"Authorization": f"Bearer {secret}"})
         assert (answer.status_code, answer.json()["code"]) == (503, "unavailable")
-        wire.cut()
+        proxy.cut()
 
 
 async def test_without_its_deadline_a_call_waits(postgres_url: str) -> None:
     """The control: with a long deadline the same call is still waiting after the short one."""
-    async with Wire(postgres_url) as wire, served(wire.url, seconds=300) as (client, _):
+    async with PostgresProxy(postgres_url) as proxy, served(proxy.url, seconds=300) as (client, _):
         await booked(client)
-        wire.lose_answers()
+        proxy.lose_answers()
         waiting = asyncio.create_task(client.get("/v1/events/concert"))
         done, _ = await asyncio.wait({waiting}, timeout=3 * SECONDS)
         assert not done
@@ -274,7 +274,7 @@ async def test_without_its_deadline_a_call_waits(postgres_url: str) -> None:
 
 
 async def test_a_deadline_passes_on_what_is_not_its_own() -> None:
-    """Results, errors, and somebody else's wish to end."""
+    """Results, errors, and a cancellation from outside."""
     deadline = Deadline(30)
     assert await deadline.within(asyncio.sleep(0, 7)) == 7
     with pytest.raises(ZeroDivisionError):
@@ -292,7 +292,7 @@ async def _broken() -> None:
     raise ZeroDivisionError
 
 
-async def test_who_waits_is_not_kept_by_what_takes_long_to_end() -> None:
+async def test_a_waiting_request_is_not_kept_by_work_that_ends_slowly() -> None:
     """The answer comes at the deadline, also when the work will not stop at once."""
     deadline, may_end = Deadline(0.01), asyncio.Event()
 

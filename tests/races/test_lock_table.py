@@ -34,7 +34,7 @@ REQUESTS = 2500
 def small_url() -> Iterator[str]:
     """A database on a server with the smallest lock table there is."""
     if os.environ.get(URL_VARIABLE):
-        pytest.skip("NOT TESTED: settings of a server that somebody else runs are left alone.")
+        pytest.skip("NOT TESTED: settings of a server that is not started by the tests are left alone.")
     try:
         server = start_postgres(
             settings={
@@ -58,7 +58,7 @@ def small_url() -> Iterator[str]:
 async def test_keyed_batches_of_a_thousand_leave_room_in_the_lock_table(
     small_url: str, monkeypatch: pytest.MonkeyPatch, *, draft: bool, capped: bool
 ) -> None:
-    """The store says how many requests may travel together; without that, PostgreSQL runs out of shared memory."""
+    """The store limits how many requests form a batch; without that, PostgreSQL runs out of shared memory."""
     store = await PostgresStore.connect(small_url, clock=MovableClock(), connections_max=6)
     if not capped:
         monkeypatch.setattr(PostgresStore, "requests_at_once_max", lambda _self, **_: None, raising=False)

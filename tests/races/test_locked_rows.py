@@ -86,7 +86,7 @@ async def a_total(shop: Earmark) -> tuple[str, list[Any], Awaitable[Any]]:
 
 
 async def a_lapsed_owner(shop: Earmark) -> tuple[str, list[Any], Awaitable[Any]]:
-    """The hold that a seat still points to, and whose time is over: the buyer who wants the seat never named it."""
+    """The expired hold that a seat still points to: the buyer who wants the seat never named it."""
     old = await shop.hold("e1", buyer="old", seats=["A1"], ttl_seconds=60)
     clock = shop.engine.store._clock  # type: ignore[attr-defined] # the fixture's
     clock.advance(61)
@@ -100,7 +100,7 @@ async def a_booking(shop: Earmark) -> tuple[str, list[Any], Awaitable[Any]]:
 
 
 async def a_pool_of_a_booking(shop: Earmark) -> tuple[str, list[Any], Awaitable[Any]]:
-    """The pool whose units a confirm turns from held to sold."""
+    """The pool whose units a confirm moves from held to sold."""
     held = await shop.hold("e1", buyer="ada", pools={"GA": 1})
     return "SELECT 1 FROM pools WHERE event_id = 'e1'", [], shop.confirm(held.id, payment_id="p1")
 
@@ -108,7 +108,7 @@ async def a_pool_of_a_booking(shop: Earmark) -> tuple[str, list[Any], Awaitable[
 ROWS = [a_pool, a_seat, a_total, a_lapsed_owner, a_booking, a_pool_of_a_booking]
 
 
-async def strangers(shop: Earmark, number: int) -> list[Awaitable[Any]]:
+async def other_requests(shop: Earmark, number: int) -> list[Awaitable[Any]]:
     """Holds and confirms at the other events."""
     held = await asyncio.gather(*(shop.hold("e5", buyer=f"c{n}", pools={"GA": 1}) for n in range(number)))
     holds = [
@@ -125,7 +125,7 @@ async def test_the_others_are_decided_while_a_row_is_locked(
 ) -> None:
     """Whatever row it is, and however the request came to need it; and then the request itself is decided."""
     statement, arguments, asked = await row(shop)
-    others = await strangers(shop, 10)
+    others = await other_requests(shop, 10)
     async with locked(postgres_url, statement, *arguments):
         needs_it = asyncio.ensure_future(asked)
         told = await asyncio.wait_for(asyncio.gather(*others), timeout=LET_GO_SECONDS)
@@ -135,8 +135,8 @@ async def test_the_others_are_decided_while_a_row_is_locked(
     assert not await shop.engine.store.find_flaws(limit=10)
 
 
-async def test_batch_mates_are_decided_while_a_row_is_locked(shop: Earmark, postgres_url: str) -> None:
-    """A hundred at once, of the same event too: those that need the row leave the batch, and the rest goes on."""
+async def test_other_requests_of_a_batch_are_decided_while_a_row_is_locked(shop: Earmark, postgres_url: str) -> None:
+    """A hundred at once, of the same event too: those that need the row leave the batch, and the others go on."""
     async with locked(postgres_url, "SELECT 1 FROM pools WHERE event_id = 'e1'"):
         hot = [asyncio.ensure_future(shop.hold("e1", buyer=f"h{n}", pools={"GA": 1})) for n in range(50)]
         mates = [shop.hold("e1", buyer=f"m{n}", seats=[f"A{n}"]) for n in range(1, 41)]
@@ -149,7 +149,7 @@ async def test_batch_mates_are_decided_while_a_row_is_locked(shop: Earmark, post
 
 
 async def test_two_connections_wait_for_rows_and_no_more(shop: Earmark, postgres_url: str) -> None:
-    """Ten rows are locked, for holds and confirms alike: the rest of the connections stays free."""
+    """Ten rows are locked, for holds and confirms alike: the other connections stay free."""
     held = [await shop.hold("e2", buyer=f"b{n}", seats=[f"A{n}"]) for n in range(1, 11)]
     seats = "SELECT 1 FROM seats WHERE event_id = 'e1' AND id = ANY ($1::text[])"
     observer = await asyncpg.connect(postgres_url)
@@ -161,7 +161,7 @@ async def test_two_connections_wait_for_rows_and_no_more(shop: Earmark, postgres
         asked += [asyncio.ensure_future(shop.confirm(one.id, payment_id=str(one.id))) for one in held]
         for n in range(20):
             await asyncio.wait_for(shop.hold("e3", buyer=f"s{n}", seats=[f"A{n + 1}"]), timeout=LET_GO_SECONDS)
-        assert await falls_to(2, observer), "after the short wait"
+        assert await so_many_wait(2, observer), "after the short wait"
         assert not any(one.done() for one in asked)
         assert await observer.fetchval(ONE_WAITS) >= 1
     await asyncio.gather(*asked, return_exceptions=True)
@@ -175,8 +175,8 @@ async def test_confirms_that_lead_to_one_locked_pool_wait_as_one(shop: Earmark, 
     async with locked(postgres_url, "SELECT 1 FROM pools WHERE event_id = 'e1'"):
         confirming = [asyncio.ensure_future(shop.confirm(one.id, payment_id=str(one.id))) for one in held]
         await until_one_waits(observer)
-        assert await falls_to(1, observer)
-        told = await asyncio.wait_for(asyncio.gather(*await strangers(shop, 5)), timeout=LET_GO_SECONDS)
+        assert await so_many_wait(1, observer)
+        told = await asyncio.wait_for(asyncio.gather(*await other_requests(shop, 5)), timeout=LET_GO_SECONDS)
         assert {one.state for one in told} == {"held", "confirmed"}
         assert shop.engine._row_waits._value >= 1, "one of the two turns is free for others"
     assert {one.state for one in await asyncio.gather(*confirming)} == {"confirmed"}
@@ -238,21 +238,21 @@ async def test_many_due_holds_of_a_locked_pool_keep_the_sweeper_from_no_other_ev
 async def test_payments_that_need_a_locked_row_leave_connections_to_the_others(
     shop: Earmark, postgres_url: str
 ) -> None:
-    """More of them than there are connections: two wait for the row, and strangers are served."""
+    """More of them than there are connections: two wait for the row, and other requests are served."""
     held = [await shop.hold("e1", buyer=f"b{n}", pools={"GA": 1}) for n in range(20)]
     observer = await asyncpg.connect(postgres_url)
     async with locked(postgres_url, "SELECT 1 FROM bookings WHERE event_id = 'e1'"):
         paying = [asyncio.ensure_future(shop.pay(one.id, method="card_ok", key=str(one.id))) for one in held]
         await until_one_waits(observer)
-        told = await asyncio.wait_for(asyncio.gather(*await strangers(shop, 5)), timeout=LET_GO_SECONDS)
+        told = await asyncio.wait_for(asyncio.gather(*await other_requests(shop, 5)), timeout=LET_GO_SECONDS)
         assert {one.state for one in told} == {"held", "confirmed"}
-        assert await falls_to(2, observer), "after the short wait"
+        assert await so_many_wait(2, observer), "after the short wait"
     await observer.close()
     await every(paying)
 
 
 async def test_what_was_refused_while_a_row_was_locked_is_never_done(postgres_url: str, clock: MovableClock) -> None:
-    """Told `overloaded`, and the lock goes: no booking appears."""
+    """They are refused with `overloaded`, and the lock is released: no booking appears."""
     store = await PostgresStore.connect(postgres_url, clock=clock)
     shop = Earmark(Engine(store, ids=Uuid7Ids(), request_seconds_max=0.9))
     await shop.create("e1", name="e1", currency="EUR", pools={"GA": (1000, 1)})
@@ -315,7 +315,7 @@ async def until_one_waits(observer: Any) -> None:
     raise AssertionError("no request waits for a lock")
 
 
-async def falls_to(number: int, observer: Any) -> bool:
+async def so_many_wait(number: int, observer: Any) -> bool:
     """Whether so many connections wait for locks in the end, and no more."""
     for _ in range(400):
         if await observer.fetchval(ONE_WAITS) <= number:

@@ -1,4 +1,4 @@
-"""The answer to a commit is lost on its way: the engine looks, and says only what it then knows."""
+"""The answer to a commit is lost: the engine reads, and answers only what it then knows."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ async def engine(lossy: Any) -> Engine:
 
 
 async def test_a_commit_that_took_place_is_answered(engine: Engine, lossy: LossyStore) -> None:
-    """The entry, whose id was made before the attempt, is found: the hold was kept, and is told so."""
+    """The entry, whose id was made before the attempt, is found: the hold was kept, and is answered so."""
     lossy.loses = "after the commit"
     held = granted(await engine.hold(a_hold("A1")))
     _, found = await engine.store.read_booking(held.id)
@@ -101,7 +101,7 @@ async def test_a_commit_that_did_not_take_place_is_not_answered(engine: Engine, 
 async def test_a_repeat_with_the_same_key_learns_what_became_of_it(
     engine: Engine, lossy: LossyStore, loses: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever was left in doubt asks again: it is carried out if it was not, and replayed if it was."""
+    """A client with an unknown outcome retries: the request is carried out if it was not, and replayed if it was."""
     monkeypatch.setattr("earmark.engine.engine.LOOKUPS_MAX", 0)
     idempotency = KeyedRequest(
         key=IdempotencyKey("shop", "k"), request_hash=b"", write=lambda booking, _: (201, str(booking.id).encode())
@@ -119,8 +119,8 @@ async def test_a_repeat_with_the_same_key_learns_what_became_of_it(
     assert not await engine.store.find_flaws(limit=10)
 
 
-async def test_in_a_batch_everybody_gets_the_truth(engine: Engine, lossy: LossyStore) -> None:
-    """A batch is kept whole or not at all, so one entry tells for all; refusals in it stay refusals."""
+async def test_every_request_of_a_batch_gets_the_true_outcome(engine: Engine, lossy: LossyStore) -> None:
+    """A batch is kept whole or not at all, so one entry decides for all; refusals in it stay refusals."""
     lossy.loses = "after the commit"
     won, lost = await engine.run(VERBS[Hold], lambda: [a_hold("A1"), a_hold("A1", buyer="cid")])
     assert isinstance(lost, SeatsTaken)

@@ -1,4 +1,4 @@
-"""PostgreSQL in trouble: what is answered, and that nobody pays for a neighbour's row."""
+"""PostgreSQL in trouble: what is answered, and that no request is delayed by another's row."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 async def shop(postgres_url: str) -> AsyncIterator[Earmark]:
-    """A house of four seats, sold by the library."""
+    """A shop of four seats, sold by the library."""
     async with Earmark.open(postgres_url, clock=MovableClock()) as earmark:
         await earmark.create("play", name="A play", currency="EUR", seats={f"A{n}": 100 for n in range(1, 5)})
         yield earmark
 
 
-async def test_a_row_that_stays_locked_costs_only_those_who_need_it(
+async def test_a_row_that_stays_locked_delays_only_the_requests_that_need_it(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Three confirms in one batch, one booking locked from outside: the other two are sold."""
@@ -78,7 +78,7 @@ async def test_a_frozen_backend_is_given_up_in_time(
 
 
 class LosesTheAnswer(PostgresStore):
-    """Commits, loses the answer, and then cannot be asked either."""
+    """Commits, loses the answer, and then cannot be queried either."""
 
     lost = False
 
@@ -89,14 +89,14 @@ class LosesTheAnswer(PostgresStore):
             raise OutcomeUnknown
 
     async def has_entry(self, entry_id: Any) -> bool:
-        """The look-up meets something that is not an outage by name."""
+        """The look-up fails with an error that is not an outage by name."""
         raise asyncpg.TooManyConnectionsError(f"no connection left to look for {entry_id}")
 
 
 async def test_a_lost_commit_is_never_tried_again_blindly(
     shop: Earmark, postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever the look-up meets, the callers hear that the outcome is unknown; and it is there, once."""
+    """Whatever the look-up raises, the callers get `outcome_unknown`; and the booking is there, once."""
     monkeypatch.setattr("earmark.engine.engine.LOOKUP_SECONDS", 0.001)
     store = await LosesTheAnswer.connect(postgres_url, clock=MovableClock())
     assert isinstance(store, LosesTheAnswer)
@@ -123,8 +123,8 @@ async def test_a_lost_commit_is_never_tried_again_blindly(
     ],
     ids=lambda trouble: type(trouble).__name__,
 )
-async def test_trouble_of_the_server_is_an_outage_and_not_our_bug(shop: Earmark, trouble: Exception) -> None:
-    """503, come back later; and nothing was kept."""
+async def test_an_error_of_the_server_is_an_outage_and_not_our_bug(shop: Earmark, trouble: Exception) -> None:
+    """503 with Retry-After; and nothing was kept."""
 
     async def troubled(_: Any) -> None:
         raise trouble
@@ -133,7 +133,7 @@ async def test_trouble_of_the_server_is_an_outage_and_not_our_bug(shop: Earmark,
         await shop.engine.store.transact(troubled, within=5)
 
 
-async def test_a_column_more_does_not_stop_a_running_server(shop: Earmark, postgres_url: str) -> None:
+async def test_a_new_column_does_not_stop_a_running_server(shop: Earmark, postgres_url: str) -> None:
     """The next version's migration comes before the last server of this one is gone."""
     held = await shop.hold("play", buyer="b", seats=["A1"])
     connection = await asyncpg.connect(postgres_url)

@@ -35,7 +35,7 @@ async def one_try_left(store: PostgresStore, ids: Uuid7Ids, clock: MovableClock)
     return shop, [await shop.hold("A2"), await shop.hold("A3")]
 
 
-async def test_two_that_are_declined_at_once_are_one_try(
+async def test_two_concurrent_declines_count_as_one_try(
     postgres_store: PostgresStore, ids: Uuid7Ids, clock: MovableClock
 ) -> None:
     """The second waits for the first, and is refused."""

@@ -1,4 +1,4 @@
-"""A booking whose payment is under way is nobody else's, however long ago its hold's time was over."""
+"""A booking whose payment is under way keeps its seats, however long ago its hold's time was over."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture(params=["sqlite_store", "postgres_store"])
-def truth(request: pytest.FixtureRequest) -> Store:
-    """The stores that can be written to by hand."""
+def writable_store(request: pytest.FixtureRequest) -> Store:
+    """The stores that a test can write to directly."""
     store: Store = request.getfixturevalue(request.param)
     return store
 
 
 @pytest.fixture
-async def paid(truth: Store, clock: MovableClock) -> tuple[Engine, Booking]:
+async def paid(writable_store: Store, clock: MovableClock) -> tuple[Engine, Booking]:
     """A booking that is paying, past the end of its hold."""
-    engine = Engine(truth, ids=IDS)
+    engine = Engine(writable_store, ids=IDS)
     await engine.create(a_play())
     booking = granted(await engine.hold(a_hold("A1", "A2", units=10, buyer="ann")))
     await open_payment(engine, a_payment(booking))

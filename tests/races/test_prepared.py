@@ -18,14 +18,14 @@ from .support import SQL, granted, in_time
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from .support import House
+    from .support import RaceDatabase
 
 QUERY = "SELECT * FROM mine"
 ON_CONNECTION = "SELECT statement FROM pg_prepared_statements WHERE statement = $1"
 
 
-class Outlived:
-    """A statement whose tables are not what they were."""
+class StaleStatement:
+    """A statement whose tables have changed since it was prepared."""
 
     async def fetch(self, *_: object, timeout: float) -> list[Any]:  # noqa: ASYNC109
         """Fails as PostgreSQL does, before anything is done."""
@@ -56,8 +56,8 @@ async def test_a_statement_is_prepared_once_for_each_connection(pool: Any) -> No
     await idle.close()
 
 
-async def test_a_statement_that_its_tables_have_outlived_fails_once(pool: Any) -> None:
-    """It is said, so that the draft is judged anew; and then it is prepared anew."""
+async def test_a_statement_whose_tables_changed_fails_once(pool: Any) -> None:
+    """The error is raised, so that the optimistic write is decided anew; and then the statement is prepared anew."""
     async with pool.borrow() as bare:
         await bare.execute("CREATE TEMP TABLE mine (a int)")
         await bare.execute("INSERT INTO mine VALUES (1)")
@@ -83,25 +83,25 @@ async def test_a_call_that_takes_too_long_is_cut_by_the_loans_own_timer(pool: An
     """There is no other."""
     idle = Idle(pool)
 
-    async def dawdle() -> None:
+    async def delay() -> None:
         async with idle.connection(until=in_seconds(0.1)) as connection:
             await connection.fetch("SELECT pg_sleep(60)")
 
     with pytest.raises(SILENT):
-        await in_time(dawdle())
+        await in_time(delay())
     assert idle.waiting == []
     async with asyncio.timeout(5), idle.connection(until=in_seconds(5)) as another:
         assert await another.fetch("SELECT 1") == [(1,)]
     await idle.close()
 
 
-async def test_a_draft_goes_on_after_its_statements_were_outlived(services: House) -> None:
+async def test_optimistic_writes_go_on_after_their_tables_changed(database: RaceDatabase) -> None:
     """The buyer does not notice."""
-    payments = await services.payments(drafts=True)
-    payments.store.drafts_again = 2
-    held = granted(await payments.ask(a_hold("A1")).outcome())
-    (connection,) = payments.store._idle.waiting
-    connection._statements = dict.fromkeys(SQL.values(), Outlived())
-    payments.store.ran.clear()
-    assert granted(await payments.ask(a_confirm(held)).outcome()).state == "confirmed"
-    assert payments.store.ran == ["look", "look"]
+    server = await database.server(drafts=True)
+    server.store.drafts_again = 2
+    held = granted(await server.submit(a_hold("A1")).outcome())
+    (connection,) = server.store._idle.waiting
+    connection._statements = dict.fromkeys(SQL.values(), StaleStatement())
+    server.store.ran.clear()
+    assert granted(await server.submit(a_confirm(held)).outcome()).state == "confirmed"
+    assert server.store.ran == ["look", "look"]

@@ -1,4 +1,4 @@
-"""One hold alone, judged from memory, is one statement: whatever moved meanwhile, it keeps nothing, and locks decide.
+"""One hold alone, decided from the cache, is one statement: if anything changed, it keeps nothing, and locks decide.
 
 Each case comes twice: as it is built, and with the one comparison taken out that the case is about.
 """
@@ -17,14 +17,14 @@ from earmark.errors import IdempotencyMismatch, LimitExceeded, SaleClosed, Seats
 from . import shortcuts
 from .commands import a_hold, a_limit
 from .support import AS_BUILT, granted
-from .test_seat_cache import a_window, by_another, in_an_hour, remembering, wrong
+from .test_seat_cache import a_window, by_another, in_an_hour, with_cached_event, wrong
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from earmark.engine.commands import Hold
 
-    from .support import House, Till
+    from .support import RaceDatabase, Server
 
 MEMO = KeyedRequest(
     key=IdempotencyKey("shop", "k"), request_hash=b"one", write=lambda booking, _: (201, str(booking.id).encode())
@@ -33,11 +33,11 @@ OTHER = KeyedRequest(key=IdempotencyKey("shop", "k"), request_hash=b"two", write
 
 
 class Case:
-    """What is asked for, what happens before it is written, and what the asker is told."""
+    """The command, what happens before it is written, and its result."""
 
     def __init__(
         self,
-        meddle: Callable[[House, Till], Awaitable[object]],
+        meddle: Callable[[RaceDatabase, Server], Awaitable[object]],
         *,
         ask: Callable[[], Hold] = lambda: a_hold("A1", "A2"),
         told: type[Exception] | None = None,
@@ -47,25 +47,25 @@ class Case:
         self.told = told
 
 
-def by_hand(statement: str) -> Callable[[House, Till], Awaitable[object]]:
-    """Somebody changes the database, past everything."""
-    return lambda services, _till: services.observer.execute(statement)
+def by_manual_sql(statement: str) -> Callable[[RaceDatabase, Server], Awaitable[object]]:
+    """An operator changes the database directly."""
+    return lambda database, _till: database.observer.execute(statement)
 
 
-async def _move_the_clock(_house: House, payments: Till) -> None:
-    wrong(payments, seconds=3600)
+async def _move_the_clock(_house: RaceDatabase, server: Server) -> None:
+    wrong(server, seconds=3600)
 
 
 CASES = {
-    "the pointer": Case(lambda services, _: by_another(services, a_hold("A1", buyer="cid")), told=SeatsTaken),
-    "to count seats": Case(lambda services, _: by_another(services, a_hold("A1", buyer="cid")), told=SeatsTaken),
-    "the fence": Case(by_hand("UPDATE seats SET fence = fence + 1 WHERE id = 'A1'")),
-    "the price": Case(by_hand("UPDATE seats SET price = 99 WHERE id = 'A1'")),
-    "the block": Case(by_hand("UPDATE seats SET blocked = true WHERE id = 'A1'"), told=SeatsTaken),
-    "the rules": Case(lambda services, _: by_another(services, a_window(sale_opens_at=in_an_hour())), told=SaleClosed),
+    "the pointer": Case(lambda database, _: by_another(database, a_hold("A1", buyer="cid")), told=SeatsTaken),
+    "to count seats": Case(lambda database, _: by_another(database, a_hold("A1", buyer="cid")), told=SeatsTaken),
+    "the fence": Case(by_manual_sql("UPDATE seats SET fence = fence + 1 WHERE id = 'A1'")),
+    "the price": Case(by_manual_sql("UPDATE seats SET price = 99 WHERE id = 'A1'")),
+    "the block": Case(by_manual_sql("UPDATE seats SET blocked = true WHERE id = 'A1'"), told=SeatsTaken),
+    "the rules": Case(lambda database, _: by_another(database, a_window(sale_opens_at=in_an_hour())), told=SaleClosed),
     "the hour": Case(_move_the_clock),
     "the key": Case(
-        lambda services, _: by_another(services, a_hold("A3", idempotency=MEMO)),
+        lambda database, _: by_another(database, a_hold("A3", idempotency=MEMO)),
         ask=lambda: a_hold("A1", idempotency=OTHER),
         told=IdempotencyMismatch,
     ),
@@ -73,55 +73,55 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
-async def test_what_moved_is_noticed(bare_house: House, case: Case) -> None:
-    """Nothing is kept of what memory believed."""
-    payments = await remembering(bare_house)
-    await case.meddle(bare_house, payments)
-    outcome = await payments.ask(case.ask()).outcome()
-    assert payments.store.ran[0] == "memory"
-    assert len(payments.store.ran) > 1
+async def test_a_change_is_noticed(bare_database: RaceDatabase, case: Case) -> None:
+    """Nothing is kept of what the cache assumed."""
+    server = await with_cached_event(bare_database)
+    await case.meddle(bare_database, server)
+    outcome = await server.submit(case.ask()).outcome()
+    assert server.store.ran[0] == "memory"
+    assert len(server.store.ran) > 1
     if case.told:
         assert isinstance(outcome, case.told)
     else:
         assert isinstance(outcome, Decided)
-        assert abs(granted(outcome).created_at - bare_house.clock.now()) < timedelta(seconds=60)
-    assert not await bare_house.flaws()
+        assert abs(granted(outcome).created_at - bare_database.clock.now()) < timedelta(seconds=60)
+    assert not await bare_database.flaws()
 
 
 @pytest.mark.parametrize("name", CASES)
-async def test_without_the_comparison_it_is_not(bare_house: House, name: str) -> None:
-    """The control: what memory believed is sold."""
-    payments = await remembering(bare_house, shortcut=shortcuts.ALONE_FORGETS[name])
-    await CASES[name].meddle(bare_house, payments)
-    granted(await payments.ask(CASES[name].ask()).outcome())
-    assert payments.store.ran == ["memory"]
+async def test_without_the_comparison_a_change_is_not_noticed(bare_database: RaceDatabase, name: str) -> None:
+    """The control: what the cache assumed is sold."""
+    server = await with_cached_event(bare_database, shortcut=shortcuts.ALONE_FORGETS[name])
+    await CASES[name].meddle(bare_database, server)
+    granted(await server.submit(CASES[name].ask()).outcome())
+    assert server.store.ran == ["memory"]
 
 
 @pytest.mark.parametrize("forgets", [None, "the limit"])
-async def test_a_limit_is_judged_on_the_total_as_it_is(bare_house: House, forgets: str | None) -> None:
+async def test_a_limit_is_judged_on_the_total_as_it_is(bare_database: RaceDatabase, forgets: str | None) -> None:
     """The same buyer buys elsewhere between the look at the total and the write; the control sells too much."""
-    await by_another(bare_house, a_limit(2))
+    await by_another(bare_database, a_limit(2))
     shortcut = shortcuts.ALONE_FORGETS[forgets] if forgets else AS_BUILT
-    payments = await remembering(bare_house, "before write", shortcut=shortcut)
-    payments.ask(a_hold("A1", "A2"))
-    await payments.reached("before write")
-    granted(await by_another(bare_house, a_hold("A3")))
-    outcome = await payments.outcome()
+    server = await with_cached_event(bare_database, "before write", shortcut=shortcut)
+    server.submit(a_hold("A1", "A2"))
+    await server.reached("before write")
+    granted(await by_another(bare_database, a_hold("A3")))
+    outcome = await server.outcome()
     if forgets:
         granted(outcome)
     else:
         assert isinstance(outcome, LimitExceeded)
 
 
-async def test_it_is_written_as_any_other(either_house: House) -> None:
-    """Row by row the same as a hold in company, but for the ids."""
-    payments = await remembering(either_house)
-    alone = granted(await payments.ask(a_hold("A1", "A2", idempotency=MEMO)).outcome())
-    both = await payments.ask_together(a_hold("A3", "A4", buyer="cid"), a_hold("A5", buyer="dan")).outcome()
+async def test_a_single_hold_is_written_as_any_other(either_database: RaceDatabase) -> None:
+    """Row by row the same as a hold in a batch, but for the ids."""
+    server = await with_cached_event(either_database)
+    alone = granted(await server.submit(a_hold("A1", "A2", idempotency=MEMO)).outcome())
+    both = await server.submit_batch(a_hold("A3", "A4", buyer="cid"), a_hold("A5", buyer="dan")).outcome()
     company = granted(both[0])
-    assert payments.store.ran == ["memory", "memory"]
+    assert server.store.ran == ["memory", "memory"]
     rows = {
-        held.id: await either_house.observer.fetchrow(
+        held.id: await either_database.observer.fetchrow(
             "SELECT b.state, b.total, b.currency, b.version, b.live, b.expires_at - b.created_at AS lasts,"
             "       j.verb, j.before, j.after, j.actor, j.reason, j.version AS entry_version, j.event_id,"
             "       j.at = b.created_at AS at_once, j.facts - 'lines' - 'buyer' - 'expires_at' AS facts, t.units,"
@@ -134,8 +134,8 @@ async def test_it_is_written_as_any_other(either_house: House) -> None:
     }
     assert rows[alone.id] == rows[company.id]
     assert rows[alone.id]["seats"] == rows[alone.id]["units"] == 2
-    key = await either_house.observer.fetchrow(
+    key = await either_database.observer.fetchrow(
         "SELECT caller, key, request_hash, answer_status, answer_body FROM journal WHERE booking_id = $1", alone.id
     )
     assert tuple(key) == ("shop", "k", b"one", 201, str(alone.id).encode())
-    assert not await either_house.flaws()
+    assert not await either_database.flaws()

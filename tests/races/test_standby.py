@@ -1,6 +1,6 @@
-"""A synchronous standby that is missing: commits hang, and nobody is told more than is known.
+"""A synchronous standby that is missing: commits hang, and no client gets more than is known.
 
-The server is one of the file's own, for what is set here holds for all who use it.
+The server is one of the file's own, for its settings apply to all its clients.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ WAITING = "SELECT pid FROM pg_stat_activity WHERE wait_event = 'SyncRep' LIMIT 1
 def standby_url() -> Iterator[str]:
     """A database on a server whose settings a test may change."""
     if os.environ.get(URL_VARIABLE):
-        pytest.skip("NOT TESTED: settings of a server that somebody else runs are left alone.")
+        pytest.skip("NOT TESTED: settings of a server that is not started by the tests are left alone.")
     try:
         server = start_postgres(settings={"fsync": "off", "autovacuum": "off"})
     except ServerUnavailable as reason:
@@ -58,7 +58,7 @@ def standby_url() -> Iterator[str]:
 
 
 class Observer:
-    """Somebody who never waits for a standby."""
+    """A connection that never waits for a standby."""
 
     def __init__(self, connection: Any, url: str) -> None:
         self.connection = connection
@@ -66,8 +66,8 @@ class Observer:
 
     async def lose_standby(self) -> None:
         """From now on commits wait for a standby that is not there."""
-        await self._set("'nobody_here'")
-        # The checkpointer tells all sessions of it, some time after this one has seen the setting: a commit shows it.
+        await self._set("'not_here'")
+        # The checkpointer informs all sessions of it, some time after this one has seen the setting: a commit shows it.
         probe = await asyncpg.connect(self._url)
         pid, hangs = probe.get_server_pid(), False
         while not hangs:
@@ -80,7 +80,7 @@ class Observer:
         await until(lambda: self.connection.fetchval("SELECT count(*) = 0 FROM pg_stat_activity WHERE pid = $1", pid))
 
     async def find_standby(self) -> None:
-        """From now on they wait for none, and those that wait are let go."""
+        """From now on commits wait for none, and those that wait continue."""
         await self._set("''")
 
     async def waiting(self) -> int:
@@ -127,7 +127,7 @@ def quick_lookups(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("draft", [True, False])
 async def test_commits_that_hang_leave_few_backends(standby_url: str, observer: Observer, *, draft: bool) -> None:
-    """They are not ended by cutting their connections, so they count; once the standby is back, so is the shop."""
+    """They are not ended by cutting their connections, so they count; once the standby is back, sales continue."""
     async with opened(standby_url) as engine:
         await observer.lose_standby()
         most = 0
@@ -155,7 +155,7 @@ async def test_commits_that_hang_leave_few_backends(standby_url: str, observer: 
 async def test_a_server_whose_commits_hang_is_not_ready(
     standby_url: str, observer: Observer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever hangs: requests are sent elsewhere until commits are answered again."""
+    """Clients are sent elsewhere until commits are answered again."""
     monkeypatch.setattr("earmark.store.postgres.checks.HANGING_SECONDS", 0.1)
     async with opened(standby_url) as engine, served(standby_url, seconds=5) as (client, _):
         assert (await client.get("/readyz")).status_code == 200
@@ -256,7 +256,7 @@ async def replay(engine: Engine, path: str) -> Any:
     ["a batch without locks", "a batch under locks", "a hold that admission turned away", "the look-up of a key"],
 )
 async def test_a_replay_waits_for_the_standby_too(standby_url: str, observer: Observer, path: str) -> None:
-    """What is repeated may be on one machine alone: nobody is told so until the standby has it."""
+    """What is replayed may be on one machine alone: no client gets it until the standby has it."""
     async with opened(standby_url) as engine:
         granted(await engine.hold(a_hold("A1", idempotency=idempotency("k"))))
         await observer.lose_standby()
@@ -280,7 +280,7 @@ async def test_a_locked_row_is_named_without_a_wait_for_the_standby(standby_url:
         assert ("seats", SeatRef(ask.event_id, SeatId("A1"))) in busy.value.rows
 
 
-async def test_a_refused_stranger_does_not_wait_for_the_standby(standby_url: str, observer: Observer) -> None:
+async def test_an_unrelated_refusal_does_not_wait_for_the_standby(standby_url: str, observer: Observer) -> None:
     """Of two refused holds whose keys are looked up together, only the one that is a repeat waits for its answer."""
     async with opened(standby_url) as engine:
         granted(await engine.hold(a_hold("A2", idempotency=idempotency("mine"))))
@@ -295,7 +295,7 @@ async def test_a_refused_stranger_does_not_wait_for_the_standby(standby_url: str
 
 
 async def test_without_a_standby_a_replay_writes_nothing(standby_url: str, observer: Observer) -> None:
-    """Nor does it ask: what is set is read with the key."""
+    """Nor does it query: the setting is read with the key."""
     async with opened(standby_url) as engine:
         granted(await engine.hold(a_hold("A1", idempotency=idempotency("k"))))
         store: Any = engine.store

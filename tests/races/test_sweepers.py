@@ -1,4 +1,4 @@
-"""The sweeper ends what is over, once, and never what somebody has just kept."""
+"""The sweeper ends what is over, once, and never what another transaction has just kept."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .support import Shortcut, granted, refused_by
 if TYPE_CHECKING:
     from earmark.domain.booking import Booking
 
-    from .support import House, Till
+    from .support import RaceDatabase, Server
 
 STATEMENTS = pytest.mark.parametrize(
     "statement",
@@ -29,85 +29,91 @@ STATEMENTS = pytest.mark.parametrize(
 ASKS = pytest.mark.parametrize("ask", [a_confirm, an_extend, a_release])
 
 
-async def sweeper_meets_a_verb_in_flight(services: House, ask: Any, statement: str | None) -> tuple[Booking, Any, Any]:
+async def sweeper_collides_with_a_verb(
+    database: RaceDatabase, ask: Any, statement: str | None
+) -> tuple[Booking, Any, Any]:
     """A verb that was in time has the booking; the sweeper finds it due."""
-    old = await services.held("A1", units=1)
-    keeping = (await services.payments("before write")).ask(ask(old))
+    old = await database.held("A1", units=1)
+    keeping = (await database.server("before write")).submit(ask(old))
     await keeping.reached("before write")
-    services.pass_the_end(old)
-    sweeping = await start_sweep(services, statement)
+    database.pass_the_end(old)
+    sweeping = await start_sweep(database, statement)
     kept = await keeping.outcome()
     return old, kept, await sweeping.outcome()
 
 
-async def start_sweep(services: House, statement: str | None) -> Till:
+async def start_sweep(database: RaceDatabase, statement: str | None) -> Server:
     """As built it passes over what is locked and is done; as one statement it waits."""
     if statement is None:
-        sweeping = (await services.payments()).sweep()
+        sweeping = (await database.server()).sweep()
         await sweeping.outcome()
         return sweeping
-    payments = await services.payments(shortcut=Shortcut(warp=shortcuts.OneStatement))
-    sweeping = payments.sweep(partial(shortcuts.sweep_in_one_statement, statement=statement))
+    server = await database.server(shortcut=Shortcut(warp=shortcuts.OneStatement))
+    sweeping = server.sweep(partial(shortcuts.sweep_in_one_statement, statement=statement))
     await sweeping.waits_for_a_lock()
     return sweeping
 
 
 @ASKS
 @STATEMENTS
-async def test_a_sweeper_in_one_statement_ends_what_was_just_kept(bare_house: House, ask: Any, statement: str) -> None:
-    """What is due was found before the wait and is not asked again after it."""
-    old, kept, swept = await sweeper_meets_a_verb_in_flight(bare_house, ask, statement)
+async def test_a_sweeper_in_one_statement_ends_what_was_just_kept(
+    bare_database: RaceDatabase, ask: Any, statement: str
+) -> None:
+    """What is due was found before the wait and is not checked again after it."""
+    old, kept, swept = await sweeper_collides_with_a_verb(bare_database, ask, statement)
     granted(kept)
     assert [booking.id for booking in swept] == [old.id]
-    assert await bare_house.state(old) == "expired"
+    assert await bare_database.state(old) == "expired"
     if ask is not an_extend:
-        assert await bare_house.flaws()
+        assert await bare_database.flaws()
 
 
 @STATEMENTS
 @pytest.mark.parametrize("ask", [a_confirm, a_release])
-async def test_the_schema_lets_nothing_expire_twice_or_after_a_sale(services: House, ask: Any, statement: str) -> None:
-    """The last line: only what is held or paying expires. It knows no clock: an extended hold it cannot save."""
-    old, kept, swept = await sweeper_meets_a_verb_in_flight(services, ask, statement)
+async def test_the_schema_lets_nothing_expire_twice_or_after_a_sale(
+    database: RaceDatabase, ask: Any, statement: str
+) -> None:
+    """The schema's guard: only what is held or paying expires. It has no clock: an extended hold it cannot save."""
+    old, kept, swept = await sweeper_collides_with_a_verb(database, ask, statement)
     assert refused_by(swept) == "booking_moves_along_an_edge"
-    assert await services.state(old) == granted(kept).state
-    assert not await services.flaws()
+    assert await database.state(old) == granted(kept).state
+    assert not await database.flaws()
 
 
 @ASKS
-async def test_the_sweeper_passes_over_what_somebody_is_changing(either_house: House, ask: Any) -> None:
+async def test_the_sweeper_skips_what_another_transaction_is_changing(either_database: RaceDatabase, ask: Any) -> None:
     """Guard and lock stand at the same level, and a locked row is left for the next round."""
-    old, kept, swept = await sweeper_meets_a_verb_in_flight(either_house, ask, None)
+    old, kept, swept = await sweeper_collides_with_a_verb(either_database, ask, None)
     assert swept == []
-    assert await either_house.state(old) == granted(kept).state
-    assert await either_house.tried_sweep() == []
-    assert not await either_house.flaws()
+    assert await either_database.state(old) == granted(kept).state
+    assert await either_database.tried_sweep() == []
+    assert not await either_database.flaws()
 
 
-async def test_a_booking_confirmed_while_the_sweeper_waits_stays_confirmed(either_house: House) -> None:
-    """The sweeper has one due hold and waits for its pool; what a confirm meanwhile keeps of the rest, stays."""
-    due = await either_house.held("A1", buyer="ann", units=1)
-    old = await either_house.held("A2", buyer="bob", units=1)
-    confirming = (await either_house.payments("before write")).ask(a_confirm(old))
+async def test_a_booking_confirmed_while_the_sweeper_waits_stays_confirmed(either_database: RaceDatabase) -> None:
+    """The sweeper has one due hold and waits for its pool; what a confirm meanwhile keeps of the others, stays."""
+    due = await either_database.held("A1", buyer="ann", units=1)
+    old = await either_database.held("A2", buyer="bob", units=1)
+    confirming = (await either_database.server("before write")).submit(a_confirm(old))
     await confirming.reached("before write")
-    either_house.pass_the_end(old)
-    sweeping = (await either_house.payments()).sweep()
+    either_database.pass_the_end(old)
+    sweeping = (await either_database.server()).sweep()
     await sweeping.waits_for_a_lock()
     assert granted(await confirming.outcome()).id == old.id
     assert [booking.id for booking in await sweeping.outcome()] == [due.id]
-    assert await either_house.tried_sweep() == []
-    assert await either_house.state(old) == "confirmed"
-    assert not await either_house.flaws()
-    assert await either_house.deadlocks() == 0
+    assert await either_database.tried_sweep() == []
+    assert await either_database.state(old) == "confirmed"
+    assert not await either_database.flaws()
+    assert await either_database.deadlocks() == 0
 
 
-async def test_two_sweepers_share_the_work(either_house: House) -> None:
-    """The second passes over what the first has and takes the rest: each hold is ended by one, once."""
-    holds = [await either_house.held(f"A{n}", buyer=f"buyer-{n}", units=1) for n in range(1, 7)]
-    either_house.pass_the_end(holds[-1])
-    first = (await either_house.payments("after lock_due")).sweep(limit=3)
+async def test_two_sweepers_share_the_work(either_database: RaceDatabase) -> None:
+    """The second skips what the first has and takes the others: each hold is ended by one, once."""
+    holds = [await either_database.held(f"A{n}", buyer=f"buyer-{n}", units=1) for n in range(1, 7)]
+    either_database.pass_the_end(holds[-1])
+    first = (await either_database.server("after lock_due")).sweep(limit=3)
     await first.reached("after lock_due")
-    second = (await either_house.payments("before write")).sweep()
+    second = (await either_database.server("before write")).sweep()
     await second.reached("before write")
     first.go()
     await first.waits_for_a_lock()
@@ -115,41 +121,41 @@ async def test_two_sweepers_share_the_work(either_house: House) -> None:
     assert [len(part) for part in swept] == [3, 3]
     assert {booking.id for part in swept for booking in part} == {booking.id for booking in holds}
     for booking in holds:
-        assert await either_house.verbs(booking) == ["hold", "expire"]
-    assert not await either_house.flaws()
-    assert await either_house.deadlocks() == 0
+        assert await either_database.verbs(booking) == ["hold", "expire"]
+    assert not await either_database.flaws()
+    assert await either_database.deadlocks() == 0
 
 
-async def test_a_sweep_behind_others_locks_only_what_it_ends(either_house: House) -> None:
-    """Those that it passes over are free for takeovers and for other sweepers meanwhile."""
-    holds = [await either_house.held(f"A{n}", buyer=f"buyer-{n}", units=1) for n in range(1, 5)]
-    either_house.pass_the_end(holds[-1])
-    behind = (await either_house.payments("after lock_due")).sweep(limit=2, skip=2)
+async def test_a_sweep_behind_others_locks_only_what_it_ends(either_database: RaceDatabase) -> None:
+    """Those that it skips are free for takeovers and for other sweepers meanwhile."""
+    holds = [await either_database.held(f"A{n}", buyer=f"buyer-{n}", units=1) for n in range(1, 5)]
+    either_database.pass_the_end(holds[-1])
+    behind = (await either_database.server("after lock_due")).sweep(limit=2, skip=2)
     await behind.reached("after lock_due")
-    assert [booking.id for booking in await (await either_house.payments()).sweep(limit=4).outcome()] == [
+    assert [booking.id for booking in await (await either_database.server()).sweep(limit=4).outcome()] == [
         booking.id for booking in holds[:2]
     ]
     assert {booking.id for booking in await behind.outcome()} == {booking.id for booking in holds[2:]}
-    assert not await either_house.flaws()
+    assert not await either_database.flaws()
 
 
-async def test_sweeper_and_takeover_end_a_hold_once(either_house: House) -> None:
-    """Whoever locks first ends it; the other finds it ended, and the seat changes hands once."""
-    holds = [await either_house.held(f"A{n}", units=1) for n in (1, 2)]
-    either_house.pass_the_end(holds[-1])
-    sweeping = (await either_house.payments("before write")).sweep(limit=1)
+async def test_a_sweeper_and_a_takeover_end_a_hold_once(either_database: RaceDatabase) -> None:
+    """The first to lock ends it; the other finds it ended, and the seat changes its owner once."""
+    holds = [await either_database.held(f"A{n}", units=1) for n in (1, 2)]
+    either_database.pass_the_end(holds[-1])
+    sweeping = (await either_database.server("before write")).sweep(limit=1)
     await sweeping.reached("before write")
-    taking = (await either_house.payments()).ask(a_hold("A1", buyer="bob"))
+    taking = (await either_database.server()).submit(a_hold("A1", buyer="bob"))
     await taking.waits_for_a_lock()
     assert len(await sweeping.outcome()) == 1
-    assert granted(await taking.outcome()).id == await either_house.owner("A1")
-    taking = (await either_house.payments("before write")).ask(a_hold("A2", buyer="bob"))
+    assert granted(await taking.outcome()).id == await either_database.owner("A1")
+    taking = (await either_database.server("before write")).submit(a_hold("A2", buyer="bob"))
     await taking.reached("before write")
-    assert await either_house.tried_sweep() == []
-    assert granted(await taking.outcome()).id == await either_house.owner("A2")
+    assert await either_database.tried_sweep() == []
+    assert granted(await taking.outcome()).id == await either_database.owner("A2")
     for booking in holds:
-        assert await either_house.verbs(booking) == ["hold", "expire"]
-    assert not await either_house.flaws()
+        assert await either_database.verbs(booking) == ["hold", "expire"]
+    assert not await either_database.flaws()
 
 
 DUE = 10_000
@@ -169,33 +175,33 @@ _MANY_DUE = f"""
     ANALYZE bookings, seats, buyer_totals, journal"""
 
 
-async def test_ten_thousand_due_holds_are_freed_while_others_hold(services: House) -> None:
-    """The sweepers go in small steps, so that nobody waits for the whole of it."""
-    await services.observer.execute(_MANY_DUE)
-    sweepers = [await services.payments(), await services.payments()]
-    counter = await services.payments()
+async def test_ten_thousand_due_holds_are_freed_while_others_hold(database: RaceDatabase) -> None:
+    """The sweepers go in small steps, so that no buyer waits for all of it."""
+    await database.observer.execute(_MANY_DUE)
+    sweepers = [await database.server(), await database.server()]
+    counter = await database.server()
     seconds: list[float] = []
 
-    async def sweep(payments: Till) -> int:
+    async def sweep(server: Server) -> int:
         swept = 0
-        while ended := await payments.engine.expire(limit=BATCH_SIZE_MAX):
+        while ended := await server.engine.expire(limit=BATCH_SIZE_MAX):
             swept += len(ended)
         return swept
 
     async def hold_and_release(seat: str) -> None:
-        # By the same buyers whose holds are being ended: their totals are what both sides lock.
+        # By the same buyers as the holds that are being ended: their totals are what both sides lock.
         while not sweeping.done():
             before = asyncio.get_running_loop().time()
             answer = await counter.engine.hold(a_hold(seat, units=1, buyer=f"buyer-{len(seconds) % 100}"))
             seconds.append(asyncio.get_running_loop().time() - before)
             await counter.engine.release(a_release(granted(answer)))
 
-    sweeping = asyncio.gather(*(sweep(payments) for payments in sweepers))
+    sweeping = asyncio.gather(*(sweep(server) for server in sweepers))
     await asyncio.gather(*(hold_and_release(seat) for seat in ("A1", "A2", "A3")))
     print(f"\n{DUE} due holds swept beside {len(seconds)} holds, the slowest in {max(seconds) * 1000:.0f} ms")  # noqa: T201
     assert sum(await sweeping) == DUE
     expired = "SELECT count(*) = $1 AND count(DISTINCT booking_id) = $1 FROM journal WHERE verb = 'expire'"
-    assert await services.observer.fetchval(expired, DUE)
+    assert await database.observer.fetchval(expired, DUE)
     assert max(seconds) < 5
-    assert not await services.flaws()
-    assert await services.deadlocks() == 0
+    assert not await database.flaws()
+    assert await database.deadlocks() == 0

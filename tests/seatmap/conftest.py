@@ -1,4 +1,4 @@
-"""What the tests of the news share: a shop over a store, and words for what its journal says."""
+"""Fixtures of the publishing tests: a shop over a store, and short forms of its journal."""
 
 from __future__ import annotations
 
@@ -55,12 +55,12 @@ async def drain(store: Store, *, limit: int = 100) -> list[Numbered]:
     return told
 
 
-async def story(store: Store, event_id: str = "play") -> list[Numbered]:
-    """All that has a number, as the store tells it."""
+async def numbered_entries(store: Store, event_id: str = "play") -> list[Numbered]:
+    """All entries that have a number, from the store."""
     return await store.outbox.read_numbered(EventId(event_id), after=0, limit=100_000)
 
 
-def assert_told_in_order(told: Sequence[Numbered]) -> None:
+def assert_published_in_order(told: Sequence[Numbered]) -> None:
     """1, 2, 3 without a gap, and each booking's versions in theirs."""
     assert [one.sequence for one in told] == list(range(1, len(told) + 1))
     versions: dict[BookingId, list[int]] = {}

@@ -1,4 +1,4 @@
-"""A page that follows an event: it keeps the last number it saw, and what the seats were said to be."""
+"""A page that follows an event: it keeps the last number it saw, and the state of the seats."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def parse(data: bytes) -> dict[str, Any]:
 
 
 class Page:
-    """Shows what it was told."""
+    """Shows what it received."""
 
     def __init__(self, reader: Reader) -> None:
         self.reader = reader
@@ -50,7 +50,7 @@ class Page:
 
     @property
     def mine(self) -> list[str]:
-        """Seats that were said to be the reader's own."""
+        """Seats that were sent as the reader's own."""
         return sorted(seat for seat, told in self.seats.items() if told["mine"])
 
     async def take(self) -> dict[str, Any]:
@@ -79,7 +79,7 @@ class Page:
 async def open_page(
     hub: StreamHub, buyer: str | None = None, *, after: int | None = None, event_id: str = "play"
 ) -> Page:
-    """Come in, and have the first event."""
+    """Connect, and have the first event."""
     whose = Buyer(buyer) if buyer else None
     reader = await hub.join(EventId(event_id), live=True, buyer=whose, after=after)
     assert reader is not None
@@ -89,6 +89,6 @@ async def open_page(
 
 
 async def shut(*hubs: StreamHub) -> None:
-    """And nothing is left running."""
+    """Close it; nothing is left running."""
     for hub in hubs:
         await hub.close()

@@ -30,7 +30,7 @@ LONG = 1000.0
 
 
 def sketch(_: Event, seen: SeatMap) -> RenderedMap:
-    """A map in a test's words."""
+    """A map in short form."""
     told = {
         on.seat.id: shown_state(
             blocked=on.seat.blocked,
@@ -83,12 +83,12 @@ def reads(store: Store, monkeypatch: pytest.MonkeyPatch) -> Reads:
 
 @pytest.fixture
 def cache(shop: Earmark, clock: MovableClock) -> SeatMapCache:
-    """A cache that hears this shop's commits, and otherwise trusts what it has for long."""
+    """A cache that is informed of this shop's commits, and otherwise keeps its maps for long."""
     return SeatMapCache(shop.engine, clock=clock, word=sketch, seconds_max=LONG, look_seconds=LONG)
 
 
-class Deaf:
-    """An engine that tells nobody of its commits: as another process's."""
+class SilentEngine:
+    """An engine that informs no listener of its commits: as another process's."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
@@ -97,9 +97,9 @@ class Deaf:
         """Never."""
 
 
-def deaf(store: Store, clock: MovableClock, **knobs: Any) -> SeatMapCache:
-    """A cache that is told of no commit."""
-    engine: Any = Deaf(store)
+def uninformed(store: Store, clock: MovableClock, **knobs: Any) -> SeatMapCache:
+    """A cache that is informed of no commit."""
+    engine: Any = SilentEngine(store)
     return SeatMapCache(engine, clock=clock, word=sketch, **{"seconds_max": LONG, "look_seconds": LONG, **knobs})
 
 
@@ -112,10 +112,10 @@ async def block(shop: Earmark, seat: str) -> None:
     )
 
 
-async def test_every_change_by_this_process_shows_in_the_next_look(
+async def test_every_change_by_this_process_shows_in_the_next_read(
     shop: Earmark, cache: SeatMapCache, clock: MovableClock, reads: Reads
 ) -> None:
-    """Hold, confirm, cancel, release, expire and block: whoever is told of one of them sees it on the map."""
+    """Hold, confirm, cancel, release, expire and block: every reader that got the answer sees it on the map."""
     assert (await states(cache))["A1"] == "available"
     first = await shop.hold("play", buyer="alice", seats=["A1"], pools={"GA": 2})
     assert (await states(cache))["A1"] == "held"
@@ -141,9 +141,9 @@ async def test_every_change_by_this_process_shows_in_the_next_look(
     assert reads.count == before + 1, "unchanged, it is not read again"
 
 
-async def test_a_cache_that_is_told_nothing_shows_what_was(shop: Earmark, store: Store, clock: MovableClock) -> None:
-    """The control: without being told, a hold of this very process stays unseen."""
-    cache = deaf(store, clock)
+async def test_an_uninformed_cache_shows_the_old_map(shop: Earmark, store: Store, clock: MovableClock) -> None:
+    """The control: without the information, a hold of this very process stays unseen."""
+    cache = uninformed(store, clock)
     assert (await states(cache))["A1"] == "available"
     await shop.hold("play", buyer="alice", seats=["A1"])
     assert (await states(cache))["A1"] == "available"
@@ -163,8 +163,8 @@ async def test_a_change_of_one_event_leaves_the_others_kept(shop: Earmark, cache
 async def test_a_commit_elsewhere_is_found_in_the_outbox(
     shop: Earmark, store: Store, clock: MovableClock, reads: Reads, *, numbered: bool
 ) -> None:
-    """Within the time between two looks, whether a relay has been at it yet or not."""
-    cache = deaf(store, clock, look_seconds=0.25)
+    """Within the time between two checks, whether a relay has numbered it yet or not."""
+    cache = uninformed(store, clock, look_seconds=0.25)
     assert (await states(cache))["A1"] == "available"
     await shop.hold("play", buyer="alice", seats=["A1"])
     if numbered:
@@ -174,12 +174,12 @@ async def test_a_commit_elsewhere_is_found_in_the_outbox(
     assert reads.count == 2
 
 
-async def test_a_relay_that_comes_by_changes_nothing_on_the_map(
+async def test_a_relay_changes_nothing_on_the_map(
     shop: Earmark, store: Store, clock: MovableClock, reads: Reads
 ) -> None:
     """Numbers are given to what the map shows already."""
     await shop.hold("play", buyer="alice", seats=["A1"])
-    cache = deaf(store, clock, look_seconds=0.25)
+    cache = uninformed(store, clock, look_seconds=0.25)
     await states(cache)
     assert len(await drain(store)) == 2
     clock.advance(0.25)
@@ -187,16 +187,16 @@ async def test_a_relay_that_comes_by_changes_nothing_on_the_map(
     assert reads.count == 1
 
 
-async def test_where_nobody_can_count_a_map_is_kept_until_the_next_look(
+async def test_where_entries_cannot_be_counted_a_map_is_kept_until_the_next_read(
     shop: Earmark, clock: MovableClock, reads: Reads, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without a relay the entries pile up uncounted: two looks that know nothing are not two that agree."""
 
-    async def nobody_knows(ids: Any) -> dict[EventId, int | None]:
+    async def count_nothing(ids: Any) -> dict[EventId, int | None]:
         return dict.fromkeys(ids)
 
-    monkeypatch.setattr(shop.engine.store.outbox, "count", nobody_knows)
-    cache = deaf(shop.engine.store, clock, look_seconds=5.0)
+    monkeypatch.setattr(shop.engine.store.outbox, "count", count_nothing)
+    cache = uninformed(shop.engine.store, clock, look_seconds=5.0)
     await states(cache)
     await states(cache)
     assert reads.count == 1
@@ -205,13 +205,13 @@ async def test_where_nobody_can_count_a_map_is_kept_until_the_next_look(
     assert reads.count == 2
 
 
-async def test_between_two_looks_nobody_asks_the_database(
+async def test_between_two_checks_no_read_queries_the_database(
     shop: Earmark, store: Store, clock: MovableClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One question for all events that are kept, however many look and at however many events."""
+    """One query for all cached events, however many readers there are and of however many events."""
     await open_play(shop, "opera")
     await drain(store)
-    cache = deaf(store, clock, look_seconds=5.0)
+    cache = uninformed(store, clock, look_seconds=5.0)
     await states(cache)
     await states(cache, "opera")
     asked: list[list[str]] = []
@@ -265,7 +265,7 @@ async def test_a_map_that_does_not_know_its_end_shows_holds_that_are_over(
         return msgspec.structs.replace(await read(event_id), ends_at=None)
 
     monkeypatch.setattr(store, "read_map", endless)
-    cache = deaf(store, clock)
+    cache = uninformed(store, clock)
     await shop.hold("play", buyer="alice", seats=["A1"], ttl_seconds=5)
     assert (await states(cache))["A1"] == "held"
     clock.advance(5)
@@ -273,7 +273,7 @@ async def test_a_map_that_does_not_know_its_end_shows_holds_that_are_over(
 
 
 async def test_nothing_is_shown_for_longer_than_its_time(shop: Earmark, clock: MovableClock, reads: Reads) -> None:
-    """Whatever happened unheard, by hand-written SQL say: five seconds, and it is read anew."""
+    """Whatever happened unnoticed, by hand-written SQL say: five seconds, and it is read anew."""
     cache = SeatMapCache(shop.engine, clock=clock, word=sketch)
     await states(cache)
     clock.advance(3)
@@ -284,8 +284,8 @@ async def test_nothing_is_shown_for_longer_than_its_time(shop: Earmark, clock: M
     assert reads.count == 2
 
 
-async def test_a_hundred_who_look_at_once_share_one_reading(cache: SeatMapCache, reads: Reads) -> None:
-    """A crowd costs the database as much as one."""
+async def test_a_hundred_readers_at_once_share_one_read(cache: SeatMapCache, reads: Reads) -> None:
+    """Many readers cost the database as much as one."""
     told = await asyncio.gather(*(states(cache) for _ in range(100)))
     assert reads.count == 1
     assert all(one == told[0] for one in told)
@@ -295,7 +295,7 @@ async def test_a_hundred_who_look_at_once_share_one_reading(cache: SeatMapCache,
 async def test_a_map_that_changed_while_it_was_read_is_not_kept(
     shop: Earmark, cache: SeatMapCache, reads: Reads
 ) -> None:
-    """Who came before the commit may get what was; who comes after it sees it, and so does everybody later."""
+    """A reader from before the commit may get the old map; every later reader sees the change."""
     reads.may_go.clear()
     before = asyncio.create_task(states(cache))
     await reads.begun.wait()
@@ -312,10 +312,10 @@ async def test_a_map_that_changed_while_it_was_read_is_not_kept(
     assert reads.count == 2, "the late ones share one reading, which began after all they know of"
 
 
-async def test_a_reading_that_is_not_overtaken_keeps_what_is_gone(
+async def test_control_a_read_that_is_not_invalidated_keeps_the_old_map(
     shop: Earmark, cache: SeatMapCache, reads: Reads, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The control: with that guard off, the old map is kept after the commit, and shown for as long as it lives."""
+    """The control: with that guard off, the old map is kept after the commit, and shown for its whole time."""
     monkeypatch.setattr(cache, "_overtake", lambda _: None)
     reads.may_go.clear()
     before = asyncio.create_task(states(cache))
@@ -326,12 +326,12 @@ async def test_a_reading_that_is_not_overtaken_keeps_what_is_gone(
     assert (await states(cache))["A1"] == "available"
 
 
-async def test_a_commit_elsewhere_during_the_reading_is_found_by_the_next_look(
+async def test_a_commit_elsewhere_during_the_read_is_found_by_the_next_check(
     shop: Earmark, store: Store, clock: MovableClock, reads: Reads
 ) -> None:
     """The event's number is read before its map, so nothing can slip between the two."""
     await drain(store)
-    cache = deaf(store, clock, look_seconds=0.25)
+    cache = uninformed(store, clock, look_seconds=0.25)
     reads.may_go.clear()
     before = asyncio.create_task(states(cache))
     await reads.begun.wait()
@@ -358,8 +358,8 @@ async def test_a_map_that_changes_all_the_time_is_read_one_by_one(
     assert set((await states(cache)).values()) == {"held", 10}
 
 
-async def test_who_leaves_does_not_take_the_reading_along(cache: SeatMapCache, reads: Reads) -> None:
-    """The first to ask hangs up; those who joined are answered."""
+async def test_a_reader_that_leaves_does_not_end_the_shared_read(cache: SeatMapCache, reads: Reads) -> None:
+    """The first reader disconnects; those that joined are answered."""
     reads.may_go.clear()
     first = asyncio.create_task(states(cache))
     await reads.begun.wait()
@@ -373,10 +373,10 @@ async def test_who_leaves_does_not_take_the_reading_along(cache: SeatMapCache, r
     assert reads.count == 1
 
 
-async def test_a_failed_reading_is_told_to_all_and_then_forgotten(
+async def test_a_failed_read_fails_all_its_readers_and_is_then_forgotten(
     cache: SeatMapCache, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The database is asked again by whoever comes next."""
+    """The next reader queries the database again."""
     with monkeypatch.context() as patched:
 
         async def silent(_: EventId) -> SeatMap:
@@ -391,8 +391,8 @@ async def test_a_failed_reading_is_told_to_all_and_then_forgotten(
 async def test_what_cannot_be_checked_is_not_shown(
     shop: Earmark, clock: MovableClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With the database silent, nobody knows whether the map still holds."""
-    cache = deaf(shop.engine.store, clock, look_seconds=0.25)
+    """With the database silent, it is unknown whether the map is still right."""
+    cache = uninformed(shop.engine.store, clock, look_seconds=0.25)
     await states(cache)
     clock.advance(1)
     with monkeypatch.context() as patched:
@@ -407,20 +407,20 @@ async def test_what_cannot_be_checked_is_not_shown(
 
 
 async def test_an_event_that_is_not_there_is_looked_for_each_time(shop: Earmark, cache: SeatMapCache) -> None:
-    """Nothing is remembered about it, so it is found as soon as it is made."""
+    """Nothing is cached about it, so it is found as soon as it is made."""
     with pytest.raises(EventUnknown):
         await states(cache, "opera")
     await open_play(shop, "opera")
     assert (await states(cache, "opera"))["A1"] == "available"
 
 
-async def test_memory_is_bounded_and_the_least_wanted_goes_first(
+async def test_the_cache_is_bounded_and_the_least_used_goes_first(
     shop: Earmark, clock: MovableClock, reads: Reads
 ) -> None:
     """By bytes, not by number: stadiums count for more than studios."""
     for event in ("opera", "film"):
         await open_play(shop, event)
-    size = (await deaf(shop.engine.store, clock).show(PLAY)).picture.size
+    size = (await uninformed(shop.engine.store, clock).show(PLAY)).picture.size
     cache = SeatMapCache(shop.engine, clock=clock, word=sketch, bytes_max=2 * size, seconds_max=LONG, look_seconds=LONG)
     for event in ("play", "opera", "play", "film"):
         await states(cache, event)
@@ -436,23 +436,23 @@ async def test_memory_is_bounded_and_the_least_wanted_goes_first(
     assert (len(small._kept), small._bytes) == (0, 0)
 
 
-async def test_a_large_house_is_worded_beside_the_loop(shop: Earmark, clock: MovableClock) -> None:
+async def test_a_large_map_is_rendered_beside_the_loop(shop: Earmark, clock: MovableClock) -> None:
     """So that others are answered meanwhile; a small one is not worth the trip."""
     seats = {f"S{number}": 1 for number in range(600)}
     await shop.create("stadium", name="A stadium", currency="EUR", seats=seats)
     threads: list[threading.Thread] = []
 
-    def word(event: Event, seen: SeatMap) -> RenderedMap:
+    def render(event: Event, seen: SeatMap) -> RenderedMap:
         threads.append(threading.current_thread())
         return sketch(event, seen)
 
-    cache = SeatMapCache(shop.engine, clock=clock, word=word)
+    cache = SeatMapCache(shop.engine, clock=clock, word=render)
     await states(cache, "stadium")
     await states(cache, "play")
     assert [thread is threading.main_thread() for thread in threads] == [False, True]
 
 
-async def test_a_lying_map_decides_nothing(shop: Earmark, cache: SeatMapCache) -> None:
+async def test_a_wrong_map_decides_nothing(shop: Earmark, cache: SeatMapCache) -> None:
     """Whatever the cache says, a seat that is held stays held, and one that is free can be had."""
     await shop.hold("play", buyer="alice", seats=["A1"])
     shown = await cache.show(PLAY)
@@ -466,7 +466,7 @@ async def test_a_lying_map_decides_nothing(shop: Earmark, cache: SeatMapCache) -
 
 
 def test_nothing_that_decides_can_see_the_cache() -> None:
-    """The law, the verbs and the stores import none of it, by any way."""
+    """Rules, verbs and stores import none of it, directly or indirectly."""
     import ast
     from pathlib import Path
 
@@ -486,7 +486,7 @@ def test_nothing_that_decides_can_see_the_cache() -> None:
 
 
 async def test_another_process_is_seen_within_a_bound(postgres_url: str, shop_over: Callable[[Store], Earmark]) -> None:
-    """Two engines on one PostgreSQL, real time, nobody pushes a clock: the map follows."""
+    """Two engines on one PostgreSQL, real time, no moved clock: the map follows."""
     from earmark.clock import SystemClock
     from earmark.store.postgres import PostgresStore
 

@@ -1,4 +1,4 @@
-"""The map at the door: worded once for everybody, and right for each."""
+"""The map over HTTP: rendered once for all readers, and right for each."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Words:
         self.count = 0
 
     def __call__(self, event: Event, seen: SeatMap) -> RenderedMap:
-        """As the door words it."""
+        """As the API renders it."""
         self.count += 1
         return render_map(event, seen)
 
@@ -69,7 +69,7 @@ def services(clock: MovableClock, ids: Uuid7Ids, worded: Words) -> Services:
 
 @pytest.fixture
 async def shop(services: Services) -> Earmark:
-    """The same house, without the door."""
+    """The same shop, without HTTP."""
     shop = Earmark(services.engine, live=False)
     await shop.create("play", name="A play", currency="EUR", seats=SEATS, pools={"GA": (10, 5)})
     return shop
@@ -77,7 +77,7 @@ async def shop(services: Services) -> Earmark:
 
 @pytest.fixture
 async def look(services: Services) -> AsyncIterator[Callable[..., Any]]:
-    """Somebody asks for the map: the shop, or a buyer by name."""
+    """A client reads the map: the shop, or a buyer by name."""
     transport = httpx2.ASGITransport(app=create_app(services), raise_app_exceptions=False)
     async with httpx2.AsyncClient(transport=transport, base_url="http://shop") as client:
 
@@ -107,7 +107,7 @@ async def plain(shop: Earmark, buyer: str | None = None) -> dict[str, Any]:
 async def test_each_sees_their_own_seats_on_the_map_that_all_share(
     shop: Earmark, look: Callable[..., Any], worded: Words
 ) -> None:
-    """The shop, who has something, who has something else and who has nothing: one wording serves them all."""
+    """The shop, a buyer with seats, one with others and one without: one rendering serves them all."""
     held = await shop.hold("play", buyer="alice", seats=["A1", "A3"], pools={"GA": 1})
     await shop.confirm(held.id, payment_id="till-1")
     await shop.hold("play", buyer="bob", seats=["A2"])
@@ -121,7 +121,7 @@ async def test_each_sees_their_own_seats_on_the_map_that_all_share(
     assert worded.count == 1
 
 
-async def test_a_map_that_somebody_has_is_neither_sent_nor_worded_again(
+async def test_a_map_that_the_client_has_is_neither_sent_nor_rendered_again(
     shop: Earmark, look: Callable[..., Any], worded: Words
 ) -> None:
     """304, to each by their own tag."""
@@ -138,8 +138,8 @@ async def test_a_map_that_somebody_has_is_neither_sent_nor_worded_again(
     assert (await look("alice", having=await look())).status_code == 200
 
 
-async def test_a_seat_that_changes_hands_changes_the_tag_of_who_had_it(shop: Earmark, look: Callable[..., Any]) -> None:
-    """To everybody else the map is as it was: held, and held again."""
+async def test_a_seat_with_a_new_owner_changes_the_tag_of_the_old_one(shop: Earmark, look: Callable[..., Any]) -> None:
+    """To all other readers the map is as it was: held, and held again."""
     held = await shop.hold("play", buyer="alice", seats=["A2"])
     alices, shops = await look("alice"), await look()
     await shop.release(held.id)
@@ -151,8 +151,8 @@ async def test_a_seat_that_changes_hands_changes_the_tag_of_who_had_it(shop: Ear
     assert after.json()["version"] != alices.json()["version"]
 
 
-async def test_a_hold_that_ran_out_is_nobodys(shop: Earmark, look: Callable[..., Any], clock: MovableClock) -> None:
-    """On time, for who had it too."""
+async def test_an_expired_hold_has_no_owner(shop: Earmark, look: Callable[..., Any], clock: MovableClock) -> None:
+    """On time, for its buyer too."""
     await shop.hold("play", buyer="alice", seats=["A2"], ttl_seconds=3)
     before = await look("alice")
     clock.advance(3)
@@ -161,7 +161,7 @@ async def test_a_hold_that_ran_out_is_nobodys(shop: Earmark, look: Callable[...,
 
 
 async def test_an_operators_change_of_the_event_changes_the_tag(shop: Earmark, look: Callable[..., Any]) -> None:
-    """Whoever shows the map shows the event's words beside it."""
+    """A page that shows the map shows the event's name beside it."""
     from earmark.engine.commands import Actor, ChangeEvent
 
     before = await look()

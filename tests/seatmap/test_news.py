@@ -1,4 +1,4 @@
-"""The feed: quick, never in anybody's way, and honest about what it lost."""
+"""The feed: quick, never blocking a publisher, and honest about what it lost."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ async def take(follower: FeedFollower, count: int) -> list[int]:
     return [(await asyncio.wait_for(anext(follower), timeout=5)).sequence for _ in range(count)]
 
 
-async def test_everybody_who_follows_hears_everything_in_order(ids: Uuid7Ids) -> None:
+async def test_every_follower_gets_everything_in_order(ids: Uuid7Ids) -> None:
     """From the moment they begin."""
     feed = EntryFeed()
     feed.publish(news(ids, 1))
@@ -35,8 +35,8 @@ async def test_everybody_who_follows_hears_everything_in_order(ids: Uuid7Ids) ->
             assert await take(other, 1) == [4]
 
 
-async def test_a_follower_waits_for_news(ids: Uuid7Ids) -> None:
-    """It is woken, it does not ask again and again."""
+async def test_a_follower_waits_for_entries(ids: Uuid7Ids) -> None:
+    """It is woken, it does not poll."""
     feed = EntryFeed()
     async with feed.subscribe() as follower:
         waiting = asyncio.create_task(take(follower, 2))
@@ -48,15 +48,15 @@ async def test_a_follower_waits_for_news(ids: Uuid7Ids) -> None:
         assert await waiting == [1, 2]
 
 
-async def test_a_slow_follower_loses_the_oldest_and_can_tell(ids: Uuid7Ids) -> None:
-    """Memory is bounded and nobody waits for it; the numbers show what to read from the store."""
+async def test_a_slow_follower_loses_the_oldest_and_notices(ids: Uuid7Ids) -> None:
+    """Memory is bounded and no publisher waits for a follower; the numbers show what to read from the store."""
     feed = EntryFeed()
     async with feed.subscribe(waiting_max=3) as follower:
         feed.publish(news(ids, *range(1, 8)))
         assert await take(follower, 3) == [5, 6, 7]
 
 
-async def test_who_has_left_is_told_nothing(ids: Uuid7Ids) -> None:
+async def test_a_follower_that_left_gets_nothing(ids: Uuid7Ids) -> None:
     """And is not kept in memory."""
     feed = EntryFeed()
     async with feed.subscribe() as follower:

@@ -1,4 +1,4 @@
-"""News between processes: quicker with a Redis, and never wrong without one."""
+"""Notifications between processes: quicker with a Redis, and never wrong without one."""
 
 from __future__ import annotations
 
@@ -54,8 +54,8 @@ async def notifying(redis_url: str | None, *, feed: EntryFeed | None, listener: 
         await notifications.close()
 
 
-class Ear:
-    """Remembers what it was told."""
+class RecordingListener:
+    """Records what it received."""
 
     def __init__(self) -> None:
         self.hearing: asyncio.Queue[bool] = asyncio.Queue()
@@ -79,44 +79,44 @@ class Ear:
 async def test_a_number_given_here_moves_a_page_that_another_process_serves(
     clock: MovableClock, redis: Valkey, shop_over: Callable[[Store], Earmark], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody counts entries: all it knows, it heard."""
+    """No process counts entries: all it knows, it received."""
     monkeypatch.setattr(streams, "POLL_SECONDS", 3600.0)
     store = MemoryStore(clock=clock)
     shop = shop_over(store)
     await open_play(shop)
-    feed, ear = EntryFeed(), Ear()
+    feed, listener = EntryFeed(), RecordingListener()
     elsewhere = hub_over(store, clock=clock, feed=EntryFeed())
     async with (
-        notifying(redis.url, feed=feed, listener=ear),
+        notifying(redis.url, feed=feed, listener=listener),
         notifying(redis.url, feed=None, listener=elsewhere),
     ):
         page = await open_page(elsewhere)
-        await ear.until(hearing=True)
+        await listener.until(hearing=True)
         async with asyncio.timeout(FACT_SECONDS_MAX):
-            while not (elsewhere._hearing and feed.has_followers):  # noqa: ASYNC110 (two facts, told to nobody)
+            while not (elsewhere._hearing and feed.has_followers):  # noqa: ASYNC110 (two facts, without a signal)
                 await asyncio.sleep(0.01)
         await shop.hold("play", buyer="alice", seats=["A1"])
         feed.publish(await drain(store))
         await page.until(lambda page: page.states["A1"] == "held")
-        assert await asyncio.wait_for(ear.numbers.get(), timeout=FACT_SECONDS_MAX) == ("play", 2)
+        assert await asyncio.wait_for(listener.numbers.get(), timeout=FACT_SECONDS_MAX) == ("play", 2)
         await shut(elsewhere)
 
 
-async def test_a_redis_that_goes_away_is_noticed_and_found_again(redis: Valkey) -> None:
-    """Meanwhile the hub knows that it hears nothing; publishing into the void holds nobody up."""
-    feed, ear = EntryFeed(), Ear()
-    async with notifying(redis.url, feed=feed, listener=ear):
-        await ear.until(hearing=True)
+async def test_a_lost_redis_is_noticed_and_found_again(redis: Valkey) -> None:
+    """Meanwhile the hub knows that it receives nothing; publishing without Redis delays no request."""
+    feed, listener = EntryFeed(), RecordingListener()
+    async with notifying(redis.url, feed=feed, listener=listener):
+        await listener.until(hearing=True)
         redis.kill()
-        await ear.until(hearing=False)
+        await listener.until(hearing=False)
         redis.start()
-        await ear.until(hearing=True)
+        await listener.until(hearing=True)
 
 
-async def test_without_news_entries_are_counted_as_often_as_without_redis(
+async def test_without_notifications_entries_are_counted_as_often_as_without_redis(
     clock: MovableClock, shop_over: Callable[[Store], Earmark], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """While it hears, it counts rarely; the moment it does not, it counts again."""
+    """While it receives, it counts rarely; the moment it does not, it counts again."""
     monkeypatch.setattr(streams, "POLL_SECONDS", 0.01)
     monkeypatch.setattr(streams, "HEARING_POLL_SECONDS", 3600.0)
     store = MemoryStore(clock=clock)
@@ -132,22 +132,22 @@ async def test_without_news_entries_are_counted_as_often_as_without_redis(
     await shut(hub)
 
 
-async def test_a_message_that_makes_no_sense_is_passed_over(redis: Valkey) -> None:
-    """Anybody may publish on a channel; the next message is heard."""
+async def test_an_invalid_message_is_skipped(redis: Valkey) -> None:
+    """Every client may publish on a channel; the next message is received."""
     from redis.asyncio import Redis
 
-    ear = Ear()
-    async with notifying(redis.url, feed=None, listener=ear), Redis.from_url(redis.url) as other:
-        await ear.until(hearing=True)
+    listener = RecordingListener()
+    async with notifying(redis.url, feed=None, listener=listener), Redis.from_url(redis.url) as other:
+        await listener.until(hearing=True)
         await other.publish(wire.CHANNEL, b"\xff not json")
         await other.publish(wire.CHANNEL, b'{"play": 7}')
-        assert await asyncio.wait_for(ear.numbers.get(), timeout=FACT_SECONDS_MAX) == ("play", 7)
+        assert await asyncio.wait_for(listener.numbers.get(), timeout=FACT_SECONDS_MAX) == ("play", 7)
 
 
 @pytest.mark.parametrize("url", [None, "cluster://127.0.0.1:7000", "redis://127.0.0.1:1,redis://127.0.0.1:2"])
-async def test_what_cannot_carry_news_is_left_alone(url: str | None) -> None:
-    """A cluster and several servers: the database is asked instead, and nobody connects."""
-    ear = Ear()
-    async with notifying(url, feed=EntryFeed(), listener=ear):
+async def test_a_redis_that_cannot_carry_notifications_is_not_used(url: str | None) -> None:
+    """A cluster and several servers: the database is queried instead, and no connection is made."""
+    listener = RecordingListener()
+    async with notifying(url, feed=EntryFeed(), listener=listener):
         await asyncio.sleep(0)
-    assert ear.hearing.empty()
+    assert listener.hearing.empty()

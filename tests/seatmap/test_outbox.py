@@ -20,7 +20,7 @@ from earmark.store.postgres.outbox import LOCKS
 from earmark.store.postgres.store import SETTINGS
 from earmark.store.sqlite import SqliteStore
 
-from .conftest import assert_told_in_order, drain, entry, open_play, story, write
+from .conftest import assert_published_in_order, drain, entry, numbered_entries, open_play, write
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
@@ -50,11 +50,11 @@ async def test_each_event_counts_its_own_entries_from_one(shop: Earmark, store: 
     assert await drain(store) == []
     await shop.hold("play", buyer="bob", seats=["A2"])
     assert [one.sequence for one in await drain(store)] == [4]
-    assert_told_in_order(await story(store))
+    assert_published_in_order(await numbered_entries(store))
 
 
 async def test_the_lag_is_what_no_relay_has_numbered(shop: Earmark, store: Store, clock: MovableClock) -> None:
-    """How many, and since when; nothing once a relay came by."""
+    """How many, and since when; nothing once a relay has run."""
     await drain(store)
     assert await store.outbox.lag(limit=10) == Lag(unsent=0, oldest_at=None)
     held = await shop.hold("play", buyer="alice", seats=["A1"])
@@ -80,13 +80,13 @@ async def test_a_round_is_bounded_and_the_next_one_goes_on(shop: Earmark, store:
     assert [one.sequence for one in await drain(store, limit=2)] == [2, 3, 4, 5]
 
 
-async def test_who_only_needs_the_count_gets_no_more(shop: Earmark, store: Store) -> None:
+async def test_a_reader_of_the_count_gets_no_more(shop: Earmark, store: Store) -> None:
     """The numbers are given all the same."""
     await shop.hold("play", buyer="alice", seats=["A1"])
     numbering = await store.outbox.number(after=START, limit=10, tell=False)
     assert (numbering.count, list(numbering.entries)) == (2, [])
-    assert_told_in_order(await story(store))
-    assert len(await story(store)) == 2
+    assert_published_in_order(await numbered_entries(store))
+    assert len(await numbered_entries(store)) == 2
 
 
 async def test_versions_keep_their_order_whatever_clocks_and_ids_say(store: Store, ids: Uuid7Ids) -> None:
@@ -104,7 +104,7 @@ async def test_versions_keep_their_order_whatever_clocks_and_ids_say(store: Stor
 
 
 async def test_a_bounded_round_never_leaves_an_older_version_behind(store: Store, ids: Uuid7Ids) -> None:
-    """The limit cuts anywhere; what is older of the same booking comes along."""
+    """The limit cuts anywhere; older entries of the same booking are included."""
     booking = ids.booking_id()
     entries = [entry(ids, booking_id=booking, version=version) for version in (4, 3, 2, 1)]
     await write(store, *entries)
@@ -112,8 +112,8 @@ async def test_a_bounded_round_never_leaves_an_older_version_behind(store: Store
     assert told
     assert [one.entry.version for one in told] == list(range(1, len(told) + 1))
     await drain(store, limit=1)
-    assert_told_in_order(await story(store))
-    assert len(await story(store)) == 4
+    assert_published_in_order(await numbered_entries(store))
+    assert len(await numbered_entries(store)) == 4
 
 
 async def test_a_follower_reads_on_from_the_last_number_it_saw(shop: Earmark, store: Store) -> None:
@@ -131,8 +131,8 @@ async def test_a_follower_reads_on_from_the_last_number_it_saw(shop: Earmark, st
 
 async def test_entries_are_counted_whether_they_have_a_number_or_not(shop: Earmark, store: Store) -> None:
     """The count moves with every change, at once, and with nothing else."""
-    nobody = EventId("nobody's")
-    assert await store.outbox.count([PLAY, nobody]) == {PLAY: 1, nobody: 0}
+    unknown = EventId("unknown")
+    assert await store.outbox.count([PLAY, unknown]) == {PLAY: 1, unknown: 0}
     await drain(store)
     assert await store.outbox.count([PLAY]) == {PLAY: 1}
     held = await shop.hold("play", buyer="alice", seats=["A1"])
@@ -146,7 +146,7 @@ async def test_entries_are_counted_whether_they_have_a_number_or_not(shop: Earma
 
 
 async def test_a_long_backlog_is_not_counted(store: Store, ids: Uuid7Ids) -> None:
-    """A look stays quick where no relay runs; that nobody knows is then said, and not guessed."""
+    """A read stays quick where no relay runs; an unknown count is then reported as unknown, and not guessed."""
     await write(store, *(entry(ids) for _ in range(UNSENT_COUNTED_MAX)))
     assert await store.outbox.count([PLAY]) == {PLAY: UNSENT_COUNTED_MAX}
     await write(store, entry(ids))
@@ -156,7 +156,7 @@ async def test_a_long_backlog_is_not_counted(store: Store, ids: Uuid7Ids) -> Non
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
-async def twins(
+async def two_stores(
     request: pytest.FixtureRequest, tmp_path: Path, clock: MovableClock
 ) -> AsyncIterator[tuple[Store, Store]]:
     """Two stores over one database, as two processes have them."""
@@ -173,10 +173,10 @@ async def twins(
 
 
 async def test_relays_that_race_number_everything_once_and_in_order(
-    twins: tuple[Store, Store], shop_over: Callable[[Store], Earmark]
+    two_stores: tuple[Store, Store], shop_over: Callable[[Store], Earmark]
 ) -> None:
     """Two relays, two servers that book, three events: every entry has one number, and no number is missing."""
-    shops = [shop_over(store) for store in twins]
+    shops = [shop_over(store) for store in two_stores]
     events = ["play", "opera", "film"]
     for event in events:
         await open_play(shops[0], event)
@@ -199,28 +199,28 @@ async def test_relays_that_race_number_everything_once_and_in_order(
         done = shop.confirm(held.id, payment_id=f"{event}-{number}") if number % 2 else shop.release(held.id)
         await done
 
-    relays = asyncio.gather(*(relay(store) for store in twins))
+    relays = asyncio.gather(*(relay(store) for store in two_stores))
     await asyncio.gather(*(buy(shops[number % 2], event, number) for event in events for number in range(1, 11)))
     selling = False
     await asyncio.wait_for(relays, timeout=60)
     for event in events:
-        stored = await story(twins[0], event)
+        stored = await numbered_entries(two_stores[0], event)
         assert len(stored) == 1 + 10 * 3
-        assert_told_in_order(stored)
+        assert_published_in_order(stored)
         own = sorted((one for one in told if one.entry.event_id == event), key=lambda one: one.sequence)
         assert own == stored, "what was published is what was numbered, each once"
 
 
 @pytest.fixture
 async def other_relay(postgres_url: str) -> AsyncIterator[Any]:
-    """A relay by hand, that stops wherever a test wants it to."""
+    """A relay that a test drives, and that stops wherever the test wants it to."""
     connection = await asyncpg.connect(postgres_url)
     yield connection
     if not connection.is_closed():
         connection.terminate()
 
 
-async def test_an_event_that_another_relay_is_at_is_passed_over(
+async def test_an_event_that_another_relay_has_claimed_is_skipped(
     postgres_store: PostgresStore, shop_over: Callable[[Store], Earmark], other_relay: Any
 ) -> None:
     """Its entries are the other one's; the other events are not kept waiting."""
@@ -257,7 +257,7 @@ async def test_without_the_claim_relays_give_numbers_that_others_have_given(
     assert [one.sequence for one in await drain(postgres_store)] == [3]
 
 
-async def test_a_number_is_given_once_says_the_schema(
+async def test_the_schema_gives_a_number_once(
     postgres_store: PostgresStore, shop_over: Callable[[Store], Earmark], other_relay: Any
 ) -> None:
     """Even hand-written SQL cannot give two entries of an event one number."""
@@ -270,7 +270,7 @@ async def test_a_number_is_given_once_says_the_schema(
     assert [one.sequence for one in await drain(postgres_store)] == [2]
 
 
-async def test_a_relay_that_dies_before_its_commit_leaves_no_gap(
+async def test_a_relay_killed_before_its_commit_leaves_no_gap(
     postgres_store: PostgresStore, shop_over: Callable[[Store], Earmark], other_relay: Any
 ) -> None:
     """Its numbers were never given, and its claim ends with it."""
@@ -300,8 +300,8 @@ async def test_the_plans_stop_at_the_limit(postgres_store: PostgresStore, postgr
     for name, (types, _) in asked.items():
         await connection.execute(f"PREPARE {name} ({types}) AS {SQL[name]}")
     bookings = [ids.booking_id() for _ in range(500)]
-    story = [entry(ids, booking_id=booking, version=version) for version in (1, 2) for booking in bookings]
-    await write(postgres_store, *story)
+    numbered_entries = [entry(ids, booking_id=booking, version=version) for version in (1, 2) for booking in bookings]
+    await write(postgres_store, *numbered_entries)
     await postgres_store.outbox.number(after=START, limit=300)
     for name, (_, given) in asked.items():
         explained = await connection.fetchval(f"EXPLAIN (ANALYZE, FORMAT JSON) EXECUTE {name} ({given})")

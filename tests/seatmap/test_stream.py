@@ -1,4 +1,4 @@
-"""The live stream: who applies what they are told sees the map, whatever happened in between."""
+"""The live stream: a client that applies every event sees the map, whatever happened in between."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ async def hub(store: Store, clock: MovableClock, feed: EntryFeed) -> AsyncIterat
 
 
 @pytest.fixture
-def deaf(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody counts entries: what is not told by the feed is not heard."""
+def uninformed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No process counts entries: what the feed does not send is not received."""
     monkeypatch.setattr(streams, "POLL_SECONDS", 3600.0)
 
 
@@ -67,8 +67,8 @@ async def plain(store: Store, buyer: str | None = None) -> tuple[dict[str, Any],
     )
 
 
-@pytest.mark.usefixtures("deaf")
-async def test_what_changes_is_told_alone_and_as_it_is_now(
+@pytest.mark.usefixtures("uninformed")
+async def test_a_change_is_sent_alone_and_as_it_is_now(
     shop: Earmark, store: Store, hub: StreamHub, feed: EntryFeed
 ) -> None:
     """First the map, then one seat and the pool, under the number of the newest entry."""
@@ -88,8 +88,8 @@ async def test_what_changes_is_told_alone_and_as_it_is_now(
     assert (page.seats, page.pools) == await plain(store)
 
 
-@pytest.mark.usefixtures("deaf")
-async def test_each_is_told_which_seats_are_theirs(
+@pytest.mark.usefixtures("uninformed")
+async def test_each_reader_gets_which_seats_are_theirs(
     shop: Earmark, store: Store, hub: StreamHub, feed: EntryFeed
 ) -> None:
     """Also when a seat goes from one buyer to the next between two events."""
@@ -112,7 +112,7 @@ async def test_each_is_told_which_seats_are_theirs(
 async def test_what_another_process_did_is_found_by_counting(
     shop: Earmark, store: Store, hub: StreamHub, feed: EntryFeed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its relay tells this process nothing; and without any relay the map itself is compared."""
+    """Its relay sends this process nothing; and without any relay the map itself is compared."""
     monkeypatch.setattr(channels, "UNNUMBERED_SECONDS_MAX", 0.05)
     page = await open_page(hub)
     await shop.hold("play", buyer="alice", seats=["A1"])
@@ -124,7 +124,7 @@ async def test_what_another_process_did_is_found_by_counting(
     assert (page.seats, page.pools) == await plain(store)
 
 
-async def test_a_hold_that_runs_out_is_told_though_nobody_writes(
+async def test_an_expired_hold_is_sent_though_no_worker_writes(
     shop: Earmark, hub: StreamHub, clock: MovableClock, feed: EntryFeed, store: Store
 ) -> None:
     """No sweeper runs; units of a pool return too."""
@@ -138,8 +138,8 @@ async def test_a_hold_that_runs_out_is_told_though_nobody_writes(
     assert page.mine == []
 
 
-@pytest.mark.usefixtures("deaf")
-async def test_who_comes_back_is_told_what_changed_since(
+@pytest.mark.usefixtures("uninformed")
+async def test_a_reader_that_reconnects_gets_what_changed_since(
     shop: Earmark, store: Store, hub: StreamHub, feed: EntryFeed, clock: MovableClock
 ) -> None:
     """By the server that knew them, and by another that opens the event only now."""
@@ -165,11 +165,11 @@ async def test_who_comes_back_is_told_what_changed_since(
     await shut(other)
 
 
-@pytest.mark.usefixtures("deaf")
-async def test_who_missed_too_much_gets_the_whole_map(
+@pytest.mark.usefixtures("uninformed")
+async def test_a_reader_that_missed_too_much_gets_the_whole_map(
     shop: Earmark, hub: StreamHub, feed: EntryFeed, clock: MovableClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Those who are there, too, when more was numbered than anybody wants to read."""
+    """Connected readers, too, when more was numbered than is read at once."""
     store = shop.engine.store
     page = await open_page(hub)
     monkeypatch.setattr(channels, "ENTRIES_MAX", 3)
@@ -185,8 +185,8 @@ async def test_who_missed_too_much_gets_the_whole_map(
     await shut(other)
 
 
-@pytest.mark.usefixtures("deaf")
-async def test_a_change_that_was_seen_before_its_number_reaches_who_came_from_elsewhere(
+@pytest.mark.usefixtures("uninformed")
+async def test_a_change_that_was_seen_before_its_number_reaches_a_reader_from_another_server(
     shop: Earmark, store: Store, feed: EntryFeed, clock: MovableClock
 ) -> None:
     """Another server showed number 1 before the hold; this one read the hold before it had a number."""
@@ -201,7 +201,7 @@ async def test_a_change_that_was_seen_before_its_number_reaches_who_came_from_el
     await shut(hub)
 
 
-async def test_who_has_seen_a_number_is_told_again_what_came_without_one(
+async def test_a_reader_that_has_seen_a_number_gets_again_what_came_without_one(
     shop: Earmark, hub: StreamHub, feed: EntryFeed, clock: MovableClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two events may carry one number: one that no relay has numbered yet, and one that the clock made."""
@@ -239,7 +239,7 @@ async def test_a_slow_reader_gets_fewer_and_larger_events(
     assert len(quick.kinds) > 4
 
 
-async def test_who_takes_nothing_is_dropped_and_nobody_else_notices(
+async def test_a_reader_that_takes_nothing_is_dropped_and_no_other_notices(
     shop: Earmark, store: Store, clock: MovableClock, feed: EntryFeed
 ) -> None:
     """A send that never returns ends its own stream, and its room is free again."""
@@ -265,8 +265,8 @@ async def test_who_takes_nothing_is_dropped_and_nobody_else_notices(
     await shut(hub)
 
 
-async def test_who_has_nothing_to_hear_gets_signs_of_life(shop: Earmark, store: Store, clock: MovableClock) -> None:
-    """Comments, with the newest number: whoever comes back after a quiet hour has missed nothing."""
+async def test_a_reader_without_changes_gets_signs_of_life(shop: Earmark, store: Store, clock: MovableClock) -> None:
+    """Comments, with the newest number: a reader that reconnects after a quiet hour has missed nothing."""
     del shop
     hub = hub_over(store, clock=clock, feed=EntryFeed(), heartbeat_seconds=0.05)
     page = await open_page(hub)
@@ -275,8 +275,8 @@ async def test_who_has_nothing_to_hear_gets_signs_of_life(shop: Earmark, store: 
     await shut(hub)
 
 
-async def test_everybody_is_sent_home_with_a_last_event(shop: Earmark, hub: StreamHub) -> None:
-    """It says why, and when to come back; and nobody is let in any more."""
+async def test_every_stream_ends_with_a_last_event(shop: Earmark, hub: StreamHub) -> None:
+    """It says why, and when to reconnect; and no new reader is accepted any more."""
     del shop
     page = await open_page(hub)
     hub.end()
@@ -290,7 +290,7 @@ async def test_everybody_is_sent_home_with_a_last_event(shop: Earmark, hub: Stre
 
 
 async def test_the_last_reader_leaves_nothing_behind(shop: Earmark, hub: StreamHub, feed: EntryFeed) -> None:
-    """No channel, no task, no follower: the relay need not tell anybody."""
+    """No channel, no task, no follower: the relay has no listener to inform."""
     del shop
     page = await open_page(hub)
     assert feed._followers
@@ -313,7 +313,7 @@ async def test_an_event_that_is_not_there_is_not_followed(shop: Earmark, hub: St
 async def test_a_store_that_fails_for_a_while_only_delays(
     shop: Earmark, store: Store, hub: StreamHub, feed: EntryFeed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What was heard meanwhile is read when it answers again."""
+    """What was received meanwhile is read when it answers again."""
     monkeypatch.setattr(channels, "PAUSE_SECONDS", 0.01)
     page = await open_page(hub)
     really, failed = store.live.read_seats, asyncio.Event()
@@ -363,10 +363,10 @@ async def _something(shop: Earmark, chance: random.Random, bookings: list[Any], 
 
 
 @pytest.mark.parametrize("seed", range(200 if os.environ.get("EARMARK_PROOF") else 2))
-async def test_whoever_applies_every_event_sees_the_map(
+async def test_a_reader_that_applies_every_event_sees_the_map(
     shop: Earmark, feed: EntryFeed, clock: MovableClock, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Random verbs on two servers, of which one has the relay; readers who lag, leave and come back to either."""
+    """Random verbs on two servers, of which one has the relay; readers that lag, leave and reconnect to either."""
     store = shop.engine.store
     monkeypatch.setattr(scenes, "STEPS_MAX", 5)
     chance = random.Random(seed)  # noqa: S311 (to be had again)
@@ -384,7 +384,7 @@ async def test_whoever_applies_every_event_sees_the_map(
             await asyncio.sleep(0.03)
         for who, page in pages.items():
             if chance.random() < 0.1:
-                pages[who] = await _come_back(page, chance.choice(hubs), who)
+                pages[who] = await _reconnect(page, chance.choice(hubs), who)
     await relay(store, feed)
     for who, page in pages.items():
         expected = await plain(store, who)
@@ -392,7 +392,7 @@ async def test_whoever_applies_every_event_sees_the_map(
     await shut(*hubs)
 
 
-async def _come_back(page: Page, hub: StreamHub, who: str) -> Page:
+async def _reconnect(page: Page, hub: StreamHub, who: str) -> Page:
     """Leave, and go on elsewhere from the last number, with what was on the page."""
     async with page.reader:
         page.reader.close()

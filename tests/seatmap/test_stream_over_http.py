@@ -1,4 +1,4 @@
-"""The stream at the door: who may follow, in which words, and how it ends."""
+"""The stream over HTTP: which callers may follow, in which format, and how it ends."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ async def shop(services: Services) -> Earmark:
 
 
 class Client:
-    """One request, by hand: a stream is never at its end."""
+    """One request, at the ASGI interface: a stream is never at its end."""
 
     def __init__(self, services: Services, *, path: str = PATH, method: str = "GET", **headers: str) -> None:
         self.sent: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
@@ -130,7 +130,7 @@ async def test_a_buyer_follows_by_cookie_or_token(services: Services, shop: Earm
 
 
 async def test_the_snapshot_is_the_map_byte_for_byte(services: Services, shop: Earmark) -> None:
-    """With its version: who knows the map's ETag knows whether they have it."""
+    """With its version: a client with the map's ETag knows whether it has it."""
     await shop.hold("play", buyer="alice", seats=["A2"])
     for who in (bearer(), bearer(services.authenticator.issue(Buyer("alice"), now=services.clock.now(), seconds=600))):
         asked = Client(services, path="/v1/events/play/seats", **who)
@@ -142,12 +142,12 @@ async def test_the_snapshot_is_the_map_byte_for_byte(services: Services, shop: E
         await followed.hang_up()
 
 
-async def test_only_who_may_see_the_map_may_follow_it(services: Services, shop: Earmark) -> None:
+async def test_only_a_caller_that_may_see_the_map_may_follow_it(services: Services, shop: Earmark) -> None:
     """No key, a forged one, an event that is not there, or one of the other kind: as for the map."""
     await Earmark(shop.engine, live=True).create("live", name="Live", currency="EUR", seats={"A1": 1})
     for headers, path, status in (
         ({}, PATH, 401),
-        (bearer("ek_test_of-somebody-else"), PATH, 401),
+        (bearer("ek_test_of-another-shop"), PATH, 401),
         (bearer(), "/v1/events/nowhere/stream", 404),
         (bearer(), "/v1/events/live/stream", 404),
     ):
@@ -157,7 +157,9 @@ async def test_only_who_may_see_the_map_may_follow_it(services: Services, shop: 
 
 
 @pytest.mark.parametrize("said", ["header", "parameter", "nonsense"])
-async def test_who_names_the_last_event_is_told_what_came_after(services: Services, shop: Earmark, said: str) -> None:
+async def test_a_reader_that_names_the_last_event_gets_what_came_after(
+    services: Services, shop: Earmark, said: str
+) -> None:
     """By the header that browsers send, or by a parameter; what is no number gets the whole map."""
     await shop.hold("play", buyer="alice", seats=["A1"])
     await services.engine.store.outbox.number(after=START, limit=10)
@@ -171,7 +173,7 @@ async def test_who_names_the_last_event_is_told_what_came_after(services: Servic
 
 
 async def test_more_readers_than_one_process_serves_are_refused(services: Services, shop: Earmark) -> None:
-    """503, to come again; and there is room again once somebody has left."""
+    """503 with Retry-After; and there is room again once a reader has left."""
     del shop
     clients = [Client(services, **bearer()) for _ in range(2)]
     for client in clients:
@@ -189,7 +191,7 @@ async def test_more_readers_than_one_process_serves_are_refused(services: Servic
 
 @pytest.mark.parametrize("who", ["buyer", "key"])
 async def test_one_caller_has_so_many_streams_at_once(services: Services, shop: Earmark, who: str) -> None:
-    """429 to the one more, though the process has room; others come in, and there is room again once one has left."""
+    """429 to the one more, though the process has room; others may follow, and there is room once one has left."""
     del shop
     bounded = msgspec.structs.replace(services, limits=RateLimits(streams_per_buyer=1, streams_per_key=1))
     alice = services.authenticator.issue(Buyer("alice"), now=services.clock.now(), seconds=600)
@@ -243,7 +245,7 @@ async def test_a_server_with_few_connections_serves_fewer_streams(services: Serv
 
 
 async def test_a_stream_that_is_refused_is_not_counted(services: Services, shop: Earmark) -> None:
-    """Who asks for an event that is not there, again and again, may still follow one that is."""
+    """A client that requests an unknown event, again and again, may still follow a known one."""
     del shop
     bounded = msgspec.structs.replace(services, limits=RateLimits(streams_per_key=1))
     for _ in range(3):
@@ -252,7 +254,7 @@ async def test_a_stream_that_is_refused_is_not_counted(services: Services, shop:
     await (await following(bounded, KEY)).hang_up()
 
 
-async def test_a_client_that_takes_nothing_is_let_go(services: Services, shop: Earmark) -> None:
+async def test_a_client_that_reads_nothing_is_disconnected(services: Services, shop: Earmark) -> None:
     """Its request ends like any other: no error is logged for it, and nothing is left running."""
     del shop
     client = Client(services, **bearer())
@@ -275,7 +277,7 @@ async def test_a_head_request_is_answered_at_once(services: Services, shop: Earm
     await asyncio.wait_for(client.task, timeout=FACT_SECONDS_MAX)
 
 
-async def test_a_server_that_goes_away_ends_streams_and_is_not_ready(services: Services, shop: Earmark) -> None:
+async def test_a_server_that_stops_ends_streams_and_is_not_ready(services: Services, shop: Earmark) -> None:
     """A last event; then 503 with a code, and answers that close their connections."""
     del shop
     client = Client(services, **bearer())
@@ -317,7 +319,7 @@ async def following(services: Services, credential: str) -> Client:
 
 
 @pytest.mark.parametrize("shown", ["the key", "its token"])
-async def test_a_stream_ends_with_the_key_that_let_it_in(services: Services, shop: Earmark, shown: str) -> None:
+async def test_a_stream_ends_with_its_key(services: Services, shop: Earmark, shown: str) -> None:
     """Revoked, its streams and those of its tokens get a last event that says why; others go on."""
     del shop
     key_id, secret = await stored_key(services)
@@ -339,7 +341,7 @@ async def test_a_stream_ends_with_the_key_that_let_it_in(services: Services, sho
 
 @pytest.mark.parametrize("issuer", ["a key", "the house"])
 async def test_a_stream_ends_with_its_token(services: Services, shop: Earmark, issuer: str) -> None:
-    """A token that is over lets nobody follow, whoever issued it."""
+    """An expired token may not follow, whichever key issued it."""
     del shop
     if issuer == "a key":
         token = await token_of(services, (await stored_key(services))[1], "alice", seconds=3)
@@ -354,7 +356,7 @@ async def test_a_stream_ends_with_its_token(services: Services, shop: Earmark, i
 async def test_a_store_that_does_not_say_ends_no_stream(
     services: Services, shop: Earmark, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody is sent away by guessing; once the store speaks again, it is asked again."""
+    """No stream is ended by guessing; once the store answers again, it is queried again."""
     del shop
     key_id, secret = await stored_key(services)
     client = await following(services, secret)
@@ -376,10 +378,10 @@ async def test_a_store_that_does_not_say_ends_no_stream(
     assert (await client.event())["data"]["reason"] == "credential_ended"
 
 
-async def test_without_the_vigil_a_stream_outlives_its_key(
+async def test_control_without_revocation_checks_a_stream_outlives_its_key(
     services: Services, shop: Earmark, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The control: nobody looks again, and news still comes after the key was revoked."""
+    """The control: the key is not read again, and changes still arrive after it was revoked."""
     monkeypatch.setattr(services.authenticator, "_vigil", None)
     key_id, secret = await stored_key(services)
     client = await following(services, secret)

@@ -1,4 +1,4 @@
-"""What the tests of webhooks share: a shop, a relay, couriers, and receivers on real sockets."""
+"""Fixtures of the webhook tests: a shop, a relay, webhook workers, and receivers on real sockets."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ DAY = 86_400.0
 
 
 @dataclass
-class Heard:
+class Received:
     """One request that a receiver has read whole."""
 
     headers: dict[str, str]
@@ -51,7 +51,7 @@ class Heard:
 
 
 def answer(status: int, body: bytes = b"", **headers: str) -> bytes:
-    """What goes over the wire."""
+    """The bytes of the answer."""
     told = {"Content-Length": str(len(body)), **{name.replace("_", "-"): value for name, value in headers.items()}}
     head = "".join(f"{name}: {value}\r\n" for name, value in told.items())
     return f"HTTP/1.1 {status} Said\r\n{head}\r\n".encode() + body
@@ -64,7 +64,7 @@ class Receiver:
     url: str
     port: int
     says: Any
-    heard: list[Heard] = field(default_factory=list)
+    received: list[Received] = field(default_factory=list)
     connections: int = 0
     at_once: int = 0
     most_at_once: int = 0
@@ -72,29 +72,29 @@ class Receiver:
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """One connection, request after request."""
         self.connections += 1
-        while heard := await self._read(reader):
+        while received := await self._read(reader):
             self.at_once += 1
             self.most_at_once = max(self.most_at_once, self.at_once)
-            self.heard.append(heard)
-            said = self.says(heard)
+            self.received.append(received)
+            said = self.says(received)
             said = said if isinstance(said, bytes) else await said
             self.at_once -= 1
             writer.write(said)
             await writer.drain()
 
-    async def _read(self, reader: asyncio.StreamReader) -> Heard | None:
+    async def _read(self, reader: asyncio.StreamReader) -> Received | None:
         try:
             head = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
         except asyncio.IncompleteReadError:
             return None
         headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in head[1:] if line)}
         body = await reader.readexactly(int(headers.get("content-length", "0")))
-        return Heard(headers=headers, body=body)
+        return Received(headers=headers, body=body)
 
 
 @asynccontextmanager
 async def receiver(says: Any = lambda _: answer(204), *, tls: Any = None) -> AsyncIterator[Receiver]:
-    """One that answers as it is told to."""
+    """One that answers as the test sets it."""
     own = Receiver(url="", port=0, says=says)
     async with listening(own.serve, tls=tls) as own.port:
         own.url = f"http://127.0.0.1:{own.port}/hook"
@@ -118,7 +118,7 @@ async def relay(store: Store) -> None:
 
 
 async def subscribe(store: Store, url: str, **fields: Any) -> Webhook:
-    """A live webhook, made by hand."""
+    """A live webhook, written to the store."""
     made = {"id": new_webhook_id(), "live": True, "secret": new_secret(), "created_at": await now_of(store)}
     webhook = Webhook(url=url, **made | fields)
     assert await store.webhooks.make(webhook, limit=WEBHOOKS_MAX)
@@ -145,7 +145,7 @@ async def log(store: Store, webhook: Webhook, state: DeliveryState | None = None
 def courier_over(
     store: Store, *, targets: Targets | None = None, timeout_seconds: float = 30.0, **knobs: Any
 ) -> WebhookDispatcher:
-    """A courier that may go anywhere, and does not sleep for long."""
+    """A webhook worker that may call any address, and does not sleep for long."""
     sender = WebhookSender(targets or Targets(private=True), timeout_seconds=timeout_seconds)
     settings: dict[str, Any] = {"retry_seconds_max": 3 * DAY, "interval_seconds_max": 0.05}
     return WebhookDispatcher(store.webhooks, sender, **settings | knobs)

@@ -31,7 +31,7 @@ class Terminal:
         self._capsys = capsys
 
     def run(self, *arguments: str) -> tuple[int, str]:
-        """The exit code, and what was said."""
+        """The exit code, and the output."""
         with pytest.raises(SystemExit) as ended:
             main(["webhooks", *arguments, "--database", self.url])
         said = self._capsys.readouterr()
@@ -44,8 +44,8 @@ def terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Terminal:
     return Terminal(f"sqlite:////{str(tmp_path).lstrip('/')}/shop.sqlite3", capsys)
 
 
-async def story(url: str) -> Webhook:
-    """A webhook that did not hear of two holds, and was given up."""
+async def disabled_webhook(url: str) -> Webhook:
+    """A webhook that did not receive two holds, and was disabled."""
     async with Earmark.open(url) as shop:
         store = shop.engine.store
         await shop.create(PLAY, name="A play", currency="EUR", seats={"A1": 4500, "A2": 4500})
@@ -66,19 +66,19 @@ async def story(url: str) -> Webhook:
             )
             for one in errand.deliveries[1:]
         ]
-        gone = Health(ok=False, failed_at=datetime.now(UTC), disabled_because="nobody answered")
+        gone = Health(ok=False, failed_at=datetime.now(UTC), disabled_because="no answer")
         await store.webhooks.record(webhook.id, failed, gone)
         return webhook
 
 
 def test_an_operator_sees_what_failed_and_sends_it_again(terminal: Terminal) -> None:
     """List, show, look at the log, enable, replay one or all that failed; and no secret is shown."""
-    webhook = asyncio.run(story(terminal.url))
+    webhook = asyncio.run(disabled_webhook(terminal.url))
     own = str(webhook.id)
     code, listed = terminal.run("list")
-    assert (code, "disabled: nobody answered" in listed, own in listed) == (0, True, True)
+    assert (code, "disabled: no answer" in listed, own in listed) == (0, True, True)
     code, shown = terminal.run("show", own, "--json")
-    assert (code, json.loads(shown)["disabled_because"]) == (1, "nobody answered")
+    assert (code, json.loads(shown)["disabled_because"]) == (1, "no answer")
     assert webhook.secret not in shown + terminal.run("show", own)[1] + terminal.run("list", "--json")[1]
     code, log = terminal.run("deliveries", own, "--state", "failed")
     assert (code, len(log.splitlines()), "HTTP 500" in log) == (0, 2, True)
@@ -93,9 +93,9 @@ def test_an_operator_sees_what_failed_and_sends_it_again(terminal: Terminal) -> 
     assert newest["id"] != oldest["id"]
 
 
-def test_what_is_not_there_is_said_in_one_line(terminal: Terminal) -> None:
-    """An id that is none, one of nobody, and a shop without webhooks."""
-    asyncio.run(story(terminal.url))
+def test_an_unknown_webhook_is_reported_in_one_line(terminal: Terminal) -> None:
+    """An id that is none, an unknown one, and a shop without webhooks."""
+    asyncio.run(disabled_webhook(terminal.url))
     for wrong, said in (("nonsense", "is not an id"), (str(new_webhook_id()), "There is no webhook")):
         code, told = terminal.run("show", wrong)
         assert (code, said in told, len(told.splitlines())) == (1, True, 1)

@@ -1,4 +1,4 @@
-"""Webhooks over HTTP: the calls of a shop, from making one to replaying what it did not hear."""
+"""Webhooks over HTTP: the calls of a shop, from creating one to replaying what it did not receive."""
 
 from __future__ import annotations
 
@@ -70,8 +70,8 @@ async def test_a_webhook_is_changed_switched_off_and_removed(shop: httpx2.AsyncC
         assert (gone.status_code, gone.json()["code"]) == (404, "webhook_unknown")
 
 
-async def test_what_makes_no_sense_is_refused_by_name(shop: httpx2.AsyncClient, services: Services) -> None:
-    """Unknown types, events, states and cursors, and addresses that are nobody's to call."""
+async def test_an_invalid_webhook_is_refused_by_name(shop: httpx2.AsyncClient, services: Services) -> None:
+    """Unknown types, events, states and cursors, and forbidden addresses."""
     wrong: list[tuple[dict[str, Any], str]] = [
         ({"url": "nonsense"}, "url"),
         ({"url": URL, "types": ["booking.sold"]}, "types[0]"),
@@ -100,7 +100,7 @@ async def test_what_makes_no_sense_is_refused_by_name(shop: httpx2.AsyncClient, 
 
 
 async def test_a_private_address_is_refused_when_the_webhook_is_made_and_when_it_is_changed(services: Services) -> None:
-    """With the words of the guard, and nothing is kept."""
+    """With the guard's error, and nothing is kept."""
 
     async def inside(_host: str, _port: int) -> list[str]:
         return ["169.254.169.254"]
@@ -136,7 +136,7 @@ async def test_test_keys_see_test_webhooks_and_buyers_see_none(shop: httpx2.Asyn
 async def test_a_log_shows_what_became_of_each_message_and_replays_it(
     shop: httpx2.AsyncClient, event: str, services: Services, clock: MovableClock
 ) -> None:
-    """From the ping to the failure, and from the failure to the message that is heard in the end."""
+    """From the ping to the failure, and from the failure to the message that arrives in the end."""
     assert event
     store = services.engine.store
     well = False
@@ -144,9 +144,9 @@ async def test_a_log_shows_what_became_of_each_message_and_replays_it(
     def says(_: Any) -> bytes:
         return answer(204) if well else answer(500, b"no")
 
-    async with receiver(says) as payments, dispatcher(store, retry_seconds_max=60) as own:
+    async with receiver(says) as endpoint, dispatcher(store, retry_seconds_max=60) as own:
         await relay(store)
-        made = await make(shop, url=payments.url)
+        made = await make(shop, url=endpoint.url)
         path = f"/v1/webhooks/{made['id']}"
         ping = (await shop.post(f"{path}/test")).json()
         assert (ping["type"], ping["state"], ping["attempts"]) == ("webhook.ping", "pending", 0)
@@ -170,15 +170,15 @@ async def test_a_log_shows_what_became_of_each_message_and_replays_it(
             replayed = await shop.post(f"{path}/deliveries/{delivery['id']}/replay")
             assert (replayed.status_code, replayed.json()["state"]) == (202, "pending")
         await deliver(own)
-        heard = [one.verify(made["secret"])["type"] for one in payments.heard]
-        assert heard == ["webhook.ping", "webhook.ping", "booking.held", "booking.held"]
+        received = [one.verify(made["secret"])["type"] for one in endpoint.received]
+        assert received == ["webhook.ping", "webhook.ping", "booking.held", "booking.held"]
         done = (await shop.get(f"{path}/deliveries?state=delivered")).json()["deliveries"]
         assert {one["id"] for one in done} == {one["id"] for one in first["deliveries"]}
         clock.advance(GRACE_SECONDS)
 
 
 @pytest.mark.parametrize("path", ["/v1/webhooks", "/v1/webhooks/x", "/v1/webhooks/x/deliveries"])
-async def test_nobody_without_a_key_learns_anything(services: Services, path: str) -> None:
+async def test_without_a_key_a_client_learns_nothing(services: Services, path: str) -> None:
     """Not even whether there is one."""
     transport = httpx2.ASGITransport(app=create_app(services))
     async with httpx2.AsyncClient(transport=transport, base_url="http://shop") as stranger:

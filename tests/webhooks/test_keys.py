@@ -75,7 +75,7 @@ async def test_a_key_belongs_to_one_request_and_one_caller(shop: httpx2.AsyncCli
 async def test_a_rotation_sent_twice_does_not_push_out_the_receivers_secret(
     shop: httpx2.AsyncClient, services: Services
 ) -> None:
-    """The receiver still has the first secret: with the second answer lost and asked for again, it still signs."""
+    """The receiver still has the first secret: with the second answer lost and the request repeated, it still signs."""
     made = (await make(shop)).json()
     path = f"/v1/webhooks/{made['id']}/rotate"
     answers = [await shop.post(path, headers={"Idempotency-Key": "rotate-1"}) for _ in range(3)]
@@ -88,7 +88,7 @@ async def test_a_rotation_sent_twice_does_not_push_out_the_receivers_secret(
     assert made["secret"] not in webhook.secrets(now=services.clock.now()), "the control: without a key, twice is twice"
 
 
-async def test_what_changed_since_is_told_as_it_is(shop: httpx2.AsyncClient) -> None:
+async def test_a_repeat_returns_the_webhook_as_it_is_now(shop: httpx2.AsyncClient) -> None:
     """The answer is worded from the webhook: a newer secret is the one that signs, and one that is gone is gone."""
     made = (await make(shop)).json()
     newer = (await shop.post(f"/v1/webhooks/{made['id']}/rotate")).json()
@@ -99,8 +99,8 @@ async def test_what_changed_since_is_told_as_it_is(shop: httpx2.AsyncClient) -> 
     assert await count(shop) == 0, "a late repeat does not bring it back"
 
 
-async def test_the_key_tells_what_became_of_it_without_the_secret(shop: httpx2.AsyncClient) -> None:
-    """Done, with the webhook as it is; the secret is for who sends the request itself."""
+async def test_the_key_look_up_returns_the_webhook_without_the_secret(shop: httpx2.AsyncClient) -> None:
+    """Done, with the webhook as it is; the secret is only in the answer to the request itself."""
     asked = "/v1/idempotency/make-1"
     assert (await shop.get(asked)).json() == {"key": "make-1", "state": "unknown"}
     made = (await make(shop)).json()
@@ -111,7 +111,7 @@ async def test_the_key_tells_what_became_of_it_without_the_secret(shop: httpx2.A
     assert (await shop.get(asked)).json() == {"key": "make-1", "state": "done", "status": 201}
 
 
-async def test_pings_and_replays_and_tokens_take_a_key_and_remember_nothing(shop: httpx2.AsyncClient) -> None:
+async def test_pings_and_replays_and_tokens_take_a_key_and_record_nothing(shop: httpx2.AsyncClient) -> None:
     """A ping is one more ping, a replay is known by its message's id, and no token is kept; a bad key is refused."""
     made = (await make(shop)).json()
     path = f"/v1/webhooks/{made['id']}"
@@ -129,7 +129,7 @@ async def test_pings_and_replays_and_tokens_take_a_key_and_remember_nothing(shop
         assert (bad.status_code, bad.json()["code"]) == (422, "invalid_request"), url
 
 
-async def test_twins_have_one_effect_over_each_store(store: Store, clock: MovableClock) -> None:
+async def test_duplicates_have_one_effect_over_each_store(store: Store, clock: MovableClock) -> None:
     """Many at once with one key: one webhook, one secret, in every answer."""
     served = house_over(store, clock)
     transport = httpx2.ASGITransport(app=create_app(served), raise_app_exceptions=False)
@@ -147,7 +147,7 @@ async def test_twins_have_one_effect_over_each_store(store: Store, clock: Movabl
     assert (webhook.old_secret, webhook.version) == (made["secret"], 2)
 
 
-async def test_a_deed_is_kept_with_what_was_done_or_not_at_all(store: Store) -> None:
+async def test_a_key_is_recorded_with_its_effect_or_not_at_all(store: Store) -> None:
     """Where nothing was made or saved, the key is free; where it was done, it is done once."""
     webhook = await subscribe(store, URL)
     deed = await deed_about(store, webhook)
@@ -172,7 +172,7 @@ async def test_a_deed_is_kept_with_what_was_done_or_not_at_all(store: Store) -> 
     assert await store.webhooks.recall(IdempotencyKey("another", deed.key.key)) is None
 
 
-async def test_the_janitor_forgets_deeds_with_the_keys(store: Store, clock: MovableClock) -> None:
+async def test_the_janitor_removes_such_records_with_the_keys(store: Store, clock: MovableClock) -> None:
     """When the time of a key is over, a few at a time, and the webhook stays."""
     webhook = await subscribe(store, URL)
     for number in range(1, 4):

@@ -1,4 +1,4 @@
-"""What couriers and relays ask of PostgreSQL stays quick, however much waits and however long the log is."""
+"""The queries of webhook workers and relays stay quick on PostgreSQL, however long the queue and the log are."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ ASKED = {
 
 
 async def test_the_plans_stop_at_the_limit(postgres_store: PostgresStore, postgres_url: str, ids: Uuid7Ids) -> None:
-    """Neither a long line nor a long log is walked, though the plans were made when both were empty."""
+    """Neither a long queue nor a long log is scanned, though the plans were made when both were empty."""
     await open_play(postgres_store, ids)
     connection = await asyncpg.connect(postgres_url, server_settings=SETTINGS)
     for name, (types, _) in ASKED.items():

@@ -1,4 +1,4 @@
-"""The queue of deliveries, over each store: nothing is lost, nothing is there twice, and nobody takes another's."""
+"""The queue of deliveries, over each store: nothing is lost, nothing is there twice, and no worker takes another's."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def outcome(delivery: Delivery, state: DeliveryState, **fields: Any) -> Outcome:
     return Outcome(state=state, **usual | fields)
 
 
-async def test_what_is_numbered_is_queued_once_for_each_who_wants_it(shop: Earmark, store: Store) -> None:
+async def test_what_is_numbered_is_queued_once_for_each_webhook_that_wants_it(shop: Earmark, store: Store) -> None:
     """In the order of the entries; what was numbered before a webhook was made is not for it."""
     everything = await subscribe(store, URL)
     sales = await subscribe(store, URL, types=("booking.confirmed",))
@@ -66,7 +66,7 @@ async def test_what_is_numbered_is_queued_once_for_each_who_wants_it(shop: Earma
 async def test_test_events_are_for_test_webhooks_and_one_event_s_for_its_own(
     shop: Earmark, store: Store, ids: Uuid7Ids
 ) -> None:
-    """Nobody hears of what they did not ask for."""
+    """No webhook gets what it did not subscribe to."""
     rehearsal = Earmark(Engine(store, ids=ids), live=False)
     live, test = await subscribe(store, URL), await subscribe(store, URL, live=False)
     play, other = [await subscribe(store, URL, event_id=EventId(event)) for event in ("play", "another")]
@@ -75,8 +75,8 @@ async def test_test_events_are_for_test_webhooks_and_one_event_s_for_its_own(
     await rehearsal.create("rehearsal", name="A rehearsal", currency="EUR", pools={"GA": (10, 100)})
     await hold(shop)
     await relay(store)
-    heard = {one.id: [each.type for each in await log(store, one)] for one in (live, test, play, other, off)}
-    assert heard == {
+    received = {one.id: [each.type for each in await log(store, one)] for one in (live, test, play, other, off)}
+    assert received == {
         live.id: ["booking.held"],
         test.id: ["event.created"],
         play.id: ["booking.held"],
@@ -94,17 +94,17 @@ def _next(webhook: Webhook, **fields: Any) -> Webhook:
 async def test_a_number_and_its_deliveries_are_kept_together_or_not_at_all(
     store: Store, shop: Earmark, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A relay that dies between the two has done neither."""
+    """A relay that is killed between the two has done neither."""
     webhook = await subscribe(store, URL)
     await hold(shop)
 
-    def die(*_: object, **__: object) -> Any:
+    def interrupt(*_: object, **__: object) -> Any:
         raise KeyboardInterrupt
 
     if hasattr(store, "_pool") or hasattr(store, "_writer"):
         module = "postgres" if hasattr(store, "_pool") else "sqlite"
         with monkeypatch.context() as patch:
-            patch.setattr(f"earmark.store.{module}.webhooks.deliveries_of", die)
+            patch.setattr(f"earmark.store.{module}.webhooks.deliveries_of", interrupt)
             with pytest.raises(KeyboardInterrupt):
                 await store.outbox.number(after=START, limit=10)
     assert await log(store, webhook) == []
@@ -114,7 +114,7 @@ async def test_a_number_and_its_deliveries_are_kept_together_or_not_at_all(
 
 
 async def test_a_claim_is_alone_until_its_lease_is_over(shop: Earmark, store: Store, clock: MovableClock) -> None:
-    """Nobody else is given the same, and what is not answered for is given out again, under the same id."""
+    """No other worker is given the same, and an unanswered delivery is given out again, under the same id."""
     webhook = await subscribe(store, URL)
     for number in range(1, 4):
         await hold(shop, number)
@@ -182,7 +182,7 @@ async def test_outcomes_are_kept_and_old_ones_are_not(shop: Earmark, store: Stor
 async def test_a_webhook_that_fails_waits_and_is_claimed_apart(
     shop: Earmark, store: Store, clock: MovableClock
 ) -> None:
-    """It rests, it is disabled only if nothing went well since, and a success makes it like any other."""
+    """It pauses, it is disabled only if nothing succeeded since, and a success makes it like any other."""
     webhook = await subscribe(store, URL)
     await hold(shop)
     await relay(store)
@@ -250,7 +250,7 @@ async def test_a_replay_is_the_same_message_as_if_for_the_first_time(shop: Earma
 
 
 async def test_a_webhook_is_saved_as_it_was_read_and_removed_with_its_deliveries(shop: Earmark, store: Store) -> None:
-    """Two who change it at once do not undo each other, and there are only so many."""
+    """Two concurrent changes do not undo each other, and there are only so many."""
     webhook = await subscribe(store, URL, types=("booking.held",), description="a till")
     assert await again(store, webhook) == webhook
     assert await store.webhooks.save(_next(webhook, url="https://shop.example/new"))
@@ -269,9 +269,7 @@ async def test_a_webhook_is_saved_as_it_was_read_and_removed_with_its_deliveries
     assert len(await log(store, second)) == 1
 
 
-async def test_an_entry_is_queued_once_says_the_schema(
-    postgres_store: PostgresStore, postgres_url: str, ids: Uuid7Ids
-) -> None:
+async def test_the_schema_queues_an_entry_once(postgres_store: PostgresStore, postgres_url: str, ids: Uuid7Ids) -> None:
     """Even hand-written SQL cannot queue it twice."""
     from .conftest import open_play
 
@@ -333,7 +331,7 @@ def test_every_query_says_why_it_exists_and_is_used(dialect: str) -> None:
     assert not [query.name for query in known.values() if not query.why or f'"{query.name}"' not in code]
 
 
-async def test_whoever_watches_sees_what_waits_for_each_webhook_of_a_kind(shop: Earmark, store: Store) -> None:
+async def test_an_operator_sees_what_waits_for_each_webhook_of_a_mode(shop: Earmark, store: Store) -> None:
     """How much, up to a limit, and since when it is due; nothing of the other kind, and none that has nothing."""
     busy = await subscribe(store, URL)
     await subscribe(store, URL, types=("booking.confirmed",))

@@ -1,4 +1,4 @@
-"""What a webhook is called about: every move and every verb of the journal has a name, and no secret is told."""
+"""The types of webhooks: every move and every verb of the journal has a name, and no secret is sent."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ def entry(ids: Uuid7Ids, **fields: Any) -> Entry:
 
 
 def test_every_move_has_a_type() -> None:
-    """A new move without a name would be a change that nobody hears of."""
+    """A new move without a name would be a change that no receiver gets."""
     assert set(BY_MOVE) == {(verb, target) for (_, verb), targets in MOVES.items() for target in targets}
 
 
-def test_every_other_verb_of_the_journal_has_a_type_or_is_no_news() -> None:
+def test_every_other_verb_of_the_journal_has_a_type_or_is_not_published() -> None:
     """As the verbs that write entries without a booking's move name them."""
     source = "".join(path.read_text() for path in Path(earmark.engine.__path__[0]).rglob("*.py"))
     told = set(re.findall(r'tell_of_event\(\s*"(\w+)"', source))
@@ -60,7 +60,7 @@ def test_every_type_is_in_the_table_and_nothing_else_is() -> None:
 
 
 def test_a_note_about_money_is_named_by_where_the_payment_stands(ids: Uuid7Ids) -> None:
-    """What needs a person comes first, then money that went back."""
+    """What needs attention comes first, then refunded money."""
 
     def note(**money: Any) -> str | None:
         return type_of(entry(ids, booking_id=ids.booking_id(), facts={"payment": money}))
@@ -73,8 +73,8 @@ def test_a_note_about_money_is_named_by_where_the_payment_stands(ids: Uuid7Ids) 
     assert type_of(entry(ids, verb=pending_writes.REPEAT)) is None
 
 
-def test_no_credential_is_told(ids: Uuid7Ids) -> None:
-    """Every fact that the journal tells of a booking is either told or withheld, on purpose."""
+def test_no_credential_is_sent(ids: Uuid7Ids) -> None:
+    """Every fact of a booking in the journal is either sent or withheld, on purpose."""
     assert {*BOOKING_FIELDS, NOTE} == BOOKING_FACTS | WITHHELD
     money = {"id": "p1", "to": "captured", "amount": 100, "client_secret": "s3cret"}
     facts = {"payment_method": "s3cret", "buyer": "alice", "payment": money, "key": "s3cret", "was": {"total": 7}}
@@ -85,7 +85,7 @@ def test_no_credential_is_told(ids: Uuid7Ids) -> None:
     assert data["sequence"] == 7
 
 
-def test_what_is_too_long_is_left_to_be_read(ids: Uuid7Ids) -> None:
+def test_what_is_too_long_is_left_out_of_the_message(ids: Uuid7Ids) -> None:
     """A change of a hundred thousand seats makes no message of megabytes."""
     long = entry(ids, verb="change", facts={"seats": ["A1"] * FACTS_BYTES_MAX})
     told = json.loads(body_of(long, kind="event.changed", sequence=1))

@@ -1,4 +1,4 @@
-"""A failing round is not a good round: every worker pauses, reports the failure, and the log hears of it once."""
+"""A failing round is not a good round: every worker pauses, reports the failure, and logs it once."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 SLEEP = loop._sleep
 PAUSE_SECONDS_MAX = 5.0
-"""The longest pause that lets a worker act again soon after the database has come back."""
+"""The longest pause that lets a worker act again soon after the database answers again."""
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ async def earmark(clock: MovableClock) -> AsyncIterator[Earmark]:
 
 
 class Rounds:
-    """Runs workers for a number of rounds without waiting, and keeps the pauses that they asked for."""
+    """Runs workers for a number of rounds without waiting, and keeps the pauses that they requested."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, store: MemoryStore, *, until: int) -> None:
         self.pauses: list[float] = []
@@ -71,7 +71,7 @@ class Rounds:
         return next(beat for beat in beats if beat.process_id == self.heartbeat.process.id)
 
 
-async def test_a_sweeper_whose_verb_always_fails_pauses_and_says_so(
+async def test_a_sweeper_whose_verb_always_fails_pauses_and_reports_it(
     earmark: Earmark, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without a pause it made 886 rollbacks in a second, and its heartbeat said `ok`."""
@@ -124,7 +124,7 @@ async def test_a_heartbeat_says_why_a_worker_fails_and_since_when(
     assert (last.failing_since, last.because) == (None, None)
 
 
-async def test_the_log_hears_of_a_failure_once_and_of_its_end(
+async def test_the_log_has_a_failure_once_and_its_end(
     earmark: Earmark, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Not once per round: a worker that fails for a day must not fill a disk."""
@@ -145,12 +145,12 @@ async def test_the_log_hears_of_a_failure_once_and_of_its_end(
     store: Any = earmark.engine.store
     caplog.set_level(logging.INFO, logger="earmark")
     await Rounds(monkeypatch, store, until=len(answers)).run(Flaky())
-    told = [record.levelname for record in caplog.records if "flaky" in record.getMessage()]
-    assert told == ["WARNING", "ERROR", "INFO"]
+    heartbeat_with = [record.levelname for record in caplog.records if "flaky" in record.getMessage()]
+    assert heartbeat_with == ["WARNING", "ERROR", "INFO"]
 
 
-async def test_a_round_that_does_not_end_is_told_of_as_stalled(clock: MovableClock) -> None:
-    """A hanging worker's process lives and its heart beats: the heartbeat must not go on saying `ok`."""
+async def test_a_round_that_does_not_end_is_reported_as_stalled(clock: MovableClock) -> None:
+    """A hanging worker's process runs and its heartbeat goes on: the heartbeat must not go on saying `ok`."""
     store, stop, may_end = MemoryStore(clock=clock), asyncio.Event(), asyncio.Event()
     acted = 0
 
@@ -167,7 +167,7 @@ async def test_a_round_that_does_not_end_is_told_of_as_stalled(clock: MovableClo
     heartbeat = Heartbeat(store.beats, interval_seconds=0.005, stalled_seconds=0.05)
     running = asyncio.create_task(loop.run([Hanging()], stop, heartbeat=heartbeat))
 
-    async def told(code: str) -> Beat:
+    async def heartbeat_with(code: str) -> Beat:
         async with asyncio.timeout(30):
             while True:
                 beats = (await store.beats.read(limit=10)).beats
@@ -175,10 +175,10 @@ async def test_a_round_that_does_not_end_is_told_of_as_stalled(clock: MovableClo
                     return beats[0]
                 await asyncio.sleep(0.001)
 
-    stalled = await told("stalled")
+    stalled = await heartbeat_with("stalled")
     assert stalled.failing_since is not None
     may_end.set()
-    await told("ok")
+    await heartbeat_with("ok")
     stop.set()
     await asyncio.wait_for(running, timeout=60)
 
@@ -186,7 +186,7 @@ async def test_a_round_that_does_not_end_is_told_of_as_stalled(clock: MovableClo
 async def test_some_holds_that_cannot_be_ended_do_not_keep_the_others(
     earmark: Earmark, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They are passed over, the heartbeat says so as long as it is so, and they are ended once they can be."""
+    """They are skipped, the heartbeat reports it as long as it is so, and they are ended once they can be."""
     poison = {f"A{number}" for number in (1, 2, 3, 11)}
     expire = earmark.engine.expire
     rollbacks = 0
@@ -219,10 +219,10 @@ async def test_some_holds_that_cannot_be_ended_do_not_keep_the_others(
     assert rollbacks == found
 
 
-async def test_a_hold_that_another_transaction_keeps_locked_makes_no_hurry(
+async def test_a_locked_due_hold_is_retried_less_and_less_often(
     earmark: Earmark, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is due and cannot be had: the sweeper looks again soon, then less and less often."""
+    """It is due and cannot be locked: the sweeper looks again soon, then less and less often."""
 
     async def passed_over(**_: Any) -> list[Row]:
         return []

@@ -1,4 +1,4 @@
-"""Heartbeats: who runs is heard of, who stops takes its leave, and a silent store is no error."""
+"""Heartbeats: a running worker has one, a stopping worker removes it, and a silent store is no error."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Busy:
-    """A worker that acts until it is told what to do otherwise."""
+    """A worker that acts until the test says otherwise."""
 
     name = "busy"
 
@@ -38,7 +38,7 @@ class Busy:
         return 0.01
 
 
-async def heard(store: Store, so: Callable[[Roll], bool]) -> Roll:
+async def heartbeats_when(store: Store, so: Callable[[Roll], bool]) -> Roll:
     """Wait for the fact."""
     for _ in range(3000):
         roll = await store.beats.read(limit=10)
@@ -48,37 +48,37 @@ async def heard(store: Store, so: Callable[[Roll], bool]) -> Roll:
     raise AssertionError(f"never heard: {roll}")
 
 
-async def test_a_running_agent_is_heard_of_and_takes_its_leave(clock: MovableClock) -> None:
+async def test_a_running_worker_has_a_heartbeat_and_removes_it_at_its_end(clock: MovableClock) -> None:
     """Its rounds, how the last one went, and nothing any more once it has stopped politely."""
     store, stop, worker = MemoryStore(clock=clock), asyncio.Event(), Busy()
     heartbeat = Heartbeat(store.beats, interval_seconds=0.01, host="shop-1")
     running = asyncio.create_task(loop.run([worker], stop, heartbeat=heartbeat))
-    roll = await heard(store, lambda roll: any(beat.rounds > 3 for beat in roll.beats))
+    roll = await heartbeats_when(store, lambda roll: any(beat.rounds > 3 for beat in roll.beats))
     (beat,) = roll.beats
     assert (beat.role, beat.host, beat.outcome, beat.process_id) == ("busy", "shop-1", "ok", heartbeat.process.id)
     worker.broken = StoreUnavailable(because="the cable was cut")
-    await heard(store, lambda roll: roll.beats[0].code == "unavailable")
+    await heartbeats_when(store, lambda roll: roll.beats[0].code == "unavailable")
     worker.broken = ValueError("a bug")
-    await heard(store, lambda roll: roll.beats[0].code == "internal")
+    await heartbeats_when(store, lambda roll: roll.beats[0].code == "internal")
     stop.set()
     await asyncio.wait_for(running, timeout=60)
     assert (await store.beats.read(limit=10)).beats == []
 
 
-async def test_a_process_without_agents_is_heard_of_too(clock: MovableClock) -> None:
+async def test_a_process_without_workers_has_a_heartbeat_too(clock: MovableClock) -> None:
     """A server whose workers are elsewhere."""
     store, stop = MemoryStore(clock=clock), asyncio.Event()
     heartbeat = Heartbeat(store.beats, interval_seconds=0.01)
     heartbeat.takes("server", outcome="ok")
     running = asyncio.create_task(loop.run([], stop, heartbeat=heartbeat))
-    roll = await heard(store, lambda roll: bool(roll.beats))
+    roll = await heartbeats_when(store, lambda roll: bool(roll.beats))
     assert [(beat.role, beat.outcome) for beat in roll.beats] == [("server", "ok")]
     stop.set()
     await asyncio.wait_for(running, timeout=60)
 
 
-async def test_a_store_that_is_silent_stops_nobody() -> None:
-    """Whoever is missed then is missed by right; the workers go on, and so does the heart."""
+async def test_a_silent_store_stops_no_worker() -> None:
+    """The heartbeats are missing then; the workers go on, and so does the heartbeat task."""
     stop, told = asyncio.Event(), 0
 
     class Silent:
@@ -97,7 +97,7 @@ async def test_a_store_that_is_silent_stops_nobody() -> None:
     assert told == 3
 
 
-async def test_a_server_is_heard_of_while_it_runs_and_gone_when_it_has_stopped(tmp_path: Path) -> None:
+async def test_a_server_has_a_heartbeat_while_it_runs_and_none_when_it_has_stopped(tmp_path: Path) -> None:
     """The real command, with all its workers; a server is one role more."""
     url = f"sqlite:////{str(tmp_path).lstrip('/')}/shop.sqlite3"
     await databases.migrate(url)
@@ -110,7 +110,7 @@ async def test_a_server_is_heard_of_while_it_runs_and_gone_when_it_has_stopped(t
     process = await asyncio.create_subprocess_exec(EARMARK, "serve", env=ours, stdout=asyncio.subprocess.DEVNULL)
     store = await databases.open_store(url)
     try:
-        await heard(
+        await heartbeats_when(
             store, lambda roll: {beat.role for beat in roll.beats if beat.outcome == "ok"} == {*ROLES, "server"}
         )
     finally:

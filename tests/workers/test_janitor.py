@@ -1,4 +1,4 @@
-"""The janitor tidies in small steps, by itself and by hand."""
+"""The janitor removes expired rows in small steps, as a worker and by command."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ async def keyed(earmark: Earmark, *seats: str) -> None:
         await engine.hold(ask)
 
 
-async def test_it_clears_keys_and_heartbeats_whose_time_is_over(clock: MovableClock) -> None:
+async def test_it_clears_expired_keys_and_heartbeats(clock: MovableClock) -> None:
     """A batch of each in a round, at once again while there is more, and then it sleeps."""
     async with open_in_memory(clock=clock) as shop:
         await shop.create("play", name="A play", currency="EUR", seats={f"A{n}": 1 for n in range(1, 6)})
@@ -106,8 +106,8 @@ async def test_several_janitors_do_no_harm(clock: MovableClock) -> None:
         assert [cleared["keys"] for cleared, _ in done] == [2, 0]
 
 
-async def test_it_tidies_by_hand(tmp_path: Path, clock: MovableClock, capsys: pytest.CaptureFixture[str]) -> None:
-    """Until nothing is left, and from the start where that is asked for."""
+async def test_it_tidies_by_command(tmp_path: Path, clock: MovableClock, capsys: pytest.CaptureFixture[str]) -> None:
+    """Until nothing is left, and from the start where that is requested."""
     url = f"sqlite:////{str(tmp_path).lstrip('/')}/shop.sqlite3"
     clock.advance(-2 * DAY)
     async with Earmark.open(url, clock=clock) as shop:

@@ -36,7 +36,7 @@ MANY = 60
 
 
 class Hanging(ScriptedGateway):
-    """Never answers, until it is told to."""
+    """Never answers, until the test lets it."""
 
     name = "hanging"
 
@@ -70,7 +70,7 @@ class Hanging(ScriptedGateway):
         return await self.status(order)
 
 
-class Town:
+class TwoGateways:
     """A shop with two gateways, and payments at each that the reconciler has to see through."""
 
     def __init__(self, store: MemoryStore, ids: Uuid7Ids, *, call_seconds_max: float = 30.0) -> None:
@@ -81,7 +81,7 @@ class Town:
         self.driver = PaymentDriver(self.engine, gateways, call_seconds_max=call_seconds_max)
 
     async def open_payments(self, gateway: str, count: int) -> list[PaymentId]:
-        """Recorded, and never driven: whoever opened them died."""
+        """Recorded, and never driven: the process that opened them was killed."""
         event = f"at-{gateway}"
         library = Earmark(self.engine)
         seats = [f"A{number}" for number in range(count)]
@@ -115,12 +115,12 @@ class Town:
 
 
 @pytest.fixture
-async def town(clock: MovableClock, ids: Uuid7Ids) -> AsyncIterator[Town]:
+async def shop(clock: MovableClock, ids: Uuid7Ids) -> AsyncIterator[TwoGateways]:
     """Open for business."""
-    town = Town(MemoryStore(clock=clock), ids)
-    yield town
-    town.hanging.may_answer.set()
-    await town.driver.close()
+    shop = TwoGateways(MemoryStore(clock=clock), ids)
+    yield shop
+    shop.hanging.may_answer.set()
+    await shop.driver.close()
 
 
 async def act(reconciler: Reconciler) -> None:
@@ -129,144 +129,148 @@ async def act(reconciler: Reconciler) -> None:
         await asyncio.wait_for(reconciler.act(), timeout=10)
 
 
-async def test_a_gateway_that_hangs_holds_up_no_other(town: Town, clock: MovableClock) -> None:
+async def test_a_gateway_that_hangs_holds_up_no_other(shop: TwoGateways, clock: MovableClock) -> None:
     """Its payments are older and more than a round takes; those of the other gateway are settled all the same."""
-    await town.open_payments("hanging", MANY)
+    await shop.open_payments("hanging", MANY)
     clock.advance(1)
-    prompt = await town.open_payments("scripted", 5)
+    prompt = await shop.open_payments("scripted", 5)
     clock.advance(60)
-    reconciler = Reconciler(town.driver)
+    reconciler = Reconciler(shop.driver)
     for _ in range(3):
         await act(reconciler)
-    assert await town.states(prompt) == {PaymentState.CAPTURED}
-    assert town.hanging.at_once > 0, "the gateway does hang"
-    assert town.hanging.most_at_once <= 8
+    assert await shop.states(prompt) == {PaymentState.CAPTURED}
+    assert shop.hanging.at_once > 0, "the gateway does hang"
+    assert shop.hanging.most_at_once <= 8
 
 
-async def test_a_queue_that_gateways_share_is_held_up_by_the_one_that_hangs(town: Town, clock: MovableClock) -> None:
+async def test_a_queue_that_gateways_share_is_held_up_by_the_one_that_hangs(
+    shop: TwoGateways, clock: MovableClock
+) -> None:
     """The control: the same payments, with one queue for both."""
-    queues = town.driver._queues._queues
+    queues = shop.driver._queues._queues
     queues["scripted"] = queues["hanging"]
-    await town.open_payments("hanging", MANY)
+    await shop.open_payments("hanging", MANY)
     clock.advance(1)
-    prompt = await town.open_payments("scripted", 5)
+    prompt = await shop.open_payments("scripted", 5)
     clock.advance(10)
-    reconciler = Reconciler(town.driver)
+    reconciler = Reconciler(shop.driver)
     for _ in range(3):
         await act(reconciler)
-    assert PaymentState.CAPTURED not in await town.states(prompt)
+    assert PaymentState.CAPTURED not in await shop.states(prompt)
 
 
 async def test_a_gateway_that_does_not_answer_is_tried_with_one_payment_at_a_time(
-    town: Town, clock: MovableClock
+    shop: TwoGateways, clock: MovableClock
 ) -> None:
-    """The round says that it failed, and whose fault it was; one answer is enough to go on as before."""
-    silent = await town.open_payments("scripted", 30)
+    """The round reports that it failed, and which gateway; one answer is enough to go on as before."""
+    silent = await shop.open_payments("scripted", 30)
     clock.advance(60)
-    town.prompt.says["authorise"] = town.prompt.says["status"] = GatewaySilent("no route")
-    reconciler = Reconciler(town.driver)
+    shop.prompt.says["authorise"] = shop.prompt.says["status"] = GatewaySilent("no route")
+    reconciler = Reconciler(shop.driver)
     with pytest.raises(RoundFailed, match="scripted") as failed:
         await reconciler.act()
     assert failed.value.code == "gateway_silent"
-    assert len(town.prompt.calls) < 30, "what was claimed and not begun is left"
+    assert len(shop.prompt.calls) < 30, "what was claimed and not begun is left"
     clock.advance(60)
-    before = len(town.prompt.calls)
+    before = len(shop.prompt.calls)
     with pytest.raises(RoundFailed):
         await reconciler.act()
     await asyncio.sleep(0)
-    assert len(town.prompt.calls) - before <= 2
-    town.prompt.says["authorise"] = town.prompt.says["status"] = CAPTURED
+    assert len(shop.prompt.calls) - before <= 2
+    shop.prompt.says["authorise"] = shop.prompt.says["status"] = CAPTURED
     for _ in range(10):
         clock.advance(60)
         await act(reconciler)
-    assert await town.states(silent) == {PaymentState.CAPTURED}
-    assert town.driver.silent_gateways == []
+    assert await shop.states(silent) == {PaymentState.CAPTURED}
+    assert shop.driver.silent_gateways == []
 
 
-async def given_up_after_an_hour(town: Town, clock: MovableClock) -> tuple[list[PaymentId], asyncio.Task[int]]:
+async def given_up_after_an_hour(shop: TwoGateways, clock: MovableClock) -> tuple[list[PaymentId], asyncio.Task[int]]:
     """Payments that `hanging` never decided, and a round that claims them for the queue of the other gateway."""
-    undecided = await town.open_payments("hanging", 8)
+    undecided = await shop.open_payments("hanging", 8)
     clock.advance(3_601)
     # Their own queue takes none in this round, as one that is full does.
-    own = town.driver._queues._queues.pop("hanging")
-    round_ = asyncio.create_task(town.driver.reconcile(limit=50))
+    own = shop.driver._queues._queues.pop("hanging")
+    round_ = asyncio.create_task(shop.driver.reconcile(limit=50))
     async with asyncio.timeout(10):
-        while not round_.done() and town.hanging.voiding < len(undecided):  # noqa: ASYNC110 (whichever comes first)
+        while not round_.done() and shop.hanging.voiding < len(undecided):  # noqa: ASYNC110 (whichever comes first)
             await asyncio.sleep(0.001)
-    town.driver._queues._queues["hanging"] = own
+    shop.driver._queues._queues["hanging"] = own
     return undecided, round_
 
 
 async def test_a_queue_gives_up_payments_of_a_gateway_that_hangs_without_calling_it(
-    town: Town, clock: MovableClock
+    shop: TwoGateways, clock: MovableClock
 ) -> None:
     """The round ends at once, so it keeps no turn of the other gateway's queue; then their own queue voids them."""
-    undecided, round_ = await given_up_after_an_hour(town, clock)
-    assert town.hanging.voiding == 0
+    undecided, round_ = await given_up_after_an_hour(shop, clock)
+    assert shop.hanging.voiding == 0
     assert await round_ == len(undecided)
-    assert await town.states(undecided) == {PaymentState.VOIDING}
-    town.hanging.may_answer.set()
+    assert await shop.states(undecided) == {PaymentState.VOIDING}
+    shop.hanging.may_answer.set()
     # No time passes: the voids are due at once.
-    await asyncio.wait_for(town.driver.reconcile(limit=50), timeout=10)
-    assert await town.states(undecided) == {PaymentState.VOIDED}
+    await asyncio.wait_for(shop.driver.reconcile(limit=50), timeout=10)
+    assert await shop.states(undecided) == {PaymentState.VOIDED}
 
 
 async def test_a_queue_that_voids_what_it_gives_up_hangs_with_the_other_gateway(
-    town: Town, clock: MovableClock, monkeypatch: pytest.MonkeyPatch
+    shop: TwoGateways, clock: MovableClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The control: with the whole drive, the calls to the gateway that hangs take the turns of the other's queue."""
 
     async def whole(_: str, payment_id: PaymentId) -> None:
-        await town.driver.advance(payment_id, look=True)
+        await shop.driver.advance(payment_id, look=True)
 
-    monkeypatch.setattr(town.driver, "_advance_claimed", whole)
-    _, round_ = await given_up_after_an_hour(town, clock)
+    monkeypatch.setattr(shop.driver, "_advance_claimed", whole)
+    _, round_ = await given_up_after_an_hour(shop, clock)
     assert not round_.done()
-    assert town.driver._queues._queues["scripted"]._turns.locked(), "no payment of its own has a turn"
-    town.hanging.may_answer.set()
+    assert shop.driver._queues._queues["scripted"]._turns.locked(), "no payment of its own has a turn"
+    shop.hanging.may_answer.set()
     await round_
 
 
-async def silent_and_settled_elsewhere(town: Town, clock: MovableClock) -> Reconciler:
+async def silent_and_settled_elsewhere(shop: TwoGateways, clock: MovableClock) -> Reconciler:
     """A reconciler that had no answer from a gateway, whose payments another process has settled since."""
-    payments = await town.open_payments("scripted", 5)
+    payments = await shop.open_payments("scripted", 5)
     clock.advance(60)
-    town.prompt.says["authorise"] = town.prompt.says["status"] = GatewaySilent("no route")
-    reconciler = Reconciler(town.driver)
+    shop.prompt.says["authorise"] = shop.prompt.says["status"] = GatewaySilent("no route")
+    reconciler = Reconciler(shop.driver)
     with pytest.raises(RoundFailed):
         await reconciler.act()
     # Calls that end after the round would be newer than the moment that tests read.
-    while town.driver._driving:
-        await asyncio.wait(town.driver._driving.values())
-    elsewhere = PaymentDriver(town.engine, {"scripted": ScriptedGateway(status=CAPTURED, authorise=CAPTURED)})
+    while shop.driver._driving:
+        await asyncio.wait(shop.driver._driving.values())
+    elsewhere = PaymentDriver(shop.engine, {"scripted": ScriptedGateway(status=CAPTURED, authorise=CAPTURED)})
     for payment in payments:
         await elsewhere.advance(payment, look=True)
-    assert await town.states(payments) == {PaymentState.CAPTURED}
+    assert await shop.states(payments) == {PaymentState.CAPTURED}
     return reconciler
 
 
 async def test_a_gateway_whose_payments_were_settled_elsewhere_is_not_called_silent_for_long(
-    town: Town, clock: MovableClock
+    shop: TwoGateways, clock: MovableClock
 ) -> None:
-    """This process has nothing to ask it any more, so no answer could say that it is back."""
-    reconciler = await silent_and_settled_elsewhere(town, clock)
-    queue = town.driver._queues._queues["scripted"]
+    """This process has nothing to query there any more, so no answer could show that it is back."""
+    reconciler = await silent_and_settled_elsewhere(shop, clock)
+    queue = shop.driver._queues._queues["scripted"]
     moment = queue._unanswered_at
     queue._clock = lambda: moment + SILENT_SECONDS - 1
     with pytest.raises(RoundFailed, match="scripted"):
         await reconciler.act()
     queue._clock = lambda: moment + SILENT_SECONDS
     await reconciler.act()
-    assert town.driver.silent_gateways == []
+    assert shop.driver.silent_gateways == []
 
 
-async def test_one_more_call_without_an_answer_and_the_gateway_is_silent_again(town: Town, clock: MovableClock) -> None:
+async def test_one_more_call_without_an_answer_and_the_gateway_is_silent_again(
+    shop: TwoGateways, clock: MovableClock
+) -> None:
     """That it was not called for a while is no answer."""
-    reconciler = await silent_and_settled_elsewhere(town, clock)
-    queue = town.driver._queues._queues["scripted"]
+    reconciler = await silent_and_settled_elsewhere(shop, clock)
+    queue = shop.driver._queues._queues["scripted"]
     moment = queue._unanswered_at
     queue._clock = lambda: moment + SILENT_SECONDS
-    await town.open_one_more("scripted")
+    await shop.open_one_more("scripted")
     clock.advance(60)
     with pytest.raises(RoundFailed, match="scripted"):
         await reconciler.act()

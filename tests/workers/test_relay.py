@@ -27,13 +27,13 @@ LONG = 1000.0
 
 @pytest.fixture
 async def earmark() -> AsyncIterator[Earmark]:
-    """A house of ten seats, in memory."""
+    """An event of ten seats, in memory."""
     async with open_in_memory() as shop:
-        await open_house(shop)
+        await open_event(shop)
         yield shop
 
 
-async def open_house(shop: Earmark, event_id: str = "play") -> None:
+async def open_event(shop: Earmark, event_id: str = "play") -> None:
     await shop.create(event_id, name="A play", currency="EUR", seats={f"A{n}": 100 for n in range(1, 11)})
 
 
@@ -41,29 +41,29 @@ def relay_of(shop: Earmark, feed: EntryFeed, **knobs: Any) -> OutboxRelay:
     return OutboxRelay(shop.engine.store.outbox, feed, **{"interval_seconds_max": LONG, **knobs})
 
 
-async def heard(follower: FeedFollower, count: int) -> list[Numbered]:
+async def received(follower: FeedFollower, count: int) -> list[Numbered]:
     return [await asyncio.wait_for(anext(follower), timeout=10) for _ in range(count)]
 
 
-async def test_what_was_committed_is_told_with_its_number(earmark: Earmark) -> None:
-    """Once, in order, to those who follow."""
+async def test_what_was_committed_is_published_with_its_number(earmark: Earmark) -> None:
+    """Once, in order, to the followers."""
     feed = EntryFeed()
     relay = relay_of(earmark, feed)
     held = await earmark.hold("play", buyer="alice", seats=["A1"])
     await earmark.confirm(held.id, payment_id="till-1")
     async with feed.subscribe() as follower:
         await relay.act()
-        told = await heard(follower, 3)
+        told = await received(follower, 3)
         assert [(one.sequence, one.entry.verb) for one in told] == [(1, "create"), (2, "hold"), (3, "confirm")]
         await relay.act()
         await earmark.cancel(held.id)
         await relay.act()
-        assert [(one.sequence, one.entry.verb) for one in await heard(follower, 1)] == [(4, "cancel")]
+        assert [(one.sequence, one.entry.verb) for one in await received(follower, 1)] == [(4, "cancel")]
 
 
-async def test_a_backlog_is_told_in_small_steps_without_a_long_pause(earmark: Earmark) -> None:
-    """Event after event and round after round, and only then does it rest."""
-    await open_house(earmark, "opera")
+async def test_a_backlog_is_published_in_small_steps_without_a_long_pause(earmark: Earmark) -> None:
+    """Event after event and round after round, and only then it pauses."""
+    await open_event(earmark, "opera")
     for number in range(1, 11):
         await earmark.hold("play", buyer="alice", seats=[f"A{number}"])
         await earmark.hold("opera", buyer="alice", seats=[f"A{number}"])
@@ -73,20 +73,20 @@ async def test_a_backlog_is_told_in_small_steps_without_a_long_pause(earmark: Ea
         rounds = 1
         while await relay.act() < LONG / 2:
             rounds += 1
-        told = await heard(follower, 22)
+        told = await received(follower, 22)
     assert 22 / 3 < rounds < 50
     for event in ("play", "opera"):
         assert [one.sequence for one in told if one.entry.event_id == event] == list(range(1, 12))
 
 
-async def test_it_rests_when_another_relay_is_at_everything(earmark: Earmark, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A full round with nothing to show for it is no reason to ask again at once."""
+async def test_it_pauses_when_another_relay_has_every_event(earmark: Earmark, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A full round without an effect is no reason for another one at once."""
     calls: list[EventId] = []
     answers = [Numbering(after=PLAY, more=True), Numbering(), Numbering(after=PLAY, more=True)]
 
     async def number(*, after: EventId, limit: int, tell: bool) -> Numbering:
         assert limit > 0
-        assert not tell, "nobody follows"
+        assert not tell, "there is no follower"
         calls.append(after)
         return answers[len(calls) - 1]
 
@@ -98,10 +98,10 @@ async def test_it_rests_when_another_relay_is_at_everything(earmark: Earmark, mo
     assert calls == [START, PLAY, START]
 
 
-async def test_a_relay_that_dies_before_it_tells_loses_nothing(earmark: Earmark) -> None:
+async def test_a_relay_killed_before_it_publishes_loses_nothing(earmark: Earmark) -> None:
     """The number is in the journal: a follower sees the gap, and reads on from the last one it knows."""
 
-    class Dying(EntryFeed):
+    class KilledFeed(EntryFeed):
         def publish(self, news: Any) -> None:
             assert news
             raise KeyboardInterrupt
@@ -109,15 +109,15 @@ async def test_a_relay_that_dies_before_it_tells_loses_nothing(earmark: Earmark)
     feed = EntryFeed()
     async with feed.subscribe() as follower:
         await relay_of(earmark, feed).act()
-        (known,) = await heard(follower, 1)
+        (known,) = await received(follower, 1)
         await earmark.hold("play", buyer="alice", seats=["A1"])
-        dying = Dying()
+        dying = KilledFeed()
         async with dying.subscribe():
             with pytest.raises(KeyboardInterrupt):
                 await relay_of(earmark, dying).act()
         await earmark.hold("play", buyer="bob", seats=["A2"])
         await relay_of(earmark, feed).act()
-        (next_,) = await heard(follower, 1)
+        (next_,) = await received(follower, 1)
     assert (known.sequence, next_.sequence) == (1, 3)
     between = await earmark.engine.store.outbox.read_numbered(PLAY, after=known.sequence, limit=10)
     assert [(one.sequence, one.entry.verb, one.entry.facts["buyer"]) for one in between] == [
@@ -126,7 +126,7 @@ async def test_a_relay_that_dies_before_it_tells_loses_nothing(earmark: Earmark)
     ]
 
 
-async def test_it_outlives_an_outage_and_tells_what_happened_meanwhile(
+async def test_it_outlives_an_outage_and_publishes_what_happened_meanwhile(
     earmark: Earmark, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As every agent: pause, try again, go on."""
@@ -146,23 +146,23 @@ async def test_it_outlives_an_outage_and_tells_what_happened_meanwhile(
         running = asyncio.create_task(loop.run([relay_of(earmark, feed, interval_seconds_max=0.01)], stop))
         await asyncio.wait_for(failed.wait(), timeout=10)
         await earmark.hold("play", buyer="alice", seats=["A1"])
-        assert [one.entry.verb for one in await heard(follower, 2)] == ["create", "hold"]
+        assert [one.entry.verb for one in await received(follower, 2)] == ["create", "hold"]
         stop.set()
         await asyncio.wait_for(running, timeout=10)
 
 
-async def test_two_relays_on_one_file_tell_everything_once(tmp_path: Path) -> None:
-    """Together they tell what each alone would have told, while somebody buys."""
+async def test_two_relays_on_one_file_publish_everything_once(tmp_path: Path) -> None:
+    """Together they publish what each alone would have published, while a buyer buys."""
     url = f"sqlite:////{str(tmp_path).lstrip('/')}/shop.sqlite3"
     feed, stop = EntryFeed(), asyncio.Event()
     async with Earmark.open(url) as here, Earmark.open(url) as there, feed.subscribe() as follower:
-        await open_house(here)
+        await open_event(here)
         workers = [relay_of(shop, feed, batch_size_max=2, interval_seconds_max=0.01) for shop in (here, there)]
         running = asyncio.create_task(loop.run(workers, stop))
         for number in range(1, 11):
             held = await here.hold("play", buyer="alice", seats=[f"A{number}"])
             await there.release(held.id)
-        told = await heard(follower, 21)
+        told = await received(follower, 21)
         stop.set()
         await asyncio.wait_for(running, timeout=10)
         assert sorted(one.sequence for one in told) == list(range(1, 22))

@@ -30,7 +30,7 @@ DUE = 10_000 if os.environ.get("EARMARK_PROOF") else 1_000
 
 @pytest.fixture
 async def earmark(clock: MovableClock) -> AsyncIterator[Earmark]:
-    """A house of ten seats and a pool, in memory."""
+    """An event of ten seats and a pool, in memory."""
     async with open_in_memory(clock=clock) as shop:
         seats = {f"A{number}": 100 for number in range(1, 11)}
         await shop.create("play", name="A play", currency="EUR", seats=seats, pools={"GA": (10, 100)})
@@ -42,7 +42,7 @@ async def hold(earmark: Earmark, number: int, *, ttl_seconds: int = 60) -> Booki
 
 
 async def states(earmark: Earmark, *bookings: Booking) -> list[str]:
-    """As they are written down; to a reader a hold whose time is over is expired, swept or not."""
+    """As they are stored; to a reader a hold past its time is expired, swept or not."""
     read = [await earmark.engine.store.read_booking(BookingId(UUID(booking.id))) for booking in bookings]
     return [row.state.value for _, row in read if row]
 
@@ -80,7 +80,7 @@ async def test_a_full_batch_is_followed_at_once_by_the_next(earmark: Earmark, cl
 async def test_a_hold_that_cannot_be_ended_does_not_keep_the_others(
     earmark: Earmark, clock: MovableClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is found, stepped over and tried again in the next round."""
+    """It is found, skipped and tried again in the next round."""
     held = [await hold(earmark, number) for number in range(1, 9)]
     clock.advance(60)
     bad = held[2].id
@@ -111,8 +111,8 @@ async def test_a_hold_that_cannot_be_ended_does_not_keep_the_others(
     assert (await states(earmark, held[2])) == ["expired"]
 
 
-async def test_an_agent_outlives_an_outage_and_stops_when_told() -> None:
-    """It pauses, tries again, and leaves at once when asked."""
+async def test_a_worker_outlives_an_outage_and_stops_on_request() -> None:
+    """It pauses, tries again, and ends at once when it is stopped."""
     stop, calls = asyncio.Event(), 0
 
     class Flaky:
@@ -132,7 +132,7 @@ async def test_an_agent_outlives_an_outage_and_stops_when_told() -> None:
     assert calls == 3
 
 
-async def test_many_due_holds_keep_nobody_waiting_on_sqlite(tmp_path: Path, clock: MovableClock) -> None:
+async def test_many_due_holds_delay_no_request_on_sqlite(tmp_path: Path, clock: MovableClock) -> None:
     """One writer, small steps: a hold waits for one of them, never for all. How long is printed, not judged."""
     url = f"sqlite:////{str(tmp_path).lstrip('/')}/shop.sqlite3"
     async with Earmark.open(url, clock=clock) as shop:
@@ -151,7 +151,7 @@ async def test_many_due_holds_keep_nobody_waiting_on_sqlite(tmp_path: Path, cloc
         seconds: list[float] = []
         while not sweeping.done():
             began = asyncio.get_running_loop().time()
-            await shop.hold("play", buyer="somebody", seats=[f"S{DUE + len(seconds)}"])
+            await shop.hold("play", buyer="another", seats=[f"S{DUE + len(seconds)}"])
             seconds.append(asyncio.get_running_loop().time() - began)
         await sweeping
         print(f"\n{DUE} due holds swept beside {len(seconds)} holds, the slowest in {max(seconds) * 1000:.0f} ms")  # noqa: T201

@@ -101,7 +101,7 @@ async def test_the_holds_of_other_events_are_ended_after_a_few_waits(events: Two
     assert events.waits <= 40
 
 
-async def test_control_without_a_way_back_the_few_holds_behind_are_stepped_over(
+async def test_control_without_a_way_back_the_few_holds_behind_are_skipped(
     events: TwoEvents, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Steps that only double end behind the last hold."""
@@ -112,7 +112,7 @@ async def test_control_without_a_way_back_the_few_holds_behind_are_stepped_over(
 
 
 async def test_newly_due_holds_cost_no_new_search(events: TwoEvents) -> None:
-    """Where the others begin is remembered: a few waits each second or two show whether the lock is gone."""
+    """Where the others begin is kept: a few waits each second or two show whether the lock is gone."""
     await events.sweep(rounds=15)
     before = events.waits
     for _ in range(5):
@@ -133,7 +133,7 @@ async def test_the_holds_of_a_pool_are_ended_soon_after_its_lock_is_gone(events:
 
 
 async def test_holds_of_other_events_among_those_of_a_locked_pool_are_ended(events: TwoEvents) -> None:
-    """Steps may pass over them; all are ended within ten minutes."""
+    """Steps may skip them; all are ended within ten minutes."""
     for _ in range(20):
         await events.hold("other", 2)
         await events.hold("locked", 5)
@@ -146,7 +146,7 @@ async def test_holds_of_other_events_among_those_of_a_locked_pool_are_ended(even
 
 
 async def test_a_broken_hold_is_left_alone_for_longer(events: TwoEvents, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It does not heal by itself, so it is not tried every second."""
+    """It does not get better by itself, so it is not tried every second."""
     events.is_locked = False
     tries = 0
 

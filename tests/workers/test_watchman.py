@@ -1,4 +1,4 @@
-"""The watchman: a lock that is held for too long shows on the page of a server, whoever holds it."""
+"""The lock monitor: a lock held for too long shows on a server's metrics page, whichever process holds it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FACT_SECONDS_MAX = 30.0
 
 
 async def test_a_lock_of_another_program_is_counted_while_it_is_held_too_long(redis_url: str) -> None:
-    """It is in Redis for all to see; young ones are nobody's business."""
+    """It is in Redis for all to see; young locks are not counted."""
     async with Locks.from_url(redis_url, prefix="one") as theirs, Locks.from_url(redis_url, prefix="one") as ours:
         held = await theirs.acquire("invoice:42", ttl=60)
         assert await LockMonitor(ours, stuck_seconds=3600, interval_seconds=7).act() == 7
@@ -37,7 +37,7 @@ async def test_a_lock_of_another_program_is_counted_while_it_is_held_too_long(re
 
 
 async def test_a_silent_lock_server_is_an_outage_and_no_all_clear() -> None:
-    """The worker says so and looks again later."""
+    """The worker reports it and looks again later."""
     async with Locks.from_url("redis://127.0.0.1:1") as gone:
         gone.stats.stuck(1)
         with pytest.raises(StoreUnavailable):
@@ -45,7 +45,7 @@ async def test_a_silent_lock_server_is_an_outage_and_no_all_clear() -> None:
         assert gone.stats.snapshot().stuck == 1
 
 
-async def test_nobody_watches_where_there_is_nothing_or_nobody_wants_it() -> None:
+async def test_no_monitor_runs_where_there_are_no_locks_or_it_is_off() -> None:
     """Without a Redis there are no locks, and 0 seconds is never."""
     async with Locks.from_url("memory://") as locks:
         assert len(lock_monitors_for(Settings(), locks)) == 1
@@ -81,7 +81,7 @@ async def test_a_server_without_workers_shows_it(
 
 
 async def _page(prometheus: httpx2.AsyncClient, *, until: float) -> str:
-    """Once it says so; to see nothing, several pages are looked at."""
+    """Once it shows; to see nothing, several pages are read."""
     async with asyncio.timeout(FACT_SECONDS_MAX):
         for number in range(10_000):
             page = (await prometheus.get("/metrics")).text
