@@ -202,8 +202,8 @@ def new_page(browser: Browser) -> Page:
 def new_visitor(page: Page, home: str) -> Visitor:
     visitor = Visitor(context=page.context, page=page, home=home)
     page.on("console", visitor.collect_console_errors)
-    page.on("pageerror", visitor.fails)
-    page.on("request", visitor.meets)
+    page.on("pageerror", visitor.collect_page_error)
+    page.on("request", visitor.note_foreign_request)
     return visitor
 
 
