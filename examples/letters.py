@@ -1,10 +1,10 @@
-"""Letters to buyers: sold, ran out, money back, and a note to the shop where its money needs a person.
+"""Letters to buyers: sold, expired, refunded, and a note to the shop when a payment needs an operator.
 
-Every change of a booking is an entry of its event's story, numbered without a gap. This reads on from the last number
-that it wrote down, writes a letter for what a buyer should know, and writes the number down. When it dies in between,
-it sends that one letter again, and loses none.
+Every change of a booking is a journal entry of its event, numbered without a gap. This program reads the entries after
+the last number that it stored, sends a letter where a buyer should know, and stores the number. If it crashes in
+between, it sends that one letter again, and loses none.
 
-Run it: `python examples/letters.py`. It puts the letters into a folder; a shop hands them to its mail server.
+Run it: `python examples/letters.py`. It writes the letters to a folder; a shop sends them by its mail server.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ PAGE = 100
 
 
 def subject_of(entry: Entry) -> str | None:
-    """What a letter about this is called; None where nobody needs one."""
+    """The subject of the letter about this entry; None where no letter is needed."""
     money = entry.facts.get("payment") or {}
     if money.get("to") == "needs_attention":
         return "A payment needs you"
@@ -46,7 +46,7 @@ def subject_of(entry: Entry) -> str | None:
 
 
 async def letter_about(shop: Earmark, entry: Entry, subject: str) -> EmailMessage:
-    """To the buyer, or to the shop itself where a person has to look."""
+    """To the buyer, or to the shop where an operator has to act."""
     assert entry.booking_id is not None
     booking = await shop.booking(entry.booking_id)
     letter = EmailMessage()
@@ -60,50 +60,49 @@ async def letter_about(shop: Earmark, entry: Entry, subject: str) -> EmailMessag
     return letter
 
 
-async def send_news(shop: Earmark, event_id: str, *, folder: Path) -> None:
-    """One look at the story: letters for what is new, and then the number down to which it is told."""
+async def send_letters(shop: Earmark, event_id: str, *, folder: Path) -> None:
+    """Send a letter for each new entry, and store the number of the last entry read."""
     cursor = folder / "cursor"
-    told = int(cursor.read_text()) if cursor.exists() else 0
-    while news := await shop.engine.store.outbox.read_numbered(EventId(event_id), after=told, limit=PAGE):
-        for numbered in news:
+    last = int(cursor.read_text()) if cursor.exists() else 0
+    while entries := await shop.engine.store.outbox.read_numbered(EventId(event_id), after=last, limit=PAGE):
+        for numbered in entries:
             entry = numbered.entry
             if entry.booking_id is not None and (subject := subject_of(entry)):
                 letter = await letter_about(shop, entry, subject)
                 (folder / f"{numbered.sequence:06}.eml").write_bytes(bytes(letter))
                 print(f"{numbered.sequence}: {letter['Subject']} -> {letter['To']}")
-            told = numbered.sequence
-            cursor.write_text(str(told))
+            last = numbered.sequence
+            cursor.write_text(str(last))
 
 
-async def all_told(shop: Earmark, *, folder: Path) -> bool:
-    """Whether the story has been told to its end."""
+async def all_sent(shop: Earmark, *, folder: Path) -> bool:
+    """Whether every entry has been read."""
     (count,) = (await shop.engine.store.outbox.count([EventId(PLAY)])).values()
     return str(count) == (folder / "cursor").read_text()
 
 
 async def main() -> None:
-    """A short day: one buys, one takes too long, one changes her mind about a seat."""
-    clock = MovableClock()  # A clock to push, so that nobody waits. Leave it out in your shop.
+    """Alice buys and cancels one seat, Bob takes too long."""
+    clock = MovableClock()  # A clock that the program advances. Leave it out in your shop.
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         url = os.environ.get("DATABASE_URL") or f"sqlite:///{folder}/shop.sqlite3"
         async with Earmark.open(url, clock=clock) as shop:
-            relay = OutboxRelay(
-                shop.engine.store.outbox, EntryFeed()
-            )  # `earmark serve` and `earmark worker` run one for you.
+            # `earmark serve` and `earmark worker` run one for you.
+            relay = OutboxRelay(shop.engine.store.outbox, EntryFeed())
             await shop.create(PLAY, name="A play", currency="EUR", seats=SEATS)
             alice = await shop.hold(PLAY, buyer="alice@mail.example", seats=["A1", "A2"])
             await shop.hold(PLAY, buyer="bob@mail.example", seats=["A3"], ttl_seconds=60)
             await shop.confirm(alice.id, payment_id="card-1")
             await relay.act()
-            await send_news(shop, PLAY, folder=folder)
+            await send_letters(shop, PLAY, folder=folder)
             clock.advance(61)
             await shop.sweep()
             await shop.cancel(alice.id, seats=["A2"])
             await relay.act()
-            await send_news(shop, PLAY, folder=folder)
-            await send_news(shop, PLAY, folder=folder)  # Nothing is new, so nothing is sent.
-            print("all told:", await all_told(shop, folder=folder))
+            await send_letters(shop, PLAY, folder=folder)
+            await send_letters(shop, PLAY, folder=folder)  # Nothing is new, so nothing is sent.
+            print("all sent:", await all_sent(shop, folder=folder))
 
 
 if __name__ == "__main__":

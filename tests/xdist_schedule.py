@@ -43,7 +43,7 @@ LONGEST_FILES = (
     "tests/browser/test_shop.py",
     "tests/browser/test_ops.py",
     "tests/locks/conformance/test_renewal.py",
-    "tests/docs/test_stories.py",
+    "tests/docs/test_page_commands.py",
     "tests/bench/test_booking_race.py",
     "tests/bench/test_bench_booking.py",
     "tests/races/test_hung_database.py",

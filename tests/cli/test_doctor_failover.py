@@ -16,7 +16,7 @@ import pytest
 from tests.cli.test_doctor import findings, levels
 from tests.conftest import unavailable
 from tests.docs.pages import read
-from tests.docs.stories import tell
+from tests.docs.run_page import run_commands
 from tests.ha.standby import address, start_standby
 from tests.races.postgres_proxy import a_frozen_host
 
@@ -350,7 +350,7 @@ def test_the_page_on_high_availability_says_what_the_doctor_says(
     address = "'postgresql://shop@db1.example,db2.example/shop?target_session_attrs=read-write'"
     given = {address: shlex.quote(f"{primary.url('shop')}&target_session_attrs=read-write")}
     with settings(primary, {"synchronous_standby_names": "b"}):
-        assert tell(read("docs/howto/high-availability.md"), folder=tmp_path, instead=given) == 1
+        assert run_commands(read("docs/howto/high-availability.md"), folder=tmp_path, instead=given) == 1
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What the stories need: a running demo, and an empty PostgreSQL database."""
+"""Fixtures of the pages' commands: a running demo, and an empty PostgreSQL database."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
-from .stories import BIN, environment, free_port
+from .run_page import BIN, environment, free_port
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,7 +21,7 @@ START_SECONDS_MAX = 30.0
 
 
 class Demo(NamedTuple):
-    """A running `earmark demo`, and what its reader takes from the screen."""
+    """A running `earmark demo`: its port and its key."""
 
     port: str
     key: str
@@ -29,7 +29,7 @@ class Demo(NamedTuple):
 
 @pytest.fixture
 def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Demo]:
-    """The demo of a newcomer who has just run it."""
+    """A demo that was just started."""
     key, port = f"ek_test_{secrets.token_hex(16)}", free_port()
     log = tmp_path_factory.mktemp("demo") / "demo.log"
     with log.open("wb") as out:

@@ -1,4 +1,4 @@
-"""A newcomer's first steps from `pip install` on: nothing of the checkout is there but the wheel made of it."""
+"""The tutorial from `pip install` on: only the wheel made of the checkout is installed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from .pages import ROOT, blocks, read
-from .stories import free_port, is_setup, tell
+from .run_page import free_port, is_setup, run_commands
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -24,7 +24,7 @@ PROGRAM = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 def run(*command: str | Path, folder: Path, path: str) -> str:
-    """As a newcomer would, with an environment that knows no checkout."""
+    """Run a command without the settings and paths of the checkout."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("EARMARK_", "PYTHON", "VIRTUAL"))}
     done = subprocess.run(
         [str(word) for word in command],
@@ -67,5 +67,7 @@ def test_the_tutorial_from_pip_install_to_a_cancelled_booking(tmp_path: Path) ->
     where = run("python", "-c", "import earmark; print(earmark.__file__)", folder=shop, path=path)
     assert where.startswith(str(venv)), "what is tried is what was installed"
     text = page.replace("8080", port).replace("ek_test_…", KEY)
-    compared = tell(as_files(text, shop), folder=shop, instead={}, EARMARK_ADMIN_KEY=KEY, PATH=path, PYTHONPATH="")
+    compared = run_commands(
+        as_files(text, shop), folder=shop, instead={}, EARMARK_ADMIN_KEY=KEY, PATH=path, PYTHONPATH=""
+    )
     assert compared == 4, "the demo, the two programs and the command"

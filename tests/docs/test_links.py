@@ -61,7 +61,7 @@ def test_every_promise_names_a_test() -> None:
 
 
 def test_every_folder_of_tests_is_explained() -> None:
-    """Who adds a test finds out where it goes."""
+    """CONTRIBUTING says what belongs in each folder."""
     tests = ROOT / "tests"
     folders = {f"`tests/{file.relative_to(tests).parts[0]}/`" for file in tests.glob("*/**/test_*.py")}
     assert {row[0] for row in table(section(read("CONTRIBUTING.md"), "## How the tests are organised"))} == folders

@@ -33,7 +33,7 @@ from earmark.locks.stats import REFUSALS, Stats
 from earmark.testservers import ServerUnavailable, start_valkey
 
 from .pages import SOURCE, blocks, codes, outputs, read, section, table
-from .stories import STORY_SECONDS_MAX, Failed, compare, environment, tell
+from .run_page import PAGE_SECONDS_MAX, Failed, compare, environment, run_commands
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Iterator
@@ -84,7 +84,7 @@ def test_the_programs_say_the_same_on_a_real_server(valkey: Valkey, tmp_path: Pa
         env=environment(),
         capture_output=True,
         text=True,
-        timeout=STORY_SECONDS_MAX,
+        timeout=PAGE_SECONDS_MAX,
         check=False,
     )
     assert done.returncode == 0, done.stderr
@@ -98,8 +98,8 @@ def test_the_programs_say_the_same_on_a_real_server(valkey: Valkey, tmp_path: Pa
 def test_looking_inside(valkey: Valkey, tmp_path: Path) -> None:
     """An operator sees who holds what and who waits, and can take a lock away: the next in line gets it."""
     with held_and_wanted(valkey.url, "invoice:42") as next_in_line:
-        assert tell(HOWTO, folder=tmp_path, instead={"redis://localhost:6379/0": valkey.url}) == 4
-        assert next_in_line.wait(STORY_SECONDS_MAX), "nobody was handed the lock that was taken away"
+        assert run_commands(HOWTO, folder=tmp_path, instead={"redis://localhost:6379/0": valkey.url}) == 4
+        assert next_in_line.wait(PAGE_SECONDS_MAX), "nobody was handed the lock that was taken away"
 
 
 @contextmanager
@@ -120,18 +120,18 @@ def held_and_wanted(url: str, key: str) -> Iterator[threading.Event]:
 
     thread = threading.Thread(target=lambda: asyncio.run(story()), daemon=True)
     thread.start()
-    assert waiting.wait(STORY_SECONDS_MAX)
+    assert waiting.wait(PAGE_SECONDS_MAX)
     try:
         yield served
     finally:
         done.set()
         if served.is_set():
-            thread.join(STORY_SECONDS_MAX)
+            thread.join(PAGE_SECONDS_MAX)
 
 
 async def until_somebody_waits(locks: Locks, key: str) -> None:
     """Wait for the fact, within a bound."""
-    deadline = time.monotonic() + STORY_SECONDS_MAX
+    deadline = time.monotonic() + PAGE_SECONDS_MAX
     while not (await locks.holdings(match=key))[0].waiters:
         assert time.monotonic() < deadline, "nobody stands in line"
         await asyncio.sleep(0.01)

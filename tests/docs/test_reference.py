@@ -90,7 +90,7 @@ def test_every_error_is_listed_with_its_status_meaning_and_facts() -> None:
 
 
 def test_every_move_is_listed() -> None:
-    """The table of moves is the law's own, and says which of them a call makes."""
+    """The table of moves is that of the domain, and says which of them a call makes."""
     listed = {
         (source, verb): (frozenset(codes(targets)), by)
         for source, verb, targets, by, _ in table(section(STATES, "## Moves"))
@@ -137,7 +137,7 @@ def test_every_setting_is_listed_as_the_code_has_it() -> None:
 
 @pytest.mark.parametrize("setting", config.SETTINGS, ids=lambda setting: setting.variable)
 def test_every_variable_is_read_under_each_of_its_names(setting: config.Setting) -> None:
-    """A variable on the page has an effect, and says where the value came from."""
+    """A variable on the page has an effect, and its source is recorded."""
     text, value = {
         bool: ("off" if setting.default else "on", not setting.default),
         int: (f"{setting.about.least:.0f}", setting.about.least),
@@ -153,7 +153,7 @@ def test_every_variable_is_read_under_each_of_its_names(setting: config.Setting)
 
 @pytest.mark.parametrize("setting", config.SETTINGS, ids=lambda setting: setting.variable)
 def test_a_value_that_makes_no_sense_is_refused_by_name(setting: config.Setting) -> None:
-    """A slip in a variable is said at the start, with the variable's name."""
+    """An invalid variable is reported at the start, by its name."""
     wrong = {bool: ["perhaps"], int: ["many", "1.5", "\N{FULLWIDTH DIGIT ONE}"], float: ["many", "nan"], str: []}[
         setting.kind
     ]
@@ -227,7 +227,7 @@ def test_every_call_is_documented() -> None:
 
 @pytest.mark.parametrize("call", ENDPOINTS, ids=lambda call: call.name)
 def test_a_call_is_documented_whole(call: Endpoint) -> None:
-    """Who may make it, what it takes, whether a key makes it safe, and what it refuses."""
+    """Its scope, its fields, whether it accepts a key, and its refusals."""
     told = section(HTTP, _title(call))
     named = set(codes(told))
     scopes = f"Scope `{call.scope}`" + (f" or `{call.or_scope}`" if call.or_scope else "")
@@ -251,7 +251,7 @@ def _required(body: type[msgspec.Struct], name: str) -> bool:
 
 @pytest.mark.parametrize("answer", ANSWERS, ids=lambda answer: answer.__name__)
 def test_every_field_of_an_answer_is_documented(answer: type[msgspec.Struct]) -> None:
-    """Nothing comes back that the page does not name."""
+    """The page names every field."""
     assert set(get_type_hints(answer)) <= set(codes(section(HTTP, "## Answers")))
 
 
@@ -279,7 +279,7 @@ def test_every_verb_of_the_library_and_of_the_clients_is_documented() -> None:
 
 
 def test_what_only_one_of_them_has_is_documented() -> None:
-    """Opening and sweeping here, the arguments of a client there."""
+    """`open` and `sweep` of the library, the arguments of a client."""
     rows = table(section(LIBRARY, "## In this process"))
     assert [[method, codes(arguments)] for method, arguments, _ in rows] == [
         row for row in _methods(Earmark, without=set()) if row[0] in {"`open`", "`sweep`"}
@@ -296,7 +296,7 @@ def test_what_only_one_of_them_has_is_documented() -> None:
 
 
 def test_every_value_is_documented() -> None:
-    """All that `earmark` exports to look at or to ask with, field by field; a booking's are told once."""
+    """All values that `earmark` exports, field by field; inherited fields are listed once."""
     exported = [getattr(earmark, name) for name in earmark.__all__]
     values = {kind for kind in exported if isinstance(kind, type) and issubclass(kind, msgspec.Struct)}
     told = {row[0].strip("`"): codes(row[1]) for row in table(section(LIBRARY, "## Values"))}
@@ -311,23 +311,23 @@ def test_every_value_is_documented() -> None:
     }
 
 
-def test_the_readme_speaks_of_this_version() -> None:
-    """What is "not yet" there, is not yet in this very version."""
-    assert f"Version {__version__} " in section(read("README.md"), "## Not yet")
+def test_the_readme_names_this_version() -> None:
+    """What it says is missing is missing in the current version."""
+    assert f"Version {__version__} " in section(read("README.md"), "## What it runs on")
 
 
-KNOBS_ELSEWHERE = {
+SETTINGS_ELSEWHERE = {
     *("DATABASE_URL", "REDIS_URL", "REDIS_URLS", "PORT", "HOLD_TTL_MS", "HOLD_SWEEP_INTERVAL_MS", "LOCK_TTL_MS"),
     *("IDEMPOTENCY_TTL_MS", "IDEMPOTENCY_CLEANUP_INTERVAL_MS", "BOOKING_CLEANUP_INTERVAL_MS", "REDLOCK_DRIFT_FACTOR"),
     *("REDLOCK_RETRY_COUNT", "REDLOCK_RETRY_DELAY_MS", "lock_timeout", "default_lock_duration", "localhost:6379"),
 }
-"""By which names those who come from another booking engine will look."""
+"""Names of settings in other booking engines."""
 
 
-def test_whoever_comes_from_elsewhere_finds_their_knobs() -> None:
-    """Each by its old name, and beside it a setting that exists, or that there is none and why."""
+def test_settings_of_other_engines_are_listed_with_ours() -> None:
+    """Each by its name there, with a setting that exists, or with the reason why there is none."""
     rows = table(section(SETTINGS, "## Names from elsewhere"))
-    assert {name for row in rows for name in codes(row[0])} >= KNOBS_ELSEWHERE
+    assert {name for row in rows for name in codes(row[0])} >= SETTINGS_ELSEWHERE
     known = {setting.variable for setting in config.SETTINGS}
     for old, here, mind in rows:
         named = {name for name in codes(f"{here} {mind}") if re.fullmatch(r"EARMARK_\w+[A-Z]", name)}

@@ -14,7 +14,7 @@ import msgspec
 import pytest
 from tests import forked_programs
 from tests.docs.pages import ROOT, Block, blocks, codes, prose, read
-from tests.docs.stories import BIN, Failed, compare, environment, tell
+from tests.docs.run_page import BIN, Failed, compare, environment, run_commands
 
 from earmark.domain.ids import EntryId, EventId
 from earmark.domain.journal import Entry
@@ -238,7 +238,7 @@ CHANGED = {
         "inventory.py",
         "clock.advance(300)",
         "clock.advance(200)",
-        "five minutes later: bob is told pool_exhausted, and alice, who pays now, confirmed",
+        "five minutes later: bob gets pool_exhausted, and alice, who pays now, confirmed",
     ),
     "one show for both": (
         "cinema.py",
@@ -250,7 +250,7 @@ CHANGED = {
         "cinema.py",
         "clock.advance(300)",
         "clock.advance(200)",
-        "five minutes later: bob is told seats_taken, and alice, who pays now, confirmed",
+        "five minutes later: bob gets seats_taken, and alice, who pays now, confirmed",
     ),
     "families apart": (
         "cinema.py",
@@ -290,7 +290,7 @@ def test_the_page_of_the_examples(tmp_path: Path) -> None:
     (tmp_path / "examples").symlink_to(EXAMPLES)
     throwaway = tmp_path / "throwaway"
     throwaway.mkdir()
-    assert tell(read(PAGE), folder=tmp_path, instead={}, TMPDIR=str(throwaway)) == len(PROGRAMS) + 1
+    assert run_commands(read(PAGE), folder=tmp_path, instead={}, TMPDIR=str(throwaway)) == len(PROGRAMS) + 1
     assert list(throwaway.iterdir()) == []
 
 

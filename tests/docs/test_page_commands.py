@@ -15,7 +15,7 @@ import pytest
 from earmark import Earmark
 
 from .pages import PAGES, ROOT, Block, blocks, name, outputs, read
-from .stories import BIN, Failed, compare, differs, environment, free_port, is_setup, matches, run_python, tell
+from .run_page import BIN, Failed, compare, differs, environment, free_port, is_setup, matches, run_commands, run_python
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -31,7 +31,7 @@ PROGRAMS = [
     if block.language == "python"
 ]
 DEMO_KEY = "ek_test_…"
-STORIES = {
+PAGES_WITH_COMMANDS = {
     "README.md",
     "CONTRIBUTING.md",
     "docs/tutorial/first-booking.md",
@@ -41,7 +41,7 @@ STORIES = {
     "docs/howto/verify-a-database.md",
     "docs/howto/erase-a-buyer.md",
     "docs/howto/deploy.md",
-    "docs/howto/high-availability.md",  # told by tests/cli/test_doctor_failover.py, which has a standby
+    "docs/howto/high-availability.md",  # run by tests/cli/test_doctor_failover.py, which has a standby
     "docs/howto/live-map.md",
     "docs/howto/locks.md",
     "docs/howto/stripe.md",
@@ -71,17 +71,17 @@ def test_a_program_prints_what_its_page_says(
 
 @pytest.mark.parametrize("client", ["curl", "httpx2"])
 def test_the_first_booking_of_the_readme(client: str, demo: Demo, tmp_path: Path) -> None:
-    """Create, hold, confirm, and a second hold of that seat is refused by name; by curl, and by another client."""
+    """Hold and pay; by curl, and by another client."""
     if client == "curl" and not shutil.which("curl"):
         pytest.skip("NO CURL ON THIS MACHINE: the same requests are made by httpx2 in this test's other half")
     reader = {"127.0.0.1:8080": f"127.0.0.1:{demo.port}", "ek_test_…": demo.key}
-    assert tell(read("README.md"), folder=tmp_path, instead=reader, client=client) == 4
+    assert run_commands(read("README.md"), folder=tmp_path, instead=reader, client=client) == 2
 
 
 def test_the_tutorial_over_http(tmp_path: Path) -> None:
-    """The newcomer's ten minutes."""
+    """The tutorial from the library to HTTP."""
     key = "ek_test_of-the-tutorial-00"
-    compared = tell(
+    compared = run_commands(
         read("docs/tutorial/first-booking.md"),
         folder=tmp_path,
         instead={"8080": free_port(), "ek_test_…": key},
@@ -93,7 +93,7 @@ def test_the_tutorial_over_http(tmp_path: Path) -> None:
 def test_the_tutorial_of_the_client(tmp_path: Path) -> None:
     """The server that it starts, and the same verbs as commands; its programs are run with the others."""
     key = "ek_test_of-the-tutorial-00"
-    compared = tell(
+    compared = run_commands(
         read("docs/tutorial/with-the-client.md"),
         folder=tmp_path,
         instead={"8080": free_port(), "ek_test_…": key},
@@ -106,7 +106,7 @@ def test_running_on_postgresql(empty_postgres_url: str, tmp_path: Path) -> None:
     """From an empty database to a server that is ready."""
     database = {"postgresql://shop@localhost/shop": shlex.quote(empty_postgres_url)}
     page = read("docs/howto/run-on-postgresql.md")
-    assert tell(page, folder=tmp_path, instead=database | {"8080": free_port()}) == 3
+    assert run_commands(page, folder=tmp_path, instead=database | {"8080": free_port()}) == 3
 
 
 def test_running_several_servers(empty_postgres_url: str, tmp_path: Path) -> None:
@@ -117,7 +117,7 @@ def test_running_several_servers(empty_postgres_url: str, tmp_path: Path) -> Non
         "8081": free_port(),
         "8082": free_port(),
     }
-    assert tell(read("docs/howto/run-several-servers.md"), folder=tmp_path, instead=places) == 3
+    assert run_commands(read("docs/howto/run-several-servers.md"), folder=tmp_path, instead=places) == 3
 
 
 def test_taking_payments_with_stripe(tmp_path: Path) -> None:
@@ -128,39 +128,42 @@ def test_taking_payments_with_stripe(tmp_path: Path) -> None:
         "sk_test_…": "sk_test_of_the_page",
         "whsec_…": "whsec_of_the_page",
     }
-    assert tell(read("docs/howto/stripe.md"), folder=tmp_path, instead=given) == 5
+    assert run_commands(read("docs/howto/stripe.md"), folder=tmp_path, instead=given) == 5
 
 
 def test_taking_payments_from_accounts(tmp_path: Path) -> None:
     """From an account that is opened to a sale, a decline, the account found by its code, and the money back on it."""
     secret = {"openssl rand -hex 32 > account": "echo b1946ac92492d2347c6235b4d2611184 > account"}
-    assert tell(read("docs/howto/accounts.md"), folder=tmp_path, instead={"8080": free_port()} | secret) == 7
+    assert run_commands(read("docs/howto/accounts.md"), folder=tmp_path, instead={"8080": free_port()} | secret) == 7
 
 
 def test_giving_each_program_its_key(tmp_path: Path) -> None:
     """Keys by scope, a token for a buyer, a rotation with two secrets, and a revocation."""
-    assert tell(read("docs/howto/keys.md"), folder=tmp_path, instead={"8080": free_port()}) == 8
+    assert run_commands(read("docs/howto/keys.md"), folder=tmp_path, instead={"8080": free_port()}) == 8
 
 
 def test_showing_a_live_map(tmp_path: Path) -> None:
-    """A hold shows on a stream that is open, and to somebody who comes back."""
+    """A hold shows on an open stream, and to a client that reconnects."""
     page = read("docs/howto/live-map.md")
-    assert tell(page, folder=tmp_path, instead={"8080": free_port()}) == 2
+    assert run_commands(page, folder=tmp_path, instead={"8080": free_port()}) == 2
 
 
-def test_hearing_of_what_happens(tmp_path: Path) -> None:
-    """From a webhook and its receiver of twenty lines to the log of what that has heard."""
+def test_receiving_webhooks(tmp_path: Path) -> None:
+    """From a webhook and a receiver of twenty lines to the log of deliveries."""
     assert (
-        tell(read("docs/howto/webhooks.md"), folder=tmp_path, instead={"8080": free_port(), "8070": free_port()}) == 5
+        run_commands(
+            read("docs/howto/webhooks.md"), folder=tmp_path, instead={"8080": free_port(), "8070": free_port()}
+        )
+        == 5
     )
 
 
 def test_verifying_a_database(tmp_path: Path) -> None:
-    """A clean database is called clean, and a broken one is named in the words of the page."""
+    """A clean database is reported as clean, and a broken one with the text of the page."""
     page = read("docs/howto/verify-a-database.md")
     url = f"sqlite:///{tmp_path / 'shop.sqlite3'}"
     asyncio.run(_open_a_play(url))
-    assert tell(page, folder=tmp_path, instead={}) == 1
+    assert run_commands(page, folder=tmp_path, instead={}) == 1
 
     with sqlite3.connect(tmp_path / "shop.sqlite3") as connection:
         connection.execute("UPDATE pools SET sold = 3")
@@ -172,16 +175,16 @@ def test_verifying_a_database(tmp_path: Path) -> None:
 
 
 def test_erasing_a_buyer(tmp_path: Path) -> None:
-    """What would change, what did, and the refusal, each in the words of the page."""
+    """The dry run, the erasure and the refusal print the text of the page."""
     page = read("docs/howto/erase-a-buyer.md")
     [shop] = [block for block in blocks(page) if block.language == "python"]
     assert run_python(shop, folder=tmp_path) == 1
-    assert tell(page, folder=tmp_path, instead={}) == 3
+    assert run_commands(page, folder=tmp_path, instead={}) == 3
 
 
-def test_asking_the_doctor_of_a_deployment(tmp_path: Path) -> None:
-    """A new shop, before anybody works for it."""
-    assert tell(read("docs/howto/deploy.md"), folder=tmp_path, instead={}) == 1
+def test_checking_a_deployment(tmp_path: Path) -> None:
+    """The doctor's report on a new database, before any worker runs."""
+    assert run_commands(read("docs/howto/deploy.md"), folder=tmp_path, instead={}) == 1
 
 
 async def _open_a_play(url: str) -> None:
@@ -190,14 +193,14 @@ async def _open_a_play(url: str) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
-def test_no_command_is_left_untried(page: Path) -> None:
-    """A page with commands is one of the stories above, and its programs all run."""
+def test_every_command_of_the_pages_is_run(page: Path) -> None:
+    """A page with commands is one of those listed above, and its programs all run."""
     told = [block for block in blocks(page.read_text()) if block.language == "sh"]
-    assert not told or name(page) in STORIES
+    assert not told or name(page) in PAGES_WITH_COMMANDS
 
 
-@pytest.mark.parametrize("page", sorted(STORIES))
-def test_make_knows_what_the_pages_ask_of_it(page: str) -> None:
+@pytest.mark.parametrize("page", sorted(PAGES_WITH_COMMANDS))
+def test_make_has_the_targets_that_pages_name(page: str) -> None:
     """`make demo` and its like are targets with a line of help."""
     makefile = (ROOT / "Makefile").read_text()
     for block in filter(is_setup, blocks(read(page))):
@@ -216,6 +219,6 @@ def test_a_page_that_is_wrong_is_noticed(tmp_path: Path) -> None:
     assert differs({"seats": ["A1"]}, {"seats": ["A1", "A2"]})
     assert not matches("clean: …", "BROKEN")
     with pytest.raises(Failed, match="ended with 3"):
-        tell("```sh\n(exit 3)\n```\n", folder=tmp_path, instead={})
+        run_commands("```sh\n(exit 3)\n```\n", folder=tmp_path, instead={})
     with pytest.raises(Failed, match="but the page says"):
-        tell("```sh\necho one\n```\n\n```text\ntwo\n```\n", folder=tmp_path, instead={})
+        run_commands("```sh\necho one\n```\n\n```text\ntwo\n```\n", folder=tmp_path, instead={})

@@ -1,7 +1,7 @@
 """Running a page: its `sh` blocks as one session of a shell, its `python` blocks each as a program of its own.
 
-A block that ends with a command which serves is started in the background, and the story goes on once that has said
-that it is ready, as a reader would go on in a second terminal.
+A block that ends with a command which serves is started in the background, and the next block runs once the command has
+printed that it is ready, as a reader would continue in a second terminal.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 BIN = Path(sys.executable).parent
 SHIM = Path(__file__).with_name("curl.py")
-STORY_SECONDS_MAX = 60
+PAGE_SECONDS_MAX = 60
 FOREGROUND = re.compile(r"^earmark (demo|serve|worker|sandbox)\b")
 SETUP = re.compile(r"^(make |pip install |\. \.venv/)")
 ANY = "…"
@@ -49,18 +49,20 @@ ready() {
 
 
 class Failed(AssertionError):
-    """The page says something that is not so."""
+    """The output differs from the page."""
 
 
-def tell(text: str, *, folder: Path, instead: Mapping[str, str], client: str | None = None, **settings: str) -> int:
+def run_commands(
+    text: str, *, folder: Path, instead: Mapping[str, str], client: str | None = None, **settings: str
+) -> int:
     """Run a page's shell blocks with the reader's own values in place; how many outputs were compared."""
     for said, really in instead.items():
         assert said in text, f"the page no longer says {said!r}"
         text = text.replace(said, really)
-    story = [block for block in blocks(text) if block.language == "sh" and not is_setup(block)]
-    script = _HEAD + "\n".join(_step(number, block) for number, block in enumerate(story)) + "\nready\n"
+    shell = [block for block in blocks(text) if block.language == "sh" and not is_setup(block)]
+    script = _HEAD + "\n".join(_step(number, block) for number, block in enumerate(shell)) + "\nready\n"
     with ExitStack() as stack:
-        log = stack.enter_context((folder / "story.log").open("wb"))
+        log = stack.enter_context((folder / "commands.log").open("wb"))
         process = subprocess.Popen(
             ["sh", "-c", script],  # noqa: S607 (the reader's own shell)
             cwd=folder,
@@ -70,16 +72,16 @@ def tell(text: str, *, folder: Path, instead: Mapping[str, str], client: str | N
             stderr=log,
         )
         try:
-            code = process.wait(timeout=STORY_SECONDS_MAX)
+            code = process.wait(timeout=PAGE_SECONDS_MAX)
         finally:
             if process.poll() is None:
                 process.terminate()
                 process.wait(timeout=10)
-    told = {number: (folder / f"{number}.out") for number in range(len(story))}
+    outputs = {number: (folder / f"{number}.out") for number in range(len(shell))}
     if code:
-        said = "\n".join(file.read_text() for file in told.values() if file.exists())
-        raise Failed(f"the story ended with {code}:\n{(folder / 'story.log').read_text()}\n{said}")
-    return sum(compare(block, told[number].read_text()) for number, block in enumerate(story))
+        said = "\n".join(file.read_text() for file in outputs.values() if file.exists())
+        raise Failed(f"the page ended with {code}:\n{(folder / 'commands.log').read_text()}\n{said}")
+    return sum(compare(block, outputs[number].read_text()) for number, block in enumerate(shell))
 
 
 def run_python(block: Block, *, folder: Path, **settings: str) -> int:
@@ -98,13 +100,12 @@ def run_python(block: Block, *, folder: Path, **settings: str) -> int:
             env=environment(**settings),
             capture_output=True,
             text=True,
-            timeout=STORY_SECONDS_MAX,
+            timeout=PAGE_SECONDS_MAX,
             check=False,
         )
     else:
         done = forked_programs.run(
-            [file], environment=environment(**settings), folder=folder, seconds_max=STORY_SECONDS_MAX
-        )
+            [file], environment=environment(**settings), folder=folder, seconds_max=PAGE_SECONDS_MAX)
     if done.returncode:
         raise Failed(f"{done.stdout}\n{done.stderr}")
     if tests:
@@ -169,7 +170,7 @@ def environment(*, path: str | None = None, **settings: str) -> dict[str, str]:
 
 
 def free_port() -> str:
-    """A port that nobody listens on."""
+    """A port that is not in use."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return str(probe.getsockname()[1])

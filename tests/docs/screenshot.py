@@ -1,0 +1,90 @@
+"""Makes the screenshot in the README: a guest holds three seats in the demo's theatre.
+
+    .venv/bin/python -m tests.docs.screenshot
+
+It starts `earmark demo` and Chromium, writes docs/images/seat-map.png, and ends both.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from playwright.sync_api import expect, sync_playwright
+
+from .pages import ROOT
+from .run_page import BIN, environment, free_port
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+IMAGE = ROOT / "docs" / "images" / "seat-map.png"
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+WIDTH, HEIGHT = 1000, 606
+START_SECONDS_MAX = 30.0
+HELD = ("E5", "E6", "E7")
+
+
+def browser_program() -> str | None:
+    """Chromium on this machine; None where there is none."""
+    return next(filter(None, map(shutil.which, BROWSERS)), None)
+
+
+def take(url: str, *, program: str, image: Path) -> None:
+    """Hold seats in the browser, and write what the page shows."""
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=program)
+        page = browser.new_page(locale="en-GB", viewport={"width": WIDTH, "height": HEIGHT})
+        page.goto(f"{url}/?event=theatre")
+        for seat in HELD:
+            place = page.locator(f'#map [data-seat="{seat}"]')
+            place.click()
+            expect(place).to_have_attribute("data-state", "selected")
+        page.get_by_role("button", name="Hold", exact=True).click()
+        expect(page.locator('.hold[data-state="held"]').first).to_be_visible()
+        page.screenshot(path=image, animations="disabled")
+        browser.close()
+
+
+@contextmanager
+def running_demo() -> Iterator[str]:
+    """`earmark demo` on a free port; yields its address."""
+    port = free_port()
+    with tempfile.NamedTemporaryFile(mode="w+b", suffix=".log") as log:
+        process = subprocess.Popen(
+            [BIN / "earmark", "demo", "--no-open", "--port", port],
+            env=environment(),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+        )
+        try:
+            deadline = time.monotonic() + START_SECONDS_MAX
+            while "Ctrl-C to stop." not in (said := Path(log.name).read_text()):
+                if process.poll() is not None or time.monotonic() > deadline:
+                    raise SystemExit(f"earmark demo did not start:\n{said}")
+                time.sleep(0.05)
+            yield f"http://127.0.0.1:{port}"
+        finally:
+            process.terminate()
+            process.wait(timeout=10)
+
+
+def main() -> None:
+    program = browser_program()
+    if program is None:
+        raise SystemExit("There is no Chromium on this machine. On Debian: apt-get install chromium")
+    IMAGE.parent.mkdir(exist_ok=True)
+    with running_demo() as url:
+        take(url, program=program, image=IMAGE)
+    sys.stdout.write(f"{IMAGE.relative_to(ROOT)}: {IMAGE.stat().st_size // 1024} KB\n")
+
+
+if __name__ == "__main__":
+    main()
