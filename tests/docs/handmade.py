@@ -27,12 +27,12 @@ from starlette.routing import Route
 from starlette.routing import Router as StarletteRouter
 
 from earmark.api.app import ENDPOINTS
-from earmark.api.middleware.body_timeout import BodyTimeout
+from earmark.api.middleware.request_body import BodyTimeout
 from earmark.api.router import Router
 from earmark.locks.breaker import Breaker
-from earmark.locks.redis.flights import Flights
-from earmark.locks.redis.script import Call
-from earmark.locks.redis.wire import ServerWire
+from earmark.locks.redis.call_batching import CallBatcher
+from earmark.locks.redis.lua_calls import ScriptCall
+from earmark.locks.redis.script_connection import ServerConnection
 from earmark.observability import logs
 from earmark.observability.metrics.counters import Count, Spread
 from earmark.store.postgres.connections import Connections
@@ -210,21 +210,21 @@ class Echo:
     source = b"return ARGV"
     sha = hashlib.sha1(source, usedforsecurity=False).hexdigest()
 
-    def frame(self, calls: Sequence[Call], *, slot: int | None = None) -> list[Any]:  # noqa: ARG002 (the port has it)
+    def frame(self, calls: Sequence[ScriptCall], *, slot: int | None = None) -> list[Any]:  # noqa: ARG002 (the port has it)
         """One argument for each call."""
         return [self.sha, 0, *(call.words[0] for call in calls)]
 
-    def read(self, calls: Sequence[Call], answers: Any, *, repeated: bool = False) -> list[Any]:  # noqa: ARG002
+    def read(self, calls: Sequence[ScriptCall], answers: Any, *, repeated: bool = False) -> list[Any]:  # noqa: ARG002
         """As they are."""
         return list(answers)
 
-    def lost(self) -> None:
+    def note_lost_answer(self) -> None:
         """Nothing depends on it."""
 
 
-def redis_wire(wire: ServerWire, client: Redis) -> Comparison:
+def redis_wire(wire: ServerConnection, client: Redis) -> Comparison:
     """One script call by one caller."""
-    call = Call((), ("word",))
+    call = ScriptCall((), ("word",))
 
     async def ours(count: int) -> None:
         for _ in range(count):
@@ -250,10 +250,10 @@ def by_tasks(ask: Callable[[], Awaitable[Any]]) -> Work:
     return work
 
 
-def redis_batches(wire: ServerWire, client: Redis) -> Comparison:
+def redis_batches(wire: ServerConnection, client: Redis) -> Comparison:
     """Script calls of fifty tasks, sent together or one by one."""
-    call, flights = Call((), ("word",)), Flights(wire, breaker=Breaker())
-    ours, theirs = by_tasks(lambda: flights.ask(call)), by_tasks(lambda: client.evalsha(Echo.sha, 0, "word"))
+    call, batcher = ScriptCall((), ("word",)), CallBatcher(wire, breaker=Breaker())
+    ours, theirs = by_tasks(lambda: batcher.send(call)), by_tasks(lambda: client.evalsha(Echo.sha, 0, "word"))
     return Comparison("Redis batches", "`redis.asyncio.Redis`, a call each", 20 * TASKS, ours, theirs)
 
 
@@ -263,25 +263,25 @@ class ClientWire:
     def __init__(self, client: Redis) -> None:
         self._client = client
 
-    async def send(self, calls: Sequence[Call], *, deadline: float | None = None) -> list[Any]:
+    async def send(self, calls: Sequence[ScriptCall], *, deadline: float | None = None) -> list[Any]:
         """All calls in one script, within five seconds."""
         async with asyncio.timeout(5.0 if deadline is None else deadline):
             sha, keys, *words = Echo().frame(calls)
             answers: list[Any] = await self._client.evalsha(sha, keys, *words)
             return answers
 
-    async def settle(self) -> None:
+    async def wait_for_abandoned_calls(self) -> None:
         """Nothing is read out."""
 
     async def close(self) -> None:
         """The client is closed elsewhere."""
 
 
-def redis_wire_of_batches(wire: ServerWire, client: Redis) -> Comparison:
+def redis_wire_of_batches(wire: ServerConnection, client: Redis) -> Comparison:
     """Batches over the wire, and the same batches over redis-py's client."""
-    call = Call((), ("word",))
-    ours, theirs = Flights(wire, breaker=Breaker()), Flights(ClientWire(client), breaker=Breaker())
-    work = by_tasks(lambda: ours.ask(call)), by_tasks(lambda: theirs.ask(call))
+    call = ScriptCall((), ("word",))
+    ours, theirs = CallBatcher(wire, breaker=Breaker()), CallBatcher(ClientWire(client), breaker=Breaker())
+    work = by_tasks(lambda: ours.send(call)), by_tasks(lambda: theirs.send(call))
     return Comparison("Redis wire under batches", "batches over `redis.asyncio.Redis`", 20 * TASKS, *work)
 
 
@@ -298,7 +298,7 @@ async def comparisons(*, database_url: str, redis_url: str) -> AsyncIterator[lis
         client = await stack.enter_async_context(Redis.from_url(redis_url, protocol=2))
         await client.script_load(Echo.source)
         pool = ConnectionPool.from_url(redis_url, protocol=2)
-        wire = ServerWire(pool, script=Echo(), timeout=5.0)
+        wire = ServerConnection(pool, script=Echo(), timeout=5.0)
         stack.push_async_callback(wire.close)
         yield [
             router(),

@@ -105,7 +105,8 @@ def run_python(block: Block, *, folder: Path, **settings: str) -> int:
         )
     else:
         done = forked_programs.run(
-            [file], environment=environment(**settings), folder=folder, seconds_max=PAGE_SECONDS_MAX)
+            [file], environment=environment(**settings), folder=folder, seconds_max=PAGE_SECONDS_MAX
+        )
     if done.returncode:
         raise Failed(f"{done.stdout}\n{done.stderr}")
     if tests:

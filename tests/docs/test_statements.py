@@ -154,7 +154,7 @@ KEY = "ek_test_0123456789abcdef"
 async def shop(tmp_path: Path) -> AsyncIterator[httpx2.AsyncClient]:
     """A server in this process, with one event of five seats."""
     url = f"sqlite:///{tmp_path / 'shop.sqlite3'}"
-    service = Service(database_url=url, admin_key=KEY, sweep=False, log="off")
+    service = Service(database_url=url, admin_key=KEY, embedded_workers=False, log="off")
     async with service.running():
         transport = httpx2.ASGITransport(app=service)
         headers = {"Authorization": f"Bearer {KEY}"}
