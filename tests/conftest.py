@@ -21,9 +21,9 @@ from tests.sqlite_files import make_migrated
 from earmark.clock import MovableClock
 from earmark.server import gc_tuning
 from earmark.store import postgres
-from earmark.store.memory import MemoryStore
 from earmark.store.postgres import PostgresStore
 from earmark.store.sqlite import SqliteStore
+from earmark.store.sqlite.memory import MemoryStore
 from earmark.testservers import Postgres, ServerUnavailable, start_postgres, start_valkey
 from earmark.uuids import Uuid7Ids
 

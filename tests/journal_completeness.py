@@ -6,16 +6,20 @@ and its new value, the first of them the old and the last the new. `UNTOLD` name
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from earmark.domain.journal_changes import UNTOLD, Change, changes_of
 from earmark.engine.pending_writes import PendingWrites
-from earmark.store.memory import MemoryTransaction
+from earmark.store import payments
+from earmark.store.sqlite import rows
+from earmark.store.sqlite.transaction import SqliteTransaction
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    import sqlite3
+    from collections.abc import Callable, Iterator, Sequence
 
     import pytest
 
@@ -38,24 +42,27 @@ class JournalComparison:
         """The verbs that were seen, each with the state that it led to."""
         self.columns: set[str] = set()
         """The columns that were seen to change."""
-        self._ours: list[Changes] = []
+        self._ours: dict[int, Changes] = {}
 
     def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Compare what every verb writes from here on; what a test writes itself is not compared."""
-        collect, write = PendingWrites.changes, MemoryTransaction.write
+        collect, write = PendingWrites.changes, SqliteTransaction.write
 
         def collected(ledger: PendingWrites, **offer: Any) -> Changes:
-            self._ours.append(collect(ledger, **offer))
-            return self._ours[-1]
+            changes = collect(ledger, **offer)
+            self._ours[id(changes)] = changes
+            return changes
 
-        async def written(transaction: MemoryTransaction, changes: Changes) -> None:
-            before = transaction.tables.fork()
+        async def written(transaction: SqliteTransaction, changes: Changes) -> None:
+            if id(changes) not in self._ours:
+                await write(transaction, changes)
+                return
+            before = _rows(transaction.connection)
             await write(transaction, changes)
-            if any(changes is one for one in self._ours):
-                self._compare(before, transaction.tables, changes.entries)
+            self._compare(before, _rows(transaction.connection), changes.entries)
 
         monkeypatch.setattr(PendingWrites, "changes", collected)
-        monkeypatch.setattr(MemoryTransaction, "write", written)
+        monkeypatch.setattr(SqliteTransaction, "write", written)
 
     def _compare(self, before: Any, after: Any, entries: Sequence[Entry]) -> None:
         self.moves |= {(entry.verb, entry.after) for entry in entries}
@@ -69,22 +76,43 @@ class JournalComparison:
                 self.untold.append(f"{row[0]}.{name}: {old!r} to {new!r}, told {told} by {verbs}")
 
 
+VALUES: dict[str, Callable[[sqlite3.Row], Any]] = {
+    "booking": rows.booking,
+    "payment": lambda row: payments.payment(rows.to_python(row)),
+    "refund": lambda row: payments.refund(rows.to_python(row)),
+    "event": rows.event,
+    "seats": lambda row: SimpleNamespace(**row),
+    "pools": lambda row: SimpleNamespace(**row),
+}
+"""What a row of each table stands for."""
+
+
+def _rows(connection: sqlite3.Connection) -> dict[str, dict[Any, sqlite3.Row]]:
+    """The rows of each kind, by key."""
+    found = {kind: connection.execute(f"SELECT * FROM {kind}s") for kind in ("booking", "payment", "refund", "event")}
+    found["seats"] = connection.execute("SELECT event_id, id, price, blocked FROM seats")
+    found["pools"] = connection.execute("SELECT event_id, id, capacity, price FROM pools")
+    return {
+        kind: {(row["event_id"], row["id"]) if kind in OFFER else row["id"]: row for row in of_kind}
+        for kind, of_kind in found.items()
+    }
+
+
 def _differences(before: Any, after: Any) -> Iterator[tuple[tuple[str, Any], str, Any, Any]]:
     """Each changed column: of which row, its name, its old and its new value."""
-    for kind in ("booking", "payment", "refund", "event"):
-        old_rows, new_rows = (getattr(tables, f"{kind}s") for tables in (before, after))
-        for key, new in new_rows.items():
-            old = old_rows.get(key)
+    for kind, value in VALUES.items():
+        for key, row in after[kind].items():
+            was = before[kind].get(key)
+            if row == was:
+                continue
+            old, new = None if was is None else value(was), value(row)
+            if kind in OFFER:
+                yield from _of_offer(kind, old, new) if old else ()
+                continue
             for name in new.__struct_fields__:
                 values = getattr(old, name, None), getattr(new, name)
                 if name not in UNTOLD[kind] and values[0] != values[1] and (old or values[1]):
                     yield (kind, new), name, *values
-    for key, row in after.seats.items():
-        if key in before.seats:
-            yield from _of_offer("seats", before.seats[key].seat, row.seat)
-    for key, pool in after.pools.items():
-        if key in before.pools:
-            yield from _of_offer("pools", before.pools[key], pool)
 
 
 def _of_offer(kind: str, old: Any, new: Any) -> Iterator[tuple[tuple[str, Any], str, Any, Any]]:

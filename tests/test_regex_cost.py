@@ -23,7 +23,7 @@ from earmark.observability import logs, redaction
 from earmark.payments.gateways.stripe import sdk_calls
 from earmark.sandbox import form_encoding, stripe_endpoints
 from earmark.schemas import requests, to_command
-from earmark.store import erasure, sealing
+from earmark.store import erase_buyer, sealing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -137,10 +137,10 @@ FOREIGN: dict[str, list[Work]] = {
     "schemas.requests.Reference": _meta(requests._WHO),
     "schemas.requests.ReturnUrl": _meta("^https?://"),
     "store.sealing._KEY_OF_THE_LIBRARY": _pattern(sealing._KEY_OF_THE_LIBRARY, "fullmatch"),
-    "store.erasure._OWN": _pattern(erasure._OWN, "match"),
-    "store.erasure.__init__": [
-        erasure.Unnamer("25%-@ a", "-").text,
-        lambda text: erasure.Unnamer("0", "-").text(text, "key"),
+    "store.erase_buyer._OWN": _pattern(erase_buyer._OWN, "match"),
+    "store.erase_buyer.__init__": [
+        erase_buyer.Unnamer("25%-@ a", "-").text,
+        lambda text: erase_buyer.Unnamer("0", "-").text(text, "key"),
     ],
     "domain.allocation._LAST_NUMBER": _pattern(allocation._LAST_NUMBER, "match"),
     "domain.allocation._PARTS": _pattern(allocation._PARTS, "split"),
@@ -168,11 +168,11 @@ FOREIGN: dict[str, list[Work]] = {
 OWN = {
     "api.openapi.parameters._NAMES": "the paths of our own routes, when the application is made",
     "api.openapi.postman._PARAMETER": "the paths of our own routes, when the collection is written",
-    "store.queries._NAMED": "our own .sql files",
+    "store.sql_files._NAMED": "our own .sql files",
     "store.migrations._FILE": "the names of our own .sql files",
     "store.migrations._TABLE": "our own .sql files",
     "store.migrations._FIRST_LINE": "the first lines of our own .sql files",
-    "store.postgres.outages.WRITES": "our own statements; what clients send travels beside them as values",
+    "store.postgres.driver_errors.WRITES": "our own statements; what clients send travels beside them as values",
     "locks.postgres._NAMED": "our own .sql files",
     "testservers.binaries._machine_postgres": "folders of this machine, when a server for tests is started",
     "bench.raw_http._CODE": "answers of the server that the bench itself has started",

@@ -48,7 +48,7 @@ LONGEST_FILES = (
     "tests/bench/test_bench_booking.py",
     "tests/races/test_hung_database.py",
     "tests/erasure/test_erase_buyer.py",
-    "tests/conformance/test_money_guards.py",
+    "tests/conformance/test_payment_guards.py",
     "tests/conformance/test_steps_guards.py",
     "tests/bench/test_bench_attacks.py",
     "tests/bench/test_bench_memory.py",

@@ -1,6 +1,6 @@
 """Fixtures for the tests of your own shop: `earmark`, `earmark_clock` and `earmark_gateway`.
 
-pytest finds them by itself where Earmark is installed. Nothing is imported until a test asks for one. They are plain
+pytest finds them by itself where Earmark is installed. Nothing is imported until a test uses one. They are plain
 fixtures, so that a test may await with pytest-asyncio, with anyio, or with `asyncio.run` in a function of its own.
 """
 
@@ -26,7 +26,7 @@ def earmark_clock() -> MovableClock:
 
 @pytest.fixture
 def earmark_gateway(earmark_clock: MovableClock) -> SandboxGateway:
-    """The bank that `earmark` is paid through: script what it does at `earmark_gateway.sandbox`."""
+    """The gateway that `earmark` is paid through: script what it does at `earmark_gateway.sandbox`."""
     from earmark.sandbox.gateway import SandboxGateway
     from earmark.sandbox.sandbox import Sandbox
 
@@ -35,10 +35,10 @@ def earmark_gateway(earmark_clock: MovableClock) -> SandboxGateway:
 
 @pytest.fixture
 def earmark(earmark_clock: MovableClock, earmark_gateway: SandboxGateway) -> Earmark:
-    """A whole Earmark in memory, for test events: nothing is in it, and nothing of it is left for the next test."""
+    """A whole Earmark over SQLite in memory, for test events: empty, and gone after the test."""
     from earmark.engine.engine import Engine
     from earmark.library import Earmark
-    from earmark.store.memory import MemoryStore
+    from earmark.store.sqlite.memory import MemoryStore
     from earmark.uuids import Uuid7Ids
 
     engine = Engine(MemoryStore(clock=earmark_clock), ids=Uuid7Ids())

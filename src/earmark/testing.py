@@ -1,4 +1,4 @@
-"""For the tests of your own shop: an Earmark in memory, and a clock to push forward.
+"""For the tests of your own shop: an Earmark over SQLite in memory, and a clock that a test moves.
 
 clock = MovableClock()
 async with open_in_memory(clock=clock) as earmark:
@@ -26,7 +26,7 @@ __all__ = ["MovableClock", "open_in_memory"]
 def open_in_memory(
     *, clock: Clock | None = None, live: bool = True, gateways: Mapping[str, Gateway] | None = None
 ) -> AbstractAsyncContextManager[Earmark]:
-    """The whole engine over the memory store, which passes the same conformance suite as PostgreSQL.
+    """The whole engine over SQLite in memory, which passes the same conformance suite as PostgreSQL.
 
     Test events (`live=False`) are paid at the sandbox, or at the gateways that you give.
     """

@@ -18,7 +18,7 @@ from earmark.schemas.seat_map import SeatMapRenderer, render_map
 from earmark.seatmap.cache import SeatMapCache
 from earmark.seatmap.entry_feed import EntryFeed
 from earmark.seatmap.followers import StreamHub
-from earmark.store.memory import MemoryStore
+from earmark.store.sqlite.memory import MemoryStore
 from earmark.uuids import Uuid7Ids
 from earmark.webhooks.targets import Targets
 from earmark.wiring.gateways import open_sandbox

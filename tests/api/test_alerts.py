@@ -30,7 +30,7 @@ from earmark.observability.metrics.metrics import Metrics
 from earmark.payments.service import PaymentService
 from earmark.schemas.seat_map import render_map
 from earmark.seatmap.cache import SeatMapCache
-from earmark.store.memory import MemoryStore
+from earmark.store.sqlite.memory import MemoryStore
 from earmark.testservers import ServerUnavailable, start_valkey
 from earmark.uuids import Uuid7Ids
 from earmark.wiring.gateways import open_sandbox

@@ -13,7 +13,8 @@ from earmark.api.app import create_app
 from earmark.api.auth.api_keys import Authenticator, hash_of, new_key, new_key_id
 from earmark.domain.api_key import Scope
 from earmark.domain.ids import WebhookId
-from earmark.domain.webhook import Delivery
+from earmark.domain.webhook import Delivery, DeliveryState
+from earmark.engine.ports.webhooks import Outcome
 from earmark.uuids import new_delivery_id
 
 from .conftest import KEY
@@ -51,10 +52,14 @@ class WebhookShop:
             body=body,
             created_at=now,
             due_at=now,
-            status=500,
-            error=error,
         )
-        await self.services.engine.store.webhooks.queue(told)
+        webhooks = self.services.engine.store.webhooks
+        await webhooks.queue(told)
+        await webhooks.claim(busy=(), webhooks=1, each=1, failing=False, lease_seconds=60)
+        failed = Outcome(
+            delivery_id=self.delivery, attempt=1, state=DeliveryState.PENDING, due_at=now, status=500, error=error
+        )
+        await webhooks.record(webhook_id, [failed], None)
 
     async def key(self, *scopes: Scope) -> str:
         """A key with these scopes."""

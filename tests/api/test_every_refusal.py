@@ -18,7 +18,7 @@ from earmark.domain.payment import Standing
 from earmark.engine.group_commit import BatchQueue
 from earmark.engine.ports.gateway import GatewayDenied, Report
 from earmark.errors import UNTOLD, EarmarkError
-from earmark.store.memory import MemoryStore
+from earmark.store.sqlite.memory import MemoryStore
 
 from .conftest import KEY, house_over
 from .real import calling, running

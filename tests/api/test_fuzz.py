@@ -18,7 +18,7 @@ import requests
 from earmark.api.middleware.rate_limits import Buckets
 from earmark.api.response import ApiResponse
 from earmark.clock import MovableClock
-from earmark.store.memory import MemoryStore
+from earmark.store.sqlite.memory import MemoryStore
 
 from .conftest import KEY, house_over
 from .fuzz import Findings, Fuzzer

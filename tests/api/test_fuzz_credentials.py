@@ -17,7 +17,7 @@ from earmark.api.auth.api_keys import Authenticator, hash_of, new_key, new_key_i
 from earmark.api.middleware.rate_limits import Buckets, RateLimits
 from earmark.clock import MovableClock
 from earmark.domain.api_key import Scope
-from earmark.store.memory import MemoryStore
+from earmark.store.sqlite.memory import MemoryStore
 
 from .conftest import KEY, house_over
 from .fuzz import Findings, Fuzzer

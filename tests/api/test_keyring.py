@@ -19,7 +19,8 @@ from earmark.api.middleware.deadlines import Deadline
 from earmark.domain.api_key import ApiKey, Scope
 from earmark.engine.api_keys import Keys
 from earmark.errors import Outage, Overloaded, StoreUnavailable
-from earmark.store.memory_keys import MemoryKeys
+from earmark.store.api_keys import StoredKeys
+from earmark.store.sqlite.memory import MemoryStore
 
 from .matrix import Ticks
 
@@ -32,11 +33,11 @@ if TYPE_CHECKING:
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 
 
-class SlowKeyStore(MemoryKeys):
+class SlowKeyStore(StoredKeys):
     """A store that counts its queries, and answers when a test lets it."""
 
     def __init__(self, clock: MovableClock) -> None:
-        super().__init__(clock)
+        super().__init__(MemoryStore(clock=clock))
         self.asked = 0
         self.at_once = 0
         self.at_once_max = 0

@@ -23,7 +23,7 @@ from earmark.errors import StoreUnavailable
 from earmark.observability import logs
 from earmark.observability.tracing import open_tracing
 from earmark.payments.service import PaymentService
-from earmark.store.memory import MemoryStore
+from earmark.store.sqlite.memory import MemoryStore
 from earmark.wiring.gateways import open_sandbox
 
 from .conftest import KEY

@@ -29,7 +29,7 @@ from earmark.engine.ports.heartbeats import Process, Pulse
 from earmark.library import Earmark
 from earmark.payments.driver import PaymentDriver
 from earmark.seatmap.entry_feed import EntryFeed
-from earmark.store import queries
+from earmark.store import sql_files
 from earmark.testservers import ServerUnavailable, start_postgres, start_valkey
 from earmark.wiring import databases, gateways, runtime
 from earmark.wiring.workers import ROLES, dispatcher_for, heartbeat_for, workers_for
@@ -329,7 +329,7 @@ async def test_a_broken_promise_is_ill_and_is_not_touched(file_url: str) -> None
 def test_what_a_recount_sets_right_are_rules_of_verify() -> None:
     """Else a renamed rule would never be set right again."""
     for dialect in ("postgres", "sqlite"):
-        rules = {query.why.partition(": ")[2] for query in queries.load(dialect, "verify.sql").values()}
+        rules = {query.why.partition(": ")[2] for query in sql_files.load(dialect, "verify.sql").values()}
         assert rules >= COUNTS
 
 

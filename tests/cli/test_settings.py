@@ -19,8 +19,8 @@ from earmark.errors import SetupError
 from earmark.payments.driver import PaymentDriver
 from earmark.payments.service import PaymentService
 from earmark.seatmap.entry_feed import EntryFeed
-from earmark.store.memory import MemoryStore
 from earmark.store.postgres import PostgresStore
+from earmark.store.sqlite.memory import MemoryStore
 from earmark.wiring import gateways, runtime
 from earmark.wiring import redis as redis_parts
 from earmark.wiring.workers import ROLES, dispatcher_for, heartbeat_for, workers_for
@@ -208,7 +208,7 @@ async def test_the_engine_is_set_as_the_settings_say(postgres_url: str) -> None:
         assert (engine._request_seconds_max, engine._transaction_seconds_max) == (63.0, 64.0)
         assert (engine._holds._size_max, engine._holds._lanes, engine._holds._waiting_max) == (6, 7, 8)
         assert isinstance(engine.store, PostgresStore)
-        assert engine.store._pool.get_max_size() == 5
+        assert engine.store.pool.get_max_size() == 5
         gate: Any = engine.admission
         assert (gate._ttl_seconds, gate._servers[0].batcher._timeout) == (4.0, 0.25)
     finally:

@@ -128,7 +128,7 @@ class Shop:
         return Extend(actor=actor, entry_id=entry_id, booking_id=booking.id, seconds=seconds, idempotency=idempotency)
 
     async def extend(self, booking: Booking, seconds: int = 60, *, actor: Actor = SHOP) -> Booking:
-        """More time."""
+        """Extend a hold by some seconds."""
         return _booking(await self.engine.extend(self.ask_extend(booking, seconds, actor=actor)))
 
     def ask_confirm(
@@ -150,7 +150,7 @@ class Shop:
         )
 
     async def confirm(self, booking: Booking, payment: str | None = None, *, actor: Actor = SHOP) -> Booking:
-        """A sale."""
+        """Confirm a hold, with money taken elsewhere."""
         return _booking(await self.engine.confirm(self.ask_confirm(booking, payment, actor=actor)))
 
     def ask_release(self, booking: Booking, *, actor: Actor = SHOP, idempotency: KeyedRequest | None = None) -> Release:
@@ -158,7 +158,7 @@ class Shop:
         return Release(actor=actor, entry_id=self.ids.entry_id(), booking_id=booking.id, idempotency=idempotency)
 
     async def release(self, booking: Booking, *, actor: Actor = SHOP) -> Booking:
-        """Let go."""
+        """The buyer gives a hold back."""
         return _booking(await self.engine.release(self.ask_release(booking, actor=actor)))
 
     def ask_cancel(
@@ -227,7 +227,7 @@ class Shop:
         return found
 
     async def history(self, booking: Booking) -> list[Entry]:
-        """Its story."""
+        """The journal of a booking."""
         return await self.store.read_history(booking.id)
 
     async def seats(self, event_id: str = "concert") -> dict[str, str]:
@@ -284,7 +284,7 @@ def _booking(answer: Result) -> Booking:
 
 @pytest.fixture(autouse=True)
 def the_journal_is_whole(monkeypatch: pytest.MonkeyPatch) -> Iterator[JournalComparison]:
-    """Whatever a test has a verb do in memory: the journal tells every field that changed, before and after."""
+    """For every verb of a test on SQLite: the journal has every field that changed, before and after."""
     watch = JournalComparison()
     watch.install(monkeypatch)
     yield watch

@@ -1,4 +1,4 @@
-"""What the step tests share: a small shop over any store, and hands that write SQL past the program."""
+"""What the step tests share: a small shop over any store, and clients that write SQL by hand."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ from earmark.domain.pool import Pool, PoolDelta
 from earmark.domain.seat import Seat
 from earmark.domain.state_machine import LIVE, State
 from earmark.engine.ports.store import Changes, SeatChange
-from earmark.store.memory import MemoryStore
 from earmark.store.postgres import PostgresStore
 from earmark.store.sqlite import SqliteStore
 
@@ -195,16 +194,13 @@ def _held_and_sold(booking: Booking) -> Counter[str]:
 async def count(store: Store, table: str) -> int:
     """How many rows a table has, as the next transaction would find it."""
     match store:
-        case MemoryStore():
-            names = {"buyer_totals": "totals", "outside_payments": "payments", "journal": "entries"}
-            return len(getattr(store._tables, names.get(table, table)))
         case SqliteStore():
-            found = await store._look(
+            found = await store.access.read(
                 lambda connection: connection.execute(f"SELECT count(*) FROM {table}").fetchone(), within=WITHIN
             )
             return int(found[0])
         case PostgresStore():
-            return int(await store._pool.fetchval(f"SELECT count(*) FROM {table}"))
+            return int(await store.pool.fetchval(f"SELECT count(*) FROM {table}"))
     raise AssertionError(store)
 
 
@@ -212,8 +208,8 @@ class Refused(Exception):
     """The database itself said no; the message names the rule."""
 
 
-class Hand(Protocol):
-    """Somebody at the database's own prompt."""
+class SqlClient(Protocol):
+    """A client that writes SQL by hand, as at the database's own prompt."""
 
     async def run(self, sql: str) -> None:
         """Run one statement, or raise `Refused` and undo just that."""
@@ -224,7 +220,7 @@ class Hand(Protocol):
         ...
 
 
-class SqliteHand:
+class SqliteClient:
     """A plain connection, as the sqlite3 shell makes one: it does not even keep foreign keys."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
@@ -242,7 +238,7 @@ class SqliteHand:
         return str(self._connection.execute(sql).fetchone()[0])
 
 
-class PostgresHand:
+class PostgresClient:
     """A plain connection, as psql makes one."""
 
     def __init__(self, connection: Any) -> None:
@@ -263,14 +259,14 @@ class PostgresHand:
 
 
 @asynccontextmanager
-async def a_hand(place: Path | str, *, keep: bool) -> AsyncIterator[Hand]:
+async def a_sql_client(place: Path | str, *, keep: bool) -> AsyncIterator[SqlClient]:
     """One transaction by hand, on a SQLite file or at a PostgreSQL URL; undone at the end unless it is to be kept."""
     end = "COMMIT" if keep else "ROLLBACK"
     if isinstance(place, str):
         connection = await asyncpg.connect(place)
         try:
             await connection.execute("BEGIN")
-            yield PostgresHand(connection)
+            yield PostgresClient(connection)
             await connection.execute(end)
         finally:
             await connection.close()
@@ -278,7 +274,7 @@ async def a_hand(place: Path | str, *, keep: bool) -> AsyncIterator[Hand]:
     plain = sqlite3.connect(place, isolation_level=None)
     try:
         plain.execute("BEGIN IMMEDIATE")
-        yield SqliteHand(plain)
+        yield SqliteClient(plain)
         plain.execute(end)
     finally:
         plain.close()
@@ -290,9 +286,9 @@ class World(msgspec.Struct, frozen=True, kw_only=True):
     place: Any
     names: Mapping[str, str]
 
-    def hand(self, *, keep: bool = False) -> AbstractAsyncContextManager[Hand]:
+    def sql_client(self, *, keep: bool = False) -> AbstractAsyncContextManager[SqlClient]:
         """One transaction by hand; undone at the end unless it is to be kept."""
-        return a_hand(self.place, keep=keep)
+        return a_sql_client(self.place, keep=keep)
 
     def fill(self, sql: str) -> str:
         """SQL with the bookings' ids in place of their names."""

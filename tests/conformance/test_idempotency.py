@@ -20,9 +20,9 @@ from earmark.errors import (
     Refusal,
     SeatsTaken,
 )
-from earmark.store.memory import MemoryStore
 from earmark.store.postgres import PostgresStore
 from earmark.store.sqlite import SqliteStore
+from earmark.store.sqlite.memory import MemoryStore
 
 from .conftest import BEHIND_A_POOLER_IN_A_PROOF
 
@@ -178,16 +178,18 @@ async def test_an_answer_that_found_its_work_done_is_remembered_too(shop: Shop, 
 
 
 @pytest.mark.parametrize("verb", VERBS)
-async def test_twins_in_one_process_have_one_effect_and_one_answer(shop: Shop, idempotency: Memos, verb: str) -> None:
-    """Eight equal requests at once: one is decided, seven hear its answer."""
+async def test_equal_requests_in_one_process_have_one_effect_and_one_answer(
+    shop: Shop, idempotency: Memos, verb: str
+) -> None:
+    """Eight equal requests at once: one is decided, seven get its answer."""
     send = await asks_for(shop, verb, idempotency("k"))
     answers = await asyncio.gather(*(send() for _ in range(8)))
     assert sorted(type(answer).__name__ for answer in answers) == ["Decided"] + ["Replayed"] * 7
     assert len({memory_of(answer).body for answer in answers}) == 1
 
 
-async def test_twins_in_several_engines_have_one_effect_and_one_answer(rivals: list[Shop], idempotency: Memos) -> None:
-    """Twelve equal requests over three engines: one booking, and everybody hears of that one."""
+async def test_equal_requests_in_several_engines_have_one_effect(rivals: list[Shop], idempotency: Memos) -> None:
+    """Twelve equal requests over three engines: one booking, which all of them get."""
     await rivals[0].create()
     answers = await asyncio.gather(
         *(
@@ -203,8 +205,8 @@ async def test_twins_in_several_engines_have_one_effect_and_one_answer(rivals: l
     assert await rivals[0].pool() == (9, 1, 0)
 
 
-async def test_twins_of_a_refusal_are_all_refused(rivals: list[Shop], idempotency: Memos) -> None:
-    """When the first is refused the next is decided on its own, and nobody waits for an answer that never comes."""
+async def test_equal_requests_of_a_refusal_are_all_refused(rivals: list[Shop], idempotency: Memos) -> None:
+    """When the first is refused the next is decided on its own, and no request waits for an answer that never comes."""
     await rivals[0].create()
     await rivals[0].hold("bob", "A1")
     answers = await asyncio.gather(
@@ -217,7 +219,7 @@ async def test_twins_of_a_refusal_are_all_refused(rivals: list[Shop], idempotenc
     assert {type(answer) for answer in answers} == {SeatsTaken}
 
 
-async def test_twins_that_differ_are_told_so(shop: Shop, idempotency: Memos) -> None:
+async def test_equal_requests_that_differ_are_told_so(shop: Shop, idempotency: Memos) -> None:
     """One key, two requests at once: the first to come has the key, the other is a mismatch."""
     await shop.create()
     answers = await asyncio.gather(
@@ -231,8 +233,8 @@ async def test_twins_that_differ_are_told_so(shop: Shop, idempotency: Memos) -> 
     assert [booking.id for booking in await shop.bookings()] == [one.value.id]
 
 
-async def test_strangers_in_a_batch_with_twins_are_not_disturbed(shop: Shop, idempotency: Memos) -> None:
-    """A batch with a pair of twins in it decides everybody else as if they were not there."""
+async def test_others_in_a_batch_with_equal_requests_are_not_disturbed(shop: Shop, idempotency: Memos) -> None:
+    """A batch with two equal requests decides all others as if these were not there."""
     await shop.create()
     answers = await asyncio.gather(
         shop.engine.hold(shop.ask_hold("ada", "A1", idempotency=idempotency("k"))),
@@ -245,7 +247,7 @@ async def test_strangers_in_a_batch_with_twins_are_not_disturbed(shop: Shop, ide
 
 @pytest.fixture
 async def other_shop(shop: Shop, request: pytest.FixtureRequest, clock: MovableClock, ids: Ids) -> AsyncIterator[Shop]:
-    """Another service on the same data, with connections of its own (the memory store has none to have)."""
+    """Another service on the same data, with connections of its own; the memory store has only one."""
     if isinstance(shop.store, MemoryStore):
         yield type(shop)(shop.store, ids=ids)
         return
@@ -261,7 +263,7 @@ async def other_shop(shop: Shop, request: pytest.FixtureRequest, clock: MovableC
     await store.close()
 
 
-async def test_twins_in_two_services_on_one_database(shop: Shop, other_shop: Shop, idempotency: Memos) -> None:
+async def test_equal_requests_in_two_services_on_one_database(shop: Shop, other_shop: Shop, idempotency: Memos) -> None:
     """Two services with connections of their own, one database: a key means the same to both."""
     await shop.create()
     for turn in range(5):
@@ -303,7 +305,7 @@ async def test_a_key_that_met_a_taken_id_is_not_spent(shop: Shop, idempotency: M
 
 
 async def test_a_confirm_is_repeated_from_memory_after_the_sale_was_undone(shop: Shop, idempotency: Memos) -> None:
-    """With its key the repeat hears the first answer; without one it is judged anew and refused."""
+    """With its key the repeat gets the first answer; without one it is decided anew and refused."""
     await shop.create()
     held = await shop.hold("ada", "A1")
     first = await shop.engine.confirm(shop.ask_confirm(held, "visa-1", idempotency=idempotency("k")))

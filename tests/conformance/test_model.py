@@ -1,4 +1,4 @@
-"""A tiny model of a box office, and every store beside it: the same script has the same outcomes.
+"""A tiny model of a ticket shop, and every store beside it: the same script has the same outcomes.
 
 The model knows nothing of the program: it has a list of bookings and a clock in seconds, and decides by looking at
 all of them. Times are multiples of twenty seconds, so that the real time which a script takes decides nothing.
@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from earmark.domain.ids import Buyer, EventId, PoolId, SeatId
 from earmark.engine.commands import Actor, PoolPatch, SeatPatch
 from earmark.errors import Refusal
-from earmark.store.memory import MemoryStore
+from earmark.store.sqlite.memory import MemoryStore
 
 from .conftest import Shop, seats_on
 
@@ -46,7 +46,7 @@ pytestmark = pytest.mark.timeout(1200 if PROOF else 120)
 
 @dataclass
 class Claim:
-    """A booking, as a clerk would write it on a card."""
+    """A booking as the model has it."""
 
     buyer: str
     seats: set[str]
@@ -58,7 +58,7 @@ class Claim:
 
     @property
     def state(self) -> str:
-        """Where it stands."""
+        """The state at this moment."""
         return self.story[-1]
 
     @property
@@ -68,12 +68,12 @@ class Claim:
 
     @property
     def units(self) -> int:
-        """How many tickets."""
+        """How many seats and units."""
         return len(self.seats) + sum(self.pools.values())
 
 
 class Model:
-    """The box office: every method returns the state that a booking then has, or the code of the refusal."""
+    """The shop of the model: every method returns the state that a booking then has, or the code of the refusal."""
 
     def __init__(self) -> None:
         self.now = 0
@@ -118,7 +118,7 @@ class Model:
         return "held"
 
     def ask(self, verb: str, claim: Claim, asker: str | None, *details: Any) -> str:
-        """A verb on a booking, by the shop (nobody in particular) or by a buyer."""
+        """A verb on a booking, by the shop or by a buyer."""
         if asker not in {None, claim.buyer}:
             return "booking_unknown"
         if claim.state == "expired":
@@ -179,7 +179,7 @@ class Model:
         return "confirmed"
 
     def block(self, seat: str, *, blocked: bool) -> str:
-        """Unless somebody has it."""
+        """Unless it has an active owner."""
         if blocked and self.seat(seat) in {"held", "booked"}:
             return "seats_taken"
         (self.blocked.add if blocked else self.blocked.discard)(seat)
@@ -332,7 +332,7 @@ class Run:
         ], where
 
     async def _compare_bookings(self) -> None:
-        """Each booking stands where its card says, and its journal tells the card's story."""
+        """Each booking has the state that the model has, and its journal the same verbs."""
         for claim, held in zip(self.model.claims, self.bookings, strict=True):
             now, booking = await self.shop.store.read_booking(held.id)
             assert booking is not None

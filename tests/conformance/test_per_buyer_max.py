@@ -19,7 +19,7 @@ from earmark.engine.ports.store import BookingFilter
 from earmark.errors import InvalidRequest, LimitExceeded
 from earmark.schemas import to_command
 from earmark.schemas.requests import HoldBody
-from earmark.store.postgres.draft import NeedsLocks, PostgresDraft
+from earmark.store.postgres.optimistic_write import NeedsLocks, OptimisticWrite
 
 if TYPE_CHECKING:
     from earmark.engine.ports.store import Store
@@ -132,15 +132,15 @@ async def test_a_draft_alone_would_not_keep_it(
     postgres_store: PostgresStore, postgres_url: str, ids: Uuid7Ids, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The control: judged without a lock, one buyer gets more than they may, for the event's row knows no limit."""
-    locked = PostgresDraft.lock_totals
+    locked = OptimisticWrite.lock_totals
 
-    async def unlocked(self: PostgresDraft, refs: object) -> object:
+    async def unlocked(self: OptimisticWrite, refs: object) -> object:
         try:
             return await locked(self, refs)  # type: ignore[arg-type]
         except NeedsLocks:
             return dict.fromkeys(refs, 0)  # type: ignore[call-overload]
 
-    monkeypatch.setattr(PostgresDraft, "lock_totals", unlocked)
+    monkeypatch.setattr(OptimisticWrite, "lock_totals", unlocked)
     second = await type(postgres_store).connect(postgres_url, clock=postgres_store._clock)
     try:
         assert await crowd(postgres_store, ids, second) > 2

@@ -21,7 +21,7 @@ from earmark.engine.ports.gateway import GatewaySilent, Report
 from earmark.engine.ports.store import BookingFilter
 from earmark.errors import PaymentInProgress, RefundRefused
 
-from .money_support import REFUSED
+from .payment_support import REFUSED
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -106,7 +106,9 @@ async def test_every_store_keeps_the_rules_of_an_event(shop: Shop) -> None:
     [(DAY + 36_000, DAY), (36_000, 0), (-DAY, None), (None, DAY)],
     ids=["before the window ends", "before the start", "no window", "no start"],
 )
-async def test_who_cancels_in_time_gets_everything_back(shop: Shop, starts_in: float | None, until: int | None) -> None:
+async def test_a_buyer_who_cancels_in_time_gets_everything_back(
+    shop: Shop, starts_in: float | None, until: int | None
+) -> None:
     """Without a fee that is the whole price."""
     await open_with(shop, starts_in=starts_in, refund_until_seconds=until)
     undone = await shop.cancel(await sale(shop))
@@ -116,7 +118,7 @@ async def test_who_cancels_in_time_gets_everything_back(shop: Shop, starts_in: f
 
 
 @pytest.mark.parametrize("starts_in, until", [(DAY, DAY), (DAY - 1, DAY), (-1, DAY), (0, 0)])
-async def test_who_cancels_at_the_end_of_the_window_or_later_gets_nothing(
+async def test_a_buyer_who_cancels_at_the_end_of_the_window_or_later_gets_nothing(
     shop: Shop, starts_in: float, until: int
 ) -> None:
     """The seat is free again all the same, and the gateway is not asked for anything."""
@@ -178,7 +180,7 @@ async def test_a_fee_is_never_more_than_the_share(shop: Shop, rules: dict[str, i
 
 
 async def test_the_rules_at_the_moment_of_the_cancel_count(shop: Shop) -> None:
-    """A shop that puts a show off, or takes its fee back, does so for those who have bought already."""
+    """A shop that postpones an event, or drops its fee, does so for earlier buyers too."""
     await open_with(shop, starts_in=-1, refund_until_seconds=DAY, refund_fee_percent=50)
     sold = await sale(shop, "A1", "A2")
     await shop.change(starts_at=shop.clock.now() + timedelta(days=30), refund_fee_percent=0)
@@ -327,7 +329,7 @@ async def test_a_key_remembers_what_went_back(shop: Shop, idempotency: Callable[
 async def test_the_schema_has_the_bounds_too(
     store: Store, clock: MovableClock, rules: dict[str, int], *, refused: bool
 ) -> None:
-    """Whoever passes the doors by is refused by the table; rules at their bounds pass."""
+    """SqlClient-written SQL is refused by the table; rules at their bounds pass."""
     event = Event(id=CONCERT, name="A concert", currency="EUR", live=True, created_at=clock.now(), **rules)  # type: ignore[arg-type]
 
     async def insert(transaction: Transaction) -> None:

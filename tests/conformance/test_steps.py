@@ -225,7 +225,7 @@ async def test_a_lapsed_seat_changes_hands_in_one_write(shop: Shop) -> None:
     assert await shop.store.find_flaws(limit=10) == []
 
 
-async def test_a_cleared_seat_points_to_nobody(shop: Shop) -> None:
+async def test_a_cleared_seat_points_to_no_booking(shop: Shop) -> None:
     """A booking that stays sold gives back some of its seats: lines first, then the pointer."""
     await shop.open()
     sold = await shop.move(await shop.hold("A1", "A2"), State.CONFIRMED)
@@ -255,7 +255,7 @@ async def test_totals_begin_at_zero_and_follow_what_is_added(shop: Shop) -> None
 
 
 async def test_a_total_that_was_made_for_nothing_is_not_kept(shop: Shop) -> None:
-    """Of two buyers who were looked up, only the one who got something leaves a row."""
+    """Of two buyers who were looked up, only the one with a booking leaves a row."""
     await shop.open()
     booking = shop.booking("A1")
 
@@ -282,7 +282,7 @@ async def test_pools_take_what_is_added(shop: Shop) -> None:
 
 
 async def test_an_outside_payment_is_taken_once(shop: Shop) -> None:
-    """Who comes second does not get it, whoever asks."""
+    """The second request does not get it, from any caller."""
     await shop.open()
     first, second = await shop.hold("A1"), await shop.hold("A2")
 

@@ -12,19 +12,19 @@ from typing import TYPE_CHECKING
 import pytest
 
 from earmark.domain.state_machine import EDGES, State
-from earmark.store import queries
+from earmark.store import sql_files
 from earmark.store.migrations import migrations
 
-from .money_flaws import MONEY_PLANTED
-from .steps_breaks import ALLOWED, BREAKS, PAYMENT, POSTGRES_BREAKS, SQLITE_BREAKS, a_hold_like
+from .hand_written_sql_databases import BARE, GUARDED, Kind, Worlds, opened
+from .payment_flaws import MONEY_PLANTED
+from .sql_refused import ALLOWED, BREAKS, PAYMENT, POSTGRES_BREAKS, SQLITE_BREAKS, a_hold_like
 from .steps_support import Refused
-from .steps_worlds import BARE, GUARDED, Kind, Worlds, opened
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from .steps_breaks import Break
-    from .steps_support import Hand, World
+    from .sql_refused import Break
+    from .steps_support import SqlClient, World
 
 
 @pytest.fixture(scope="module")
@@ -48,64 +48,64 @@ def _named(broken: Break) -> str:
     return broken.attempt.replace(" ", "_")
 
 
-async def _prepare(hand: Hand, world: World, attempt: Break) -> None:
+async def _prepare(client: SqlClient, world: World, attempt: Break) -> None:
     for sql in attempt.first:
-        await hand.run(world.fill(sql))
+        await client.run(world.fill(sql))
 
 
 @pytest.mark.parametrize("world", GUARDED, indirect=True, ids=str)
 @pytest.mark.parametrize("broken", BREAKS, ids=_named)
 async def test_hand_written_sql_that_breaks_the_law_is_refused(world: World, broken: Break) -> None:
     """Whatever a program or a person believes, the database refuses it, and says by which rule."""
-    async with world.hand() as hand:
-        await _prepare(hand, world, broken)
+    async with world.sql_client() as client:
+        await _prepare(client, world, broken)
         with pytest.raises(Refused, match=broken.rule):
-            await hand.run(world.fill(broken.sql))
+            await client.run(world.fill(broken.sql))
 
 
 @pytest.mark.parametrize("world", BARE, indirect=True, ids=str)
 @pytest.mark.parametrize("broken", BREAKS, ids=_named)
 async def test_control_without_the_guards_the_same_sql_passes(world: World, broken: Break) -> None:
     """So it is the guard that refuses, and nothing else."""
-    async with world.hand() as hand:
-        await _prepare(hand, world, broken)
-        await hand.run(world.fill(broken.sql))
+    async with world.sql_client() as client:
+        await _prepare(client, world, broken)
+        await client.run(world.fill(broken.sql))
 
 
 @pytest.mark.parametrize("world", GUARDED[:1], indirect=True, ids=str)
 @pytest.mark.parametrize("broken", SQLITE_BREAKS, ids=_named)
 async def test_sqlite_has_no_way_round_the_law(world: World, broken: Break) -> None:
     """REPLACE asks no trigger on DELETE, and a shell keeps no foreign keys: the guards close both ways."""
-    async with world.hand() as hand:
-        await _prepare(hand, world, broken)
+    async with world.sql_client() as client:
+        await _prepare(client, world, broken)
         with pytest.raises(Refused, match=broken.rule):
-            await hand.run(world.fill(broken.sql))
+            await client.run(world.fill(broken.sql))
 
 
 @pytest.mark.parametrize("world", BARE[:1], indirect=True, ids=str)
 @pytest.mark.parametrize("broken", SQLITE_BREAKS, ids=_named)
 async def test_control_without_the_guards_sqlite_lets_it_pass(world: World, broken: Break) -> None:
     """These ways are open in SQLite itself."""
-    async with world.hand() as hand:
-        await _prepare(hand, world, broken)
-        await hand.run(world.fill(broken.sql))
+    async with world.sql_client() as client:
+        await _prepare(client, world, broken)
+        await client.run(world.fill(broken.sql))
 
 
 @pytest.mark.parametrize("world", GUARDED[1:], indirect=True, ids=str)
 @pytest.mark.parametrize("broken", POSTGRES_BREAKS, ids=_named)
 async def test_postgresql_has_no_way_round_the_law(world: World, broken: Break) -> None:
     """TRUNCATE asks no guard of rows, so it has guards of its own."""
-    async with world.hand() as hand:
+    async with world.sql_client() as client:
         with pytest.raises(Refused, match=broken.rule):
-            await hand.run(broken.sql)
+            await client.run(broken.sql)
 
 
 @pytest.mark.parametrize("world", BARE[1:], indirect=True, ids=str)
 @pytest.mark.parametrize("broken", POSTGRES_BREAKS, ids=_named)
 async def test_control_without_the_guards_postgresql_lets_it_pass(world: World, broken: Break) -> None:
     """A table is empty in an instant."""
-    async with world.hand() as hand:
-        await hand.run(broken.sql)
+    async with world.sql_client() as client:
+        await client.run(broken.sql)
 
 
 PAYER = "SELECT booking_id FROM outside_payments WHERE payment_id = 'p1'"
@@ -115,11 +115,11 @@ PAYER = "SELECT booking_id FROM outside_payments WHERE payment_id = 'p1'"
 @pytest.mark.parametrize("world, payer", [(GUARDED[0], "sold"), (BARE[0], "held")], indirect=["world"], ids=str)
 async def test_sqlite_does_not_give_a_payment_to_another_booking(world: World, payer: str, replace: str) -> None:
     """Who comes second gives way, as the program's own insert does; without the guards the first one is lost."""
-    async with world.hand() as hand:
-        await hand.run(world.fill(PAYMENT))
+    async with world.sql_client() as client:
+        await client.run(world.fill(PAYMENT))
         values = "(payment_id, booking_id, live) VALUES ('p1', '{held}', true)"
-        await hand.run(world.fill(f"{replace} outside_payments {values}"))
-        assert await hand.look(PAYER) == world.names[payer]
+        await client.run(world.fill(f"{replace} outside_payments {values}"))
+        assert await client.look(PAYER) == world.names[payer]
 
 
 RECLAIM = "UPDATE bookings SET state = 'confirmed' WHERE id = '{expired}'"
@@ -134,28 +134,28 @@ LOST = {
 @pytest.mark.parametrize("lost", LOST.values(), ids=LOST.keys())
 async def test_an_expired_booking_comes_back_only_with_all_its_seats(world: World, lost: list[str]) -> None:
     """Late money confirms nothing whose seats are gone."""
-    async with world.hand() as hand:
+    async with world.sql_client() as client:
         for sql in lost:
-            await hand.run(world.fill(sql))
+            await client.run(world.fill(sql))
         with pytest.raises(Refused, match="booking_reclaims_every_seat"):
-            await hand.run(world.fill(RECLAIM))
+            await client.run(world.fill(RECLAIM))
 
 
 @pytest.mark.parametrize("world", BARE, indirect=True, ids=str)
 @pytest.mark.parametrize("lost", LOST.values(), ids=LOST.keys())
 async def test_control_without_the_guards_it_comes_back_without_them(world: World, lost: list[str]) -> None:
     """A sale without a seat, as it happens where nothing stands in the way."""
-    async with world.hand() as hand:
+    async with world.sql_client() as client:
         for sql in lost:
-            await hand.run(world.fill(sql))
-        await hand.run(world.fill(RECLAIM))
+            await client.run(world.fill(sql))
+        await client.run(world.fill(RECLAIM))
 
 
 @pytest.mark.parametrize("own_world", GUARDED, indirect=True, ids=str)
 async def test_an_expired_booking_that_comes_back_raises_the_fence(own_world: World) -> None:
     """Even when it is done by hand: a hold that saw the seat free has to look again."""
-    async with own_world.hand(keep=True) as hand:
-        await hand.run(own_world.fill(RECLAIM))
+    async with own_world.sql_client(keep=True) as client:
+        await client.run(own_world.fill(RECLAIM))
     async with opened(own_world.place) as store:
         fences = {on_map.seat.id: on_map.fence for on_map in (await store.read_map("show")).seats}  # type: ignore[arg-type]
     assert fences == {"A1": 0, "A2": 0, "A3": 1, "A4": 0, "A5": 0, "A6": 0}
@@ -165,40 +165,40 @@ async def test_an_expired_booking_that_comes_back_raises_the_fence(own_world: Wo
 @pytest.mark.parametrize("allowed", ALLOWED.values(), ids=ALLOWED.keys())
 async def test_the_guards_let_pass_what_the_law_allows(world: World, allowed: list[str]) -> None:
     """A guard that refuses too much would be turned off."""
-    async with world.hand() as hand:
-        await hand.run("UPDATE events SET per_buyer_max = 1")
+    async with world.sql_client() as client:
+        await client.run("UPDATE events SET per_buyer_max = 1")
         for sql in allowed:
-            await hand.run(world.fill(sql))
+            await client.run(world.fill(sql))
 
 
 @pytest.mark.parametrize("world", GUARDED, indirect=True, ids=str)
 async def test_a_published_entry_keeps_its_number(world: World) -> None:
     """The number is given once."""
-    async with world.hand() as hand:
+    async with world.sql_client() as client:
         one = world.fill("WHERE booking_id = '{sold}' AND version = 1")
-        await hand.run(f"UPDATE journal SET sequence = 7 {one}")
+        await client.run(f"UPDATE journal SET sequence = 7 {one}")
         with pytest.raises(Refused, match="journal_is_append_only"):
-            await hand.run(f"UPDATE journal SET sequence = 8 {one}")
+            await client.run(f"UPDATE journal SET sequence = 8 {one}")
         with pytest.raises(Refused, match="journal_is_append_only"):
-            await hand.run(f"UPDATE journal SET sequence = NULL {one}")
+            await client.run(f"UPDATE journal SET sequence = NULL {one}")
 
 
 @pytest.mark.parametrize("world", GUARDED, indirect=True, ids=str)
 @pytest.mark.parametrize("source, target", list(product(State, State)))
 async def test_the_schema_knows_the_very_moves_of_the_law(world: World, source: State, target: State) -> None:
     """Every edge of the table of moves passes, and no other."""
-    async with world.hand() as hand:
+    async with world.sql_client() as client:
         for state in _way_to(source):
-            await _move(hand, world, state)
+            await _move(client, world, state)
         if source == target or (source, target) in EDGES:
-            await _move(hand, world, target)
+            await _move(client, world, target)
         else:
             with pytest.raises(Refused, match="booking_moves_along_an_edge"):
-                await _move(hand, world, target)
+                await _move(client, world, target)
 
 
-async def _move(hand: Hand, world: World, state: State) -> None:
-    await hand.run(world.fill(f"UPDATE bookings SET state = '{state}' WHERE id = '{{held}}'"))
+async def _move(client: SqlClient, world: World, state: State) -> None:
+    await client.run(world.fill(f"UPDATE bookings SET state = '{state}' WHERE id = '{{held}}'"))
 
 
 def _way_to(state: State) -> list[State]:
@@ -266,11 +266,11 @@ async def test_a_planted_flaw_is_found_and_named(own_world: World, name: str) ->
     """Each rule of the verifier sees its own kind of damage and names the row."""
     sql, row = PLANTED[name]
     product_name = "postgres" if isinstance(own_world.place, str) else "sqlite"
-    promise, _, rule = queries.load(product_name, "verify.sql")[name].why.partition(": ")
+    promise, _, rule = sql_files.load(product_name, "verify.sql")[name].why.partition(": ")
     async with opened(own_world.place) as store:
         assert await store.find_flaws(limit=10) == []
-        async with own_world.hand(keep=True) as hand:
-            await hand.run(own_world.fill(sql))
+        async with own_world.sql_client(keep=True) as client:
+            await client.run(own_world.fill(sql))
         found = [flaw for flaw in await store.find_flaws(limit=10) if flaw.rule == rule]
     assert [flaw.promise for flaw in found] == [promise]
     assert own_world.fill(row) in found[0].row
@@ -279,7 +279,7 @@ async def test_a_planted_flaw_is_found_and_named(own_world: World, name: str) ->
 def test_both_databases_are_verified_by_the_same_rules() -> None:
     """Same names, same order, same promises; and each has its planted flaw, above or beside the money's guards."""
     rules = [
-        [(query.name, query.why) for query in queries.load(product_name, "verify.sql").values()]
+        [(query.name, query.why) for query in sql_files.load(product_name, "verify.sql").values()]
         for product_name in ("sqlite", "postgres")
     ]
     assert rules[0] == rules[1]

@@ -70,7 +70,7 @@ async def test_the_next_due_hold_is_so_many_seconds_away(shop: Shop) -> None:
 
 
 async def test_lapsed_units_are_shown_as_free(shop: Shop) -> None:
-    """The map counts what a hold would find: lapsed units are nobody's, though no sweeper came yet."""
+    """The map counts what a hold would find: lapsed units are free, also before a sweeper has run."""
     await shop.open()
     await shop.hold(units=2, seconds=10)
     await shop.hold("A1", units=1, buyer=BOB, seconds=500)

@@ -178,7 +178,7 @@ async def test_reads_do_not_wait_for_the_writer(shop: Shop, gate: Gate) -> None:
 
 async def test_another_process_that_writes_is_waited_for(shop: Shop, sqlite_store: SqliteStore) -> None:
     """Until the time is over; afterwards it goes on as before."""
-    other = sqlite3.connect(sqlite_store._file, isolation_level=None)
+    other = sqlite3.connect(sqlite_store.access.file, isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
     with pytest.raises(StoreUnavailable):
         await shop.store.transact(lambda tx: tx.begin([]), within=0.2)
@@ -193,7 +193,7 @@ async def test_two_stores_over_one_file_see_each_others_commits(
     shop: Shop, sqlite_store: SqliteStore, clock: MovableClock, ids: Uuid7Ids
 ) -> None:
     """As two processes would."""
-    second = await SqliteStore.open(sqlite_store._file, clock=clock)
+    second = await SqliteStore.open(sqlite_store.access.file, clock=clock)
     try:
         booking = await Shop(second, clock=clock, ids=ids).hold("A1")
         assert (await shop.step(lambda tx: tx.read_seats([seat_ref("A1")])))[seat_ref("A1")].pointer == booking.id
@@ -203,8 +203,8 @@ async def test_two_stores_over_one_file_see_each_others_commits(
 
 
 async def test_a_full_disk_keeps_nothing(shop: Shop, sqlite_store: SqliteStore) -> None:
-    """The transaction is undone, the caller is told, and once there is room it goes on."""
-    connection = sqlite_store._writer.connection()
+    """The transaction is undone, the caller gets an error, and once there is room writes succeed again."""
+    connection = sqlite_store.access.writer.connection()
     (pages,) = connection.execute("PRAGMA page_count").fetchone()
     connection.execute(f"PRAGMA max_page_count = {pages}")
     big = shop.entry("hold", shop.booking("A1"))
@@ -223,7 +223,7 @@ async def test_a_full_disk_keeps_nothing(shop: Shop, sqlite_store: SqliteStore) 
 
 async def test_a_commit_is_on_the_disk_before_it_is_acknowledged(sqlite_store: SqliteStore) -> None:
     """Write-ahead log, FULL sync, foreign keys: what durability stands on."""
-    connection = sqlite_store._writer.connection()
+    connection = sqlite_store.access.writer.connection()
     told = [
         connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("journal_mode", "synchronous", "foreign_keys")
     ]
@@ -233,7 +233,7 @@ async def test_a_commit_is_on_the_disk_before_it_is_acknowledged(sqlite_store: S
 async def test_readers_cannot_write(sqlite_store: SqliteStore) -> None:
     """A read that tried to write would be refused."""
     with pytest.raises(StoreUnavailable, match="readonly"):
-        await sqlite_store._look(lambda connection: connection.execute("DELETE FROM events"), within=WITHIN)
+        await sqlite_store.access.read(lambda connection: connection.execute("DELETE FROM events"), within=WITHIN)
 
 
 async def test_a_closed_store_says_so(sqlite_store: SqliteStore) -> None:
@@ -247,7 +247,7 @@ async def test_a_closed_store_says_so(sqlite_store: SqliteStore) -> None:
 
 
 async def test_closing_lets_the_running_transaction_end(shop: Shop, sqlite_store: SqliteStore, gate: Gate) -> None:
-    """What has begun is finished; what waits is told that nothing was kept."""
+    """What has begun is finished; what waits gets an error that nothing was kept."""
 
     async def stand(_: Transaction) -> str:
         gate.stand()
@@ -263,7 +263,7 @@ async def test_closing_lets_the_running_transaction_end(shop: Shop, sqlite_store
     gate.open.set()
     await closing
     assert await running == "done"
-    assert not sqlite_store._file.with_name(sqlite_store._file.name + "-wal").exists()
+    assert not sqlite_store.access.file.with_name(sqlite_store.access.file.name + "-wal").exists()
 
 
 # -- opening and migrating ----------------------------------------------------------------------------------------
@@ -324,7 +324,7 @@ async def test_migrating_twice_is_migrating_once(tmp_path: Path) -> None:
 
 
 async def test_a_schema_that_is_not_current_is_refused(tmp_path: Path, clock: MovableClock) -> None:
-    """An empty file, and one from a newer Earmark. Without the guards it works: that is for laboratories."""
+    """An empty file, and one from a newer Earmark. Without the guards it works: that is for tests and benchmarks."""
     file = tmp_path / "empty.db"
     sqlite3.connect(file).close()
     file.touch()

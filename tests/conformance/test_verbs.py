@@ -96,7 +96,7 @@ async def test_a_claim_is_all_or_nothing_over_seats_and_units(shop: Shop) -> Non
 
 
 async def test_a_refusal_names_exactly_the_seats_that_are_gone(shop: Shop) -> None:
-    """The buyer learns which seats to choose anew, and a stranger learns nothing about their owner."""
+    """The buyer learns which seats to choose anew, and another buyer learns nothing about their owner."""
     await shop.create()
     await shop.hold("ada", "A4", "A2")
     with pytest.raises(SeatsTaken) as refused:
@@ -107,7 +107,7 @@ async def test_a_refusal_names_exactly_the_seats_that_are_gone(shop: Shop) -> No
 
 
 async def test_a_buyer_is_told_which_of_the_taken_seats_are_their_own(shop: Shop) -> None:
-    """Whoever lost the answer to their hold finds it again by asking."""
+    """A buyer who lost the answer to a hold finds the hold in the refusal."""
     await shop.create()
     mine = await shop.hold("ada", "A1")
     await shop.hold("bob", "A2")
@@ -290,7 +290,7 @@ async def test_a_lapsed_hold_counts_towards_no_limit(shop: Shop, clock: MovableC
 
 
 async def test_a_verb_that_meets_a_due_hold_ends_it(shop: Shop, clock: MovableClock) -> None:
-    """Too late is too late, for everybody and for good, and the journal says who found out."""
+    """It is too late for every verb and for good, and the journal says which verb ended the hold."""
     await shop.create()
     held = await shop.hold("ada", "A1", pools={"GA": 2}, ttl=60)
     clock.advance(60)
@@ -385,7 +385,7 @@ async def test_a_payment_stays_used_when_its_sale_is_undone(shop: Shop) -> None:
 
 
 async def test_two_confirms_with_one_payment_in_one_batch(shop: Shop) -> None:
-    """Whoever came first has it, within a batch as well."""
+    """The first request gets it, within a batch as well."""
     await shop.create()
     bookings = [await shop.hold("ada", seat) for seat in ("A1", "A2", "A3")]
     answers = await asyncio.gather(*(shop.confirm(booking, "visa-1") for booking in bookings), return_exceptions=True)
@@ -536,7 +536,7 @@ async def test_cancels_of_one_booking_in_one_batch_follow_each_other(shop: Shop)
 # the journal
 
 
-async def test_the_journal_tells_the_whole_story_without_a_gap(shop: Shop) -> None:
+async def test_the_journal_has_every_change_without_a_gap(shop: Shop) -> None:
     """One entry per change, numbered by the booking's version: before, after, who and why."""
     await shop.create()
     ada = Actor(name="ada", live=True, buyer=Buyer("ada"))
@@ -565,8 +565,8 @@ async def test_the_journal_tells_the_whole_story_without_a_gap(shop: Shop) -> No
 
 
 @pytest.mark.parametrize("actor", [SOMEBODY_ELSE, TEST_KEY], ids=["another buyer", "a test key"])
-async def test_somebody_elses_booking_does_not_exist(shop: Shop, actor: Actor) -> None:
-    """Another buyer, or a key of the other kind, is told what a stranger is told; and nothing moves."""
+async def test_another_buyers_booking_does_not_exist(shop: Shop, actor: Actor) -> None:
+    """Another buyer, or a key of the other mode, gets the answer for an unknown booking; and nothing changes."""
     await shop.create()
     held, sold = await shop.hold("ada", "A1"), await shop.confirm(await shop.hold("ada", "A2"))
     before = await shop.picture()
@@ -579,7 +579,7 @@ async def test_somebody_elses_booking_does_not_exist(shop: Shop, actor: Actor) -
 
 
 async def test_a_buyer_may_do_to_their_own_what_a_shop_may(shop: Shop) -> None:
-    """The control of the test above: the owner is let through."""
+    """The control of the test above: the owner may do it."""
     await shop.create()
     ada = Actor(name="ada", live=True, buyer=Buyer("ada"))
     held = await shop.hold("ada", "A1", actor=ada)
@@ -607,7 +607,7 @@ async def test_live_and_test_events_do_not_see_each_other(shop: Shop) -> None:
 
 
 async def _refusals(shop: Shop) -> dict[str, Any]:
-    """A shop where everything has happened, and what it says no to."""
+    """A shop with a booking in every state, and the requests that it refuses."""
     await shop.create(per_buyer_max=3, pools={"GA": 4, "VIP": 1})
     held = await shop.hold("ada", "A1", pools={"GA": 1})
     sold = await shop.confirm(await shop.hold("bob", "A2", pools={"GA": 1}), "visa-1")
@@ -640,7 +640,7 @@ async def _refusals(shop: Shop) -> dict[str, Any]:
 
 
 async def test_what_was_refused_left_no_trace(shop: Shop) -> None:
-    """Map, bookings, stories and events are, after every kind of refusal, what they were before it."""
+    """Map, bookings, journal and events are, after every kind of refusal, what they were before it."""
     refusals = await _refusals(shop)
     before = await shop.picture()
     met = {}

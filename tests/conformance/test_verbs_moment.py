@@ -10,7 +10,7 @@ import pytest
 from earmark.clock import MovableClock
 from earmark.domain.state_machine import State
 from earmark.errors import BookingExpired, SaleClosed, SeatsTaken
-from earmark.store.memory import MemoryStore
+from earmark.store.sqlite.memory import MemoryStore
 
 if TYPE_CHECKING:
     from earmark.engine.ports.store import Store

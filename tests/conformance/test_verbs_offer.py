@@ -66,7 +66,7 @@ async def test_an_id_names_one_event(shop: Shop) -> None:
 
 
 async def test_a_blocked_seat_is_off_the_sale_until_it_is_unblocked(shop: Shop) -> None:
-    """The map says so, nobody gets it, and then it is on sale again."""
+    """The map says so, no buyer gets it, and then it is on sale again."""
     await shop.create()
     assert (await shop.block("A1", "A2")).version == 2
     assert await shop.seats() == {"A1": "blocked", "A2": "blocked", "A3": "available", "A4": "available"}
@@ -106,7 +106,7 @@ async def test_blocking_a_lapsed_seat_ends_its_hold_first(shop: Shop, clock: Mov
 
 
 async def test_a_seat_of_an_ended_booking_is_blocked_and_sold_again(shop: Shop) -> None:
-    """What has ended stands in nobody's way."""
+    """An ended booking does not keep its seat from being sold."""
     await shop.create()
     await shop.release(await shop.hold("ada", "A1"))
     await shop.cancel(await shop.confirm(await shop.hold("ada", "A2")))
@@ -116,7 +116,7 @@ async def test_a_seat_of_an_ended_booking_is_blocked_and_sold_again(shop: Shop) 
 
 
 async def test_a_new_price_is_for_new_holds(shop: Shop) -> None:
-    """Whoever holds or has bought keeps the price they were told."""
+    """A buyer who holds or has bought keeps the price at that time."""
     await shop.create()
     held = await shop.hold("ada", "A1", pools={"GA": 1})
     seats = [SeatPatch(id=SeatId(seat), price=9900) for seat in ("A1", "A2")]

@@ -63,7 +63,7 @@ async def test_in_one_batch_the_first_to_come_gets_the_seat(shop: Shop) -> None:
 
 
 async def test_claims_that_overlap_in_opposite_order_never_wait_for_each_other(rivals: list[Shop]) -> None:
-    """A1+A2 against A2+A1, many times and from every engine: each seat has one owner, and nobody is stuck."""
+    """A1+A2 against A2+A1, many times and from every engine: each seat has one owner, and no request hangs."""
     await rivals[0].create(pools={"GA": 100, "VIP": 100})
     for turn in range(4):
         tries = [
@@ -82,7 +82,7 @@ async def test_claims_that_overlap_in_opposite_order_never_wait_for_each_other(r
 
 
 async def test_chains_of_overlapping_claims_leave_no_seat_with_two_owners(rivals: list[Shop]) -> None:
-    """Neighbouring pairs, each wanted from both sides: whoever wins has both seats of the pair."""
+    """Neighbouring pairs, each wanted from both sides: the winner has both seats of the pair."""
     seats = [f"S{n}" for n in range(8)]
     await rivals[0].create(seats=seats)
     pairs = [(seats[n], seats[(n + 1) % 8]) for n in range(8)]
@@ -144,8 +144,8 @@ async def test_one_payment_confirms_one_booking_from_anywhere(rivals: list[Shop]
     assert states == {State.CONFIRMED: 1, State.HELD: 11}
 
 
-async def test_a_booking_resolves_once_whoever_asks(rivals: list[Shop]) -> None:
-    """Confirm against release, from three engines at once: one of them happened, and all hear the same."""
+async def test_a_booking_resolves_once_under_rival_verbs(rivals: list[Shop]) -> None:
+    """Confirm against release, from three engines at once: one of them happened, and all get the same answer."""
     await rivals[0].create(pools={"GA": 2})
     for n in range(5):
         held = await rivals[0].hold("ada", "A1", pools={"GA": 2})

@@ -35,8 +35,8 @@ from earmark.locks.redis.lua_calls import ScriptCall
 from earmark.locks.redis.script_connection import ServerConnection
 from earmark.observability import logs
 from earmark.observability.metrics.counters import Count, Spread
-from earmark.store.postgres.connections import Connections
-from earmark.store.postgres.idle import Idle
+from earmark.store.postgres.connections import PostgresConnections
+from earmark.store.postgres.idle_connections import IdleConnections
 from earmark.testservers import start_postgres, start_valkey
 
 if TYPE_CHECKING:
@@ -187,7 +187,7 @@ def log_line() -> Comparison:
     return Comparison("log fast path", "`structlog` through `logging`", 1000, ours, theirs)
 
 
-def connection_shelf(connections: Connections, idle: Idle) -> Comparison:
+def connection_shelf(connections: PostgresConnections, idle: IdleConnections) -> Comparison:
     """Borrow a connection and run one statement on it."""
     loop = asyncio.get_running_loop()
 
@@ -290,10 +290,10 @@ async def comparisons(*, database_url: str, redis_url: str) -> AsyncIterator[lis
     """All of them, in the order of the page, while their connections are open."""
     logs.configure("info", stream=io.StringIO())
     async with AsyncExitStack() as stack:
-        connections = Connections(database_url, connections_max=2)
+        connections = PostgresConnections(database_url, connections_max=2)
         await connections.open()
         stack.push_async_callback(connections.pool.close)
-        idle = Idle(connections)
+        idle = IdleConnections(connections)
         stack.push_async_callback(idle.close)
         client = await stack.enter_async_context(Redis.from_url(redis_url, protocol=2))
         await client.script_load(Echo.source)

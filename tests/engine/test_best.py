@@ -15,7 +15,7 @@ from earmark.engine.best_available import ROUNDS_MAX, BestSeats
 from earmark.engine.commands import Actor, CreateEvent, Decided, Hold
 from earmark.engine.engine import Engine
 from earmark.errors import NoneAvailable, Overloaded, SeatsTaken
-from earmark.store.memory import MemoryStore
+from earmark.store.sqlite.memory import MemoryStore
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

@@ -16,7 +16,7 @@ from earmark.engine import best_available as best_module
 from earmark.engine.commands import Actor, CreateEvent, Decided, Hold
 from earmark.engine.engine import Engine
 from earmark.errors import NoneAvailable, Overloaded
-from earmark.store.memory import MemoryStore
+from earmark.store.sqlite.memory import MemoryStore
 
 if TYPE_CHECKING:
     from earmark.clock import MovableClock

@@ -16,7 +16,7 @@ from earmark.engine import engine as engine_module
 from earmark.engine.commands import Actor, CreateEvent, Decided, Hold
 from earmark.engine.engine import Engine
 from earmark.errors import Outage, OutcomeUnknown, Refusal, StoreUnavailable
-from earmark.store.memory import MemoryStore
+from earmark.store.sqlite.memory import MemoryStore
 from earmark.uuids import Uuid7Ids
 
 from .conftest import NOW
@@ -61,10 +61,13 @@ class SilentStore(MemoryStore):
         if self.keeps is None:
             return await super().transact(work, within=within, **how)
         self.tried += 1
-        before = self._tables
-        await super().transact(work, within=within, **how)
-        if not self.keeps:
-            self._tables = before
+
+        async def work_and_be_lost(transaction: Transaction) -> None:
+            await work(transaction)
+            if not self.keeps:
+                raise OutcomeUnknown
+
+        await super().transact(work_and_be_lost, within=within, **how)
         raise OutcomeUnknown
 
     async def has_entry(self, entry_id: EntryId) -> bool:

@@ -18,7 +18,7 @@ from earmark.engine.commands import ChangeEvent, Decided, Hold, Replayed, SeatPa
 from earmark.engine.engine import Engine
 from earmark.engine.ports.admission import Busy
 from earmark.errors import IdempotencyMismatch, LimitExceeded, Refusal, SaleClosed, SeatsTaken, SeatUnknown
-from earmark.store.memory import MemoryStore
+from earmark.store.sqlite.memory import MemoryStore
 from earmark.uuids import Uuid7Ids
 
 if TYPE_CHECKING:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from earmark.clock import MovableClock
     from earmark.engine.ports.store import Store
-    from earmark.store.erasure import Erasure
+    from earmark.store.erase_buyer import Erasure
     from earmark.store.postgres import PostgresStore
     from earmark.store.sqlite import SqliteStore
 
@@ -85,12 +85,16 @@ class Place:
             await connection.close()
 
 
+def place_of(store: SqliteStore, clock: MovableClock) -> Place:
+    """The place that a SQLite store has opened."""
+    return Place(url=f"sqlite:///{store.access.file}", store=store, clock=clock, file=store.access.file)
+
+
 @pytest.fixture(params=["postgres", "sqlite"])
 def place(request: pytest.FixtureRequest, clock: MovableClock) -> Place:
     """Each database in turn."""
     if request.param == "sqlite":
-        store: SqliteStore = request.getfixturevalue("sqlite_store")
-        return Place(url=f"sqlite:///{store._file}", store=store, clock=clock, file=store._file)
+        return place_of(request.getfixturevalue("sqlite_store"), clock)
     own: Place = request.getfixturevalue("postgres_place")
     return own
 

@@ -13,7 +13,7 @@ from tests.sqlite_files import make_migrated
 
 from earmark.cli import main
 from earmark.library import Earmark
-from earmark.store.sqlite.erasure import REWRITTEN
+from earmark.store.sqlite.erase_buyer import REWRITTEN
 
 from .conftest import ANN
 

@@ -17,8 +17,8 @@ from earmark.engine.engine import Engine
 from earmark.engine.ports.store import BookingFilter
 from earmark.errors import SetupError
 from earmark.library import Earmark
-from earmark.store import queries
-from earmark.store.sqlite import connection, erasure
+from earmark.store import sql_files
+from earmark.store.sqlite import connection, erase_buyer
 from earmark.uuids import Uuid7Ids
 from earmark.wiring import databases
 
@@ -263,7 +263,9 @@ async def test_a_database_that_is_not_there_is_not_made(tmp_path: Any) -> None:
 @pytest.fixture
 def file(sqlite_store: SqliteStore, clock: MovableClock) -> Place:
     """SQLite alone."""
-    return Place(url=f"sqlite:///{sqlite_store._file}", store=sqlite_store, clock=clock, file=sqlite_store._file)
+    return Place(
+        url=f"sqlite:///{sqlite_store.access.file}", store=sqlite_store, clock=clock, file=sqlite_store.access.file
+    )
 
 
 async def sell_and_wait(place: Place) -> None:
@@ -373,7 +375,7 @@ async def test_a_server_that_overwrites_nothing_leaves_the_name(file: Place, mon
 
 async def test_without_the_emptying_the_log_keeps_the_name(file: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """The control: the rows are erased, and the write-ahead log still has it."""
-    monkeypatch.setattr(erasure, "_empty_log", lambda _: True)
+    monkeypatch.setattr(erase_buyer, "_empty_log", lambda _: True)
     await sell_and_wait(file)
     assert any((await file.erase()).changed.values())
     assert await bookings_of(file, buyer=ANN) == []
@@ -395,8 +397,8 @@ async def test_a_file_that_is_being_read_is_reported(
 ) -> None:
     """The rows are erased, and the command prints what is left to do."""
     await sell_and_wait(file)
-    monkeypatch.setattr(erasure, "PAUSE_SECONDS", 0.001)
-    monkeypatch.setattr(erasure, "LOG_BUSY_MS", 1)
+    monkeypatch.setattr(erase_buyer, "PAUSE_SECONDS", 0.001)
+    monkeypatch.setattr(erase_buyer, "LOG_BUSY_MS", 1)
     with closing(read_on(file)):
         done = await file.erase(rewrite=rewrite)
     assert await bookings_of(file, buyer=ANN) == []
@@ -408,8 +410,8 @@ async def test_a_reader_that_ends_is_waited_for(file: Place, monkeypatch: pytest
     """In short turns, so that no sale waits behind the command for long."""
     await sell_and_wait(file)
     reader = read_on(file)
-    monkeypatch.setattr(erasure, "LOG_BUSY_MS", 1)
-    monkeypatch.setattr(erasure, "_pause", reader.close)
+    monkeypatch.setattr(erase_buyer, "LOG_BUSY_MS", 1)
+    monkeypatch.setattr(erase_buyer, "_pause", reader.close)
     done = await file.erase()
     assert done.warnings == ()
     assert await file.mentions() == []
@@ -439,7 +441,7 @@ def ways_to_entries(place: Place, *, without: str | None = None) -> set[str]:
         opened.execute("BEGIN")
         if without:
             opened.execute(f"DROP INDEX {without}")
-        asked = f"EXPLAIN QUERY PLAN {queries.sql('sqlite', 'erasure.sql')['find_entries']}"
+        asked = f"EXPLAIN QUERY PLAN {sql_files.sql('sqlite', 'erase_buyer.sql')['find_entries']}"
         plan = [row[3] for row in opened.execute(asked, known)]
         opened.execute("ROLLBACK")
     return {step.partition(" INDEX ")[2].partition(" ")[0] or step for step in plan if " journal" in step}

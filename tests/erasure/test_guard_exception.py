@@ -11,8 +11,8 @@ import pytest
 from tests.migration.test_application_role import owner, role, url_of
 
 from earmark.errors import SetupError
-from earmark.store import queries
-from earmark.store.erasure import KEPT_FIELDS, new_pseudonym
+from earmark.store import sql_files
+from earmark.store.erase_buyer import KEPT_FIELDS, new_pseudonym
 from earmark.wiring import databases
 
 from .conftest import ANN, HOURS, Place, ShopApi, fill, shop_api_over
@@ -170,10 +170,12 @@ GUARDS = "SELECT name, sql FROM sqlite_master WHERE type = 'trigger' ORDER BY na
 
 async def test_sqlite_has_the_same_guards_before_and_after(sqlite_store: SqliteStore, clock: MovableClock) -> None:
     """The same statements are refused, by the same triggers to the letter; also after an erasure that was refused."""
-    own = Place(url=f"sqlite:///{sqlite_store._file}", store=sqlite_store, clock=clock, file=sqlite_store._file)
+    own = Place(
+        url=f"sqlite:///{sqlite_store.access.file}", store=sqlite_store, clock=clock, file=sqlite_store.access.file
+    )
     async with shop_api_over(own) as shop_api:
         await fill(own, shop_api)
-    with closing(sqlite3.connect(sqlite_store._file, isolation_level=None)) as connection:
+    with closing(sqlite3.connect(sqlite_store.access.file, isolation_level=None)) as connection:
         guards = connection.execute(GUARDS).fetchall()
         assert (await own.erase()).obstacles
         assert connection.execute(GUARDS).fetchall() == guards
@@ -190,12 +192,14 @@ async def test_sqlite_refuses_an_erasure_that_leaves_its_guards_in_place(
     sqlite_store: SqliteStore, clock: MovableClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The control: with a guard that the erasure does not know nothing is changed, and every row has its name."""
-    own = Place(url=f"sqlite:///{sqlite_store._file}", store=sqlite_store, clock=clock, file=sqlite_store._file)
+    own = Place(
+        url=f"sqlite:///{sqlite_store.access.file}", store=sqlite_store, clock=clock, file=sqlite_store.access.file
+    )
     async with shop_api_over(own) as shop_api:
         await fill(own, shop_api)
     clock.advance(2 * HOURS)
-    sql = queries.sql("sqlite", "erasure.sql")
-    monkeypatch.setattr(queries, "sql", lambda *_: sql | {"read_guards": "SELECT 1 WHERE false"})
+    sql = sql_files.sql("sqlite", "erase_buyer.sql")
+    monkeypatch.setattr(sql_files, "sql", lambda *_: sql | {"read_guards": "SELECT 1 WHERE false"})
     before = await bookings_of(own)
     with pytest.raises(sqlite3.IntegrityError, match="earmark:"):
         await own.erase()

@@ -13,7 +13,7 @@ from tests.payments.gateways.balance.account_shop import CODES, PRICE, OldGatewa
 from earmark.domain.ids import BookingId
 from earmark.domain.payment import ALL_BY_HAND, payment_id_of
 from earmark.payments.gateways.balance.gateway import BalanceGateway
-from earmark.store import queries
+from earmark.store import sql_files
 
 from .conftest import HOURS, Place, event_body, later, shop_api_over
 
@@ -104,12 +104,14 @@ async def test_money_is_refunded_also_where_an_older_release_kept_the_code(
 async def without_the_exception(place: Place, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[None]:
     """An erasure that takes a reference for a text as any other."""
     if place.file is not None:
-        sql = queries.sql("sqlite", "erasure.sql")
+        sql = sql_files.sql("sqlite", "erase_buyer.sql")
         left_alone, weakened = CONTROLS["sqlite"]
         assert left_alone in sql["erase_payments"]
         with monkeypatch.context() as weak:
             weak.setattr(
-                queries, "sql", lambda *_: sql | {"erase_payments": sql["erase_payments"].replace(left_alone, weakened)}
+                sql_files,
+                "sql",
+                lambda *_: sql | {"erase_payments": sql["erase_payments"].replace(left_alone, weakened)},
             )
             yield
         return

@@ -11,10 +11,10 @@ import asyncpg
 import pytest
 
 from earmark.errors import StoreUnavailable
-from earmark.store import queries
-from earmark.store.erasure import KEPT_FIELDS, Unnamer, new_pseudonym
-from earmark.store.postgres import erasure
-from earmark.store.sqlite.erasure import _teach as teach
+from earmark.store import sql_files
+from earmark.store.erase_buyer import KEPT_FIELDS, Unnamer, new_pseudonym
+from earmark.store.postgres import erase_buyer
+from earmark.store.sqlite.erase_buyer import _add_functions as teach
 
 from .conftest import ANN, HOURS, Place, ShopApi, event_body, shop_api_over
 from .test_erase_buyer import bookings_of
@@ -170,14 +170,14 @@ async def test_a_booking_made_meanwhile_is_reported(place: Place, monkeypatch: p
     """The operator is to run the command again; what was over is erased."""
     async with shop_api_over(place) as shop_api:
         await one_sale(place, shop_api)
-        once = erasure._once
+        once = erase_buyer._once
 
         async def then_a_hold(*arguments: Any, **more: Any) -> Any:
             done = await once(*arguments, **more)
             await shop_api.post("bookings", {"event_id": "show", "buyer": ANN, "seats": ["A2"]}, key="meanwhile")
             return done
 
-        monkeypatch.setattr(erasure, "_once", then_a_hold)
+        monkeypatch.setattr(erase_buyer, "_once", then_a_hold)
         done = await place.erase()
     assert done.changed["bookings"] == 1
     assert "again" in done.warnings[0]
@@ -191,7 +191,7 @@ async def test_an_answer_that_was_written_behind_the_erasure_is_found(
     connection = await asyncpg.connect(place.url)
     async with shop_api_over(place) as shop_api:
         sold = await one_sale(place, shop_api)
-    once = erasure._once
+    once = erase_buyer._once
     passes: list[Any] = []
 
     async def then_a_repeat(*arguments: Any, **more: Any) -> Any:
@@ -209,7 +209,7 @@ async def test_an_answer_that_was_written_behind_the_erasure_is_found(
         passes.append(done)
         return done
 
-    monkeypatch.setattr(erasure, "_once", then_a_repeat)
+    monkeypatch.setattr(erase_buyer, "_once", then_a_repeat)
     await place.erase()
     await connection.close()
     assert len(passes) == 3
@@ -220,7 +220,7 @@ async def test_a_row_that_stays_locked_is_an_outage_and_changes_nothing(
     place: Place, connections: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The erasure gives up, and the booking keeps its name."""
-    monkeypatch.setattr(erasure, "LOCK_TIMEOUT", "SET LOCAL lock_timeout = '50ms'")
+    monkeypatch.setattr(erase_buyer, "LOCK_TIMEOUT", "SET LOCAL lock_timeout = '50ms'")
     holder, *_ = connections
     async with shop_api_over(place) as shop_api:
         sold = await one_sale(place, shop_api)
@@ -235,11 +235,11 @@ async def test_a_row_that_is_locked_in_a_later_pass_is_not_called_no_change(
     place: Place, connections: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first pass has committed: the error says what is erased, and to run the command again."""
-    monkeypatch.setattr(erasure, "LOCK_TIMEOUT", "SET LOCAL lock_timeout = '50ms'")
+    monkeypatch.setattr(erase_buyer, "LOCK_TIMEOUT", "SET LOCAL lock_timeout = '50ms'")
     holder, *_ = connections
     async with shop_api_over(place) as shop_api:
         sold = await one_sale(place, shop_api)
-    once = erasure._once
+    once = erase_buyer._once
     scope = holder.transaction()
 
     async def then_a_lock(*arguments: Any, **more: Any) -> Any:
@@ -248,7 +248,7 @@ async def test_a_row_that_is_locked_in_a_later_pass_is_not_called_no_change(
         await holder.execute("SELECT FROM bookings WHERE id = $1 FOR UPDATE", sold)
         return done
 
-    monkeypatch.setattr(erasure, "_once", then_a_lock)
+    monkeypatch.setattr(erase_buyer, "_once", then_a_lock)
     with pytest.raises(StoreUnavailable, match="what was found before is erased, run the command again") as told:
         await place.erase()
     await scope.rollback()
@@ -374,10 +374,10 @@ async def plan_of(connection: Any, search: str) -> str:
 
 async def test_sqlite_searches_payment_keys_by_index(sqlite_store: SqliteStore) -> None:
     """By the caller and by the payment; the control is the table without that index."""
-    with closing(sqlite3.connect(sqlite_store._file, isolation_level=None, cached_statements=0)) as connection:
+    with closing(sqlite3.connect(sqlite_store.access.file, isolation_level=None, cached_statements=0)) as connection:
         teach(connection, Unnamer(ANN, new_pseudonym()))
         asked = {"callers": "[]", "payments": "[]"}
-        search = f"EXPLAIN QUERY PLAN {queries.sql('sqlite', 'erasure.sql')['erase_payment_keys']}"
+        search = f"EXPLAIN QUERY PLAN {sql_files.sql('sqlite', 'erase_buyer.sql')['erase_payment_keys']}"
         assert "SCAN payment_keys" not in {row[3] for row in connection.execute(search, asked)}
         connection.execute("DROP INDEX payment_keys_by_payment")
         assert "SCAN payment_keys" in {row[3] for row in connection.execute(search, asked)}, "the control"

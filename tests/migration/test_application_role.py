@@ -13,7 +13,7 @@ from tests.acceptance.support import serve
 
 from earmark.errors import SetupError
 from earmark.library import Earmark
-from earmark.store import queries
+from earmark.store import sql_files
 from earmark.store.migrations import migrations
 from earmark.wiring import databases
 
@@ -118,16 +118,16 @@ async def test_every_table_that_rows_are_deleted_from_is_granted(owner: Any, pos
     """Read from the queries themselves, so that a new one is not forgotten."""
     await databases.migrate(postgres_url, application_role=role)
     files = (
-        "queries.sql",
-        "upkeep.sql",
+        "bookings.sql",
+        "maintenance.sql",
         "webhooks.sql",
         "outbox.sql",
-        "keys.sql",
+        "api_keys.sql",
         "accounts.sql",
-        "live.sql",
-        "money.sql",
+        "followed_events.sql",
+        "payments.sql",
     )
-    statements = [query.sql for file in files for query in queries.load("postgres", file).values()]
+    statements = [query.sql for file in files for query in sql_files.load("postgres", file).values()]
     deleted = {text.partition("DELETE FROM ")[2].split()[0] for text in statements if "DELETE FROM " in text}
     assert "buyer_totals" in deleted
     for table in deleted:

@@ -15,7 +15,7 @@ from earmark.clock import MovableClock
 from earmark.domain.payment import PaymentState
 from earmark.domain.state_machine import State
 from earmark.payments.driver import PaymentDriver
-from earmark.store.memory import MemoryStore
+from earmark.store.sqlite.memory import MemoryStore
 from earmark.uuids import Uuid7Ids
 
 if TYPE_CHECKING:

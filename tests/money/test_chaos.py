@@ -16,7 +16,7 @@ from tests.money.virtual_time_loop import ManualClock, run
 
 from earmark.sandbox.faults import Fault
 from earmark.sandbox.model import LedgerLine, LedgerMove
-from earmark.store.memory import MemoryStore
+from earmark.store.sqlite.memory import MemoryStore
 from earmark.uuids import Uuid7Ids
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from tests.money.crash_scenarios import SCENARIOS, TOTAL, Scenario, ScenarioRunn
 from tests.money.virtual_time_loop import ManualClock, run
 
 from earmark.domain.state_machine import State
-from earmark.store.memory import MemoryStore
+from earmark.store.sqlite.memory import MemoryStore
 from earmark.uuids import Uuid7Ids
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from earmark.domain.state_machine import State
 from earmark.engine.ports.gateway import Callback, GatewaySilent
 from earmark.payments.driver import PaymentDriver
 from earmark.payments.gateways.stripe.gateway import StripeGateway
-from earmark.store.memory import MemoryStore
+from earmark.store.sqlite.memory import MemoryStore
 from earmark.uuids import Uuid7Ids
 
 if TYPE_CHECKING:

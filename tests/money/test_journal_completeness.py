@@ -27,7 +27,7 @@ from earmark.domain.webhook_messages import BY_MOVE, NOTE, type_of
 from earmark.engine.commands import ChangeEvent, Confirm, Extend, PoolPatch, Release, SeatPatch
 from earmark.engine.ports.gateway import GatewaySilent, RefundRecord, RefundReport, RefundStanding, Report
 from earmark.payments import apply_refund_report
-from earmark.store.memory import MemoryStore
+from earmark.store.sqlite.memory import MemoryStore
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

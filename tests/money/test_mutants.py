@@ -9,7 +9,7 @@ from tests.money.chaos import Chaos
 from tests.money.mutants import MUTANTS
 from tests.money.virtual_time_loop import ManualClock, run
 
-from earmark.store.memory import MemoryStore
+from earmark.store.sqlite.memory import MemoryStore
 from earmark.uuids import Uuid7Ids
 
 if TYPE_CHECKING:

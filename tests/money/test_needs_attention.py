@@ -16,14 +16,11 @@ from earmark.engine.ports.gateway import GatewaySilent, RefundReport, RefundStan
 from earmark.engine.ports.store import Changes
 from earmark.errors import InvalidRequest
 from earmark.payments import apply_report
-from earmark.store.memory import MemoryStore
 
 if TYPE_CHECKING:
-    from earmark.clock import MovableClock
     from earmark.domain.booking import Booking
     from earmark.domain.payment import Payment
     from earmark.engine.ports.store import Transaction
-    from earmark.uuids import Uuid7Ids
 
 REFUSED = RefundReport(standing=RefundStanding.REFUSED, code="charge_disputed")
 DONE = RefundReport(standing=RefundStanding.DONE, gateway_id="re_2")
@@ -232,19 +229,3 @@ async def test_a_failed_payment_is_not_open_though_it_is_queried_again(shop: Sho
     await shop.pay(await shop.hold("A1"))
     assert await shop.store.seconds_to_next_payment() is not None
     assert (await shop.store.watch_money(limit=100)).open == 0
-
-
-async def test_a_sale_that_was_paid_in_part_is_seen_by_the_verifier(ids: Uuid7Ids, clock: MovableClock) -> None:
-    """Also in memory; on the databases the test writes the row directly, past their guards."""
-    store = MemoryStore(clock=clock)
-    shop = Shop(store, ids=ids, clock=clock)
-    await shop.open_another("concert")
-    paid = await shop.pay(await shop.hold("A1"))
-    whole = await shop.payment(paid.booking)
-    assert await store.find_flaws(limit=9) == []
-    store._tables.payments[whole.id] = msgspec.structs.replace(whole, captured=PRICE - 1)
-    [flaw] = await store.find_flaws(limit=9)
-    assert (flaw.promise, flaw.row) == (
-        "P3",
-        f"payment {whole.id} is captured: amount {PRICE}, captured {PRICE - 1}",
-    )

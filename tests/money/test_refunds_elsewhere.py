@@ -26,7 +26,7 @@ from earmark.sandbox.faults import Fault, FaultRule
 from earmark.sandbox.gateway import SandboxGateway
 from earmark.sandbox.model import LedgerMove
 from earmark.schemas.payment_review import cases
-from earmark.store.memory import MemoryStore
+from earmark.store.sqlite.memory import MemoryStore
 from earmark.uuids import Uuid7Ids
 
 if TYPE_CHECKING:

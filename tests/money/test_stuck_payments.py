@@ -25,7 +25,7 @@ from earmark.payments.driver import PaymentDriver, Step, next_step
 from earmark.payments.gateways.stripe.gateway import StripeGateway
 from earmark.sandbox.faults import Fault
 from earmark.sandbox.model import LedgerMove
-from earmark.store.memory import MemoryStore
+from earmark.store.sqlite.memory import MemoryStore
 from earmark.uuids import Uuid7Ids
 
 if TYPE_CHECKING:

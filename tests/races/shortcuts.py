@@ -16,7 +16,7 @@ from earmark.domain.payment import PaymentState
 from earmark.domain.pool import PoolDelta
 from earmark.domain.state_machine import State
 from earmark.engine.ports.store import Changes, Look, Opening
-from earmark.store import queries
+from earmark.store import sql_files
 from earmark.store.postgres import rows
 
 from .commands import IDS
@@ -76,7 +76,7 @@ class _FlipsWhateverItFinds(ForwardingTransaction):
 
 class _ReadsBookingsBeforeSeats(ForwardingTransaction):
     async def read_seats(self, refs: Collection[SeatRef]) -> dict[SeatRef, SeatSeen]:
-        known = {row["id"] for row in await self.inner._connection.fetch("SELECT id FROM bookings LIMIT 1000")}
+        known = {row["id"] for row in await self.inner.connection.fetch("SELECT id FROM bookings LIMIT 1000")}
         await self.breakpoints.reach("between bookings and seats")
         seen: dict[SeatRef, SeatSeen] = await self.inner.read_seats(refs)
         return {
@@ -93,7 +93,7 @@ class _KeepsThePointer(ForwardingTransaction):
 class _LocksTotalsFirst(ForwardingTransaction):
     async def lock_bookings(self, ids: Collection[BookingId]) -> dict[BookingId, Booking]:
         peek = "SELECT event_id, buyer FROM bookings WHERE id = ANY ($1) LIMIT 100"
-        await self.inner.lock_totals({TotalRef(*row) for row in await self.inner._connection.fetch(peek, list(ids))})
+        await self.inner.lock_totals({TotalRef(*row) for row in await self.inner.connection.fetch(peek, list(ids))})
         await self.breakpoints.reach("after its first lock")
         locked: dict[BookingId, Booking] = await self.inner.lock_bookings(ids)
         return locked
@@ -128,8 +128,8 @@ class _ClaimsAndReadsKeysAtOnce(ForwardingTransaction):
             SELECT statement_timestamp() + $1::interval AS now, c.caller, c.key,
                    j.request_hash, j.answer_status, j.answer_body
               FROM claimed c LEFT JOIN journal j ON j.caller = c.caller AND j.key = c.key"""
-        found = await self.inner._connection.fetch(claims, self.inner._offset, *rows.columns(keys, width=2))
-        remembered = dict(rows.memory(row) for row in found if row["request_hash"] is not None)
+        found = await self.inner.connection.fetch(claims, self.inner._offset, *rows.columns(keys, width=2))
+        remembered = dict(rows.idempotency_record(row) for row in found if row["request_hash"] is not None)
         return Opening(now=found[0]["now"], remembered=remembered)
 
 
@@ -146,7 +146,7 @@ class _LocksAsTheyCame(ForwardingTransaction):
 class _TakesPaymentsAsTheyCame(ForwardingTransaction):
     async def take_payments(self, uses: Mapping[OutsidePaymentRef, BookingId]) -> frozenset[OutsidePaymentRef]:
         taken = [(*ref, booking_id) for ref, booking_id in uses.items()]
-        won = await self.inner._fetch("take_payments", *rows.columns(taken, width=3))
+        won = await self.inner.fetch("take_payments", *rows.columns(taken, width=3))
         return frozenset(OutsidePaymentRef(*row) for row in won)
 
 
@@ -293,7 +293,7 @@ class OneStatement(ForwardingTransaction):
 
     async def connection(self) -> Any:
         """The bare connection."""
-        return self.inner._connection
+        return self.inner.connection
 
 
 def _expiry_entry(booking: Booking, *, now: datetime) -> Entry:
@@ -324,7 +324,7 @@ def writes(name: str, *edits: tuple[str, str]) -> Shortcut:
         text = text.replace(old, new)
     for function in ("earmark_write(", "earmark_add_totals(", "earmark_tell("):
         text = text.replace(function, f"{function[:-1]}_{name}(")
-    write = edited("write_draft", "earmark_write(", f"earmark_write_{name}(")
+    write = edited("write_optimistically", "earmark_write(", f"earmark_write_{name}(")
     return Shortcut(sql=write, prepare=text.replace("CREATE FUNCTION", "CREATE OR REPLACE FUNCTION"))
 
 
@@ -425,7 +425,7 @@ class _LocksItsBookingFirst(ForwardingTransaction):
 class _LocksPaymentsFirst(ForwardingTransaction):
     async def lock_bookings(self, ids: Collection[BookingId]) -> dict[BookingId, Booking]:
         peek = "SELECT id FROM payments WHERE booking_id = ANY ($1) ORDER BY id FOR NO KEY UPDATE"
-        await self.inner._connection.fetch(peek, list(ids))
+        await self.inner.connection.fetch(peek, list(ids))
         await self.breakpoints.reach("after its first lock")
         locked: dict[BookingId, Booking] = await self.inner.lock_bookings(ids)
         return locked
@@ -451,7 +451,7 @@ class _JudgesPaymentsAsTheyBegan(ForwardingTransaction):
 
 
 def _money_edited(name: str, old: str, new: str) -> dict[str, str]:
-    text = queries.sql("postgres", "money.sql")[name]
+    text = sql_files.sql("postgres", "payments.sql")[name]
     assert old in text, f"{name} has changed: it no longer says {old!r}"
     return {name: text.replace(old, new)}
 

@@ -38,10 +38,10 @@ from earmark.engine.verbs.expire import expire
 from earmark.engine.verbs.extend import extend
 from earmark.engine.verbs.hold import hold
 from earmark.engine.verbs.release import release
-from earmark.store import queries
+from earmark.store import sql_files
 from earmark.store.postgres import PostgresStore
-from earmark.store.postgres.idle import Prepared
-from earmark.store.postgres.recall import Recall
+from earmark.store.postgres.idle_connections import PreparedConnection
+from earmark.store.postgres.seat_cache import SeatCache
 
 from .commands import IDS, TTL_SECONDS, a_hold, a_play
 
@@ -57,7 +57,7 @@ T = TypeVar("T")
 
 PATIENCE_SECONDS = 8.0
 POLL_SECONDS = 0.003
-SQL = queries.sql("postgres")
+SQL = sql_files.sql("postgres")
 
 # Deleting a few rows with all triggers off is quicker than truncating: this runs before every test.
 _EMPTY = """
@@ -121,8 +121,8 @@ def has_ended(connection: Any) -> bool:
 
 def bare(transaction: Any) -> Any:
     """The connection that it runs on, without the statements prepared for optimistic writes."""
-    connection = transaction._connection
-    return connection.bare if isinstance(connection, Prepared) else connection
+    connection = transaction.connection
+    return connection.bare if isinstance(connection, PreparedConnection) else connection
 
 
 class Breakpoints:
@@ -208,7 +208,7 @@ class StoppableStore(PostgresStore):
     shortcut: Shortcut
     retries: bool = False
     drafts: bool = False
-    drafts_again = 0
+    tries_again = 0
     lock_seconds = LOCK_SECONDS_MAX
     ran: list[str]
     """How the work was run, each time: from the cache ("memory"), by a "look", or under "locks"."""
@@ -236,7 +236,7 @@ class StoppableStore(PostgresStore):
             try:
                 return await work(cast("Transaction", StoppableTransaction(warped, self.breakpoints)))
             finally:
-                remembered = getattr(transaction, "remembered", None)
+                remembered = getattr(transaction, "cached", None)
                 self.ran.append("locks" if remembered is None else "memory" if remembered else "look")
 
         if self.retries:
@@ -370,9 +370,9 @@ class RaceDatabase:
         store.drafts = drafts
         store.ran = []
         if memory:
-            store._recall._requests_per_page = 0
+            store.seat_cache._requests_per_page = 0
         else:
-            store._recall = Recall(without_fresh_seats, bookings_max=0)
+            store.seat_cache = SeatCache(without_fresh_seats, bookings_max=0)
         store._sql = {**store._sql, **shortcut.sql}
         server = Server(self, store)
         self._servers.append(server)

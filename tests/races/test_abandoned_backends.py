@@ -14,7 +14,7 @@ import asyncpg
 import pytest
 
 from earmark.clock import MovableClock
-from earmark.store.postgres import abandoned as counting
+from earmark.store.postgres import abandoned_backends as counting
 from earmark.store.postgres import connections as module
 from earmark.store.postgres.store import PostgresStore
 
@@ -24,7 +24,7 @@ from .support import until
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable
 
-    from earmark.store.postgres.connections import Connections
+    from earmark.store.postgres.connections import PostgresConnections
 
 SECONDS = 0.5
 CONNECTIONS_MAX = 4
@@ -32,7 +32,7 @@ REQUESTS = 8
 
 
 @asynccontextmanager
-async def opened(url: str, *, connections_max: int = CONNECTIONS_MAX) -> AsyncIterator[Connections]:
+async def opened(url: str, *, connections_max: int = CONNECTIONS_MAX) -> AsyncIterator[PostgresConnections]:
     """The connections of a store of its own."""
     store = await PostgresStore.connect(url, clock=MovableClock(), connections_max=connections_max)
     try:
@@ -41,7 +41,7 @@ async def opened(url: str, *, connections_max: int = CONNECTIONS_MAX) -> AsyncIt
         await store.close()
 
 
-def leave(connections: Connections, pids: Iterable[int]) -> None:
+def leave(connections: PostgresConnections, pids: Iterable[int]) -> None:
     """Cut connections in the middle of a call, of which each backend has the process id that the test wants."""
     for pid in pids:
         connection = SimpleNamespace(is_closed=lambda: False, get_server_pid=partial(int, pid), terminate=lambda: None)
@@ -49,7 +49,7 @@ def leave(connections: Connections, pids: Iterable[int]) -> None:
         connections.abandon(connection)
 
 
-async def fill(connections: Connections) -> None:
+async def fill(connections: PostgresConnections) -> None:
     """Open every connection that the pool may have."""
     held = [await connections.acquire() for _ in range(connections.connections_max)]
     for connection in held:
@@ -63,7 +63,7 @@ def little_patience(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "ANSWER_SECONDS_MAX", SECONDS)
 
 
-def check_all(connections: Connections) -> list[asyncio.Future[None]]:
+def check_all(connections: PostgresConnections) -> list[asyncio.Future[None]]:
     """Requests that come at one moment, each about to begin a transaction."""
     return [asyncio.ensure_future(connections.check_commits()) for _ in range(REQUESTS)]
 
@@ -89,13 +89,13 @@ async def test_a_query_without_an_answer_is_not_repeated_by_each_request(
 ) -> None:
     """With so many left that nothing can be begun, eight requests are refused after one wait, and not after eight."""
     asked: list[object] = []
-    recount = counting.Abandoned.recount
+    recount = counting.AbandonedBackends.recount
 
     async def counted(self: Any, fetch: Any, **believed: Any) -> int:
         asked.append(fetch)
         return await recount(self, fetch, **believed)
 
-    monkeypatch.setattr(counting.Abandoned, "recount", counted)
+    monkeypatch.setattr(counting.AbandonedBackends, "recount", counted)
     async with PostgresProxy(postgres_url) as proxy, opened(proxy.url) as connections:
         await fill(connections)
         leave(connections, range(1, CONNECTIONS_MAX + 1))
@@ -128,10 +128,10 @@ async def test_requests_that_wait_for_the_count_use_it(postgres_url: str) -> Non
         assert len(connections.abandoned) == 0
 
 
-async def recounted(connections: Connections) -> int:
+async def recounted(connections: PostgresConnections) -> int:
     """How many are left, by a new query to PostgreSQL."""
     async with connections.borrow() as connection:
-        await connections.abandoned.recount(connection.fetch, believed=0)
+        await connections.abandoned.recount(connection.fetch, valid_seconds=0)
     return len(connections.abandoned)
 
 

@@ -20,10 +20,9 @@ from earmark.engine.commands import Decided, Hold
 from earmark.engine.engine import Engine
 from earmark.engine.ports.store import Look
 from earmark.errors import RowBusy, SetupError, StoreUnavailable
-from earmark.store import queries
-from earmark.store.postgres import hosts
-from earmark.store.postgres import store as module
-from earmark.store.postgres.outages import only_reads
+from earmark.store import sql_files
+from earmark.store.postgres import hosts, session_settings
+from earmark.store.postgres.driver_errors import only_reads
 from earmark.store.postgres.store import PostgresStore
 
 from .commands import EVENT, IDS, a_hold, a_play, an_extend
@@ -100,9 +99,9 @@ async def test_a_page_of_seats_is_read_by_one_process(
     for kind in ("table", "index"):
         await observer.execute(f'ALTER DATABASE "{_name(postgres_url)}" SET min_parallel_{kind}_scan_size = 0')
     if not restrained:
-        monkeypatch.delitem(module.SETTINGS, "max_parallel_workers_per_gather")
-    async with opened(postgres_url) as engine, engine.store._pool.acquire() as connection:  # type: ignore[attr-defined]
-        await connection.execute(f"PREPARE page (text, text, bigint) AS {engine.store._sql['recall_seats']}")  # type: ignore[attr-defined]
+        monkeypatch.delitem(session_settings.SETTINGS, "max_parallel_workers_per_gather")
+    async with opened(postgres_url) as engine, engine.store.pool.acquire() as connection:  # type: ignore[attr-defined]
+        await connection.execute(f"PREPARE page (text, text, bigint) AS {engine.store._sql['read_free_seats']}")  # type: ignore[attr-defined]
         plan = await connection.fetch("EXPLAIN EXECUTE page ('large', '', 2000)")
     assert ("Gather" in str(plan)) is not restrained
 
@@ -162,7 +161,7 @@ async def test_the_operating_system_looks_after_connections_over_tcp(postgres_ur
     async with (
         TcpPostgresProxy(postgres_url) as proxy,
         opened(proxy.url) as engine,
-        engine.store._pool.acquire() as connection,  # type: ignore[attr-defined]
+        engine.store.pool.acquire() as connection,  # type: ignore[attr-defined]
     ):
         plug = connection._transport.get_extra_info("socket")
         assert plug.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
@@ -215,7 +214,7 @@ async def test_a_locked_transaction_on_a_broken_connection_is_tried_on_another(p
 async def test_a_read_that_took_too_long_is_not_tried_again(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The time was for both attempts."""
     asked: list[str] = []
-    monkeypatch.setattr(module, "READ_SECONDS", SECONDS)
+    monkeypatch.setattr("earmark.store.postgres.store.READ_SECONDS", SECONDS)
     async with PostgresProxy(postgres_url) as proxy, opened(proxy.url) as engine:
         fetch = asyncpg.Connection.fetch
 
@@ -233,12 +232,20 @@ async def test_a_read_that_took_too_long_is_not_tried_again(postgres_url: str, m
 
 def test_only_what_changes_nothing_is_tried_again() -> None:
     """By its text: no statement that writes or locks is taken for a read."""
-    files = ("queries.sql", "money.sql", "outbox.sql", "accounts.sql", "keys.sql", "live.sql", "upkeep.sql")
-    found = {name: only_reads(text) for file in files for name, text in queries.sql("postgres", file).items()}
+    files = (
+        "bookings.sql",
+        "payments.sql",
+        "outbox.sql",
+        "accounts.sql",
+        "api_keys.sql",
+        "followed_events.sql",
+        "maintenance.sql",
+    )
+    found = {name: only_reads(text) for file in files for name, text in sql_files.sql("postgres", file).items()}
     assert {"tell_beats", "claim_payments", "clear_beats", "leave_beats", "lock_bookings", "claim_keys"} <= {
         name for name, reads in found.items() if not reads
     }
-    assert {"read_booking", "read_events", "list_bookings", "recall_seats"} <= {
+    assert {"read_booking", "read_events", "list_bookings", "read_free_seats"} <= {
         name for name, reads in found.items() if reads
     }
 
@@ -250,7 +257,7 @@ async def test_a_value_that_cannot_be_sent_says_nothing_of_the_connection(postgr
     async def work(transaction: Any) -> None:
         nonlocal runs
         runs += 1
-        await transaction._connection.fetch("SELECT $1::integer", 2**40)
+        await transaction.connection.fetch("SELECT $1::integer", 2**40)
 
     async with opened(postgres_url) as engine:
         store: Any = engine.store
@@ -322,7 +329,7 @@ async def test_a_frozen_host_does_not_use_up_the_time_of_the_next(
         url = proxy.url.replace("127.0.0.1", f"127.0.0.1:{frozen},127.0.0.1")
         async with opened(url) as engine:
             granted(await hold_alone(engine, "A1", within=5))
-            async with engine.store._pool.acquire(), engine.store._pool.acquire():  # type: ignore[attr-defined]
+            async with engine.store.pool.acquire(), engine.store.pool.acquire():  # type: ignore[attr-defined]
                 assert len(came) == 1
 
 
@@ -441,7 +448,7 @@ async def test_the_isolation_of_a_connection_is_what_optimistic_writes_rely_on(
         async with opened(postgres_url) as engine:
             await engine.store.check()
             return
-    monkeypatch.delitem(module.SETTINGS, "default_transaction_isolation")
+    monkeypatch.delitem(session_settings.SETTINGS, "default_transaction_isolation")
     with pytest.raises(SetupError, match="READ COMMITTED"):
         async with opened(postgres_url) as engine:
             await engine.store.check()
@@ -452,22 +459,22 @@ async def test_a_booking_is_read_with_the_moment_at_which_it_was_read(postgres_u
     async with opened(postgres_url) as engine:
         held = granted(await engine.hold(a_hold("A1", ttl_seconds=60)))
         store: Any = engine.store
-        read, clock = store._read, store._clock
+        read, clock = store.read_rows, store._clock
 
         async def read_and_let_time_pass(name: str, *arguments: object) -> Any:
             found = await read(name, *arguments)
             if name in {"read_booking", "read_seat"}:
-                store._read = read
+                store.read_rows = read
                 granted(await engine.extend(an_extend(held)))
                 clock.advance(61)
             return found
 
-        store._read = read_and_let_time_pass
+        store.read_rows = read_and_let_time_pass
         now, booking = await store.read_booking(held.id)
         assert booking is not None
         assert now < booking.expires_at
         held = booking
-        store._read = read_and_let_time_pass
+        store.read_rows = read_and_let_time_pass
         seen = await store.read_map(EVENT, seat_id="A1")
         assert seen.now < seen.seats[0].owner_expires_at
 

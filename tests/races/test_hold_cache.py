@@ -138,9 +138,9 @@ async def test_a_clock_that_is_wrong_sells_nothing_late(database: RaceDatabase) 
     """The time that the cache computes is compared with the database's own."""
     server, held = await holding(database, "A1")
     database.clock.advance(61)
-    clock = server.store._recall._clock
+    clock = server.store.seat_cache._clock
     assert clock is not None
-    server.store._recall._clock = (clock[0] - timedelta(seconds=30), clock[1])
+    server.store.seat_cache._clock = (clock[0] - timedelta(seconds=30), clock[1])
     assert isinstance(await server.submit(a_confirm(held)).outcome(), BookingExpired)
     assert not await database.flaws()
 
@@ -189,7 +189,7 @@ async def test_two_requests_for_one_booking_see_each_other(database: RaceDatabas
 async def test_only_the_newest_holds_are_cached(database: RaceDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
     """So that a process does not grow with what it sells."""
     server, oldest = await holding(database, "A1")
-    recall = server.store._recall
+    recall = server.store.seat_cache
     monkeypatch.setattr(recall, "_bookings_max", 2)
     newer = [granted(await server.submit(a_hold(seat, buyer=seat)).outcome()) for seat in ("A2", "A3")]
     assert list(recall._bookings) == [held.id for held in newer]

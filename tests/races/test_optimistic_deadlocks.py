@@ -15,9 +15,9 @@ from earmark.engine.commands import Decided
 from earmark.engine.engine import Engine
 from earmark.errors import SeatsTaken
 from earmark.store.postgres import PostgresStore
-from earmark.store.postgres.idle import Prepared
-from earmark.store.postgres.recall import Recall
-from earmark.store.postgres.store import SETTINGS
+from earmark.store.postgres.idle_connections import PreparedConnection
+from earmark.store.postgres.seat_cache import SeatCache
+from earmark.store.postgres.session_settings import SETTINGS
 
 from . import shortcuts
 from .commands import IDS, a_cancel, a_confirm, a_hold, a_play, a_release
@@ -159,7 +159,7 @@ async def test_a_takeover_for_a_new_buyer_does_not_deadlock(either_database: Rac
 
 class _StopsWhenTotalsAreMade(ForwardingTransaction):
     async def lock_totals(self, refs: Collection[TotalRef]) -> dict[TotalRef, int]:
-        fetch = self.inner._fetch
+        fetch = self.inner.fetch
 
         async def stopping(name: str, *arguments: object) -> Any:
             found = await fetch(name, *arguments)
@@ -167,7 +167,7 @@ class _StopsWhenTotalsAreMade(ForwardingTransaction):
                 await self.breakpoints.reach("after make_totals")
             return found
 
-        self.inner._fetch = stopping
+        self.inner.fetch = stopping
         locked: dict[TotalRef, int] = await self.inner.lock_totals(refs)
         return locked
 
@@ -204,12 +204,12 @@ async def plans_of_an_optimistic_write(url: str, *, tables: str) -> list[dict[st
         return outcomes
 
     # A new connection, which plans for these tables, and the only one for optimistic writes.
-    await store._recall.close()
-    store._recall = Recall(without_fresh_seats, bookings_max=0)
+    await store.seat_cache.close()
+    store.seat_cache = SeatCache(without_fresh_seats, bookings_max=0)
     await store._idle.close()
-    await store._pool.expire_connections()
-    connection = await store._pool.acquire()
-    prepared = Prepared(connection)
+    await store.pool.expire_connections()
+    connection = await store.pool.acquire()
+    prepared = PreparedConnection(connection)
     store._idle.waiting.append(prepared)
     try:
         await connection.execute(tables)

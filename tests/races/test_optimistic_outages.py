@@ -179,34 +179,34 @@ async def _never() -> bool:
     return False
 
 
-@pytest.mark.parametrize("from_memory", [False, True])
-async def test_connections_that_ended_while_idle_fail_no_request(database: RaceDatabase, *, from_memory: bool) -> None:
+@pytest.mark.parametrize("from_cache", [False, True])
+async def test_connections_that_ended_while_idle_fail_no_request(database: RaceDatabase, *, from_cache: bool) -> None:
     """A server that was restarted: the next hold is simply served, and its outcome is never unknown."""
-    server = await optimistic_server(database, memory=from_memory)
-    await until(lambda: server.store._recall._houses or not from_memory)
+    server = await optimistic_server(database, memory=from_cache)
+    await until(lambda: server.store.seat_cache._events or not from_cache)
     assert await database.observer.fetchval(END_ALL) > 0
-    connections = [holder._con for holder in server.store._pool._holders]
+    connections = [holder._con for holder in server.store.pool._holders]
     await until(lambda: all(connection is None or connection.is_closed() for connection in connections))
     held = granted(await server.submit(a_hold("A2")).outcome())
-    assert set(server.store.ran) == {"memory" if from_memory else "look"}
+    assert set(server.store.ran) == {"memory" if from_cache else "look"}
     assert await database.owner("A2") == held.id
     assert not await database.flaws()
 
 
-@pytest.mark.parametrize("from_memory", [False, True])
+@pytest.mark.parametrize("from_cache", [False, True])
 async def test_a_connection_that_the_server_closed_fails_no_request(
-    database: RaceDatabase, proxy: PostgresProxy, *, from_memory: bool
+    database: RaceDatabase, proxy: PostgresProxy, *, from_cache: bool
 ) -> None:
     """It looks open, and nothing can be sent on it: the next hold takes another, and its outcome is never unknown."""
-    server = await optimistic_server(database, memory=from_memory, url=proxy.url)
-    await until(lambda: server.store._recall._houses or not from_memory)
+    server = await optimistic_server(database, memory=from_cache, url=proxy.url)
+    await until(lambda: server.store.seat_cache._events or not from_cache)
     proxy.keep_open()
     await database.observer.fetchval(END_ALL)
     await until(lambda: proxy.closed_by_server)
     await asyncio.sleep(0.01)
     assert not has_ended(server.store.connection)
     held = granted(await server.submit(a_hold("A2")).outcome())
-    assert set(server.store.ran) == {"memory" if from_memory else "look"}
+    assert set(server.store.ran) == {"memory" if from_cache else "look"}
     assert await database.owner("A2") == held.id
     assert not await database.flaws()
 

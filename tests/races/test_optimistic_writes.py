@@ -93,7 +93,7 @@ async def test_an_optimistic_write_that_found_a_change_reads_again_before_it_loc
 ) -> None:
     """The other transaction has committed by then: a second read shows it, and costs less than locks."""
     second = await either_database.server("before write", drafts=True, connections_max=6)
-    second.store.drafts_again = 1
+    second.store.tries_again = 1
     second.submit(a_hold("A1"))
     await second.reached("before write")
     first = granted(await by_another(either_database, a_hold("A1", buyer="cid")))

@@ -16,7 +16,7 @@ from earmark.engine.engine import Engine
 from earmark.errors import OutcomeUnknown, StoreUnavailable
 from earmark.library import Earmark
 from earmark.store import postgres
-from earmark.store.postgres import store as module
+from earmark.store.postgres import session_settings
 from earmark.store.postgres.store import PostgresStore
 from earmark.uuids import Uuid7Ids
 
@@ -36,7 +36,7 @@ async def test_a_row_that_stays_locked_delays_only_the_requests_that_need_it(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Three confirms in one batch, one booking locked from outside: the other two are sold."""
-    monkeypatch.setitem(module.SETTINGS, "lock_timeout", "200ms")
+    monkeypatch.setitem(session_settings.SETTINGS, "lock_timeout", "200ms")
     async with Earmark.open(postgres_url) as shop:
         await shop.create("play", name="A play", currency="EUR", seats={"A1": 1, "A2": 1, "A3": 1})
         held = [await shop.hold("play", buyer=f"b{n}", seats=[f"A{n}"]) for n in (1, 2, 3)]
@@ -62,7 +62,7 @@ async def test_a_frozen_backend_is_given_up_in_time(
 
     async def freeze(transaction: Any) -> None:
         await transaction.begin([])
-        frozen.append(transaction._connection.get_server_pid())
+        frozen.append(transaction.connection.get_server_pid())
         transaction.wrote = True
         os.kill(frozen[0], signal.SIGSTOP)
         if at == "a read":

@@ -11,7 +11,7 @@ from tests.money.test_declines import tried
 
 from earmark.domain.decline_limits import Payer
 from earmark.domain.policy import Policy
-from earmark.store.postgres import money
+from earmark.store import payments
 
 if TYPE_CHECKING:
     import pytest
@@ -54,11 +54,11 @@ async def test_control_without_the_lock_both_are_tried(
     both_looked = asyncio.Barrier(2)
 
     async def look(steps: Any, ref: PayerRef) -> Payer:
-        row = await steps._connection.fetchrow(LOOK, *ref)
+        row = await steps.connection.fetchrow(LOOK, *ref)
         await both_looked.wait()
-        return Payer(ref=ref, tries=money._TRIES.decode(row["tries"]))
+        return Payer(ref=ref, tries=payments._TRIES.decode(row["tries"]))
 
-    monkeypatch.setattr(money.MoneySteps, "lock_payer", look)
+    monkeypatch.setattr(payments.PaymentSteps, "lock_payer", look)
     assert await asyncio.gather(*(tried(shop, one) for one in two)) == ["held", "held"]
     assert shop.gateway.calls.count("authorise") == 3
     await shop.driver.close()

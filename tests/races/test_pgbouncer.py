@@ -19,9 +19,8 @@ from earmark.engine.commands import Decided, Hold
 from earmark.engine.engine import Engine
 from earmark.engine.group_commit import BatchQueue
 from earmark.errors import SeatsTaken, SetupError, StoreUnavailable
-from earmark.store import queries
-from earmark.store.postgres import PostgresStore, maps
-from earmark.store.postgres import store as module
+from earmark.store import sql_files
+from earmark.store.postgres import PostgresStore, seat_map, session_settings
 from earmark.testservers import ServerUnavailable
 
 from .commands import EVENT, IDS, a_cancel, a_confirm, a_hold, a_play
@@ -59,7 +58,7 @@ def start() -> Iterator[Callable[..., PgBouncer]]:
 @pytest.fixture
 def narrow(postgres_url: str, start: Callable[..., PgBouncer]) -> PgBouncer:
     """One connection for all clients, and a configuration that lets clients set our settings at the start."""
-    return start(postgres_url, connections=1, ignores=list(module.SETTINGS))
+    return start(postgres_url, connections=1, ignores=list(session_settings.SETTINGS))
 
 
 @pytest.fixture
@@ -125,7 +124,7 @@ async def test_a_map_that_was_cut_short_leaves_no_name_behind(
     one = await process(narrow.to(postgres_url))
     await Engine(one, ids=IDS).create(a_play())
     with monkeypatch.context() as patched:
-        patched.setattr(maps, "_decode", lambda _page: 1 / 0)
+        patched.setattr(seat_map, "_decode", lambda _page: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             await one.read_map(EVENT)
     other = await process(narrow.to(postgres_url))
@@ -136,7 +135,7 @@ async def test_control_a_cursor_of_the_driver_has_a_name_that_stays(
     narrow: PgBouncer, postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Why the map is not read by one: even without a cache its statement is named, and outlives the transaction."""
-    statement = queries.sql("postgres")["read_map"]
+    statement = sql_files.sql("postgres")["read_map"]
 
     async def read() -> None:
         monkeypatch.setattr("asyncpg.connection._uid", 0)
@@ -166,7 +165,7 @@ async def settings_of_a_verb(store: PostgresStore) -> list[str]:
     """The settings that a verb runs under."""
 
     async def look(transaction: Any) -> list[str]:
-        ask = transaction._connection.fetchval
+        ask = transaction.connection.fetchval
         return [await ask(f"SHOW {name}") for name in ("lock_timeout", "plan_cache_mode")]
 
     return await store.transact(look, within=5)
@@ -189,7 +188,8 @@ async def test_control_settings_of_a_session_are_left_to_other_clients(
     narrow: PgBouncer, postgres_url: str, process: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without LOCAL another client's statements would give up after five seconds, without a reason."""
-    monkeypatch.setattr(module, "_SET_LOCAL", module._SET_LOCAL.replace("SET LOCAL", "SET"))
+    lasting = session_settings.SET_LOCAL.replace("SET LOCAL", "SET")
+    monkeypatch.setattr("earmark.store.postgres.store.SET_LOCAL", lasting)
     store = await process(narrow.to(postgres_url))
     assert isinstance(await Engine(store, ids=IDS).create(a_play()), Decided)
     assert await settings_of_the_next_client(narrow) == OURS

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import asyncpg
 import pytest
 
-from earmark.store.postgres.connections import Connections
-from earmark.store.postgres.idle import Idle, Prepared
-from earmark.store.postgres.outages import SILENT
+from earmark.store.postgres.connections import PostgresConnections
+from earmark.store.postgres.driver_errors import SILENT
+from earmark.store.postgres.idle_connections import IdleConnections, PreparedConnection
 
 from .commands import a_confirm, a_hold
 from .support import SQL, granted, in_time
@@ -38,9 +38,9 @@ def in_seconds(seconds: float) -> float:
 
 
 @pytest.fixture
-async def pool(postgres_url: str) -> AsyncIterator[Connections]:
+async def pool(postgres_url: str) -> AsyncIterator[PostgresConnections]:
     """Two connections."""
-    connections = Connections(postgres_url, connections_max=2)
+    connections = PostgresConnections(postgres_url, connections_max=2)
     await connections.open()
     yield connections
     await connections.pool.close()
@@ -48,7 +48,7 @@ async def pool(postgres_url: str) -> AsyncIterator[Connections]:
 
 async def test_a_statement_is_prepared_once_for_each_connection(pool: Any) -> None:
     """However often it is called."""
-    idle = Idle(pool)
+    idle = IdleConnections(pool)
     async with idle.connection(until=in_seconds(5)) as connection:
         for number in range(3):
             assert await connection.fetch("SELECT $1::int", number) == [(number,)]
@@ -61,7 +61,7 @@ async def test_a_statement_whose_tables_changed_fails_once(pool: Any) -> None:
     async with pool.borrow() as bare:
         await bare.execute("CREATE TEMP TABLE mine (a int)")
         await bare.execute("INSERT INTO mine VALUES (1)")
-        connection = Prepared(bare)
+        connection = PreparedConnection(bare)
         assert await connection.fetch(QUERY) == [(1,)]
         await bare.execute("ALTER TABLE mine ADD COLUMN b int")
         with pytest.raises(asyncpg.InvalidCachedStatementError):
@@ -72,7 +72,7 @@ async def test_a_statement_whose_tables_changed_fails_once(pool: Any) -> None:
 async def test_a_statement_that_fails_is_as_good_as_before(pool: Any) -> None:
     """A refusal of the database says nothing about the statement."""
     async with pool.borrow() as bare:
-        connection = Prepared(bare)
+        connection = PreparedConnection(bare)
         for _ in range(2):
             with pytest.raises(asyncpg.DivisionByZeroError):
                 await connection.fetch("SELECT 1 / $1::int", 0)
@@ -81,7 +81,7 @@ async def test_a_statement_that_fails_is_as_good_as_before(pool: Any) -> None:
 
 async def test_a_call_that_takes_too_long_is_cut_by_the_loans_own_timer(pool: Any) -> None:
     """There is no other."""
-    idle = Idle(pool)
+    idle = IdleConnections(pool)
 
     async def delay() -> None:
         async with idle.connection(until=in_seconds(0.1)) as connection:
@@ -98,7 +98,7 @@ async def test_a_call_that_takes_too_long_is_cut_by_the_loans_own_timer(pool: An
 async def test_optimistic_writes_go_on_after_their_tables_changed(database: RaceDatabase) -> None:
     """The buyer does not notice."""
     server = await database.server(drafts=True)
-    server.store.drafts_again = 2
+    server.store.tries_again = 2
     held = granted(await server.submit(a_hold("A1")).outcome())
     (connection,) = server.store._idle.waiting
     connection._statements = dict.fromkeys(SQL.values(), StaleStatement())

@@ -17,8 +17,8 @@ from earmark.domain.journal import IdempotencyKey
 from earmark.engine.commands import ChangeEvent, Decided, KeyedRequest, Replayed
 from earmark.engine.ports.store import Look
 from earmark.errors import IdempotencyMismatch, LimitExceeded, PoolExhausted, SaleClosed, SeatsTaken
-from earmark.store.postgres import recall as module
-from earmark.store.postgres.recall import Recall
+from earmark.store.postgres import seat_cache as module
+from earmark.store.postgres.seat_cache import SeatCache
 
 from . import shortcuts
 from .commands import EVENT, IDS, SHOP, a_block, a_hold, a_limit, a_release, a_repricing
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from earmark.domain.booking import Booking
     from earmark.engine.commands import Command
-    from earmark.store.postgres.recall import Page
+    from earmark.store.postgres.seat_cache import Page
 
     from .support import RaceDatabase, Server
 
@@ -48,7 +48,7 @@ async def with_cached_event(database: RaceDatabase, *stops: str, shortcut: Short
     await database.observer.execute(shortcut.prepare)
     server = await database.server(drafts=True, memory=True, connections_max=6, shortcut=shortcut)
     await server.submit(a_hold("B9", buyer="eve")).outcome()
-    await until(lambda: server.store._recall._houses)
+    await until(lambda: server.store.seat_cache._events)
     server.store.ran.clear()
     server.stop_at(*stops)
     return server
@@ -64,7 +64,7 @@ def a_page(seats: list[SeatId]) -> Page:
     return (1000, 0, seats, None, seats[-1], None, None, None, [None] * len(seats))
 
 
-def weight(database: module.House) -> int:
+def weight(database: module.CachedEvent) -> int:
     """The size of its cached seats, in bytes."""
     return sys.getsizeof(database.free)
 
@@ -72,12 +72,12 @@ def weight(database: module.House) -> int:
 def test_a_sold_out_event_takes_no_space_in_the_cache() -> None:
     """Its seats leave the cache as they are sold, though the event itself stays cached."""
     event = Event(id=EVENT, name="Play", currency="EUR", live=True, created_at=datetime.now(UTC))
-    database = module.House(event)
+    database = module.CachedEvent(event)
     seats = [SeatId(f"S{number}") for number in range(10_000)]
     assert database.add([a_page(seats)]) == 10_000
     full, empty = weight(database), sys.getsizeof({})
     for number, seat in enumerate(seats):
-        assert database.give(seat)
+        assert database.remove(seat)
         assert weight(database) <= max(full * (10_000 - number) * 2 * module.SPARSE / 10_000, full / 1000)
     assert weight(database) <= 2 * empty
 
@@ -158,9 +158,9 @@ async def test_the_cache_sells_for_the_current_price(either_database: RaceDataba
 
 async def _has_cached(server: Server) -> bool:
     """After an unknown outcome it must read before it caches the event again."""
-    server.store._recall._doubts.clear()
+    server.store.seat_cache._left_out.clear()
     await server.submit(a_hold("B8", buyer="eve")).outcome()
-    return bool(server.store._recall._houses)
+    return bool(server.store.seat_cache._events)
 
 
 async def test_the_cache_sells_no_deleted_seat(bare_database: RaceDatabase) -> None:
@@ -240,9 +240,9 @@ async def test_without_the_hour_a_hold_ends_when_it_should_not(bare_database: Ra
 
 def wrong(server: Server, *, seconds: float) -> None:
     """Let the cached clock be wrong by so much."""
-    clock = server.store._recall._clock
+    clock = server.store.seat_cache._clock
     assert clock is not None
-    server.store._recall._clock = (clock[0] + timedelta(seconds=seconds), clock[1])
+    server.store.seat_cache._clock = (clock[0] + timedelta(seconds=seconds), clock[1])
 
 
 async def test_a_pause_between_cache_and_write_is_noticed(database: RaceDatabase) -> None:
@@ -392,14 +392,14 @@ def looking_for(seat: str, event: str = "play") -> Look:
     return Look(events=[EventId(event)], seats=[SeatRef(EventId(event), SeatId(seat))])
 
 
-def knows(recall: Recall, seat: str, event: str = "play") -> bool:
-    return recall.of(looking_for(seat, event), offset=timedelta(0)) is not None
+def knows(recall: SeatCache, seat: str, event: str = "play") -> bool:
+    return recall.find(looking_for(seat, event), offset=timedelta(0)) is not None
 
 
-async def loaded(recall: Recall, *names: str) -> None:
+async def loaded(recall: SeatCache, *names: str) -> None:
     """Learn of events, one after the other."""
     for name in names:
-        recall.learn([an_event(name)], now=NOW)
+        recall.keep_events([an_event(name)], now=NOW)
         await until(lambda: not recall._reading)
 
 
@@ -408,10 +408,10 @@ async def test_a_seat_sold_while_its_event_is_read_is_not_fresh() -> None:
     pages = Pages(10)
     pages.after = 1
     pages.may_go_on.clear()
-    recall = Recall(pages.read, requests_per_page=0)
-    recall.learn([an_event()], now=NOW)
+    recall = SeatCache(pages.read, requests_per_page=0)
+    recall.keep_events([an_event()], now=NOW)
     await until(lambda: pages.reads)
-    recall.gave([SeatRef(EventId("play"), SeatId("S000003"))])
+    recall.remove_seats([SeatRef(EventId("play"), SeatId("S000003"))])
     pages.may_go_on.set()
     await until(lambda: not recall._reading)
     assert knows(recall, "S000002")
@@ -423,9 +423,9 @@ async def test_one_event_is_read_at_a_time_and_no_request_waits_for_it() -> None
     pages = Pages(10)
     pages.after = 1
     pages.may_go_on.clear()
-    recall = Recall(pages.read, requests_per_page=0)
-    recall.learn([an_event("one"), an_event("two")], now=NOW)
-    recall.learn([an_event("two")], now=NOW)
+    recall = SeatCache(pages.read, requests_per_page=0)
+    recall.keep_events([an_event("one"), an_event("two")], now=NOW)
+    recall.keep_events([an_event("two")], now=NOW)
     assert not knows(recall, "S000001", "one")
     await until(lambda: knows(recall, "S000001", "one"))
     assert recall._reading is not None
@@ -441,7 +441,7 @@ async def test_an_event_that_cannot_be_read_is_not_cached() -> None:
     """Nor is a part of it cached; the next read tries again."""
     pages = Pages(10)
     pages.broken = True
-    recall = Recall(pages.read, requests_per_page=0)
+    recall = SeatCache(pages.read, requests_per_page=0)
     await loaded(recall, "play")
     assert not knows(recall, "S000001")
     pages.broken = False
@@ -452,8 +452,8 @@ async def test_an_event_that_cannot_be_read_is_not_cached() -> None:
 async def test_reading_stops_when_the_store_closes() -> None:
     """Nothing is left running."""
     pages = Pages(10)
-    recall = Recall(pages.read, requests_per_page=0)
-    recall.learn([an_event()], now=NOW)
+    recall = SeatCache(pages.read, requests_per_page=0)
+    recall.keep_events([an_event()], now=NOW)
     pages.may_go_on.clear()
     await asyncio.sleep(0)
     task = recall._reading
@@ -469,7 +469,7 @@ async def test_the_cache_is_bounded_and_keeps_the_event_used_last(monkeypatch: p
     monkeypatch.setattr(module, "PAGE", 4)
     monkeypatch.setattr(module, "KEPT_SECONDS", 0.0)
     pages = Pages(10)
-    recall = Recall(pages.read, requests_per_page=0)
+    recall = SeatCache(pages.read, requests_per_page=0)
     await loaded(recall, "one", "two", "three")
     assert knows(recall, "S000001", "one")
     await loaded(recall, "four")
@@ -485,7 +485,7 @@ async def test_events_do_not_evict_each_other(monkeypatch: pytest.MonkeyPatch) -
     """Where more events are sold than fit, caching them in turn would cost more than reading."""
     monkeypatch.setattr(module, "SEATS_MAX", 30)
     pages = Pages(10)
-    recall = Recall(pages.read, requests_per_page=0)
+    recall = SeatCache(pages.read, requests_per_page=0)
     names = ("one", "two", "three", "four")
     for _ in range(5):
         for name in names:
@@ -499,7 +499,7 @@ async def test_an_event_is_read_as_fast_as_it_is_requested(monkeypatch: pytest.M
     """A page for every so many requests, and known only when all of it is."""
     monkeypatch.setattr(module, "PAGE", 4)
     pages = Pages(10)
-    recall = Recall(pages.read, requests_per_page=5)
+    recall = SeatCache(pages.read, requests_per_page=5)
     read = []
     for _ in range(16):
         await loaded(recall, "play")
@@ -507,20 +507,20 @@ async def test_an_event_is_read_as_fast_as_it_is_requested(monkeypatch: pytest.M
     assert read == [0] * 4 + [1] * 5 + [2] * 5 + [3] * 2
     assert knows(recall, "S000009")
     for requests, reads in ((8, False), (0, False), (2, True)):
-        recall.learn([an_event("one"), an_event("two")], now=NOW, requests=requests)
+        recall.keep_events([an_event("one"), an_event("two")], now=NOW, requests=requests)
         assert (recall._reading is not None) is reads
     await recall.close()
 
 
 async def test_what_was_given_is_not_counted_twice() -> None:
     """The bound is on what is cached, so the count must be right."""
-    recall = Recall(Pages(10).read, requests_per_page=0)
+    recall = SeatCache(Pages(10).read, requests_per_page=0)
     await loaded(recall, "play")
     ref = SeatRef(EventId("play"), SeatId("S000001"))
-    recall.gave([ref])
-    recall.gave([ref])
+    recall.remove_seats([ref])
+    recall.remove_seats([ref])
     assert recall._seats == 9
-    recall.doubt([EventId("play")])
+    recall.drop_outdated([EventId("play")])
     assert recall._seats == 0
 
 
@@ -529,14 +529,14 @@ async def test_an_uncertain_event_is_read_for_longer_each_time(monkeypatch: pyte
     moment = 0.0
     monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: moment))
     pages = Pages(10)
-    recall = Recall(pages.read, requests_per_page=0)
+    recall = SeatCache(pages.read, requests_per_page=0)
     lasted = []
     for _ in range(6):
         await loaded(recall, "play")
-        recall.doubt([EventId("play")])
+        recall.drop_outdated([EventId("play")])
         began = moment
-        while recall._is_doubted(EventId("play")):
-            recall.learn([an_event()], now=NOW)
+        while recall._is_left_out(EventId("play")):
+            recall.keep_events([an_event()], now=NOW)
             assert not recall._reading
             moment += 0.5
         lasted.append(moment - began)
@@ -560,7 +560,7 @@ async def test_units_are_sold_without_a_read(either_database: RaceDatabase) -> N
     for buyer in ("ann", "bob"):
         granted(await server.submit(a_hold(units=1, buyer=buyer)).outcome())
     assert server.store.ran == ["memory", "memory"]
-    pool = server.store._recall.pools([PoolRef(EVENT, PoolId("GA"))])
+    pool = server.store.seat_cache.pools([PoolRef(EVENT, PoolId("GA"))])
     assert pool is not None
     counted = await either_database.observer.fetchval("SELECT held FROM pools WHERE id = 'GA'")
     assert pool[PoolRef(EVENT, PoolId("GA"))].held == counted

@@ -29,7 +29,7 @@ from earmark.sandbox.faults import Fault
 from earmark.sandbox.gateway import FOREIGN, GONE_AFTER, SandboxGateway
 from earmark.sandbox.model import IntentStatus
 from earmark.sandbox.sandbox import Sandbox
-from earmark.store.memory import MemoryStore
+from earmark.store.sqlite.memory import MemoryStore
 from earmark.wiring import gateways
 
 if TYPE_CHECKING:

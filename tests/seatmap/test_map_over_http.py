@@ -20,7 +20,7 @@ from earmark.payments.service import PaymentService
 from earmark.schemas import responses, to_response
 from earmark.schemas.seat_map import render_map
 from earmark.seatmap.cache import RenderedMap, SeatMapCache
-from earmark.store.memory import MemoryStore
+from earmark.store.sqlite.memory import MemoryStore
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable

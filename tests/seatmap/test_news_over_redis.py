@@ -12,7 +12,7 @@ from tests import skip_summary
 from earmark.seatmap import followers as streams
 from earmark.seatmap import redis_notifications as wire
 from earmark.seatmap.entry_feed import EntryFeed
-from earmark.store.memory import MemoryStore
+from earmark.store.sqlite.memory import MemoryStore
 from earmark.testservers import ServerUnavailable, start_valkey
 from earmark.wiring.redis import Notifications
 

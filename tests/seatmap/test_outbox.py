@@ -14,10 +14,10 @@ from tests.sqlite_files import make_migrated
 
 from earmark.domain.ids import BookingId, EventId
 from earmark.engine.ports.outbox import START, UNSENT_COUNTED_MAX, Lag
-from earmark.store import queries
+from earmark.store import sql_files
 from earmark.store.postgres import PostgresStore
 from earmark.store.postgres.outbox import LOCKS
-from earmark.store.postgres.store import SETTINGS
+from earmark.store.postgres.session_settings import SETTINGS
 from earmark.store.sqlite import SqliteStore
 
 from .conftest import assert_published_in_order, drain, entry, numbered_entries, open_play, write
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from earmark.uuids import Uuid7Ids
 
 PLAY = EventId("play")
-SQL = queries.sql("postgres", "outbox.sql")
+SQL = sql_files.sql("postgres", "outbox.sql")
 
 
 async def test_each_event_counts_its_own_entries_from_one(shop: Earmark, store: Store) -> None:
@@ -247,7 +247,7 @@ async def test_without_the_claim_relays_give_numbers_that_others_have_given(
     async with other_relay.transaction():
         (first,) = await other_relay.fetch(SQL["number_entries"], ["play"], 10)
         await write(postgres_store, entry(ids, verb="change", at=datetime.now(UTC) - timedelta(hours=1)))
-        second = asyncio.create_task(postgres_store._pool.fetch(SQL["number_entries"], ["play"], 10))
+        second = asyncio.create_task(postgres_store.pool.fetch(SQL["number_entries"], ["play"], 10))
         waits = "SELECT count(*) FROM pg_locks WHERE NOT granted"
         while not await other_relay.fetchval(waits):  # noqa: ASYNC110 (only the server knows)
             await asyncio.sleep(0.01)
@@ -315,16 +315,3 @@ def _touched(plan: dict[str, Any]) -> Iterator[float]:
     yield plan["Actual Loops"] * (plan["Actual Rows"] + removed)
     for part in plan.get("Plans", []):
         yield from _touched(part)
-
-
-@pytest.mark.parametrize("dialect", ["postgres", "sqlite"])
-def test_every_query_says_why_it_exists_and_is_used(dialect: str) -> None:
-    """As for all other SQL."""
-    from pathlib import Path
-
-    import earmark.store
-
-    code = Path(earmark.store.__path__[0], dialect, "outbox.py").read_text(encoding="utf-8")
-    known = queries.load(dialect, "outbox.sql")
-    assert len(known) == 5
-    assert not [query.name for query in known.values() if not query.why or f'"{query.name}"' not in code]

@@ -24,7 +24,7 @@ from earmark.payments.service import PaymentService
 from earmark.schemas.seat_map import render_map
 from earmark.seatmap.cache import SeatMapCache
 from earmark.seatmap.entry_feed import EntryFeed
-from earmark.store.memory import MemoryStore
+from earmark.store.sqlite.memory import MemoryStore
 
 from .streaming import FACT_SECONDS_MAX, hub_over, parse
 

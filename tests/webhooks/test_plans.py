@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import asyncpg
 import msgspec
 
-from earmark.store import queries
-from earmark.store.postgres.store import SETTINGS
+from earmark.store import sql_files
+from earmark.store.postgres.session_settings import SETTINGS
 
 from .conftest import PLAY, log, now_of, open_play, subscribe
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from earmark.store.postgres import PostgresStore
     from earmark.uuids import Uuid7Ids
 
-SQL = queries.sql("postgres", "webhooks.sql")
+SQL = sql_files.sql("postgres", "webhooks.sql")
 FILL = """
 INSERT INTO deliveries (id, webhook_id, entry_id, type, body, created_at, due_at, state, ended_at)
 SELECT gen_random_uuid(), $1::uuid, gen_random_uuid(), 'booking.held', 'x', $2::timestamptz, $2, $3::text,

@@ -15,7 +15,7 @@ from earmark.engine.engine import Engine
 from earmark.engine.ports.outbox import START
 from earmark.engine.ports.webhooks import Health, Outcome
 from earmark.library import Earmark
-from earmark.store import queries
+from earmark.store import sql_files
 from earmark.uuids import new_delivery_id, new_webhook_id
 
 from .conftest import PLAY, again, hold, log, now_of, relay, subscribe
@@ -101,12 +101,10 @@ async def test_a_number_and_its_deliveries_are_kept_together_or_not_at_all(
     def interrupt(*_: object, **__: object) -> Any:
         raise KeyboardInterrupt
 
-    if hasattr(store, "_pool") or hasattr(store, "_writer"):
-        module = "postgres" if hasattr(store, "_pool") else "sqlite"
-        with monkeypatch.context() as patch:
-            patch.setattr(f"earmark.store.{module}.webhooks.deliveries_of", interrupt)
-            with pytest.raises(KeyboardInterrupt):
-                await store.outbox.number(after=START, limit=10)
+    with monkeypatch.context() as patch:
+        patch.setattr("earmark.store.webhooks.deliveries_of", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            await store.outbox.number(after=START, limit=10)
     assert await log(store, webhook) == []
     assert [one.sequence for one in await store.outbox.read_numbered(PLAY, after=1, limit=10)] == []
     await relay(store)
@@ -294,7 +292,7 @@ async def test_a_webhook_that_is_being_queued_for_is_not_removed_meanwhile(
     from .conftest import open_play
 
     await open_play(postgres_store, ids)
-    guarded = queries.sql("postgres", "webhooks.sql")["find_wanted"]
+    guarded = sql_files.sql("postgres", "webhooks.sql")["find_wanted"]
     relaying = await asyncpg.connect(postgres_url)
     write = (
         "INSERT INTO deliveries (id, webhook_id, type, body, created_at, due_at) VALUES ($1, $2, 'x', '', now(), now())"
@@ -316,19 +314,6 @@ async def test_a_webhook_that_is_being_queued_for_is_not_removed_meanwhile(
             async with relaying.transaction():
                 await relaying.execute(write, new_delivery_id(), webhook.id)
     await relaying.close()
-
-
-@pytest.mark.parametrize("dialect", ["postgres", "sqlite"])
-def test_every_query_says_why_it_exists_and_is_used(dialect: str) -> None:
-    """As for all other SQL."""
-    from pathlib import Path
-
-    import earmark.store
-
-    code = Path(earmark.store.__path__[0], dialect, "webhooks.py").read_text(encoding="utf-8")
-    known = queries.load(dialect, "webhooks.sql")
-    assert len(known) > 10
-    assert not [query.name for query in known.values() if not query.why or f'"{query.name}"' not in code]
 
 
 async def test_an_operator_sees_what_waits_for_each_webhook_of_a_mode(shop: Earmark, store: Store) -> None:

@@ -10,7 +10,7 @@ import pytest
 from tests import skip_summary
 
 from earmark.domain.webhook import DeliveryState
-from earmark.store.memory import MemoryStore
+from earmark.store.sqlite.memory import MemoryStore
 from earmark.webhooks.sender import WebhookSender, new_secret
 from earmark.webhooks.targets import TargetRefused, Targets, is_public
 

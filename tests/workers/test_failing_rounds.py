@@ -8,12 +8,13 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.workers.undo import undone_on_error
 
 from earmark.domain.ids import EventId
 from earmark.domain.state_machine import State
 from earmark.engine.ports.heartbeats import WELL
 from earmark.errors import StoreUnavailable
-from earmark.store.memory import MemoryStore
+from earmark.store.sqlite.memory import MemoryStore
 from earmark.testing import open_in_memory
 from earmark.workers import loop
 from earmark.workers.heartbeat import Heartbeat
@@ -193,12 +194,11 @@ async def test_some_holds_that_cannot_be_ended_do_not_keep_the_others(
 
     async def broken(**asked: Any) -> list[Row]:
         nonlocal rollbacks
-        tables = earmark.engine.store._tables  # type: ignore[attr-defined]
-        ended = await expire(**asked)
-        if poison & {seat.id for booking in ended for seat in booking.lines.seats}:
-            earmark.engine.store._tables = tables  # type: ignore[attr-defined]
-            rollbacks += 1
-            raise ValueError("the counts of this one are off")
+        with undone_on_error(earmark.engine.store):
+            ended = await expire(**asked)
+            if poison & {seat.id for booking in ended for seat in booking.lines.seats}:
+                rollbacks += 1
+                raise ValueError("the counts of this one are off")
         return ended
 
     monkeypatch.setattr(earmark.engine, "expire", broken)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from tests.acceptance.support import EARMARK, environment, free_port
 
 from earmark.errors import StoreUnavailable
-from earmark.store.memory import MemoryStore
+from earmark.store.sqlite.memory import MemoryStore
 from earmark.wiring import databases
 from earmark.wiring.workers import ROLES
 from earmark.workers import loop

@@ -19,7 +19,7 @@ from earmark.library import Earmark
 from earmark.payments.driver import PaymentDriver
 from earmark.payments.gateway_queues import SILENT_SECONDS
 from earmark.payments.pay import open_payment
-from earmark.store.memory import MemoryStore
+from earmark.store.sqlite.memory import MemoryStore
 from earmark.workers.reconciler import Reconciler
 from earmark.workers.round_status import RoundFailed
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 import pytest
+from tests.workers.undo import undone_on_error
 
 from earmark.domain.ids import BookingId
 from earmark.errors import StoreUnavailable
@@ -88,11 +89,10 @@ async def test_a_hold_that_cannot_be_ended_does_not_keep_the_others(
     poisoned = True
 
     async def broken(**asked: Any) -> list[Row]:
-        tables = earmark.engine.store._tables  # type: ignore[attr-defined]
-        ended = await expire(**asked)
-        if poisoned and bad in {str(booking.id) for booking in ended}:
-            earmark.engine.store._tables = tables  # type: ignore[attr-defined]
-            raise ValueError("the counts of this one are off")
+        with undone_on_error(earmark.engine.store):
+            ended = await expire(**asked)
+            if poisoned and bad in {str(booking.id) for booking in ended}:
+                raise ValueError("the counts of this one are off")
         return ended
 
     monkeypatch.setattr(earmark.engine, "expire", broken)

@@ -6,9 +6,11 @@ import contextlib
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.workers.undo import undone_on_error
 
 from earmark.domain.ids import EventId
 from earmark.domain.state_machine import State
+from earmark.engine.ports.store import BookingFilter
 from earmark.errors import RowBusy
 from earmark.testing import open_in_memory
 from earmark.workers import sweeper as module
@@ -61,8 +63,9 @@ class TwoEvents:
 
     async def held(self, event: str) -> int:
         """How many of an event are not ended."""
-        bookings = self.shop.engine.store._tables.bookings.values()  # type: ignore[attr-defined]
-        return sum(one.state is State.HELD for one in bookings if one.event_id == EventId(event))
+        asked = BookingFilter(live=True, event_id=EventId(event), limit=10_000)
+        _, bookings = await self.shop.engine.store.list_bookings(asked)
+        return sum(one.state is State.HELD for one in bookings)
 
     async def sweep(self, *, rounds: int) -> None:
         """Several rounds, however they go."""
@@ -71,13 +74,11 @@ class TwoEvents:
                 await self.sweeper.act()
 
     async def _expire_or_wait(self, **asked: Any) -> list[Row]:
-        store: Any = self.shop.engine.store
-        tables = store._tables
-        ended = await self._expire(**asked)
-        if self.is_locked and any(booking.event_id == EventId("locked") for booking in ended):
-            store._tables = tables
-            self.waits += 1
-            raise RowBusy(because="canceling statement due to lock timeout")
+        with undone_on_error(self.shop.engine.store):
+            ended = await self._expire(**asked)
+            if self.is_locked and any(booking.event_id == EventId("locked") for booking in ended):
+                self.waits += 1
+                raise RowBusy(because="canceling statement due to lock timeout")
         return ended
 
 

@@ -1,1 +1,1 @@
-"""The truth: the stores behind the `Store` port. PostgreSQL in production, SQLite embedded, memory for tests."""
+"""The stores behind the `Store` port: PostgreSQL in production, SQLite embedded, SQLite in memory for tests."""

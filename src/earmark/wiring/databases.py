@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
     from earmark.engine.ports.store import Clock, Store
-    from earmark.store.erasure import Erasure
+    from earmark.store.database_facts import DatabaseFacts
+    from earmark.store.erase_buyer import Erasure
     from earmark.store.migrations import Migration
-    from earmark.store.vitals import Vitals
 
 POSTGRES = {"postgres", "postgresql"}
 CONNECTIONS_MAX = 12
@@ -34,7 +34,7 @@ async def open_store(database_url: str, *, clock: Clock | None = None, connectio
 
         return await SqliteStore.open(sqlite_path(database_url), clock=clock)
     if scheme == "memory":
-        from earmark.store.memory import MemoryStore
+        from earmark.store.sqlite.memory import MemoryStore
 
         return MemoryStore(clock=clock)
     raise SetupError(problem=_unknown(database_url))
@@ -77,13 +77,13 @@ async def erase_buyer(
 
     With `rewrite`, a file of SQLite is written anew.
     """
-    from earmark.store.erasure import new_pseudonym
+    from earmark.store.erase_buyer import new_pseudonym
 
     asked: Any = {"pseudonym": pseudonym or new_pseudonym(), "dry_run": dry_run, "clock": clock or SystemClock()}
     scheme = urlsplit(database_url).scheme
     if scheme in POSTGRES:
         _postgres()
-        from earmark.store.postgres import erasure
+        from earmark.store.postgres import erase_buyer as erasure
 
         if rewrite:
             raise SetupError(
@@ -91,21 +91,21 @@ async def erase_buyer(
             )
         return await erasure.erase(database_url, buyer, **asked)
     if scheme == "sqlite":
-        from earmark.store.sqlite import erasure as of_file
+        from earmark.store.sqlite import erase_buyer as of_file
 
         return await of_file.erase(sqlite_path(database_url), buyer, rewrite=rewrite, **asked)
     raise SetupError(problem=_unknown(database_url))
 
 
-async def examine(database_url: str, *, clock: Clock | None = None) -> Vitals:
+async def examine(database_url: str, *, clock: Clock | None = None) -> DatabaseFacts:
     """What a database says of itself, on a connection of its own; it may be old, or set up in a way that is refused."""
     if urlsplit(database_url).scheme in POSTGRES:
         _postgres()
-        from earmark.store.postgres import vitals
+        from earmark.store.postgres import database_facts
 
-        return await vitals.examine(database_url, clock=clock or SystemClock())
+        return await database_facts.examine(database_url, clock=clock or SystemClock())
     if urlsplit(database_url).scheme == "sqlite":
-        from earmark.store.sqlite import vitals as of_file
+        from earmark.store.sqlite import database_facts as of_file
 
         return await of_file.examine(sqlite_path(database_url))
     raise SetupError(problem=_unknown(database_url))

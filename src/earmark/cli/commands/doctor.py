@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from earmark.engine.ports.store import Clock, Store
-    from earmark.store.vitals import Vitals
+    from earmark.store.database_facts import DatabaseFacts
 
 COLOURS = {Level.OK: "green", Level.NOTE: "yellow", Level.ILL: "red", Level.FIXED: "cyan"}
 CONNECTIONS_MAX = 4
@@ -129,7 +129,7 @@ async def _redis(settings: config.Settings, clock: Clock) -> AsyncIterator[Findi
                 yield finding
 
 
-async def _within(settings: config.Settings, vitals: Vitals, *, fix: bool) -> AsyncIterator[Finding]:
+async def _within(settings: config.Settings, vitals: DatabaseFacts, *, fix: bool) -> AsyncIterator[Finding]:
     """What takes an open store. Behind a pooler that the URL does not name it is opened as if it did."""
     url = settings.database_url
     if vitals.pooled and not vitals.told:

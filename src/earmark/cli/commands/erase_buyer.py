@@ -15,7 +15,7 @@ from earmark.cli.commands.database import Database
 from earmark.wiring import databases
 
 if TYPE_CHECKING:
-    from earmark.store.erasure import Erasure
+    from earmark.store.erase_buyer import Erasure
 
 SHOWN_MAX = 20
 

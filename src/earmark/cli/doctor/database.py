@@ -12,13 +12,13 @@ from earmark.store.migrations import check_current, newer
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from earmark.store.vitals import Vitals
+    from earmark.store.database_facts import DatabaseFacts
 
 SKEW_SECONDS_MAX = 1.0
 READ_COMMITTED = "read committed"
 
 
-def judge(vitals: Vitals) -> Iterator[Finding]:
+def judge(vitals: DatabaseFacts) -> Iterator[Finding]:
     """Version, schema, isolation, clock, pooler, durability, failover."""
     yield well("database", f"{vitals.product} {vitals.version} answers in {vitals.seconds * 1000:.1f} ms.")
     yield schema(vitals)
@@ -31,7 +31,7 @@ def judge(vitals: Vitals) -> Iterator[Finding]:
         yield failover.judge(vitals.replication)
 
 
-def schema(vitals: Vitals) -> Finding:
+def schema(vitals: DatabaseFacts) -> Finding:
     """New enough for this program, and if it is newer still, one that allows this program."""
     try:
         check_current(vitals.dialect, vitals.applied)
@@ -44,7 +44,7 @@ def schema(vitals: Vitals) -> Finding:
     return well("schema", f"The schema is current ({len(vitals.applied)} steps).")
 
 
-def isolation(vitals: Vitals) -> Finding:
+def isolation(vitals: DatabaseFacts) -> Finding:
     """Earmark asks for its level in every transaction, so another default only surprises others."""
     if vitals.isolation == READ_COMMITTED:
         return well("isolation", "Transactions are READ COMMITTED.")
@@ -53,7 +53,7 @@ def isolation(vitals: Vitals) -> Finding:
     return ill("isolation", said, advice)
 
 
-def clock(vitals: Vitals, *, whose: str = "The database's clock", check: str = "clock") -> Finding:
+def clock(vitals: DatabaseFacts, *, whose: str = "The database's clock", check: str = "clock") -> Finding:
     """Expiry is judged by the database alone. But tokens, ids and logs go by this machine's clock."""
     apart = vitals.skew_seconds
     if abs(apart) <= SKEW_SECONDS_MAX:
@@ -63,7 +63,7 @@ def clock(vitals: Vitals, *, whose: str = "The database's clock", check: str = "
     return ill(check, said, "Let both machines keep their time by NTP. Holds end by the database's clock.")
 
 
-def pooler(vitals: Vitals) -> Finding:
+def pooler(vitals: DatabaseFacts) -> Finding:
     """A pooler in transaction mode breaks what a connection remembers: settings and prepared statements."""
     if vitals.pooled and not vitals.told:
         said = "Something hands the connections round (PgBouncer, perhaps), and the URL does not say so."
@@ -74,7 +74,7 @@ def pooler(vitals: Vitals) -> Finding:
     return well("pooler", "Behind a pooler, as the URL says." if vitals.pooled else "No pooler is in between.")
 
 
-def durability(vitals: Vitals) -> Finding:
+def durability(vitals: DatabaseFacts) -> Finding:
     """What was acknowledged must survive a crash."""
     if not vitals.lax:
         return well("durability", "What was acknowledged survives a crash.")

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from earmark.cli.commands.settings import without_password
 from earmark.cli.doctor.findings import Finding, ill, note, well
 from earmark.errors import SetupError
-from earmark.store.vitals import skew
+from earmark.store.database_facts import skew
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Mapping

@@ -11,7 +11,7 @@ from typing import Any
 import asyncpg
 
 from earmark.errors import SetupError
-from earmark.store import queries
+from earmark.store import sql_files
 from earmark.store.migrations import tables
 
 OWNERS_ALONE = frozenset({"erasures", "sealings"})
@@ -22,7 +22,7 @@ LOCKS = "earmark_locks"
 
 async def grant(connection: Any, role: str) -> None:
     """Let the role serve, after every migration: a new table is granted to no role by itself."""
-    sql = queries.sql("postgres", "application_role.sql")
+    sql = sql_files.sql("postgres", "application_role.sql")
     found = await connection.fetchrow(sql["describe_role"], role)
     if found is None:
         raise SetupError(
@@ -49,7 +49,7 @@ async def grant(connection: Any, role: str) -> None:
 
 async def check_grants(connection: Any) -> None:
     """Refuse to serve where a table is missing among those that this session may write: a new one is, until granted."""
-    sql = queries.sql("postgres", "application_role.sql")
+    sql = sql_files.sql("postgres", "application_role.sql")
     if missing := await connection.fetchrow(sql["missing_grants"], _served()):
         raise SetupError(
             problem=f"The role {missing['role']!r} may not read and write {', '.join(missing['tables'])}. "

@@ -15,10 +15,15 @@ from typing import TYPE_CHECKING, Any
 import asyncpg
 
 from earmark.errors import NotWritable, SetupError
-from earmark.store import queries
+from earmark.store import sql_files
 from earmark.store.postgres import hosts
-from earmark.store.postgres.abandoned import ANSWER_SECONDS_MAX, ASK_OFTEN_SECONDS, ASK_SECONDS, Abandoned
-from earmark.store.postgres.outages import SILENT, SILENT_OR_STOPPED, is_broken
+from earmark.store.postgres.abandoned_backends import (
+    ANSWER_SECONDS_MAX,
+    ASK_OFTEN_SECONDS,
+    ASK_SECONDS,
+    AbandonedBackends,
+)
+from earmark.store.postgres.driver_errors import SILENT, SILENT_OR_STOPPED, is_broken
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -28,22 +33,22 @@ RENEW_SECONDS = 1.0
 RENEW_READ_ONLY_SECONDS = 0.1
 """Shorter, for such a server answers at once, and another one may take writes already."""
 CANCEL_SECONDS = 1.0
-"""How long a server has to say that it stopped what was given up; then the connection is cut."""
+"""How long a server has to say that it stopped what was given up; then the connection is closed."""
 SPARE = 2
-"""So many connections more than are allowed may exist while backends are left behind: reads go on."""
+"""How many connections above the limit may exist while backends are left behind, so that reads go on."""
 KEEP_ALIVE = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 3, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 5000}
 """On Linux an idle connection whose other end is gone breaks after about 13 s, one with unacknowledged data after 5 s:
 the user timeout overrides the number of probes."""
 
 
-class Connection(asyncpg.Connection):  # type: ignore[misc]  # asyncpg ships no types
+class PostgresConnection(asyncpg.Connection):  # type: ignore[misc]  # asyncpg ships no types
     """A connection that knows how long it may be used."""
 
     __slots__ = ("generation", "good_until", "server")
 
     def __init__(self, *facts: Any) -> None:
         super().__init__(*facts)
-        # Not all at one moment: a server that has just been started opened them all at once.
+        # Spread, since a server that has just started opened them all at once.
         spread = random.uniform(0.8, 1.0)  # noqa: S311 (nothing secret)
         self.good_until = asyncio.get_running_loop().time() + AGE_SECONDS_MAX * spread
         self.generation = 0
@@ -51,8 +56,8 @@ class Connection(asyncpg.Connection):  # type: ignore[misc]  # asyncpg ships no 
         """When the server that answered was started: one server has one such time, at however many addresses."""
 
 
-class Connections:
-    """A pool, and what its connections have in common."""
+class PostgresConnections:
+    """A pool of connections, which are renewed when they are old or their server is gone."""
 
     def __init__(self, dsn: str, *, connections_max: int, pgbouncer: bool = False, **options: Any) -> None:
         self._dsn = dsn
@@ -62,8 +67,8 @@ class Connections:
         self._generation = 0
         self._renewed_at = float("-inf")
         self._connecting = 0
-        self._sql = queries.sql("postgres")
-        self.abandoned = Abandoned()
+        self._sql = sql_files.sql("postgres")
+        self.abandoned = AbandonedBackends()
         self._checking = asyncio.Lock()
         self._checked_at = float("-inf")
         self.connections_max = connections_max
@@ -76,7 +81,7 @@ class Connections:
             max_size=connections_max,
             reset=_reset,
             connect=self._connect,
-            connection_class=Connection,
+            connection_class=PostgresConnection,
             command_timeout=30,
             **options,
         )
@@ -97,7 +102,7 @@ class Connections:
         """Back into the pool, if it is still fit. What was cancelled on it is waited for, `within` that time."""
         if is_open(connection) and not self.is_fit(connection):
             connection.terminate()
-        # A connection that ends at this moment is no loss to its user.
+        # A connection that ends at this moment was not needed any more.
         with contextlib.suppress(*SILENT):
             await self.pool.release(connection, timeout=within)
 
@@ -120,7 +125,7 @@ class Connections:
     def renew_after(self, silence: BaseException) -> None:
         """End every connection before its next use, when one showed that its server is gone or takes no writes.
 
-        Only so often: a server that is slow, or about to be promoted, has better things to do.
+        At most once in a while, to spare a server that is slow or about to be promoted.
         """
         now = asyncio.get_running_loop().time()
         is_read_only = isinstance(silence, asyncpg.ReadOnlySQLTransactionError)
@@ -131,7 +136,7 @@ class Connections:
             self._renewed_at = now
 
     def abandon(self, connection: Any) -> None:
-        """Cut a connection in the middle of a call. Its backend may be at work for long, and counts as in use."""
+        """Close a connection in the middle of a call. Its backend may run on for long, and counts as in use."""
         if not is_open(connection):
             return
         if not self._pgbouncer:
@@ -140,7 +145,7 @@ class Connections:
 
     @property
     def hanging_max(self) -> int:
-        """From so many commits that hang on, no other is begun."""
+        """With this many commits that hang, no other is begun."""
         return max(1, self.connections_max // 2)
 
     async def check_commits(self, *, hanging_max: int | None = None) -> None:
@@ -152,13 +157,13 @@ class Connections:
         if (hanging := self.abandoned.hanging) >= most:
             because = f"{hanging} commits of this process wait for a synchronous standby"
         elif len(self.abandoned) >= self.connections_max:
-            because = f"{len(self.abandoned)} backends of this process are still at work"
+            because = f"{len(self.abandoned)} backends of this process still run a call"
         else:
             return
         raise NotWritable(why="commits_hang", because=because)
 
     async def _recount_abandoned(self) -> None:
-        """Ask PostgreSQL, unless that was done or tried just now: then what is known has to do.
+        """Read them anew, unless that was done or tried just now.
 
         The lock is taken before a connection, so requests that wait for the answer hold none. It cannot be the lock of
         `abandoned`: a new connection may have to take that one before it can be used.
@@ -166,12 +171,12 @@ class Connections:
         # A hung commit stays for long, so an answer of a second ago will do. Other calls end soon: while they fill all
         # connections, ask more often.
         crowded = len(self.abandoned) >= self.connections_max
-        believed = ASK_OFTEN_SECONDS if crowded else ASK_SECONDS
+        valid_seconds = ASK_OFTEN_SECONDS if crowded else ASK_SECONDS
         loop = asyncio.get_running_loop()
         came = loop.time()
         async with self._checking:
             asked_at = max(self._checked_at, self.abandoned.asked_at)
-            if (left := asked_at + believed - loop.time()) > 0:
+            if (left := asked_at + valid_seconds - loop.time()) > 0:
                 if not crowded or asked_at >= came:
                     return
                 # An answer from before this request came would refuse it for backends that may have ended since.
@@ -180,7 +185,7 @@ class Connections:
                 async with asyncio.timeout(ANSWER_SECONDS_MAX), self.borrow() as connection:
                     # A connection to a former server knows nothing of the backends on this one.
                     if connection.server == self.abandoned.server:
-                        await self.abandoned.recount(connection.fetch, believed=believed)
+                        await self.abandoned.recount(connection.fetch, valid_seconds=valid_seconds)
             self._checked_at = loop.time()
 
     async def _connect(self, *_: object, **options: Any) -> Any:
@@ -238,12 +243,12 @@ def is_open(connection: Any) -> bool:
     try:
         return not connection.is_closed()
     except asyncpg.InterfaceError:
-        # It was cut, and has left the pool with that.
+        # It was closed, and has left the pool.
         return False
 
 
 def _crowded(left: int) -> asyncpg.TooManyConnectionsError:
-    return asyncpg.TooManyConnectionsError(f"{left} backends of this process are still at work, so no more are opened")
+    return asyncpg.TooManyConnectionsError(f"{left} backends of this process still run a call, so no more are opened")
 
 
 def _keep_alive(connection: Any) -> None:

@@ -14,7 +14,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 import asyncpg
 
-from earmark.store.postgres.outages import SILENT
+from earmark.store.postgres.driver_errors import SILENT
 
 HOST_SECONDS_MAX = 2.0
 """For each host of an address that names several."""

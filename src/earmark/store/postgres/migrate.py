@@ -19,7 +19,7 @@ from earmark.store import sealing
 from earmark.store.migrations import Applied, Patience, pending, tell_newer
 from earmark.store.postgres import hosts
 from earmark.store.postgres.application_role import grant
-from earmark.store.postgres.outages import reason
+from earmark.store.postgres.driver_errors import reason
 from earmark.store.postgres.sealing import Sealer
 
 if TYPE_CHECKING:

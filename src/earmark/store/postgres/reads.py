@@ -21,54 +21,54 @@ if TYPE_CHECKING:
 FIRST = UUID(int=0)
 
 
-class Reads:
-    """For a store that can read and knows what time it is."""
+class BookingReads:
+    """The reads of the PostgreSQL store."""
 
     _clock: Clock
-    _read: Callable[..., Awaitable[list[Any]]]
+    read_rows: Callable[..., Awaitable[list[Any]]]
     _see: Callable[..., Awaitable[SeatMap]]
-    _now: Callable[[], Awaitable[datetime]]
+    now: Callable[[], Awaitable[datetime]]
 
     async def read_event(self, event_id: EventId) -> Event | None:
-        """By primary key."""
-        found = await self._read("read_events", [event_id])
+        """An event by its id."""
+        found = await self.read_rows("read_events", [event_id])
         return rows.event(found[0]) if found else None
 
     async def list_events(self, *, live: bool, after: EventId | None, limit: int) -> list[Event]:
-        """By id."""
-        return [rows.event(row) for row in await self._read("list_events", live, after or "", limit)]
+        """A page of events, by id."""
+        return [rows.event(row) for row in await self.read_rows("list_events", live, after or "", limit)]
 
     async def read_map(self, event_id: EventId, *, seat_id: SeatId | None = None) -> SeatMap:
-        """For showing only. One seat by its key; a whole house in one snapshot."""
+        """For showing only. One seat by its key; a whole event in one snapshot."""
         if seat_id is not None:
-            (seat,) = await self._read("read_seat", event_id, seat_id, self._clock.offset)
-            pools = [rows.pool(row) for row in await self._read("read_pools", event_id, seat["now"])]
+            (seat,) = await self.read_rows("read_seat", event_id, seat_id, self._clock.offset)
+            pools = [rows.pool(row) for row in await self.read_rows("read_pools", event_id, seat["now"])]
             return SeatMap(now=seat["now"], seats=[rows.seat_on_map(seat)] if seat["id"] else [], pools=pools)
         return await self._see(event_id)
 
     async def read_booking(self, booking_id: BookingId) -> tuple[datetime, Booking | None]:
-        """By primary key."""
-        (read,) = await self._read("read_booking", booking_id, self._clock.offset)
+        """A booking by its id, and the moment of the read."""
+        (read,) = await self.read_rows("read_booking", booking_id, self._clock.offset)
         return read["now"], rows.booking(read) if read["id"] else None
 
     async def list_bookings(self, wanted: BookingFilter) -> tuple[datetime, list[Booking]]:
         """By id, which is by age."""
-        now = await self._now()
+        now = await self.now()
         state = wanted.state.value if wanted.state else None
         page = (wanted.live, wanted.after or FIRST, state, now, wanted.limit)
         if wanted.buyer is not None:
-            found = await self._read("list_bookings_of_buyer", *page, wanted.buyer, wanted.event_id)
+            found = await self.read_rows("list_bookings_of_buyer", *page, wanted.buyer, wanted.event_id)
         elif wanted.event_id is not None:
-            found = await self._read("list_bookings_of_event", *page, wanted.event_id)
+            found = await self.read_rows("list_bookings_of_event", *page, wanted.event_id)
         else:
-            found = await self._read("list_bookings", *page)
+            found = await self.read_rows("list_bookings", *page)
         return now, [rows.booking(row) for row in found]
 
     async def read_history(self, booking_id: BookingId) -> list[Entry]:
-        """By version."""
-        return [rows.entry(row) for row in await self._read("read_history", booking_id)]
+        """The journal of a booking, by version."""
+        return [rows.entry(row) for row in await self.read_rows("read_history", booking_id)]
 
     async def seconds_to_next_due(self) -> float | None:
         """By the sweeper's index."""
-        seconds: float | None = (await self._read("seconds_to_next_due", self._clock.offset))[0][0]
+        seconds: float | None = (await self.read_rows("seconds_to_next_due", self._clock.offset))[0][0]
         return seconds

@@ -61,7 +61,7 @@ def event(row: Row) -> Event:
 
 
 def event_rules(e: Event) -> tuple[object, ...]:
-    """For `insert_event` and `update_event`: what it is sold and paid by."""
+    """For `insert_event` and `update_event`: the terms of sale and payment."""
     paying = (e.on_decline.value, e.refund_until_seconds, e.refund_fee_percent, e.refund_fee_fixed)
     return (e.hold_ttl_seconds, e.per_buyer_max, *paying)
 
@@ -94,7 +94,7 @@ def pool(row: Row) -> Pool:
 
 
 def seat_seen(row: Row, ref: SeatRef) -> SeatSeen:
-    """A seat with its owner, as the claim's snapshot shows it: its number in the question, then its columns."""
+    """A seat with its owner, as the claim's snapshot shows it: its number in the request, then its columns."""
     _, price, blocked, pointer, fence, state, expires_at, buyer, row_name, number, section, category = row
     return SeatSeen(
         ref=ref,
@@ -152,8 +152,8 @@ def entry(row: Row) -> Entry:
     )
 
 
-def memory(row: Row) -> tuple[IdempotencyKey, IdempotencyRecord]:
-    """What an idempotency key remembers."""
+def idempotency_record(row: Row) -> tuple[IdempotencyKey, IdempotencyRecord]:
+    """An idempotency record and its key."""
     remembered = IdempotencyRecord(
         request_hash=row["request_hash"], status=row["answer_status"], body=row["answer_body"]
     )
@@ -161,7 +161,7 @@ def memory(row: Row) -> tuple[IdempotencyKey, IdempotencyRecord]:
 
 
 def moved_columns(bookings: Sequence[Booking]) -> list[list[Any]]:
-    """For `update_bookings`."""
+    """Arrays for `update_bookings`, one per column."""
     rows = (
         (
             b.id,
@@ -182,7 +182,7 @@ def moved_columns(bookings: Sequence[Booking]) -> list[list[Any]]:
 
 
 def opened_columns(bookings: Sequence[Booking]) -> list[list[Any]]:
-    """For `insert_bookings`."""
+    """Arrays for `insert_bookings`, one per column."""
     rows = (
         (
             b.id,
@@ -202,7 +202,7 @@ def opened_columns(bookings: Sequence[Booking]) -> list[list[Any]]:
 
 
 def entry_columns(entries: Sequence[Entry]) -> list[list[Any]]:
-    """For `insert_entries`."""
+    """Arrays for `insert_entries`, one per column."""
     rows = (
         (
             e.id,
@@ -245,7 +245,7 @@ def move(after: Booking, *, seen: Booking) -> tuple[object, ...]:
 
 
 def opening(b: Booking) -> tuple[object, ...]:
-    """An `earmark_opening`."""
+    """A new booking as an `earmark_opening`."""
     return (b.id, b.event_id, b.buyer, b.live, to_json(b.lines), b.total, b.currency, b.expires_at)
 
 
@@ -254,8 +254,8 @@ def taking(seen: SeatSeen, owner: BookingId) -> tuple[object, ...]:
     return (*seen.ref, seen.pointer, seen.fence, seen.price, owner)
 
 
-def draft_entry(e: Entry) -> tuple[object, ...]:
-    """An `earmark_entry`; its moment is the draft's."""
+def guarded_entry(e: Entry) -> tuple[object, ...]:
+    """An `earmark_entry`; its moment is that of the call."""
     head = (e.id, e.event_id, e.booking_id, e.version, e.verb, e.before, e.after, e.actor, e.reason, to_json(e.facts))
     if e.key is None or e.memory is None:
         return (*head, None, None, None, None, None)
@@ -264,12 +264,12 @@ def draft_entry(e: Entry) -> tuple[object, ...]:
 
 def alone_entry(e: Entry) -> tuple[object, ...]:
     """For `write_hold_alone`, which knows the rest of it."""
-    entry = draft_entry(e)
+    entry = guarded_entry(e)
     return (entry[0], *entry[7:])
 
 
 def seat_columns(seats: Sequence[Seat]) -> list[list[Any]]:
-    """For `insert_seats`."""
+    """Arrays for `insert_seats`, one per column."""
     rows = (
         (s.id, s.price, s.blocked, position, s.row, s.number, s.section, s.category, s.x, s.y)
         for position, s in enumerate(seats)

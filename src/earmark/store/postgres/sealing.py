@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from earmark.domain.payment_method import NO_ACCOUNT
-from earmark.store import queries, sealing
+from earmark.store import sealing, sql_files
 from earmark.store.sealing import BATCH, PAGE
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ class Sealer:
     def __init__(self, connection: Any, codes: Codes | None) -> None:
         self._connection = connection
         self._codes = codes
-        self._sql = queries.sql("postgres", "sealing.sql")
+        self._sql = sql_files.sql("postgres", "sealing.sql")
         self._after_account = ""
         self._after_payment = self._after_draw = UUID(int=0)
         self._page: list[Any] = []

@@ -1,4 +1,4 @@
-"""The PostgreSQL store: a pool of connections, short transactions, plain reads."""
+"""The PostgreSQL store: a pool of connections, optimistic writes, short transactions with locks, plain reads."""
 
 from __future__ import annotations
 
@@ -14,42 +14,43 @@ from earmark.engine.accounts import Accounts
 from earmark.engine.api_keys import Keys
 from earmark.engine.ports.store import LOCK_SECONDS_MAX, Transaction
 from earmark.errors import OutcomeUnknown, RowBusy, SetupError, StoreUnavailable
-from earmark.store import queries
+from earmark.store import sql_files
+from earmark.store.accounts import StoredAccounts
+from earmark.store.api_keys import StoredKeys
+from earmark.store.followed_events import StoredFollowedEvents
 from earmark.store.postgres import rows
-from earmark.store.postgres.accounts import PostgresAccounts
-from earmark.store.postgres.busy_rows import Wanted, find_busy
-from earmark.store.postgres.checks import Checks
-from earmark.store.postgres.connections import Connections
-from earmark.store.postgres.draft import Misremembered, NeedsLocks, PostgresDraft
-from earmark.store.postgres.ending import check_warnings, commit, roll_back
-from earmark.store.postgres.figures import Drafted, figures
-from earmark.store.postgres.idle import Idle, Prepared
-from earmark.store.postgres.keys import PostgresKeys
-from earmark.store.postgres.live import PostgresLive
-from earmark.store.postgres.maps import read_map
-from earmark.store.postgres.migrate import split_url
-from earmark.store.postgres.money import MoneyReads
-from earmark.store.postgres.outages import (
+from earmark.store.postgres.commit import check_warnings, commit, roll_back
+from earmark.store.postgres.connections import PostgresConnections
+from earmark.store.postgres.driver_errors import (
     SILENT,
     SILENT_OR_STOPPED,
     UNWRITTEN,
+    ConnectionEnded,
     ConnectionLost,
-    Ended,
-    has_said_goodbye,
     only_reads,
     reason,
     twice,
     unavailable,
+    was_ended_by_server,
 )
+from earmark.store.postgres.idle_connections import IdleConnections, PreparedConnection
+from earmark.store.postgres.locked_rows import WantedLocks, find_locked
+from earmark.store.postgres.maintenance import PostgresBeats, PostgresUpkeep
+from earmark.store.postgres.migrate import split_url
+from earmark.store.postgres.optimistic_write import NeedsLocks, OptimisticWrite, SeatCacheOutdated
 from earmark.store.postgres.outbox import PostgresOutbox
-from earmark.store.postgres.reads import Reads
-from earmark.store.postgres.recall import Recall
+from earmark.store.postgres.payments import PostgresPaymentReads
+from earmark.store.postgres.reads import BookingReads
+from earmark.store.postgres.seat_cache import SeatCache
+from earmark.store.postgres.seat_map import read_map
+from earmark.store.postgres.session_settings import SET_LOCAL, SETTINGS
+from earmark.store.postgres.startup_checks import StartupChecks
+from earmark.store.postgres.store_gauges import OptimisticWriteCounts, figures
 from earmark.store.postgres.transaction import PostgresTransaction, wait_for_standby
-from earmark.store.postgres.upkeep import RESTRAINED, PostgresBeats, PostgresUpkeep
 from earmark.store.postgres.webhooks import PostgresWebhooks
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Collection, Sequence
+    from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
     from datetime import datetime
 
     from earmark.domain.ids import EntryId, EventId, SeatId
@@ -65,60 +66,40 @@ FIND_BUSY_SECONDS = 1.0
 STANDBY_SECONDS = 2.0
 """How long a commit that was found here is waited for at the standby."""
 
-SETTINGS = {
-    "application_name": "earmark",
-    "default_transaction_isolation": "read committed",
-    # Array statements were planned anew at each call; the generic plan is the right one for all of them.
-    "plan_cache_mode": "force_generic_plan",
-    "jit": "off",
-    # Every statement on the way of a booking finds its rows by key, one after the other: not as they lie, by a bitmap,
-    # nor by reading tables whole for ever after, because they were small when the plan was made.
-    **dict.fromkeys(RESTRAINED, "off"),
-    # No parallel workers: above about 8 MB of seats, PostgreSQL would start up to two for each page it reads.
-    "max_parallel_workers_per_gather": "0",
-    # Every statement has a deadline here; a shorter one of the role would make an outage of a row that is locked.
-    "statement_timeout": "0",
-    # A paused client frees its row locks, and nobody waits for one for ever.
-    "idle_in_transaction_session_timeout": "10s",
-    "lock_timeout": "5s",
-}
+
+class RowsMoved(Exception):
+    """A row was not as an optimistic write had seen it; nothing was kept."""
 
 
-class Moved(Exception):
-    """Something that a draft had seen was not as seen any more; nothing was kept."""
+class PostgresStore(StartupChecks, PostgresPaymentReads, BookingReads):
+    """All that Earmark keeps, in PostgreSQL 15 or newer."""
 
+    tries_again = 2
+    """How often an optimistic write that found rows changed is tried again before locks are taken."""
 
-class PostgresStore(Checks, MoneyReads, Reads):
-    """The truth, in PostgreSQL 15 or newer."""
-
-    drafts_again = 2
-    """How often a draft that met somebody is tried again before locks are taken."""
-
-    def __init__(self, connections: Connections, *, clock: Clock, pgbouncer: bool) -> None:
+    def __init__(self, connections: PostgresConnections, *, clock: Clock, pgbouncer: bool) -> None:
         self._connections = connections
-        self._pool = connections.pool
+        self.pool = connections.pool
         self._clock = clock
         self.pgbouncer = pgbouncer
-        self._recall = Recall(self._read_page)
-        self._idle = Idle(connections)
-        self._drafted = Drafted()
-        self._sql = queries.steps("postgres") | queries.sql("postgres", "outbox.sql")
-        for file in ("accounts.sql", "keys.sql", "live.sql", "upkeep.sql", "webhooks.sql"):
-            self._sql |= queries.sql("postgres", file)
-        self.outbox = PostgresOutbox(self.transact, read=self._read)
-        self.live = PostgresLive(read=self._read, see=self._see)
-        self.accounts = Accounts(PostgresAccounts(self.transact, read=self._read))
-        self.keys = Keys(PostgresKeys(self.transact, read=self._read))
-        self.beats = PostgresBeats(self._read, clock=clock)
-        self.upkeep = PostgresUpkeep(self.transact, read=self._read, clock=clock)
-        self.webhooks = PostgresWebhooks(self.transact, read=self._read)
+        self.seat_cache = SeatCache(self._read_page)
+        self._idle = IdleConnections(connections)
+        self._counts = OptimisticWriteCounts()
+        self._sql: Mapping[str, str] = sql_files.statements("postgres")
+        self.webhooks = PostgresWebhooks(self)
+        self.outbox = PostgresOutbox(self, webhooks=self.webhooks)
+        self.live = StoredFollowedEvents(self, read_some_seats=self._see)
+        self.accounts = Accounts(StoredAccounts(self, retry_on=(asyncpg.UniqueViolationError,)))
+        self.keys = Keys(StoredKeys(self))
+        self.beats = PostgresBeats(self, clock=clock)
+        self.upkeep = PostgresUpkeep(self)
 
     @classmethod
     async def connect(cls, url: str, *, clock: Clock, connections_max: int = 12) -> PostgresStore:
         """Open a pool. `?pgbouncer=true` in the URL keeps to what a pooler in transaction mode allows."""
         dsn, pgbouncer = split_url(url)
         behind: dict[str, Any] = {"statement_cache_size": 0} if pgbouncer else {"server_settings": SETTINGS}
-        connections = Connections(dsn, connections_max=connections_max, pgbouncer=pgbouncer, **behind)
+        connections = PostgresConnections(dsn, connections_max=connections_max, pgbouncer=pgbouncer, **behind)
         try:
             await connections.open()
         except asyncpg.ProtocolViolationError as refused:
@@ -143,11 +124,11 @@ class PostgresStore(Checks, MoneyReads, Reads):
         if draft and not self.pgbouncer:
             loop = asyncio.get_running_loop()
             until = loop.time() + within
-            self._drafted.drafts += 1
+            self._counts.begun += 1
             try:
-                return await self._drafts(work, until=until, lock_seconds=lock_seconds)
-            except (Moved, NeedsLocks):
-                self._drafted.locked += 1
+                return await self._write_optimistically(work, until=until, lock_seconds=lock_seconds)
+            except (RowsMoved, NeedsLocks):
+                self._counts.locked += 1
                 within = until - loop.time()
         async for attempt in stamina.retry_context(
             on=_decided_too_early, attempts=4, timeout=within, wait_initial=0.01, wait_max=0.1, wait_jitter=0.05
@@ -156,100 +137,102 @@ class PostgresStore(Checks, MoneyReads, Reads):
                 return await twice(partial(self._once, work, lock_seconds=lock_seconds), within=within)
         raise AssertionError("the last attempt returns or raises")
 
-    async def _drafts(self, work: Callable[[Transaction], Awaitable[T]], *, until: float, lock_seconds: float) -> T:
-        """From memory if it can be, else with a look: memory grants what the write compares, and refuses nobody.
+    async def _write_optimistically(
+        self, work: Callable[[Transaction], Awaitable[T]], *, until: float, lock_seconds: float
+    ) -> T:
+        """From the seat cache if possible, else with a look: the cache only grants, and the write compares.
 
-        Whoever moved something has committed by the time a draft finds out, and the next look shows it. So a draft is
-        tried again before locks are taken, which cost several times as much.
+        The transaction that changed a row has committed by the time the write finds out, and the next look shows it. So
+        the work is tried again before locks are taken, which cost several times as much.
         """
-        from_memory = True
-        draft = partial(self._draft, work, until=until, lock_seconds=lock_seconds)
-        for _ in range(self.drafts_again):
+        from_cache = True
+        attempt = partial(self._try, work, until=until, lock_seconds=lock_seconds)
+        for _ in range(self.tries_again):
             try:
-                return await draft(from_memory=from_memory)
-            except (Moved, Misremembered):
-                from_memory = False
-                self._drafted.again += 1
-        if from_memory:
-            with contextlib.suppress(Misremembered):
-                return await draft(from_memory=True)
-        return await draft(from_memory=False)
+                return await attempt(from_cache=from_cache)
+            except (RowsMoved, SeatCacheOutdated):
+                from_cache = False
+                self._counts.again += 1
+        if from_cache:
+            with contextlib.suppress(SeatCacheOutdated):
+                return await attempt(from_cache=True)
+        return await attempt(from_cache=False)
 
-    async def _draft(
+    async def _try(
         self,
         work: Callable[[Transaction], Awaitable[T]],
         *,
         until: float,
-        from_memory: bool,
+        from_cache: bool,
         lock_seconds: float = LOCK_SECONDS_MAX,
     ) -> T:
-        """On the next connection, for as long as those that waited turn out to have ended; once more if one broke."""
+        """On the next connection, while idle ones turn out to be closed by the server; once more if one broke."""
         lost = False
         while True:
             try:
-                return await self._draft_once(work, until=until, from_memory=from_memory, lock_seconds=lock_seconds)
-            except Ended:
+                return await self._try_once(work, until=until, from_cache=from_cache, lock_seconds=lock_seconds)
+            except ConnectionEnded:
                 continue
             except ConnectionLost:
                 if lost or asyncio.get_running_loop().time() >= until:
                     raise
                 lost = True
 
-    async def _draft_once(
+    async def _try_once(
         self,
         work: Callable[[Transaction], Awaitable[T]],
         *,
         until: float,
-        from_memory: bool,
+        from_cache: bool,
         lock_seconds: float = LOCK_SECONDS_MAX,
     ) -> T:
-        """Without locks, and one guarded call for what is to be written; `Moved` when locks are needed after all."""
-        draft: PostgresDraft | None = None
-        connection: Prepared | None = None
+        """Without locks, and one guarded call that writes; `RowsMoved` where rows were not as seen."""
+        attempt: OptimisticWrite | None = None
+        connection: PreparedConnection | None = None
         try:
             async with self._idle.connection(until=until) as connection:
                 connection.warnings.clear()
-                draft = PostgresDraft(
+                attempt = OptimisticWrite(
                     connection,
                     offset=self._clock.offset,
                     sql=self._sql,
-                    recall=self._recall,
-                    from_memory=from_memory,
+                    seat_cache=self.seat_cache,
+                    from_cache=from_cache,
                     lock_seconds=lock_seconds,
                 )
-                result = await work(draft)
-                if draft.written and not connection.is_open():
+                result = await work(attempt)
+                if attempt.written and not connection.is_open():
                     raise ConnectionResetError("the connection was cut before anything was sent")
-                await draft.commit()
+                await attempt.commit()
                 check_warnings(connection.warnings)
-                self._recall.wrote(draft.written)
+                self.seat_cache.follow_commit(attempt.written)
                 return result
         except asyncpg.LockNotAvailableError as busy:
-            raise await self._row_busy(busy, draft.wanted if draft else Wanted()) from busy
+            raise await self._row_busy(busy, attempt.wanted if attempt else WantedLocks()) from busy
         except SILENT_OR_STOPPED as silence:
-            if draft and has_said_goodbye(silence):
-                draft.writing = False
-                raise Ended from silence
+            if attempt and was_ended_by_server(silence):
+                attempt.writing = False
+                raise ConnectionEnded from silence
             if connection is not None:
                 self._connections.renew_after(silence)
-            writing = draft is not None and draft.writing
+            writing = attempt is not None and attempt.writing
             if writing and not isinstance(silence, UNWRITTEN):
                 raise OutcomeUnknown from silence
             retry = connection is not None and not connection.timed_out and not writing
             raise unavailable(silence, retry=retry) from silence
         except asyncpg.PostgresError as moved:
-            if draft:
-                draft.doubt()
-            raise Moved from moved
+            if attempt:
+                attempt.drop_outdated()
+            raise RowsMoved from moved
         finally:
-            if draft and draft.written and draft.writing:
-                self._recall.gave(draft.written.seats)
+            if attempt and attempt.written and attempt.writing:
+                self.seat_cache.remove_seats(attempt.written.seats)
 
     async def _once(
         self, work: Callable[[Transaction], Awaitable[T]], *, within: float, lock_seconds: float = LOCK_SECONDS_MAX
     ) -> T:
         committing = begun = False
-        wanted = Wanted()
+        wanted = WantedLocks()
         try:
             async with asyncio.timeout(within), self._connections.borrow() as connection:
                 begun = True
@@ -257,7 +240,7 @@ class PostgresStore(Checks, MoneyReads, Reads):
                 await scope.start()
                 try:
                     if self.pgbouncer:
-                        await connection.execute(_SET_LOCAL)
+                        await connection.execute(SET_LOCAL)
                     transaction = PostgresTransaction(
                         connection, offset=self._clock.offset, sql=self._sql, lock_seconds=lock_seconds
                     )
@@ -273,9 +256,9 @@ class PostgresStore(Checks, MoneyReads, Reads):
                     return result
                 committing = True
                 if transaction.written:
-                    self._recall.gave(transaction.written.seats)
+                    self.seat_cache.remove_seats(transaction.written.seats)
                 await commit(scope, connection, connections=self._connections)
-                self._recall.wrote(transaction.written)
+                self.seat_cache.follow_commit(transaction.written)
                 return result
         except asyncpg.LockNotAvailableError as busy:
             raise await self._row_busy(busy, wanted) from busy
@@ -286,28 +269,28 @@ class PostgresStore(Checks, MoneyReads, Reads):
                 raise OutcomeUnknown from silence
             raise unavailable(silence, retry=begun) from silence
 
-    async def _row_busy(self, busy: Exception, wanted: Wanted) -> RowBusy:
-        """With the rows that are locked, if that can be found out in a second."""
+    async def _row_busy(self, busy: Exception, wanted: WantedLocks) -> RowBusy:
+        """The error with the rows that are locked, if they can be found in a second."""
         rows_busy: dict[Row, Row] = {}
         with contextlib.suppress(Exception):
             async with asyncio.timeout(FIND_BUSY_SECONDS), self._connections.borrow() as connection:
-                rows_busy = await find_busy(connection, wanted, sql=self._sql)
+                rows_busy = await find_locked(connection, wanted, sql=self._sql)
         return RowBusy(because=str(busy), rows=rows_busy)
 
     async def has_entry(self, entry_id: EntryId) -> bool:
-        """By primary key; on a database with a synchronous standby, only once that has it, too."""
-        (entry,) = await self._read("has_entry", entry_id)
+        """By primary key; with a synchronous standby, only once that has the entry too."""
+        (entry,) = await self.read_rows("has_entry", entry_id)
         if entry["found"] and entry["replicated"]:
             await self._connections.check_commits(hanging_max=1)
             await self._once(wait_for_standby, within=STANDBY_SECONDS)
         return bool(entry["found"])
 
     async def known_keys(self, keys: Sequence[IdempotencyKey]) -> frozenset[IdempotencyKey]:
-        """By the index of keys, on a connection of the drafts: in a rush this is asked a thousand times in a second."""
+        """By the index of keys, on an idle connection: in a rush this runs a thousand times in a second."""
         query, wanted = self._sql["known_keys"], rows.to_json(keys)
 
         async def fetch(*, within: float) -> list[Any]:
-            connection: Prepared | None = None
+            connection: PreparedConnection | None = None
             try:
                 until = asyncio.get_running_loop().time() + within
                 async with self._idle.connection(until=until) as connection:
@@ -318,7 +301,7 @@ class PostgresStore(Checks, MoneyReads, Reads):
                 retry = connection is not None and not connection.timed_out
                 raise unavailable(silence, retry=retry) from silence
 
-        asked = self._read("known_keys", wanted) if self.pgbouncer else twice(fetch, within=READ_SECONDS)
+        asked = self.read_rows("known_keys", wanted) if self.pgbouncer else twice(fetch, within=READ_SECONDS)
         return frozenset(keys[row["n"] - 1] for row in await asked)
 
     async def _see(self, event_id: EventId, ids: Collection[SeatId] | None = None) -> SeatMap:
@@ -328,32 +311,33 @@ class PostgresStore(Checks, MoneyReads, Reads):
         return await self._borrowed(read, retry=True, within=READ_SECONDS)
 
     def requests_at_once_max(self, *, batches: int) -> int | None:
-        """So many that the keys of all batches, which are locked meanwhile, take half of the lock table at most."""
+        """As many as keep the keys of all batches, which are locked meanwhile, within half of the lock table."""
         at_once = min(batches, self._connections.connections_max)
         return max(1, self._connections.locks_max // (2 * at_once))
 
     def figures(self) -> StoreFigures:
-        """Connections and drafts, for whoever watches."""
-        return figures(self._pool, self._idle, self._drafted)
+        """Connections and optimistic writes, for metrics."""
+        return figures(self.pool, self._idle, self._counts)
 
     async def close(self) -> None:
         """At most a second for running statements, then the connections are cut."""
-        await self._recall.close()
+        await self.seat_cache.close()
         await self._idle.close()
         try:
-            await asyncio.wait_for(self._pool.close(), timeout=1)
+            await asyncio.wait_for(self.pool.close(), timeout=1)
         except TimeoutError:
-            self._pool.terminate()
+            self.pool.terminate()
 
     async def _read_page(self, event_id: EventId, after: str, limit: int) -> list[Any]:
-        return await self._read("recall_seats", event_id, after, limit)
+        return await self.read_rows("read_free_seats", event_id, after, limit)
 
-    async def _now(self) -> datetime:
-        now: datetime = (await self._read("begin", self._clock.offset))[0][0]
+    async def now(self) -> datetime:
+        """By the database's clock."""
+        now: datetime = (await self.read_rows("begin", self._clock.offset))[0][0]
         return now
 
     async def _look(self, look: Callable[[Any], Awaitable[T]], *, bounded: bool = True) -> T:
-        """All that is read here is as one commit left it."""
+        """Run a function that reads in one snapshot."""
 
         async def in_one_snapshot(connection: Any) -> T:
             async with connection.transaction(isolation="repeatable_read", readonly=True):
@@ -361,8 +345,8 @@ class PostgresStore(Checks, MoneyReads, Reads):
 
         return await self._borrowed(in_one_snapshot, retry=True, within=READ_SECONDS if bounded else None)
 
-    async def _read(self, name: str, *arguments: object) -> list[Any]:
-        """One statement, outside of a transaction; tried again if it only reads."""
+    async def read_rows(self, name: str, *arguments: object) -> list[Any]:
+        """The rows of one statement, outside of a transaction; it is tried again if it only reads."""
         query = self._sql[name]
 
         async def fetch(connection: Any) -> list[Any]:
@@ -372,7 +356,7 @@ class PostgresStore(Checks, MoneyReads, Reads):
         return await self._borrowed(fetch, retry=only_reads(query), within=READ_SECONDS)
 
     async def _borrowed(self, ask: Callable[[Any], Awaitable[T]], *, retry: bool, within: float | None) -> T:
-        """Ask something over a connection; with `retry`, over another one if the first turns out to be broken."""
+        """Run a function with a connection; with `retry`, with another one if the first turns out to be broken."""
 
         async def once(*, within: float | None) -> T:
             begun = False
@@ -388,13 +372,8 @@ class PostgresStore(Checks, MoneyReads, Reads):
         return await twice(once, within=within)
 
 
-_SET_LOCAL = "; ".join(
-    f"SET LOCAL {name} = '{value}'" for name, value in SETTINGS.items() if name != "application_name"
-)
-
-
 def _decided_too_early(error: Exception) -> bool:
-    """Whether the work should look again: a deadlock was cut, or an operator lowered a limit since it was read."""
+    """Whether the work should run again: a deadlock was ended, or an operator lowered a limit since it was read."""
     if isinstance(error, asyncpg.CheckViolationError):
         return bool(error.constraint_name == "buyer_stays_within_limit")
     return isinstance(error, asyncpg.DeadlockDetectedError | asyncpg.SerializationError)

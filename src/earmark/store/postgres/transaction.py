@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 from earmark.domain.ids import BookingId, Buyer, EventId, OutsidePaymentRef, PoolRef, SeatRef, TotalRef
 from earmark.engine.ports.store import LOCK_SECONDS_MAX, Changes, Opening
-from earmark.store import queries
+from earmark.store import sql_files
+from earmark.store.payments import PaymentSteps
 from earmark.store.postgres import rows
-from earmark.store.postgres.busy_rows import Wanted
-from earmark.store.postgres.money import MoneySteps
+from earmark.store.postgres.locked_rows import WantedLocks
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -27,11 +27,11 @@ Connection = Any  # asyncpg ships no types
 
 async def wait_for_standby(transaction: Any) -> None:
     """Write to no table: the commit then waits until the standby has all that was committed before."""
-    await transaction._fetch("wait_for_standby")  # noqa: SLF001 (the store's own transaction)
+    await transaction.fetch("wait_for_standby")
     transaction.wrote = True
 
 
-class PostgresTransaction(MoneySteps):
+class PostgresTransaction(PaymentSteps):
     """READ COMMITTED, with row locks taken in the order of the port."""
 
     def __init__(
@@ -42,43 +42,43 @@ class PostgresTransaction(MoneySteps):
         sql: Mapping[str, str] | None = None,
         lock_seconds: float = LOCK_SECONDS_MAX,
     ) -> None:
-        self._connection = connection
+        self.connection = connection
         self._offset = offset
         self._lock_timeout = rows.lock_timeout(lock_seconds)
-        self.wanted = Wanted()
+        self.wanted = WantedLocks()
         """The rows that it asked to lock so far."""
-        self._sql = sql or queries.steps("postgres")
+        self._sql = sql or sql_files.statements("postgres")
         self._totals_made: list[TotalRef] = []
         self._now: datetime | None = None
         self.wrote = False
         self.written: Changes | None = None
         self.replays = False
-        """Whether an answer is repeated that a synchronous standby must have, too."""
+        """Whether an answer is repeated that a synchronous standby must have too."""
 
     async def begin(self, keys: Sequence[IdempotencyKey], look: Look | None = None) -> Opening:  # noqa: ARG002 (looks later)
-        """One round trip for the moment and the claims, one more for what the keys remember."""
+        """One round trip for the moment and the claims, one more for the idempotency records."""
         if not keys:
-            self._now = await self._connection.fetchval(self._sql["begin_locking"], self._offset, self._lock_timeout)
+            self._now = await self.connection.fetchval(self._sql["begin_locking"], self._offset, self._lock_timeout)
             return Opening(now=self._now)
         distinct = sorted(set(keys))
-        claims = await self._fetch("claim_keys", self._offset, *rows.columns(distinct, width=2), self._lock_timeout)
+        claims = await self.fetch("claim_keys", self._offset, *rows.columns(distinct, width=2), self._lock_timeout)
         self._now = claims[0]["now"]
         busy = frozenset(distinct[claim["n"] - 1] for claim in claims if not claim["claimed"])
         mine = [key for key in distinct if key not in busy]
-        found = await self._fetch("read_memories", *rows.columns(mine, width=2)) if mine else []
+        found = await self.fetch("read_idempotency_records", *rows.columns(mine, width=2)) if mine else []
         self.replays = any(row["replicated"] for row in found)
-        return Opening(now=self._now, busy=busy, remembered=dict(map(rows.memory, found)))
+        return Opening(now=self._now, busy=busy, remembered=dict(map(rows.idempotency_record, found)))
 
     async def read_events(self, ids: Collection[EventId]) -> dict[EventId, Event]:
-        """Unlocked."""
-        return {row["id"]: rows.event(row) for row in await self._fetch("read_events", sorted(ids))}
+        """Events by id, without a lock."""
+        return {row["id"]: rows.event(row) for row in await self.fetch("read_events", sorted(ids))}
 
     async def read_seats(self, refs: Collection[SeatRef]) -> dict[SeatRef, SeatSeen]:
         """The one unlocked read of seats and owners."""
         if not refs:
             return {}
         wanted = sorted(refs)
-        found = await self._fetch("read_seats", *rows.columns(wanted, width=2))
+        found = await self.fetch("read_seats", *rows.columns(wanted, width=2))
         seen = {ref: rows.seat_seen(row, ref) for row in found for ref in (wanted[row[0] - 1],)}
         self.wanted.known_seats |= seen
         return seen
@@ -88,17 +88,17 @@ class PostgresTransaction(MoneySteps):
         e = event
         window = (e.starts_at, e.sale_opens_at, e.sale_closes_at)
         head = (e.id, e.name, e.currency, e.live, e.created_at)
-        if not await self._fetch("insert_event", *head, *window, *rows.event_rules(e)):
+        if not await self.fetch("insert_event", *head, *window, *rows.event_rules(e)):
             return False
         self.wrote = True
-        await self._fetch("insert_seats", e.id, *rows.seat_columns(seats))
+        await self.fetch("insert_seats", e.id, *rows.seat_columns(seats))
         numbered = ((pool.id, pool.capacity, pool.price, position) for position, pool in enumerate(pools))
-        await self._fetch("insert_pools", e.id, *rows.columns(numbered, width=4))
+        await self.fetch("insert_pools", e.id, *rows.columns(numbered, width=4))
         return True
 
     async def lock_event(self, event_id: EventId) -> Event | None:
         """For an operator's change."""
-        found = await self._fetch("lock_event", event_id)
+        found = await self.fetch("lock_event", event_id)
         return rows.event(found[0]) if found else None
 
     async def lock_bookings(self, ids: Collection[BookingId]) -> dict[BookingId, Booking]:
@@ -106,7 +106,7 @@ class PostgresTransaction(MoneySteps):
         if not ids:
             return {}
         self.wanted.bookings.update(ids)
-        found = await self._fetch("lock_bookings", list(ids))
+        found = await self.fetch("lock_bookings", list(ids))
         locked = {booking.id: booking for booking in map(rows.booking, found)}
         self.wanted.known_bookings |= locked
         return locked
@@ -120,55 +120,55 @@ class PostgresTransaction(MoneySteps):
         buyer: Buyer | None = None,
         pool: PoolRef | None = None,
     ) -> list[Booking]:
-        """The sweeper's query, or its narrower kin."""
+        """The sweeper's query, or the one for a pool or a buyer."""
         if pool is not None:
-            found = await self._fetch("lock_due_of_pool", self._now, limit, pool.event_id, pool.pool_id)
+            found = await self.fetch("lock_due_of_pool", self._now, limit, pool.event_id, pool.pool_id)
         elif buyer is not None:
-            found = await self._fetch("lock_due_of_buyer", self._now, limit, event_id, buyer)
+            found = await self.fetch("lock_due_of_buyer", self._now, limit, event_id, buyer)
         elif skip:
-            found = await self._fetch("lock_due_behind", self._now, limit, skip)
+            found = await self.fetch("lock_due_behind", self._now, limit, skip)
         else:
-            found = await self._fetch("lock_due", self._now, limit)
+            found = await self.fetch("lock_due", self._now, limit)
         return [rows.booking(row) for row in found]
 
     async def has_due(self, within: PoolRef | TotalRef) -> bool:
         """By the same indexes, without a lock."""
         name = "has_due_of_pool" if isinstance(within, PoolRef) else "has_due_of_buyer"
-        return bool(await self._connection.fetchval(self._sql[name], self._now, *within))
+        return bool(await self.connection.fetchval(self._sql[name], self._now, *within))
 
     async def take_payments(self, uses: Mapping[OutsidePaymentRef, BookingId]) -> frozenset[OutsidePaymentRef]:
-        """Waits for a twin that is taking the same payment, and then knows."""
+        """A transaction that takes the same payment is waited for."""
         if not uses:
             return frozenset()
         taken = [(*ref, booking_id) for ref, booking_id in sorted(uses.items())]
-        won = await self._fetch("take_payments", *rows.columns(taken, width=3))
+        won = await self.fetch("take_payments", *rows.columns(taken, width=3))
         return frozenset(OutsidePaymentRef(*row) for row in won)
 
     async def lock_totals(self, refs: Collection[TotalRef]) -> dict[TotalRef, int]:
-        """Made where there was none, then locked, each in order; what is not used is dropped again by `write`."""
+        """Made where there was none, then locked, each in order; `write` removes those that are not used."""
         if not refs:
             return {}
         self.wanted.totals.update(refs)
         wanted = rows.columns(sorted(refs), width=2)
-        self._totals_made += [TotalRef(*row) for row in await self._fetch("make_totals", *wanted)]
-        return {TotalRef(*row[:2]): row["units"] for row in await self._fetch("lock_totals", *wanted)}
+        self._totals_made += [TotalRef(*row) for row in await self.fetch("make_totals", *wanted)]
+        return {TotalRef(*row[:2]): row["units"] for row in await self.fetch("lock_totals", *wanted)}
 
     async def lock_pools(self, refs: Collection[PoolRef]) -> dict[PoolRef, Pool]:
         """Sorted by the query."""
         if not refs:
             return {}
         self.wanted.pools.update(refs)
-        found = await self._fetch("lock_pools", *rows.columns(sorted(refs), width=2))
+        found = await self.fetch("lock_pools", *rows.columns(sorted(refs), width=2))
         return {pool.ref: pool for pool in map(rows.pool, found)}
 
     async def lock_seats(self, seen: Collection[SeatSeen]) -> frozenset[SeatRef]:
-        """Compare and lock."""
+        """Compare and lock, in one statement."""
         if not seen:
             return frozenset()
         self.wanted.seats.update(seat.ref for seat in seen)
         ordered = sorted(seen, key=lambda seat: seat.ref)
         wanted = rows.columns(((*seat.ref, seat.pointer, seat.fence, seat.blocked) for seat in ordered), width=5)
-        return frozenset(SeatRef(*row) for row in await self._fetch("lock_seats", *wanted))
+        return frozenset(SeatRef(*row) for row in await self.fetch("lock_seats", *wanted))
 
     async def write(self, changes: Changes) -> None:
         """Each kind of row in a statement of its own: in one, they would run in no defined order."""
@@ -179,12 +179,7 @@ class PostgresTransaction(MoneySteps):
             await self._write("update_bookings", rows.moved_columns(c.expired), expect=len(c.expired))
         if c.moved:
             await self._write("update_bookings", rows.moved_columns(c.moved), expect=len(c.moved))
-        await self.write_money(c.payments, c.refunds)
-        for one in c.payment_keys:
-            known = [*one.key, one.request_hash, one.payment_id, one.opened_at]
-            await self._write("write_payment_key", known, expect=1)
-        for payer in c.payers:
-            await self._write("write_payer", [*payer.ref, rows.to_json(payer.tries), payer.tried_at], expect=1)
+        await self.write_payments(c)
         await self._write_counts(c)
         if c.opened:
             await self._write("insert_bookings", rows.opened_columns(c.opened), expect=len(c.opened))
@@ -226,14 +221,23 @@ class PostgresTransaction(MoneySteps):
             await self._write("change_pools", sized, expect=len(c.pool_changes))
 
     async def _write(self, name: str, arguments: Sequence[object], *, expect: int) -> None:
-        """Every row that was locked must be there to be written: one that is not is our bug, and nothing is kept."""
-        status: str = await self._connection.execute(self._sql[name], *arguments)
+        """Every row that was locked can be written: one that cannot is our bug, and nothing is kept."""
+        # Not by `execute`: this is on the way of every booking.
+        status: str = await self.connection.execute(self._sql[name], *arguments)
         written = int(status.rpartition(" ")[2])
         assert written == expect, f"{name} wrote {written} rows, not {expect}"
 
-    async def _fetch(self, name: str, *arguments: object) -> list[Any]:
-        found: list[Any] = await self._connection.fetch(self._sql[name], *arguments)
+    async def fetch(self, name: str, *arguments: object) -> list[Any]:
+        """The rows that a named statement finds or returns."""
+        found: list[Any] = await self.connection.fetch(self._sql[name], *arguments)
         return found
+
+    async def execute(self, name: str, *arguments: object) -> int:
+        """How many rows a named statement wrote."""
+        status: str = await self.connection.execute(self._sql[name], *arguments)
+        written = int(status.rpartition(" ")[2])
+        self.wrote = self.wrote or written > 0
+        return written
 
 
 def _pointers(seats: Mapping[SeatRef, BookingId]) -> list[list[Any]]:

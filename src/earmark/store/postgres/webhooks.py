@@ -1,226 +1,60 @@
-"""Webhooks in PostgreSQL: deliveries are claimed in passing, and whoever changes a webhook and them takes it first."""
+"""Webhooks in PostgreSQL: a claim passes over the deliveries that another dispatcher is claiming."""
 
 from __future__ import annotations
 
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
-from uuid import UUID
 
-from earmark.domain.journal import IdempotencyKey
-from earmark.domain.webhook import Delivery, DeliveryState, Webhook
-from earmark.engine.ports.webhooks import AlreadyDone, Deed, Errand, Waiting, Wanted, deliveries_of
-from earmark.store import queries
+from earmark.domain.webhook import Delivery, Webhook
+from earmark.engine.ports.webhooks import Errand
+from earmark.store.postgres import rows
+from earmark.store.side_tables import SECONDS_MAX, from_row
+from earmark.store.webhooks import StoredWebhooks, delivery_columns, outcome_columns
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Collection, Sequence
+    from collections.abc import Collection, Sequence
     from datetime import datetime
 
-    from earmark.domain.ids import DeliveryId, WebhookId
-    from earmark.engine.ports.outbox import Numbered
-    from earmark.engine.ports.webhooks import Health, Outcome
-
-SECONDS_MAX = 10.0
-REMOVED_MAX = 5_000
-FIRST = UUID(int=0)
-LAST = 2**63 - 1
+    from earmark.domain.ids import WebhookId
+    from earmark.engine.ports.webhooks import Outcome
 
 
-async def find_wanted(connection: Any, events: Collection[str]) -> list[Wanted]:
-    """Who wants to hear of these events."""
-    found = await connection.fetch(queries.sql("postgres", "webhooks.sql")["find_wanted"], sorted(events))
-    return [Wanted(webhook_id=row["webhook_id"], event_id=row["event_id"], types=tuple(row["types"])) for row in found]
+class PostgresWebhooks(StoredWebhooks):
+    """Many rows in one statement, as one array per column."""
 
-
-async def queue_entries(transaction: Any, numbered: Sequence[Numbered], wanted: Sequence[Wanted]) -> None:
-    """In the transaction that has numbered them."""
-    opening = await transaction.begin([])
-    await _queue(transaction, deliveries_of(numbered, wanted, now=opening.now))
-
-
-async def _queue(transaction: Any, deliveries: Sequence[Delivery]) -> None:
-    rows = [(d.id, d.webhook_id, d.entry_id, d.type, d.body, d.created_at, d.due_at) for d in deliveries]
-    if rows:
-        transaction.wrote = True
-        columns = [list(column) for column in zip(*rows, strict=True)]
-        await transaction._connection.execute(  # noqa: SLF001 (the store's own transaction)
-            queries.sql("postgres", "webhooks.sql")["queue_deliveries"], *columns
-        )
-
-
-class PostgresWebhooks:
-    """Writing in transactions of the store, reading over its connections."""
-
-    def __init__(self, transact: Callable[..., Awaitable[Any]], *, read: Callable[..., Awaitable[list[Any]]]) -> None:
-        self._transact = transact
-        self._read = read
-        self._sql = queries.sql("postgres", "webhooks.sql")
-
-    async def make(self, new: Webhook, *, limit: int, deed: Deed | None = None) -> bool:
-        """Counted as the last commit left them."""
-        n = new
-        what = (n.id, n.live, n.url, list(n.types), n.event_id, n.description, n.secret, n.created_at)
-        return bool(await self._fetch("make_webhook", *what, limit, deed=deed))
-
-    async def read(self, webhook_id: WebhookId) -> Webhook | None:
-        """By primary key."""
-        found = await self._read("read_webhooks", [webhook_id])
-        return _webhook(found[0]) if found else None
-
-    async def page(self, *, live: bool, after: WebhookId | None, limit: int) -> list[Webhook]:
-        """By primary key."""
-        return [_webhook(row) for row in await self._read("page_webhooks", live, after or FIRST, limit)]
-
-    async def save(self, after: Webhook, *, deed: Deed | None = None) -> bool:
-        """One guarded update."""
-        a = after
-        secrets = (a.secret, a.old_secret, a.old_secret_until)
-        health = (a.disabled_at, a.disabled_because, a.failing_since, a.resting_until)
-        what = (a.url, list(a.types), a.event_id, a.description)
-        return bool(await self._fetch("save_webhook", a.id, a.version, *what, *secrets, *health, deed=deed))
-
-    async def recall(self, key: IdempotencyKey) -> Deed | None:
-        """By primary key."""
-        found = await self._read("read_deed", *key)
-        return _deed(found[0]) if found else None
-
-    async def forget(self, *, before: datetime, limit: int) -> int:
-        """By the index of when they were done."""
-        return await self._execute("forget_deeds", before, limit)
-
-    async def remove(self, webhook_id: WebhookId) -> bool:
-        """A bounded number of deliveries at a time, then the webhook."""
-        while await self._execute("remove_deliveries", webhook_id, REMOVED_MAX) == REMOVED_MAX:
-            continue
-        return bool(await self._fetch("remove_webhook", webhook_id))
-
-    async def queue(self, delivery: Delivery) -> None:
-        """At the end of the line."""
-
-        async def work(transaction: Any) -> None:
-            await _queue(transaction, [delivery])
-
-        await self._transact(work, within=SECONDS_MAX)
-
-    async def log(
-        self, webhook_id: WebhookId, *, state: DeliveryState | None, before: int | None, limit: int
-    ) -> list[Delivery]:
-        """By the index of the log."""
-        end = LAST if before is None else before
-        found = await self._read("log_deliveries", webhook_id, end, state.value if state else None, limit)
-        return [_delivery(row) for row in found]
-
-    async def waiting(self, *, live: bool, limit: int) -> list[Waiting]:
-        """By the courier's index."""
-        return [Waiting(**row) for row in await self._read("count_waiting", live, limit)]
-
-    async def replay(self, webhook_id: WebhookId, delivery_id: DeliveryId) -> Delivery | None:
-        """By primary key."""
-
-        async def work(transaction: Any) -> list[Any]:
-            opening = await transaction.begin([])
-            transaction.wrote = True
-            found: list[Any] = await _connection(transaction).fetch(
-                self._sql["replay_delivery"], webhook_id, delivery_id, opening.now
-            )
-            return found
-
-        found = await self._transact(work, within=SECONDS_MAX)
-        return _delivery(found[0]) if found else None
+    removed_max = 5_000
 
     async def claim(
         self, *, busy: Collection[WebhookId], webhooks: int, each: int, failing: bool, lease_seconds: float
     ) -> list[Errand]:
-        """Passing over what another courier is claiming at this moment."""
+        """One statement leases the deliveries, a second reads their webhooks."""
 
         async def work(transaction: Any) -> list[Errand]:
-            fetch = _connection(transaction).fetch
             now = (await transaction.begin([])).now
             lease = timedelta(seconds=lease_seconds)
-            given = await fetch(self._sql["claim_deliveries"], now, list(busy), failing, webhooks, each, lease)
+            given = await transaction.fetch("claim_deliveries", now, list(busy), failing, webhooks, each, lease)
             if not given:
                 return []
             transaction.wrote = True
-            deliveries = sorted(map(_delivery, given), key=lambda one: one.number)
+            deliveries = sorted((from_row(row, Delivery) for row in given), key=lambda one: one.number)
             whose = {one.webhook_id for one in deliveries}
-            known = await fetch(self._sql["read_webhooks"], list(whose))
-            return [_errand(_webhook(row), deliveries, now=now) for row in known]
+            known = [from_row(row, Webhook) for row in await transaction.fetch("read_webhooks", list(whose))]
+            return [
+                Errand(webhook=one, deliveries=[d for d in deliveries if d.webhook_id == one.id], now=now)
+                for one in known
+            ]
 
-        errands: list[Errand] = await self._transact(work, within=SECONDS_MAX)
-        return errands
+        return await self._store.transact(work, within=SECONDS_MAX)
 
-    async def record(self, webhook_id: WebhookId, outcomes: Sequence[Outcome], health: Health | None) -> bool:
-        """The webhook first, then its deliveries."""
+    async def queue_all(self, transaction: Any, deliveries: Sequence[Delivery]) -> None:
+        """All of them in one statement."""
+        if deliveries:
+            await transaction.execute("queue_deliveries", *rows.columns(map(delivery_columns, deliveries), width=7))
 
-        async def work(transaction: Any) -> bool:
-            connection = _connection(transaction)
-            now = (await transaction.begin([])).now
-            transaction.wrote = True
-            await connection.fetch(self._sql["lock_webhook"], webhook_id)
-            columns = [list(column) for column in zip(*map(_columns, outcomes), strict=True)]
-            await connection.execute(self._sql["record_outcomes"], webhook_id, now, *columns)
-            if health is None:
-                return False
-            await connection.execute(
-                self._sql["record_health"], webhook_id, health.ok, health.failed_at, health.resting_until
-            )
-            if health.disabled_because is None:
-                return False
-            why = (health.disabled_because, health.unless_well_since, now)
-            return bool(await connection.fetch(self._sql["disable_webhook"], webhook_id, *why))
-
-        disabled: bool = await self._transact(work, within=SECONDS_MAX)
-        return disabled
-
-    async def prune(self, *, before: datetime, limit: int) -> int:
-        """By the index of what has ended."""
-        return await self._execute("prune_deliveries", before, limit)
-
-    async def _fetch(self, name: str, *arguments: object, deed: Deed | None = None) -> list[Any]:
-        async def work(transaction: Any) -> list[Any]:
-            fetch = _connection(transaction).fetch
-            if (d := deed) is not None:
-                kept = (*d.key, d.request_hash, d.webhook_id, d.status, d.done_at)
-                if not await fetch(self._sql["keep_deed"], *kept):
-                    raise AlreadyDone
-            found: list[Any] = await fetch(self._sql[name], *arguments)
-            # Where nothing was done, no deed is kept.
-            transaction.wrote = bool(found)
-            return found
-
-        found: list[Any] = await self._transact(work, within=SECONDS_MAX)
-        return found
-
-    async def _execute(self, name: str, *arguments: object) -> int:
-        async def work(transaction: Any) -> int:
-            transaction.wrote = True
-            status: str = await _connection(transaction).execute(self._sql[name], *arguments)
-            return int(status.rpartition(" ")[2])
-
-        count: int = await self._transact(work, within=SECONDS_MAX)
-        return count
-
-
-def _connection(transaction: Any) -> Any:
-    return transaction._connection  # noqa: SLF001 (the store's own transaction)
-
-
-def _columns(o: Outcome) -> tuple[Any, ...]:
-    return (o.delivery_id, o.attempt, o.state.value, o.due_at, o.sent, o.status, o.error, o.took_ms)
-
-
-def _errand(webhook: Webhook, deliveries: Sequence[Delivery], *, now: datetime) -> Errand:
-    own = [delivery for delivery in deliveries if delivery.webhook_id == webhook.id]
-    return Errand(webhook=webhook, deliveries=own, now=now)
-
-
-def _webhook(row: Any) -> Webhook:
-    return Webhook(**dict(row) | {"types": tuple(row["types"])})
-
-
-def _deed(row: Any) -> Deed:
-    told = dict(row)
-    return Deed(key=IdempotencyKey(told.pop("caller"), told.pop("key")), **told)
-
-
-def _delivery(row: Any) -> Delivery:
-    return Delivery(**dict(row) | {"state": DeliveryState(row["state"])})
+    async def record_outcomes(
+        self, transaction: Any, webhook_id: WebhookId, outcomes: Sequence[Outcome], *, now: datetime
+    ) -> None:
+        """All of them in one statement, after the lock of the webhook."""
+        await transaction.fetch("lock_webhook", webhook_id)
+        columns = rows.columns(map(outcome_columns, outcomes), width=8)
+        await transaction.execute("record_outcomes", webhook_id, now, *columns)

@@ -51,9 +51,18 @@ def connect(file: Path, *, mode: str) -> sqlite3.Connection:
 
     It may be handed from thread to thread, and is never used by two at once.
     """
+    return _connect(f"{file.as_uri()}?mode={mode}")
+
+
+def connect_memory() -> sqlite3.Connection:
+    """An empty database in memory, which ends with this connection. No other connection can open it."""
+    return _connect(":memory:")
+
+
+def _connect(database: str) -> sqlite3.Connection:
     _check_version()
     connection = sqlite3.connect(
-        f"{file.as_uri()}?mode={mode}",
+        database,
         uri=True,
         isolation_level=None,
         check_same_thread=False,
@@ -62,7 +71,7 @@ def connect(file: Path, *, mode: str) -> sqlite3.Connection:
     )
     connection.row_factory = sqlite3.Row
     try:
-        # FULL: a commit is on the disk before it is acknowledged, also when the power goes.
+        # FULL: a commit is on the disk before it is acknowledged, also when the power fails.
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute("PRAGMA foreign_keys = ON")
         connection.execute(OVERWRITE)
@@ -75,7 +84,7 @@ def connect(file: Path, *, mode: str) -> sqlite3.Connection:
 
 
 def use_wal(connection: sqlite3.Connection) -> None:
-    """Readers see the last commit while the writer writes. The file remembers it."""
+    """Let readers see the last commit while the writer writes. The file keeps this setting."""
     (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
     if mode != "wal":
         raise SetupError(
@@ -99,7 +108,7 @@ def is_full(failure: sqlite3.Error) -> bool:
 
 
 def unavailable(failure: sqlite3.Error) -> StoreUnavailable:
-    """The same failure in Earmark's words."""
+    """The outage to raise for this failure."""
     return StoreUnavailable(because=f"SQLite: {failure}")
 
 

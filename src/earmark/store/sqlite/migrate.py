@@ -94,7 +94,7 @@ def _migrate(
         with closing(connect(file, mode="rwc")) as connection:
             connection.execute(f"PRAGMA busy_timeout = {max(1, round(seconds * 1000))}")
             use_wal(connection)
-            return _apply(connection, without=without)
+            return apply_pending(connection, without=without)
     except sqlite3.DatabaseError as failure:
         raise _translated(failure, file) from failure
 
@@ -115,7 +115,7 @@ def _translated(failure: sqlite3.DatabaseError, file: Path) -> StoreUnavailable 
     return SetupError(problem=f"SQLite cannot migrate {file}: {failure}")
 
 
-def _apply(
+def apply_pending(
     connection: sqlite3.Connection, *, without: Collection[str]
 ) -> tuple[Sequence[Migration], Mapping[int, Applied]]:
     """One transaction that locks out every other writer; closing the connection undoes what did not commit."""

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
+_MOMENTS = ("_at", "_since", "_until")
 _lines = msgspec.json.Decoder(Lines)
 _encoder = msgspec.json.Encoder()
 
@@ -42,18 +43,40 @@ def to_moment(at: datetime) -> int:
 
 
 def to_moment_or_none(at: datetime | None) -> int | None:
-    """The same, where a moment may be missing."""
+    """The same, or None where the moment is missing."""
     return None if at is None else to_moment(at)
 
 
 def moment(microseconds: int) -> datetime:
-    """In aware UTC."""
+    """The moment that a column holds, in aware UTC."""
     return _EPOCH + timedelta(microseconds=microseconds)
 
 
 def moment_or_none(microseconds: int | None) -> datetime | None:
-    """The same, where a moment may be missing."""
+    """The same, or None where the moment is missing."""
     return None if microseconds is None else moment(microseconds)
+
+
+def to_column(value: Any) -> Any:
+    """A value as SQLite keeps it: it has no UUIDs, moments or lists."""
+    if isinstance(value, UUID):
+        return str(value)
+    if isinstance(value, datetime):
+        return to_moment(value)
+    return to_json(value) if isinstance(value, list) else value
+
+
+def to_python(row: sqlite3.Row) -> dict[str, Any]:
+    """The columns by name, with moments and lists as Python has them. What a moment is, its name says."""
+    return {name: _to_python(name, row[name]) for name in row.keys()}  # noqa: SIM118 (a row iterates over its values)
+
+
+def _to_python(name: str, value: Any) -> Any:
+    if value is None:
+        return None
+    if name.endswith(_MOMENTS) or name == "at":
+        return moment(value)
+    return msgspec.json.decode(value) if name == "types" else value
 
 
 def event(row: sqlite3.Row) -> Event:
@@ -170,21 +193,21 @@ def entry(row: sqlite3.Row) -> Entry:
     )
 
 
-def memory(row: sqlite3.Row) -> tuple[IdempotencyKey, IdempotencyRecord]:
-    """What an idempotency key remembers."""
+def idempotency_record(row: sqlite3.Row) -> tuple[IdempotencyKey, IdempotencyRecord]:
+    """An idempotency record and its key."""
     caller, key, request_hash, status, body = row
     return IdempotencyKey(caller, key), IdempotencyRecord(request_hash=request_hash, status=status, body=body)
 
 
 def event_columns(e: Event) -> tuple[Any, ...]:
-    """For `insert_event`."""
+    """The parameters of `insert_event`, in their order."""
     window = (to_moment_or_none(e.starts_at), to_moment_or_none(e.sale_opens_at), to_moment_or_none(e.sale_closes_at))
     head = (e.id, e.name, e.currency, e.live, to_moment(e.created_at))
     return (*head, *window, *_rules(e))
 
 
 def changed_event_columns(e: Event) -> tuple[Any, ...]:
-    """For `update_event`."""
+    """The parameters of `update_event`, in their order."""
     window = (to_moment_or_none(e.starts_at), to_moment_or_none(e.sale_opens_at), to_moment_or_none(e.sale_closes_at))
     return (e.id, e.name, *window, *_rules(e), e.version)
 
@@ -195,7 +218,7 @@ def _rules(e: Event) -> tuple[Any, ...]:
 
 
 def moved_columns(b: Booking) -> tuple[Any, ...]:
-    """For `update_bookings`."""
+    """The parameters of `update_bookings`, in their order."""
     return (
         str(b.id),
         b.state.value,
@@ -212,7 +235,7 @@ def moved_columns(b: Booking) -> tuple[Any, ...]:
 
 
 def opened_columns(b: Booking) -> tuple[Any, ...]:
-    """For `insert_bookings`."""
+    """The parameters of `insert_bookings`, in their order."""
     return (
         str(b.id),
         b.event_id,
@@ -228,7 +251,7 @@ def opened_columns(b: Booking) -> tuple[Any, ...]:
 
 
 def entry_columns(e: Entry) -> tuple[Any, ...]:
-    """For `insert_entries`."""
+    """The parameters of `insert_entries`, in their order."""
     return (
         str(e.id),
         e.event_id,
@@ -247,5 +270,5 @@ def entry_columns(e: Entry) -> tuple[Any, ...]:
 
 
 def seat_columns(s: Seat, *, event_id: EventId, position: int) -> tuple[Any, ...]:
-    """For `insert_seats`."""
+    """The parameters of `insert_seats`, in their order."""
     return (event_id, s.id, s.price, s.blocked, position, s.row, s.number, s.section, s.category, s.x, s.y)

@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from earmark.domain.payment_method import NO_ACCOUNT
-from earmark.store import queries, sealing
+from earmark.store import sealing, sql_files
 from earmark.store.sealing import BATCH, LIFTED, PAGE
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class _Sealer:
     def __init__(self, connection: sqlite3.Connection, codes: Codes | None) -> None:
         self._connection = connection
         self._codes = codes
-        self._sql = queries.sql("sqlite", "sealing.sql")
+        self._sql = sql_files.sql("sqlite", "sealing.sql")
         self._after_account = self._after_payment = self._after_draw = ""
         self._page: list[Any] = []
         """Payments that were found in clear, and are not sealed yet."""

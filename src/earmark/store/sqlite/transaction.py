@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from earmark.domain.ids import BookingId, Buyer, EventId, OutsidePaymentRef, PoolRef, SeatRef, TotalRef
 from earmark.engine.ports.store import Changes, Opening
+from earmark.store.payments import PaymentSteps
 from earmark.store.sqlite import rows
-from earmark.store.sqlite.money import MoneySteps, key_columns, payer_columns
 
 if TYPE_CHECKING:
     import sqlite3
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from earmark.engine.ports.store import Clock, Look
 
 
-class SqliteTransaction(MoneySteps):
+class SqliteTransaction(PaymentSteps):
     """The one transaction that is writing."""
 
     def __init__(self, connection: sqlite3.Connection, *, clock: Clock, sql: Mapping[str, str]) -> None:
-        self._connection = connection
+        self.connection = connection
         self._clock = clock
         self._sql = sql
         self._now: datetime | None = None
@@ -39,26 +39,26 @@ class SqliteTransaction(MoneySteps):
         self.written: Changes | None = None
 
     async def begin(self, keys: Sequence[IdempotencyKey], look: Look | None = None) -> Opening:  # noqa: ARG002 (looks later)
-        """Nobody else is deciding anything, so no key is ever busy."""
+        """No other transaction runs, so no key is ever busy."""
         self._now = self._clock.now()
-        found = self._fetch_grouped("read_memories", set(keys))
-        return Opening(now=self._now, remembered=dict(map(rows.memory, found)))
+        found = self._fetch_grouped("read_idempotency_records", set(keys))
+        return Opening(now=self._now, remembered=dict(map(rows.idempotency_record, found)))
 
     async def read_events(self, ids: Collection[EventId]) -> dict[EventId, Event]:
-        """By key."""
+        """Events by id, as this transaction sees them."""
         return {row["id"]: rows.event(row) for row in self._fetch("read_events", rows.to_json(sorted(ids)))}
 
     async def read_seats(self, refs: Collection[SeatRef]) -> dict[SeatRef, SeatSeen]:
-        """With their owners."""
+        """Seats with their owners."""
         return {seen.ref: seen for seen in map(rows.seat_seen, self._fetch_grouped("read_seats", refs))}
 
     async def insert_event(self, event: Event, *, seats: Sequence[Seat], pools: Sequence[Pool]) -> bool:
         """Everything or, when the id is taken, nothing."""
-        if self._connection.execute(self._sql["insert_event"], rows.event_columns(event)).rowcount == 0:
+        if self.connection.execute(self._sql["insert_event"], rows.event_columns(event)).rowcount == 0:
             return False
         self.wrote = True
-        house = (rows.seat_columns(seat, event_id=event.id, position=n) for n, seat in enumerate(seats))
-        self._run("insert_seats", house)
+        numbered = (rows.seat_columns(seat, event_id=event.id, position=n) for n, seat in enumerate(seats))
+        self._run("insert_seats", numbered)
         counted = ((event.id, pool.id, pool.capacity, pool.price, n) for n, pool in enumerate(pools))
         self._run("insert_pools", counted)
         return True
@@ -68,7 +68,7 @@ class SqliteTransaction(MoneySteps):
         return (await self.read_events([event_id])).get(event_id)
 
     async def lock_bookings(self, ids: Collection[BookingId]) -> dict[BookingId, Booking]:
-        """In key order, as everywhere."""
+        """Bookings by id, in key order."""
         found = self._fetch("lock_bookings", rows.to_json(sorted(map(str, ids)))) if ids else []
         return {booking.id: booking for booking in map(rows.booking, found)}
 
@@ -81,7 +81,7 @@ class SqliteTransaction(MoneySteps):
         buyer: Buyer | None = None,
         pool: PoolRef | None = None,
     ) -> list[Booking]:
-        """The sweeper's query, or its narrower kin."""
+        """The sweeper's query, or the one for a pool or a buyer."""
         assert self._now is not None, "a transaction begins before it judges what is due"
         now = rows.to_moment(self._now)
         if pool is not None:
@@ -99,12 +99,12 @@ class SqliteTransaction(MoneySteps):
         return bool(await self.lock_due(limit=1, event_id=within.event_id, buyer=within.buyer))
 
     async def take_payments(self, uses: Mapping[OutsidePaymentRef, BookingId]) -> frozenset[OutsidePaymentRef]:
-        """One by one, for each says for itself whether it was free."""
+        """One by one, since each says whether it was free."""
         statement = self._sql["take_payments"]
         return frozenset(
             ref
             for ref, booking_id in sorted(uses.items())
-            if self._connection.execute(statement, (*ref, str(booking_id))).rowcount == 1
+            if self.connection.execute(statement, (*ref, str(booking_id))).rowcount == 1
         )
 
     async def lock_totals(self, refs: Collection[TotalRef]) -> dict[TotalRef, int]:
@@ -115,11 +115,11 @@ class SqliteTransaction(MoneySteps):
         return totals | found
 
     async def lock_pools(self, refs: Collection[PoolRef]) -> dict[PoolRef, Pool]:
-        """By key."""
+        """Pools by key, in key order."""
         return {pool.ref: pool for pool in map(rows.pool, self._fetch_grouped("lock_pools", refs))}
 
     async def lock_seats(self, seen: Collection[SeatSeen]) -> frozenset[SeatRef]:
-        """Compared in one look: what was seen in an earlier transaction may have moved."""
+        """Compared in one read: what was seen in an earlier transaction may have changed."""
         expected = {
             (*seat.ref, None if seat.pointer is None else str(seat.pointer), seat.fence, int(seat.blocked))
             for seat in seen
@@ -134,11 +134,7 @@ class SqliteTransaction(MoneySteps):
         c = changes
         self._run("update_bookings", map(rows.moved_columns, c.expired))
         self._run("update_bookings", map(rows.moved_columns, c.moved))
-        self.write_money(c.payments, c.refunds)
-        self._run("write_payment_key", map(key_columns, c.payment_keys))
-        if c.payers:
-            # Not even prepared without any: who sells on an older schema has no payers.
-            self._run("write_payer", map(payer_columns, c.payers))
+        await self.write_payments(c)
         self._write_totals(c.totals)
         self._run("add_pools", ((*ref, delta.held, delta.sold) for ref, delta in sorted(c.pools.items())))
         self._run("insert_bookings", map(rows.opened_columns, c.opened))
@@ -159,11 +155,21 @@ class SqliteTransaction(MoneySteps):
         self._run("make_totals", ((*ref, units) for ref, units in made))
         self._without_total -= {ref for ref, _ in made}
 
+    async def fetch(self, name: str, *arguments: object) -> list[dict[str, Any]]:
+        """The rows that a named statement finds or returns, as Python's own values."""
+        return [rows.to_python(row) for row in self._fetch(name, *map(rows.to_column, arguments))]
+
+    async def execute(self, name: str, *arguments: object) -> int:
+        """How many rows a named statement wrote."""
+        written = self.connection.execute(self._sql[name], tuple(map(rows.to_column, arguments))).rowcount
+        self.wrote = self.wrote or written > 0
+        return written
+
     def _run(self, name: str, changed: Iterable[Sequence[Any]]) -> None:
-        self._connection.executemany(self._sql[name], changed)
+        self.connection.executemany(self._sql[name], changed)
 
     def _fetch(self, name: str, *arguments: object) -> list[Any]:
-        return self._connection.execute(self._sql[name], arguments).fetchall()
+        return self.connection.execute(self._sql[name], arguments).fetchall()
 
     def _fetch_grouped(self, name: str, refs: Collection[tuple[str, str]]) -> Iterator[Any]:
         """One statement per event (or caller), with the rest of the keys as one array."""

@@ -46,9 +46,9 @@ if TYPE_CHECKING:
     from earmark.domain.account import Account
     from earmark.engine.accounts import AccountSteps
     from earmark.engine.ports.gateway import Report
-    from earmark.store.memory import MemoryStore
     from earmark.store.postgres import PostgresStore
     from earmark.store.sqlite import SqliteStore
+    from earmark.store.sqlite.memory import MemoryStore
     from earmark.uuids import Uuid7Ids
 
     AnyStore = MemoryStore | PostgresStore | SqliteStore

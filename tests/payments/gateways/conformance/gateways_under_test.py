@@ -21,9 +21,9 @@ from earmark.sandbox.gateway import SandboxGateway
 from earmark.sandbox.model import LedgerMove
 from earmark.sandbox.sandbox import Sandbox
 from earmark.sandbox.server import run_in_thread
-from earmark.store.memory import MemoryStore
 from earmark.store.postgres import PostgresStore
 from earmark.store.sqlite import SqliteStore
+from earmark.store.sqlite.memory import MemoryStore
 from earmark.uuids import Uuid7Ids
 
 from .harness import Group, SignedCallback, Situation, Totals

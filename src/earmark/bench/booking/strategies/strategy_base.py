@@ -19,7 +19,7 @@ from earmark.bench.named_sql import named_sql
 from earmark.domain import booking as law
 from earmark.errors import Refusal
 from earmark.store.postgres.migrate import split_url
-from earmark.store.postgres.upkeep import RESTRAINED
+from earmark.store.postgres.session_settings import RESTRAINED
 from earmark.uuids import uuid7
 
 if TYPE_CHECKING:

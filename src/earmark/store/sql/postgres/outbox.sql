@@ -49,7 +49,7 @@ UPDATE journal j SET sequence = n.sequence FROM numbered n WHERE j.id = n.id
 RETURNING j.id, j.event_id, j.booking_id, j.version, j.verb, j.before, j.after, j.actor, j.reason, j.at, j.facts, j.sequence;
 
 -- name: read_numbered
--- An event's story, on from a number.
+-- The journal of an event, on from a number.
 SELECT id, event_id, booking_id, version, verb, before, after, actor, reason, at, facts, sequence
   FROM journal WHERE event_id = $1 AND sequence > $2 ORDER BY sequence LIMIT $3;
 
@@ -61,6 +61,6 @@ SELECT e.id,
   FROM unnest($1::text[]) AS e (id);
 
 -- name: read_lag
--- How far the relay is behind, for whoever watches. By the index of what is unsent, up to a limit.
+-- How far the relay is behind, for metrics. By the index of what is unsent, up to a limit.
 SELECT count(*) AS unsent, min(u.at) AS oldest_at
   FROM (SELECT j.at FROM journal j WHERE j.sequence IS NULL ORDER BY j.event_id LIMIT $1) AS u;

@@ -120,12 +120,12 @@ SELECT format('payment %s: amount %s, captured %s, refunding %s, refunded %s', i
                            AND 0 <= refunded_elsewhere AND refunded + refunded_elsewhere <= captured) LIMIT $1;
 
 -- name: captured_is_what_was_asked
--- P3: a payment that is captured took all that was asked, or somebody was told
+-- P3: a payment that is captured took all that was asked, or an operator was told
 SELECT format('payment %s is %s: amount %s, captured %s', id, state, amount, captured) AS row
   FROM payments WHERE state IN ('captured', 'partially_refunded', 'refunded') AND captured <> amount LIMIT $1;
 
 -- name: captured_money_has_a_booking
--- P3: captured money has a booking that was sold for it, is on its way back, or somebody was told
+-- P3: captured money has a booking that was sold for it, is on its way back, or an operator was told
 SELECT format('payment %s keeps %s, and its booking %s is %s and names payment %s', p.id, p.captured - p.refunding, b.id,
               b.state, coalesce(b.payment_id, 'none')) AS row
   FROM payments p JOIN bookings b ON b.id = p.booking_id
@@ -184,7 +184,7 @@ SELECT format('booking %s: payments %s', booking_id, string_agg(id::text, ', ' O
 
 -- name: payment_with_work_is_due
 -- P3: a payment whose story goes on by itself is looked at again
-SELECT format('payment %s is %s, owes %s, and nobody will look at it', id, state, refunding - refunded) AS row
+SELECT format('payment %s is %s, owes %s, and no worker will look at it', id, state, refunding - refunded) AS row
   FROM payments
  WHERE due_at IS NULL
    AND (state IN ('pending', 'requires_action', 'unknown', 'authorised', 'voiding')

@@ -1,7 +1,7 @@
--- Webhooks and their deliveries. Who changes both takes the webhook first.
+-- Webhooks and their deliveries. A transaction that changes both locks the webhook first.
 
 -- name: find_wanted
--- The second statement of a relay that has numbered something: who wants to hear of these events. A test webhook hears of test
+-- The second statement of a relay that has numbered something: the webhooks that want these events. A test webhook gets test
 -- events. Locked against removal until the deliveries are written, and against nothing else.
 SELECT w.id AS webhook_id, e.id AS event_id, w.types
   FROM webhooks w JOIN events e ON e.live = w.live AND (w.event_id IS NULL OR w.event_id = e.id)
@@ -18,14 +18,14 @@ SELECT q.id, q.webhook_id, q.entry_id, q.type, q.body, q.created_at, q.due_at
 ON CONFLICT DO NOTHING;
 
 -- name: make_webhook
--- No row back means that there are as many of its kind as there may be. Two at once may be one too many, which harms nobody.
+-- No row back means that there are as many of its kind as there may be. Two requests at once may make one too many, which does no harm.
 INSERT INTO webhooks (id, live, url, types, event_id, description, secret, created_at)
 SELECT $1::uuid, $2::boolean, $3, $4::text[], $5, $6, $7, $8::timestamptz
  WHERE (SELECT count(*) FROM webhooks WHERE live = $2) < $9::bigint
 RETURNING id;
 
 -- name: keep_deed
--- First in its transaction: a twin waits here for the one that came before it. No row back means that this was done.
+-- First in its transaction: the same request waits here for the one before it. No row back means that this was done.
 INSERT INTO webhook_keys (caller, key, request_hash, webhook_id, status, done_at)
 VALUES ($1, $2, $3, $4, $5, $6) ON CONFLICT DO NOTHING RETURNING key;
 
@@ -34,7 +34,7 @@ VALUES ($1, $2, $3, $4, $5, $6) ON CONFLICT DO NOTHING RETURNING key;
 SELECT caller, key, request_hash, webhook_id, status, done_at FROM webhook_keys WHERE caller = $1 AND key = $2;
 
 -- name: forget_deeds
--- The oldest first. What another janitor forgets at this moment is passed over.
+-- The oldest first. What another janitor is removing is passed over.
 WITH old AS MATERIALIZED (
     SELECT caller, key FROM webhook_keys WHERE done_at <= $1 ORDER BY done_at LIMIT $2 FOR UPDATE SKIP LOCKED)
 DELETE FROM webhook_keys k USING old
@@ -53,7 +53,7 @@ SELECT id, live, url, types, event_id, description, secret, old_secret, old_secr
   FROM webhooks WHERE live = $1 AND id > $2 ORDER BY id LIMIT $3;
 
 -- name: count_waiting
--- For whoever watches: for whom something waits, and no more of it than is worth counting.
+-- For metrics and the console: which webhooks have deliveries waiting, counted up to a limit.
 SELECT q.webhook_id, q.pending, q.due_at
   FROM (SELECT w.id AS webhook_id,
                (SELECT count(*) FROM (SELECT 1 FROM deliveries d
@@ -63,7 +63,7 @@ SELECT q.webhook_id, q.pending, q.due_at
  WHERE q.pending > 0 ORDER BY q.webhook_id;
 
 -- name: save_webhook
--- The guarded update: no row back means that somebody else has saved it meanwhile.
+-- The guarded update: no row back means that another request has saved it meanwhile.
 UPDATE webhooks
    SET url = $3, types = $4::text[], event_id = $5, description = $6, secret = $7, old_secret = $8, old_secret_until = $9,
        disabled_at = $10, disabled_because = $11, failing_since = $12, resting_until = $13, version = $2
@@ -93,7 +93,7 @@ RETURNING id, number, webhook_id, entry_id, type, body, state, created_at, due_a
 
 -- name: claim_deliveries
 -- What is due, for some webhooks, the longest due first, and some deliveries of each, oldest first. Due again when the lease
--- is over. Passes over what another courier is claiming.
+-- is over. Passes over what another dispatcher is claiming.
 WITH due AS MATERIALIZED (
     SELECT w.id, head.due_at
       FROM webhooks w CROSS JOIN LATERAL (
@@ -118,11 +118,11 @@ RETURNING d.id, d.number, d.webhook_id, d.entry_id, d.type, d.body, d.state, d.c
           d.tried_at, d.ended_at, d.status, d.error, d.took_ms;
 
 -- name: lock_webhook
--- Before its deliveries: whoever removes it takes them in this order too.
+-- Before its deliveries: a transaction that removes the webhook locks them in this order too.
 SELECT id FROM webhooks WHERE id = $1 FOR NO KEY UPDATE;
 
 -- name: record_outcomes
--- A failure counts if nobody was given the delivery since; a success always does. What was not sent is as it was before.
+-- A failure counts unless another dispatcher has claimed the delivery since; a success always does. What was not sent is as before.
 UPDATE deliveries d
    SET state = o.state, due_at = o.due_at, ended_at = CASE WHEN o.state = 'pending' THEN NULL ELSE $2::timestamptz END,
        attempts = d.attempts - CASE WHEN o.sent THEN 0 ELSE 1 END,
@@ -135,7 +135,7 @@ UPDATE deliveries d
  WHERE d.id = o.id AND d.webhook_id = $1 AND d.state = 'pending' AND (o.state = 'delivered' OR d.attempts = o.attempt);
 
 -- name: record_health
--- Since when it fails, and until when it rests.
+-- Since when it fails, and until when no delivery is tried.
 UPDATE webhooks
    SET failing_since = CASE WHEN $2::boolean THEN NULL ELSE coalesce(failing_since, $3::timestamptz) END,
        resting_until = CASE WHEN $2 THEN NULL ELSE $4::timestamptz END
@@ -148,6 +148,6 @@ UPDATE webhooks SET disabled_at = $4, disabled_because = $2
 RETURNING id;
 
 -- name: prune_deliveries
--- What ended long ago, a bounded number at a time. What another is at is left for the next time.
+-- What ended long ago, a bounded number at a time. What another janitor is removing is left for the next time.
 DELETE FROM deliveries
  WHERE id IN (SELECT d.id FROM deliveries d WHERE d.ended_at < $1 ORDER BY d.ended_at LIMIT $2 FOR UPDATE SKIP LOCKED);

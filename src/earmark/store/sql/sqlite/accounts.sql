@@ -1,7 +1,11 @@
--- The accounts' rows. `BEGIN IMMEDIATE` has shut out every other writer, so to lock is to look.
+-- The rows of accounts. `BEGIN IMMEDIATE` has shut out every other writer, so nothing is locked.
+
+-- name: lock_account
+-- By key.
+SELECT id, currency, live, created_at, number, balance, set_aside FROM accounts WHERE id = ?1;
 
 -- name: read_account
--- By key.
+-- For showing only.
 SELECT id, currency, live, created_at, number, balance, set_aside FROM accounts WHERE id = ?1;
 
 -- name: find_code
@@ -19,22 +23,22 @@ UPDATE accounts SET number = number + 1, balance = balance + ?3, set_aside = set
  WHERE id = ?1 AND number = ?2 - 1 AND 0 <= set_aside + ?4 AND set_aside + ?4 <= balance + ?3;
 
 -- name: insert_account_entry
--- After the change that it tells of, and in its transaction.
+-- After the change that it records, and in its transaction.
 INSERT INTO account_entries (account_id, number, kind, id, amount, aside, balance, set_aside, at, payment_id, reason)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: find_account_entry
--- Whether an effect was there before.
+-- Whether this entry was written before.
 SELECT account_id, number, kind, id, amount, aside, balance, set_aside, at, payment_id, reason
   FROM account_entries WHERE kind = ?1 AND id = ?2;
 
 -- name: list_account_entries
--- An account's story, on from a number.
+-- The entries of an account, on from a number.
 SELECT account_id, number, kind, id, amount, aside, balance, set_aside, at, payment_id, reason
   FROM account_entries WHERE account_id = ?1 AND number > ?2 ORDER BY number LIMIT ?3;
 
 -- name: insert_draw
--- What was asked, before anything is drawn. No row changed means that it was asked before.
+-- The draw that was requested, before anything is drawn. No row changed means that it was requested before.
 INSERT INTO account_payments (id, account_id, currency, live, amount, automatic, created_at, code)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT DO NOTHING;
@@ -50,7 +54,7 @@ SELECT p.id AS payment_id, p.account_id, p.currency, p.live, p.amount, p.automat
  WHERE p.id = ?1 GROUP BY p.id;
 
 -- name: list_draws
--- The books, by age: the limit is met before any entry is counted.
+-- The draws, by age: the limit is met before any entry is counted.
 SELECT p.id AS payment_id, p.account_id, p.currency, p.live, p.amount, p.automatic, p.created_at, p.code,
        coalesce(sum(e.aside) FILTER (WHERE e.kind = 'set_aside'), 0) AS set_aside,
        coalesce(-sum(e.aside) FILTER (WHERE e.kind = 'let_go'), 0) AS let_go,

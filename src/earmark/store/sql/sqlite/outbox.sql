@@ -31,7 +31,7 @@ UPDATE journal SET sequence = n.sequence FROM numbered n WHERE journal.id = n.id
 RETURNING id, event_id, booking_id, version, verb, before, after, actor, reason, at, facts, sequence;
 
 -- name: read_numbered
--- An event's story, on from a number.
+-- The journal of an event, on from a number.
 SELECT id, event_id, booking_id, version, verb, before, after, actor, reason, at, facts, sequence
   FROM journal WHERE event_id = ?1 AND sequence > ?2 ORDER BY sequence LIMIT ?3;
 
@@ -43,6 +43,6 @@ SELECT e.value AS id,
   FROM json_each(?1) AS e;
 
 -- name: read_lag
--- How far the relay is behind, for whoever watches. By the index of what is unsent, up to a limit.
+-- How far the relay is behind, for metrics. By the index of what is unsent, up to a limit.
 SELECT count(*) AS unsent, min(u.at) AS oldest_at
   FROM (SELECT j.at FROM journal j WHERE j.sequence IS NULL ORDER BY j.event_id LIMIT ?1) AS u;

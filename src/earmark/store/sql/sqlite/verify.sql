@@ -126,12 +126,12 @@ SELECT printf('payment %s: amount %d, captured %d, refunding %d, refunded %d', i
                            AND 0 <= refunded_elsewhere AND refunded + refunded_elsewhere <= captured) LIMIT ?1;
 
 -- name: captured_is_what_was_asked
--- P3: a payment that is captured took all that was asked, or somebody was told
+-- P3: a payment that is captured took all that was asked, or an operator was told
 SELECT printf('payment %s is %s: amount %d, captured %d', id, state, amount, captured) AS row
   FROM payments WHERE state IN ('captured', 'partially_refunded', 'refunded') AND captured <> amount LIMIT ?1;
 
 -- name: captured_money_has_a_booking
--- P3: captured money has a booking that was sold for it, is on its way back, or somebody was told
+-- P3: captured money has a booking that was sold for it, is on its way back, or an operator was told
 SELECT printf('payment %s keeps %d, and its booking %s is %s and names payment %s', p.id, p.captured - p.refunding, b.id,
               b.state, coalesce(b.payment_id, 'none')) AS row
   FROM payments p JOIN bookings b ON b.id = p.booking_id
@@ -192,7 +192,7 @@ SELECT printf('booking %s: payments %s', booking_id, group_concat(id, ', ')) AS 
 
 -- name: payment_with_work_is_due
 -- P3: a payment whose story goes on by itself is looked at again
-SELECT printf('payment %s is %s, owes %d, and nobody will look at it', id, state, refunding - refunded) AS row
+SELECT printf('payment %s is %s, owes %d, and no worker will look at it', id, state, refunding - refunded) AS row
   FROM payments
  WHERE due_at IS NULL
    AND (state IN ('pending', 'requires_action', 'unknown', 'authorised', 'voiding')

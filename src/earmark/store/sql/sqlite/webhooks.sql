@@ -1,7 +1,7 @@
 -- Webhooks and their deliveries. One writer, so nothing is locked.
 
 -- name: find_wanted
--- The second statement of a relay that has numbered something: who wants to hear of these events. A test webhook hears of test
+-- The second statement of a relay that has numbered something: the webhooks that want these events. A test webhook gets test
 -- events.
 SELECT w.id AS webhook_id, e.id AS event_id, w.types
   FROM webhooks w CROSS JOIN json_each(?1) AS given CROSS JOIN events e
@@ -33,11 +33,11 @@ SELECT caller, key, request_hash, webhook_id, status, done_at FROM webhook_keys 
 DELETE FROM webhook_keys
  WHERE (caller, key) IN (SELECT caller, key FROM webhook_keys WHERE done_at <= ?1 ORDER BY done_at LIMIT ?2);
 
--- name: read_webhook
+-- name: read_webhooks
 -- By key.
 SELECT id, live, url, types, event_id, description, secret, old_secret, old_secret_until, created_at, disabled_at,
        disabled_because, failing_since, resting_until, version
-  FROM webhooks WHERE id = ?1;
+  FROM webhooks WHERE id IN (SELECT value FROM json_each(?1));
 
 -- name: page_webhooks
 -- By id, which is by age.
@@ -46,7 +46,7 @@ SELECT id, live, url, types, event_id, description, secret, old_secret, old_secr
   FROM webhooks WHERE live = ?1 AND id > ?2 ORDER BY id LIMIT ?3;
 
 -- name: count_waiting
--- For whoever watches: for whom something waits, and no more of it than is worth counting.
+-- For metrics and the console: which webhooks have deliveries waiting, counted up to a limit.
 SELECT q.webhook_id, q.pending, q.due_at
   FROM (SELECT w.id AS webhook_id,
                (SELECT count(*) FROM (SELECT 1 FROM deliveries d
@@ -56,7 +56,7 @@ SELECT q.webhook_id, q.pending, q.due_at
  WHERE q.pending > 0 ORDER BY q.webhook_id;
 
 -- name: save_webhook
--- The guarded update: no row changed means that somebody else has saved it meanwhile.
+-- The guarded update: no row changed means that another request has saved it meanwhile.
 UPDATE webhooks
    SET url = ?3, types = ?4, event_id = ?5, description = ?6, secret = ?7, old_secret = ?8, old_secret_until = ?9,
        disabled_at = ?10, disabled_because = ?11, failing_since = ?12, resting_until = ?13, version = ?2
@@ -103,7 +103,7 @@ RETURNING id, number, webhook_id, entry_id, type, body, state, created_at, due_a
           status, error, took_ms;
 
 -- name: record_outcome
--- A failure counts if nobody was given the delivery since; a success always does. What was not sent is as it was before.
+-- A failure counts unless another dispatcher has claimed the delivery since; a success always does. What was not sent is as before.
 UPDATE deliveries
    SET state = ?5, due_at = ?6, ended_at = CASE WHEN ?5 = 'pending' THEN NULL ELSE ?2 END,
        attempts = attempts - CASE WHEN ?7 THEN 0 ELSE 1 END,
@@ -119,7 +119,7 @@ UPDATE webhooks SET disabled_at = ?4, disabled_because = ?2
  WHERE id = ?1 AND disabled_at IS NULL AND (?3 IS NULL OR failing_since <= ?3);
 
 -- name: record_health
--- Since when it fails, and until when it rests.
+-- Since when it fails, and until when no delivery is tried.
 UPDATE webhooks SET failing_since = CASE WHEN ?2 THEN NULL ELSE coalesce(failing_since, ?3) END,
        resting_until = CASE WHEN ?2 THEN NULL ELSE ?4 END
  WHERE id = ?1;

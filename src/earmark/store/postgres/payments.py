@@ -1,0 +1,50 @@
+"""Payments in PostgreSQL: a dossier is read in one snapshot, and a claim passes over what others are claiming."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from earmark.domain.payment import PAYING_SECONDS_MAX
+from earmark.engine.ports.store import Dossier
+from earmark.store.payments import PaymentReads, payment, refund
+from earmark.store.postgres import rows
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Collection, Mapping
+
+    from earmark.domain.ids import PaymentId
+    from earmark.engine.ports.store import Clock
+
+
+class PostgresPaymentReads(PaymentReads):
+    """For the PostgreSQL store."""
+
+    _clock: Clock
+    _sql: Mapping[str, str]
+    _look: Callable[..., Awaitable[Any]]
+
+    async def read_dossier(self, payment_id: PaymentId) -> Dossier | None:
+        """In one snapshot: a payment that owes is read with the refund that it owes."""
+
+        async def look(connection: Any) -> Dossier | None:
+            found = await connection.fetchrow(self._sql["read_payment"], payment_id)
+            if found is None:
+                return None
+            paid = payment(found)
+            read = await connection.fetchrow(self._sql["read_booking"], paid.booking_id, self._clock.offset)
+            refunds = [refund(row) for row in await connection.fetch(self._sql["read_refunds"], [payment_id])]
+            return Dossier(now=read["now"], payment=paid, booking=rows.booking(read), refunds=refunds)
+
+        dossier: Dossier | None = await self._look(look)
+        return dossier
+
+    async def claim_payments(
+        self, *, limit: int, lease_seconds: float, gateways: Collection[str] | None = None
+    ) -> list[PaymentId]:
+        """In a statement of its own."""
+        lease = timedelta(seconds=lease_seconds)
+        named = None if gateways is None else list(gateways)
+        now = await self.now()
+        given_up = now - timedelta(seconds=PAYING_SECONDS_MAX)
+        return [row["id"] for row in await self.read_rows("claim_payments", now, limit, lease, named, given_up)]
